@@ -1,0 +1,5 @@
+"""`python -m sightline` is the command `sightline`."""
+
+from .cli import app
+
+app()

@@ -1,0 +1,168 @@
+"""Score -> mask -> normalise -> mix, in one function; on torch's fused kernels when nobody watches.
+
+Legend for all shapes: B batch, H heads, Q queries, K keys, D head width.
+"""
+
+from typing import Literal, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .masks import Causal, Mask, Rules, resolve
+from .normalise import Hard, Normaliser, Softmax, make_normaliser
+from .scores import CosineScore, DotScore, FoldedScore, Score, make_score
+
+Kind = Literal["encoder", "decoder", "cross"]
+
+
+class Watcher(Protocol):
+    """Whoever wants to see weights while attention runs."""
+
+    def wants(self) -> bool:
+        """Asked before each attention: should its weights be made?"""
+
+    def see(self, weights: Tensor, scores: Tensor, *, kind: Kind | None, causal: bool) -> None:
+        """weights (B, H, Q, K), without dropout; scores (B, H, Q, K) as they were before the normaliser"""
+
+
+WATCHERS: list[Watcher] = []
+"""Those who watch now; while it is empty no weights are made."""
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    score: str | Score = "dot",
+    normalise: str | Normaliser = "softmax",
+    mask: Mask | None = None,
+    dropout: float = 0.0,
+    kind: Kind | None = None,
+) -> Tensor:
+    """Mix the values v by how well each query q fits each key k.
+
+    q (B, H, Q, D), k (B, H, K, D), v (B, H, K, D) -> (B, H, Q, D); the heads, or heads and batch, may be left out.
+    `dropout` is the share of weights set to 0 (pass 0 outside training). `kind` is what a recording calls this
+    attention; left out, it is told from the mask and the module's name.
+    """
+    dims = q.dim()
+    q, k, v = _four_dims(q, k, v)
+    score, normalise = _ready(score, normalise)
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+    watchers = [watcher for watcher in WATCHERS if watcher.wants()]
+    fused = score if not watchers and isinstance(score, FoldedScore) and isinstance(normalise, Softmax) else None
+    if fused and type(mask) is Causal and q.shape[2] == k.shape[2]:  # the one mask torch needs no table for
+        return _as_given(_fused(q, k, v, fused, None, dropout, is_causal=True), dims)
+
+    rules = resolve(mask, (*q.shape[:3], k.shape[2]), q.device)
+    if fused and rules.factor is None:
+        return _as_given(_fused_masked(q, k, v, fused, rules, dropout), dims)
+
+    scores = rules.bend(score(q, k))
+    weights = normalise(scores, rules.allowed)
+    for watcher in watchers:
+        watcher.see(weights, scores, kind=kind, causal=mask is not None and mask.causal)
+    return _as_given(F.dropout(weights, dropout).to(v.dtype) @ v, dims)
+
+
+def weigh(
+    q: Tensor,
+    k: Tensor,
+    *,
+    score: str | Score = "dot",
+    normalise: str | Normaliser = "softmax",
+    mask: Mask | None = None,
+) -> Tensor:
+    """How much each query looks at each key. q (B, H, Q, D), k (B, H, K, D) -> weights (B, H, Q, K)"""
+    dims = q.dim()
+    q, k, _ = _four_dims(q, k, k)
+    score, normalise = _ready(score, normalise)
+    rules = resolve(mask, (*q.shape[:3], k.shape[2]), q.device)
+    return _as_given(normalise(rules.bend(score(q, k)), rules.allowed), dims)
+
+
+def self_attend(x: Tensor) -> Tensor:
+    """Self-attention without a single parameter: softmax(X X^T) X. x (B, N, M) -> (B, N, M)"""
+    return attend(x, x, x, score=DotScore(scaled=False))
+
+
+def _fused_masked(q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, rules: Rules, dropout: float) -> Tensor:
+    allowed, bias = rules.allowed, rules.bias
+    if allowed is None:
+        return _fused(q, k, v, score, bias, dropout)
+    looks = allowed.any(-1, keepdim=True)  # torch makes NaN of a row that sees nothing: let it see all, then blank it
+    allowed = allowed | ~looks
+    table = allowed if bias is None else bias.to(q.dtype).masked_fill(~allowed, float("-inf"))
+    return torch.where(looks, _fused(q, k, v, score, table, dropout), 0.0)
+
+
+def _fused(
+    q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, table: Tensor | None, dropout: float, is_causal: bool = False
+) -> Tensor:
+    """Torch's fused attention on folded vectors; table is a mask in its terms, broadcastable to (B, H, Q, K)."""
+    heads = q.shape[1]
+    if table is not None:
+        table = table.to(q.dtype) if table.is_floating_point() else table
+        table = table[(None,) * (4 - table.dim())]
+
+    def run(part: slice) -> Tensor:
+        folded_q, folded_k, scale = score.fold(q[:, part], k[:, part], part)
+        mask = table if table is None or table.shape[1] == 1 else table[:, part]
+        return F.scaled_dot_product_attention(
+            folded_q, folded_k, v[:, part], attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale
+        )
+
+    copies = not isinstance(score, DotScore)  # the other scores fold into new tensors, as large as q and k
+    if not copies or heads < GROUPS or torch.is_grad_enabled() or q.numel() < SMALL:
+        return run(slice(None))
+    mixed = torch.empty(*q.shape[:3], v.shape[-1], dtype=v.dtype, device=v.device)
+    for start in range(0, heads, -(-heads // GROUPS)):
+        part = slice(start, start + -(-heads // GROUPS))
+        mixed[:, part] = run(part)
+    return mixed
+
+
+GROUPS = 8
+"""Heads are folded in this many groups where no gradient needs the folded vectors kept."""
+SMALL = 1 << 20
+"""Queries of fewer numbers than this are folded in one go."""
+
+_SOFTMAX = Softmax()
+_DOT = DotScore()
+
+
+def _ready(score: str | Score, normalise: str | Normaliser) -> tuple[Score, Normaliser]:
+    """Names to parts. A part by name has no owner, so it has nothing to learn and does not sample."""
+    if score == "dot":
+        score = _DOT
+    elif score == "cosine":
+        score = CosineScore(learn=False)
+    elif isinstance(score, str) and score in ("general", "additive"):
+        raise ValueError(f"score {score!r} has weights to learn: make it once and pass it, got its name alone")
+    if normalise == "softmax":
+        return make_score(score, width=1, heads=1), _SOFTMAX
+    part = make_normaliser(normalise)
+    if isinstance(normalise, str) and isinstance(part, Hard):
+        part.eval()
+    return make_score(score, width=1, heads=1), part
+
+
+def _four_dims(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(N, D) or (B, N, D) or (B, H, N, D) -> (B, H, N, D)"""
+    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if not q.dim() == k.dim() == v.dim() or q.dim() not in (2, 3, 4):
+        raise ValueError(f"q, k and v must all have 2, 3 or 4 dimensions, got {shapes}")
+    if q.shape[:-2] != k.shape[:-2] or k.shape[:-1] != v.shape[:-1]:
+        raise ValueError(f"q, k and v must have the same batch and heads, k and v the same length, got {shapes}")
+    if q.dim() == 2:
+        return q[None, None], k[None, None], v[None, None]
+    if q.dim() == 3:
+        return q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
+    return q, k, v
+
+
+def _as_given(x: Tensor, dims: int) -> Tensor:
+    return x if dims == 4 else x.squeeze(1) if dims == 3 else x[0, 0]

@@ -1,0 +1,157 @@
+"""Attention with several heads, and the cache that makes step-by-step decoding cheap.
+
+Legend for all shapes: B batch, H heads, Q queries, K keys, D head width, M model width.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .attend import attend
+from .masks import Bias, Mask
+from .normalise import Normaliser, make_normaliser
+from .scores import Score, make_score
+
+
+class MultiHeadAttention(nn.Module):
+    """Several heads look at once, each with its own projection of width/heads channels.
+
+    One fused projection makes queries, keys and values. Given a `context`, keys and values come from it instead
+    (cross-attention). `mask` holds at every call, beside the one a call brings. `in_context_bias` adds b = W x to the
+    scores of each key, one number per head made from the token itself.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        score: str | Score = "dot",
+        normalise: str | Normaliser = "softmax",
+        mask: Mask | None = None,
+        bias: bool = True,
+        in_context_bias: bool = False,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        if width < 1 or heads < 1:
+            raise ValueError(f"width and heads must be at least 1, got width={width} and heads={heads}")
+        if width % heads:
+            raise ValueError(f"heads must divide width={width}, got {heads}")
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        self.width, self.heads, self.dropout = width, heads, dropout
+        self.score = make_score(score, width=width // heads, heads=heads)
+        self.normalise = make_normaliser(normalise)
+        self.mask = mask
+        self.qkv = nn.Linear(width, 3 * width, bias=bias)
+        self.key_bias = nn.Linear(width, heads, bias=False) if in_context_bias else None
+        self.out = nn.Linear(width, width, bias=bias)
+        nn.init.xavier_uniform_(self.qkv.weight)
+        if bias:
+            nn.init.zeros_(self.qkv.bias)
+            nn.init.zeros_(self.out.bias)
+
+    def forward(
+        self, x: Tensor, context: Tensor | None = None, *, mask: Mask | None = None, cache: "Cache | None" = None
+    ) -> Tensor:
+        """x (B, Q, M), context (B, K, M) -> (B, Q, M)"""
+        self._check_width("x", x)
+        if context is None:
+            q, *seen = self._project_all(x)
+            seen = seen if cache is None else cache.extend(seen)
+        else:
+            self._check_width("context", context)
+            q = self._project(x, slice(0, self.width))
+            seen = cache.parts if cache is not None and cache.parts else self._project_context(context)
+            if cache is not None:
+                cache.parts = seen
+        k, v, *biases = seen
+        if self.mask is not None:
+            mask = self.mask if mask is None else self.mask & mask
+        if biases:
+            bias = Bias(biases[0].mT)
+            mask = bias if mask is None else bias & mask
+        mixed = attend(
+            q,
+            k,
+            v,
+            score=self.score,
+            normalise=self.normalise,
+            mask=mask,
+            dropout=self.dropout if self.training else 0.0,
+            kind=None if context is None else "cross",
+        )
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def _project_all(self, x: Tensor) -> list[Tensor]:
+        """Queries, keys, values and key biases of the same tokens, by one product: x (B, N, M) -> (B, H, N, D) each"""
+        return [self._split(part) for part in self.qkv(x).chunk(3, -1)] + self._biases(x)
+
+    def _project_context(self, context: Tensor) -> list[Tensor]:
+        """Keys, values and key biases: context (B, K, M) -> (B, H, K, D), (B, H, K, D), (B, H, K, 1)"""
+        kv = self._project(context, slice(self.width, None))
+        return [*kv.chunk(2, 1), *self._biases(context)]
+
+    def _biases(self, x: Tensor) -> list[Tensor]:
+        return [] if self.key_bias is None else [self.key_bias(x).mT.unsqueeze(-1)]
+
+    def _project(self, x: Tensor, part: slice) -> Tensor:
+        bias = None if self.qkv.bias is None else self.qkv.bias[part]
+        return self._split(F.linear(x, self.qkv.weight[part], bias))
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(B, N, any * D) -> (B, any, N, D)"""
+        return x.unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
+
+    def _check_width(self, name: str, x: Tensor) -> None:
+        if x.dim() != 3 or x.shape[-1] != self.width:
+            raise ValueError(f"{name} must have shape (batch, tokens, {self.width}), got {tuple(x.shape)}")
+
+    def extra_repr(self) -> str:
+        return f"width={self.width}, heads={self.heads}, dropout={self.dropout}"
+
+
+class Cache:
+    """What an attention has seen so far: keys, values and whatever belongs to them, each (B, H, K, channels).
+
+    Make one for each attention and sentence, and pass it at every step. Self-attention adds each step's tokens to it,
+    cross-attention fills it once. Room is doubled when it runs out, so a step costs one token's copy.
+    """
+
+    def __init__(self) -> None:
+        self.parts: list[Tensor] = []
+        self._room: list[Tensor] = []
+
+    def __len__(self) -> int:
+        return self.parts[0].shape[2] if self.parts else 0
+
+    def extend(self, new: list[Tensor]) -> list[Tensor]:
+        """Add tokens at the end and return all there are."""
+        if not self.parts:
+            self.parts = new
+        elif any(part.shape[:2] != part_new.shape[:2] for part, part_new in zip(self.parts, new, strict=True)):
+            raise ValueError(
+                f"cache must be used with the batch and heads it began with, {tuple(self.parts[0].shape[:2])}, "
+                f"got {tuple(new[0].shape[:2])}"
+            )
+        elif torch.is_grad_enabled() and any(part.requires_grad for part in (*self.parts, *new)):
+            self.parts = [torch.cat(pair, 2) for pair in zip(self.parts, new, strict=True)]
+        else:
+            self.parts = self._written(new)
+        return self.parts
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, in this order; a row may come twice (as beams do). rows (B',)"""
+        self.parts = [part.index_select(0, rows) for part in self.parts]
+        self._room = []
+
+    def _written(self, new: list[Tensor]) -> list[Tensor]:
+        start, end = len(self), len(self) + new[0].shape[2]
+        if not self._room or self._room[0].shape[2] < end:
+            self._room = [part.new_empty(*part.shape[:2], 2 * end, part.shape[3]) for part in self.parts]
+            for room, part in zip(self._room, self.parts, strict=True):
+                room[:, :, :start] = part
+        for room, part in zip(self._room, new, strict=True):
+            room[:, :, start:end] = part
+        return [room[:, :, :end] for room in self._room]

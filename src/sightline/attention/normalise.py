@@ -1,0 +1,152 @@
+"""Scores to weights.
+
+Every normaliser maps scores (B, H, Q, K) to weights of the same shape. A key that may not be seen weighs exactly 0, and
+so does every key of a row that may look at nothing. A new normaliser is one class here and its line in `NORMALISERS`.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from .naming import nearest
+
+MOST_PENDING = 4096
+"""Choices that wait for their loss before hard attention asks for it."""
+
+
+class Normaliser(nn.Module):
+    """forward: scores (B, H, Q, K), allowed (bool, broadcastable to them, or None) -> weights (B, H, Q, K)"""
+
+
+class Softmax(Normaliser):
+    """Positive weights that sum to 1."""
+
+    def forward(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+        exact = torch.promote_types(
+            scores.dtype, torch.float32
+        )  # half precision is summed in float32, as torch's kernels do
+        if allowed is None:
+            return scores.softmax(-1, dtype=exact).to(scores.dtype)
+        lowest = torch.finfo(scores.dtype).min  # not -inf: a row of -inf is NaN, and NaN poisons the gradients
+        weights = scores.masked_fill(~allowed, lowest).softmax(-1, dtype=exact).to(scores.dtype)
+        return weights.masked_fill(~allowed, 0.0)
+
+
+class Hard(Normaliser):
+    """One key is chosen: sampled while training, the best one otherwise.
+
+    The choice has no gradient of its own. `straight_through` lends it that of the softmax. `reinforce` keeps the
+    log-probability of what was sampled; once the losses of the batch are known, add `reinforce(model, losses)` to them.
+    """
+
+    baseline: Tensor
+    seen_losses: Tensor
+
+    def __init__(self, *, gradient: Literal["reinforce", "straight_through"] = "reinforce", momentum: float = 0.9):
+        super().__init__()
+        if gradient not in ("reinforce", "straight_through"):
+            raise ValueError(f"gradient must be {nearest(gradient, ('reinforce', 'straight_through'))}")
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
+        self.gradient = gradient
+        self.momentum = momentum
+        self.softmax = Softmax()
+        self.log_chances: list[Tensor] = []
+        """Of each choice since the last `surrogate`: (B,)"""
+        self.register_buffer("baseline", torch.zeros(()))
+        self.register_buffer("seen_losses", torch.zeros((), dtype=torch.bool))
+
+    def forward(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+        chances = self.softmax(scores, allowed)
+        sampling = self.training
+        choice = _sample(chances) if sampling else chances.argmax(-1)
+        weights = torch.zeros_like(chances).scatter(-1, choice.unsqueeze(-1), 1.0)
+        if allowed is not None:
+            weights = weights.masked_fill(~allowed, 0.0)
+        if not (sampling and chances.requires_grad):
+            return weights
+        if self.gradient == "straight_through":
+            return weights + (chances - chances.detach())
+        if len(self.log_chances) >= MOST_PENDING:
+            raise ValueError(
+                f"hard attention must learn within {MOST_PENDING} forward passes, got more: add "
+                "reinforce(model, losses) to the loss of every batch, or make it with gradient='straight_through'"
+            )
+        chosen = (chances * weights).sum(-1)
+        looked = weights.any(-1)
+        self.log_chances.append(chosen.masked_fill(~looked, 1.0).log().flatten(1).sum(-1))
+        return weights
+
+    def surrogate(self, losses: Tensor) -> Tensor:
+        """A term whose gradient is REINFORCE's: (loss - baseline) * grad log p. losses (B,) -> ()
+
+        The baseline is a running mean of earlier losses, so it lowers the variance and leaves the mean as it is.
+        """
+        losses = losses.detach()
+        if not self.log_chances:
+            raise ValueError("reinforce needs a forward pass in training mode with gradients first, got none")
+        pending, self.log_chances = self.log_chances, []
+        if any(chance.shape != losses.shape for chance in pending):
+            raise ValueError(f"losses must have shape {tuple(pending[0].shape)}, got {tuple(losses.shape)}")
+        advantage = losses - self.baseline
+        mean = losses.mean().to(self.baseline.dtype)
+        self.baseline = torch.where(self.seen_losses, self.momentum * self.baseline + (1 - self.momentum) * mean, mean)
+        self.seen_losses = torch.ones_like(self.seen_losses)
+        return (advantage * torch.stack(pending).sum(0)).mean()
+
+
+class Standardise(Normaliser):
+    """Each row minus its mean, over its deviation; both are taken over the keys that may be seen."""
+
+    def __init__(self, *, epsilon: float = 1e-6):
+        super().__init__()
+        self.epsilon = epsilon
+
+    def forward(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+        if allowed is None:
+            centred = scores - scores.mean(-1, keepdim=True)
+            return centred * (centred.square().mean(-1, keepdim=True) + self.epsilon).rsqrt()
+        allowed = allowed.expand_as(scores)
+        count = allowed.sum(-1, keepdim=True).clamp(min=1)
+        scores = scores.masked_fill(~allowed, 0.0)
+        centred = (scores - scores.sum(-1, keepdim=True) / count).masked_fill(~allowed, 0.0)
+        return centred * (centred.square().sum(-1, keepdim=True) / count + self.epsilon).rsqrt()
+
+
+class Identity(Normaliser):
+    """The similarities as they are."""
+
+    def forward(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+        return scores if allowed is None else scores.masked_fill(~allowed, 0.0)
+
+
+NORMALISERS: dict[str, type[Normaliser]] = {
+    "softmax": Softmax,
+    "hard": Hard,
+    "standardise": Standardise,
+    "identity": Identity,
+}
+
+
+def make_normaliser(normalise: str | Normaliser) -> Normaliser:
+    """A normaliser by its name in `NORMALISERS`; one that is ready made comes back as it is."""
+    if isinstance(normalise, Normaliser):
+        return normalise
+    if not isinstance(normalise, str) or normalise not in NORMALISERS:
+        raise ValueError(f"normalise must be a Normaliser or {nearest(str(normalise), NORMALISERS)}")
+    return NORMALISERS[normalise]()
+
+
+def reinforce(model: nn.Module, losses: Tensor) -> Tensor:
+    """What to add to the loss so that every hard attention in the model learns from `losses` (B,), one per example."""
+    hard = [part for part in model.modules() if isinstance(part, Hard) and part.gradient == "reinforce"]
+    if not hard:
+        raise ValueError("reinforce must be given a model with hard attention (gradient='reinforce'), got one without")
+    return torch.stack([part.surrogate(losses) for part in hard]).sum()
+
+
+def _sample(chances: Tensor) -> Tensor:
+    """chances (..., K) -> one index per row (...); by Gumbel noise, so a row of zeros is no error."""
+    noise = -torch.empty_like(chances, dtype=torch.float32).exponential_().log()
+    return (chances.float().log() + noise).argmax(-1)

@@ -1,0 +1,126 @@
+"""What was seen: the attention of one or more forward passes, layer by layer."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..files import whole
+from .attend import Kind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One attention, seen once."""
+
+    name: str
+    """Where it stands in the model: `encoder.layers.0.self_attn`."""
+    kind: Kind
+    """encoder (looks both ways), decoder (does not see the future) or cross (looks at another sequence)."""
+    weights: Tensor
+    """(B, H, Q, K); H is 1 where heads were averaged."""
+    scores: Tensor | None = None
+    """(B, H, Q, K) before the normaliser, if they were asked for and can be had."""
+    heads: tuple[int, ...] | None = None
+    """Which heads were kept, None for all."""
+
+    def entropy(self) -> float:
+        """Mean entropy of the rows, in bits: 0 for one key alone, log2 K for all alike."""
+        p = self.weights.float().clamp(min=0)
+        bits = -(p * p.clamp(min=1e-30).log2()).sum(-1)
+        looks = p.sum(-1) > 0
+        return float(bits[looks].mean()) if looks.any() else 0.0
+
+
+class Record:
+    """Attention in the order it was computed: `record[0].weights`, `record["decoder.layers.1.self_attn"]`."""
+
+    def __init__(self, model: str, seen: list[Seen] | None = None):
+        self.model = model
+        self.seen = [] if seen is None else seen
+
+    def __len__(self) -> int:
+        return len(self.seen)
+
+    def __iter__(self) -> Iterator[Seen]:
+        return iter(self.seen)
+
+    def __getitem__(self, key: int | str) -> Seen:
+        """By place, or by name (the last time that attention ran)."""
+        if isinstance(key, int):
+            return self.seen[key]
+        for seen in reversed(self.seen):
+            if seen.name == key:
+                return seen
+        raise KeyError(f"record has no attention named {key!r}; it has {', '.join(self.names()) or 'none'}")
+
+    def names(self) -> list[str]:
+        """Each attention once, in the order in which it first ran."""
+        return list(dict.fromkeys(seen.name for seen in self.seen))
+
+    def of(self, kind: Kind) -> "Record":
+        """Only the attentions of this kind."""
+        return Record(self.model, [seen for seen in self.seen if seen.kind == kind])
+
+    def stacked(self) -> Tensor:
+        """All layers in one tensor, where their sizes agree: (layers, B, H, Q, K)"""
+        shapes = {tuple(seen.weights.shape) for seen in self.seen}
+        if len(shapes) != 1:
+            raise ValueError(f"stacked must have weights of one shape, got {sorted(shapes)}; pick with of(kind) first")
+        return torch.stack([seen.weights for seen in self.seen])
+
+    def __repr__(self) -> str:
+        count = "nothing yet" if not self.seen else f"{len(self.seen)} attention map{'s' * (len(self.seen) > 1)}"
+        lines = [f"Record of {self.model}: {count}"]
+        wide = max((len(seen.name) for seen in self.seen), default=0)
+        for seen in self.seen:
+            batch, heads, queries, keys = seen.weights.shape
+            which = f"{heads} heads" if seen.heads is None else f"heads {', '.join(map(str, seen.heads))}"
+            which = "heads averaged" if seen.heads == () else "1 head" if which == "1 heads" else which
+            size = f"{queries} x {keys}" + (f", batch of {batch}" if batch > 1 else "")
+            lines.append(f"  {seen.name:<{wide}}  {seen.kind:<7}  {which}, {size}, entropy {seen.entropy():.2f} bits")
+        return "\n".join(lines)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write to a safetensors file, whole or not at all."""
+        tensors: dict[str, Tensor] = {}
+        rows = []
+        for i, seen in enumerate(self.seen):
+            rows.append({"name": seen.name, "kind": seen.kind, "heads": seen.heads})
+            tensors[f"{i}.weights"] = seen.weights.detach().contiguous()
+            if seen.scores is not None:
+                tensors[f"{i}.scores"] = seen.scores.detach().contiguous()
+        metadata = {"format": FORMAT, "model": self.model, "seen": json.dumps(rows)}
+        with whole(path) as part:
+            save_file(tensors, part, metadata)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Record":
+        """Read what `save` wrote."""
+        try:
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+                if metadata.get("format") != FORMAT:
+                    raise ValueError(f"{path} must be a Sightline record, got format {metadata.get('format')!r}")
+                names = set(file.keys())
+                seen = [
+                    Seen(
+                        name=row["name"],
+                        kind=row["kind"],
+                        weights=file.get_tensor(f"{i}.weights"),
+                        scores=file.get_tensor(f"{i}.scores") if f"{i}.scores" in names else None,
+                        heads=None if row["heads"] is None else tuple(row["heads"]),
+                    )
+                    for i, row in enumerate(json.loads(metadata["seen"]))
+                ]
+        except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path} must be a whole Sightline record, got {error}") from error
+        return cls(metadata.get("model", "?"), seen)
+
+
+FORMAT = "sightline record 1"

@@ -1,0 +1,21 @@
+"""What models are built from: positions, blocks and stacks of blocks."""
+
+from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual
+from .positions import LearntPositions, SinusoidalPositions, sinusoids
+from .stacks import SIZES, Decoder, Encoder, Size, Transformer
+
+__all__ = [
+    "SIZES",
+    "Decoder",
+    "DecoderBlock",
+    "DecoderCache",
+    "Encoder",
+    "EncoderBlock",
+    "FeedForward",
+    "LearntPositions",
+    "Residual",
+    "SinusoidalPositions",
+    "Size",
+    "Transformer",
+    "sinusoids",
+]

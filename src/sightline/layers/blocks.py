@@ -1,0 +1,128 @@
+"""Encoder and decoder blocks: attention and feed-forward, each inside a residual.
+
+Legend for all shapes: B batch, N tokens, T target tokens, S source tokens, M model width.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from torch import Tensor, nn
+
+from ..attention import Cache, Mask, MultiHeadAttention
+from ..attention.naming import nearest
+
+Norm = Literal["post", "pre"]
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with a bend between them, at every token alike."""
+
+    def __init__(self, width: int, hidden: int, *, activation: str = "relu", dropout: float = 0.0, bias: bool = True):
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise ValueError(f"activation must be {nearest(str(activation), ACTIVATIONS)}")
+        self.widen = nn.Linear(width, hidden, bias=bias)
+        self.bend = ACTIVATIONS[activation]()
+        self.dropout = nn.Dropout(dropout)
+        self.narrow = nn.Linear(hidden, width, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, N, M) -> (B, N, M)"""
+        return self.narrow(self.dropout(self.bend(self.widen(x))))
+
+
+class Residual(nn.Module):
+    """What a layer adds to x; normalised after the sum (post, as in the paper) or before the layer (pre)."""
+
+    def __init__(self, width: int, *, norm: Norm = "post", dropout: float = 0.0):
+        super().__init__()
+        if norm not in get_args(Norm):
+            raise ValueError(f"norm must be {nearest(str(norm), get_args(Norm))}")
+        self.pre = norm == "pre"
+        self.norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x (B, N, M) -> (B, N, M)"""
+        if self.pre:
+            return x + self.dropout(layer(self.norm(x)))
+        return self.norm(x + self.dropout(layer(x)))
+
+
+class EncoderBlock(nn.Module):
+    """Self-attention, then feed-forward. `attention` takes any option of `MultiHeadAttention`."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int,
+        *,
+        norm: Norm = "post",
+        activation: str = "relu",
+        dropout: float = 0.0,
+        **attention: Any,
+    ):
+        super().__init__()
+        self.attention = MultiHeadAttention(width, heads, **{"dropout": dropout, **attention})
+        self.feed_forward = FeedForward(width, hidden, activation=activation, dropout=dropout)
+        self.around_attention = Residual(width, norm=norm, dropout=dropout)
+        self.around_feed_forward = Residual(width, norm=norm, dropout=dropout)
+
+    def forward(self, x: Tensor, *, mask: Mask | None = None) -> Tensor:
+        """x (B, N, M) -> (B, N, M)"""
+        x = self.around_attention(x, lambda x: self.attention(x, mask=mask))
+        return self.around_feed_forward(x, self.feed_forward)
+
+
+@dataclass
+class DecoderCache:
+    """What one decoder block has seen: its own tokens, and the source."""
+
+    target: Cache = field(default_factory=Cache)
+    source: Cache = field(default_factory=Cache)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Keep these rows of the batch, in this order. rows (B',)"""
+        self.target.reorder(rows)
+        self.source.reorder(rows)
+
+
+class DecoderBlock(nn.Module):
+    """Self-attention over what was written, cross-attention over the source, then feed-forward."""
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        hidden: int,
+        *,
+        norm: Norm = "post",
+        activation: str = "relu",
+        dropout: float = 0.0,
+        **attention: Any,
+    ):
+        super().__init__()
+        self.attention = MultiHeadAttention(width, heads, **{"dropout": dropout, **attention})
+        self.cross_attention = MultiHeadAttention(width, heads, **{"dropout": dropout, **attention})
+        self.feed_forward = FeedForward(width, hidden, activation=activation, dropout=dropout)
+        self.around_attention = Residual(width, norm=norm, dropout=dropout)
+        self.around_cross_attention = Residual(width, norm=norm, dropout=dropout)
+        self.around_feed_forward = Residual(width, norm=norm, dropout=dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        source: Tensor,
+        *,
+        mask: Mask | None = None,
+        source_mask: Mask | None = None,
+        cache: DecoderCache | None = None,
+    ) -> Tensor:
+        """x (B, T, M), source (B, S, M) -> (B, T, M)"""
+        own, other = (None, None) if cache is None else (cache.target, cache.source)
+        x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=own))
+        x = self.around_cross_attention(x, lambda x: self.cross_attention(x, source, mask=source_mask, cache=other))
+        return self.around_feed_forward(x, self.feed_forward)

@@ -1,0 +1,72 @@
+"""Where a token stands, added to what it is.
+
+Legend for all shapes: B batch, N tokens, M model width.
+"""
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.naming import nearest
+
+Start = Literal["zeros", "ones", "normal", "sinusoidal"]
+
+
+def sinusoids(length: int, width: int, *, first: int = 0, device: torch.device | None = None) -> Tensor:
+    """Sine and cosine waves of growing length: positions first .. first + length - 1 -> (length, width)"""
+    if width < 2 or width % 2:
+        raise ValueError(f"width must be even and at least 2, got {width}")
+    places = torch.arange(first, first + length, dtype=torch.float64, device=device)
+    steps = torch.arange(0, width, 2, dtype=torch.float64, device=device) / width
+    angles = places[:, None] * torch.exp(-math.log(10_000.0) * steps)
+    return torch.stack((angles.sin(), angles.cos()), -1).flatten(1).float()
+
+
+class SinusoidalPositions(nn.Module):
+    """Fixed waves; nothing to learn, defined at every length."""
+
+    table: Tensor
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.register_buffer("table", sinusoids(256, width), persistent=False)
+
+    def forward(self, x: Tensor, *, first: int = 0) -> Tensor:
+        """x (B, N, M), whose first token stands at `first` -> (B, N, M)"""
+        width, end = self.table.shape[1], first + x.shape[1]
+        if x.shape[-1] != width:
+            raise ValueError(f"x must have width {width}, got {x.shape[-1]}")
+        if end > self.table.shape[0]:
+            self.table = sinusoids(2 * end, width, device=self.table.device).to(self.table.dtype)
+        return x + self.table[first:end].to(x.dtype)
+
+
+class LearntPositions(nn.Module):
+    """A vector for each of `length` positions, started from zeros, ones, noise or sinusoids, then trained or frozen."""
+
+    def __init__(self, length: int, width: int, *, start: Start = "normal", trainable: bool = True):
+        super().__init__()
+        if length < 1 or width < 1:
+            raise ValueError(f"length and width must be at least 1, got length={length} and width={width}")
+        if start not in get_args(Start):
+            raise ValueError(f"start must be {nearest(str(start), get_args(Start))}")
+        table = {
+            "zeros": lambda: torch.zeros(length, width),
+            "ones": lambda: torch.ones(length, width),
+            "normal": lambda: 0.02 * torch.randn(length, width),
+            "sinusoidal": lambda: sinusoids(length, width),
+        }[start]()
+        self.table = nn.Parameter(table, requires_grad=trainable)
+
+    def forward(self, x: Tensor, *, first: int = 0) -> Tensor:
+        """x (B, N, M), whose first token stands at `first` -> (B, N, M)"""
+        length, width = self.table.shape
+        if x.shape[-1] != width:
+            raise ValueError(f"x must have width {width}, got {x.shape[-1]}")
+        if first + x.shape[1] > length:
+            raise ValueError(
+                f"positions must be below {length}, the length they were learnt for, got {first + x.shape[1] - 1}"
+            )
+        return x + self.table[first : first + x.shape[1]]

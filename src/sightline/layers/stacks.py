@@ -1,0 +1,113 @@
+"""Blocks in stacks: the encoder, the decoder, and the Transformer made of both.
+
+Legend for all shapes: B batch, N tokens, T target tokens, S source tokens, M model width.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..attention import Mask
+from ..attention.masks import Causal
+from ..attention.naming import nearest
+from .blocks import DecoderBlock, DecoderCache, EncoderBlock
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How large a stack is."""
+
+    width: int
+    hidden: int
+    heads: int
+    depth: int
+
+
+SIZES: dict[str, Size] = {"base": Size(width=512, hidden=2048, heads=8, depth=6)}
+"""`base` is the paper's."""
+
+
+class Encoder(nn.Module):
+    """Encoder blocks, one upon the other. Options are those of `EncoderBlock`."""
+
+    def __init__(
+        self, width: int, heads: int, hidden: int, depth: int, *, final_norm: bool | None = None, **block: Any
+    ):
+        super().__init__()
+        _check_depth(depth)
+        self.layers = nn.ModuleList(EncoderBlock(width, heads, hidden, **block) for _ in range(depth))
+        self.norm = _final_norm(width, final_norm, block)
+
+    def forward(self, x: Tensor, *, mask: Mask | None = None) -> Tensor:
+        """x (B, N, M) -> (B, N, M)"""
+        for layer in self.layers:
+            x = layer(x, mask=mask)
+        return self.norm(x)
+
+
+class Decoder(nn.Module):
+    """Decoder blocks, one upon the other. Options are those of `DecoderBlock`."""
+
+    def __init__(
+        self, width: int, heads: int, hidden: int, depth: int, *, final_norm: bool | None = None, **block: Any
+    ):
+        super().__init__()
+        _check_depth(depth)
+        self.layers = nn.ModuleList(DecoderBlock(width, heads, hidden, **block) for _ in range(depth))
+        self.norm = _final_norm(width, final_norm, block)
+
+    def forward(
+        self,
+        x: Tensor,
+        source: Tensor,
+        *,
+        mask: Mask | None = None,
+        source_mask: Mask | None = None,
+        cache: list[DecoderCache] | None = None,
+    ) -> Tensor:
+        """x (B, T, M), source (B, S, M) -> (B, T, M); `mask` comes beside the causal one"""
+        mask = Causal() if mask is None else Causal() & mask
+        if cache is not None and len(cache) != len(self.layers):
+            raise ValueError(f"cache must have one entry per layer, {len(self.layers)}, got {len(cache)}")
+        for i, layer in enumerate(self.layers):
+            x = layer(x, source, mask=mask, source_mask=source_mask, cache=None if cache is None else cache[i])
+        return self.norm(x)
+
+    def new_cache(self) -> list[DecoderCache]:
+        """An empty cache to decode one batch of sentences with."""
+        return [DecoderCache() for _ in self.layers]
+
+
+class Transformer(nn.Module):
+    """Encoder and decoder over vectors; `Transformer.sized("base")` is the paper's."""
+
+    def __init__(self, width: int, heads: int, hidden: int, depth: int, **options: Any):
+        super().__init__()
+        self.encoder = Encoder(width, heads, hidden, depth, **options)
+        self.decoder = Decoder(width, heads, hidden, depth, **options)
+
+    @classmethod
+    def sized(cls, name: str, **options: Any) -> "Transformer":
+        """By the name of its size."""
+        if name not in SIZES:
+            raise ValueError(f"size must be {nearest(str(name), SIZES)}")
+        return cls(**asdict(SIZES[name]), **options)
+
+    def forward(
+        self, source: Tensor, target: Tensor, *, source_mask: Mask | None = None, target_mask: Mask | None = None
+    ) -> Tensor:
+        """source (B, S, M), target (B, T, M) -> (B, T, M); the target never sees its own future"""
+        memory = self.encoder(source, mask=source_mask)
+        return self.decoder(target, memory, mask=target_mask, source_mask=source_mask)
+
+
+def _check_depth(depth: int) -> None:
+    if depth < 1:
+        raise ValueError(f"depth must be at least 1, got {depth}")
+
+
+def _final_norm(width: int, wanted: bool | None, block: dict[str, Any]) -> nn.Module:
+    """Pre-norm blocks leave their sum unnormalised, so a last norm follows; post-norm blocks need none."""
+    wanted = block.get("norm") == "pre" if wanted is None else wanted
+    return nn.LayerNorm(width) if wanted else nn.Identity()

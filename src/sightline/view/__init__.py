@@ -1,0 +1,1 @@
+"""Weights and tokens in, pictures out."""

@@ -1,0 +1,83 @@
+"""Plain pictures of weights, for files and papers. Needs matplotlib: the extra `plot`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..files import whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_NUMBERS = 400
+"""Cells up to which a heat map prints its numbers."""
+
+STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "sightline",
+}
+COLOURS = {"ink": "#1b2a41", "blue": "#1f6feb", "amber": "#e08a00", "grey": "#8b949e"}
+
+
+def figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float]) -> tuple[Figure, Any]:
+    """A figure in the house style and its axes, rows x columns."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError("pictures must have matplotlib: pip install 'sightline[plot]'") from error
+    with rc_context(STYLE):
+        drawn = Figure(figsize=size, layout="constrained")
+        return drawn, drawn.subplots(rows, columns, squeeze=False)
+
+
+def heatmap(
+    axes: Axes,
+    weights: Any,
+    *,
+    title: str = "",
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    numbers: bool | None = None,
+    diverging: bool = False,
+    top: float | None = None,
+) -> None:
+    """One matrix of weights: rows look, columns are looked at.
+
+    Dark is much; with `diverging`, blue is below zero and amber above. `top` is the number with the strongest colour.
+    """
+    table = [[float(w) for w in row] for row in weights]
+    if not table or not table[0]:
+        raise ValueError(f"weights must have at least one row and one column, got {len(table)} rows")
+    top = top or max(max(abs(w) for row in table for w in row), 1e-9)
+    axes.imshow(table, cmap="PuOr_r" if diverging else "Blues", vmin=-top if diverging else 0, vmax=top, aspect="auto")
+    axes.set_title(title, color=COLOURS["ink"])
+    axes.set_xticks(range(len(table[0])), columns or [""] * len(table[0]))
+    axes.set_yticks(range(len(table)), rows or [""] * len(table))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    if numbers if numbers is not None else len(table) * len(table[0]) <= MOST_NUMBERS:
+        for i, row in enumerate(table):
+            for j, w in enumerate(row):
+                axes.text(
+                    j, i, f"{w:.2f}", ha="center", va="center", fontsize=8,
+                    color="white" if abs(w) > 0.6 * top else COLOURS["ink"],
+                )  # fmt: skip
+
+
+def save(drawn: Figure, path: Path) -> Path:
+    """Write a picture as PNG or SVG, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kind = path.suffix.lstrip(".")
+    if kind not in ("png", "svg"):
+        raise ValueError(f"path must end in .png or .svg, got {path.name!r}")
+    with whole(path) as part:
+        drawn.savefig(part, dpi=150, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return path
