@@ -56,7 +56,7 @@ def record_attention(
     )
     handles = [
         register_module_forward_pre_hook(recorder.enter),
-        register_module_forward_hook(recorder.leave, with_kwargs=True, always_call=True),
+        register_module_forward_hook(recorder.leave, with_kwargs=True),
     ]
     WATCHERS.append(recorder)
     try:
@@ -95,16 +95,20 @@ class _Recorder:
         self.model_ran = False
 
     def enter(self, module: nn.Module, args: Any) -> None:
-        if module in self.names and threading.get_ident() == self.thread:
-            self.running.append(module)
-            self.model_ran = True
+        if module not in self.names or threading.get_ident() != self.thread:
+            return
+        if module is self.model:
+            self.running.clear()  # of what an error in an earlier run left unfinished
+        self.model_ran = True
+        self.running.append(module)
 
     def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Any:
-        if module not in self.names or threading.get_ident() != self.thread:
+        if module not in self.running or threading.get_ident() != self.thread:
             return None
-        if self.running and self.running[-1] is module:
-            self._look_for_eager_weights(module, output)
-            self.running.pop()
+        while self.running[-1] is not module:
+            self.running.pop()  # it ended in an error, which the modules around it handled
+        self._look_for_eager_weights(module, output)
+        self.running.pop()
         if isinstance(module, nn.TransformerEncoder) and not module.training and not self.muted:
             return self._torch_fast_output(module, args, kwargs)
         return None

@@ -7,6 +7,7 @@ class here and its line in `SCORES`.
 
 import math
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +82,7 @@ class CosineScore(FoldedScore):
     def fold(self, q: Tensor, k: Tensor, heads: slice = slice(None)) -> tuple[Tensor, Tensor, float]:
         _check_same_width(q, k)
         temperature = _of_heads(self.temperature(), heads, q)
-        return _unit(q, 1 / temperature), _unit(k), 1.0
+        return _Scaled.apply(q, 1 / temperature), _Scaled.apply(k, torch.ones_like(temperature)), 1.0
 
 
 class GeneralScore(FoldedScore):
@@ -151,12 +152,31 @@ def make_score(score: str | Score, *, width: int, heads: int) -> Score:
     return SCORES[score].sized(width, heads)
 
 
-def _unit(x: Tensor, length: Tensor | float = 1.0) -> Tensor:
-    """x (..., D) brought to the given length; a zero vector stays zero and passes no gradient."""
+class _Scaled(torch.autograd.Function):
+    """x (..., D) brought to a given length; a zero vector stays zero and passes no gradient.
+
+    Plain operations do the same, and keep four copies of x for the way back; this keeps x alone.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, length: Tensor) -> Tensor:
+        ctx.save_for_backward(x, length)
+        return (x * (length * _inverse_norm(x))).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
+        x, length = ctx.saved_tensors
+        inverse = _inverse_norm(x)
+        along = (grad * x).sum(-1, keepdim=True, dtype=inverse.dtype) * inverse  # what would only change the length
+        grad_x = torch.addcmul(grad * (length * inverse), x, -length * along * inverse.square()).to(x.dtype)
+        return grad_x, along.sum_to_size(length.shape) if ctx.needs_input_grad[1] else None
+
+
+def _inverse_norm(x: Tensor) -> Tensor:
+    """1 / |x|, or 0 for a zero vector: x (..., D) -> (..., 1)"""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
-    nonzero = norm > 1e-12
-    factor = torch.where(nonzero, length / norm.masked_fill(~nonzero, 1.0), 0.0)
-    return (x * factor).to(x.dtype)
+    zero = norm < 1e-12
+    return norm.masked_fill(zero, 1.0).reciprocal().masked_fill(zero, 0.0)
 
 
 def _of_heads(parameter: Tensor, heads: slice, q: Tensor) -> Tensor:

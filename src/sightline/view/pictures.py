@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +29,9 @@ COLOURS = {"ink": "#1b2a41", "blue": "#1f6feb", "amber": "#e08a00", "grey": "#8b
 
 def figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float]) -> tuple[Figure, Any]:
     """A figure in the house style and its axes, rows x columns."""
-    try:
-        from matplotlib import rc_context
+    with _style():
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ValueError("pictures must have matplotlib: pip install 'sightline[plot]'") from error
-    with rc_context(STYLE):
+
         drawn = Figure(figsize=size, layout="constrained")
         return drawn, drawn.subplots(rows, columns, squeeze=False)
 
@@ -78,6 +76,14 @@ def save(drawn: Figure, path: Path) -> Path:
     kind = path.suffix.lstrip(".")
     if kind not in ("png", "svg"):
         raise ValueError(f"path must end in .png or .svg, got {path.name!r}")
-    with whole(path) as part:
+    with whole(path) as part, _style():
         drawn.savefig(part, dpi=150, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return path
+
+
+def _style() -> AbstractContextManager[None]:
+    try:
+        from matplotlib import rc_context
+    except ImportError as error:
+        raise ValueError("pictures must have matplotlib: pip install 'sightline[plot]'") from error
+    return rc_context(STYLE)

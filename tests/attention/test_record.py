@@ -1,0 +1,106 @@
+import re
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.testing import assert_close
+
+from sightline.attention import Record, Seen
+from sizes import B, H, K, Q
+
+
+def some(name, kind, queries, keys, **more):
+    return Seen(name=name, kind=kind, weights=torch.randn(B, H, queries, keys).softmax(-1), **more)
+
+
+@pytest.fixture
+def record():
+    return Record(
+        "Toy",
+        [
+            some("encoder.0", "encoder", K, K),
+            some("decoder.0", "decoder", Q, Q, scores=torch.randn(B, H, Q, Q)),
+            some("cross.0", "cross", Q, K, heads=(0, 2, 4)),
+            some("decoder.0", "decoder", Q, Q),
+        ],
+    )
+
+
+def test_it_is_read_by_place_name_and_kind(record):
+    assert record[0].name == "encoder.0"
+    assert record["decoder.0"] is record[3]
+    assert record.names() == ["encoder.0", "decoder.0", "cross.0"]
+    assert [seen.name for seen in record.of("decoder")] == ["decoder.0"] * 2
+    assert record.of("decoder").stacked().shape == (2, B, H, Q, Q)
+
+
+def test_what_is_not_there_is_named(record):
+    with pytest.raises(KeyError, match=r"no attention named 'deocder.0'; it has encoder.0, decoder.0, cross.0"):
+        record["deocder.0"]
+    with pytest.raises(ValueError, match="stacked must have weights of one shape"):
+        record.stacked()
+
+
+def test_its_summary_can_be_read(record):
+    lines = repr(record).splitlines()
+    assert lines[0] == "Record of Toy: 4 attention maps"
+    assert re.fullmatch(r"  encoder\.0  encoder  3 heads, 7 x 7, batch of 2, entropy \d\.\d\d bits", lines[1])
+    assert re.fullmatch(r"  cross\.0    cross    heads 0, 2, 4, 5 x 7, batch of 2, entropy \d\.\d\d bits", lines[3])
+    assert repr(Record("Toy")) == "Record of Toy: nothing yet"
+
+
+def test_entropy_is_in_bits_and_leaves_out_rows_that_see_nothing():
+    weights = torch.tensor([[0.25, 0.25, 0.25, 0.25], [1.0, 0, 0, 0], [0, 0, 0, 0]])[None, None]
+    assert_close(Seen(name="a", kind="encoder", weights=weights).entropy(), 1.0)
+    assert Seen(name="a", kind="encoder", weights=torch.zeros(1, 1, 1, 2)).entropy() == 0
+
+
+def test_it_is_saved_and_loaded_whole(record, tmp_path):
+    path = tmp_path / "record.safetensors"
+    record.save(path)
+    loaded = Record.load(path)
+    assert repr(loaded) == repr(record)
+    for a, b in zip(record, loaded, strict=True):
+        assert (a.name, a.kind, a.heads) == (b.name, b.kind, b.heads)
+        assert torch.equal(a.weights, b.weights)
+        assert (a.scores is None) == (b.scores is None)
+    assert torch.equal(record[1].scores, loaded[1].scores)
+    assert [p.name for p in tmp_path.iterdir()] == ["record.safetensors"]
+
+
+def test_a_failed_save_leaves_the_old_file_as_it_was(record, tmp_path, monkeypatch):
+    path = tmp_path / "record.safetensors"
+    record.save(path)
+    before = path.read_bytes()
+
+    def break_off(tensors, part, metadata):
+        part.write_bytes(b"half")
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("sightline.attention.record.save_file", break_off)
+    with pytest.raises(OSError, match="no space left"):
+        record.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["record.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda p: p.write_bytes(b"not safetensors"), "must be a whole Sightline record"),
+        (lambda p: save_file({"x": torch.zeros(1)}, p), "must be a Sightline record, got format None"),
+        (
+            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 1", "seen": '[{"name": "a"}]'}),
+            "must be a whole Sightline record",
+        ),
+        (
+            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 1", "seen": "[3"}),
+            "must be a whole Sightline record",
+        ),
+    ],
+)
+def test_a_file_that_is_no_record_is_refused(write, message, tmp_path):
+    path = tmp_path / "x.safetensors"
+    write(path)
+    with pytest.raises(ValueError, match=message):
+        Record.load(path)

@@ -1,0 +1,400 @@
+import copy
+import re
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.testing import assert_close
+
+from sightline import record_attention
+from sightline.attention import SCORES, MultiHeadAttention, attend, weigh
+from sightline.attention.attend import WATCHERS
+from sightline.attention.masks import Causal, Padding
+from sightline.layers import Transformer
+from sizes import B, K, Q
+
+WIDTH, HEADS = 12, 3
+
+
+def traces(model):
+    """Whatever a recording could leave behind."""
+    return [
+        (name, sorted(vars(part)), len(part._forward_hooks), len(part._forward_pre_hooks), part.training)
+        for name, part in model.named_modules()
+    ] + [len(nn.modules.module._global_forward_hooks), len(nn.modules.module._global_forward_pre_hooks), len(WATCHERS)]
+
+
+def record_and_check(model, *args, **kwargs):
+    """Run with and without recording; the output must not change and nothing may stay behind."""
+    before = traces(model)
+    options = kwargs.pop("options", {})
+    plain = model(*args, **kwargs)
+    with record_attention(model, **options) as record:
+        recorded = model(*args, **kwargs)
+    assert traces(model) == before
+    plain, recorded = (out[0] if isinstance(out, tuple) else out for out in (plain, recorded))
+    assert_close(recorded, plain, atol=1e-5, rtol=0)
+    for seen in record:
+        sums = seen.weights.sum(-1)
+        assert (((sums - 1).abs() < 1e-4) | (sums == 0)).all()
+        assert not seen.weights.requires_grad
+    return record
+
+
+def test_our_transformer_is_seen_layer_by_layer():
+    model = Transformer(WIDTH, HEADS, 24, 2).eval()
+    record = record_and_check(model, torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH))
+    assert [(seen.name, seen.kind, tuple(seen.weights.shape)) for seen in record] == [
+        ("encoder.layers.0.attention", "encoder", (B, HEADS, K, K)),
+        ("encoder.layers.1.attention", "encoder", (B, HEADS, K, K)),
+        ("decoder.layers.0.attention", "decoder", (B, HEADS, Q, Q)),
+        ("decoder.layers.0.cross_attention", "cross", (B, HEADS, Q, K)),
+        ("decoder.layers.1.attention", "decoder", (B, HEADS, Q, Q)),
+        ("decoder.layers.1.cross_attention", "cross", (B, HEADS, Q, K)),
+    ]
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_the_weights_of_every_score_are_those_that_were_used(score):
+    model = MultiHeadAttention(WIDTH, HEADS, score=score)
+    x = torch.randn(B, Q, WIDTH)
+    mask = Padding(torch.tensor([[True] * Q, [True] * 3 + [False] * 2]))
+    record = record_and_check(model, x, mask=mask)
+    q, k, _ = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in model.qkv(x).chunk(3, -1))
+    assert_close(record[0].weights, weigh(q, k, score=model.score, mask=mask))
+    assert (record[0].weights[1, :, :, 3:] == 0).all()
+
+
+def test_cross_attention_and_causal_attention_are_told_apart():
+    model = MultiHeadAttention(WIDTH, HEADS)
+    x, context = torch.randn(B, Q, WIDTH), torch.randn(B, K, WIDTH)
+    assert record_and_check(model, x)[0].kind == "encoder"
+    assert record_and_check(model, x, mask=Causal())[0].kind == "decoder"
+    assert record_and_check(model, x, context)[0].kind == "cross"
+
+
+def test_a_module_that_calls_attend_itself_is_seen():
+    class Own(nn.Module):
+        def forward(self, x):
+            return attend(x, x, x, normalise="standardise", kind="cross")
+
+    model = nn.ModuleDict({"own": Own()})["own"]
+    with record_attention(model) as record:
+        model(torch.randn(B, Q, WIDTH))
+    assert (record[0].name, record[0].kind, tuple(record[0].weights.shape)) == ("Own", "cross", (B, 1, Q, Q))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("grad", [True, False])
+def test_torch_multihead_attention_is_seen(training, batch_first, grad):
+    model = nn.MultiheadAttention(WIDTH, 2, batch_first=batch_first).train(training)
+    x = torch.randn(B, Q, WIDTH)
+    given = x if batch_first else x.transpose(0, 1)
+    padded = torch.tensor([[False] * Q, [False] * 3 + [True] * 2])
+    with torch.set_grad_enabled(grad):
+        for need_weights in (True, False):
+            record = record_and_check(model, given, given, given, key_padding_mask=padded, need_weights=need_weights)
+            expected = model(given, given, given, key_padding_mask=padded, average_attn_weights=False)[1]
+            assert_close(record[0].weights, expected, atol=1e-6, rtol=1e-5)
+            assert (record[0].weights[1, :, :, 3:] == 0).all()
+
+
+def test_torch_attention_with_extra_keys_other_widths_and_no_batch_is_seen():
+    extra = nn.MultiheadAttention(WIDTH, HEADS, add_bias_kv=True, add_zero_attn=True)
+    x = torch.randn(Q, WIDTH)
+    assert record_and_check(extra, x, x, x)[0].weights.shape == (1, HEADS, Q, Q + 2)
+    wide = nn.MultiheadAttention(WIDTH, HEADS, kdim=5, vdim=7, batch_first=True).eval()
+    record = record_and_check(wide, torch.randn(B, Q, WIDTH), torch.randn(B, K, 5), torch.randn(B, K, 7))
+    assert (record[0].kind, tuple(record[0].weights.shape)) == ("cross", (B, HEADS, Q, K))
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("padding", [True, False])
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+def test_torch_encoder_is_seen_in_eval_mode_and_answers_as_if_it_were_not(norm_first, grad, padding):
+    layer = nn.TransformerEncoderLayer(WIDTH, 2, 24, batch_first=True, norm_first=norm_first)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    padded = torch.tensor([[False] * 4 + [True], [False] * 3 + [True] * 2]) if padding else None
+    with torch.set_grad_enabled(grad):
+        record = record_and_check(model, torch.randn(B, Q, WIDTH), src_key_padding_mask=padded)
+    assert [seen.name for seen in record] == ["layers.0.self_attn", "layers.1.self_attn"]
+    assert all(seen.kind == "encoder" for seen in record)
+    if padding:
+        assert (record[1].weights[1, :, :, 3:] == 0).all()
+
+
+def test_torch_encoder_layer_alone_is_seen_on_its_fast_path():
+    model = nn.TransformerEncoderLayer(WIDTH, 2, 24, batch_first=True).eval()
+    with torch.no_grad():
+        record = record_and_check(model, torch.randn(B, Q, WIDTH))
+    assert record.names() == ["self_attn"]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_torch_transformer_is_seen_with_all_three_kinds(training):
+    model = nn.Transformer(WIDTH, 2, 2, 2, 24, dropout=0.0, batch_first=True).train(training)
+    causal = nn.Transformer.generate_square_subsequent_mask(Q)
+    with torch.no_grad():
+        record = record_and_check(model, torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH), tgt_mask=causal)
+    assert [seen.kind for seen in record] == ["encoder", "encoder", "decoder", "cross", "decoder", "cross"]
+    assert (record.of("decoder")[0].weights.triu(1) == 0).all()
+    assert record.of("cross").stacked().shape == (2, B, 2, Q, K)
+
+
+def test_torch_decoder_is_seen():
+    model = nn.TransformerDecoder(nn.TransformerDecoderLayer(WIDTH, 2, 24, batch_first=True), 2).eval()
+    with torch.no_grad():
+        record = record_and_check(model, torch.randn(B, Q, WIDTH), torch.randn(B, K, WIDTH))
+    assert [seen.kind for seen in record] == ["decoder", "cross", "decoder", "cross"]
+
+
+class BareSDPA(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, **self.options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.3},
+        {"attn_mask": (torch.arange(K) < 4).expand(Q, K)},
+        {"attn_mask": torch.randn(Q, K)},
+        {"attn_mask": torch.zeros(Q, K).masked_fill(torch.arange(K) > 4, float("-inf"))},
+    ],
+)
+def test_any_call_of_torch_s_fused_attention_is_seen(options):
+    q, k = torch.randn(B, HEADS, Q, 4), torch.randn(B, HEADS, K, 4)
+    values = torch.eye(K).expand(B, HEADS, K, K)  # with the identity as values, the output is the weights
+    model = BareSDPA(**options)
+    record = record_and_check(model, q, k, values)
+    assert_close(record[0].weights, model(q, k, values), atol=1e-6, rtol=1e-5)
+
+
+def test_grouped_query_attention_is_seen():
+    q, k = torch.randn(B, 6, Q, 4), torch.randn(B, 2, K, 4)
+    values = torch.eye(K).expand(B, 2, K, K)
+    model = BareSDPA(enable_gqa=True)
+    assert_close(record_and_check(model, q, k, values)[0].weights, model(q, k, values), atol=1e-6, rtol=1e-5)
+
+
+def test_attention_outside_the_model_is_not_its_own():
+    q = torch.randn(B, HEADS, Q, 4)
+    model, another = BareSDPA(), BareSDPA()
+    with record_attention(model) as record:
+        another(q, q, q)
+        F.scaled_dot_product_attention(q, q, q)
+        attend(q, q, q)
+        assert len(record) == 0
+        model(q, q, q)
+        assert len(record) == 1
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_hugging_face_models_are_seen(implementation):
+    transformers = pytest.importorskip("transformers")
+    small = {"vocab_size": 50, "bos_token_id": 0, "eos_token_id": 0}
+    bert = transformers.BertConfig(
+        **small, hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=24
+    )
+    gpt2 = transformers.GPT2Config(**small, n_embd=12, n_layer=2, n_head=3)
+    marian = transformers.MarianConfig(
+        vocab_size=50, d_model=12, encoder_layers=2, decoder_layers=2, encoder_attention_heads=3,
+        decoder_attention_heads=3, encoder_ffn_dim=24, decoder_ffn_dim=24, pad_token_id=0, eos_token_id=0,
+        forced_eos_token_id=None, decoder_start_token_id=0,
+    )  # fmt: skip
+    llama = transformers.LlamaConfig(
+        **small, hidden_size=12, intermediate_size=24, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=3
+    )
+    vit = transformers.ViTConfig(
+        hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=24, image_size=8, patch_size=4
+    )
+    text = {"input_ids": torch.randint(1, 50, (B, Q)), "attention_mask": torch.tensor([[1] * 5, [1] * 3 + [0] * 2])}
+    cases = [
+        (transformers.BertModel, bert, text, ["encoder"] * 2, (B, 3, Q, Q)),
+        (transformers.GPT2Model, gpt2, text, ["decoder"] * 2, (B, 3, Q, Q)),
+        (transformers.LlamaModel, llama, text, ["decoder"] * 2, (B, 6, Q, Q)),
+        (transformers.ViTModel, vit, {"pixel_values": torch.randn(B, 3, 8, 8)}, ["encoder"] * 2, (B, 3, 5, 5)),
+        (
+            transformers.MarianModel,
+            marian,
+            {**text, "decoder_input_ids": torch.randint(1, 50, (B, 4))},
+            ["encoder", "encoder", "decoder", "cross", "decoder", "cross"],
+            (B, 3, Q, Q),
+        ),
+    ]
+    for kind, config, inputs, kinds, shape in cases:
+        model = kind._from_config(config, attn_implementation=implementation).eval()
+        eager = kind._from_config(config, attn_implementation="eager").eval()
+        eager.load_state_dict(model.state_dict())
+        with torch.no_grad():
+            plain = model(**inputs)[0]
+            with record_attention(model) as record:
+                assert_close(model(**inputs)[0], plain, atol=1e-5, rtol=0)
+            answer = eager(**inputs, output_attentions=True)
+        assert [seen.kind for seen in record] == kinds
+        assert record[0].weights.shape == shape
+        theirs = answer.get("attentions") or answer.encoder_attentions
+        for seen, expected in zip(record, theirs, strict=False):
+            assert_close(seen.weights, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_layers_are_chosen_by_name_or_place():
+    model = Transformer(WIDTH, HEADS, 24, 2).eval()
+    inputs = torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH)
+    names = record_and_check(model, *inputs).names()
+    by_name = record_and_check(model, *inputs, options={"layers": "decoder.*.cross_attention"})
+    assert by_name.names() == [name for name in names if "cross" in name]
+    by_place = record_and_check(model, *inputs, options={"layers": [0, 3]})
+    assert by_place.names() == [names[0], names[3]]
+
+
+def test_layers_that_are_not_wanted_stay_on_the_fused_path(monkeypatch):
+    made = []
+    forward = MultiHeadAttention(WIDTH, HEADS).normalise.__class__.forward
+    monkeypatch.setattr("sightline.attention.normalise.Softmax.forward", lambda *args: made.append(1) or forward(*args))
+    model = Transformer(WIDTH, HEADS, 24, 2).eval()
+    with record_attention(model, layers=0):
+        model(torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH))
+    assert len(made) == 1
+
+
+def test_heads_are_chosen_and_averaged():
+    model = MultiHeadAttention(WIDTH, HEADS)
+    x = torch.randn(B, Q, WIDTH)
+    whole = record_and_check(model, x)[0].weights
+    assert_close(record_and_check(model, x, options={"heads": [2, 0]})[0].weights, whole[:, [2, 0]])
+    assert_close(record_and_check(model, x, options={"heads": 1})[0].weights, whole[:, [1]])
+    mean = record_and_check(model, x, options={"average_heads": True})[0]
+    assert_close(mean.weights, whole.mean(1, keepdim=True))
+    assert "heads averaged" in repr(record_and_check(model, x, options={"average_heads": True}))
+
+
+def test_scores_before_the_normaliser_are_kept_on_wish():
+    model = MultiHeadAttention(WIDTH, HEADS, score="cosine")
+    record = record_and_check(model, torch.randn(B, Q, WIDTH), options={"scores": True, "cpu": True})
+    assert_close(record[0].scores.softmax(-1), record[0].weights)
+    assert record[0].scores.abs().max() <= 20.001
+    assert record_and_check(model, torch.randn(B, Q, WIDTH))[0].scores is None
+
+
+def test_recorded_weights_never_show_dropout():
+    x = torch.randn(B, Q, WIDTH)
+    for model, args in (
+        (MultiHeadAttention(WIDTH, HEADS, dropout=0.5), (x,)),
+        (nn.MultiheadAttention(WIDTH, HEADS, dropout=0.5, batch_first=True), (x, x, x)),
+    ):
+        model.train()
+        with record_attention(model) as record:
+            model(*args)
+        assert_close(record[0].weights.sum(-1), torch.ones(B, HEADS, Q))
+        assert (record[0].weights > 0).all()
+
+
+def test_recording_leaves_the_random_numbers_and_the_dropout_of_torch_s_modules_alone():
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 24, dropout=0.3, batch_first=True), 2)
+    x = torch.randn(B, Q, WIDTH)
+    torch.manual_seed(5)
+    plain = model(x)
+    torch.manual_seed(5)
+    with record_attention(model):
+        assert torch.equal(model(x), plain)
+
+
+def test_training_goes_on_while_watched():
+    model, x = MultiHeadAttention(WIDTH, HEADS, score="cosine"), torch.randn(B, Q, WIDTH)
+    twin = copy.deepcopy(model)
+    with record_attention(model):
+        model(x).square().sum().backward()
+    twin(x).square().sum().backward()
+    for ours, expected in zip(model.parameters(), twin.parameters(), strict=True):
+        assert_close(ours.grad, expected.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_recordings_may_nest_and_each_keeps_its_own():
+    model = Transformer(WIDTH, HEADS, 24, 1).eval()
+    with record_attention(model) as outer, record_attention(model.encoder) as inner:
+        model(torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH))
+    assert (len(outer), inner.names()) == (3, ["layers.0.attention"])
+
+
+def test_an_error_inside_the_block_comes_out_as_it_is_and_leaves_nothing_behind():
+    model = Transformer(WIDTH, HEADS, 24, 1)
+    before = traces(model)
+    with pytest.raises(ValueError, match="x must have shape"), record_attention(model):
+        model(torch.randn(B, K, 5), torch.randn(B, Q, 5))
+    assert traces(model) == before
+    with record_attention(model) as record:
+        model(torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH))
+    assert len(record) == 3
+
+
+def test_step_by_step_decoding_is_recorded_step_by_step():
+    model = Transformer(WIDTH, HEADS, 24, 1).eval()
+    source, target = torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH)
+    cache = model.decoder.new_cache()
+    with torch.no_grad(), record_attention(model.decoder, layers="*.cross_attention") as record:
+        for i in range(Q):
+            model.decoder(target[:, i : i + 1], source, cache=cache)
+    with torch.no_grad(), record_attention(model.decoder, layers="*.cross_attention") as whole:
+        model.decoder(target, source)
+    assert_close(torch.cat([seen.weights for seen in record], 2), whole[0].weights, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: (nn.Linear(3, 3), {}), "got Linear without any: it must call Sightline's attention"),
+        (lambda: (nn.Conv2d(3, 3, 1), {}), 'load a Hugging Face model with attn_implementation="sdpa"'),
+    ],
+)
+def test_a_model_without_attention_is_named(make, message):
+    model, options = make()
+    with pytest.raises(ValueError, match=re.escape(message)), record_attention(model, **options):
+        model(torch.randn(3, 3, 3))
+
+
+def test_a_model_that_never_runs_is_named():
+    with (
+        pytest.raises(ValueError, match="must see Linear run inside the with block, got no call of it"),
+        record_attention(nn.Linear(2, 2)),
+    ):
+        pass
+
+
+def test_layers_that_match_nothing_are_answered_with_those_there_are():
+    model = MultiHeadAttention(WIDTH, HEADS)
+    message = "layers must match one of MultiHeadAttention, got ['encoder.*']"
+    with pytest.raises(ValueError, match=re.escape(message)), record_attention(model, layers="encoder.*"):
+        model(torch.randn(B, Q, WIDTH))
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        ("bert", {}, "record_attention must be given a torch.nn.Module, got str"),
+        (nn.Linear(2, 2), {"layers": -1}, "layers must be names or places counted from 0, got -1"),
+        (nn.Linear(2, 2), {"heads": []}, "heads must be numbers counted from 0, got []"),
+        (nn.Linear(2, 2), {"heads": [True]}, "heads must be numbers counted from 0, got [True]"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(model, options, message):
+    with pytest.raises(ValueError, match=re.escape(message)), record_attention(model, **options):
+        pass
+
+
+def test_a_head_that_is_not_there_is_named():
+    model = MultiHeadAttention(WIDTH, HEADS)
+    with (
+        pytest.raises(ValueError, match="heads must be below 3, the number of heads, got 3"),
+        record_attention(model, heads=3),
+    ):
+        model(torch.randn(B, Q, WIDTH))

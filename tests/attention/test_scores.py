@@ -1,0 +1,205 @@
+import math
+import re
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from sightline.attention import SCORES, AdditiveScore, CosineScore, DotScore, GeneralScore
+from sightline.attention.scores import FoldedScore, make_score
+from sizes import B, D, H, K, Q
+
+
+@pytest.fixture
+def qk():
+    return torch.randn(B, H, Q, D), torch.randn(B, H, K, D)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_every_score_is_made_by_name_and_compares_each_query_with_each_key(name, qk):
+    assert make_score(name, width=D, heads=H)(*qk).shape == (B, H, Q, K)
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_every_score_judges_a_pair_by_that_pair_alone(name, qk):
+    q, k = qk
+    score = make_score(name, width=D, heads=H)
+    assert_close(score(q, k)[:, :, 2:3, 4:5], score(q[:, :, 2:3], k[:, :, 4:5]))
+
+
+@pytest.mark.parametrize("name", [name for name in SCORES if issubclass(SCORES[name], FoldedScore)])
+def test_folding_some_heads_is_folding_all_and_taking_some(name, qk):
+    q, k = qk
+    score = make_score(name, width=D, heads=H)
+    part = slice(1, 3)
+    (some_q, some_k, some_scale), (all_q, all_k, scale) = score.fold(q[:, part], k[:, part], part), score.fold(q, k)
+    assert_close((some_q, some_k, some_scale), (all_q[:, part], all_k[:, part], scale))
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_every_score_passes_exact_gradients(name):
+    score = make_score(name, width=3, heads=2).double()
+    q, k = (torch.randn(1, 2, n, 3, dtype=torch.float64, requires_grad=True) for n in (2, 3))
+    assert torch.autograd.gradcheck(lambda q, k, *_: score(q, k), (q, k, *score.parameters()))
+    assert torch.autograd.gradgradcheck(lambda q, k, *_: score(q, k), (q, k, *score.parameters()))
+
+
+def test_dot_score_is_the_product_over_the_root_of_the_width(qk):
+    q, k = qk
+    assert_close(DotScore()(q, k), q @ k.mT / math.sqrt(D))
+    assert_close(DotScore(scaled=False)(q, k), q @ k.mT)
+
+
+def test_dot_products_vary_with_the_width_and_no_longer_once_scaled():
+    for width in (16, 256):
+        q, k = torch.randn(200_000, 1, width), torch.randn(200_000, 1, width)
+        assert_close(DotScore(scaled=False)(q, k).var().item(), float(width), rtol=0.02, atol=0)
+        assert_close(DotScore()(q, k).var().item(), 1.0, rtol=0.02, atol=0)
+
+
+def test_cosine_score_is_the_angle_over_the_temperature(qk):
+    q, k = qk
+    cosines = torch.nn.functional.cosine_similarity(q.unsqueeze(-2), k.unsqueeze(-3), dim=-1)
+    assert_close(CosineScore(temperature=0.2)(q, k), cosines / 0.2)
+
+
+def test_cosine_score_ignores_vector_length(qk):
+    q, k = qk
+    score = CosineScore()
+    assert_close(score(q, k), score(3 * q, k / 5))
+
+
+def test_cosine_of_a_zero_vector_is_zero_and_passes_no_gradient(qk):
+    q, k = qk
+    q[0, 0, 0] = 0
+    k[:, :, 3] = 0
+    q.requires_grad_(), k.requires_grad_()
+    scores = CosineScore()(q, k)
+    scores.square().sum().backward()
+    assert (scores[0, 0, 0] == 0).all()
+    assert (scores[:, :, :, 3] == 0).all()
+    assert (q.grad[0, 0, 0] == 0).all()
+    assert (k.grad[:, :, 3] == 0).all()
+    assert q.grad.isfinite().all()
+    assert k.grad.isfinite().all()
+
+
+def test_temperature_starts_at_a_twentieth_shared_or_one_per_head():
+    assert_close(CosineScore().temperature(), torch.full((1, 1, 1), 0.05))
+    assert_close(CosineScore(heads=H).temperature(), torch.full((H, 1, 1), 0.05))
+    assert make_score("cosine", width=D, heads=H).temperature().shape == (H, 1, 1)
+
+
+def test_each_head_is_sharpened_by_its_own_temperature(qk):
+    q, k = qk
+    score = CosineScore(heads=H)
+    with torch.no_grad():
+        score.above_floor.copy_(torch.tensor([0.0, math.log(2), math.log(10)]).view(H, 1, 1))
+    assert_close(score.temperature().flatten(), torch.tensor([0.01, 0.02, 0.1]))
+    assert_close(score(q, k)[:, 2], CosineScore(temperature=0.1)(q, k)[:, 2])
+
+
+def test_temperature_never_falls_below_its_floor_however_hard_it_is_pushed():
+    score = CosineScore()
+    optimiser = torch.optim.Adam(score.parameters(), lr=0.1)
+    lowest = math.inf
+    for _ in range(200):
+        optimiser.zero_grad()
+        score.temperature().sum().backward()
+        optimiser.step()
+        lowest = min(lowest, score.temperature().item())
+    floor = torch.tensor(0.01).item()
+    assert floor <= lowest < 1.2 * floor
+
+
+def test_temperature_at_its_floor_receives_gradient_and_rises_at_once():
+    score = CosineScore(temperature=0.01)
+    assert score.above_floor.item() == 0
+    assert score.temperature().item() == torch.tensor(0.01).item()
+    (-score.temperature().sum()).backward()
+    assert score.above_floor.grad.abs().item() > 0
+    optimiser = torch.optim.SGD(score.parameters(), lr=10.0)
+    optimiser.step()
+    assert score.temperature().item() > 0.0109
+
+
+def test_temperature_pushed_to_the_floor_for_long_comes_back_as_fast_as_it_would_from_the_floor():
+    score = CosineScore()
+    optimiser = torch.optim.Adam(score.parameters(), lr=0.05)
+    for sign, steps in ((1, 500), (-1, 60)):
+        for _ in range(steps):
+            optimiser.zero_grad()
+            (sign * score.temperature().sum()).backward()
+            optimiser.step()
+    assert score.temperature().item() > 0.05
+
+
+def test_temperature_may_be_fixed():
+    score = CosineScore(learn=False)
+    assert not any(parameter.requires_grad for parameter in score.parameters())
+
+
+def test_softmax_slope_in_the_scores_is_the_temperature_s_inverse_times_p():
+    cosines = torch.tensor([0.9, 0.8, 0.1], dtype=torch.float64)
+    for temperature in (0.05, 0.1, 1.0):
+        slope = torch.autograd.functional.jacobian(lambda s, t=temperature: (s / t).softmax(-1), cosines)
+        p = (cosines / temperature).softmax(-1)
+        assert_close(slope, (torch.diag(p) - torch.outer(p, p)) / temperature)
+
+
+def test_general_score_turns_the_query_first(qk):
+    q, k = qk
+    score = GeneralScore(D, key_width=D, heads=H)
+    assert_close(score(q, k), torch.einsum("bhqd,hde,bhke->bhqk", q, score.turn, k))
+
+
+def test_general_and_additive_scores_take_keys_of_another_width(qk):
+    q, _ = qk
+    k = torch.randn(B, H, K, 13)
+    assert GeneralScore(D, key_width=13)(q, k).shape == (B, H, Q, K)
+    assert AdditiveScore(D, key_width=13, hidden=17)(q, k).shape == (B, H, Q, K)
+
+
+def test_additive_score_is_a_small_network_on_both(qk):
+    q, k = qk
+    score = AdditiveScore(D, hidden=13)
+    with torch.no_grad():
+        score.bias.uniform_()
+    i, j = 1, 4
+    hidden = torch.tanh(q[0, 2, i] @ score.query[0] + k[0, 2, j] @ score.key[0] + score.bias[0, 0])
+    assert_close(score(q, k)[0, 2, i, j], hidden @ score.sum[0, :, 0])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CosineScore(temperature=0), "temperature must be positive and finite, got 0"),
+        (lambda: CosineScore(temperature=-0.1), "temperature must be positive and finite, got -0.1"),
+        (lambda: CosineScore(temperature=math.nan), "temperature must be positive and finite, got nan"),
+        (lambda: CosineScore(temperature=0.001), "temperature must be at least the floor 0.01, got 0.001"),
+        (lambda: CosineScore(floor=0), "floor must be positive and finite, got 0"),
+        (lambda: CosineScore(heads=0), "heads must be at least 1, got 0"),
+        (lambda: GeneralScore(0), "width must be at least 1, got 0"),
+        (lambda: AdditiveScore(4, hidden=0), "hidden must be at least 1, got 0"),
+        (lambda: make_score("cosin", width=1, heads=1), "got 'cosin'; did you mean 'cosine'?"),
+        (
+            lambda: make_score(3, width=1, heads=1),
+            "score must be a Score or one of additive, cosine, dot, general, got",
+        ),
+        (
+            lambda: DotScore()(torch.randn(1, 1, 2, 3), torch.randn(1, 1, 2, 4)),
+            "queries and keys must have the same width, got 3 and 4",
+        ),
+        (
+            lambda: GeneralScore(3)(torch.randn(1, 1, 2, 4), torch.randn(1, 1, 2, 3)),
+            "query width must be 3, as the score was made, got 4",
+        ),
+        (
+            lambda: CosineScore(heads=4)(torch.randn(1, 3, 2, 3), torch.randn(1, 3, 2, 3)),
+            "a score made for 4 heads must be given as many, got 3",
+        ),
+    ],
+)
+def test_bad_input_is_answered_with_the_rule_and_the_value(make, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()

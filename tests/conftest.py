@@ -1,0 +1,11 @@
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("sightline", deadline=None, derandomize=True)
+settings.load_profile("sightline")
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers_every_time():
+    torch.manual_seed(0)

@@ -1,0 +1,59 @@
+"""Torch's modules and ours with the same weights."""
+
+import torch
+from torch import nn
+
+from sightline.attention import MultiHeadAttention
+from sightline.layers import DecoderBlock, EncoderBlock, Transformer
+
+
+@torch.no_grad()
+def copy_attention(theirs: nn.MultiheadAttention, ours: MultiHeadAttention) -> None:
+    ours.qkv.weight.copy_(theirs.in_proj_weight)
+    ours.out.weight.copy_(theirs.out_proj.weight)
+    if theirs.in_proj_bias is not None:
+        ours.qkv.bias.copy_(theirs.in_proj_bias)
+        ours.out.bias.copy_(theirs.out_proj.bias)
+
+
+def copy_encoder_layer(theirs: nn.TransformerEncoderLayer, ours: EncoderBlock) -> None:
+    copy_attention(theirs.self_attn, ours.attention)
+    _copy_feed_forward(theirs, ours)
+    ours.around_attention.norm.load_state_dict(theirs.norm1.state_dict())
+    ours.around_feed_forward.norm.load_state_dict(theirs.norm2.state_dict())
+
+
+def copy_decoder_layer(theirs: nn.TransformerDecoderLayer, ours: DecoderBlock) -> None:
+    copy_attention(theirs.self_attn, ours.attention)
+    copy_attention(theirs.multihead_attn, ours.cross_attention)
+    _copy_feed_forward(theirs, ours)
+    ours.around_attention.norm.load_state_dict(theirs.norm1.state_dict())
+    ours.around_cross_attention.norm.load_state_dict(theirs.norm2.state_dict())
+    ours.around_feed_forward.norm.load_state_dict(theirs.norm3.state_dict())
+
+
+def copy_transformer(theirs: nn.Transformer, ours: Transformer) -> None:
+    for layer, block in zip(theirs.encoder.layers, ours.encoder.layers, strict=True):
+        copy_encoder_layer(layer, block)
+    for layer, block in zip(theirs.decoder.layers, ours.decoder.layers, strict=True):
+        copy_decoder_layer(layer, block)
+    ours.encoder.norm.load_state_dict(theirs.encoder.norm.state_dict())
+    ours.decoder.norm.load_state_dict(theirs.decoder.norm.state_dict())
+
+
+def shake(module: nn.Module) -> None:
+    """Give every parameter a value of its own: zero biases and unit norms would hide a missing one."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+
+
+def input_gradients(output: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    """Gradients of a sum with unequal parts, so that no term can cancel."""
+    steps = torch.arange(output.numel(), dtype=output.dtype).cos().view_as(output)
+    return list(torch.autograd.grad((output * steps).sum(), inputs))
+
+
+def _copy_feed_forward(theirs: nn.Module, ours: nn.Module) -> None:
+    ours.feed_forward.widen.load_state_dict(theirs.linear1.state_dict())
+    ours.feed_forward.narrow.load_state_dict(theirs.linear2.state_dict())
