@@ -50,7 +50,7 @@ def shake(module: nn.Module) -> None:
 
 def input_gradients(output: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
     """Gradients of a sum with unequal parts, so that no term can cancel."""
-    steps = torch.arange(output.numel(), dtype=output.dtype).cos().view_as(output)
+    steps = torch.arange(output.numel(), dtype=output.dtype, device=output.device).cos().view_as(output)
     return list(torch.autograd.grad((output * steps).sum(), inputs))
 
 

@@ -68,8 +68,10 @@ MASKS = {
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("score", ["dot", "cosine", "general"])
-def test_both_paths_agree_in_outputs_and_gradients(score, mask, qkv):
-    score, mask = make_score(score, width=D, heads=H), MASKS[mask]()
+def test_both_paths_agree_in_outputs_and_gradients(score, mask, qkv, device):
+    score, mask = make_score(score, width=D, heads=H).to(device), MASKS[mask]()
+    mask = mask if mask is None else mask.to(device)
+    qkv = [x.to(device) for x in qkv]
     learnt_parts = [p for part in (score, mask) if part is not None for p in part.parameters()]
     fused = attend(*qkv, score=score, mask=mask)
     explicit, _ = watched(*qkv, score=score, mask=mask)
@@ -84,10 +86,10 @@ def test_both_paths_agree_in_outputs_and_gradients(score, mask, qkv):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float16, 2e-2), (torch.bfloat16, 1e-1)]
 )
-def test_both_paths_agree_in_other_dtypes(score, mask, dtype, tolerance, qkv):
-    score, mask = make_score(score, width=D, heads=H).to(dtype), MASKS[mask]()
-    mask = mask if mask is None else mask.to(dtype)
-    qkv = [x.to(dtype) for x in qkv]
+def test_both_paths_agree_in_other_dtypes(score, mask, dtype, tolerance, qkv, device):
+    score, mask = make_score(score, width=D, heads=H).to(device, dtype), MASKS[mask]()
+    mask = mask if mask is None else mask.to(device, dtype)
+    qkv = [x.to(device, dtype) for x in qkv]
     fused, (explicit, _) = attend(*qkv, score=score, mask=mask), watched(*qkv, score=score, mask=mask)
     assert fused.dtype == explicit.dtype == dtype
     assert_close(fused, explicit, atol=tolerance, rtol=tolerance)

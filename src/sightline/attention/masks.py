@@ -192,15 +192,16 @@ class Bias(Mask):
     """Numbers of your own that are added to the scores: anything that broadcasts to (B, H, Q, K)."""
 
     learnt = True
+    bias: Tensor
 
     def __init__(self, bias: Tensor):
         super().__init__()
         if not isinstance(bias, Tensor) or not bias.is_floating_point():
             raise ValueError(f"Bias must be given a tensor of floating-point numbers, got {_describe(bias)}")
-        self.bias = bias
+        self.register_buffer("bias", bias, persistent=False)
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        return Rules(bias=self.bias)
+        return Rules(bias=self.bias.to(device))
 
 
 class LearntMask(Mask):

@@ -1,0 +1,190 @@
+"""Sightline's attention against torch's, in one run, as ratios (below 1 is faster or smaller than torch).
+
+    python benchmarks/attention.py                  on the CPU
+    python benchmarks/attention.py --device cuda    on a GPU, in bfloat16
+
+`floor` is the time the two matrix products alone would take at the speed of one large product on this machine; how far
+torch's own fused attention is from it says how much room there is. `explicit` is what a recording costs.
+"""
+
+import argparse
+
+import torch
+import torch.nn.functional as F
+from clock import machine, medians
+from torch import nn
+
+from sightline.attention import CosineScore, MultiHeadAttention, attend
+from sightline.attention.attend import WATCHERS
+from sightline.attention.masks import Causal
+
+SHAPES = {  # B, H, N, D
+    "cpu": {"5-way episode": (64, 4, 80, 16), "translation": (32, 8, 64, 64), "long": (1, 16, 2048, 64)},
+    "cuda": {
+        "5-way episode": (1024, 4, 80, 16),
+        "20-way episode": (256, 4, 400, 32),
+        "ViT": (256, 6, 197, 64),
+        "translation": (256, 8, 64, 64),
+        "long": (4, 16, 4096, 64),
+    },
+}
+
+
+class Onlooker:
+    """Watches everything and keeps nothing."""
+
+    def wants(self):
+        return True
+
+    def see(self, weights, scores, *, kind, causal):
+        pass
+
+
+def watched(run):
+    """The same, on the explicit path."""
+
+    def with_onlooker():
+        WATCHERS.append(onlooker)
+        try:
+            return run()
+        finally:
+            WATCHERS.remove(onlooker)
+
+    onlooker = Onlooker()
+    return with_onlooker
+
+
+def with_backward(run, *leaves):
+    """Forward and backward."""
+
+    def both():
+        out = run()
+        out.backward(torch.ones_like(out))
+        for leaf in leaves:
+            leaf.grad = None
+
+    return both
+
+
+def without_gradient(run):
+    """Forward alone."""
+
+    def forward():
+        with torch.no_grad():
+            return run()
+
+    return forward
+
+
+def product_rate(device, dtype):
+    """Operations per second of one large matrix product."""
+    size = 8192 if device == "cuda" else 1024
+    a = torch.randn(size, size, device=device, dtype=dtype)
+    return 2 * size**3 / medians({"product": lambda: a @ a}, 10, device)["product"]
+
+
+def functions(device, dtype, rounds):
+    """`attend` against `scaled_dot_product_attention`."""
+    rate = product_rate(device, dtype)
+    print(f"\n{'attend / SDPA':<24} {'SDPA ms':>8} {'floor':>6} {'dot':>6} {'causal':>7} {'cosine':>7} {'explicit':>9}")
+    for name, (batch, heads, tokens, width) in SHAPES[device].items():
+        q, k, v = (
+            torch.randn(batch, heads, tokens, width, device=device, dtype=dtype, requires_grad=True) for _ in range(3)
+        )
+        cosine = CosineScore(heads=heads).to(device)
+        runs = {
+            "sdpa": lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v),
+            "sdpa causal": lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+            "dot": lambda q=q, k=k, v=v: attend(q, k, v),
+            "causal": lambda q=q, k=k, v=v: attend(q, k, v, mask=Causal()),
+            "cosine": lambda q=q, k=k, v=v, score=cosine: attend(q, k, v, score=score),
+        }
+        runs["explicit"] = watched(runs["dot"])
+        for mode, products in (("forward", 2), ("training", 7)):
+            wrapped = {
+                key: without_gradient(run) if mode == "forward" else with_backward(run, q, k, v)
+                for key, run in runs.items()
+            }
+            seconds = medians(wrapped, rounds, device)
+            floor = products * 2 * batch * heads * tokens * tokens * width / rate
+            base = seconds["sdpa"]
+            print(
+                f"{name:<15} {mode:<8} {1000 * base:8.3f} {floor / base:6.2f} {seconds['dot'] / base:6.2f} "
+                f"{seconds['causal'] / seconds['sdpa causal']:7.2f} {seconds['cosine'] / base:7.2f} "
+                f"{seconds['explicit'] / base:9.2f}"
+            )
+
+
+def modules(device, dtype, rounds):
+    """`MultiHeadAttention` against `nn.MultiheadAttention`, without weights and with them."""
+    batch, tokens, width, heads = (64, 128, 512, 8) if device == "cuda" else (8, 128, 512, 8)
+    theirs = nn.MultiheadAttention(width, heads, batch_first=True).to(device, dtype)
+    ours = MultiHeadAttention(width, heads).to(device, dtype)
+    cosine = MultiHeadAttention(width, heads, score="cosine").to(device, dtype)
+    x = torch.randn(batch, tokens, width, device=device, dtype=dtype, requires_grad=True)
+    print(f"\n{'ours / nn.MultiheadAttention':<30} {'dot':>6} {'cosine':>7} {'recorded / need_weights':>24}")
+    for mode in ("forward", "training"):
+        runs = {
+            "torch": lambda: theirs(x, x, x, need_weights=False)[0],
+            "dot": lambda: ours(x),
+            "cosine": lambda: cosine(x),
+            "torch weights": lambda: theirs(x, x, x, average_attn_weights=False)[0],
+            "recorded": watched(lambda: ours(x)),
+        }
+        leaves = [x, *theirs.parameters(), *ours.parameters(), *cosine.parameters()]
+        wrapped = {
+            key: without_gradient(run) if mode == "forward" else with_backward(run, *leaves)
+            for key, run in runs.items()
+        }
+        seconds = medians(wrapped, rounds, device)
+        print(
+            f"{mode:<30} {seconds['dot'] / seconds['torch']:6.2f} {seconds['cosine'] / seconds['torch']:7.2f} "
+            f"{seconds['recorded'] / seconds['torch weights']:24.2f}"
+        )
+
+
+def memory(dtype):
+    """Peak memory on a GPU at 16 heads and 4,096 tokens, inputs and outputs included."""
+    score = CosineScore(heads=16).to("cuda")
+    runs = {
+        "sdpa": F.scaled_dot_product_attention,
+        "dot": attend,
+        "cosine": lambda q, k, v: attend(q, k, v, score=score),
+    }
+    print(f"\n{'peak memory / SDPA':<30} {'SDPA MiB':>8} {'dot':>6} {'cosine':>7}")
+    for mode in ("forward", "training"):
+        peaks = {}
+        for name, run in runs.items():
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            qkv = [torch.randn(1, 16, 4096, 64, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)]
+            if mode == "forward":
+                with torch.no_grad():
+                    run(*qkv)
+            else:
+                with_backward(lambda run=run, qkv=qkv: run(*qkv))()
+            torch.cuda.synchronize()
+            peaks[name] = torch.cuda.max_memory_allocated() - before
+            del qkv
+        base = peaks["sdpa"]
+        print(f"{mode:<30} {base / 2**20:8.0f} {peaks['dot'] / base:6.2f} {peaks['cosine'] / base:7.2f}")
+
+
+def main():
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--rounds", type=int, default=15)
+    asked = parser.parse_args()
+    dtype = torch.bfloat16 if asked.device == "cuda" else torch.float32
+    torch.manual_seed(0)
+    print(f"{machine(asked.device)}, {dtype}, medians of {asked.rounds} rounds in turns")
+    functions(asked.device, dtype, asked.rounds)
+    modules(asked.device, dtype, asked.rounds)
+    if asked.device == "cuda":
+        memory(dtype)
+
+
+if __name__ == "__main__":
+    main()
