@@ -115,20 +115,21 @@ def _fused(
             folded_q, folded_k, v[:, part], attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale
         )
 
-    copies = not isinstance(score, DotScore)  # the other scores fold into new tensors, as large as q and k
-    if not copies or heads < GROUPS or torch.is_grad_enabled() or q.numel() < SMALL:
+    if isinstance(score, DotScore) or q.shape[2] < LONG or heads < GROUPS or torch.is_grad_enabled():
         return run(slice(None))
     mixed = torch.empty(*q.shape[:3], v.shape[-1], dtype=v.dtype, device=v.device)
-    for start in range(0, heads, -(-heads // GROUPS)):
-        part = slice(start, start + -(-heads // GROUPS))
+    size = -(-heads // GROUPS)
+    for start in range(0, heads, size):
+        part = slice(start, start + size)
         mixed[:, part] = run(part)
     return mixed
 
 
-GROUPS = 8
-"""Heads are folded in this many groups where no gradient needs the folded vectors kept."""
-SMALL = 1 << 20
-"""Queries of fewer numbers than this are folded in one go."""
+LONG = 1024
+"""Every score but the dot product folds into copies of q and k. From this many queries on, where no gradient needs the
+copies kept, they are made for some heads at a time, so that memory stays near that of the dot product."""
+GROUPS = 4
+"""Into how many groups the heads are divided for it."""
 
 _SOFTMAX = Softmax()
 _DOT = DotScore()

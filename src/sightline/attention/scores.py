@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .naming import nearest
@@ -76,13 +77,13 @@ class CosineScore(FoldedScore):
 
     def temperature(self) -> Tensor:
         """One temperature for all heads, or one per head: (heads, 1, 1)"""
-        r = self.above_floor
-        return self.floor * torch.where(r < 0, -r, r).exp()  # |r|, with slope 1 at 0 where torch.abs has slope 0
+        size = F.leaky_relu(self.above_floor, -1.0)  # |r| with a slope at 0, where torch.abs has none
+        return self.floor * size.exp()
 
     def fold(self, q: Tensor, k: Tensor, heads: slice = slice(None)) -> tuple[Tensor, Tensor, float]:
         _check_same_width(q, k)
         temperature = _of_heads(self.temperature(), heads, q)
-        return _Scaled.apply(q, 1 / temperature), _Scaled.apply(k, torch.ones_like(temperature)), 1.0
+        return _Direction.apply(q, temperature), _Direction.apply(k, torch.ones_like(temperature)), 1.0
 
 
 class GeneralScore(FoldedScore):
@@ -152,31 +153,31 @@ def make_score(score: str | Score, *, width: int, heads: int) -> Score:
     return SCORES[score].sized(width, heads)
 
 
-class _Scaled(torch.autograd.Function):
-    """x (..., D) brought to a given length; a zero vector stays zero and passes no gradient.
+class _Direction(torch.autograd.Function):
+    """x / (|x| divisor) for x (..., D); a zero vector stays zero and passes no gradient.
 
-    Plain operations do the same, and keep four copies of x for the way back; this keeps x alone.
+    Plain operations say the same in more kernels and keep four copies of x for the way back; this keeps x alone.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, length: Tensor) -> Tensor:
-        ctx.save_for_backward(x, length)
-        return (x * (length * _inverse_norm(x))).to(x.dtype)
+    def forward(ctx: Any, x: Tensor, divisor: Tensor) -> Tensor:
+        ctx.save_for_backward(x, divisor)
+        return torch.div(x, _norm(x).clamp_(min=1e-12) * divisor, out=torch.empty_like(x))  # rounded once, at the end
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-        x, length = ctx.saved_tensors
-        inverse = _inverse_norm(x)
-        along = (grad * x).sum(-1, keepdim=True, dtype=inverse.dtype) * inverse  # what would only change the length
-        grad_x = torch.addcmul(grad * (length * inverse), x, -length * along * inverse.square()).to(x.dtype)
-        return grad_x, along.sum_to_size(length.shape) if ctx.needs_input_grad[1] else None
+        x, divisor = ctx.saved_tensors
+        norm = _norm(x)
+        inverse = norm.masked_fill(norm < 1e-12, math.inf).reciprocal()
+        slope = inverse / divisor
+        along = (grad * x).sum(-1, keepdim=True, dtype=norm.dtype) * inverse  # what would only change the length
+        grad_x = torch.addcmul(grad * slope, x, -along * inverse * slope).to(x.dtype)
+        return grad_x, (-along / divisor.square()).sum_to_size(divisor.shape) if ctx.needs_input_grad[1] else None
 
 
-def _inverse_norm(x: Tensor) -> Tensor:
-    """1 / |x|, or 0 for a zero vector: x (..., D) -> (..., 1)"""
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
-    zero = norm < 1e-12
-    return norm.masked_fill(zero, 1.0).reciprocal().masked_fill(zero, 0.0)
+def _norm(x: Tensor) -> Tensor:
+    """|x| in at least float32: x (..., D) -> (..., 1)"""
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
 def _of_heads(parameter: Tensor, heads: slice, q: Tensor) -> Tensor:

@@ -49,7 +49,7 @@ def heatmap(
 ) -> None:
     """One matrix of weights: rows look, columns are looked at.
 
-    Dark is much; with `diverging`, blue is below zero and amber above. `top` is the number with the strongest colour.
+    Dark is much; with `diverging`, violet is below zero and amber above. `top` is the number with the strongest colour.
     """
     table = [[float(w) for w in row] for row in weights]
     if not table or not table[0]:
@@ -65,8 +65,8 @@ def heatmap(
         for i, row in enumerate(table):
             for j, w in enumerate(row):
                 axes.text(
-                    j, i, f"{w:.2f}", ha="center", va="center", fontsize=8,
-                    color="white" if abs(w) > 0.6 * top else COLOURS["ink"],
+                    j, i, f"{w:.2f}".replace("-0.00", "0.00"), ha="center", va="center", fontsize=8,
+                    color="white" if abs(w) > 0.55 * top else COLOURS["ink"],
                 )  # fmt: skip
 
 

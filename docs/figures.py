@@ -1,0 +1,127 @@
+"""Draws the pictures of docs/attention.md into docs/images: python docs/figures.py"""
+
+import runpy
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from sightline import demo
+from sightline.attention import NORMALISERS, SCORES, CosineScore, weigh
+from sightline.attention.masks import Additive, Allow, Causal, Episode, Mask, Padding, Window
+from sightline.attention.normalise import make_normaliser
+from sightline.attention.scores import make_score
+from sightline.layers import sinusoids
+from sightline.view import pictures
+
+HERE = Path(__file__).parent
+IMAGES = HERE / "images"
+NAMES = ["cat", "CAT", "dog", "DOG", "bird", "sky"]
+
+
+def animals() -> Tensor:
+    """Six vectors: small and LARGE of the same kind point the same way, a third kind and something else do not."""
+    angles = torch.deg2rad(torch.tensor([10.0, 14.0, 60.0, 64.0, 110.0, 200.0]))
+    lengths = torch.tensor([1.0, 4.0, 1.0, 4.0, 2.0, 2.0])
+    return lengths[:, None] * torch.stack((angles.cos(), angles.sin()), -1)
+
+
+def draw_scores() -> None:
+    """The same six vectors compared in four ways."""
+    x = animals()
+    torch.manual_seed(3)
+    drawn, axes = pictures.figure(1, 4, size=(13, 3.5))
+    for axis, name in zip(axes[0], SCORES, strict=True):
+        score = CosineScore(temperature=0.3) if name == "cosine" else make_score(name, width=2, heads=1)
+        title = {
+            "cosine": "cosine, temperature 0.3",
+            "general": "general (untrained)",
+            "additive": "additive (untrained)",
+        }
+        with torch.no_grad():
+            weights = weigh(x, x, score=score)
+        pictures.heatmap(axis, weights, title=title.get(name, name), rows=NAMES, columns=NAMES, top=1.0)
+    pictures.save(drawn, IMAGES / "scores.png")
+
+
+def draw_normalisers() -> None:
+    """The same scores turned into weights in four ways."""
+    x = animals()
+    drawn, axes = pictures.figure(1, 4, size=(13, 3.5))
+    for axis, name in zip(axes[0], NORMALISERS, strict=True):
+        weights = weigh(x, x, score=CosineScore(temperature=0.5), normalise=make_normaliser(name).eval()).detach()
+        signed = name in ("standardise", "identity")
+        top = None if signed else 1.0
+        pictures.heatmap(axis, weights, title=name, rows=NAMES, columns=NAMES, top=top, diverging=signed)
+    pictures.save(drawn, IMAGES / "normalisers.png")
+
+
+def draw_masks() -> None:
+    """Who may look at whom, under each mask."""
+    learnt = Additive(6)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        learnt.table.copy_(torch.randn(6, 6) - torch.arange(6).sub(torch.arange(6)[:, None]).abs())
+    own = torch.ones(6, 6, dtype=torch.bool)
+    own[::2, 1::2] = False
+    shown: dict[str, tuple[Mask, int]] = {
+        "Causal()": (Causal(), 6),
+        "Causal(), 2 queries, 6 keys": (Causal(), 2),
+        "Padding(real)": (Padding(torch.tensor([[True] * 4 + [False] * 2])), 6),
+        "Window(1)": (Window(1), 6),
+        "Episode(3)": (Episode(3), 6),
+        "Allow(table)": (Allow(own), 6),
+        "Causal() & Window(1)": (Causal() & Window(1), 6),
+        "Causal() & Additive(6), learnt": (Causal() & learnt, 6),
+    }
+    drawn, axes = pictures.figure(2, 4, size=(13, 6.4))
+    for axis, (title, (mask, queries)) in zip(axes.flat, shown.items(), strict=True):
+        weights = weigh(torch.zeros(1, 1, queries, 2), torch.zeros(1, 1, 6, 2), mask=mask)[0, 0].detach()
+        places = [str(i) for i in range(6)]
+        pictures.heatmap(axis, weights, title=title, rows=places[6 - queries :], columns=places, top=1.0)
+    pictures.save(drawn, IMAGES / "masks.png")
+
+
+def draw_temperatures() -> None:
+    """The same angles from flat to sharp."""
+    x = animals()
+    drawn, axes = pictures.figure(1, 5, size=(15, 3.2))
+    for axis, temperature in zip(axes[0], demo.TEMPERATURES, strict=True):
+        weights = weigh(x, x, score=CosineScore(temperature=temperature)).detach()
+        bits = sum(demo.entropy(row.tolist()) for row in weights) / len(weights)
+        title = f"temperature {temperature:g} ({bits:.2f} bits)"
+        pictures.heatmap(axis, weights, title=title, rows=NAMES, columns=NAMES, top=1.0)
+    pictures.save(drawn, IMAGES / "temperatures.png")
+
+
+def draw_positions() -> None:
+    """The table of sinusoids, and how alike two positions are."""
+    table = sinusoids(64, 64)
+    alike = torch.nn.functional.cosine_similarity(table[:, None], table[None], dim=-1)
+    drawn, axes = pictures.figure(1, 2, size=(9, 3.6))
+    pictures.heatmap(axes[0, 0], table, title="positions 0 to 63 (rows), 64 channels", diverging=True, numbers=False)
+    pictures.heatmap(
+        axes[0, 1], alike, title="cosine of every position with every other", diverging=True, numbers=False
+    )
+    pictures.save(drawn, IMAGES / "positions.png")
+
+
+def draw_reversal() -> None:
+    """What a trained model looks at: the example that writes digits backwards."""
+    reverse = runpy.run_path(str(HERE.parent / "examples" / "reverse.py"))
+    record, source, answer, right = reverse["look"](reverse["train"]())
+    print(f"{right:.1%} of fresh rows right")
+    reverse["draw"](record, source, answer, IMAGES / "reverse.png")
+
+
+def main() -> None:
+    """Draw them all."""
+    demo.draw_magnitude_trap(IMAGES / "magnitude-trap.png")
+    demo.draw_temperature_sweep(IMAGES / "temperature-sweep.png")
+    for draw in (draw_scores, draw_normalisers, draw_masks, draw_temperatures, draw_positions, draw_reversal):
+        draw()
+        print(f"drew {draw.__name__.removeprefix('draw_')}")
+
+
+if __name__ == "__main__":
+    main()
