@@ -100,9 +100,7 @@ def draw_positions() -> None:
     alike = torch.nn.functional.cosine_similarity(table[:, None], table[None], dim=-1)
     drawn, axes = pictures.figure(1, 2, size=(9, 3.6))
     pictures.heatmap(axes[0, 0], table, title="positions 0 to 63 (rows), 64 channels", diverging=True, numbers=False)
-    pictures.heatmap(
-        axes[0, 1], alike, title="cosine of every position with every other", diverging=True, numbers=False
-    )
+    pictures.heatmap(axes[0, 1], alike, title="cosine of every position with every other", numbers=False)
     pictures.save(drawn, IMAGES / "positions.png")
 
 

@@ -153,16 +153,21 @@ def _ready(score: str | Score, normalise: str | Normaliser) -> tuple[Score, Norm
 
 def _four_dims(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(N, D) or (B, N, D) or (B, H, N, D) -> (B, H, N, D)"""
-    shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if not q.dim() == k.dim() == v.dim() or q.dim() not in (2, 3, 4):
-        raise ValueError(f"q, k and v must all have 2, 3 or 4 dimensions, got {shapes}")
+        raise ValueError(f"q, k and v must all have 2, 3 or 4 dimensions, got {_shapes(q, k, v)}")
     if q.shape[:-2] != k.shape[:-2] or k.shape[:-1] != v.shape[:-1]:
-        raise ValueError(f"q, k and v must have the same batch and heads, k and v the same length, got {shapes}")
+        raise ValueError(
+            f"q, k and v must have the same batch and heads, k and v the same length, got {_shapes(q, k, v)}"
+        )
     if q.dim() == 2:
         return q[None, None], k[None, None], v[None, None]
     if q.dim() == 3:
         return q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
     return q, k, v
+
+
+def _shapes(q: Tensor, k: Tensor, v: Tensor) -> str:
+    return f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
 
 
 def _as_given(x: Tensor, dims: int) -> Tensor:
