@@ -161,23 +161,25 @@ class _Direction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, divisor: Tensor) -> Tensor:
-        ctx.save_for_backward(x, divisor)
-        return torch.div(x, _norm(x).clamp_(min=1e-12) * divisor, out=torch.empty_like(x))  # rounded once, at the end
+        norm = _norm(x)
+        ctx.save_for_backward(x, norm, divisor)
+        return torch.div(x, norm * divisor, out=torch.empty_like(x))  # rounded once, at the end
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-        x, divisor = ctx.saved_tensors
-        norm = _norm(x)
-        inverse = norm.masked_fill(norm < 1e-12, math.inf).reciprocal()
-        slope = inverse / divisor
-        along = (grad * x).sum(-1, keepdim=True, dtype=norm.dtype) * inverse  # what would only change the length
-        grad_x = torch.addcmul(grad * slope, x, -along * inverse * slope).to(x.dtype)
+        x, norm, divisor = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            norm = _norm(x)  # somebody wants the gradient of this gradient
+        slope = 1 / (norm * divisor)
+        along = (grad * x).sum(-1, keepdim=True, dtype=norm.dtype) / norm  # what would only change the length
+        grad_x = torch.addcmul(grad * slope, x, along * slope / norm, value=-1).to(x.dtype)
         return grad_x, (-along / divisor.square()).sum_to_size(divisor.shape) if ctx.needs_input_grad[1] else None
 
 
 def _norm(x: Tensor) -> Tensor:
-    """|x| in at least float32: x (..., D) -> (..., 1)"""
-    return torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+    """|x| in at least float32, infinite for a zero vector, so that dividing by it gives 0: x (..., D) -> (..., 1)"""
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+    return F.threshold(norm, 1e-12, math.inf)
 
 
 def _of_heads(parameter: Tensor, heads: slice, q: Tensor) -> Tensor:
