@@ -216,5 +216,9 @@ def test_a_bare_tensor_is_no_mask_and_the_error_says_how_to_make_one():
             attend(x, x, x, mask=bare)
 
 
-def test_every_mask_is_listed_by_name():
+def test_masks_are_made_by_name():
     assert set(masks.MASKS) >= {"padding", "causal", "window", "episode", "additive", "multiplicative"}
+    assert table(masks.make_mask("window", 1) & masks.make_mask("causal"), 2, 2) == [[1, 0], [1, 1]]
+    assert masks.make_mask("additive", size=5, heads=2).table.shape == (2, 5, 5)
+    with pytest.raises(ValueError, match="got 'windw'; did you mean 'window'"):
+        masks.make_mask("windw", 1)

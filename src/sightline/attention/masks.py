@@ -5,10 +5,12 @@ the same `Causal()` serves every length. With a cache there are more keys than q
 the keys, and every mask here knows it. A new mask is one class here and its line in `MASKS`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from .naming import nearest
 
 
 class Rules(NamedTuple):
@@ -254,6 +256,13 @@ MASKS: dict[str, type[Mask]] = {
     "additive": Additive,
     "multiplicative": Multiplicative,
 }
+
+
+def make_mask(name: str, *args: Any, **options: Any) -> Mask:
+    """A mask by its name in `MASKS`: make_mask("window", 3)"""
+    if name not in MASKS:
+        raise ValueError(f"mask must be {nearest(str(name), MASKS)}")
+    return MASKS[name](*args, **options)
 
 
 def resolve(mask: Mask | None, shape: tuple[int, int, int, int], device: torch.device) -> Rules:
