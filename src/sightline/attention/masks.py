@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .naming import nearest
+from ..naming import nearest
 
 
 class Rules(NamedTuple):

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from .naming import nearest
+from ..naming import nearest
 
 MOST_PENDING = 4096
 """Choices that wait for their loss before hard attention asks for it."""

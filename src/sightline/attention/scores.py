@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .naming import nearest
+from ..naming import nearest
 
 
 class Score(nn.Module):

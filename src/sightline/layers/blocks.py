@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from ..attention import Cache, Mask, MultiHeadAttention
-from ..attention.naming import nearest
+from ..naming import nearest
 
 Norm = Literal["post", "pre"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..attention.naming import nearest
+from ..naming import nearest
 
 Start = Literal["zeros", "ones", "normal", "sinusoidal"]
 

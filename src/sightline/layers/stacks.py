@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..attention import Mask
 from ..attention.masks import Causal
-from ..attention.naming import nearest
+from ..naming import nearest
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock
 
 
