@@ -9,7 +9,7 @@ demo: .venv/ready
 	$(BIN)/sightline demo --out demo
 
 test: lint browser
-	$(BIN)/pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
 lint: .venv/ready
 	$(BIN)/ruff check .
