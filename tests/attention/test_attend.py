@@ -1,4 +1,5 @@
 import itertools
+import os
 import re
 import subprocess
 import sys
@@ -59,7 +60,9 @@ MASKS = {
     "allow": lambda: Allow(torch.rand(B, H, Q, K) > 0.3),
     "empty rows": lambda: Allow((torch.rand(B, Q, K) > 0.3) & (torch.arange(Q) != 1)[:, None]),
     "bias": lambda: Bias(torch.randn(B, 1, Q, K)),
-    "bias per head": lambda: Bias(torch.randn(H, Q, K)) & Causal(),
+    "bias per head": lambda: Bias(torch.randn(1, H, Q, K)) & Causal(),
+    "minus infinity": lambda: Bias(torch.randn(Q, K).masked_fill(torch.arange(K) % 3 == 1, -torch.inf)),
+    "row of minus infinity": lambda: Bias(torch.zeros(Q, K).masked_fill((torch.arange(Q) == 1)[:, None], -torch.inf)),
     "additive": lambda: learnt(Additive(9)) & Causal(),
     "multiplicative": lambda: learnt(Multiplicative(9, heads=H)) & Causal(),
     "causal padding": lambda: Causal() & Padding(torch.tensor([[False, False] + [True] * 5, [True] * 7])),
@@ -84,7 +87,7 @@ def test_both_paths_agree_in_outputs_and_gradients(score, mask, qkv, device):
 @pytest.mark.parametrize("mask", ["none", "causal", "padding", "empty rows", "additive"])
 @pytest.mark.parametrize("score", ["dot", "cosine", "general"])
 @pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float16, 2e-2), (torch.bfloat16, 1e-1)]
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float16, 2e-2), (torch.bfloat16, 6e-2)]
 )
 def test_both_paths_agree_in_other_dtypes(score, mask, dtype, tolerance, qkv, device):
     score, mask = make_score(score, width=D, heads=H).to(device, dtype), MASKS[mask]()
@@ -99,7 +102,7 @@ def test_folding_heads_in_groups_changes_nothing():
     q, k, v = (torch.randn(1, 16, 1100, 64) for _ in range(3))
     score = CosineScore(heads=16)
     with torch.no_grad():
-        score.above_floor.uniform_()
+        score.drift.uniform_()
     for mask in (None, Causal(), Bias(torch.randn(1, 16, 1, 1100))):
         kept = attend(q, k, v, score=score, mask=mask).detach()
         with torch.no_grad():
@@ -175,7 +178,17 @@ print(highest() - before)
 def test_no_q_by_k_matrix_in_memory(mode):
     """16 heads, 4,096 tokens: inputs, outputs and all between stay within 1.3 times of torch's fused attention."""
     peaks = {
-        name: int(subprocess.run([sys.executable, "-c", MEMORY, name, mode], capture_output=True, check=True).stdout)
+        name: int(
+            subprocess.run(
+                [sys.executable, "-c", MEMORY, name, mode],
+                capture_output=True,
+                check=True,
+                env={
+                    **os.environ,
+                    "MALLOC_MMAP_THRESHOLD_": "1000000",
+                },  # large blocks go back at once, so peaks repeat
+            ).stdout
+        )
         for name in ("sdpa", "dot", "dot causal", "cosine")
     }
     assert peaks["sdpa"] < 300_000  # KiB; the matrix alone would be 1,048,576
@@ -223,6 +236,18 @@ def test_self_attention_without_parameters_is_one_line():
     assert_close(self_attend(x), (x @ x.mT).softmax(-1) @ x)
 
 
+@pytest.mark.parametrize("name", ["dot", "cosine"])
+def test_a_score_by_name_goes_where_the_vectors_are(name):
+    x = torch.randn(1, 1, 3, 4, device="meta")
+    assert attend(x, x, x, score=name).device.type == "meta"
+
+
+def test_long_inputs_keep_their_dtype_under_autocast():
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        outs = [attend(*(torch.randn(1, 4, n, 8) for _ in range(3)), score="cosine") for n in (1023, 1024)]
+    assert outs[0].dtype == outs[1].dtype == torch.bfloat16
+
+
 def test_the_magnitude_trap():
     """A dark cat looks for its like. The dot product follows the brighter dog; the angle does not."""
     dark_cat, bright_cat = [0.1, 0.1], [10.0, 10.0]
@@ -263,7 +288,10 @@ def test_the_temperature_sweep(temperature, expected):
         (lambda x: attend(x, x, x[:, :, :4]), "k and v the same length, got q (2, 3, 5, 11)"),
         (lambda x: attend(x, x[..., :4], x), "queries and keys must have the same width, got 11 and 4"),
         (lambda x: attend(x, x, x, dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
-        (lambda x: attend(x, x, x, score="general"), "score 'general' has weights to learn: make it once and pass it"),
+        (
+            lambda x: attend(x, x, x, score="general"),
+            "must be made once and passed where it has weights to learn",
+        ),
         (lambda x: attend(x, x, x, score="dto"), "got 'dto'; did you mean 'dot'?"),
         (lambda x: attend(x, x, x, normalise="soft"), "normalise must be a Normaliser or one of"),
     ],

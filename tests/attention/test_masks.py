@@ -21,6 +21,7 @@ from sightline.attention.masks import (
 )
 from sightline.attention.normalise import make_normaliser
 from sightline.attention.scores import make_score
+from sightline.layers import Encoder
 from sizes import B, D, H, K, Q
 
 CPU = torch.device("cpu")
@@ -96,7 +97,7 @@ def test_learnt_masks_follow_the_queries_to_the_end_of_the_keys():
     add = Additive(5)
     with torch.no_grad():
         add.table.normal_()
-    assert_close(resolve(add, (1, 1, 1, 4), CPU).bias, add.table[:, 3:4, :4])
+    assert_close(resolve(add, (1, 1, 1, 4), CPU).bias[0], add.table[:, 3:4, :4])
 
 
 def test_a_learnt_mask_inside_a_combination_is_found_by_the_optimiser_and_moves_with_the_model():
@@ -127,6 +128,38 @@ def _learnt(mask, seed):
     return mask
 
 
+def assert_future_is_hidden(mask, names, score, normalise, tokens, now, seed):
+    """Change everything after `now`; nothing up to it may move, in the function, with fewer queries, and in a model."""
+    parts = {"score": make_score(score, width=3, heads=2), "normalise": make_normaliser(normalise).eval()}
+    q, k, v = (_noise(seed + i, 2, 2, tokens, 3) for i in range(3))
+    later = slice(now + 1, None)
+    before = attend(q, k, v, mask=mask, **parts)
+    changed = [x.clone() for x in (q, k, v)]
+    for x in changed:
+        x[:, :, later] = 100 * _noise(seed + 7, 2, 2, tokens - now - 1, 3)
+    after = attend(*changed, mask=mask, **parts)
+    assert_close(before[:, :, : now + 1], after[:, :, : now + 1], atol=1e-6, rtol=1e-5)
+    weights = weigh(q, k, mask=mask, **parts)
+    assert (weights.triu(1) == 0).all()
+    if {"allow", "bias"} & set(names):
+        return  # a table of one's own is for as many queries as it has rows
+    some = slice(tokens // 2, None)  # as with a cache: the last queries, all keys
+    assert_close(weigh(q[:, :, some], k, mask=mask, **parts), weights[:, :, some], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("first", COMPANIONS)
+@pytest.mark.parametrize("second", COMPANIONS)
+def test_no_combination_of_masks_shows_the_future(first, second):
+    tokens, seed = 5, 3
+    a, b = (COMPANIONS[name](tokens, seed + i) for i, name in enumerate((first, second)))
+    mask = Causal()
+    for other in (a, b):
+        mask = mask if other is None else mask & other
+    for score in SCORES:
+        for normalise in NORMALISERS:
+            assert_future_is_hidden(mask, (first, second), score, normalise, tokens, now=2, seed=seed)
+
+
 @given(
     first=st.sampled_from(sorted(COMPANIONS)),
     second=st.sampled_from(sorted(COMPANIONS)),
@@ -141,16 +174,27 @@ def test_no_change_to_the_future_moves_a_causal_output(first, second, score, nor
     mask = Causal()
     for name in (first, second):
         other = COMPANIONS[name](tokens, seed)
-        mask = mask if other is None else data.draw(st.sampled_from((mask & other, other & mask)))
-    parts = {"score": make_score(score, width=3, heads=2), "normalise": make_normaliser(normalise).eval()}
-    q, k, v = (_noise(seed + i, 2, 2, tokens, 3) for i in range(3))
-    before = attend(q, k, v, mask=mask, **parts)
-    for changed in (q, k, v):
-        changed[:, :, now + 1 :] = 100 * _noise(seed + 7, 2, 2, tokens - now - 1, 3)
-    after = attend(q, k, v, mask=mask, **parts)
-    assert_close(before[:, :, : now + 1], after[:, :, : now + 1], atol=1e-6, rtol=1e-5)
-    weights = weigh(q, k, mask=mask, **parts)
-    assert (weights.triu(1) == 0).all()
+        if other is None:
+            continue
+        ways = [mask & other, other & mask]
+        if not (other.bends or mask.bends):
+            ways += [mask & ~other, (mask & other) | (mask & Window(1)), mask & (other | Window(2))]
+        mask = data.draw(st.sampled_from(ways))
+    assert_future_is_hidden(mask, (first, second), score, normalise, tokens, now, seed)
+
+
+@pytest.mark.parametrize("name", COMPANIONS)
+@pytest.mark.parametrize("score", ["dot", "cosine"])
+def test_a_causal_model_s_output_is_unmoved_by_any_change_to_the_future(name, score):
+    other = COMPANIONS[name](5, 1)
+    mask = Causal() if other is None else Causal() & other
+    model = Encoder(12, 2, 24, 2, score=score, in_context_bias=True).eval()
+    x = torch.randn(2, 5, 12)
+    before = model(x, mask=mask)
+    for now in range(4):
+        changed = x.clone()
+        changed[:, now + 1 :] = 10 * torch.randn(2, 4 - now, 12)
+        assert_close(model(changed, mask=mask)[:, : now + 1], before[:, : now + 1], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -189,9 +233,12 @@ def test_a_row_that_may_look_at_nothing_gives_zeros_and_zero_gradient(score, nor
         (lambda: Padding.of_lengths(torch.tensor([5]), 4), "lengths must be at most the size 4, got 5"),
         (
             lambda: Padding.of_lengths(torch.tensor([0.5])),
-            "lengths must be whole numbers of shape (B,), got torch.float32",
+            "lengths must be whole numbers of at least 0 and of shape (B,), got [0.5]",
         ),
-        (lambda: Bias(torch.ones(2, dtype=torch.bool)), "Bias must be given a tensor of floating-point numbers"),
+        (
+            lambda: Bias(torch.ones(2, dtype=torch.bool)),
+            "Bias must be given a floating-point tensor of 2 or 3 or 4 dimensions",
+        ),
         (lambda: Causal() | Additive(3), "| must combine masks that only allow or forbid, got Additive; use &"),
         (lambda: ~Multiplicative(3), "~ must combine masks that only allow or forbid, got Multiplicative"),
         (lambda: Causal() & torch.ones(2, 2).bool(), "& must be given a Mask, got a torch.bool tensor of shape (2, 2)"),
@@ -211,9 +258,39 @@ def test_bad_input_is_answered_with_the_rule_and_the_value(make, message):
 
 def test_a_bare_tensor_is_no_mask_and_the_error_says_how_to_make_one():
     x = torch.randn(1, 1, 3, 4)
-    for bare in (torch.ones(3, 3).bool(), torch.zeros(3, 3), "causal"):
+    for bare in (torch.ones(3, 3).bool(), torch.zeros(3, 3)):
         with pytest.raises(ValueError, match=r"mask must be given a Mask, got .*Allow \(True = may look\)"):
             attend(x, x, x, mask=bare)
+
+
+def test_a_mask_that_was_not_made_is_answered_with_how_to_make_it():
+    x = torch.randn(1, 1, 3, 4)
+    with pytest.raises(ValueError, match=r"make one of it: Causal\(\.\.\.\)"):
+        attend(x, x, x, mask=Causal)
+    with pytest.raises(ValueError, match=r"make it by its name: make_mask\('causal', \.\.\.\)"):
+        attend(x, x, x, mask="causal")
+
+
+def test_masks_of_sizes_that_do_not_fit_one_another_are_refused():
+    x = torch.randn(2, 1, 5, 4)
+    with pytest.raises(ValueError, match=re.escape("masks must fit one another, got shapes (5, 5) and (2, 1, 1, 6)")):
+        attend(x, x, x, mask=Causal() & Padding(torch.ones(2, 6, dtype=torch.bool)))
+
+
+def test_and_or_not_in_words_would_drop_a_mask_and_are_refused():
+    with pytest.raises(ValueError, match="masks must be combined with &"):
+        Causal() and Window(2)
+
+
+def test_minus_infinity_in_a_bias_means_may_not_look():
+    bias = torch.zeros(3, 3)
+    bias[0] = bias[1, 2] = -torch.inf
+    assert table(Bias(bias), 3, 3) == [[0, 0, 0], [1, 1, 0], [1, 1, 1]]
+
+
+def test_a_bias_may_be_learnt():
+    bias = Bias(torch.nn.Parameter(torch.zeros(3, 3)))
+    assert "bias" in bias.state_dict()
 
 
 def test_masks_are_made_by_name():

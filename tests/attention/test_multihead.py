@@ -1,3 +1,4 @@
+import itertools
 import re
 
 import pytest
@@ -54,12 +55,12 @@ def test_it_is_torch_s_on_the_same_weights(bias, training, x, context):
 
 def test_parameter_gradients_are_torch_s(x):
     theirs, ours = twins(bias=True)
-    for module, out in ((theirs, theirs(x, x, x)[0]), (ours, ours(x))):
+    for out in (theirs(x, x, x)[0], ours(x)):
         (out * torch.arange(out.numel()).cos().view_as(out)).sum().backward()
-        assert module is not None
     assert_close(ours.qkv.weight.grad, theirs.in_proj_weight.grad, atol=1e-5, rtol=1e-5)
     assert_close(ours.qkv.bias.grad, theirs.in_proj_bias.grad, atol=1e-5, rtol=1e-5)
     assert_close(ours.out.weight.grad, theirs.out_proj.weight.grad, atol=1e-5, rtol=1e-5)
+    assert_close(ours.out.bias.grad, theirs.out_proj.bias.grad, atol=1e-5, rtol=1e-5)
 
 
 def test_one_fused_projection_and_optional_biases():
@@ -90,6 +91,37 @@ def test_a_cache_takes_several_tokens_at_once_and_passes_gradients(x):
     cache = Cache()
     parts = torch.cat([attention(x[:, :2], cache=cache), attention(x[:, 2:], cache=cache)], 1)
     assert_same(parts, attention(x), x)
+
+
+@pytest.mark.parametrize("with_gradients", list(itertools.product([True, False], repeat=4)))
+def test_a_cache_may_be_filled_with_and_without_gradients(with_gradients, x):
+    attention = MultiHeadAttention(WIDTH, HEADS, mask=Causal()).eval()
+    cache = Cache()
+    for i, gradients in enumerate(with_gradients):
+        with torch.set_grad_enabled(gradients):
+            step = attention(x[:, i : i + 1], cache=cache)
+        assert_close(step, attention(x[:, : i + 1])[:, i:], atol=1e-5, rtol=1e-5)
+
+
+def test_a_cache_filled_in_inference_mode_goes_on_outside_it(x):
+    attention = MultiHeadAttention(WIDTH, HEADS, mask=Causal()).eval()
+    cache = Cache()
+    with torch.inference_mode():
+        for i in range(3):
+            attention(x[:, i : i + 1], cache=cache)
+    with torch.no_grad():
+        assert_close(attention(x[:, 3:4], cache=cache), attention(x[:, :4])[:, 3:], atol=1e-5, rtol=1e-5)
+
+
+def test_cached_steps_with_frozen_projections_can_be_trained_through(x):
+    attention = MultiHeadAttention(WIDTH, HEADS, score="cosine", mask=Causal())
+    attention.qkv.requires_grad_(False)
+    x = x.detach()
+    cache = Cache()
+    steps = torch.cat([attention(x[:, i : i + 1], cache=cache) for i in range(Q)], 1)
+    (stepped,) = torch.autograd.grad(steps.square().sum(), attention.score.drift)
+    (whole,) = torch.autograd.grad(attention(x).square().sum(), attention.score.drift)
+    assert_close(stepped, whole, atol=1e-4, rtol=1e-4)
 
 
 def test_a_cache_follows_its_rows_when_beams_are_reordered(x):
@@ -151,11 +183,18 @@ def test_dropout_acts_in_training_only(x):
     assert torch.equal(attention(x), attention(x))
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own doing
+def test_it_compiles_whole(x):
+    attention = MultiHeadAttention(WIDTH, HEADS, score="cosine", mask=Causal())
+    compiled = torch.compile(attention, backend="aot_eager", fullgraph=True)
+    assert_close(compiled(x), attention(x), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda a: MultiHeadAttention(12, 5), "heads must divide width=12, got 5"),
-        (lambda a: MultiHeadAttention(0, 1), "width and heads must be at least 1, got width=0 and heads=1"),
+        (lambda a: MultiHeadAttention(0, 1), "width must be a whole number of at least 1, got 0"),
         (lambda a: MultiHeadAttention(12, 3, dropout=-0.1), "dropout must be at least 0 and below 1, got -0.1"),
         (lambda a: MultiHeadAttention(12, 3, score="cos"), "got 'cos'; did you mean 'cosine'?"),
         (lambda a: a(torch.randn(2, 5, 11)), "x must have shape (batch, tokens, 12), got (2, 5, 11)"),
@@ -164,6 +203,12 @@ def test_dropout_acts_in_training_only(x):
             lambda a: a(torch.randn(2, 5, 12), torch.randn(2, 5, 7)),
             "context must have shape (batch, tokens, 12), got (2, 5, 7)",
         ),
+        (
+            lambda a: a(torch.randn(2, 5, 12), torch.randn(3, 5, 12)),
+            "context must have the batch of x, 2, got 3",
+        ),
+        (lambda a: MultiHeadAttention(12.0, 3), "width must be a whole number of at least 1, got 12.0"),
+        (lambda a: MultiHeadAttention(12, 3, mask=torch.ones(5, 5)), "mask must be given a Mask, got a torch.float32"),
         (
             lambda a: a(torch.randn(2, 5, 12), mask=Allow(torch.ones(5, 6, dtype=torch.bool))),
             "mask must broadcast to (batch 2, heads 3, queries 5, keys 5), got (5, 6)",

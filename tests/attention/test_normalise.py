@@ -1,7 +1,9 @@
+import copy
 import re
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 from torch.testing import assert_close
 
@@ -163,6 +165,48 @@ def test_padding_weighs_exactly_0():
     weights = weigh(torch.randn(B, H, Q, D), torch.randn(B, H, K, D), mask=masks.Padding(real))
     assert (weights[1, :, :, 4:] == 0).all()
     assert_close(weights.sum(-1), torch.ones(B, H, Q))
+
+
+def test_half_precision_is_summed_exactly():
+    scores = 300 * torch.randn(1, 1, 2, 64)
+    for name in ("softmax", "standardise"):
+        half = make_normaliser(name)(scores.half()).float()
+        assert_close(half, make_normaliser(name)(scores.half().float()), atol=2e-3, rtol=2e-3)
+    flat = torch.zeros(1, 1, 1, 5000, dtype=torch.bfloat16)
+    assert_close(make_normaliser("softmax")(flat).float().sum(), torch.tensor(1.0), atol=1e-2, rtol=0)
+
+
+def test_reinforce_in_half_precision_survives_an_unlikely_choice():
+    hard = Hard()
+    scores = torch.tensor([0.0, -30.0], dtype=torch.float16, requires_grad=True)
+    for _ in range(4):
+        hard(scores.expand(64, 1, 1, 2))
+    (got,) = torch.autograd.grad(hard.surrogate(torch.ones(64)), scores)
+    assert got.isfinite().all()
+
+
+def test_a_wrong_loss_costs_nothing_and_parts_that_did_not_run_are_passed_over():
+    ran, idle = Hard(), Hard()
+    model = nn.ModuleList([ran, idle])
+    ran(torch.randn(B, H, Q, K, requires_grad=True))
+    with pytest.raises(ValueError, match="losses must have shape"):
+        reinforce(model, torch.zeros(3))
+    assert reinforce(model, torch.ones(B)).isfinite()
+
+
+def test_activation_checkpointing_leaves_nothing_pending():
+    hard = Hard()
+    scores = torch.randn(B, H, Q, K, requires_grad=True)
+    out = torch.utils.checkpoint.checkpoint(hard, scores, use_reentrant=False)
+    (out.sum() + hard.surrogate(torch.ones(B))).backward()
+    assert hard.log_chances == []
+
+
+def test_a_copy_has_nothing_pending():
+    hard = Hard()
+    hard(torch.randn(B, H, Q, K, requires_grad=True))
+    assert copy.deepcopy(hard).log_chances == []
+    assert len(hard.log_chances) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import json
 import re
 
 import pytest
@@ -39,6 +40,9 @@ def test_what_is_not_there_is_named(record):
         record["deocder.0"]
     with pytest.raises(ValueError, match="stacked must have weights of one shape"):
         record.stacked()
+    with pytest.raises(ValueError, match="kind must be one of cross, decoder, encoder, got 'crosss'; did you mean"):
+        record.of("crosss")
+    assert [seen.name for seen in record[1:3]] == ["decoder.0", "cross.0"]
 
 
 def test_its_summary_can_be_read(record):
@@ -68,6 +72,18 @@ def test_it_is_saved_and_loaded_whole(record, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["record.safetensors"]
 
 
+def test_weights_and_scores_that_share_memory_are_saved(tmp_path):
+    same = torch.rand(1, 1, 2, 2)
+    Record("Toy", [Seen(name="a", kind="encoder", weights=same, scores=same)]).save(tmp_path / "new" / "r.safetensors")
+    assert torch.equal(Record.load(tmp_path / "new" / "r.safetensors")[0].scores, same)
+
+
+def test_weights_that_are_no_shares_have_no_entropy():
+    seen = Seen(name="a", kind="encoder", weights=torch.tensor([[-1.0, 1.0]])[None, None])
+    assert seen.entropy() is None
+    assert "weights that are no shares" in repr(Record("Toy", [seen]))
+
+
 def test_a_failed_save_leaves_the_old_file_as_it_was(record, tmp_path, monkeypatch):
     path = tmp_path / "record.safetensors"
     record.save(path)
@@ -84,11 +100,30 @@ def test_a_failed_save_leaves_the_old_file_as_it_was(record, tmp_path, monkeypat
     assert [p.name for p in tmp_path.iterdir()] == ["record.safetensors"]
 
 
+def row(weights, **changes):
+    """A file with one row, and that row not as it should be."""
+    entry = json.dumps([{"name": "a", "kind": "encoder", "heads": None, **changes}])
+    return lambda p: save_file({"0.weights": weights}, p, {"format": "sightline record 1", "seen": entry})
+
+
 @pytest.mark.parametrize(
     ("write", "message"),
     [
+        (row(torch.zeros(1, 1, 1, 1), kind="nonsense"), "kind must be one of cross, decoder, encoder, got 'nonsense'"),
+        (row(torch.zeros(1, 1, 1, 1), name=5), "a name must be text, got 5"),
+        (row(torch.zeros(1, 1, 1, 1), heads="xy"), "heads must be null or a list of whole numbers, got 'xy'"),
+        (row(torch.zeros(3)), "weights must be numbers of shape"),
+        (row(torch.zeros(1, 1, 1, 1, dtype=torch.int64)), "weights must be numbers of shape"),
+        (
+            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 1", "seen": "[" * 100_000}),
+            "must be a whole Sightline record",
+        ),
+        (lambda p: p.mkdir(), "must be a whole Sightline record"),
         (lambda p: p.write_bytes(b"not safetensors"), "must be a whole Sightline record"),
-        (lambda p: save_file({"x": torch.zeros(1)}, p), "must be a Sightline record, got format None"),
+        (
+            lambda p: save_file({"x": torch.zeros(1)}, p),
+            "a file of the format 'sightline record 1' is wanted",
+        ),
         (
             lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 1", "seen": '[{"name": "a"}]'}),
             "must be a whole Sightline record",

@@ -1,15 +1,16 @@
 import copy
 import re
+import threading
 
 import pytest
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from torch import nn
 from torch.testing import assert_close
 
 from sightline import record_attention
 from sightline.attention import SCORES, MultiHeadAttention, attend, weigh
-from sightline.attention.attend import WATCHERS
 from sightline.attention.masks import Causal, Padding
 from sightline.layers import Transformer
 from sizes import B, K, Q
@@ -22,7 +23,7 @@ def traces(model):
     return [
         (name, sorted(vars(part)), len(part._forward_hooks), len(part._forward_pre_hooks), part.training)
         for name, part in model.named_modules()
-    ] + [len(nn.modules.module._global_forward_hooks), len(nn.modules.module._global_forward_pre_hooks), len(WATCHERS)]
+    ] + [len(hooks) for name, hooks in sorted(vars(nn.modules.module).items()) if name.startswith("_global_forward")]
 
 
 def record_and_check(model, *args, **kwargs):
@@ -214,6 +215,9 @@ def test_hugging_face_models_are_seen(implementation):
     llama = transformers.LlamaConfig(
         **small, hidden_size=12, intermediate_size=24, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=3
     )
+    t5 = transformers.T5Config(
+        vocab_size=50, d_model=12, d_kv=4, d_ff=24, num_layers=2, num_heads=3, decoder_start_token_id=0, pad_token_id=0
+    )
     vit = transformers.ViTConfig(
         hidden_size=12, num_hidden_layers=2, num_attention_heads=3, intermediate_size=24, image_size=8, patch_size=4
     )
@@ -223,12 +227,15 @@ def test_hugging_face_models_are_seen(implementation):
         (transformers.GPT2Model, gpt2, text, ["decoder"] * 2, (B, 3, Q, Q)),
         (transformers.LlamaModel, llama, text, ["decoder"] * 2, (B, 6, Q, Q)),
         (transformers.ViTModel, vit, {"pixel_values": torch.randn(B, 3, 8, 8)}, ["encoder"] * 2, (B, 3, 5, 5)),
-        (
-            transformers.MarianModel,
-            marian,
-            {**text, "decoder_input_ids": torch.randint(1, 50, (B, 4))},
-            ["encoder", "encoder", "decoder", "cross", "decoder", "cross"],
-            (B, 3, Q, Q),
+        *(
+            (
+                kind,
+                config,
+                {**text, "decoder_input_ids": torch.randint(1, 50, (B, 4))},
+                ["encoder", "encoder", "decoder", "cross", "decoder", "cross"],
+                (B, 3, Q, Q),
+            )
+            for kind, config in ((transformers.MarianModel, marian), (transformers.T5Model, t5))
         ),
     ]
     for kind, config, inputs, kinds, shape in cases:
@@ -242,9 +249,187 @@ def test_hugging_face_models_are_seen(implementation):
             answer = eager(**inputs, output_attentions=True)
         assert [seen.kind for seen in record] == kinds
         assert record[0].weights.shape == shape
-        theirs = answer.get("attentions") or answer.encoder_attentions
-        for seen, expected in zip(record, theirs, strict=False):
-            assert_close(seen.weights, expected, atol=1e-5, rtol=1e-4)
+        for kind_of, names in {
+            "encoder": ("attentions", "encoder_attentions"),
+            "decoder": ("attentions", "decoder_attentions"),
+            "cross": ("cross_attentions",),
+        }.items():
+            theirs = next((answer[name] for name in names if answer.get(name) is not None), ())
+            ours = record.of(kind_of)
+            for seen, expected in zip(ours, theirs if len(ours) else (), strict=True):
+                assert_close(seen.weights, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_a_softmax_that_is_no_attention_is_not_taken_for_one():
+    class Gate(nn.Module):
+        def forward(self, x):
+            return x * x.softmax(-1)
+
+    class StemAttention(nn.Module):
+        num_heads = 5
+
+        def forward(self, x):
+            x.softmax(1)  # not over the last dimension
+            return x.softmax(-1)  # over the last, but of 2 heads and not of 5
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.stem, self.attend = Gate(), StemAttention(), MultiHeadAttention(WIDTH, HEADS)
+
+        def forward(self, x):
+            self.gate(x[:, None]), self.stem(torch.randn(B, 2, Q, Q))
+            return self.attend(x), torch.zeros(1, 1, Q, Q)
+
+    record = record_and_check(Net().eval(), torch.randn(B, Q, WIDTH), options={"layers": 0})
+    assert record.names() == ["attend"]
+
+
+def test_a_hand_written_attention_is_seen_before_its_dropout():
+    class OwnAttention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.normalise = nn.Softmax(dim=-1)
+
+        def forward(self, x):
+            return F.dropout(self.normalise(x @ x.mT), 0.5)
+
+    model = OwnAttention()
+    with record_attention(model, scores=True) as record:
+        model(torch.randn(B, HEADS, Q, 4))
+    assert record.names() == ["OwnAttention"]
+    assert_close(record[0].weights.sum(-1), torch.ones(B, HEADS, Q))
+    assert_close(record[0].scores.softmax(-1), record[0].weights)
+
+
+def test_attention_of_one_head_without_a_head_dimension_keeps_its_batch():
+    x = torch.randn(7, Q, 4)
+    assert record_and_check(BareSDPA(), x, x, x)[0].weights.shape == (7, 1, Q, Q)
+    assert record_and_check(BareSDPA(), x[0], x[0], x[0])[0].weights.shape == (1, 1, Q, Q)
+
+
+def test_half_precision_does_not_overflow_in_the_record():
+    x = torch.full((1, 2, Q, 64), 40.0, dtype=torch.float16)
+    weights = record_and_check(BareSDPA(), x, x, x)[0].weights
+    assert_close(weights.float(), torch.full((1, 2, Q, Q), 1 / Q), atol=1e-3, rtol=0)
+
+
+def test_kinds_are_told_by_what_is_done_and_not_by_what_it_is_called():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.multihead_attn = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+
+        def forward(self, x, mask=None):
+            placed = x + 1
+            return self.multihead_attn(placed, placed, x, attn_mask=mask)[0]
+
+    x = torch.randn(B, Q, WIDTH)
+    assert record_and_check(Block(), x)[0].kind == "encoder"
+    causal = torch.ones(Q, Q, dtype=torch.bool).triu(1)
+    assert record_and_check(Block(), x, causal)[0].kind == "decoder"
+
+
+def test_scores_are_kept_for_torch_s_modules_too():
+    model = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+    x = torch.randn(B, Q, WIDTH)
+    causal = torch.ones(Q, Q, dtype=torch.bool).triu(1)
+    record = record_and_check(model, x, x, x, attn_mask=causal, options={"scores": True, "heads": 1})
+    assert record[0].scores.shape == (B, 1, Q, Q)
+    assert_close(record[0].scores.softmax(-1), record[0].weights)
+    mean = record_and_check(model, x, x, x, options={"scores": True, "average_heads": True})
+    assert mean[0].scores.shape == (B, 1, Q, Q)
+
+
+def test_forbidden_places_have_a_score_of_minus_infinity():
+    model = MultiHeadAttention(WIDTH, HEADS, mask=Causal())
+    record = record_and_check(model, torch.randn(B, Q, WIDTH), options={"scores": True})
+    assert_close(record[0].scores.softmax(-1), record[0].weights)
+
+
+def test_compiled_models_are_seen():
+    for inner, args in ((MultiHeadAttention(WIDTH, HEADS), 1), (nn.MultiheadAttention(WIDTH, 2, batch_first=True), 3)):
+        model = torch.compile(inner.eval(), backend="eager")
+        x = torch.randn(B, Q, WIDTH)
+        model(*[x] * args)
+        for given in (model, inner):
+            with record_attention(given) as record:
+                model(*[x] * args)
+            assert [name.rpartition(".")[2] for name in record.names()] == [type(inner).__name__]
+
+
+def test_a_checkpointed_attention_is_recorded_once():
+    model = MultiHeadAttention(WIDTH, HEADS)
+    with record_attention(model) as record:
+        x = torch.randn(B, Q, WIDTH, requires_grad=True)
+        torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
+    assert len(record) == 1
+
+
+def test_another_thread_s_attention_is_not_recorded():
+    model, x = MultiHeadAttention(WIDTH, HEADS), torch.randn(B, Q, WIDTH)
+    with record_attention(model) as record:
+        thread = threading.Thread(target=model, args=(x,))
+        thread.start(), thread.join()
+        assert len(record) == 0
+        model(x)
+    assert len(record) == 1
+
+
+def test_after_an_error_nothing_outside_the_model_is_taken_for_its_own():
+    class Net(nn.Module):
+        def forward(self, x, fail):
+            if fail:
+                raise RuntimeError("no")
+            return attend(x, x, x)
+
+    model, x = Net(), torch.randn(B, Q, WIDTH)
+    with record_attention(model) as record:
+        with pytest.raises(RuntimeError, match="no"):
+            model(x, fail=True)
+        attend(x, x, x), F.scaled_dot_product_attention(x, x, x)
+        assert len(record) == 0
+        model(x, fail=False)
+    assert len(record) == 1
+
+
+def test_a_model_that_calls_itself_is_seen_at_every_depth():
+    class Again(nn.Module):
+        def forward(self, x, times):
+            x = self(x, times - 1) if times else x
+            return attend(x, x, x)
+
+    model = Again()
+    with record_attention(model) as record:
+        model(torch.randn(B, Q, WIDTH), 2)
+    assert len(record) == 3
+
+
+def test_hooks_of_the_user_fire_as_often_as_ever():
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 24, batch_first=True), 1).eval()
+    fired = []
+    model.layers[0].register_forward_hook(lambda *args: fired.append(1))
+    with torch.no_grad(), record_attention(model):
+        model(torch.randn(B, Q, WIDTH))
+    assert len(fired) == 1
+
+
+def test_rows_that_torch_answers_with_nan_are_zeros():
+    model = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+    x = torch.randn(1, Q, WIDTH)
+    with record_attention(model) as record:
+        model(x, x, x, key_padding_mask=torch.ones(1, Q, dtype=torch.bool))
+    assert (record[0].weights == 0).all()
+
+
+def test_what_is_kept_goes_to_main_memory_on_wish(monkeypatch):
+    moved = []
+    cpu = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: moved.append(1) or cpu(self))
+    model = MultiHeadAttention(WIDTH, HEADS)
+    for wish in (False, True):
+        record_and_check(model, torch.randn(B, Q, WIDTH), options={"cpu": wish})
+        assert bool(moved) == wish
 
 
 def test_layers_are_chosen_by_name_or_place():
@@ -324,6 +509,10 @@ def test_recordings_may_nest_and_each_keeps_its_own():
     with record_attention(model) as outer, record_attention(model.encoder) as inner:
         model(torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH))
     assert (len(outer), inner.names()) == (3, ["layers.0.attention"])
+    theirs, x = nn.MultiheadAttention(WIDTH, HEADS), torch.randn(B, Q, WIDTH)
+    with record_attention(theirs) as outer, record_attention(theirs) as inner:
+        theirs(x, x, x)
+    assert (len(outer), len(inner)) == (1, 1)
 
 
 def test_an_error_inside_the_block_comes_out_as_it_is_and_leaves_nothing_behind():
@@ -364,7 +553,7 @@ def test_a_model_without_attention_is_named(make, message):
 
 def test_a_model_that_never_runs_is_named():
     with (
-        pytest.raises(ValueError, match="must see Linear run inside the with block, got no call of it"),
+        pytest.raises(ValueError, match="must see Linear run inside the with block and in its thread"),
         record_attention(nn.Linear(2, 2)),
     ):
         pass

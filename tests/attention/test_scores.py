@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from sightline.attention import SCORES, AdditiveScore, CosineScore, DotScore, GeneralScore
+from sightline.attention import SCORES, AdditiveScore, CosineScore, DotScore, GeneralScore, weigh
 from sightline.attention.scores import FoldedScore, make_score
 from sizes import B, D, H, K, Q
 
@@ -94,7 +94,7 @@ def test_each_head_is_sharpened_by_its_own_temperature(qk):
     q, k = qk
     score = CosineScore(heads=H)
     with torch.no_grad():
-        score.above_floor.copy_(torch.tensor([0.0, math.log(2), math.log(10)]).view(H, 1, 1))
+        score.drift.copy_(torch.tensor([0.01, 0.02, 0.1]).div(0.05).log().view(H, 1, 1))
     assert_close(score.temperature().flatten(), torch.tensor([0.01, 0.02, 0.1]))
     assert_close(score(q, k)[:, 2], CosineScore(temperature=0.1)(q, k)[:, 2])
 
@@ -114,10 +114,9 @@ def test_temperature_never_falls_below_its_floor_however_hard_it_is_pushed():
 
 def test_temperature_at_its_floor_receives_gradient_and_rises_at_once():
     score = CosineScore(temperature=0.01)
-    assert score.above_floor.item() == 0
     assert score.temperature().item() == torch.tensor(0.01).item()
     (-score.temperature().sum()).backward()
-    assert score.above_floor.grad.abs().item() > 0
+    assert score.drift.grad.abs().item() > 0
     optimiser = torch.optim.SGD(score.parameters(), lr=10.0)
     optimiser.step()
     assert score.temperature().item() > 0.0109
@@ -139,12 +138,71 @@ def test_temperature_may_be_fixed():
     assert not any(parameter.requires_grad for parameter in score.parameters())
 
 
-def test_softmax_slope_in_the_scores_is_the_temperature_s_inverse_times_p():
+def test_the_slope_of_a_weight_in_a_cosine_is_p_times_one_minus_p_over_the_temperature():
+    """d p_i / d s_j = p_i (delta_ij - p_j) / temperature, through the whole of `weigh`."""
     cosines = torch.tensor([0.9, 0.8, 0.1], dtype=torch.float64)
+    query = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     for temperature in (0.05, 0.1, 1.0):
-        slope = torch.autograd.functional.jacobian(lambda s, t=temperature: (s / t).softmax(-1), cosines)
-        p = (cosines / temperature).softmax(-1)
+        score = CosineScore(temperature=temperature).double()
+
+        def weights(s, score=score):
+            keys = torch.stack((s, (1 - s.square()).sqrt()), -1)  # unit vectors at these angles to the query
+            return weigh(query, keys, score=score)[0]
+
+        slope = torch.autograd.functional.jacobian(weights, cosines)
+        p = weights(cosines).detach()
         assert_close(slope, (torch.diag(p) - torch.outer(p, p)) / temperature)
+
+
+def test_gradients_of_gradients_are_finite_beside_a_zero_vector():
+    score = CosineScore(temperature=0.5).double()
+    q = torch.randn(1, 1, 3, 4, dtype=torch.float64)
+    q[0, 0, 1] = 0
+    q.requires_grad_()
+    (first,) = torch.autograd.grad(score(q, q).square().sum(), q, create_graph=True)
+    for gradient in torch.autograd.grad(first.square().sum(), (q, score.drift)):
+        assert gradient.isfinite().all()
+
+
+def test_short_vectors_are_vectors_still():
+    q, k = torch.randn(1, 1, 3, 4), torch.randn(1, 1, 5, 4)
+    assert_close(CosineScore()(1e-9 * q, 1e-9 * k), CosineScore()(q, k))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_lengths_are_measured_exactly_in_half_precision(dtype):
+    q = torch.full((1, 1, 1, 64), 40.0, dtype=dtype)  # its square is 102,400, more than float16 can hold
+    assert_close(CosineScore(temperature=1.0)(q, q).float(), torch.ones(1, 1, 1, 1), atol=1e-2, rtol=0)
+    assert DotScore()(q, q).isfinite().all()
+    q.requires_grad_()
+    CosineScore()(q, q.detach()).sum().backward()
+    assert q.grad.isfinite().all()
+
+
+def test_weight_decay_draws_the_temperature_back_to_its_start():
+    score = CosineScore()
+    with torch.no_grad():
+        score.drift += 0.5
+    before = score.temperature().item()
+    optimiser = torch.optim.AdamW(score.parameters(), lr=0.1, weight_decay=1.0)
+    for _ in range(100):
+        score.drift.grad = torch.zeros_like(score.drift)
+        optimiser.step()
+    assert_close(score.temperature(), torch.full((1, 1, 1), 0.05), atol=1e-4, rtol=0)
+    assert before > 0.08
+
+
+def test_cosine_works_under_torch_s_function_transforms():
+    score = CosineScore(temperature=0.5)
+    q, k = torch.randn(5, 1, 3, 4), torch.randn(5, 1, 6, 4)
+    assert_close(torch.func.vmap(score)(q, k), score(q, k))
+
+    def loss(drift, q, k):
+        return torch.func.functional_call(score, {"drift": drift}, (q, k)).square().sum()
+
+    per_example = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(score.drift, q, k)
+    (total,) = torch.autograd.grad(loss(score.drift, q, k), score.drift)
+    assert_close(per_example.sum(0), total)
 
 
 def test_general_score_turns_the_query_first(qk):
@@ -178,9 +236,9 @@ def test_additive_score_is_a_small_network_on_both(qk):
         (lambda: CosineScore(temperature=math.nan), "temperature must be positive and finite, got nan"),
         (lambda: CosineScore(temperature=0.001), "temperature must be at least the floor 0.01, got 0.001"),
         (lambda: CosineScore(floor=0), "floor must be positive and finite, got 0"),
-        (lambda: CosineScore(heads=0), "heads must be at least 1, got 0"),
-        (lambda: GeneralScore(0), "width must be at least 1, got 0"),
-        (lambda: AdditiveScore(4, hidden=0), "hidden must be at least 1, got 0"),
+        (lambda: CosineScore(heads=0), "heads must be a whole number of at least 1, got 0"),
+        (lambda: GeneralScore(0), "width must be a whole number of at least 1, got 0"),
+        (lambda: AdditiveScore(4, hidden=0), "hidden must be a whole number of at least 1, got 0"),
         (lambda: make_score("cosin", width=1, heads=1), "got 'cosin'; did you mean 'cosine'?"),
         (
             lambda: make_score(3, width=1, heads=1),

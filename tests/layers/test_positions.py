@@ -59,6 +59,11 @@ def test_learnt_positions_start_as_told_and_train_or_stay(start, trainable):
     assert (positions.table.grad is not None) == trainable
 
 
+def test_positions_keep_the_dtype_of_what_they_are_added_to():
+    x = torch.zeros(1, 2, 4, dtype=torch.bfloat16)
+    assert LearntPositions(3, 4)(x).dtype == SinusoidalPositions(4)(x).dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -67,12 +72,16 @@ def test_learnt_positions_start_as_told_and_train_or_stay(start, trainable):
             lambda: LearntPositions(3, 4, start="random"),
             "start must be one of normal, ones, sinusoidal, zeros, got 'random'",
         ),
-        (lambda: LearntPositions(0, 4), "length and width must be at least 1, got length=0 and width=4"),
+        (lambda: LearntPositions(0, 4), "length must be a whole number of at least 1, got 0"),
         (
             lambda: LearntPositions(3, 4)(torch.zeros(1, 5, 4)),
             "positions must be below 3, the length they were learnt for, got 4",
         ),
         (lambda: LearntPositions(3, 4)(torch.zeros(1, 2, 6)), "x must have width 4, got 6"),
+        (
+            lambda: LearntPositions(3, 4)(torch.zeros(1, 1, 4), first=-1),
+            "first must be a whole number of at least 0, got -1",
+        ),
         (lambda: SinusoidalPositions(4)(torch.zeros(1, 2, 6)), "x must have width 4, got 6"),
     ],
 )

@@ -32,7 +32,7 @@ def test_transformer_is_torch_s_on_the_same_weights(norm, training):
         src_key_padding_mask=padded,
         memory_key_padding_mask=padded,
     )
-    got = ours(source, target, source_mask=Padding(~padded))
+    got = ours(source, target, encoder_mask=Padding(~padded), cross_mask=Padding(~padded))
     assert_close(got, expected, atol=1e-5, rtol=1e-5)
     gradients = zip(input_gradients(got, source, target), input_gradients(expected, source, target), strict=True)
     for ours_gradient, theirs_gradient in gradients:
@@ -69,8 +69,8 @@ def test_step_by_step_decoding_gives_what_one_pass_gives(score, norm):
     padding = Padding(torch.tensor([[True] * 7, [True] * 4 + [False] * 3]))
     with torch.no_grad():
         cache = model.new_cache()
-        steps = [model(target[:, i : i + 1], source, source_mask=padding, cache=cache) for i in range(Q)]
-        assert_close(torch.cat(steps, 1), model(target, source, source_mask=padding), atol=1e-5, rtol=1e-5)
+        steps = [model(target[:, i : i + 1], source, cross_mask=padding, cache=cache) for i in range(Q)]
+        assert_close(torch.cat(steps, 1), model(target, source, cross_mask=padding), atol=1e-5, rtol=1e-5)
 
 
 def test_a_cache_follows_its_rows_through_every_layer():
@@ -101,7 +101,7 @@ def test_an_encoder_may_be_causal():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Encoder(12, 2, 20, 0), "depth must be at least 1, got 0"),
+        (lambda: Encoder(12, 2, 20, 0), "depth must be a whole number of at least 1, got 0"),
         (lambda: Transformer.sized("bass"), "size must be one of base, got 'bass'; did you mean 'base'?"),
         (
             lambda: Decoder(12, 2, 20, 2)(torch.zeros(1, 1, 12), torch.zeros(1, 1, 12), cache=[]),

@@ -3,15 +3,18 @@
 Legend for all shapes: B batch, H heads, Q queries, K keys, D head width.
 """
 
+from functools import cache
 from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .masks import Causal, Mask, Rules, resolve
-from .normalise import Hard, Normaliser, Softmax, make_normaliser
-from .scores import CosineScore, DotScore, FoldedScore, Score, make_score
+from ..checks import check_share
+from .masks import Causal, Mask, resolve
+from .normalise import Normaliser, Softmax, make_normaliser
+from .rules import Rules
+from .scores import DotScore, FoldedScore, Score, find_score
 
 Kind = Literal["encoder", "decoder", "cross"]
 
@@ -23,7 +26,7 @@ class Watcher(Protocol):
         """Asked before each attention: should its weights be made?"""
 
     def see(self, weights: Tensor, scores: Tensor, *, kind: Kind | None, causal: bool) -> None:
-        """weights (B, H, Q, K), without dropout; scores (B, H, Q, K) as they were before the normaliser"""
+        """weights (B, H, Q, K), without dropout; scores (B, H, Q, K) before the normaliser, -inf where none may look"""
 
 
 WATCHERS: list[Watcher] = []
@@ -49,9 +52,8 @@ def attend(
     """
     dims = q.dim()
     q, k, v = _four_dims(q, k, v)
-    score, normalise = _ready(score, normalise)
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+    score, normalise = _ready(score, normalise, q.device)
+    check_share(dropout=dropout)
     watchers = [watcher for watcher in WATCHERS if watcher.wants()]
     fused = score if not watchers and isinstance(score, FoldedScore) and isinstance(normalise, Softmax) else None
     if fused and type(mask) is Causal and q.shape[2] == k.shape[2]:  # the one mask torch needs no table for
@@ -63,8 +65,10 @@ def attend(
 
     scores = rules.bend(score(q, k))
     weights = normalise(scores, rules.allowed)
-    for watcher in watchers:
-        watcher.see(weights, scores, kind=kind, causal=mask is not None and mask.causal)
+    if watchers:
+        shown = scores if rules.allowed is None else scores.masked_fill(~rules.allowed, float("-inf"))
+        for watcher in watchers:
+            watcher.see(weights, shown, kind=kind, causal=mask is not None and mask.causal)
     return _as_given(F.dropout(weights, dropout).to(v.dtype) @ v, dims)
 
 
@@ -79,7 +83,7 @@ def weigh(
     """How much each query looks at each key. q (B, H, Q, D), k (B, H, K, D) -> weights (B, H, Q, K)"""
     dims = q.dim()
     q, k, _ = _four_dims(q, k, k)
-    score, normalise = _ready(score, normalise)
+    score, normalise = _ready(score, normalise, q.device)
     rules = resolve(mask, (*q.shape[:3], k.shape[2]), q.device)
     return _as_given(normalise(rules.bend(score(q, k)), rules.allowed), dims)
 
@@ -117,9 +121,11 @@ def _fused(
 
     if isinstance(score, DotScore) or q.shape[2] < LONG or heads < GROUPS or torch.is_grad_enabled():
         return run(slice(None))
-    mixed = torch.empty(*q.shape[:3], v.shape[-1], dtype=v.dtype, device=v.device)
     size = -(-heads // GROUPS)
-    for start in range(0, heads, size):
+    first = run(slice(0, size))
+    mixed = first.new_empty(*q.shape[:3], v.shape[-1])
+    mixed[:, :size] = first
+    for start in range(size, heads, size):
         part = slice(start, start + size)
         mixed[:, part] = run(part)
     return mixed
@@ -132,23 +138,21 @@ GROUPS = 4
 """Into how many groups the heads are divided for it."""
 
 _SOFTMAX = Softmax()
-_DOT = DotScore()
 
 
-def _ready(score: str | Score, normalise: str | Normaliser) -> tuple[Score, Normaliser]:
+def _ready(score: str | Score, normalise: str | Normaliser, device: torch.device) -> tuple[Score, Normaliser]:
     """Names to parts. A part by name has no owner, so it has nothing to learn and does not sample."""
-    if score == "dot":
-        score = _DOT
-    elif score == "cosine":
-        score = CosineScore(learn=False)
-    elif isinstance(score, str) and score in ("general", "additive"):
-        raise ValueError(f"score {score!r} has weights to learn: make it once and pass it, got its name alone")
+    if not isinstance(score, Score):
+        score = _fixed(score, device)
     if normalise == "softmax":
-        return make_score(score, width=1, heads=1), _SOFTMAX
+        return score, _SOFTMAX
     part = make_normaliser(normalise)
-    if isinstance(normalise, str) and isinstance(part, Hard):
-        part.eval()
-    return make_score(score, width=1, heads=1), part
+    return score, part if part is normalise else part.eval()
+
+
+@cache
+def _fixed(name: str, device: torch.device) -> Score:
+    return find_score(name).fixed().to(device)
 
 
 def _four_dims(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -5,31 +5,14 @@ the same `Causal()` serves every length. With a cache there are more keys than q
 the keys, and every mask here knows it. A new mask is one class here and its line in `MASKS`.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..naming import nearest
-
-
-class Rules(NamedTuple):
-    """What a mask says of Q queries and K keys; each part broadcasts to (B, H, Q, K), None changes nothing."""
-
-    allowed: Tensor | None = None
-    """bool, True = may look; it has the last word."""
-    bias: Tensor | None = None
-    """Added to the scores."""
-    factor: Tensor | None = None
-    """Multiplies the scores, before the bias."""
-
-    def bend(self, scores: Tensor) -> Tensor:
-        """scores (B, H, Q, K) -> scores (B, H, Q, K)"""
-        if self.factor is not None:
-            scores = scores * self.factor
-        if self.bias is not None:
-            scores = scores + self.bias
-        return scores
+from ..checks import check_whole, nearest
+from .rules import Rules, broadcasts, meet
 
 
 class Mask(nn.Module):
@@ -38,22 +21,25 @@ class Mask(nn.Module):
     A mask is a module, so a learnt one trains and every one moves with the model that holds it.
     """
 
-    learnt = False
+    bends = False
     """Whether it bends scores; such a mask can only be combined with `&`."""
     causal = False
     """Whether it hides the future."""
 
     def __and__(self, other: "Mask") -> "Mask":
         """May look where both allow it."""
-        return Both(self, _checked(other, "&"))
+        return Both(self, check_mask(other, "&"))
 
     def __or__(self, other: "Mask") -> "Mask":
         """May look where either allows it."""
-        return Either(self, _checked(other, "|"))
+        return Either(self, check_mask(other, "|"))
 
     def __invert__(self) -> "Mask":
         """May look where this one forbids it."""
         return Not(self)
+
+    def __bool__(self) -> bool:
+        raise ValueError("masks must be combined with &, | and ~, got `and`, `or`, `not` or `if`, which would drop one")
 
 
 class Both(Mask):
@@ -62,15 +48,15 @@ class Both(Mask):
     def __init__(self, one: Mask, other: Mask):
         super().__init__()
         self.one, self.other = one, other
-        self.learnt = one.learnt or other.learnt
+        self.bends = one.bends or other.bends
         self.causal = one.causal or other.causal
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
         a, b = self.one(queries, keys, device), self.other(queries, keys, device)
         return Rules(
-            b.allowed if a.allowed is None else a.allowed if b.allowed is None else a.allowed & b.allowed,
-            b.bias if a.bias is None else a.bias if b.bias is None else a.bias + b.bias,
-            b.factor if a.factor is None else a.factor if b.factor is None else a.factor * b.factor,
+            meet(torch.logical_and, a.allowed, b.allowed),
+            meet(torch.add, a.bias, b.bias),
+            meet(torch.mul, a.factor, b.factor),
         )
 
 
@@ -79,13 +65,13 @@ class Either(Mask):
 
     def __init__(self, one: Mask, other: Mask):
         super().__init__()
-        _refuse_learnt("|", one, other)
+        _refuse_bending("|", one, other)
         self.one, self.other = one, other
         self.causal = one.causal and other.causal
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
         a, b = self.one(queries, keys, device).allowed, self.other(queries, keys, device).allowed
-        return Rules(None if a is None or b is None else a | b)
+        return Rules(None if a is None or b is None else meet(torch.logical_or, a, b))
 
 
 class Not(Mask):
@@ -93,7 +79,7 @@ class Not(Mask):
 
     def __init__(self, other: Mask):
         super().__init__()
-        _refuse_learnt("~", other)
+        _refuse_bending("~", other)
         self.other = other
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
@@ -116,7 +102,7 @@ class Allow(Mask):
 
 
 def forbid(table: Tensor) -> Mask:
-    """A table that says True = may *not* look, the way `nn.MultiheadAttention` takes it."""
+    """A table of your own that says True = may *not* look: (Q, K), (B, Q, K) or (B, H, Q, K)."""
     _check_bool("forbid", table, (2, 3, 4))
     return Allow(~table)
 
@@ -132,10 +118,11 @@ class Padding(Mask):
         self.register_buffer("real", real[:, None, None, :], persistent=False)
 
     @classmethod
-    def of_lengths(cls, lengths: Tensor, size: int | None = None) -> "Padding":
+    def of_lengths(cls, lengths: Tensor | Sequence[int], size: int | None = None) -> "Padding":
         """From the number of tokens in each row: lengths (B,)"""
-        if lengths.dim() != 1 or lengths.is_floating_point():
-            raise ValueError(f"lengths must be whole numbers of shape (B,), got {lengths.dtype} {tuple(lengths.shape)}")
+        lengths = torch.as_tensor(lengths)
+        if lengths.dim() != 1 or lengths.is_floating_point() or (lengths < 0).any():
+            raise ValueError(f"lengths must be whole numbers of at least 0 and of shape (B,), got {lengths.tolist()}")
         longest = int(lengths.max()) if lengths.numel() else 0
         size = longest if size is None else size
         if longest > size:
@@ -163,13 +150,16 @@ class Window(Mask):
 
     def __init__(self, radius: int):
         super().__init__()
-        if isinstance(radius, bool) or not isinstance(radius, int) or radius < 0:
-            raise ValueError(f"radius must be a whole number of at least 0, got {radius!r}")
+        check_whole(0, radius=radius)
         self.radius = radius
+
+    def extra_repr(self) -> str:
+        return str(self.radius)
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
         rows = _positions("Window", queries, keys, device)
-        return Rules((torch.arange(keys, device=device) - rows).abs() <= self.radius)
+        columns = torch.arange(keys, device=device)
+        return Rules((columns >= rows - self.radius) & (columns <= rows + self.radius))
 
 
 class Episode(Mask):
@@ -178,9 +168,11 @@ class Episode(Mask):
 
     def __init__(self, support: int):
         super().__init__()
-        if isinstance(support, bool) or not isinstance(support, int) or support < 1:
-            raise ValueError(f"support must be a whole number of at least 1, got {support!r}")
+        check_whole(1, support=support)
         self.support = support
+
+    def extra_repr(self) -> str:
+        return str(self.support)
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
         if keys < self.support:
@@ -191,43 +183,54 @@ class Episode(Mask):
 
 
 class Bias(Mask):
-    """Numbers of your own that are added to the scores: anything that broadcasts to (B, H, Q, K)."""
+    """Numbers of your own that are added to the scores: (Q, K), (B, Q, K) or (B, H, Q, K), sizes of 1 serving all.
 
-    learnt = True
-    bias: Tensor
+    Minus infinity means may not look. Numbers that are known to be `finite` need not be searched for it.
+    """
 
-    def __init__(self, bias: Tensor):
+    bends = True
+
+    def __init__(self, bias: Tensor, *, finite: bool = False):
         super().__init__()
-        if not isinstance(bias, Tensor) or not bias.is_floating_point():
-            raise ValueError(f"Bias must be given a tensor of floating-point numbers, got {_describe(bias)}")
-        self.register_buffer("bias", bias, persistent=False)
+        if not isinstance(bias, Tensor) or not bias.is_floating_point() or bias.dim() not in (2, 3, 4):
+            raise ValueError(
+                f"Bias must be given a floating-point tensor of 2 or 3 or 4 dimensions, got {_describe(bias)}"
+            )
+        self.finite = finite
+        if isinstance(bias, nn.Parameter):
+            self.bias = bias
+        else:
+            self.register_buffer("bias", bias, persistent=False)
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        return Rules(bias=self.bias.to(device))
+        bias = self.bias.to(device)
+        bias = bias.unsqueeze(1) if bias.dim() == 3 else bias
+        return Rules(allowed=None if self.finite else bias > float("-inf"), bias=bias)
 
 
 class LearntMask(Mask):
     """A table of numbers to learn, one for every pair of positions; it serves lengths up to `size`."""
 
-    learnt = True
+    bends = True
     start = 0.0
 
     def __init__(self, size: int, *, heads: int = 1):
         super().__init__()
-        for name, value in (("size", size), ("heads", heads)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, got {value!r}")
+        check_whole(1, size=size, heads=heads)
         self.table = nn.Parameter(torch.full((heads, size, size), self.start))
 
+    def extra_repr(self) -> str:
+        return f"size={self.table.shape[-1]}, heads={self.table.shape[0]}"
+
     def part(self, queries: int, keys: int) -> Tensor:
-        """The numbers for these positions: (heads, Q, K)"""
+        """The numbers for these positions: (1, heads, Q, K)"""
         size = self.table.shape[-1]
         if keys > size or queries > keys:
             raise ValueError(
                 f"{type(self).__name__} must be used with at most {size} keys, its size, and no more queries than "
                 f"keys, got {queries} queries and {keys} keys"
             )
-        return self.table[:, keys - queries : keys, :keys]
+        return self.table[None, :, keys - queries : keys, :keys]
 
 
 class Additive(LearntMask):
@@ -269,20 +272,16 @@ def resolve(mask: Mask | None, shape: tuple[int, int, int, int], device: torch.d
     """What the mask says of scores of this shape (B, H, Q, K); refused if its size does not fit them."""
     if mask is None:
         return Rules()
-    _checked(mask, "mask")
+    check_mask(mask, "mask")
     rules: Rules = mask(shape[2], shape[3], device)
     for part in rules:
-        if part is not None and not _broadcasts(part.shape, shape):
+        if part is not None and not broadcasts(part.shape, shape):
             batch, heads, queries, keys = shape
             raise ValueError(
                 f"mask must broadcast to (batch {batch}, heads {heads}, queries {queries}, keys {keys}), "
                 f"got {tuple(part.shape)}"
             )
     return rules
-
-
-def _broadcasts(part: tuple[int, ...], whole: tuple[int, ...]) -> bool:
-    return len(part) <= len(whole) and all(a in (1, b) for a, b in zip(part[::-1], whole[::-1], strict=False))
 
 
 def _positions(name: str, queries: int, keys: int, device: torch.device) -> Tensor:
@@ -292,18 +291,21 @@ def _positions(name: str, queries: int, keys: int, device: torch.device) -> Tens
     return torch.arange(keys - queries, keys, device=device)[:, None]
 
 
-def _checked(mask: object, where: str) -> Mask:
-    if not isinstance(mask, Mask):
-        raise ValueError(
-            f"{where} must be given a Mask, got {_describe(mask)}; wrap a bool table in Allow (True = may look) "
-            "or forbid (True = may not), numbers to add to the scores in Bias"
-        )
-    return mask
+def check_mask(mask: object, where: str) -> Mask:
+    """The mask, if it is one."""
+    if isinstance(mask, Mask):
+        return mask
+    fix = "wrap a bool table in Allow (True = may look) or forbid (True = may not), numbers to add to scores in Bias"
+    if isinstance(mask, type) and issubclass(mask, Mask):
+        fix = f"make one of it: {mask.__name__}(...)"
+    elif isinstance(mask, str) and mask in MASKS:
+        fix = f"make it by its name: make_mask({mask!r}, ...)"
+    raise ValueError(f"{where} must be given a Mask, got {_describe(mask)}; {fix}")
 
 
-def _refuse_learnt(operator: str, *masks: Mask) -> None:
+def _refuse_bending(operator: str, *masks: Mask) -> None:
     for mask in masks:
-        if mask.learnt:
+        if mask.bends:
             raise ValueError(
                 f"{operator} must combine masks that only allow or forbid, got {type(mask).__name__}; use &"
             )

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..checks import check_share, check_whole
 from .attend import attend
-from .masks import Bias, Mask
+from .masks import Bias, Mask, check_mask
 from .normalise import Normaliser, make_normaliser
 from .scores import Score, make_score
 
@@ -34,16 +35,14 @@ class MultiHeadAttention(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        if width < 1 or heads < 1:
-            raise ValueError(f"width and heads must be at least 1, got width={width} and heads={heads}")
+        check_whole(1, width=width, heads=heads)
+        check_share(dropout=dropout)
         if width % heads:
             raise ValueError(f"heads must divide width={width}, got {heads}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
         self.width, self.heads, self.dropout = width, heads, dropout
         self.score = make_score(score, width=width // heads, heads=heads)
         self.normalise = make_normaliser(normalise)
-        self.mask = mask
+        self.mask = None if mask is None else check_mask(mask, "mask")
         self.qkv = nn.Linear(width, 3 * width, bias=bias)
         self.key_bias = nn.Linear(width, heads, bias=False) if in_context_bias else None
         self.out = nn.Linear(width, width, bias=bias)
@@ -62,6 +61,8 @@ class MultiHeadAttention(nn.Module):
             seen = seen if cache is None else cache.extend(seen)
         else:
             self._check_width("context", context)
+            if context.shape[0] != x.shape[0]:
+                raise ValueError(f"context must have the batch of x, {x.shape[0]}, got {context.shape[0]}")
             q = self._project(x, slice(0, self.width))
             seen = cache.parts if cache is not None and cache.parts else self._project_context(context)
             if cache is not None:
@@ -70,7 +71,7 @@ class MultiHeadAttention(nn.Module):
         if self.mask is not None:
             mask = self.mask if mask is None else self.mask & mask
         if biases:
-            bias = Bias(biases[0].mT)
+            bias = Bias(biases[0].mT, finite=True)
             mask = bias if mask is None else bias & mask
         mixed = attend(
             q,
@@ -121,6 +122,7 @@ class Cache:
 
     def __init__(self) -> None:
         self.parts: list[Tensor] = []
+        """Keys, values and the rest, all tokens so far."""
         self._room: list[Tensor] = []
 
     def __len__(self) -> int:
@@ -129,14 +131,14 @@ class Cache:
     def extend(self, new: list[Tensor]) -> list[Tensor]:
         """Add tokens at the end and return all there are."""
         if not self.parts:
-            self.parts = new
+            self.parts, self._room = new, []
         elif any(part.shape[:2] != part_new.shape[:2] for part, part_new in zip(self.parts, new, strict=True)):
             raise ValueError(
                 f"cache must be used with the batch and heads it began with, {tuple(self.parts[0].shape[:2])}, "
                 f"got {tuple(new[0].shape[:2])}"
             )
-        elif torch.is_grad_enabled() and any(part.requires_grad for part in (*self.parts, *new)):
-            self.parts = [torch.cat(pair, 2) for pair in zip(self.parts, new, strict=True)]
+        elif torch.is_grad_enabled():  # what was handed out may be needed on the way back, so nothing is overwritten
+            self.parts, self._room = [torch.cat(pair, 2) for pair in zip(self.parts, new, strict=True)], []
         else:
             self.parts = self._written(new)
         return self.parts
@@ -148,7 +150,7 @@ class Cache:
 
     def _written(self, new: list[Tensor]) -> list[Tensor]:
         start, end = len(self), len(self) + new[0].shape[2]
-        if not self._room or self._room[0].shape[2] < end:
+        if not self._room or self._room[0].shape[2] < end or self._room[0].is_inference():
             self._room = [part.new_empty(*part.shape[:2], 2 * end, part.shape[3]) for part in self.parts]
             for room, part in zip(self._room, self.parts, strict=True):
                 room[:, :, :start] = part

@@ -4,12 +4,12 @@ Every normaliser maps scores (B, H, Q, K) to weights of the same shape. A key th
 so does every key of a row that may look at nothing. A new normaliser is one class here and its line in `NORMALISERS`.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from ..naming import nearest
+from ..checks import check_share, nearest
 
 MOST_PENDING = 4096
 """Choices that wait for their loss before hard attention asks for it."""
@@ -23,13 +23,9 @@ class Softmax(Normaliser):
     """Positive weights that sum to 1."""
 
     def forward(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
-        exact = torch.promote_types(
-            scores.dtype, torch.float32
-        )  # half precision is summed in float32, as torch's kernels do
         if allowed is None:
-            return scores.softmax(-1, dtype=exact).to(scores.dtype)
-        lowest = torch.finfo(scores.dtype).min  # not -inf: a row of -inf is NaN, and NaN poisons the gradients
-        weights = scores.masked_fill(~allowed, lowest).softmax(-1, dtype=exact).to(scores.dtype)
+            return scores.softmax(-1, dtype=_exact(scores)).to(scores.dtype)
+        weights = _lowered(scores, allowed).softmax(-1, dtype=_exact(scores)).to(scores.dtype)
         return weights.masked_fill(~allowed, 0.0)
 
 
@@ -47,8 +43,7 @@ class Hard(Normaliser):
         super().__init__()
         if gradient not in ("reinforce", "straight_through"):
             raise ValueError(f"gradient must be {nearest(gradient, ('reinforce', 'straight_through'))}")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {momentum}")
+        check_share(momentum=momentum)
         self.gradient = gradient
         self.momentum = momentum
         self.softmax = Softmax()
@@ -73,9 +68,10 @@ class Hard(Normaliser):
                 f"hard attention must learn within {MOST_PENDING} forward passes, got more: add "
                 "reinforce(model, losses) to the loss of every batch, or make it with gradient='straight_through'"
             )
-        chosen = (chances * weights).sum(-1)
-        looked = weights.any(-1)
-        self.log_chances.append(chosen.masked_fill(~looked, 1.0).log().flatten(1).sum(-1))
+        log_chances = (scores if allowed is None else _lowered(scores, allowed)).log_softmax(-1, dtype=_exact(scores))
+        chosen = (log_chances * weights).flatten(1).sum(-1)
+        if not in_backward():
+            self.log_chances.append(chosen)
         return weights
 
     def surrogate(self, losses: Tensor) -> Tensor:
@@ -86,14 +82,17 @@ class Hard(Normaliser):
         losses = losses.detach()
         if not self.log_chances:
             raise ValueError("reinforce needs a forward pass in training mode with gradients first, got none")
+        if any(chance.shape != losses.shape for chance in self.log_chances):
+            raise ValueError(f"losses must have shape {tuple(self.log_chances[0].shape)}, got {tuple(losses.shape)}")
         pending, self.log_chances = self.log_chances, []
-        if any(chance.shape != losses.shape for chance in pending):
-            raise ValueError(f"losses must have shape {tuple(pending[0].shape)}, got {tuple(losses.shape)}")
         advantage = losses - self.baseline
         mean = losses.mean().to(self.baseline.dtype)
         self.baseline = torch.where(self.seen_losses, self.momentum * self.baseline + (1 - self.momentum) * mean, mean)
         self.seen_losses = torch.ones_like(self.seen_losses)
         return (advantage * torch.stack(pending).sum(0)).mean()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "log_chances": []}  # a copy has nothing pending
 
 
 class Standardise(Normaliser):
@@ -104,14 +103,17 @@ class Standardise(Normaliser):
         self.epsilon = epsilon
 
     def forward(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
+        exact = scores.to(_exact(scores))
         if allowed is None:
-            centred = scores - scores.mean(-1, keepdim=True)
-            return centred * (centred.square().mean(-1, keepdim=True) + self.epsilon).rsqrt()
-        allowed = allowed.expand_as(scores)
-        count = allowed.sum(-1, keepdim=True).clamp(min=1)
-        scores = scores.masked_fill(~allowed, 0.0)
-        centred = (scores - scores.sum(-1, keepdim=True) / count).masked_fill(~allowed, 0.0)
-        return centred * (centred.square().sum(-1, keepdim=True) / count + self.epsilon).rsqrt()
+            centred = exact - exact.mean(-1, keepdim=True)
+            variance = centred.square().mean(-1, keepdim=True)
+        else:
+            allowed = allowed.expand_as(exact)
+            count = allowed.sum(-1, keepdim=True).clamp(min=1)
+            exact = exact.masked_fill(~allowed, 0.0)
+            centred = (exact - exact.sum(-1, keepdim=True) / count).masked_fill(~allowed, 0.0)
+            variance = centred.square().sum(-1, keepdim=True) / count
+        return (centred * (variance + self.epsilon).rsqrt()).to(scores.dtype)
 
 
 class Identity(Normaliser):
@@ -143,7 +145,23 @@ def reinforce(model: nn.Module, losses: Tensor) -> Tensor:
     hard = [part for part in model.modules() if isinstance(part, Hard) and part.gradient == "reinforce"]
     if not hard:
         raise ValueError("reinforce must be given a model with hard attention (gradient='reinforce'), got one without")
-    return torch.stack([part.surrogate(losses) for part in hard]).sum()
+    ran = [part for part in hard if part.log_chances] or hard
+    return torch.stack([part.surrogate(losses) for part in ran]).sum()
+
+
+def _exact(scores: Tensor) -> torch.dtype:
+    """Half precision is summed in float32, as torch's kernels do."""
+    return torch.promote_types(scores.dtype, torch.float32)
+
+
+def _lowered(scores: Tensor, allowed: Tensor) -> Tensor:
+    """What may not be seen gets the lowest score there is. Not -inf: a row of -inf makes NaN, which spreads."""
+    return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+
+
+def in_backward() -> bool:
+    """Whether this forward pass repeats an earlier one, as activation checkpointing does on the way back."""
+    return torch._C._current_graph_task_id() != -1
 
 
 def _sample(chances: Tensor) -> Tensor:

@@ -4,17 +4,19 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, get_args, overload
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ..checks import nearest
 from ..files import whole
 from .attend import Kind
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Seen:
     """One attention, seen once."""
 
@@ -25,13 +27,22 @@ class Seen:
     weights: Tensor
     """(B, H, Q, K); H is 1 where heads were averaged."""
     scores: Tensor | None = None
-    """(B, H, Q, K) before the normaliser, if they were asked for and can be had."""
+    """(B, H, Q, K) before the normaliser, -inf where none may look; kept if they were asked for."""
     heads: tuple[int, ...] | None = None
     """Which heads were kept, None for all."""
 
-    def entropy(self) -> float:
-        """Mean entropy of the rows, in bits: 0 for one key alone, log2 K for all alike."""
-        p = self.weights.float().clamp(min=0)
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"kind must be {nearest(str(self.kind), get_args(Kind))}")
+        for name, x in (("weights", self.weights), ("scores", self.scores)):
+            if x is not None and (x.dim() != 4 or not x.is_floating_point()):
+                raise ValueError(f"{name} must be numbers of shape (B, H, Q, K), got {x.dtype} {tuple(x.shape)}")
+
+    def entropy(self) -> float | None:
+        """Mean over rows in bits: 0 for one key alone, log2 K for all alike; None if weights are no shares."""
+        p = self.weights.float()
+        if (p < 0).any() or (p.sum(-1) > 1.01).any():
+            return None
         bits = -(p * p.clamp(min=1e-30).log2()).sum(-1)
         looks = p.sum(-1) > 0
         return float(bits[looks].mean()) if looks.any() else 0.0
@@ -50,8 +61,14 @@ class Record:
     def __iter__(self) -> Iterator[Seen]:
         return iter(self.seen)
 
-    def __getitem__(self, key: int | str) -> Seen:
-        """By place, or by name (the last time that attention ran)."""
+    @overload
+    def __getitem__(self, key: int | str) -> Seen: ...
+    @overload
+    def __getitem__(self, key: slice) -> "Record": ...
+    def __getitem__(self, key: int | str | slice) -> "Seen | Record":
+        """By place, or by name (the last time that attention ran); a slice is a shorter record."""
+        if isinstance(key, slice):
+            return Record(self.model, self.seen[key])
         if isinstance(key, int):
             return self.seen[key]
         for seen in reversed(self.seen):
@@ -65,13 +82,16 @@ class Record:
 
     def of(self, kind: Kind) -> "Record":
         """Only the attentions of this kind."""
+        if kind not in get_args(Kind):
+            raise ValueError(f"kind must be {nearest(str(kind), get_args(Kind))}")
         return Record(self.model, [seen for seen in self.seen if seen.kind == kind])
 
     def stacked(self) -> Tensor:
         """All layers in one tensor, where their sizes agree: (layers, B, H, Q, K)"""
-        shapes = {tuple(seen.weights.shape) for seen in self.seen}
+        shapes = sorted({tuple(seen.weights.shape) for seen in self.seen})
         if len(shapes) != 1:
-            raise ValueError(f"stacked must have weights of one shape, got {sorted(shapes)}; pick with of(kind) first")
+            found = f"{shapes}; pick some with of(kind) or by place first" if shapes else "none"
+            raise ValueError(f"stacked must have weights of one shape, got {found}")
         return torch.stack([seen.weights for seen in self.seen])
 
     def __repr__(self) -> str:
@@ -83,7 +103,9 @@ class Record:
             which = f"{heads} heads" if seen.heads is None else f"heads {', '.join(map(str, seen.heads))}"
             which = "heads averaged" if seen.heads == () else "1 head" if which == "1 heads" else which
             size = f"{queries} x {keys}" + (f", batch of {batch}" if batch > 1 else "")
-            lines.append(f"  {seen.name:<{wide}}  {seen.kind:<7}  {which}, {size}, entropy {seen.entropy():.2f} bits")
+            bits = seen.entropy()
+            spread = "weights that are no shares" if bits is None else f"entropy {bits:.2f} bits"
+            lines.append(f"  {seen.name:<{wide}}  {seen.kind:<7}  {which}, {size}, {spread}")
         return "\n".join(lines)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -94,7 +116,7 @@ class Record:
             rows.append({"name": seen.name, "kind": seen.kind, "heads": seen.heads})
             tensors[f"{i}.weights"] = seen.weights.detach().contiguous()
             if seen.scores is not None:
-                tensors[f"{i}.scores"] = seen.scores.detach().contiguous()
+                tensors[f"{i}.scores"] = seen.scores.detach().clone()  # it may share memory with the weights
         metadata = {"format": FORMAT, "model": self.model, "seen": json.dumps(rows)}
         with whole(path) as part:
             save_file(tensors, part, metadata)
@@ -106,21 +128,22 @@ class Record:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}
                 if metadata.get("format") != FORMAT:
-                    raise ValueError(f"{path} must be a Sightline record, got format {metadata.get('format')!r}")
-                names = set(file.keys())
-                seen = [
-                    Seen(
-                        name=row["name"],
-                        kind=row["kind"],
-                        weights=file.get_tensor(f"{i}.weights"),
-                        scores=file.get_tensor(f"{i}.scores") if f"{i}.scores" in names else None,
-                        heads=None if row["heads"] is None else tuple(row["heads"]),
-                    )
-                    for i, row in enumerate(json.loads(metadata["seen"]))
-                ]
-        except (SafetensorError, KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path} must be a whole Sightline record, got {error}") from error
+                    raise ValueError(f"a file of the format {FORMAT!r} is wanted, not {metadata.get('format')!r}")
+                rows = json.loads(metadata["seen"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            seen = [_read_row(row, tensors[f"{i}.weights"], tensors.get(f"{i}.scores")) for i, row in enumerate(rows)]
+        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{path} must be a whole Sightline record, got an error: {error}") from error
         return cls(metadata.get("model", "?"), seen)
 
 
 FORMAT = "sightline record 1"
+
+
+def _read_row(row: dict[str, Any], weights: Tensor, scores: Tensor | None) -> Seen:
+    name, kind, heads = row["name"], row["kind"], row["heads"]
+    if not isinstance(name, str):
+        raise ValueError(f"a name must be text, got {name!r}")
+    if heads is not None and not (isinstance(heads, list) and all(type(head) is int for head in heads)):
+        raise ValueError(f"heads must be null or a list of whole numbers, got {heads!r}")
+    return Seen(name=name, kind=kind, weights=weights, scores=scores, heads=None if heads is None else tuple(heads))

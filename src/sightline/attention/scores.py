@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..naming import nearest
+from ..checks import check_whole, nearest
 
 
 class Score(nn.Module):
@@ -22,6 +22,11 @@ class Score(nn.Module):
     @classmethod
     def sized(cls, width: int, heads: int) -> "Score":
         """This score for `heads` heads of `width` channels each."""
+        return cls()
+
+    @classmethod
+    def fixed(cls) -> "Score":
+        """This score with nothing to learn, for those who give its name to a function."""
         return cls()
 
 
@@ -35,7 +40,7 @@ class FoldedScore(Score, ABC):
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         """q (B, H, Q, D), k (B, H, K, D) -> scores (B, H, Q, K)"""
         q, k, factor = self.fold(q, k)
-        return factor * (q @ k.mT)
+        return (q if factor == 1 else q * factor) @ k.mT  # scaled first: half precision ends at 65,504
 
 
 class DotScore(FoldedScore):
@@ -53,8 +58,9 @@ class DotScore(FoldedScore):
 class CosineScore(FoldedScore):
     """The angle alone, sharpened by a temperature: cos(q, k) / temperature.
 
-    The temperature is floor * e^|r| with r learnt: it never falls below its floor, r = 0 reaches the floor exactly, and
-    the gradient there is as large as anywhere, so a temperature that was pushed down can rise again at once.
+    The temperature is floor * e^|r|, where r starts at log(start / floor) and drifts from there as it is learnt. It
+    never falls below its floor, and its slope in r is nowhere 0: pushed against the floor it stays there, and it rises
+    again as soon as it should. Weight decay draws it back to where it started.
     """
 
     def __init__(self, *, temperature: float = 0.05, floor: float = 0.01, heads: int = 1, learn: bool = True):
@@ -65,25 +71,30 @@ class CosineScore(FoldedScore):
             raise ValueError(f"temperature must be positive and finite, got {temperature}")
         if temperature < floor:
             raise ValueError(f"temperature must be at least the floor {floor}, got {temperature}")
-        if heads < 1:
-            raise ValueError(f"heads must be at least 1, got {heads}")
-        self.floor = floor
-        start = torch.full((heads, 1, 1), math.log(temperature / floor))
-        self.above_floor = nn.Parameter(start, requires_grad=learn)
+        check_whole(1, heads=heads)
+        self.floor, self.start = floor, math.log(temperature / floor)
+        self.drift = nn.Parameter(torch.zeros(heads, 1, 1), requires_grad=learn)
 
     @classmethod
     def sized(cls, width: int, heads: int) -> "CosineScore":
         return cls(heads=heads)
 
+    @classmethod
+    def fixed(cls) -> "CosineScore":
+        return cls(learn=False)
+
     def temperature(self) -> Tensor:
         """One temperature for all heads, or one per head: (heads, 1, 1)"""
-        size = F.leaky_relu(self.above_floor, -1.0)  # |r| with a slope at 0, where torch.abs has none
+        size = F.leaky_relu(self.start + self.drift, -1.0)  # |r| with a slope at 0, where torch.abs has none
         return self.floor * size.exp()
 
     def fold(self, q: Tensor, k: Tensor, heads: slice = slice(None)) -> tuple[Tensor, Tensor, float]:
         _check_same_width(q, k)
         temperature = _of_heads(self.temperature(), heads, q)
         return _Direction.apply(q, temperature), _Direction.apply(k, torch.ones_like(temperature)), 1.0
+
+    def extra_repr(self) -> str:
+        return f"heads={len(self.drift)}, floor={self.floor}, learn={self.drift.requires_grad}"
 
 
 class GeneralScore(FoldedScore):
@@ -99,6 +110,12 @@ class GeneralScore(FoldedScore):
     def sized(cls, width: int, heads: int) -> "GeneralScore":
         return cls(width, heads=heads)
 
+    @classmethod
+    def fixed(cls) -> "GeneralScore":
+        raise ValueError(
+            "score must be made once and passed where it has weights to learn, got the name of GeneralScore"
+        )
+
     def fold(self, q: Tensor, k: Tensor, heads: slice = slice(None)) -> tuple[Tensor, Tensor, float]:
         _check_width("query", q, self.turn.shape[1])
         _check_width("key", k, self.turn.shape[2])
@@ -112,8 +129,7 @@ class AdditiveScore(Score):
         super().__init__()
         key_width = _checked_width(width, key_width, heads)
         hidden = width if hidden is None else hidden
-        if hidden < 1:
-            raise ValueError(f"hidden must be at least 1, got {hidden}")
+        check_whole(1, hidden=hidden)
         self.query = nn.Parameter(torch.empty(heads, width, hidden))
         self.key = nn.Parameter(torch.empty(heads, key_width, hidden))
         self.bias = nn.Parameter(torch.zeros(heads, 1, hidden))
@@ -124,6 +140,12 @@ class AdditiveScore(Score):
     @classmethod
     def sized(cls, width: int, heads: int) -> "AdditiveScore":
         return cls(width, heads=heads)
+
+    @classmethod
+    def fixed(cls) -> "AdditiveScore":
+        raise ValueError(
+            "score must be made once and passed where it has weights to learn, got the name of AdditiveScore"
+        )
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         """q (B, H, Q, D), k (B, H, K, D) -> scores (B, H, Q, K)"""
@@ -144,42 +166,49 @@ SCORES: dict[str, type[Score]] = {
 }
 
 
+def find_score(name: str) -> type[Score]:
+    """The score of this name."""
+    if not isinstance(name, str) or name not in SCORES:
+        raise ValueError(f"score must be a Score or {nearest(str(name), SCORES)}")
+    return SCORES[name]
+
+
 def make_score(score: str | Score, *, width: int, heads: int) -> Score:
     """A score by its name in `SCORES`, sized for these heads; one that is ready made comes back as it is."""
-    if isinstance(score, Score):
-        return score
-    if not isinstance(score, str) or score not in SCORES:
-        raise ValueError(f"score must be a Score or {nearest(str(score), SCORES)}")
-    return SCORES[score].sized(width, heads)
+    return score if isinstance(score, Score) else find_score(score).sized(width, heads)
 
 
 class _Direction(torch.autograd.Function):
     """x / (|x| divisor) for x (..., D); a zero vector stays zero and passes no gradient.
 
-    Plain operations say the same in more kernels and keep four copies of x for the way back; this keeps x alone.
+    Plain operations say the same in more kernels and keep four copies of x for the way back; this keeps none but x.
     """
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, divisor: Tensor) -> Tensor:
-        norm = _norm(x)
-        ctx.save_for_backward(x, norm, divisor)
-        return torch.div(x, norm * divisor, out=torch.empty_like(x))  # rounded once, at the end
+    def forward(x: Tensor, divisor: Tensor) -> Tensor:
+        return (x * (_inverse_norm(x) / divisor)).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
-        x, norm, divisor = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            norm = _norm(x)  # somebody wants the gradient of this gradient
-        slope = 1 / (norm * divisor)
-        along = (grad * x).sum(-1, keepdim=True, dtype=norm.dtype) / norm  # what would only change the length
-        grad_x = torch.addcmul(grad * slope, x, along * slope / norm, value=-1).to(x.dtype)
+        x, divisor = ctx.saved_tensors
+        inverse = _inverse_norm(x)
+        slope = inverse / divisor
+        along = (grad.to(inverse.dtype) * x).sum(-1, keepdim=True) * inverse  # what would only change the length
+        grad_x = torch.addcmul(grad * slope, x.to(slope.dtype), along * slope * inverse, value=-1).to(x.dtype)
         return grad_x, (-along / divisor.square()).sum_to_size(divisor.shape) if ctx.needs_input_grad[1] else None
 
 
-def _norm(x: Tensor) -> Tensor:
-    """|x| in at least float32, infinite for a zero vector, so that dividing by it gives 0: x (..., D) -> (..., 1)"""
+def _inverse_norm(x: Tensor) -> Tensor:
+    """1 / |x| in at least float32, 0 for a zero vector: x (..., D) -> (..., 1)"""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
-    return F.threshold(norm, 1e-12, math.inf)
+    zero = norm < 1e-12
+    return norm.masked_fill(zero, 1.0).reciprocal().masked_fill(zero, 0.0)
 
 
 def _of_heads(parameter: Tensor, heads: slice, q: Tensor) -> Tensor:
@@ -204,9 +233,7 @@ def _check_width(name: str, x: Tensor, width: int) -> None:
 
 def _checked_width(width: int, key_width: int | None, heads: int) -> int:
     key_width = width if key_width is None else key_width
-    for name, value in (("width", width), ("key_width", key_width), ("heads", heads)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
+    check_whole(1, width=width, key_width=key_width, heads=heads)
     return key_width
 
 

@@ -3,6 +3,7 @@
 Legend for all shapes: B batch, N tokens, T target tokens, S source tokens, M model width.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -10,7 +11,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from ..attention import Cache, Mask, MultiHeadAttention
-from ..naming import nearest
+from ..checks import check_share, check_whole, nearest
 
 Norm = Literal["post", "pre"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
@@ -21,6 +22,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, hidden: int, *, activation: str = "relu", dropout: float = 0.0, bias: bool = True):
         super().__init__()
+        check_whole(1, width=width, hidden=hidden)
+        check_share(dropout=dropout)
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation must be {nearest(str(activation), ACTIVATIONS)}")
         self.widen = nn.Linear(width, hidden, bias=bias)
@@ -52,7 +55,11 @@ class Residual(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention, then feed-forward. `attention` takes any option of `MultiHeadAttention`."""
+    """Self-attention, then feed-forward.
+
+    `attention` takes any option of `MultiHeadAttention`. A score, normaliser or mask that is ready made is copied, so
+    that each block learns its own.
+    """
 
     def __init__(
         self,
@@ -63,11 +70,13 @@ class EncoderBlock(nn.Module):
         norm: Norm = "post",
         activation: str = "relu",
         dropout: float = 0.0,
+        bias: bool = True,
         **attention: Any,
     ):
         super().__init__()
-        self.attention = MultiHeadAttention(width, heads, **{"dropout": dropout, **attention})
-        self.feed_forward = FeedForward(width, hidden, activation=activation, dropout=dropout)
+        attention = {"dropout": dropout, "bias": bias, **copy.deepcopy(attention)}
+        self.attention = MultiHeadAttention(width, heads, **attention)
+        self.feed_forward = FeedForward(width, hidden, activation=activation, dropout=dropout, bias=bias)
         self.around_attention = Residual(width, norm=norm, dropout=dropout)
         self.around_feed_forward = Residual(width, norm=norm, dropout=dropout)
 
@@ -90,8 +99,11 @@ class DecoderCache:
         self.source.reorder(rows)
 
 
-class DecoderBlock(nn.Module):
-    """Self-attention over what was written, cross-attention over the source, then feed-forward."""
+class DecoderBlock(EncoderBlock):
+    """Self-attention over what was written, cross-attention over the source, then feed-forward.
+
+    The options are those of `EncoderBlock`; a `mask` among them is for self-attention alone.
+    """
 
     def __init__(
         self,
@@ -100,29 +112,27 @@ class DecoderBlock(nn.Module):
         hidden: int,
         *,
         norm: Norm = "post",
-        activation: str = "relu",
         dropout: float = 0.0,
-        **attention: Any,
+        bias: bool = True,
+        **options: Any,
     ):
-        super().__init__()
-        self.attention = MultiHeadAttention(width, heads, **{"dropout": dropout, **attention})
-        self.cross_attention = MultiHeadAttention(width, heads, **{"dropout": dropout, **attention})
-        self.feed_forward = FeedForward(width, hidden, activation=activation, dropout=dropout)
-        self.around_attention = Residual(width, norm=norm, dropout=dropout)
+        super().__init__(width, heads, hidden, norm=norm, dropout=dropout, bias=bias, **options)
+        attention = {name: option for name, option in options.items() if name not in ("mask", "activation")}
+        attention = {"dropout": dropout, "bias": bias, **copy.deepcopy(attention)}
+        self.cross_attention = MultiHeadAttention(width, heads, **attention)
         self.around_cross_attention = Residual(width, norm=norm, dropout=dropout)
-        self.around_feed_forward = Residual(width, norm=norm, dropout=dropout)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         x: Tensor,
         source: Tensor,
         *,
         mask: Mask | None = None,
-        source_mask: Mask | None = None,
+        cross_mask: Mask | None = None,
         cache: DecoderCache | None = None,
     ) -> Tensor:
-        """x (B, T, M), source (B, S, M) -> (B, T, M)"""
+        """x (B, T, M), source (B, S, M) -> (B, T, M); the masks are (T, T) and (T, S)"""
         own, other = (None, None) if cache is None else (cache.target, cache.source)
         x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=own))
-        x = self.around_cross_attention(x, lambda x: self.cross_attention(x, source, mask=source_mask, cache=other))
+        x = self.around_cross_attention(x, lambda x: self.cross_attention(x, source, mask=cross_mask, cache=other))
         return self.around_feed_forward(x, self.feed_forward)

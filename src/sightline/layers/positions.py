@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..naming import nearest
+from ..checks import check_whole, nearest
 
 Start = Literal["zeros", "ones", "normal", "sinusoidal"]
 
@@ -18,10 +18,10 @@ def sinusoids(length: int, width: int, *, first: int = 0, device: torch.device |
     """Sine and cosine waves of growing length: positions first .. first + length - 1 -> (length, width)"""
     if width < 2 or width % 2:
         raise ValueError(f"width must be even and at least 2, got {width}")
-    places = torch.arange(first, first + length, dtype=torch.float64, device=device)
-    steps = torch.arange(0, width, 2, dtype=torch.float64, device=device) / width
+    places = torch.arange(first, first + length, dtype=torch.float64)  # in float64 on the CPU: not every device has it
+    steps = torch.arange(0, width, 2, dtype=torch.float64) / width
     angles = places[:, None] * torch.exp(-math.log(10_000.0) * steps)
-    return torch.stack((angles.sin(), angles.cos()), -1).flatten(1).float()
+    return torch.stack((angles.sin(), angles.cos()), -1).flatten(1).float().to(device)
 
 
 class SinusoidalPositions(nn.Module):
@@ -35,6 +35,7 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, x: Tensor, *, first: int = 0) -> Tensor:
         """x (B, N, M), whose first token stands at `first` -> (B, N, M)"""
+        check_whole(0, first=first)
         width, end = self.table.shape[1], first + x.shape[1]
         if x.shape[-1] != width:
             raise ValueError(f"x must have width {width}, got {x.shape[-1]}")
@@ -48,8 +49,7 @@ class LearntPositions(nn.Module):
 
     def __init__(self, length: int, width: int, *, start: Start = "normal", trainable: bool = True):
         super().__init__()
-        if length < 1 or width < 1:
-            raise ValueError(f"length and width must be at least 1, got length={length} and width={width}")
+        check_whole(1, length=length, width=width)
         if start not in get_args(Start):
             raise ValueError(f"start must be {nearest(str(start), get_args(Start))}")
         table = {
@@ -62,6 +62,7 @@ class LearntPositions(nn.Module):
 
     def forward(self, x: Tensor, *, first: int = 0) -> Tensor:
         """x (B, N, M), whose first token stands at `first` -> (B, N, M)"""
+        check_whole(0, first=first)
         length, width = self.table.shape
         if x.shape[-1] != width:
             raise ValueError(f"x must have width {width}, got {x.shape[-1]}")
@@ -69,4 +70,4 @@ class LearntPositions(nn.Module):
             raise ValueError(
                 f"positions must be below {length}, the length they were learnt for, got {first + x.shape[1] - 1}"
             )
-        return x + self.table[first : first + x.shape[1]]
+        return x + self.table[first : first + x.shape[1]].to(x.dtype)

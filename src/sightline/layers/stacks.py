@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..attention import Mask
 from ..attention.masks import Causal
-from ..naming import nearest
+from ..checks import check_whole, nearest
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock
 
 
@@ -35,7 +35,7 @@ class Encoder(nn.Module):
         self, width: int, heads: int, hidden: int, depth: int, *, final_norm: bool | None = None, **block: Any
     ):
         super().__init__()
-        _check_depth(depth)
+        check_whole(1, depth=depth)
         self.layers = nn.ModuleList(EncoderBlock(width, heads, hidden, **block) for _ in range(depth))
         self.norm = _final_norm(width, final_norm, block)
 
@@ -53,7 +53,7 @@ class Decoder(nn.Module):
         self, width: int, heads: int, hidden: int, depth: int, *, final_norm: bool | None = None, **block: Any
     ):
         super().__init__()
-        _check_depth(depth)
+        check_whole(1, depth=depth)
         self.layers = nn.ModuleList(DecoderBlock(width, heads, hidden, **block) for _ in range(depth))
         self.norm = _final_norm(width, final_norm, block)
 
@@ -63,7 +63,7 @@ class Decoder(nn.Module):
         source: Tensor,
         *,
         mask: Mask | None = None,
-        source_mask: Mask | None = None,
+        cross_mask: Mask | None = None,
         cache: list[DecoderCache] | None = None,
     ) -> Tensor:
         """x (B, T, M), source (B, S, M) -> (B, T, M); `mask` comes beside the causal one"""
@@ -71,7 +71,7 @@ class Decoder(nn.Module):
         if cache is not None and len(cache) != len(self.layers):
             raise ValueError(f"cache must have one entry per layer, {len(self.layers)}, got {len(cache)}")
         for i, layer in enumerate(self.layers):
-            x = layer(x, source, mask=mask, source_mask=source_mask, cache=None if cache is None else cache[i])
+            x = layer(x, source, mask=mask, cross_mask=cross_mask, cache=None if cache is None else cache[i])
         return self.norm(x)
 
     def new_cache(self) -> list[DecoderCache]:
@@ -89,22 +89,26 @@ class Transformer(nn.Module):
 
     @classmethod
     def sized(cls, name: str, **options: Any) -> "Transformer":
-        """By the name of its size."""
+        """By the name of its size; options may change it."""
         if name not in SIZES:
             raise ValueError(f"size must be {nearest(str(name), SIZES)}")
-        return cls(**asdict(SIZES[name]), **options)
+        return cls(**{**asdict(SIZES[name]), **options})
 
     def forward(
-        self, source: Tensor, target: Tensor, *, source_mask: Mask | None = None, target_mask: Mask | None = None
+        self,
+        source: Tensor,
+        target: Tensor,
+        *,
+        encoder_mask: Mask | None = None,
+        decoder_mask: Mask | None = None,
+        cross_mask: Mask | None = None,
     ) -> Tensor:
-        """source (B, S, M), target (B, T, M) -> (B, T, M); the target never sees its own future"""
-        memory = self.encoder(source, mask=source_mask)
-        return self.decoder(target, memory, mask=target_mask, source_mask=source_mask)
+        """source (B, S, M), target (B, T, M) -> (B, T, M)
 
-
-def _check_depth(depth: int) -> None:
-    if depth < 1:
-        raise ValueError(f"depth must be at least 1, got {depth}")
+        The masks are (S, S), (T, T) and (T, S); padding of the source goes into the first and the last. The target
+        never sees its own future.
+        """
+        return self.decoder(target, self.encoder(source, mask=encoder_mask), mask=decoder_mask, cross_mask=cross_mask)
 
 
 def _final_norm(width: int, wanted: bool | None, block: dict[str, Any]) -> nn.Module:

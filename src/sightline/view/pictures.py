@@ -72,7 +72,6 @@ def heatmap(
 
 def save(drawn: Figure, path: Path) -> Path:
     """Write a picture as PNG or SVG, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     kind = path.suffix.lstrip(".")
     if kind not in ("png", "svg"):
         raise ValueError(f"path must end in .png or .svg, got {path.name!r}")

@@ -1,0 +1,26 @@
+"""What input must be, and how an error says so: the rule, the value, and where it helps the fix."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The end of an error message: what exists, and what was probably meant."""
+    known = sorted(known)
+    close = get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"one of {', '.join(known)}, got {name!r}{hint}"
+
+
+def check_whole(least: int, **values: object) -> None:
+    """Each of these must be a whole number, and not below `least`."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+
+
+def check_share(**values: float) -> None:
+    """Each of these must be a share below the whole."""
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{name} must be at least 0 and below 1, got {value}")
