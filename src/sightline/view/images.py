@@ -53,9 +53,10 @@ def pictures(
         found = _grid(cells, ready[0]["height"] / ready[0]["width"], grid) if cells > 0 and not rest else None
         if found:
             return Pictures(ready, before, found)
+    count = "1 picture" if len(ready) == 1 else f"{len(ready)} pictures"
     wanted = "" if grid is None else f" in a grid of {grid[0]} x {grid[1]}"
     raise ValueError(
-        f"{name} must fit the {size} places of the attention, got {len(ready)} picture{'s' * (len(ready) > 1)}{wanted}; "
+        f"{name} must fit the {size} places of the attention, got {count}{wanted}; "
         "give grid=(rows, columns) where patches are not square"
     )
 
@@ -63,7 +64,7 @@ def pictures(
 def _grid(cells: int, tall: float, wanted: tuple[int, int] | None) -> tuple[int, int] | None:
     """Rows and columns that make `cells` nearly square patches of a picture `tall` times as high as wide."""
     if wanted is not None:
-        return tuple(wanted) if wanted[0] * wanted[1] == cells else None
+        return (wanted[0], wanted[1]) if wanted[0] * wanted[1] == cells else None
     if cells == 1:
         return 1, 1
     whole = [(rows, cells // rows) for rows in range(1, cells + 1) if cells % rows == 0]

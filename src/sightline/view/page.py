@@ -161,7 +161,7 @@ def style_text() -> str:
 
 @cache
 def script_text() -> str:
-    """All modules as one, in the order they need each other; each keeps a scope of its own and hands out its exports."""
+    """All modules as one, in the order they need each other; each has a scope of its own and hands out its exports."""
     order: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -174,7 +174,7 @@ def script_text() -> str:
         order[name] = f'modules["{name}"] = (() => {{\n{body}return {{ {exports} }};\n}})();\n'
 
     add("main")
-    return "\"use strict\";\nconst modules = {};\n" + "\n".join(order.values())
+    return '"use strict";\nconst modules = {};\n' + "\n".join(order.values())
 
 
 def _static(name: str) -> str:

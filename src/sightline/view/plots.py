@@ -23,7 +23,7 @@ def one_map(
     *,
     batch: int = 0,
     title: str | None = None,
-    **words: Sequence[str] | None,
+    **words: Any,
 ) -> Figure:
     """One layer, by place or name: one head, or the mean or the max of all. `words`: tokens, source, target."""
     maps = _checked(maps, batch)
@@ -40,14 +40,13 @@ def one_map(
     else:
         raise ValueError(f"head must be mean, max or one of {', '.join(one.head_names)}, got {head!r}")
     queries, keys = weights.shape
-    names = {"rows": looking.names(queries), "columns": looked_at.names(keys)}
-    named = {side: _plain(text) if len(text) <= MOST_NAMES else None for side, text in names.items()}
+    rows, columns = _named(looking.names(queries)), _named(looked_at.names(keys))
     size = max(3.2, min(12, 1.6 + 0.42 * keys)), max(2.6, min(12, 1.4 + 0.36 * queries))
     drawn, axes = figure(size=size)
     ax = axes[0, 0]
-    signed = bool((weights < 0).any())
-    heatmap(ax, weights, title=_plain([f"{one.name}, {which}" if title is None else title])[0], diverging=signed, **named)
-    if named["columns"] and max(map(len, named["columns"])) > 3:
+    heading = f"{one.name}, {which}" if title is None else title
+    heatmap(ax, weights, title=_plain(heading), rows=rows, columns=columns, diverging=bool((weights < 0).any()))
+    if columns and max(map(len, columns)) > 3:
         ax.tick_params(axis="x", rotation=90)
     ax.xaxis.tick_top()
     ax.set_ylabel("looks", color=COLOURS["grey"])
@@ -69,10 +68,10 @@ def every_head(maps: Sequence[Map], *, batch: int = 0, title: str = "") -> Figur
             weights = one.weights[batch, j]
             heatmap(ax, weights, numbers=False, diverging=bool((weights < 0).any()))
             ax.set(xticks=[], yticks=[])
-            ax.set_title(_plain([one.head_names[j]])[0] if i == 0 else "", fontsize=9, color=COLOURS["grey"])
-        label = axes[i, 0].set_ylabel(_plain([_short(one.name)])[0], fontsize=8, color=COLOURS["grey"])
+            ax.set_title(one.head_names[j] if i == 0 else "", fontsize=9, color=COLOURS["grey"])
+        label = axes[i, 0].set_ylabel(_plain(_short(one.name)), fontsize=8, color=COLOURS["grey"])
         label.set(rotation=0, horizontalalignment="right", verticalalignment="center")
-    drawn.suptitle(_plain([title])[0], color=COLOURS["ink"])
+    drawn.suptitle(_plain(title), color=COLOURS["ink"])
     return drawn
 
 
@@ -99,6 +98,10 @@ def _short(name: str) -> str:
     return name if len(name) <= 28 else f"…{name[-27:]}"
 
 
-def _plain(texts: Sequence[Any]) -> list[str]:
+def _named(names: list[str]) -> list[str] | None:
+    return [_plain(name) for name in names] if len(names) <= MOST_NAMES else None
+
+
+def _plain(text: str) -> str:
     """A dollar sign would start a formula."""
-    return [str(text).replace("$", r"\$") for text in texts]
+    return text.replace("$", r"\$")

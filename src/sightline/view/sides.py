@@ -7,9 +7,8 @@ from typing import Any
 from .images import Pictures, pictures
 from .maps import Map
 
-SPECIAL = frozenset(
-    "[CLS] [SEP] [PAD] [BOS] [EOS] <s> </s> <pad> <bos> <eos> <|endoftext|> <|startoftext|> <|im_start|> <|im_end|>".split()
-)
+BRACKETED = ("[CLS]", "[SEP]", "[PAD]", "[BOS]", "[EOS]", "<s>", "</s>", "<pad>", "<bos>", "<eos>")
+SPECIAL = frozenset((*BRACKETED, "<|endoftext|>", "<|startoftext|>", "<|im_start|>", "<|im_end|>"))
 """Tokens that mean something to the model alone. [MASK], [UNK] and <unk> stand for words, so they are not here."""
 
 

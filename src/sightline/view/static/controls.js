@@ -64,9 +64,9 @@ function choices(select, options) {
 }
 
 function picks(app) {
-  const example = el("select", { onchange: () => app.set({ example: Number(example.value), token: null, key: null }) });
-  const kind = el("select", { onchange: () => app.set({ layer: app.layersOfKind(kind.value)[0], token: null, key: null }) });
-  const layer = el("select", { className: "wide", onchange: () => app.set({ layer: Number(layer.value) }) });
+  const example = el("select", { ariaLabel: "Example", onchange: () => app.set({ example: Number(example.value), token: null, key: null }) });
+  const kind = el("select", { ariaLabel: "Attention", onchange: () => app.set({ layer: app.layersOfKind(kind.value)[0], token: null, key: null }) });
+  const layer = el("select", { className: "wide", ariaLabel: "Layer", onchange: () => app.set({ layer: Number(layer.value) }) });
   const step = (by, name) => el("button", { type: "button", className: "step", textContent: by < 0 ? "‹" : "›", ariaLabel: name, onclick: () => {
     const list = app.layersOfKind();
     app.set({ layer: list[Math.min(list.length - 1, Math.max(0, list.indexOf(app.state.layer) + by))] });
@@ -91,7 +91,7 @@ function picks(app) {
 
 function heads(app) {
   const chips = el("div", { className: "chips", role: "group", ariaLabel: "Heads" });
-  const combine = el("select", { onchange: () => app.set({ combine: combine.value }) });
+  const combine = el("select", { ariaLabel: "Combine", onchange: () => app.set({ combine: combine.value }) });
   let made = "";
   const toggle = (head) => {
     const on = app.headsOn();
@@ -152,7 +152,7 @@ function looks(app) {
       zoom.hidden = !ZOOMED.includes(view);
       zoom.children[1].textContent = `${Math.round(100 * app.state.zoom)} %`;
       reset.hidden = app.state.temperature === 1;
-      reset.textContent = view === "temperature" ? "Reset" : `Temperature ${app.state.temperature.toFixed(2)} ×`;
+      reset.textContent = view === "temperature" ? "Reset" : `Temperature ${app.state.temperature.toFixed(2)}, reset`;
     },
   };
 }

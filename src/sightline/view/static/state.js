@@ -23,7 +23,7 @@ export function toHash(state, kind) {
 export function fromHash(hash) {
   const state = {};
   for (const [name, text] of new URLSearchParams(hash.replace(/^#/, ""))) {
-    if (!(name in DEFAULTS)) continue;
+    if (!Object.hasOwn(DEFAULTS, name)) continue;
     if (name in WORDS) {
       if (WORDS[name].includes(text)) state[name] = text;
     } else if (name === "heads") {
