@@ -48,7 +48,9 @@ class Visitor:
 
     def rest(self) -> None:
         """Until what is asked for has been unpacked and drawn."""
-        self.page.wait_for_timeout(120)
+        self.page.wait_for_timeout(50)
+        self.frame.wait_for_selector("#stage[aria-busy=false]", state="attached")
+        self.page.wait_for_timeout(20)
 
     @property
     def hash(self) -> str:

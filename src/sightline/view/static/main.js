@@ -97,7 +97,10 @@ const app = {
     status.textContent = text || `Keyboard: ${app.view().keys}`;
     status.classList.toggle("idle", !text);
   },
-  waiting: (pen, box) => pen.text("Unpacking…", box.x + box.width / 2, box.y + box.height / 2, { align: "center", colour: app.inks.muted, size: 14 }),
+  waiting(pen, box) {
+    app.unpacking = true;
+    pen.text("Unpacking…", box.x + box.width / 2, box.y + box.height / 2, { align: "center", colour: app.inks.muted, size: 14 });
+  },
 
   isFound: (name) => app.wanted !== "" && name.toLowerCase().includes(app.wanted),
   matches: () => (app.wanted ? app.rows().filter((row) => app.isFound(app.queryNames()[row])) : []),
@@ -122,7 +125,9 @@ const app = {
       app.stage.show(app.view());
       app.matrices.newFrame();
       controls.update();
+      app.unpacking = false;
       app.stage.draw();
+      app.stage.node.ariaBusy = app.unpacking || app.isBusy();
       inspector.update();
       if (!status.textContent || status.classList.contains("idle")) app.say("");
       document.documentElement.dataset.view = app.state.view;

@@ -24,7 +24,10 @@ export function gridView(app) {
       return null;
     }
     const matrix = app.matrices.fresh(layer, head);
-    if (!matrix) return null;
+    if (!matrix) {
+      app.unpacking = true;
+      return null;
+    }
     plan.made++;
     const rows = app.rows(layer);
     const columns = app.columns(layer);

@@ -107,7 +107,10 @@ export function imageView(app) {
   function overlay(pen, { x, y, width, height, image, grid, first }, matrix, row, alpha = app.state.opacity) {
     const drawn = picture(image);
     if (drawn) pen.image(drawn, x, y, width, height, { smooth: image.width > 64 });
-    else pen.rect(x, y, width, height, { fill: app.inks.line });
+    else {
+      app.unpacking = true;
+      pen.rect(x, y, width, height, { fill: app.inks.line });
+    }
     if (grid[0] * grid[1] === 1 || !matrix) return;
     const map = glow(values(matrix, row, first, grid), grid[1], grid[0], topOf(matrix, row));
     pen.image(map, x, y, width, height, { alpha, smooth: app.state.smooth });
