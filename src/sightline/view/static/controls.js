@@ -1,6 +1,6 @@
 // Everything above the drawing: tabs, what to look at, and how.
 
-import { el, shown } from "./dom.js";
+import { button, clamp, el, shown } from "./dom.js";
 import { exportView } from "./export.js";
 import { COMBINE, VIEWS } from "./state.js";
 import { rolled } from "./weights.js";
@@ -13,25 +13,32 @@ export function openControls(app) {
   const tabs = openTabs(app);
   const finder = search(app);
   const groups = [picks(app), heads(app), looks(app)];
-  const toolbar = el("div", { className: "toolbar", role: "toolbar", ariaLabel: "What to look at" }, ...groups.map(({ node }) => node));
-  const theme = el("button", { className: "tool", type: "button", onclick: () => app.set({ theme: app.mode === "dark" ? "light" : "dark" }) });
-  const save = (format) => el("button", { className: "tool", type: "button", textContent: format.toUpperCase(), title: `Save this view as ${format.toUpperCase()}`, ariaLabel: `Save this view as ${format.toUpperCase()}`, onclick: () => exportView(app, format) });
+  const nodes = groups.map(({ node }) => node);
+  const toolbar = el("div", { className: "toolbar", role: "toolbar", ariaLabel: "What to look at" }, ...nodes);
+  const other = () => (app.mode === "dark" ? "light" : "dark");
+  const theme = button({ className: "tool", onclick: () => app.set({ theme: other() }) });
+  const save = (format) => {
+    const does = `Save this view as ${format}`;
+    return button({ className: "tool", title: does, ariaLabel: does, onclick: () => exportView(app, format.toLowerCase()) }, format);
+  };
   const header = el("header", {},
     el("h1", { textContent: app.meta.title, title: app.meta.title }), tabs.node,
-    el("div", { className: "tools" }, finder.node, save("svg"), save("png"), theme));
+    el("div", { className: "tools" }, finder.node, save("SVG"), save("PNG"), theme));
   return {
     header, toolbar,
     update() {
       tabs.update();
       [...groups, finder].forEach((part) => part.update());
-      theme.textContent = app.mode === "dark" ? "Light" : "Dark";
-      theme.setAttribute("aria-label", `Use ${app.mode === "dark" ? "light" : "dark"} colours`);
+      theme.textContent = capital(other());
+      theme.ariaLabel = `Use ${other()} colours`;
     },
   };
 }
 
+const capital = (word) => word[0].toUpperCase() + word.slice(1);
+
 function openTabs(app) {
-  const buttons = VIEWS.map((view) => el("button", { type: "button", role: "tab", id: `tab-${view}`, textContent: view[0].toUpperCase() + view.slice(1), onclick: () => app.set({ view, from: null }) }));
+  const buttons = VIEWS.map((view) => button({ role: "tab", onclick: () => app.set({ view, from: null }) }, capital(view)));
   const node = el("div", { className: "tabs", role: "tablist", ariaLabel: "Views" }, ...buttons);
   node.addEventListener("keydown", (event) => {
     const open = app.views();
@@ -60,18 +67,22 @@ function choices(select, options) {
   const id = JSON.stringify(options);
   if (select.dataset.id === id) return;
   select.dataset.id = id;
-  select.replaceChildren(...options.map(([value, text, off]) => el("option", { value, textContent: text, disabled: Boolean(off) })));
+  select.replaceChildren(...options.map(([value, text, off]) => el("option", { value, disabled: Boolean(off) }, text)));
 }
 
 function picks(app) {
-  const example = el("select", { ariaLabel: "Example", onchange: () => app.set({ example: Number(example.value), token: null, key: null }) });
-  const kind = el("select", { ariaLabel: "Attention", onchange: () => app.set({ layer: app.layersOfKind(kind.value)[0], token: null, key: null }) });
-  const layer = el("select", { className: "wide", ariaLabel: "Layer", onchange: () => app.set({ layer: Number(layer.value) }) });
-  const step = (by, name) => el("button", { type: "button", className: "step", textContent: by < 0 ? "‹" : "›", ariaLabel: name, onclick: () => {
+  const pick = (ariaLabel, onchange) => el("select", { ariaLabel, onchange });
+  const fresh = { token: null, key: null };
+  const example = pick("Example", () => app.set({ example: Number(example.value), ...fresh }));
+  const kind = pick("Attention", () => app.set({ layer: app.layersOfKind(kind.value)[0], ...fresh }));
+  const layer = pick("Layer", () => app.set({ layer: Number(layer.value) }));
+  const step = (by) => {
     const list = app.layersOfKind();
-    app.set({ layer: list[Math.min(list.length - 1, Math.max(0, list.indexOf(app.state.layer) + by))] });
-  } });
-  const stepper = el("span", { className: "stepper" }, step(-1, "Layer before"), layer, step(1, "Next layer"));
+    app.set({ layer: list[clamp(list.indexOf(app.state.layer) + by, 0, list.length - 1)] });
+  };
+  const stepper = el("span", { className: "stepper" },
+    button({ className: "step", ariaLabel: "Layer before", onclick: () => step(-1) }, "‹"), layer,
+    button({ className: "step", ariaLabel: "Next layer", onclick: () => step(1) }, "›"));
   const fields = [field("Example", example), field("Attention", kind), field("Layer", stepper)];
   return {
     node: el("div", { className: "group" }, ...fields),
@@ -97,7 +108,6 @@ function heads(app) {
     const on = app.headsOn();
     app.set({ heads: on.includes(head) ? on.filter((one) => one !== head) : [...on, head].sort((a, b) => a - b) });
   };
-  const alone = (head) => app.set({ heads: [head] });
   const group = el("div", { className: "heads" }, el("span", { className: "legend", textContent: "Heads" }), chips);
   const how = field("Combine", combine);
   return {
@@ -110,11 +120,16 @@ function heads(app) {
         chips.replaceChildren(...names.map((name, head) => {
           const dot = el("span", { className: "dot" });
           dot.style.background = app.colour(head);
-          return el("button", { type: "button", className: "chip", title: "Click to switch, double-click to see it alone", ariaLabel: `Head ${name}`, onclick: () => toggle(head), ondblclick: () => alone(head) }, dot, name);
-        }), el("button", { type: "button", className: "chip all", textContent: "all", ariaLabel: "All heads", onclick: () => app.set({ heads: null }) }));
+          return button({
+            className: "chip", ariaLabel: `Head ${name}`, title: "Click to switch, double-click to see it alone",
+            onclick: () => toggle(head), ondblclick: () => app.set({ heads: [head] }),
+          }, dot, name);
+        }), button({ className: "chip", ariaLabel: "All heads", onclick: () => app.set({ heads: null }) }, "all"));
       }
       const on = app.headsOn();
-      [...chips.children].forEach((chip, head) => chip.setAttribute("aria-pressed", head < names.length ? on.includes(head) : on.length === names.length));
+      [...chips.children].forEach((chip, head) => {
+        chip.ariaPressed = head < names.length ? on.includes(head) : on.length === names.length;
+      });
       const many = rolled(app, app.state.layer).length > 0;
       const apart = app.state.view === "heads"; // elsewhere one map is shown, so heads that are on are combined
       choices(combine, COMBINE.slice(apart ? 0 : 1).map((one) => [one, COMBINED[one], one === "rollout" && !many]));
@@ -128,18 +143,28 @@ function heads(app) {
 function looks(app) {
   const range = (name, label, min, max, toState, fromState) => {
     const value = el("output", {});
-    const input = el("input", { type: "range", min, max, step: "any", ariaLabel: label, oninput: () => app.set({ [name]: toState(Number(input.value)) }) });
-    return { input, value, node: field(label, input, value), update: () => { input.value = fromState(app.state[name]); value.textContent = app.state[name].toFixed(2); } };
+    const oninput = () => app.set({ [name]: toState(Number(input.value)) });
+    const input = el("input", { type: "range", min, max, step: "any", ariaLabel: label, oninput });
+    const update = () => {
+      input.value = fromState(app.state[name]);
+      value.textContent = app.state[name].toFixed(2);
+    };
+    return { node: field(label, input, value), update };
   };
   const opacity = range("opacity", "Opacity", 0, 1, (x) => x, (x) => x);
-  const temperature = range("temperature", "Temperature", -1, 1, (x) => (Math.abs(x) < 0.02 ? 1 : +(10 ** x).toFixed(3)), (x) => Math.log10(x));
-  const check = (name, label) => { const input = el("input", { type: "checkbox", onchange: () => app.set({ [name]: input.checked }) }); return { input, node: el("label", { className: "check" }, input, label) }; };
+  const warmth = (x) => (Math.abs(x) < 0.02 ? 1 : +(10 ** x).toFixed(3)); // the middle of the slider is exactly 1
+  const temperature = range("temperature", "Temperature", -1, 1, warmth, Math.log10);
+  const check = (name, label) => {
+    const input = el("input", { type: "checkbox", onchange: () => app.set({ [name]: input.checked }) });
+    return { input, node: el("label", { className: "check" }, input, label) };
+  };
   const [smooth, hide] = [check("smooth", "Smooth"), check("hide", "Hide special tokens")];
   const zoom = el("span", { className: "stepper zoom" },
-    el("button", { type: "button", className: "step", textContent: "−", ariaLabel: "Zoom out", onclick: () => app.zoom(0.8) }),
-    el("button", { type: "button", className: "step reset", ariaLabel: "Reset zoom", title: "Back to 100 %", onclick: () => app.set({ zoom: 1 }) }),
-    el("button", { type: "button", className: "step", textContent: "+", ariaLabel: "Zoom in", onclick: () => app.zoom(1.25) }));
-  const reset = el("button", { type: "button", className: "tool changed", title: "Weights are re-sharpened; click to see them as recorded", onclick: () => app.set({ temperature: 1 }) });
+    button({ className: "step", ariaLabel: "Zoom out", onclick: () => app.zoom(0.8) }, "−"),
+    button({ className: "step reset", ariaLabel: "Reset zoom", onclick: () => app.set({ zoom: 1 }) }),
+    button({ className: "step", ariaLabel: "Zoom in", onclick: () => app.zoom(1.25) }, "+"));
+  const recorded = "Weights are re-sharpened; click to see them as recorded";
+  const reset = button({ className: "tool changed", title: recorded, onclick: () => app.set({ temperature: 1 }) });
   return {
     node: el("div", { className: "group" }, temperature.node, opacity.node, smooth.node, hide.node, zoom, reset),
     update() {
@@ -159,11 +184,15 @@ function looks(app) {
 
 function search(app) {
   const count = el("output", { className: "count" });
-  const input = el("input", { type: "search", placeholder: "Find a token", ariaLabel: "Find a token", spellcheck: false, autocomplete: "off" });
+  const name = "Find a token";
+  const input = el("input", { type: "search", placeholder: name, ariaLabel: name, spellcheck: false, autocomplete: "off" });
   input.addEventListener("input", () => app.find(input.value));
   input.addEventListener("keydown", (event) => {
     if (event.key === "Enter") app.findNext(event.shiftKey ? -1 : 1);
-    if (event.key === "Escape") { input.value = ""; app.find(""); event.stopPropagation(); }
+    if (event.key !== "Escape") return;
+    input.value = "";
+    app.find("");
+    event.stopPropagation();
   });
   const node = el("div", { className: "search" }, count, input);
   return {

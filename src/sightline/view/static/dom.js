@@ -11,6 +11,8 @@ export function el(tag, props = {}, ...children) {
   return node;
 }
 
+export const button = (props, ...children) => el("button", { type: "button", ...props }, ...children);
+
 export const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 
 // A weight as people read it. Zero is said as such, so that what is masked differs from what is faint.

@@ -4,17 +4,18 @@ import { el, number, shown } from "./dom.js";
 import { entropy, meanEntropy, strongest } from "./weights.js";
 
 const LISTED = 10;
+const NO_SHARES = "These weights are not shares of 1, so temperature, entropy and rollout are left out.";
 
 export function openInspector(app) {
   const node = el("aside", { className: "inspector", ariaLabel: "Details" });
   let last = "";
 
-  const fact = (name, value) => el("div", { className: "fact" }, el("dt", { textContent: name }), el("dd", { textContent: value }));
+  const fact = (name, value) => el("div", { className: "fact" }, el("dt", {}, name), el("dd", {}, value));
 
   function row(name, weight, top) {
     const bar = el("span", { className: "bar" });
     bar.style.width = `${(100 * Math.abs(weight)) / top}%`;
-    return el("li", {}, el("span", { className: "name", textContent: name, title: name }), el("span", { className: "value", textContent: number(weight) }), bar);
+    return el("li", {}, el("span", { className: "name", title: name }, name), el("span", { className: "value" }, number(weight)), bar);
   }
 
   function list(values, names, places) {
@@ -34,11 +35,12 @@ export function openInspector(app) {
     const [heads, queries, keys] = layer.shape;
     const parts = [];
     if (matrix && asked !== null) {
-      parts.push(el("h2", {}, el("q", { textContent: shown(app.queryNames()[asked]) }), " looks at"), list(matrix.row(asked), app.keyNames(), app.columns()));
+      parts.push(el("h2", {}, el("q", {}, shown(app.queryNames()[asked])), " looks at"));
+      parts.push(list(matrix.row(asked), app.keyNames(), app.columns()));
       if (layer.shares) parts.push(el("dl", {}, fact("Entropy", `${entropy(matrix.row(asked)).toFixed(2)} bits`)));
     } else if (matrix && key !== null) {
-      const column = Float32Array.from({ length: queries }, (_, q) => matrix.data[q * keys + key]);
-      parts.push(el("h2", {}, el("q", { textContent: shown(app.keyNames()[key]) }), " is seen by"), list(column, app.queryNames(), app.rows()));
+      parts.push(el("h2", {}, el("q", {}, shown(app.keyNames()[key])), " is seen by"));
+      parts.push(list(matrix.column(key), app.queryNames(), app.rows()));
     } else {
       parts.push(el("h2", { textContent: app.state.view === "grid" ? "All heads" : `Layer ${app.depth(app.state.layer)}` }));
       if (app.state.view !== "grid") parts.push(el("p", { className: "path", textContent: shown(layer.name) }));
@@ -46,7 +48,7 @@ export function openInspector(app) {
       const facts = [fact("Heads", String(heads)), fact("Size", `${queries} × ${keys}`)];
       if (matrix && layer.shares) facts.push(fact("Mean entropy", `${meanEntropy(matrix).toFixed(2)} bits`));
       if (app.state.view !== "grid") parts.push(el("dl", {}, ...facts));
-      if (!layer.shares) parts.push(el("p", { className: "guide", textContent: "These weights are not shares of 1, so temperature, entropy and rollout are left out." }));
+      if (!layer.shares) parts.push(el("p", { className: "guide" }, NO_SHARES));
     }
     node.replaceChildren(...parts);
   }

@@ -24,9 +24,14 @@ const app = {
 
   example: () => app.meta.examples[app.state.example],
   layer: () => app.example().layers[app.state.layer],
-  layersOfKind: (kind = app.layer().kind) => app.example().layers.map((_, i) => i).filter((i) => app.example().layers[i].kind === kind),
+  layersOfKind(kind = app.layer().kind) {
+    const { layers } = app.example();
+    return [...layers.keys()].filter((i) => layers[i].kind === kind);
+  },
   depth: (layer) => app.layersOfKind(app.example().layers[layer].kind).indexOf(layer),
-  headsOn: (layer = app.state.layer) => (layer === app.state.layer && app.state.heads) || [...app.example().layers[layer].heads.keys()],
+  headsOn(layer = app.state.layer) {
+    return (layer === app.state.layer && app.state.heads) || [...app.example().layers[layer].heads.keys()];
+  },
   headName(head, layers) {
     const name = layers.map((layer) => app.example().layers[layer].heads[head]).find((one) => one !== undefined);
     return /^\d+$/.test(name) ? `head ${name}` : name;
@@ -41,7 +46,8 @@ const app = {
     const { kind, shape } = app.example().layers[layer];
     const side = app.example()[SIDES[kind][which === "query" ? 0 : 1]];
     const size = shape[which === "query" ? 1 : 2];
-    return side.tokens.length === size ? side : { tokens: Array.from({ length: size }, (_, i) => String(i)), special: [], pictures: null };
+    if (side.tokens.length === size) return side;
+    return { tokens: Array.from({ length: size }, (_, i) => String(i)), special: [], pictures: null };
   },
   queryNames: () => app.side("query").tokens,
   keyNames: () => app.side("key").tokens,
@@ -62,8 +68,10 @@ const app = {
   where() {
     const { combine } = app.state;
     const on = app.headsOn();
-    const heads = combine === "rollout" ? "rollout" : on.length === 1 ? app.headName(on[0], [app.state.layer]) : `${combine === "max" ? "max" : "mean"} of ${on.length} heads`;
-    return `layer ${app.depth(app.state.layer)}, ${heads}`;
+    const place = `layer ${app.depth(app.state.layer)}`;
+    if (combine === "rollout") return `${place}, rollout`;
+    if (on.length === 1) return `${place}, ${app.headName(on[0], [app.state.layer])}`;
+    return `${place}, ${combine === "max" ? "max" : "mean"} of ${on.length} heads`;
   },
 
   set(patch) {
@@ -80,6 +88,11 @@ const app = {
     app.mode = isDark(app.state.theme) ? "dark" : "light";
     document.documentElement.dataset.theme = app.mode;
     app.inks = inks();
+    app.type = {
+      title: { size: 14, weight: 600, colour: app.inks.ink },
+      label: { size: 12, colour: app.inks.ink },
+      note: { size: 12, colour: app.inks.muted },
+    };
   },
 
   // What is pointed at or walked to: shown beside the drawing and read out by a screen reader.
@@ -91,7 +104,8 @@ const app = {
     if (query === null) return app.say(`${shown(keys[key])} is looked at`);
     const row = matrix.row(query);
     const place = key ?? strongest(row, 1, app.columns())[0];
-    return app.say(`${shown(queries[query])} ${key === null ? "looks most at" : "→"} ${shown(keys[place])}: ${number(row[place])} · ${app.where()}`);
+    const does = key === null ? "looks most at" : "→";
+    return app.say(`${shown(queries[query])} ${does} ${shown(keys[place])}: ${number(row[place])} · ${app.where()}`);
   },
   say(text) {
     status.textContent = text || `Keyboard: ${app.view().keys}`;
@@ -99,9 +113,10 @@ const app = {
   },
   waiting(pen, box) {
     app.unpacking = true;
-    pen.text("Unpacking…", box.x + box.width / 2, box.y + box.height / 2, { align: "center", colour: app.inks.muted, size: 14 });
+    pen.text("Unpacking…", box.x + box.width / 2, box.y + box.height / 2, { ...app.type.note, align: "center" });
   },
 
+  marked: (own) => ({ fill: own ? app.inks.accent : app.inks.mark, alpha: own ? 0.16 : 0.5, radius: 5 }),
   isFound: (name) => app.wanted !== "" && name.toLowerCase().includes(app.wanted),
   matches: () => (app.wanted ? app.rows().filter((row) => app.isFound(app.queryNames()[row])) : []),
   find(text) {
@@ -149,7 +164,10 @@ let frame = 0;
 app.weights = openWeights(app.meta, () => app.refresh());
 app.matrices = openMatrices(app);
 app.stage = openStage(app);
-const views = { heads: headsView(app), grid: gridView(app), matrix: matrixView(app), image: imageView(app), alignment: alignmentView(app), temperature: temperatureView(app) };
+const views = {
+  heads: headsView(app), grid: gridView(app), matrix: matrixView(app),
+  image: imageView(app), alignment: alignmentView(app), temperature: temperatureView(app),
+};
 
 app.state = { ...DEFAULTS };
 const status = el("div", { className: "status idle", role: "status" });

@@ -97,8 +97,8 @@ export function svgPen(width, height) {
       for (let i = 0; i < ends.length; i += 4) {
         const [x1, y1, x2, y2] = Array.from(ends.slice(i, i + 4), round);
         const [x, y] = [round((x1 + x2) / 2), round((y1 + y2) / 2)];
-        d += `M${x1} ${y1}`;
-        d += bend === "x" ? `C${x} ${y1} ${x} ${y2} ${x2} ${y2}` : bend === "y" ? `C${x1} ${y} ${x2} ${y} ${x2} ${y2}` : `L${x2} ${y2}`;
+        const by = { x: `C${x} ${y1} ${x} ${y2} `, y: `C${x1} ${y} ${x2} ${y} ` }[bend] ?? "L";
+        d += `M${x1} ${y1}${by}${x2} ${y2}`;
       }
       if (d) add("path", { d, fill: "none", stroke: colour, "stroke-opacity": alpha, "stroke-width": thick });
     },

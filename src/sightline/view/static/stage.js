@@ -97,10 +97,13 @@ export function openStage(app) {
     },
     // Scroll as little as needed for this part of the drawing to be in the window.
     reveal(x, y, width, height, margin = 40) {
-      const edge = (from, size, now, window) =>
-        from - margin < now ? Math.max(0, from - margin) : from + size + margin > now + window ? from + size + margin - window : now;
+      const edge = (from, size, now, seen) => {
+        if (from - margin < now) return Math.max(0, from - margin);
+        return Math.max(now, from + size + margin - seen);
+      };
       draw();
-      scroller.scrollTo(edge(x, width, scroller.scrollLeft, scroller.clientWidth), edge(y, height, scroller.scrollTop, scroller.clientHeight));
+      const { scrollLeft, scrollTop, clientWidth, clientHeight } = scroller;
+      scroller.scrollTo(edge(x, width, scrollLeft, clientWidth), edge(y, height, scrollTop, clientHeight));
     },
   };
 }

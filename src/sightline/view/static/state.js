@@ -12,9 +12,10 @@ const WORDS = { view: VIEWS, combine: COMBINE, theme: ["auto", "light", "dark"],
 const RANGES = { temperature: [0.05, 20], zoom: [0.25, 8], opacity: [0, 1] };
 
 export function toHash(state, kind) {
+  const written = (value) => (Array.isArray(value) ? value.join(".") : typeof value === "number" ? +value.toFixed(3) : value);
   const parts = Object.entries(state)
     .filter(([name, value]) => value !== DEFAULTS[name] && value !== null)
-    .map(([name, value]) => `${name}=${Array.isArray(value) ? value.join(".") : Number(value) === value ? +value.toFixed(3) : value}`);
+    .map(([name, value]) => `${name}=${written(value)}`);
   if (parts.length) parts.splice(1, 0, `kind=${kind}`);
   return parts.join("&");
 }

@@ -25,7 +25,10 @@ export function alignmentView(app) {
     return { words, width: Math.max(0, x - 22) };
   }
 
-  const gloss = (matrix, query) => strongest(matrix.row(query), 1, app.columns())[0];
+  function gloss(matrix, query) {
+    const [key] = strongest(matrix.row(query), 1, app.columns());
+    return { text: shown(app.keyNames()[key]).slice(0, 40), weight: matrix.row(query)[key] };
+  }
 
   return {
     label: "Alignment: the source sentence above, the target below, joined by their attention.",
@@ -38,7 +41,7 @@ export function alignmentView(app) {
       const apart = clamp(room.height - 260, 160, 260);
       const top = Math.max(80, (room.height - apart - 60) / 2);
       const source = line(app.columns(), names, top, () => 0);
-      const target = line(app.rows(), app.queryNames(), top + apart, (query) => (matrix ? widthOf(shown(names[gloss(matrix, query)]).slice(0, 40), { size: 12 }) : 0));
+      const target = line(app.rows(), app.queryNames(), top + apart, (query) => (matrix ? widthOf(gloss(matrix, query).text, { size: 12 }) : 0));
       const width = Math.max(source.width, target.width) + 80;
       const left = Math.max(0, room.width - width) / 2 + 40;
       for (const [{ words, width: own }] of [[source], [target]]) {
@@ -60,36 +63,42 @@ export function alignmentView(app) {
         const top = row.reduce((most, weight) => Math.max(most, weight), 0);
         for (const [key, from] of plan.source) {
           if (row[key] < FAINT * top || !row[key] || (picked?.side === "key" && picked.index !== key)) continue;
-          if (near(word) || near(from)) shades[clamp(Math.ceil(row[key] * 8) - 1, 0, 7)].push(from.middle, from.y + 18, word.middle, word.y - 18);
+          if (!near(word) && !near(from)) continue;
+          const shade = clamp(Math.ceil(row[key] * 8) - 1, 0, 7);
+          shades[shade].push(from.middle, from.y + 18, word.middle, word.y - 18);
         }
       }
-      shades.forEach((ends, shade) => pen.lines(ends, { colour: app.inks.accent, alpha: 0.1 + 0.11 * shade, thick: 1 + shade * 0.55, bend: "y" }));
+      shades.forEach((ends, shade) => {
+        pen.lines(ends, { colour: app.inks.accent, alpha: 0.1 + 0.11 * shade, thick: 1 + shade * 0.55, bend: "y" });
+      });
       const write = (side, words, names) => words.forEach((word, index) => {
         if (!near(word)) return;
         const own = picked?.side === side && picked.index === index;
-        if (own || app.isFound(names[index])) pen.rect(word.x - 7, word.y - 15, word.width + 14, 30, { fill: own ? app.inks.accent : app.inks.mark, alpha: own ? 0.16 : 0.5, radius: 6 });
+        if (own || app.isFound(names[index])) pen.rect(word.x - 7, word.y - 15, word.width + 14, 30, app.marked(own));
         let alpha = 1;
         if (picked && picked.side !== side) {
           const weight = side === "key" ? matrix.row(picked.index)[index] : matrix.row(index)[picked.index];
           alpha = 0.3 + 0.7 * clamp(weight * 2, 0, 1);
         }
-        pen.text(word.text, word.middle, word.y, { ...WORD, align: "center", colour: app.inks.ink, alpha, weight: own ? 600 : 400 });
+        const look = { ...WORD, align: "center", colour: app.inks.ink, alpha, weight: own ? 600 : 400 };
+        pen.text(word.text, word.middle, word.y, look);
       });
       write("key", plan.source, app.keyNames());
       write("query", plan.target, app.queryNames());
       for (const [query, word] of plan.target) {
         if (!near(word)) continue;
-        const key = gloss(matrix, query);
-        pen.text(shown(app.keyNames()[key]).slice(0, 40), word.middle, word.y + 30, { size: 12, align: "center", colour: app.inks.accent });
-        pen.text(matrix.row(query)[key].toFixed(2), word.middle, word.y + 48, { size: 11, align: "center", colour: app.inks.muted });
+        const { text, weight } = gloss(matrix, query);
+        pen.text(text, word.middle, word.y + 30, { size: 12, align: "center", colour: app.inks.accent });
+        pen.text(weight.toFixed(2), word.middle, word.y + 48, { ...app.type.note, size: 11, align: "center" });
       }
-      const style = { size: 12, colour: app.inks.muted };
-      pen.text("Source", box.x + box.width / 2, plan.top - 44, { ...style, align: "center" });
-      pen.text("Target, and the source word each looks at most", box.x + box.width / 2, plan.top + plan.apart + 84, { ...style, align: "center" });
+      const [middle, style] = [box.x + box.width / 2, { ...app.type.note, align: "center" }];
+      pen.text("Source", middle, plan.top - 44, style);
+      pen.text("Target, and the source word each looks at most", middle, plan.top + plan.apart + 84, style);
       return undefined;
     },
     hit(x, y) {
-      const inside = (words) => [...words].find(([, word]) => x >= word.x - 8 && x <= word.x + word.width + 8 && Math.abs(y - word.y) < 18)?.[0];
+      const on = (word) => x >= word.x - 8 && x <= word.x + word.width + 8 && Math.abs(y - word.y) < 18;
+      const inside = (words) => [...words].find(([, word]) => on(word))?.[0];
       const key = plan && inside(plan.source);
       if (key !== undefined && key !== null) return { side: "key", index: key };
       const query = plan && inside(plan.target);
@@ -103,7 +112,8 @@ export function alignmentView(app) {
       const { matrix } = plan;
       if (!matrix || side !== "query") return [];
       const row = matrix.row(index);
-      return [shown(app.queryNames()[index]), ...strongest(row, 3, app.columns()).map((key) => `${number(row[key])}  ${shown(app.keyNames()[key])}`)];
+      const best = strongest(row, 3, app.columns());
+      return [shown(app.queryNames()[index]), ...best.map((key) => `${number(row[key])}  ${shown(app.keyNames()[key])}`)];
     },
     press: ({ side, index }) => side === "query" && app.set({ token: app.state.token === index ? null : index }),
     move(across, down) {
@@ -111,6 +121,9 @@ export function alignmentView(app) {
       app.set({ token: rows[clamp(rows.indexOf(app.state.token) + (across || down), 0, rows.length - 1)] });
       this.reveal(app.state.token);
     },
-    reveal: (index) => plan?.target.has(index) && app.stage.reveal(plan.target.get(index).x, 200, plan.target.get(index).width, 100),
+    reveal(index) {
+      const word = plan?.target.get(index);
+      if (word) app.stage.reveal(word.x, word.y - 30, word.width, 100);
+    },
   };
 }

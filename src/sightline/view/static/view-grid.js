@@ -35,8 +35,8 @@ export function gridView(app) {
     const span = (count) => [...Array(count).keys()];
     const picture = heat(small, span(small.queries), span(small.keys), app.mode, app.example().layers[layer].signed);
     if (thumbs.size > 2000) thumbs.clear();
-    thumbs.set(id, { picture, bits: app.example().layers[layer].shares ? meanEntropy(matrix) : null });
-    return thumbs.get(id);
+    thumbs.set(id, picture);
+    return picture;
   }
 
   const show = ({ layer, head }) => app.set({ view: "matrix", layer, heads: [head], combine: "each", from: "grid" });
@@ -59,15 +59,16 @@ export function gridView(app) {
       layers().forEach((layer, i) => {
         const y = TOP + i * step;
         if (y + side < box.y || y > box.y + box.height) return;
-        pen.text(`layer ${app.depth(layer)}`, left + LEFT - 16, y + side / 2, { colour: app.inks.muted, size: 12, align: "right" });
+        pen.text(`layer ${app.depth(layer)}`, left + LEFT - 16, y + side / 2, { ...app.type.note, align: "right" });
         app.example().layers[layer].heads.forEach((_, head) => {
           const x = left + LEFT + head * step;
           if (x + side < box.x || x > box.x + box.width) return;
           const made = thumb(layer, head);
-          if (made) pen.image(made.picture, x, y, side, side, { smooth: made.picture.width > side });
+          if (made) pen.image(made, x, y, side, side, { smooth: made.width > side });
           else pen.rect(x, y, side, side, { fill: app.inks.line, alpha: 0.5, radius: 3 });
           const on = focus && focus.layer === layer && focus.head === head;
-          pen.rect(x - 0.5, y - 0.5, side + 1, side + 1, { stroke: on ? app.inks.accent : app.inks.line, thick: on ? 2.5 : 1, radius: 2 });
+          const frame = on ? { stroke: app.inks.accent, thick: 2.5 } : { stroke: app.inks.line };
+          pen.rect(x - 0.5, y - 0.5, side + 1, side + 1, { ...frame, radius: 2 });
         });
       });
       pen.rect(box.x, box.y, box.width, TOP - 8, { fill: app.inks.panel });
@@ -75,7 +76,7 @@ export function gridView(app) {
         const x = left + LEFT + head * step + side / 2;
         const name = app.headName(head, layers());
         pen.rect(x - side / 2, box.y + TOP - 12, side, 3, { fill: app.colour(head), radius: 1.5 });
-        pen.text(name, x, box.y + 16, { colour: app.inks.muted, size: 12, align: "center" });
+        pen.text(name, x, box.y + 16, { ...app.type.note, align: "center" });
       }
     },
     hit(x, y, box) {
@@ -90,9 +91,8 @@ export function gridView(app) {
       app.say(spot ? this.tip(spot).join(" · ") : "");
     },
     tip({ layer, head }) {
-      const made = thumbs.get(key(layer, head));
-      const bits = made?.bits;
-      const more = bits === null || bits === undefined ? [] : [`entropy ${bits.toFixed(2)} bits`];
+      const matrix = app.example().layers[layer].shares ? app.matrices.head(layer, head) : null;
+      const more = matrix ? [`entropy ${meanEntropy(matrix).toFixed(2)} bits`] : [];
       return [`Layer ${app.depth(layer)}, ${app.headName(head, [layer])}`, app.example().layers[layer].name, ...more];
     },
     press: show,
@@ -113,12 +113,14 @@ export function gridView(app) {
 function pooled(matrix, rows, columns) {
   const [queries, keys] = [Math.min(FINE, rows.length), Math.min(FINE, columns.length)];
   const data = new Float32Array(queries * keys);
+  const from = Int32Array.from(columns);
+  const block = from.map((_, j) => (j * keys) / columns.length);
   rows.forEach((q, i) => {
-    const to = Math.floor((i * queries) / rows.length) * keys;
-    for (let j = 0; j < columns.length; j++) {
-      const weight = matrix.data[q * matrix.keys + columns[j]];
-      const at = to + Math.floor((j * keys) / columns.length);
-      if (Math.abs(weight) > Math.abs(data[at])) data[at] = weight;
+    const [start, to] = [q * matrix.keys, Math.floor((i * queries) / rows.length) * keys];
+    for (let j = 0; j < from.length; j++) {
+      const weight = matrix.data[start + from[j]];
+      const most = data[to + block[j]];
+      if (weight > most ? weight > -most : -weight > Math.abs(most)) data[to + block[j]] = weight;
     }
   });
   return { data, queries, keys, top: matrix.top };

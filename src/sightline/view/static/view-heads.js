@@ -46,14 +46,15 @@ export function headsView(app) {
       };
       if (!picked) for (const [query, key, weight] of links(matrix)) add(query, key, weight);
       else if (picked.side === "query") matrix.row(picked.index).forEach((weight, key) => add(picked.index, key, weight));
-      else for (const query of plan.rows) add(query, picked.index, matrix.data[query * matrix.keys + picked.index]);
+      else matrix.column(picked.index).forEach((weight, query) => add(query, picked.index, weight));
     });
     let [room, weakest] = [MOST * 4, SHADES];
     while (weakest > 0 && (room -= shades.reduce((sum, own) => sum + own[weakest - 1].length, 0)) >= 0) weakest--;
     for (let shade = Math.min(weakest, SHADES - 1); shade < SHADES; shade++) {
       drawn.forEach(({ colour }, i) => {
         const strength = (shade + 1) / SHADES;
-        if (shades[i][shade].length) pen.lines(shades[i][shade], { colour, alpha: 0.08 + 0.8 * strength ** 1.3, thick: 0.8 + 2 * strength, bend: "x" });
+        if (!shades[i][shade].length) return;
+        pen.lines(shades[i][shade], { colour, alpha: 0.08 + 0.8 * strength ** 1.3, thick: 0.8 + 2 * strength, bend: "x" });
       });
     }
   }
@@ -71,25 +72,27 @@ export function headsView(app) {
       const y = ys.get(index);
       const own = picked?.side === side && picked.index === index;
       const found = app.isFound(names[index]);
-      if (own || found) pen.rect(edge, y - plan.row / 2 + 1, room, plan.row - 2, { fill: own ? app.inks.accent : app.inks.mark, alpha: own ? 0.16 : 0.5, radius: 5 });
+      if (own || found) pen.rect(edge, y - plan.row / 2 + 1, room, plan.row - 2, app.marked(own));
       if (across) {
-        const weights = drawn.map(({ matrix }) => query ? matrix.data[index * matrix.keys + picked.index] : matrix.data[picked.index * matrix.keys + index]);
-        const wide = Math.min(9, (room * 0.5) / weights.length);
-        weights.forEach((weight, i) => {
-          const x = query ? edge + i * wide : edge + room - (weights.length - i) * wide;
-          pen.rect(x, y - plan.row / 2 + 2, wide - 1, plan.row - 4, { fill: drawn[i].colour, alpha: clamp((Math.abs(weight) / drawn[i].matrix.top) ** 0.7, 0.03, 1), radius: 1 });
+        const [q, k] = query ? [index, picked.index] : [picked.index, index];
+        const wide = Math.min(9, (room * 0.5) / drawn.length);
+        drawn.forEach(({ matrix, colour }, i) => {
+          const x = query ? edge + i * wide : edge + room - (drawn.length - i) * wide;
+          const alpha = clamp((Math.abs(matrix.row(q)[k]) / matrix.top) ** 0.7, 0.03, 1);
+          pen.rect(x, y - plan.row / 2 + 2, wide - 1, plan.row - 4, { fill: colour, alpha, radius: 1 });
         });
       }
       const strips = across ? Math.min(9 * drawn.length, room * 0.5) + 4 : 0;
-      pen.text(fit(shown(names[index]), room - 12 - strips, { size }), query ? plan.from - 12 : plan.to + 12, y,
-        { colour: app.inks.ink, size, align: query ? "right" : "left", weight: own ? 600 : 400, alpha: picked && !own && !across ? 0.45 : 1 });
+      const look = { colour: app.inks.ink, size, weight: own ? 600 : 400, alpha: picked && !own && !across ? 0.45 : 1 };
+      const [x, align] = query ? [plan.from - 12, "right"] : [plan.to + 12, "left"];
+      pen.text(fit(shown(names[index]), room - 12 - strips, { size }), x, y, { ...look, align });
     }
   }
 
   return {
     label: "Heads: two columns of tokens, joined by a line for each look.",
     keys: "up and down pick a token, Escape lets it go, + and − zoom.",
-    hint: () => "Hover a token to see only its looks; click to keep it. Click a head above to switch it, double-click to see it alone.",
+    hint: () => "Hover a token to see only its looks; click to keep it. Click a head to switch it, double-click to see it alone.",
     needs: () => [app.state.layer],
     size(room) {
       plan = layout(room);
@@ -102,9 +105,8 @@ export function headsView(app) {
       tokens(pen, box, drawn, "query");
       tokens(pen, box, drawn, "key");
       pen.rect(0, box.y, plan.room, TOP - 12, { fill: app.inks.panel, alpha: 0.96 });
-      const style = { colour: app.inks.muted, size: 12 };
-      pen.text(`${app.sideWord("query")} looks`, plan.from - 12, box.y + 18, { ...style, align: "right" });
-      pen.text(`${app.sideWord("key")} is looked at`, plan.to + 12, box.y + 18, style);
+      pen.text(`${app.sideWord("query")} looks`, plan.from - 12, box.y + 18, { ...app.type.note, align: "right" });
+      pen.text(`${app.sideWord("key")} is looked at`, plan.to + 12, box.y + 18, app.type.note);
       return undefined;
     },
     hit(x, y, box) {
@@ -123,9 +125,10 @@ export function headsView(app) {
       if (!matrix) return [];
       const query = side === "query";
       const [names, others] = query ? [app.queryNames(), app.keyNames()] : [app.keyNames(), app.queryNames()];
-      const row = query ? matrix.row(index) : Float32Array.from({ length: matrix.queries }, (_, q) => matrix.data[q * matrix.keys + index]);
+      const row = query ? matrix.row(index) : matrix.column(index);
       const best = strongest(row, 4, query ? plan.columns : plan.rows).filter((other) => row[other] !== 0);
-      return [`${shown(names[index])} ${query ? "looks at" : "is seen by"}`, ...best.map((other) => `${number(row[other])}  ${shown(others[other])}`)];
+      const heading = `${shown(names[index])} ${query ? "looks at" : "is seen by"}`;
+      return [heading, ...best.map((other) => `${number(row[other])}  ${shown(others[other])}`)];
     },
     press: ({ side, index }) => side === "query" && app.set({ token: app.state.token === index ? null : index }),
     move(across, down) {

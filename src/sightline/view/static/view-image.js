@@ -7,6 +7,8 @@ import { fit } from "./pen.js";
 const TOP = 34;
 const loaded = new Map();
 
+const total = (values) => values.reduce((sum, value) => sum + value, 0);
+
 // The largest side at which this many tiles with captions fill a room.
 function tileSide(count, width, height) {
   const sides = Array.from({ length: count }, (_, i) => Math.min(width / (i + 1) - 18, height / Math.ceil(count / (i + 1)) - 62));
@@ -31,20 +33,19 @@ export function imageView(app) {
 
   function rowOf(matrix, asked) {
     if (asked !== null) return matrix.row(asked);
-    matrix.mean ??= Float32Array.from({ length: matrix.keys }, (_, key) => {
-      let sum = 0;
-      for (let q = 0; q < matrix.queries; q++) sum += matrix.data[q * matrix.keys + key];
-      return sum / matrix.queries;
-    });
+    matrix.mean ??= Float32Array.from({ length: matrix.keys }, (_, key) => total(matrix.column(key)) / matrix.queries);
     return matrix.mean;
   }
 
   function picture({ src }) {
     if (!loaded.has(src)) {
       const image = new Image();
-      loaded.set(src, { image, ready: false });
       image.src = src;
-      image.decode().then(() => { loaded.get(src).ready = true; app.refresh(); }, () => {});
+      const done = image.decode().then(() => {
+        loaded.get(src).ready = true;
+        app.refresh();
+      });
+      loaded.set(src, { image, ready: false, done });
     }
     return loaded.get(src).ready ? loaded.get(src).image : null;
   }
@@ -66,8 +67,7 @@ export function imageView(app) {
       bottom = y + side + 26;
     }
     if (images.length === 1) {
-      if (!mine) x = Math.max(20, (room.width - big) / 2);
-      else if (itself()) x = Math.max(20, (room.width - big) / 2);
+      if (!mine || itself()) x = Math.max(20, (room.width - big) / 2);
       tile(images[0], x, y, big, { role: "key", first: seen().before, grid });
       bottom = Math.max(bottom, y + tiles.at(-1).height + 14);
     } else {
@@ -75,17 +75,19 @@ export function imageView(app) {
       const start = x;
       images.forEach((image, i) => {
         if (i && x + side > room.width - 10 + Math.max(0, side - room.width + start + 30)) [x, y] = [start, y + side + 62];
-        tile(image, x, y, side, { role: "key", first: seen().before + i * grid[0] * grid[1], grid, caption: image.label, share: true });
+        const first = seen().before + i * grid[0] * grid[1];
+        tile(image, x, y, side, { role: "key", first, grid, caption: image.label, share: true });
         x += side + 18;
       });
       bottom = Math.max(bottom, y + side + 62);
     }
-    const strip = strips().map((one, i) => {
-      const side = clamp(84 * app.state.zoom, 60, 140);
-      const across = Math.max(1, Math.floor((room.width - 24) / (side + 14)));
-      const used = Math.min(across, strips().length) * (side + 14) - 14;
-      return { ...one, side, x: Math.max(12, (room.width - used) / 2) + (i % across) * (side + 14), y: bottom + 34 + Math.floor(i / across) * (side + 34) };
-    });
+    const side = clamp(84 * app.state.zoom, 60, 140);
+    const across = Math.max(1, Math.floor((room.width - 24) / (side + 14)));
+    const used = Math.min(across, strips().length) * (side + 14) - 14;
+    const left = Math.max(12, (room.width - used) / 2);
+    const strip = strips().map((one, i) => (
+      { ...one, side, x: left + (i % across) * (side + 14), y: bottom + 34 + Math.floor(i / across) * (side + 34) }
+    ));
     return { tiles, strip, bottom, width: room.width, height: strip.length ? strip.at(-1).y + strip[0].side + 40 : bottom + 16 };
   }
 
@@ -125,27 +127,31 @@ export function imageView(app) {
   }
 
   function share(pen, tile, matrix, row) {
-    const weight = values(matrix, row, tile.first, tile.grid).reduce((sum, one) => sum + one, 0);
+    const shareOf = ({ first, grid }) => total(values(matrix, row, first, grid));
     const { x, y, width, height } = tile;
-    const all = seen().images.map((_, i) => values(matrix, row, seen().before + i * tile.grid[0] * tile.grid[1], tile.grid).reduce((sum, one) => sum + one, 0));
-    const best = Math.max(...all);
+    const weight = shareOf(tile);
+    const best = Math.max(...plan.tiles.filter((other) => other.share).map(shareOf));
     const on = weight === best;
+    const look = { ...app.type.label, weight: on ? 600 : 400 };
     pen.rect(x - 1, y - 1, width + 2, height + 2, { stroke: on ? app.inks.accent : app.inks.line, thick: on ? 3 : 1, radius: 2 });
     pen.rect(x, y + height + 6, width, 5, { fill: app.inks.line, radius: 2.5 });
-    pen.rect(x, y + height + 6, Math.max(2, width * clamp(weight / Math.max(best, 1e-9), 0, 1)), 5, { fill: app.inks.accent, alpha: on ? 1 : 0.6, radius: 2.5 });
-    pen.text(number(weight), x + width, y + height + 24, { size: 12, align: "right", colour: app.inks.ink, weight: on ? 600 : 400 });
-    pen.text(fit(shown(tile.caption), width - 56, { size: 12 }), x, y + height + 24, { size: 12, colour: app.inks.ink, weight: on ? 600 : 400 });
+    const filled = Math.max(2, width * clamp(weight / Math.max(best, 1e-9), 0, 1));
+    pen.rect(x, y + height + 6, filled, 5, { fill: app.inks.accent, alpha: on ? 1 : 0.6, radius: 2.5 });
+    pen.text(number(weight), x + width, y + height + 24, { ...look, align: "right" });
+    pen.text(fit(shown(tile.caption), width - 56, look), x, y + height + 24, look);
   }
 
-  const cellAt = ({ x, y, width, height, grid }, px, py) =>
-    clamp(Math.floor(((py - y) / height) * grid[0]), 0, grid[0] - 1) * grid[1] + clamp(Math.floor(((px - x) / width) * grid[1]), 0, grid[1] - 1);
+  function cellAt({ x, y, width, height, grid: [rows, columns] }, px, py) {
+    const [row, column] = [Math.floor(((py - y) / height) * rows), Math.floor(((px - x) / width) * columns)];
+    return clamp(row, 0, rows - 1) * columns + clamp(column, 0, columns - 1);
+  }
 
   return {
     label: "Image: how much each part of the picture is looked at.",
     keys: "arrows pick who looks, Escape goes back to the start, + and − zoom.",
-    hint: () => (looking() ? "Bright is much. Click a part of the picture that looks to see where it looks." : "Bright is much. Hover a word to see its region; click to keep it."),
+    hint: () => `Bright is much. ${looking() ? "Click a part of the picture to see where it looks." : "Hover a word to see its region; click to keep it."}`,
     needs: () => (app.state.combine === "rollout" ? app.layersOfKind() : [app.state.layer]),
-    ready: () => Promise.all([...(seen()?.images ?? []), ...(looking()?.images ?? [])].map((image) => (picture(image), loaded.get(image.src).image.decode().then(() => (loaded.get(image.src).ready = true))))),
+    ready: () => Promise.all(plan.tiles.map(({ image }) => (picture(image), loaded.get(image.src).done))),
     size(room) {
       plan = layout(room);
       return { width: plan.width, height: plan.height };
@@ -155,49 +161,56 @@ export function imageView(app) {
       if (!matrix) return app.waiting(pen, box);
       const row = query();
       const name = row === null ? "" : shown(app.queryNames()[row]);
-      const who = row === null ? "the whole picture" : looking() && /^\d+,\d+$/.test(name) ? `patch ${name}` : `“${fit(name, 320)}”`;
-      pen.text(`Where ${who} looks`, 20, 17, { size: 14, weight: 600, colour: app.inks.ink });
-      pen.text(`brightest ${number(topOf(matrix, row))} · ${app.where()}`, plan.width - 20, 17, { size: 12, align: "right", colour: app.inks.muted });
+      const patched = looking() && /^\d+,\d+$/.test(name);
+      const who = row === null ? "the whole picture" : patched ? `patch ${name}` : `“${fit(name, 320)}”`;
+      pen.text(`Where ${who} looks`, 20, 17, app.type.title);
+      pen.text(`brightest ${number(topOf(matrix, row))} · ${app.where()}`, plan.width - 20, 17, { ...app.type.note, align: "right" });
       for (const tile of plan.tiles) {
         overlay(pen, tile, tile.role === "key" ? matrix : null, row);
         if (tile.role === "query") {
           if (row !== null) patch(pen, tile, row - tile.before, "#ffffff");
-          pen.text(shown(tile.image.label), tile.x, tile.y + tile.height + 16, { size: 12, colour: app.inks.muted });
+          pen.text(shown(tile.image.label), tile.x, tile.y + tile.height + 16, app.type.note);
         } else if (itself() && looking() && row !== null) patch(pen, tile, row - tile.first, "#ffffff");
         if (tile.share) share(pen, tile, matrix, row);
       }
-      if (plan.strip.length) pen.text(looking() ? "Each head alone" : "Each word", plan.width / 2, plan.bottom + 18, { size: 12, align: "center", colour: app.inks.muted });
+      const heading = plan.strip.length ? (looking() ? "Each head alone" : "Each word") : "";
+      pen.text(heading, plan.width / 2, plan.bottom + 18, { ...app.type.note, align: "center" });
       for (const small of plan.strip) {
         if (small.y + small.side + 24 < box.y || small.y > box.y + box.height) continue;
         const own = small.head === undefined ? matrix : app.matrices.head(app.state.layer, small.head);
         const at = small.query ?? row;
         const tile = { ...plan.tiles.at(-1), x: small.x, y: small.y, width: small.side, height: small.side };
         overlay(pen, tile, own, at, 0.85);
-        const on = small.head === undefined && at === row;
-        const found = small.head === undefined && app.isFound(small.name);
-        pen.rect(small.x - 1, small.y - 1, small.side + 2, small.side + 2, { stroke: on ? app.inks.accent : found ? app.inks.mark : small.head === undefined ? app.inks.line : app.colour(small.head), thick: on || found ? 3 : 1.5, radius: 2 });
-        pen.text(fit(shown(small.name), small.side, { size: 12 }), small.x + small.side / 2, small.y + small.side + 14, { size: 12, align: "center", colour: app.inks.ink, weight: on ? 600 : 400 });
+        const word = small.head === undefined;
+        const [on, found] = [word && at === row, word && app.isFound(small.name)];
+        const stroke = on ? app.inks.accent : found ? app.inks.mark : word ? app.inks.line : app.colour(small.head);
+        pen.rect(small.x - 1, small.y - 1, small.side + 2, small.side + 2, { stroke, thick: on || found ? 3 : 1.5, radius: 2 });
+        const look = { ...app.type.label, align: "center", weight: on ? 600 : 400 };
+        pen.text(fit(shown(small.name), small.side, look), small.x + small.side / 2, small.y + small.side + 14, look);
       }
       return undefined;
     },
     hit(x, y) {
-      const inside = (one, width = one.width, height = one.height) => x >= one.x && x < one.x + width && y >= one.y && y < one.y + height;
+      const inside = (one, width = one.width, height = one.height) =>
+        x >= one.x && x < one.x + width && y >= one.y && y < one.y + height;
       const small = plan?.strip.find((one) => inside(one, one.side, one.side + 22));
       if (small) return small.head === undefined ? { query: small.query } : { head: small.head };
       const tile = plan?.tiles.find((one) => inside(one));
       if (!tile) return null;
       const cell = cellAt(tile, x, y);
       if (tile.role === "query") return { pick: cell + tile.before };
-      return { key: tile.first + cell, pick: itself() && looking() ? tile.first + cell : undefined, quiet: !(itself() && looking()) };
+      const key = tile.first + cell;
+      return itself() && looking() ? { key, pick: key } : { key, quiet: true };
     },
     hover(spot) {
       hovered = spot;
       app.point(query(), spot?.key ?? null);
     },
     tip({ key, head, pick }) {
-      const matrix = head === undefined ? app.matrices.current() : null;
-      if (key === undefined) return head === undefined ? (pick === undefined ? [] : [`look from ${shown(app.queryNames()[pick])}`]) : [app.headName(head, [app.state.layer]), "click to see it alone"];
-      return matrix ? [number(rowOf(matrix, query())[key]), shown(app.keyNames()[key])] : [];
+      if (head !== undefined) return [app.headName(head, [app.state.layer]), "click to see it alone"];
+      const matrix = app.matrices.current();
+      if (key !== undefined) return matrix ? [number(rowOf(matrix, query())[key]), shown(app.keyNames()[key])] : [];
+      return pick === undefined ? [] : [`look from ${shown(app.queryNames()[pick])}`];
     },
     press({ query: row, head, pick }) {
       if (head !== undefined) app.set({ heads: [head], combine: "each" });

@@ -12,9 +12,13 @@ export function matrixView(app) {
   let focus = null; // the cell under the pointer
   let picture = { id: null };
 
-  const cell = () => focus ?? (app.state.token !== null && app.state.key !== null ? { query: app.state.token, key: app.state.key } : null);
+  function cell() {
+    const { token: query, key } = app.state;
+    return focus ?? (query === null || key === null ? null : { query, key });
+  }
 
-  const longest = (names, list) => Math.max(...list.slice(0, 400).map((index) => widthOf(shown(names[index]).slice(0, 24), LABEL)), 8);
+  const longest = (names, list) =>
+    Math.max(8, ...list.slice(0, 400).map((index) => widthOf(shown(names[index]).slice(0, 24), LABEL)));
 
   function labels(pen, box, matrix) {
     const { left, top, side, columns, rows, x0 } = plan;
@@ -22,7 +26,10 @@ export function matrixView(app) {
     pen.rect(box.x, box.y, box.width, top, { fill: app.inks.panel });
     pen.rect(box.x, box.y, x0 + left, box.height, { fill: app.inks.panel });
     const every = Math.ceil(13 / side);
-    const style = (own, name) => ({ ...LABEL, size: clamp(side * 0.7, 9, 12), colour: own ? app.inks.accent : app.inks.ink, weight: own || app.isFound(name) ? 700 : 400, alpha: 0.9 });
+    const style = (own, name) => ({
+      size: clamp(side * 0.7, 9, 12), weight: own || app.isFound(name) ? 700 : 400,
+      colour: own ? app.inks.accent : app.inks.ink, alpha: 0.9,
+    });
     const mark = (list, names, offset, start, length, drawOne, own) => list.forEach((index, i) => {
       const at = offset + i * side;
       if (at + side < start || at > start + length) return;
@@ -36,8 +43,11 @@ export function matrixView(app) {
     mark(rows, app.queryNames(), top, box.y + top - side / 2, box.height, (name, y, look) =>
       pen.text(fit(name, left - 16, look), box.x + x0 + left - 9, y, { ...look, align: "right" }), now?.query);
     pen.rect(box.x, box.y, x0 + left, top, { fill: app.inks.panel });
-    pen.text(`max ${number(matrix.top)}`, box.x + x0 + left - 9, box.y + top - 12, { ...LABEL, size: 11, align: "right", colour: app.inks.muted });
+    pen.text(`max ${number(matrix.top)}`, box.x + x0 + left - 9, box.y + top - 12, { ...app.type.note, size: 11, align: "right" });
   }
+
+  // The labels lie over the drawing, so a cell is in sight only beside and below them.
+  const reveal = (i, j) => app.stage.reveal(plan.x0 + j * plan.side, i * plan.side, plan.left + plan.side, plan.top + plan.side, 4);
 
   return {
     label: "Matrix: rows look, columns are looked at.",
@@ -61,7 +71,9 @@ export function matrixView(app) {
       if (!matrix) return app.waiting(pen, box);
       const { left, top, side, rows, columns, x0 } = plan;
       const id = [app.viewKey(), app.mode].join(" ");
-      if (picture.id !== id || picture.matrix !== matrix) picture = { id, matrix, drawn: heat(matrix, rows, columns, app.mode, app.layer().signed) };
+      if (picture.id !== id || picture.matrix !== matrix) {
+        picture = { id, matrix, drawn: heat(matrix, rows, columns, app.mode, app.layer().signed) };
+      }
       const [x, y] = [x0 + left, top];
       pen.image(picture.drawn, x, y, columns.length * side, rows.length * side);
       pen.rect(x - 0.5, y - 0.5, columns.length * side + 1, rows.length * side + 1, { stroke: app.inks.line });
@@ -74,7 +86,10 @@ export function matrixView(app) {
             const weight = matrix.data[query * matrix.keys + key];
             const deep = isDeep(weight, matrix.top);
             const text = side > 56 ? number(weight) : weight.toFixed(2);
-            pen.text(text, at + side / 2, y + (i + 0.5) * side, { size: clamp(side * 0.28, 10, 13), align: "center", colour: deep ? app.inks.panel : app.inks.ink, alpha: Math.abs(weight) < 0.005 ? 0.35 : 1 });
+            pen.text(text, at + side / 2, y + (i + 0.5) * side, {
+              size: clamp(side * 0.28, 10, 13), align: "center",
+              colour: deep ? app.inks.panel : app.inks.ink, alpha: Math.abs(weight) < 0.005 ? 0.35 : 1,
+            });
           });
         });
       }
@@ -101,7 +116,8 @@ export function matrixView(app) {
     tip({ query, key }) {
       const matrix = app.matrices.current();
       if (!matrix) return [];
-      return [number(matrix.data[query * matrix.keys + key]), `${shown(app.queryNames()[query])} → ${shown(app.keyNames()[key])}`, app.where()];
+      const look = `${shown(app.queryNames()[query])} → ${shown(app.keyNames()[key])}`;
+      return [number(matrix.row(query)[key]), look, app.where()];
     },
     press: ({ query, key }) => app.set({ token: query, key }),
     move(across, down) {
@@ -112,12 +128,9 @@ export function matrixView(app) {
       focus = null;
       app.set({ token: query, key });
       app.point(query, key);
-      app.stage.reveal(plan.x0 + plan.left + columns.indexOf(key) * plan.side - plan.left, plan.top + rows.indexOf(query) * plan.side - plan.top, plan.side + plan.left, plan.side + plan.top, 4);
+      reveal(rows.indexOf(query), columns.indexOf(key));
     },
-    reveal(index) {
-      const i = plan ? plan.rows.indexOf(index) : 0;
-      app.stage.reveal(0, (plan?.top ?? 0) + i * (plan?.side ?? 0) - (plan?.top ?? 0), 1, (plan?.side ?? 0) + (plan?.top ?? 0), 30);
-    },
+    reveal: (index) => plan && reveal(plan.rows.indexOf(index), 0),
     escape() {
       if (app.state.from !== "grid") return false;
       app.set({ view: "grid", from: null, heads: null, token: null, key: null });

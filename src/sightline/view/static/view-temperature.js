@@ -24,11 +24,12 @@ export function temperatureView(app) {
     const { left, width } = plan;
     const bits = entropy(row);
     const recorded = entropy(app.matrices.rowAt(app.state.layer, query(), 1));
-    pen.text(`“${fit(shown(app.queryNames()[query()]), width * 0.4)}” at temperature ${app.state.temperature.toFixed(2)}`, left, 28, { size: 14, weight: 600, colour: app.inks.ink });
+    const name = fit(shown(app.queryNames()[query()]), width * 0.4);
+    pen.text(`“${name}” at temperature ${app.state.temperature.toFixed(2)}`, left, 28, app.type.title);
     pen.text(bits.toFixed(2), left, 84, { size: 44, weight: 600, colour: app.inks.accent });
     pen.text("bits of entropy", left, 120, { size: 13, colour: app.inks.ink });
-    pen.text(`recorded ${recorded.toFixed(2)}, at most ${most.toFixed(2)}`, left, 142, { size: 12, colour: app.inks.muted });
-    pen.text(`as if it looked at ${(2 ** bits).toFixed(1)} of ${row.length} evenly`, left, 162, { size: 12, colour: app.inks.muted });
+    pen.text(`recorded ${recorded.toFixed(2)}, at most ${most.toFixed(2)}`, left, 142, app.type.note);
+    pen.text(`as if it looked at ${(2 ** bits).toFixed(1)} of ${row.length} evenly`, left, 162, app.type.note);
     const [x, y, w, h] = [left + Math.max(220, width * 0.42), 60, Math.min(width * 0.56, width - 240), 96];
     if (w < 120) return;
     const across = (t) => x + (clamp(Math.log(t / 0.1) / Math.log(100), 0, 1)) * w;
@@ -36,9 +37,11 @@ export function temperatureView(app) {
     pen.lines([x, y + h, x + w, y + h, x, y, x + w, y], { colour: app.inks.line });
     pen.lines([across(1), y, across(1), y + h], { colour: app.inks.line });
     const values = bitsOverTemperatures();
-    pen.lines(CURVE.slice(1).flatMap((t, i) => [across(CURVE[i]), up(values[i]), across(t), up(values[i + 1])]), { colour: app.inks.accent, thick: 2.5 });
-    pen.rect(across(app.state.temperature) - 5, up(bits) - 5, 10, 10, { fill: app.inks.accent, stroke: app.inks.panel, thick: 2, radius: 5 });
-    const style = { size: 11, colour: app.inks.muted };
+    const curve = CURVE.slice(1).flatMap((t, i) => [across(CURVE[i]), up(values[i]), across(t), up(values[i + 1])]);
+    pen.lines(curve, { colour: app.inks.accent, thick: 2.5 });
+    const dot = { fill: app.inks.accent, stroke: app.inks.panel, thick: 2, radius: 5 };
+    pen.rect(across(app.state.temperature) - 5, up(bits) - 5, 10, 10, dot);
+    const style = { ...app.type.note, size: 11 };
     for (const t of [0.1, 1, 10]) pen.text(String(t), across(t), y + h + 14, { ...style, align: "center" });
     pen.text("sharper", x + w * 0.06, y + h + 14, { ...style });
     pen.text("flatter", x + w * 0.94, y + h + 14, { ...style, align: "right" });
@@ -48,7 +51,7 @@ export function temperatureView(app) {
   return {
     label: "Temperature: the weights of one token, re-sharpened.",
     keys: "up and down pick the token, left and right turn the temperature.",
-    hint: () => "Slide the temperature: the scores, cosine or dot, are divided by it before the softmax. Pale bars are the weights as recorded.",
+    hint: () => "The scores, cosine or dot, are divided by the temperature before the softmax. Pale bars are the weights as recorded.",
     needs: () => [app.state.layer],
     size(room) {
       const width = Math.min(room.width - 48, 820);
@@ -82,7 +85,8 @@ export function temperatureView(app) {
     hover: (spot) => app.point(query(), spot?.key ?? null),
     tip({ key }) {
       const [now, before] = [app.state.temperature, 1].map((t) => app.matrices.rowAt(app.state.layer, query(), t));
-      return now ? [number(now[key]), `recorded ${number(before[key])}`, `${shown(app.queryNames()[query()])} → ${shown(app.keyNames()[key])}`] : [];
+      const look = `${shown(app.queryNames()[query()])} → ${shown(app.keyNames()[key])}`;
+      return now ? [number(now[key]), `recorded ${number(before[key])}`, look] : [];
     },
     move(across, down) {
       const rows = app.rows();

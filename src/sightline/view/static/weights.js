@@ -115,24 +115,28 @@ function decode({ tops, codes, below }, first, queries, keys, power) {
   const data = new Float32Array(queries * keys);
   const levels = Float32Array.from(LEVELS, (level) => level ** power);
   for (let q = 0; q < queries; q++) {
-    const start = (first + q) * keys;
+    const [from, to] = [(first + q) * keys, q * keys];
     let sum = 0;
-    for (let k = 0; k < keys; k++) {
-      const level = levels[codes[start + k]] - (below ? levels[below[start + k]] : 0);
-      data[q * keys + k] = level;
-      sum += level;
-    }
+    if (power !== 1) for (let k = 0; k < keys; k++) sum += levels[codes[from + k]];
     // softmax(s / T) is softmax(s) to the power 1 / T, scaled to sum to 1 again: no scores are needed
     const scale = power === 1 ? tops[first + q] : sum > 0 ? 1 / sum : 0;
-    for (let k = 0; k < keys; k++) data[q * keys + k] *= scale;
+    for (let k = 0; k < keys; k++) data[to + k] = levels[codes[from + k]] * scale;
+    if (below) for (let k = 0; k < keys; k++) data[to + k] -= levels[below[from + k]] * scale;
   }
   return data;
 }
 
 function finish(data, queries, keys) {
   let top = 0;
-  for (const weight of data) top = Math.max(top, Math.abs(weight));
-  return { data, queries, keys, top: top || 1, row: (q) => data.subarray(q * keys, (q + 1) * keys) };
+  for (let i = 0; i < data.length; i++) {
+    if (data[i] > top) top = data[i];
+    else if (-data[i] > top) top = -data[i];
+  }
+  return {
+    data, queries, keys, top: top || 1,
+    row: (q) => data.subarray(q * keys, (q + 1) * keys),
+    column: (k) => Float32Array.from({ length: queries }, (_, q) => data[q * keys + k]),
+  };
 }
 
 function product(a, b, n) {
