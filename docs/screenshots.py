@@ -1,8 +1,9 @@
-"""Makes the pictures of docs/viewer.md: two toy models learn for a minute, and Chromium photographs what they look at.
+"""Makes the pictures of docs/viewer.md: two toy models learn for some minutes, Chromium photographs what they see.
 
 python docs/screenshots.py
 """
 
+import io
 import random
 import shutil
 import tempfile
@@ -89,7 +90,7 @@ def translator() -> tuple[Record, list[str], list[str]]:
             torch.tensor([[french.index(w) for w in target] for _, target in pairs]),
         )
 
-    learn(model, batch, 500)
+    learn(model, batch, 300)
     source, _ = pair(["black", "cat", "sleeps", "here"])
     said, record = model.say(torch.tensor([[english.index(w) for w in source]]))
     return record, source, said
@@ -137,7 +138,7 @@ def captioner() -> tuple[Record, Image.Image, list[str]]:
         chosen = torch.randint(len(pool), (48,))
         return pictures[chosen], captions[chosen]
 
-    learn(model, batch, 900)
+    learn(model, batch, 600)
     image = scene([("blue", "circle", 6, 10), ("red", "triangle", 42, 38)])
     said, record = model.say(patches(image)[None])
     return record, image, said
@@ -160,17 +161,16 @@ def main() -> None:
         cross = [i for i, seen in enumerate(record) if seen.kind == "cross"][-1]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM.split())
         for name, path, state, scheme in (
-            ("viewer-heads", translated, "view=heads&layer=1", "light"),
+            ("viewer-heads", translated, "view=heads&layer=5", "light"),
             ("viewer-alignment", translated, "view=alignment&layer=5", "dark"),
-            ("viewer-image", captioned, f"view=image&layer={cross}&token={words.index('triangle')}", "light"),
+            ("viewer-image", captioned, f"view=image&layer={cross}&token={words.index('circle')}", "light"),
         ):
-            page = browser.new_page(
-                viewport={"width": 1180, "height": 720}, color_scheme=scheme, device_scale_factor=1.5
-            )
+            page = browser.new_page(viewport={"width": 1120, "height": 680}, color_scheme=scheme, device_scale_factor=2)
             page.goto(f"{path.as_uri()}#{state}")
             page.wait_for_selector("#stage[aria-busy=false]")
             page.wait_for_timeout(300)
-            page.screenshot(path=IMAGES / f"{name}.png")
+            shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+            shot.quantize(200, dither=Image.Dither.NONE).save(IMAGES / f"{name}.png", optimize=True)
             print(f"wrote {name}.png")
         browser.close()
 

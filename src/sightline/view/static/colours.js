@@ -13,7 +13,7 @@ const RAMPS = {
   light: ["#ffffff", "#d9e8fb", "#9cc5f5", "#4a94e8", "#1c62bd", "#0b3575", "#061b42"],
   dark: ["#161c26", "#182b4a", "#1c4580", "#2468bd", "#4e98ea", "#9cc9fb", "#f0f7ff"],
   above: { light: ["#ffffff", "#f9d9a8", "#e08a00", "#6b3f00"], dark: ["#161c26", "#5c3a08", "#c97f10", "#ffdc9c"] },
-  glow: ["#000004", "#420a68", "#932667", "#dd513a", "#fca50a", "#fcffa4"],
+  glow: ["#04040c", "#2a0d54", "#7a1f6d", "#d2493f", "#fb9b06", "#fcffa4"],
 };
 
 const parse = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
@@ -69,14 +69,14 @@ export function heat(matrix, rows, columns, mode, signed) {
 
 export const isDeep = (weight, top) => (Math.abs(weight) / top) ** 0.6 > 0.52;
 
-// Weights of patches as a glow: strong is bright and hides the picture, weak lets it through.
+// Weights of patches as a light in the dark: what is looked at glows, the rest of the picture is dimmed.
 export function glow(values, width, height, top) {
   const picture = new ImageData(width, height);
   const colours = ramp("glow", RAMPS.glow);
   values.forEach((value, i) => {
     const strength = Math.round(255 * Math.min(1, Math.abs(value) / top));
     picture.data.set(colours.subarray(3 * strength, 3 * strength + 3), 4 * i);
-    picture.data[4 * i + 3] = 90 + 0.65 * strength;
+    picture.data[4 * i + 3] = 165 + 0.25 * strength;
   });
   return onCanvas(picture);
 }

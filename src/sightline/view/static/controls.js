@@ -25,7 +25,7 @@ export function openControls(app) {
     el("h1", { textContent: app.meta.title, title: app.meta.title }), tabs.node,
     el("div", { className: "tools" }, finder.node, save("SVG"), save("PNG"), theme));
   return {
-    header, toolbar,
+    header, toolbar, zoom: groups[2].zoom,
     update() {
       tabs.update();
       [...groups, finder].forEach((part) => part.update());
@@ -166,7 +166,8 @@ function looks(app) {
   const recorded = "Weights are re-sharpened; click to see them as recorded";
   const reset = button({ className: "tool changed", title: recorded, onclick: () => app.set({ temperature: 1 }) });
   return {
-    node: el("div", { className: "group" }, temperature.node, opacity.node, smooth.node, hide.node, zoom, reset),
+    node: el("div", { className: "group" }, temperature.node, opacity.node, smooth.node, hide.node, reset),
+    zoom,
     update() {
       const { view } = app.state;
       [opacity, temperature].forEach((one) => one.update());

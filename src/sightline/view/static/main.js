@@ -175,7 +175,7 @@ const controls = openControls(app);
 const inspector = openInspector(app);
 app.stage.node.id = "stage";
 app.stage.node.setAttribute("role", "tabpanel");
-document.body.append(controls.header, controls.toolbar, el("main", {}, app.stage.node, inspector.node), el("footer", {}, status));
+document.body.append(controls.header, controls.toolbar, el("main", {}, app.stage.node, inspector.node), el("footer", {}, status, controls.zoom));
 
 const start = () => {
   const first = app.meta.examples[0].source.pictures || app.meta.examples[0].target.pictures ? { view: "image" } : {};

@@ -19,9 +19,10 @@ export function headsView(app) {
   function layout(room) {
     const width = Math.min(room.width, 860);
     const column = clamp(width * 0.27, 70, 210);
-    const row = Math.round(clamp(24 * app.state.zoom, 10, 64));
     const left = (room.width - width) / 2;
     const [rows, columns] = [app.rows(), app.columns()];
+    const fits = (room.height - TOP - 16) / Math.max(rows.length, columns.length);
+    const row = Math.round(clamp(clamp(fits, 24, 44) * app.state.zoom, 10, 80));
     const place = (list) => new Map(list.map((index, i) => [index, TOP + (i + 0.5) * row]));
     return { width, column, row, left, rows, columns, queryY: place(rows), keyY: place(columns),
       from: left + column, to: left + width - column, room: room.width };
@@ -64,7 +65,7 @@ export function headsView(app) {
     const [list, ys, names] = query ? [plan.rows, plan.queryY, app.queryNames()] : [plan.columns, plan.keyY, app.keyNames()];
     const picked = active();
     const across = picked && picked.side !== side;
-    const size = clamp(plan.row * 0.58, 8, 15);
+    const size = clamp(plan.row * 0.56, 8, 17);
     const [low, high] = [Math.floor((box.y - TOP) / plan.row) - 1, Math.ceil((box.y + box.height - TOP) / plan.row) + 1];
     const edge = query ? plan.from - plan.column : plan.to + 6;
     const room = plan.column - 6;
