@@ -58,7 +58,7 @@ export function imageView(app) {
       const tall = image.height / image.width;
       tiles.push({ image, x, y, width: tall > 1 ? side / tall : side, height: tall > 1 ? side : side * tall, ...more });
     };
-    const big = clamp(Math.min(room.width - 40, room.height - TOP - 150), 160, 460) * app.state.zoom;
+    const big = clamp(Math.min(room.width - 40, room.height - TOP - 164), 160, 460) * app.state.zoom;
     let [x, y, bottom] = [20, TOP, TOP];
     if (mine && !itself()) {
       const side = images.length > 1 ? Math.min(big, 280) : Math.min(big, room.width / 2 - 40);
