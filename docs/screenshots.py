@@ -163,14 +163,14 @@ def main() -> None:
         for name, path, state, scheme in (
             ("viewer-heads", translated, "view=heads&layer=5", "light"),
             ("viewer-alignment", translated, "view=alignment&layer=5", "dark"),
-            ("viewer-image", captioned, f"view=image&layer={cross}&token={words.index('circle')}", "light"),
+            ("viewer-image", captioned, f"view=image&layer={cross}&token={words.index('blue')}", "light"),
         ):
             page = browser.new_page(viewport={"width": 1120, "height": 680}, color_scheme=scheme, device_scale_factor=2)
             page.goto(f"{path.as_uri()}#{state}")
             page.wait_for_selector("#stage[aria-busy=false]")
             page.wait_for_timeout(300)
             shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-            shot.quantize(200, dither=Image.Dither.NONE).save(IMAGES / f"{name}.png", optimize=True)
+            shot.quantize(256).save(IMAGES / f"{name}.png", optimize=True)
             print(f"wrote {name}.png")
         browser.close()
 

@@ -130,6 +130,10 @@ class Visitor:
         self.page.mouse.click(x + dx, y + dy)
         self.rest()
 
+    def canvas(self) -> str:
+        """The drawing as it is now, without what floats above it."""
+        return self.frame.evaluate("() => document.querySelector('canvas').toDataURL()")
+
     def shot(self) -> bytes:
         return self.frame.locator(".scroller").screenshot()
 

@@ -40,7 +40,7 @@ def translated(translator, tmp_path):
 
 def test_heads_hover_isolates_a_token(visitor, saved, encoder):
     visitor.open(saved)
-    before = visitor.shot()
+    before = visitor.canvas()
     visitor.hover("cat")
     mean = encoder[0].weights[0].mean(0)
     best = int(mean[2].argmax())
@@ -50,10 +50,10 @@ def test_heads_hover_isolates_a_token(visitor, saved, encoder):
     assert name == WORDS[best]
     assert close(number, float(mean[2, best]), float(mean[2].max()))
     assert visitor.looks[0][0] == WORDS[best]
-    assert visitor.shot() != before
+    assert visitor.canvas() != before
     visitor.page.mouse.move(5, 5)
     visitor.rest()
-    assert visitor.shot() == before
+    assert visitor.canvas() == before
 
 
 def test_heads_click_keeps_a_token_and_draws_only_its_lines(visitor, saved):
@@ -450,6 +450,19 @@ def test_a_reload_restores_the_view(visitor, saved, state):
     visitor.ready()
     assert (now(), visitor.shot()) == (first, picture)
     assert visitor.frame.locator("html").get_attribute("data-view") == wanted["view"]
+
+
+def test_a_reload_brings_back_what_was_done(visitor, saved):
+    visitor.open(saved)
+    visitor.tab("Matrix")
+    visitor.button("Next layer")
+    visitor.button("Head 2")
+    visitor.press("ArrowRight", "ArrowDown")
+    done, picture = visitor.hash, visitor.canvas()
+    visitor.page.reload()
+    visitor.ready()
+    assert (visitor.hash, visitor.canvas()) == (done, picture)
+    assert visitor.frame.locator("html").get_attribute("data-view") == "matrix"
 
 
 @pytest.mark.parametrize("state", [
