@@ -155,8 +155,8 @@ def compare(playwright: object, tokens: int, folder: Path, address: str) -> None
             else:
                 print(f"{name:24}{size:11.2f}{found['time']:10.2f}{found['memory']:12.0f}{found['heap']:13.1f}")
         keys = ("size", "time", "memory", "heap")
-        ratios = [rows[1].get(key, float("nan")) / max(rows[0][key], 1e-9) for key in keys]
-        print(f"{'  BertViz / Sightline':24}{ratios[0]:10.1f}x{ratios[1]:9.1f}x{ratios[2]:11.1f}x{ratios[3]:12.1f}x")
+        ratios = [f"{rows[1][key] / rows[0][key]:.1f}x" if key in rows[1] else "-" for key in keys]
+        print("{:24}{:>11}{:>10}{:>12}{:>13}".format("  BertViz / Sightline", *ratios))
         sys.stdout.flush()
 
 
