@@ -3,7 +3,6 @@
 python docs/screenshots.py
 """
 
-import io
 import random
 import shutil
 import tempfile
@@ -165,12 +164,13 @@ def main() -> None:
             ("viewer-alignment", translated, "view=alignment&layer=5", "dark"),
             ("viewer-image", captioned, f"view=image&layer={cross}&token={words.index('blue')}", "light"),
         ):
-            page = browser.new_page(viewport={"width": 1120, "height": 680}, color_scheme=scheme, device_scale_factor=2)
+            page = browser.new_page(
+                viewport={"width": 1120, "height": 680}, color_scheme=scheme, device_scale_factor=1.5
+            )
             page.goto(f"{path.as_uri()}#{state}")
             page.wait_for_selector("#stage[aria-busy=false]")
             page.wait_for_timeout(300)
-            shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-            shot.quantize(256).save(IMAGES / f"{name}.png", optimize=True)
+            page.screenshot(path=IMAGES / f"{name}.png")
             print(f"wrote {name}.png")
         browser.close()
 

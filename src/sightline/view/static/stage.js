@@ -3,6 +3,8 @@
 import { el } from "./dom.js";
 import { canvasPen } from "./pen.js";
 
+const snapped = (reckoned, seen) => (Math.abs(reckoned - seen) < 2 ? seen : Math.round(reckoned));
+
 export function openStage(app) {
   const canvas = el("canvas", { ariaHidden: "true" });
   const spacer = el("div", { className: "spacer" }, canvas);
@@ -12,6 +14,7 @@ export function openStage(app) {
   const context = canvas.getContext("2d");
   let view = null;
   let under = null; // the spot under the pointer
+  let exact = {}; // the canvas in pixels of the screen, which at 150 % are not always what one would reckon
 
   const room = () => ({ width: scroller.clientWidth, height: scroller.clientHeight });
 
@@ -22,14 +25,14 @@ export function openStage(app) {
     spacer.style.width = `${Math.max(width, size.width)}px`;
     spacer.style.height = `${Math.max(height, size.height)}px`;
     const sharp = window.devicePixelRatio || 1;
-    const [wide, high] = [Math.round(width * sharp), Math.round(height * sharp)];
+    const [wide, high] = [snapped(width * sharp, exact.inlineSize), snapped(height * sharp, exact.blockSize)];
     if (canvas.width !== wide || canvas.height !== high) {
       [canvas.width, canvas.height] = [wide, high];
       canvas.style.width = `${width}px`;
       canvas.style.height = `${height}px`;
     }
     const { scrollLeft: x, scrollTop: y } = scroller;
-    context.setTransform(sharp, 0, 0, sharp, 0, 0);
+    context.setTransform(wide / width, 0, 0, high / height, 0, 0);
     context.clearRect(0, 0, width, height);
     context.translate(-x, -y);
     view.draw(canvasPen(context), { x, y, width, height });
@@ -85,6 +88,11 @@ export function openStage(app) {
     app.zoom(event.deltaY < 0 ? 1.1 : 1 / 1.1);
   }, { passive: false });
   new ResizeObserver(() => app.refresh()).observe(scroller);
+  const sharpen = new ResizeObserver(([{ devicePixelContentBoxSize: [size] }]) => {
+    exact = size;
+    app.refresh();
+  });
+  if ("devicePixelContentBoxSize" in ResizeObserverEntry.prototype) sharpen.observe(canvas, { box: "device-pixel-content-box" });
 
   return {
     node, draw, room,
