@@ -1,4 +1,4 @@
-"""Attention with every score, mask and normaliser; needs torch alone."""
+"""Attention with every score, mask and normaliser; needs torch and safetensors alone."""
 
 from . import masks
 from .attend import attend, self_attend, weigh

@@ -2,9 +2,10 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args, overload
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args, overload
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,6 +15,37 @@ from torch import Tensor
 from ..checks import nearest
 from ..files import whole
 from .attend import Kind
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from ..view.maps import Map
+    from ..view.page import Page
+
+
+class Shown(TypedDict, total=False):
+    """What a page needs to know beside the weights."""
+
+    source: Any
+    """Tokens of the encoder's side."""
+    target: Any
+    """Tokens of the decoder's side."""
+    images: Any
+    """What the source shows: a picture cut into patches, or a list of support pictures. Path, PIL image or array."""
+    query_image: Any
+    """The picture the target shows, where it is another."""
+    labels: Any
+    """A name for each of `images`."""
+    grid: tuple[int, int] | None
+    """Rows and columns of patches, where the picture's shape does not tell."""
+    special: Collection[str] | None
+    """Tokens that a switch hides; left out, [CLS], </s> and their like."""
+    batch: int | Sequence[int]
+    """Which row of the batch; with several, tokens and images are lists with one entry for each."""
+    title: str
+    """At the head of the page; left out, the model's name."""
+    height: int
+    """Of the frame in a notebook, in pixels."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,6 +139,45 @@ class Record:
             spread = "weights that are no shares" if bits is None else f"entropy {bits:.2f} bits"
             lines.append(f"  {seen.name:<{wide}}  {seen.kind:<7}  {which}, {size}, {spread}")
         return "\n".join(lines)
+
+    def view(self, tokens: Any = None, **shown: Unpack[Shown]) -> "Page":
+        """The viewer, as the last line of a notebook cell: `record.view(tokens)`; `Shown` lists what else it takes."""
+        from ..view.page import page
+
+        shown.setdefault("title", self.model)
+        return page(self._maps(), tokens=tokens, **shown)
+
+    def save_html(self, path: str | os.PathLike[str], tokens: Any = None, **shown: Unpack[Shown]) -> Path:
+        """The viewer as one file that works from disk; takes what `view` takes."""
+        return self.view(tokens, **shown).save(path)
+
+    def plot(
+        self,
+        layer: int | str | None = None,
+        head: int | Literal["mean", "max"] = "mean",
+        *,
+        tokens: Sequence[str] | None = None,
+        source: Sequence[str] | None = None,
+        target: Sequence[str] | None = None,
+        batch: int = 0,
+        title: str | None = None,
+    ) -> "Figure":
+        """A matplotlib figure for papers: one layer by its place or name, or without it all layers and heads."""
+        from ..view import plots
+
+        maps = self._maps()
+        if layer is None:
+            return plots.every_head(maps, batch=batch, title=self.model if title is None else title)
+        words = {"tokens": tokens, "source": source, "target": target}
+        return plots.one_map(maps, layer, head, batch=batch, title=title, **words)
+
+    def _maps(self) -> "list[Map]":
+        from ..view.maps import Map
+
+        return [
+            Map(name=s.name, kind=s.kind, heads=s.heads, weights=s.weights.detach().float().cpu().numpy())
+            for s in self.seen
+        ]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, whole or not at all."""

@@ -1,1 +1,1 @@
-"""Weights and tokens in, pictures out."""
+"""Weights and tokens in, pictures and one self-contained page out."""

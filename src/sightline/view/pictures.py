@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -32,7 +33,14 @@ def figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float]) -> tup
     with _style():
         from matplotlib.figure import Figure
 
-        drawn = Figure(figsize=size, layout="constrained")
+        class Drawing(Figure):
+            def _repr_png_(self) -> bytes:
+                """Shown by a notebook cell, also where pyplot was never imported."""
+                file = io.BytesIO()
+                self.savefig(file, format="png", dpi=110)
+                return file.getvalue()
+
+        drawn = Drawing(figsize=size, layout="constrained")
         return drawn, drawn.subplots(rows, columns, squeeze=False)
 
 

@@ -1,0 +1,120 @@
+"""Pictures as text a page can carry, and how a row of weights lies over them."""
+
+import base64
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LARGEST_SIDE = 640
+"""Pictures are made no larger than this, in pixels."""
+MOST_BEFORE = 8
+"""Class and register tokens that may come before the patches."""
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """One or more pictures that share a row of weights: `before` tokens, then each picture's patches in turn."""
+
+    images: list[dict[str, Any]]
+    before: int
+    grid: tuple[int, int]
+    """Rows and columns of patches in each picture."""
+
+    def tokens(self) -> list[str]:
+        """A name for every place."""
+        names = ["[CLS]"] + [f"[REG{i}]" for i in range(1, self.before)]
+        rows, columns = self.grid
+        for image in self.images:
+            if rows * columns == 1:
+                names.append(image["label"])
+            else:
+                prefix = f"{image['label']} " if len(self.images) > 1 else ""
+                names += [f"{prefix}{r + 1},{c + 1}" for r in range(rows) for c in range(columns)]
+        return names if self.before else names[1:]
+
+
+def pictures(
+    images: Any, size: int, *, name: str, labels: Sequence[str] | None = None, grid: tuple[int, int] | None = None
+) -> Pictures:
+    """`images` (one, or several) laid over `size` places."""
+    several = images if isinstance(images, list | tuple) else [images]
+    if not several:
+        raise ValueError(f"{name} must hold at least one picture, got none")
+    if labels is not None and len(labels) != len(several):
+        raise ValueError(f"labels must be {len(several)}, one for each picture, got {len(labels)}")
+    ready = [_image(image, i, several, labels) for i, image in enumerate(several)]
+    for before in range(MOST_BEFORE):
+        cells, rest = divmod(size - before, len(ready))
+        found = _grid(cells, ready[0]["height"] / ready[0]["width"], grid) if cells > 0 and not rest else None
+        if found:
+            return Pictures(ready, before, found)
+    count = "1 picture" if len(ready) == 1 else f"{len(ready)} pictures"
+    wanted = "" if grid is None else f" in a grid of {grid[0]} x {grid[1]}"
+    raise ValueError(
+        f"{name} must fit the {size} places of the attention, got {count}{wanted}; "
+        "give grid=(rows, columns) where patches are not square"
+    )
+
+
+def _grid(cells: int, tall: float, wanted: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Rows and columns that make `cells` nearly square patches of a picture `tall` times as high as wide."""
+    if wanted is not None:
+        return (wanted[0], wanted[1]) if wanted[0] * wanted[1] == cells else None
+    if cells == 1:
+        return 1, 1
+    whole = [(rows, cells // rows) for rows in range(1, cells + 1) if cells % rows == 0]
+    best = min(whole, key=lambda shape: abs(np.log(shape[0] / shape[1] / tall)))
+    side = round(cells**0.5)
+    if abs(np.log(best[0] / best[1] / tall)) < 0.1:
+        return best
+    return (side, side) if side * side == cells else None  # a picture of any shape, squeezed into a square
+
+
+def _image(image: Any, place: int, several: Sequence[Any], labels: Sequence[str] | None) -> dict[str, Any]:
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise ValueError("images must have pillow: pip install pillow") from error
+    label = f"image {place + 1}" if len(several) > 1 else "image"
+    if isinstance(image, str | os.PathLike):
+        label = Path(image).name
+        try:
+            with Image.open(image) as opened:
+                drawn = opened.convert("RGB")
+        except (OSError, UnidentifiedImageError) as error:
+            raise ValueError(f"images must be pictures that can be opened, got {label!r}: {error}") from error
+    elif isinstance(image, Image.Image):
+        drawn = image.convert("RGB")
+    else:
+        drawn = Image.fromarray(_pixels(np.asarray(image))).convert("RGB")
+    drawn.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
+    small = max(drawn.size) <= 96
+    file = io.BytesIO()
+    drawn.save(file, "PNG" if small else "JPEG", **({} if small else {"quality": 88}))
+    return {
+        "src": f"data:image/{'png' if small else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}",
+        "label": str(labels[place]) if labels is not None else label,
+        "width": drawn.width,
+        "height": drawn.height,
+    }
+
+
+def _pixels(array: Any) -> Any:
+    """(H, W), (H, W, C) or (C, H, W); bytes, 0 to 1, or any numbers, which are stretched to black and white."""
+    if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[-1] not in (1, 3, 4):
+        array = np.moveaxis(array, 0, -1)
+    if array.ndim == 3 and array.shape[-1] == 1:
+        array = array[..., 0]
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[-1] not in (3, 4)) or 0 in array.shape:
+        raise ValueError(f"images must have shape (H, W), (H, W, 3) or (3, H, W), got {array.shape}")
+    if array.dtype == np.uint8:
+        return array
+    array = array.astype(np.float64)
+    if array.min() < 0 or array.max() > 1:
+        array = (array - array.min()) / max(float(np.ptp(array)), 1e-9)
+    return (array * 255).round().astype(np.uint8)

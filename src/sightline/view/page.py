@@ -1,0 +1,184 @@
+"""One self-contained page: the viewer's modules, its style and the packed weights in a single file."""
+
+import base64
+import hashlib
+import html
+import json
+import os
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ..files import whole
+from .maps import Map, joined
+from .payload import pack
+from .sides import sides
+
+IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([\w-]+)\.js";$', re.MULTILINE)
+EXPORT = re.compile(r"^export ((?:async )?(?:function|const) (\w+))", re.MULTILINE)
+
+TEMPLATE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="Sightline">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<noscript>This page draws attention with JavaScript, which is switched off.</noscript>
+<script type="application/json" id="sightline-meta">{meta}</script>
+{weights}
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+
+
+@dataclass(frozen=True)
+class Page:
+    """The viewer with its weights inside. The last line of a notebook cell shows it."""
+
+    html: str
+    height: int = 720
+    """Of the frame in a notebook, in pixels."""
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write one file that works from disk and asks no host for anything."""
+        path = Path(path)
+        if path.suffix not in (".html", ".htm"):
+            raise ValueError(f"path must end in .html, got {path.name!r}")
+        with whole(path) as part:
+            part.write_text(self.html, encoding="utf-8", newline="\n")
+        return path
+
+    def _repr_html_(self) -> str:
+        """In a frame of its own, so that two pages in one notebook share nothing."""
+        return (
+            f'<iframe title="Attention viewer" style="width:100%;height:{self.height}px;border:0;border-radius:8px" '
+            f'sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(self.html)}"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"Page({len(self.html.encode()) / 1e6:.1f} MB of HTML)"
+
+
+def page(
+    maps: Sequence[Map],
+    *,
+    tokens: Any = None,
+    source: Any = None,
+    target: Any = None,
+    images: Any = None,
+    query_image: Any = None,
+    labels: Any = None,
+    grid: tuple[int, int] | None = None,
+    special: Collection[str] | None = None,
+    batch: int | Sequence[int] = 0,
+    title: str = "Attention",
+    height: int = 720,
+) -> Page:
+    """A page of these maps.
+
+    tokens: a name for each place, where one sequence looks at itself. source, target: the same for encoder-decoder
+    models: the encoder is source by source, the decoder target by target, cross target by source.
+    images: what the source shows: one picture cut into patches (a class token before them is noticed), or a list of
+    support pictures, each with one weight or a grid of parts. labels: a name for each. query_image: the picture the
+    target shows, if it is another. grid: rows and columns of patches, where that cannot be told.
+    special: tokens that a switch hides; left out, [CLS], </s> and their like.
+    batch: which row of the batch. A list of rows makes a page of several examples, and then tokens, source, target,
+    images, query_image and labels are lists with one entry for each row.
+    """
+    if not maps:
+        raise ValueError("record must hold at least one attention map, got none")
+    rows = [batch] if isinstance(batch, int) else list(batch)
+    about = {"tokens": tokens, "source": source, "target": target, "images": images, "labels": labels}
+    about["query_image"] = query_image
+    for name, value in about.items():
+        if not isinstance(batch, int) and value is not None and len(value) != len(rows):
+            raise ValueError(f"{name} must have one entry for each of the {len(rows)} rows of batch, got {len(value)}")
+    maps = joined(maps)
+    examples, weights = [], []
+    for i, row in enumerate(rows):
+        for one in maps:
+            if not 0 <= row < one.shape[0]:
+                raise ValueError(f"batch must be below {one.shape[0]}, the size of the batch in {one.name}, got {row}")
+        own = about if isinstance(batch, int) else {k: None if v is None else v[i] for k, v in about.items()}
+        both = sides(maps, grid=grid, special=special, **own)
+        layers = []
+        for j, one in enumerate(maps):
+            packed = pack(one.weights[row])
+            weights.append(f'<script type="text/plain" id="weights-{i}-{j}">{packed.data}</script>')
+            layers.append(
+                {
+                    "name": one.name,
+                    "kind": one.kind,
+                    "heads": one.head_names,
+                    "shape": packed.shape,
+                    "signed": packed.signed,
+                    "shares": packed.shares,
+                }
+            )
+        examples.append({"row": row, "layers": layers, **{name: side.meta() for name, side in both.items()}})
+    return Page(_html({"title": title, "examples": examples}, weights), height)
+
+
+def _html(meta: dict[str, Any], weights: list[str]) -> str:
+    style, script = style_text(), script_text()
+    policy = (
+        f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return TEMPLATE.format(
+        policy=policy,
+        title=html.escape(str(meta["title"])),
+        style=style,
+        meta=inert_json(meta),
+        weights="\n".join(weights),
+        script=script,
+    )
+
+
+def inert_json(value: Any) -> str:
+    """JSON that no HTML parser can mistake for markup, whatever its strings hold."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    text = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair is no UTF-8
+
+
+@cache
+def style_text() -> str:
+    """The style sheet."""
+    return _static("style.css")
+
+
+@cache
+def script_text() -> str:
+    """All modules as one, in the order they need each other; each has a scope of its own and hands out its exports."""
+    order: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        text = _static(f"{name}.js")
+        for _, needed in IMPORT.findall(text):
+            if needed not in order:
+                add(needed)
+        exports = ", ".join(noun for _, noun in EXPORT.findall(text))
+        body = EXPORT.sub(r"\1", IMPORT.sub(r'const \1 = modules["\2"];', text))
+        order[name] = f'modules["{name}"] = (() => {{\n{body}return {{ {exports} }};\n}})();\n'
+
+    add("main")
+    return '"use strict";\nconst modules = {};\n' + "\n".join(order.values())
+
+
+def _static(name: str) -> str:
+    return (files("sightline.view") / "static" / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,0 +1,90 @@
+"""The two sides of attention: what each place of the source and of the target is called, and what it looks like."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .images import Pictures, pictures
+from .maps import Map
+
+BRACKETED = ("[CLS]", "[SEP]", "[PAD]", "[BOS]", "[EOS]", "<s>", "</s>", "<pad>", "<bos>", "<eos>")
+SPECIAL = frozenset((*BRACKETED, "<|endoftext|>", "<|startoftext|>", "<|im_start|>", "<|im_end|>"))
+"""Tokens that mean something to the model alone. [MASK], [UNK] and <unk> stand for words, so they are not here."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """The names of all places of one side."""
+
+    tokens: list[str]
+    special: list[int]
+    pictures: Pictures | None = None
+
+    def names(self, size: int) -> list[str]:
+        """For a map of this size: the tokens where they fit, else the places counted from 0."""
+        return self.tokens if len(self.tokens) == size else [str(i) for i in range(size)]
+
+    def meta(self) -> dict[str, Any]:
+        """As the page reads it."""
+        shown = self.pictures and {
+            "images": self.pictures.images,
+            "before": self.pictures.before,
+            "grid": self.pictures.grid,
+        }
+        return {"tokens": self.tokens, "special": self.special, "pictures": shown}
+
+
+def sides(
+    maps: Sequence[Map],
+    *,
+    tokens: Sequence[str] | None = None,
+    source: Sequence[str] | None = None,
+    target: Sequence[str] | None = None,
+    images: Any = None,
+    query_image: Any = None,
+    labels: Sequence[str] | None = None,
+    grid: tuple[int, int] | None = None,
+    special: Collection[str] | None = None,
+) -> dict[str, Side]:
+    """The source, which encoders and cross-attention look at, and the target, which decoders look at and speak."""
+    sizes = {"source": 0, "target": 0}
+    for one in maps:
+        looking, looked_at = sides_of(one.kind)
+        sizes[looking] = max(sizes[looking], one.shape[2])
+        sizes[looked_at] = max(sizes[looked_at], one.shape[3])
+    alone = not (sizes["source"] and sizes["target"])
+    given = {"source": source, "target": target}
+    seen: dict[str, Any] = {"source": images, "target": query_image}
+    if alone:
+        given = dict.fromkeys(given, tokens if tokens is not None else source if source is not None else target)
+        seen = dict.fromkeys(seen, images)
+    elif tokens is not None:
+        given = {side: tokens if words is None else words for side, words in given.items()}
+    special = SPECIAL if special is None else frozenset(special)
+    result = {}
+    for side, size in sizes.items():
+        shown = None
+        if size and seen[side] is not None:
+            name, some = ("query_image", None) if side == "target" and not alone else ("images", labels)
+            shown = pictures(seen[side], size, name=name, labels=some, grid=grid)
+        called = "tokens" if given[side] is tokens else side
+        words = _words(called, given[side], size, shown)
+        places = [i for i, word in enumerate(words) if word in special]
+        result[side] = Side(words, places, shown)
+    return result
+
+
+def sides_of(kind: str) -> tuple[str, str]:
+    """Who looks and who is looked at."""
+    return ("source" if kind == "encoder" else "target"), ("target" if kind == "decoder" else "source")
+
+
+def _words(name: str, given: Sequence[str] | None, size: int, shown: Pictures | None) -> list[str]:
+    if given is None or not size:
+        return shown.tokens() if shown else [str(i) for i in range(size)]
+    if isinstance(given, str):
+        raise ValueError(f"{name} must be a list of tokens, got the string {given!r}")
+    words = [str(word) for word in given]
+    if len(words) != size:
+        raise ValueError(f"{name} must be {size} tokens, one for each place of the attention, got {len(words)}")
+    return words

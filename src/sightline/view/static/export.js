@@ -1,0 +1,53 @@
+// The whole of the current view as a file, not only the part in the window.
+
+import { el } from "./dom.js";
+import { canvasPen, svgPen } from "./pen.js";
+
+const MOST_PIXELS = 64e6;
+const LONGEST = 16000;
+
+export async function exportView(app, format) {
+  const view = app.view();
+  await Promise.all([...view.needs().map((layer) => app.weights.load(app.state.example, layer)), view.ready?.()]);
+  await settled(app);
+  const room = app.stage.room();
+  const size = view.size(room);
+  const [width, height] = [Math.ceil(Math.max(size.width, room.width)), Math.ceil(size.height)];
+  const blob = format === "svg" ? asSvg(app, view, width, height) : await asPng(app, view, width, height);
+  const link = el("a", { href: URL.createObjectURL(blob), download: `${fileName(app)}.${format}` });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  app.refresh();
+}
+
+// Some views draw over several frames; wait until a frame asks for no other.
+async function settled(app) {
+  do await new Promise((next) => setTimeout(next, 30));
+  while (app.isBusy());
+}
+
+function paint(app, view, pen, width, height) {
+  pen.rect(0, 0, width, height, { fill: app.inks.panel });
+  view.draw(pen, { x: 0, y: 0, width, height }, true);
+}
+
+function asSvg(app, view, width, height) {
+  const pen = svgPen(width, height);
+  paint(app, view, pen, width, height);
+  return new Blob([pen.source()], { type: "image/svg+xml" });
+}
+
+function asPng(app, view, width, height) {
+  const canvas = document.createElement("canvas");
+  const sharp = Math.min(2, LONGEST / Math.max(width, height), Math.sqrt(MOST_PIXELS / (width * height)));
+  [canvas.width, canvas.height] = [Math.round(width * sharp), Math.round(height * sharp)];
+  const context = canvas.getContext("2d");
+  context.scale(sharp, sharp);
+  paint(app, view, canvasPen(context), width, height);
+  return new Promise((done) => canvas.toBlob(done, "image/png"));
+}
+
+function fileName(app) {
+  const title = app.meta.title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "").slice(0, 60) || "attention";
+  return `${title}-${app.state.view}-layer-${app.depth(app.state.layer)}`;
+}

@@ -1,0 +1,57 @@
+// The panel beside the drawing: what the token in question looks at, as text that anyone can read or select.
+
+import { el, number, shown } from "./dom.js";
+import { entropy, meanEntropy, strongest } from "./weights.js";
+
+const LISTED = 10;
+const NO_SHARES = "These weights are not shares of 1, so temperature, entropy and rollout are left out.";
+
+export function openInspector(app) {
+  const node = el("aside", { className: "inspector", ariaLabel: "Details" });
+  let last = "";
+
+  const fact = (name, value) => el("div", { className: "fact" }, el("dt", {}, name), el("dd", {}, value));
+
+  function row(name, weight, top) {
+    const bar = el("span", { className: "bar" });
+    bar.style.width = `${(100 * Math.abs(weight)) / top}%`;
+    return el("li", {}, el("span", { className: "name", title: name }, name), el("span", { className: "value" }, number(weight)), bar);
+  }
+
+  function list(values, names, places) {
+    const best = strongest(values, LISTED, places);
+    const top = Math.abs(values[best[0]]) || 1;
+    return el("ol", { className: "looks" }, ...best.map((place) => row(shown(names[place]), values[place], top)));
+  }
+
+  function update() {
+    const { query, key } = app.pointed;
+    const matrix = app.state.view === "grid" ? null : app.matrices.current();
+    const asked = query ?? (key === null ? app.state.token : null);
+    const id = [app.viewKey(), asked, key, app.state.view, Boolean(matrix)].join(" ");
+    if (id === last) return;
+    last = id;
+    const layer = app.layer();
+    const [heads, queries, keys] = layer.shape;
+    const parts = [];
+    if (matrix && asked !== null) {
+      parts.push(el("h2", {}, el("q", {}, shown(app.queryNames()[asked])), " looks at"));
+      parts.push(list(matrix.row(asked), app.keyNames(), app.columns()));
+      if (layer.shares) parts.push(el("dl", {}, fact("Entropy", `${entropy(matrix.row(asked)).toFixed(2)} bits`)));
+    } else if (matrix && key !== null) {
+      parts.push(el("h2", {}, el("q", {}, shown(app.keyNames()[key])), " is seen by"));
+      parts.push(list(matrix.column(key), app.queryNames(), app.rows()));
+    } else {
+      parts.push(el("h2", { textContent: app.state.view === "grid" ? "All heads" : `Layer ${app.depth(app.state.layer)}` }));
+      if (app.state.view !== "grid") parts.push(el("p", { className: "path", textContent: shown(layer.name) }));
+      parts.push(el("p", { className: "guide", textContent: app.view().hint() }));
+      const facts = [fact("Heads", String(heads)), fact("Size", `${queries} × ${keys}`)];
+      if (matrix && layer.shares) facts.push(fact("Mean entropy", `${meanEntropy(matrix).toFixed(2)} bits`));
+      if (app.state.view !== "grid") parts.push(el("dl", {}, ...facts));
+      if (!layer.shares) parts.push(el("p", { className: "guide" }, NO_SHARES));
+    }
+    node.replaceChildren(...parts);
+  }
+
+  return { node, update };
+}

@@ -1,0 +1,189 @@
+// The app: the state in the middle, the views around it.
+
+import { clamp, el, number, shown } from "./dom.js";
+import { headColour, inks, isDark } from "./colours.js";
+import { openControls } from "./controls.js";
+import { openInspector } from "./inspector.js";
+import { openWeights, readMeta } from "./payload.js";
+import { openStage } from "./stage.js";
+import { DEFAULTS, VIEWS, fitted, fromHash, toHash, writeHash } from "./state.js";
+import { openMatrices, strongest } from "./weights.js";
+import { alignmentView } from "./view-alignment.js";
+import { gridView } from "./view-grid.js";
+import { headsView } from "./view-heads.js";
+import { imageView } from "./view-image.js";
+import { matrixView } from "./view-matrix.js";
+import { temperatureView } from "./view-temperature.js";
+
+const SIDES = { encoder: ["source", "source"], decoder: ["target", "target"], cross: ["target", "source"] };
+
+const app = {
+  meta: readMeta(),
+  pointed: { query: null, key: null },
+  wanted: "",
+
+  example: () => app.meta.examples[app.state.example],
+  layer: () => app.example().layers[app.state.layer],
+  layersOfKind(kind = app.layer().kind) {
+    const { layers } = app.example();
+    return [...layers.keys()].filter((i) => layers[i].kind === kind);
+  },
+  depth: (layer) => app.layersOfKind(app.example().layers[layer].kind).indexOf(layer),
+  headsOn(layer = app.state.layer) {
+    return (layer === app.state.layer && app.state.heads) || [...app.example().layers[layer].heads.keys()];
+  },
+  headName(head, layers) {
+    const name = layers.map((layer) => app.example().layers[layer].heads[head]).find((one) => one !== undefined);
+    return /^\d+$/.test(name) ? `head ${name}` : name;
+  },
+  colour(head) {
+    const name = app.layer().heads[head];
+    return headColour(app.mode, /^\d+$/.test(name) ? Number(name) : head);
+  },
+
+  // The side that looks ("query") or is looked at ("key") in a layer, if its names fit that layer's size.
+  side(which, layer = app.state.layer) {
+    const { kind, shape } = app.example().layers[layer];
+    const side = app.example()[SIDES[kind][which === "query" ? 0 : 1]];
+    const size = shape[which === "query" ? 1 : 2];
+    if (side.tokens.length === size) return side;
+    return { tokens: Array.from({ length: size }, (_, i) => String(i)), special: [], pictures: null };
+  },
+  queryNames: () => app.side("query").tokens,
+  keyNames: () => app.side("key").tokens,
+  sideWord: (which) => (app.layer().kind === "cross" ? (which === "query" ? "Target" : "Source") : "Token"),
+  pictures: (which) => app.side(which).pictures,
+  places(which, layer) {
+    const { tokens, special } = app.side(which, layer);
+    const all = [...tokens.keys()];
+    const rest = app.state.hide ? all.filter((place) => !special.includes(place)) : all;
+    return rest.length ? rest : all;
+  },
+  rows: (layer) => app.places("query", layer),
+  columns: (layer) => app.places("key", layer),
+
+  views: () => viewsFor(app.state),
+  view: () => views[app.state.view],
+  viewKey: () => ["example", "layer", "heads", "combine", "temperature", "hide"].map((name) => app.state[name]).join(" "),
+  where() {
+    const { combine } = app.state;
+    const on = app.headsOn();
+    const place = `layer ${app.depth(app.state.layer)}`;
+    if (combine === "rollout") return `${place}, rollout`;
+    if (on.length === 1) return `${place}, ${app.headName(on[0], [app.state.layer])}`;
+    return `${place}, ${combine === "max" ? "max" : "mean"} of ${on.length} heads`;
+  },
+
+  set(patch) {
+    const before = app.state;
+    app.state = fitted({ ...app.state, ...patch }, app.meta, viewsFor);
+    if (app.state.view !== before?.view) app.pointed = { query: null, key: null };
+    if (before && app.state.token !== before.token && app.state.token !== null) app.point(app.state.token, app.state.key);
+    app.dress();
+    writeHash(toHash(app.state, app.layer().kind));
+    app.refresh();
+  },
+  zoom: (by) => app.set({ zoom: clamp(app.state.zoom * by, 0.25, 8) }),
+  dress() {
+    app.mode = isDark(app.state.theme) ? "dark" : "light";
+    document.documentElement.dataset.theme = app.mode;
+    app.inks = inks();
+    app.type = {
+      title: { size: 14, weight: 600, colour: app.inks.ink },
+      label: { size: 12, colour: app.inks.ink },
+      note: { size: 12, colour: app.inks.muted },
+    };
+  },
+
+  // What is pointed at or walked to: shown beside the drawing and read out by a screen reader.
+  point(query, key) {
+    app.pointed = { query, key };
+    const matrix = app.state.view === "grid" ? null : app.matrices.current();
+    if (!matrix || (query === null && key === null)) return app.say("");
+    const [queries, keys] = [app.queryNames(), app.keyNames()];
+    if (query === null) return app.say(`${shown(keys[key])} is looked at`);
+    const row = matrix.row(query);
+    const place = key ?? strongest(row, 1, app.columns())[0];
+    const does = key === null ? "looks most at" : "→";
+    return app.say(`${shown(queries[query])} ${does} ${shown(keys[place])}: ${number(row[place])} · ${app.where()}`);
+  },
+  say(text) {
+    status.textContent = text || `Keyboard: ${app.view().keys}`;
+    status.classList.toggle("idle", !text);
+  },
+  waiting(pen, box) {
+    app.unpacking = true;
+    pen.text("Unpacking…", box.x + box.width / 2, box.y + box.height / 2, { ...app.type.note, align: "center" });
+  },
+
+  marked: (own) => ({ fill: own ? app.inks.accent : app.inks.mark, alpha: own ? 0.16 : 0.5, radius: 5 }),
+  isFound: (name) => app.wanted !== "" && name.toLowerCase().includes(app.wanted),
+  matches: () => (app.wanted ? app.rows().filter((row) => app.isFound(app.queryNames()[row])) : []),
+  find(text) {
+    app.wanted = text.trim().toLowerCase();
+    const [first] = app.matches();
+    if (first !== undefined) app.view().reveal?.(first);
+    app.refresh();
+  },
+  findNext(step) {
+    const found = app.matches();
+    if (!found.length) return;
+    const now = found.indexOf(app.state.token);
+    app.set({ token: found[now < 0 ? 0 : (now + step + found.length) % found.length] });
+    app.view().reveal?.(app.state.token);
+  },
+
+  isBusy: () => frame !== 0,
+  refresh() {
+    frame ||= requestAnimationFrame(() => {
+      frame = 0;
+      app.stage.show(app.view());
+      app.matrices.newFrame();
+      controls.update();
+      app.unpacking = false;
+      app.stage.draw();
+      app.stage.node.ariaBusy = app.unpacking || app.isBusy();
+      inspector.update();
+      if (!status.textContent || status.classList.contains("idle")) app.say("");
+      document.documentElement.dataset.view = app.state.view;
+    });
+  },
+};
+
+// Only the views that this layer can feed.
+function viewsFor({ example, layer }) {
+  const { kind, shape, shares } = app.meta.examples[example].layers[layer];
+  const [looking, seen] = SIDES[kind].map((side) => app.meta.examples[example][side]);
+  const pictured = seen.pictures && seen.tokens.length === shape[2];
+  const words = !seen.pictures && !looking.pictures && kind === "cross";
+  const fed = { heads: true, grid: true, matrix: true, image: pictured, alignment: words, temperature: shares };
+  return VIEWS.filter((view) => fed[view]);
+}
+
+let frame = 0;
+app.weights = openWeights(app.meta, () => app.refresh());
+app.matrices = openMatrices(app);
+app.stage = openStage(app);
+const views = {
+  heads: headsView(app), grid: gridView(app), matrix: matrixView(app),
+  image: imageView(app), alignment: alignmentView(app), temperature: temperatureView(app),
+};
+
+app.state = { ...DEFAULTS };
+const status = el("div", { className: "status idle", role: "status" });
+const controls = openControls(app);
+const inspector = openInspector(app);
+app.stage.node.id = "stage";
+app.stage.node.setAttribute("role", "tabpanel");
+document.body.append(controls.header, controls.toolbar, el("main", {}, app.stage.node, inspector.node), el("footer", {}, status, controls.zoom));
+
+const start = () => {
+  const first = app.meta.examples[0].source.pictures || app.meta.examples[0].target.pictures ? { view: "image" } : {};
+  app.set({ ...DEFAULTS, ...first, ...fromHash(location.hash) });
+};
+start();
+addEventListener("hashchange", () => location.hash.slice(1) !== toHash(app.state, app.layer().kind) && start());
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => app.set({}));
+addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && !app.view().escape?.()) app.set({ token: null, key: null });
+});

@@ -1,0 +1,117 @@
+// The stage: a scrolling window onto one drawing. Only the part inside the window is drawn, so its size does not matter.
+
+import { el } from "./dom.js";
+import { canvasPen } from "./pen.js";
+
+const snapped = (reckoned, seen) => (Math.abs(reckoned - seen) < 2 ? seen : Math.round(reckoned));
+
+export function openStage(app) {
+  const canvas = el("canvas", { ariaHidden: "true" });
+  const spacer = el("div", { className: "spacer" }, canvas);
+  const scroller = el("div", { className: "scroller", tabIndex: 0, role: "application" }, spacer);
+  const tip = el("div", { className: "tip", hidden: true });
+  const node = el("div", { className: "stage" }, scroller, tip);
+  const context = canvas.getContext("2d");
+  let view = null;
+  let under = null; // the spot under the pointer
+  let exact = {}; // the canvas in pixels of the screen, which at 150 % are not always what one would reckon
+
+  const room = () => ({ width: scroller.clientWidth, height: scroller.clientHeight });
+
+  function draw() {
+    const { width, height } = room();
+    if (!view || !width || !height) return;
+    const size = view.size({ width, height });
+    spacer.style.width = `${Math.max(width, size.width)}px`;
+    spacer.style.height = `${Math.max(height, size.height)}px`;
+    const sharp = window.devicePixelRatio || 1;
+    const [wide, high] = [snapped(width * sharp, exact.inlineSize), snapped(height * sharp, exact.blockSize)];
+    if (canvas.width !== wide || canvas.height !== high) {
+      [canvas.width, canvas.height] = [wide, high];
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${height}px`;
+    }
+    const { scrollLeft: x, scrollTop: y } = scroller;
+    context.setTransform(wide / width, 0, 0, high / height, 0, 0);
+    context.clearRect(0, 0, width, height);
+    context.translate(-x, -y);
+    view.draw(canvasPen(context), { x, y, width, height });
+  }
+
+  function spotAt(event) {
+    const edge = scroller.getBoundingClientRect();
+    const [left, top] = [event.clientX - edge.left, event.clientY - edge.top];
+    if (left < 0 || top < 0 || left > scroller.clientWidth || top > scroller.clientHeight) return null;
+    return view.hit(left + scroller.scrollLeft, top + scroller.scrollTop, { x: scroller.scrollLeft, y: scroller.scrollTop });
+  }
+
+  function point(event) {
+    const spot = event ? spotAt(event) : null;
+    if (JSON.stringify(spot) !== JSON.stringify(under)) {
+      under = spot;
+      view.hover?.(spot);
+      scroller.style.cursor = spot && !spot.quiet ? "pointer" : "default";
+      const lines = spot ? view.tip?.(spot) ?? [] : [];
+      tip.hidden = lines.length === 0;
+      tip.replaceChildren(...lines.map((line, i) => el("div", { className: i ? "tip-more" : "tip-head", textContent: line })));
+      app.refresh();
+    }
+    if (!tip.hidden && event) {
+      const edge = node.getBoundingClientRect();
+      const [x, y] = [event.clientX - edge.left, event.clientY - edge.top];
+      tip.style.left = `${x + 16 + tip.offsetWidth > edge.width ? Math.max(4, x - tip.offsetWidth - 12) : x + 16}px`;
+      tip.style.top = `${y + 16 + tip.offsetHeight > edge.height ? Math.max(4, y - tip.offsetHeight - 12) : y + 16}px`;
+    }
+  }
+
+  const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+  function press(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (event.key in STEPS && view.move) view.move(...STEPS[event.key]);
+    else if (event.key === "Enter" && view.enter) view.enter();
+    else if (event.key === "+" || event.key === "=") app.zoom(1.25);
+    else if (event.key === "-") app.zoom(0.8);
+    else if (event.key === "0") app.set({ zoom: 1 });
+    else return;
+    event.preventDefault();
+  }
+
+  scroller.addEventListener("scroll", () => app.refresh(), { passive: true });
+  scroller.addEventListener("pointermove", point);
+  scroller.addEventListener("pointerleave", () => point(null));
+  scroller.addEventListener("click", (event) => { const spot = spotAt(event); if (spot) view.press?.(spot); });
+  scroller.addEventListener("dblclick", (event) => { const spot = spotAt(event); if (spot) view.twice?.(spot); });
+  scroller.addEventListener("keydown", press);
+  scroller.addEventListener("wheel", (event) => {
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    app.zoom(event.deltaY < 0 ? 1.1 : 1 / 1.1);
+  }, { passive: false });
+  new ResizeObserver(() => app.refresh()).observe(scroller);
+  const sharpen = new ResizeObserver(([{ devicePixelContentBoxSize: [size] }]) => {
+    exact = size;
+    app.refresh();
+  });
+  if ("devicePixelContentBoxSize" in ResizeObserverEntry.prototype) sharpen.observe(canvas, { box: "device-pixel-content-box" });
+
+  return {
+    node, draw, room,
+    show(next) {
+      if (next === view) return;
+      point(null);
+      view = next;
+      scroller.scrollTo(0, 0);
+      scroller.setAttribute("aria-label", `${view.label} ${view.keys}`);
+    },
+    // Scroll as little as needed for this part of the drawing to be in the window.
+    reveal(x, y, width, height, margin = 40) {
+      const edge = (from, size, now, seen) => {
+        if (from - margin < now) return Math.max(0, from - margin);
+        return Math.max(now, from + size + margin - seen);
+      };
+      draw();
+      const { scrollLeft, scrollTop, clientWidth, clientHeight } = scroller;
+      scroller.scrollTo(edge(x, width, scrollLeft, clientWidth), edge(y, height, scrollTop, clientHeight));
+    },
+  };
+}

@@ -1,0 +1,68 @@
+// What is looked at, and how: one flat object, mirrored in the hash so that a reload or a sent link shows the same.
+
+export const VIEWS = ["heads", "grid", "matrix", "image", "alignment", "temperature"];
+export const COMBINE = ["each", "mean", "max", "rollout"];
+
+export const DEFAULTS = {
+  view: "heads", example: 0, layer: 0, heads: null, combine: "each", token: null, key: null,
+  hide: false, temperature: 1, zoom: 1, opacity: 0.75, smooth: true, theme: "auto", from: null,
+};
+
+const WORDS = { view: VIEWS, combine: COMBINE, theme: ["auto", "light", "dark"], from: VIEWS };
+const RANGES = { temperature: [0.05, 20], zoom: [0.25, 8], opacity: [0, 1] };
+
+export function toHash(state, kind) {
+  const written = (value) => (Array.isArray(value) ? value.join(".") : typeof value === "number" ? +value.toFixed(3) : value);
+  const parts = Object.entries(state)
+    .filter(([name, value]) => value !== DEFAULTS[name] && value !== null)
+    .map(([name, value]) => `${name}=${written(value)}`);
+  if (parts.length) parts.splice(1, 0, `kind=${kind}`);
+  return parts.join("&");
+}
+
+// Only what is known and in range; anything else in a hash is ignored.
+export function fromHash(hash) {
+  const state = {};
+  for (const [name, text] of new URLSearchParams(hash.replace(/^#/, ""))) {
+    if (!Object.hasOwn(DEFAULTS, name)) continue;
+    if (name in WORDS) {
+      if (WORDS[name].includes(text)) state[name] = text;
+    } else if (name === "heads") {
+      if (/^\d+(\.\d+)*$/.test(text)) state.heads = text.split(".").map(Number);
+    } else if (typeof DEFAULTS[name] === "boolean") {
+      state[name] = text === "true";
+    } else if (name in RANGES) {
+      const value = Number(text);
+      if (value >= RANGES[name][0] && value <= RANGES[name][1]) state[name] = value;
+    } else if (/^\d+$/.test(text)) {
+      state[name] = Number(text);
+    }
+  }
+  return state;
+}
+
+// Make a state fit the data: no layer, head or token that is not there.
+export function fitted(state, meta, viewsFor) {
+  const next = { ...state };
+  const within = (value, size) => (value !== null && value < size ? value : null);
+  next.example = within(next.example, meta.examples.length) ?? 0;
+  const { layers } = meta.examples[next.example];
+  next.layer = within(next.layer, layers.length) ?? 0;
+  const [heads, queries, keys] = layers[next.layer].shape;
+  if (next.heads) next.heads = next.heads.filter((head) => head < heads);
+  if (next.heads && (next.heads.length === 0 || next.heads.length === heads)) next.heads = null;
+  next.token = within(next.token, queries);
+  next.key = within(next.key, keys);
+  const open = viewsFor(next);
+  if (!open.includes(next.view)) next.view = open[0];
+  return next;
+}
+
+export function writeHash(text) {
+  if (location.protocol === "about:") {
+    // A frame in a notebook: its address is about:srcdoc, which history.replaceState refuses.
+    if (location.hash.slice(1) !== text) location.hash = text;
+  } else {
+    history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+  }
+}

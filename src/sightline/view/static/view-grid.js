@@ -1,0 +1,127 @@
+// Every layer and head at once, as thumbnails. They are made when they come into the window, a few in each frame.
+
+import { heat } from "./colours.js";
+import { clamp } from "./dom.js";
+import { meanEntropy } from "./weights.js";
+
+const [LEFT, TOP, GAP] = [76, 40, 10];
+const FINE = 72; // most pixels a thumbnail has on a side
+const AT_ONCE = 16;
+
+export function gridView(app) {
+  const thumbs = new Map();
+  let plan = null;
+  let focus = null;
+
+  const layers = () => app.layersOfKind();
+  const key = (layer, head) => [app.state.example, app.state.temperature, app.state.hide, app.mode, layer, head].join(" ");
+
+  function thumb(layer, head) {
+    const id = key(layer, head);
+    if (thumbs.has(id)) return thumbs.get(id);
+    if (plan.made >= AT_ONCE) {
+      app.refresh();
+      return null;
+    }
+    const matrix = app.matrices.fresh(layer, head);
+    if (!matrix) {
+      app.unpacking = true;
+      return null;
+    }
+    plan.made++;
+    const rows = app.rows(layer);
+    const columns = app.columns(layer);
+    const small = pooled(matrix, rows, columns);
+    const span = (count) => [...Array(count).keys()];
+    const picture = heat(small, span(small.queries), span(small.keys), app.mode, app.example().layers[layer].signed);
+    if (thumbs.size > 2000) thumbs.clear();
+    thumbs.set(id, picture);
+    return picture;
+  }
+
+  const show = ({ layer, head }) => app.set({ view: "matrix", layer, heads: [head], combine: "each", from: "grid" });
+
+  return {
+    label: "Grid: a thumbnail for each layer and head.",
+    keys: "arrows move, Enter enlarges, Escape comes back.",
+    hint: () => "Each square is one head: rows look, columns are looked at. Click one to enlarge it.",
+    needs: layers,
+    size(room) {
+      const most = Math.max(...layers().map((layer) => app.example().layers[layer].heads.length));
+      const side = Math.round(clamp((room.width - LEFT - 24) / most - GAP, 44, 132) * app.state.zoom);
+      const width = LEFT + most * (side + GAP) + 16;
+      plan = { side, most, left: Math.max(0, (room.width - width) / 2), step: side + GAP, made: 0 };
+      return { width, height: TOP + layers().length * plan.step + 16 };
+    },
+    draw(pen, box, whole) {
+      const { side, step, left } = plan;
+      if (whole) plan.made = -Infinity;
+      layers().forEach((layer, i) => {
+        const y = TOP + i * step;
+        if (y + side < box.y || y > box.y + box.height) return;
+        pen.text(`layer ${app.depth(layer)}`, left + LEFT - 16, y + side / 2, { ...app.type.note, align: "right" });
+        app.example().layers[layer].heads.forEach((_, head) => {
+          const x = left + LEFT + head * step;
+          if (x + side < box.x || x > box.x + box.width) return;
+          const made = thumb(layer, head);
+          if (made) pen.image(made, x, y, side, side, { smooth: made.width > side });
+          else pen.rect(x, y, side, side, { fill: app.inks.line, alpha: 0.5, radius: 3 });
+          const on = focus && focus.layer === layer && focus.head === head;
+          const frame = on ? { stroke: app.inks.accent, thick: 2.5 } : { stroke: app.inks.line };
+          pen.rect(x - 0.5, y - 0.5, side + 1, side + 1, { ...frame, radius: 2 });
+        });
+      });
+      pen.rect(box.x, box.y, box.width, TOP - 8, { fill: app.inks.panel });
+      for (let head = 0; head < plan.most; head++) {
+        const x = left + LEFT + head * step + side / 2;
+        const name = app.headName(head, layers());
+        pen.rect(x - side / 2, box.y + TOP - 12, side, 3, { fill: app.colour(head), radius: 1.5 });
+        pen.text(name, x, box.y + 16, { ...app.type.note, align: "center" });
+      }
+    },
+    hit(x, y, box) {
+      if (!plan || y < box.y + TOP - 8) return null;
+      const [column, row] = [Math.floor((x - plan.left - LEFT) / plan.step), Math.floor((y - TOP) / plan.step)];
+      const layer = layers()[row];
+      if (layer === undefined || column < 0 || column >= app.example().layers[layer].heads.length) return null;
+      return { layer, head: column };
+    },
+    hover(spot) {
+      focus = spot;
+      app.say(spot ? this.tip(spot).join(" · ") : "");
+    },
+    tip({ layer, head }) {
+      const matrix = app.example().layers[layer].shares ? app.matrices.head(layer, head) : null;
+      const more = matrix ? [`entropy ${meanEntropy(matrix).toFixed(2)} bits`] : [];
+      return [`Layer ${app.depth(layer)}, ${app.headName(head, [layer])}`, app.example().layers[layer].name, ...more];
+    },
+    press: show,
+    move(across, down) {
+      const list = layers();
+      const now = focus ?? { layer: list[0], head: across > 0 ? -1 : 0 };
+      const row = clamp(list.indexOf(now.layer) + (focus ? down : 0), 0, list.length - 1);
+      const head = clamp(now.head + across, 0, app.example().layers[list[row]].heads.length - 1);
+      this.hover({ layer: list[row], head });
+      app.stage.reveal(plan.left + LEFT + head * plan.step, TOP + row * plan.step, plan.side, plan.side);
+      app.refresh();
+    },
+    enter: () => focus && show(focus),
+  };
+}
+
+// The strongest weight of each block, so that thin diagonals survive being made small.
+function pooled(matrix, rows, columns) {
+  const [queries, keys] = [Math.min(FINE, rows.length), Math.min(FINE, columns.length)];
+  const data = new Float32Array(queries * keys);
+  const from = Int32Array.from(columns);
+  const block = from.map((_, j) => (j * keys) / columns.length);
+  rows.forEach((q, i) => {
+    const [start, to] = [q * matrix.keys, Math.floor((i * queries) / rows.length) * keys];
+    for (let j = 0; j < from.length; j++) {
+      const weight = matrix.data[start + from[j]];
+      const most = data[to + block[j]];
+      if (weight > most ? weight > -most : -weight > Math.abs(most)) data[to + block[j]] = weight;
+    }
+  });
+  return { data, queries, keys, top: matrix.top };
+}

@@ -1,0 +1,160 @@
+// Two columns of tokens, and a line for every look: the stronger the look, the stronger the line.
+
+import { fit } from "./pen.js";
+import { clamp, number, shown } from "./dom.js";
+import { strongest } from "./weights.js";
+
+const TOP = 44; // room for the headings
+const PER_ROW = 12; // lines kept of each row while no token is picked
+const MOST = 6000; // lines drawn at once
+const SHADES = 10;
+const FAINT = 0.012; // part of the strongest weight below which no line is drawn
+
+export function headsView(app) {
+  let hovered = null;
+  let plan = null;
+
+  const active = () => hovered ?? (app.state.token === null ? null : { side: "query", index: app.state.token });
+
+  function layout(room) {
+    const width = Math.min(room.width, 860);
+    const column = clamp(width * 0.27, 70, 210);
+    const left = (room.width - width) / 2;
+    const [rows, columns] = [app.rows(), app.columns()];
+    const fits = (room.height - TOP - 16) / Math.max(rows.length, columns.length);
+    const row = Math.round(clamp(clamp(fits, 24, 44) * app.state.zoom, 10, 80));
+    const place = (list) => new Map(list.map((index, i) => [index, TOP + (i + 0.5) * row]));
+    return { width, column, row, left, rows, columns, queryY: place(rows), keyY: place(columns),
+      from: left + column, to: left + width - column, room: room.width };
+  }
+
+  const layers = () => app.state.combine === "each"
+    ? app.headsOn().map((head) => ({ matrix: app.matrices.head(app.state.layer, head), colour: app.colour(head) }))
+    : [{ matrix: app.matrices.current(), colour: app.inks.accent }];
+
+  function lines(pen, box, drawn) {
+    const picked = active();
+    const shades = drawn.map(() => Array.from({ length: SHADES }, () => []));
+    const top = Math.max(0.15, ...drawn.map(({ matrix }) => matrix.top));
+    drawn.forEach(({ matrix }, i) => {
+      const add = (query, key, weight) => {
+        const [y1, y2] = [plan.queryY.get(query), plan.keyY.get(key)];
+        if (y1 === undefined || y2 === undefined) return;
+        if (Math.max(y1, y2) < box.y || Math.min(y1, y2) > box.y + box.height) return;
+        if (Math.abs(weight) < FAINT * matrix.top) return;
+        const shade = Math.ceil((Math.abs(weight) / top) ** 0.7 * SHADES) - 1;
+        shades[i][shade].push(plan.from, y1, plan.to, y2);
+      };
+      if (!picked) for (const [query, key, weight] of links(matrix)) add(query, key, weight);
+      else if (picked.side === "query") matrix.row(picked.index).forEach((weight, key) => add(picked.index, key, weight));
+      else matrix.column(picked.index).forEach((weight, query) => add(query, picked.index, weight));
+    });
+    let [room, weakest] = [MOST * 4, SHADES];
+    while (weakest > 0 && (room -= shades.reduce((sum, own) => sum + own[weakest - 1].length, 0)) >= 0) weakest--;
+    for (let shade = Math.min(weakest, SHADES - 1); shade < SHADES; shade++) {
+      drawn.forEach(({ colour }, i) => {
+        const strength = (shade + 1) / SHADES;
+        if (!shades[i][shade].length) return;
+        pen.lines(shades[i][shade], { colour, alpha: 0.08 + 0.8 * strength ** 1.3, thick: 0.8 + 2 * strength, bend: "x" });
+      });
+    }
+  }
+
+  function tokens(pen, box, drawn, side) {
+    const query = side === "query";
+    const [list, ys, names] = query ? [plan.rows, plan.queryY, app.queryNames()] : [plan.columns, plan.keyY, app.keyNames()];
+    const picked = active();
+    const across = picked && picked.side !== side;
+    const size = clamp(plan.row * 0.56, 8, 17);
+    const [low, high] = [Math.floor((box.y - TOP) / plan.row) - 1, Math.ceil((box.y + box.height - TOP) / plan.row) + 1];
+    const edge = query ? plan.from - plan.column : plan.to + 6;
+    const room = plan.column - 6;
+    for (const index of list.slice(Math.max(0, low), Math.max(0, high))) {
+      const y = ys.get(index);
+      const own = picked?.side === side && picked.index === index;
+      const found = app.isFound(names[index]);
+      if (own || found) pen.rect(edge, y - plan.row / 2 + 1, room, plan.row - 2, app.marked(own));
+      if (across) {
+        const [q, k] = query ? [index, picked.index] : [picked.index, index];
+        const wide = Math.min(9, (room * 0.5) / drawn.length);
+        drawn.forEach(({ matrix, colour }, i) => {
+          const x = query ? edge + i * wide : edge + room - (drawn.length - i) * wide;
+          const alpha = clamp((Math.abs(matrix.row(q)[k]) / matrix.top) ** 0.7, 0.03, 1);
+          pen.rect(x, y - plan.row / 2 + 2, wide - 1, plan.row - 4, { fill: colour, alpha, radius: 1 });
+        });
+      }
+      const strips = across ? Math.min(9 * drawn.length, room * 0.5) + 4 : 0;
+      const look = { colour: app.inks.ink, size, weight: own ? 600 : 400, alpha: picked && !own && !across ? 0.45 : 1 };
+      const [x, align] = query ? [plan.from - 12, "right"] : [plan.to + 12, "left"];
+      pen.text(fit(shown(names[index]), room - 12 - strips, { size }), x, y, { ...look, align });
+    }
+  }
+
+  return {
+    label: "Heads: two columns of tokens, joined by a line for each look.",
+    keys: "up and down pick a token, Escape lets it go, + and − zoom.",
+    hint: () => "Hover a token to see only its looks; click to keep it. Click a head to switch it, double-click to see it alone.",
+    needs: () => [app.state.layer],
+    size(room) {
+      plan = layout(room);
+      return { width: 0, height: TOP + Math.max(plan.rows.length, plan.columns.length) * plan.row + 16 };
+    },
+    draw(pen, box) {
+      const drawn = layers();
+      if (drawn.some(({ matrix }) => !matrix)) return app.waiting(pen, box);
+      lines(pen, box, drawn);
+      tokens(pen, box, drawn, "query");
+      tokens(pen, box, drawn, "key");
+      pen.rect(0, box.y, plan.room, TOP - 12, { fill: app.inks.panel, alpha: 0.96 });
+      pen.text(`${app.sideWord("query")} looks`, plan.from - 12, box.y + 18, { ...app.type.note, align: "right" });
+      pen.text(`${app.sideWord("key")} is looked at`, plan.to + 12, box.y + 18, app.type.note);
+      return undefined;
+    },
+    hit(x, y, box) {
+      if (!plan || y < box.y + TOP - 12 || x < plan.left || x > plan.left + plan.width) return null;
+      const place = Math.floor((y - TOP) / plan.row);
+      const side = x <= plan.from ? "query" : x >= plan.to ? "key" : null;
+      const index = side === "query" ? plan.rows[place] : side === "key" ? plan.columns[place] : undefined;
+      return index === undefined ? null : { side, index };
+    },
+    hover(spot) {
+      hovered = spot;
+      app.point(spot?.side === "query" ? spot.index : null, spot?.side === "key" ? spot.index : null);
+    },
+    tip({ side, index }) {
+      const matrix = app.matrices.current();
+      if (!matrix) return [];
+      const query = side === "query";
+      const [names, others] = query ? [app.queryNames(), app.keyNames()] : [app.keyNames(), app.queryNames()];
+      const row = query ? matrix.row(index) : matrix.column(index);
+      const best = strongest(row, 4, query ? plan.columns : plan.rows).filter((other) => row[other] !== 0);
+      const heading = `${shown(names[index])} ${query ? "looks at" : "is seen by"}`;
+      return [heading, ...best.map((other) => `${number(row[other])}  ${shown(others[other])}`)];
+    },
+    press: ({ side, index }) => side === "query" && app.set({ token: app.state.token === index ? null : index }),
+    move(across, down) {
+      const rows = app.rows();
+      const now = rows.indexOf(app.state.token);
+      app.set({ token: rows[clamp(now + (down || across), 0, rows.length - 1)] });
+    },
+    reveal: (index) => app.stage.reveal(0, (plan?.queryY.get(index) ?? 0) - 12, 1, 24, 60),
+  };
+}
+
+// The strongest few of each row, found once for a matrix.
+function links(matrix) {
+  matrix.links ??= Array.from({ length: matrix.queries }, (_, query) => {
+    const row = matrix.row(query);
+    if (matrix.keys <= PER_ROW) return Array.from(row, (weight, key) => [query, key, weight]).filter(([, , weight]) => weight);
+    const best = [];
+    for (let key = 0; key < row.length; key++) {
+      const size = Math.abs(row[key]);
+      if (size === 0 || (best.length === PER_ROW && size <= Math.abs(best[PER_ROW - 1][2]))) continue;
+      let at = best.length === PER_ROW ? PER_ROW - 1 : best.length;
+      while (at > 0 && Math.abs(best[at - 1][2]) < size) (best[at] = best[at - 1]), at--;
+      best[at] = [query, key, row[key]];
+    }
+    return best;
+  }).flat();
+  return matrix.links;
+}

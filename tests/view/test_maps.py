@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+
+from samples import weights
+from sightline.view.maps import Map, joined
+from sizes import H, K, Q
+
+
+def steps(kind, sizes):
+    return [Map(name="a", kind=kind, weights=weights(H, q, k).numpy()) for q, k in sizes]
+
+
+def test_cached_decoding_becomes_one_causal_map():
+    calls = steps("decoder", [(3, 3), (1, 4), (1, 5)])
+    (one,) = joined(calls)
+    assert one.shape == (1, H, 5, 5)
+    np.testing.assert_array_equal(one.weights[:, :, 3, :4], calls[1].weights[:, :, 0])
+    assert one.weights[:, :, 3, 4].max() == 0
+
+
+def test_one_step_of_cross_attention_after_another_becomes_rows():
+    (one,) = joined(steps("cross", [(1, K)] * Q))
+    assert one.shape == (1, H, Q, K)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"), [("decoder", [(2, 2), (3, 3), (4, 4)]), ("cross", [(2, K), (3, K), (4, K)])]
+)
+def test_decoding_without_a_cache_is_told_by_its_last_call(kind, sizes):
+    calls = steps(kind, sizes)
+    (one,) = joined(calls)
+    assert one.weights is calls[-1].weights
+
+
+@pytest.mark.parametrize("sizes", [[(Q, Q), (Q, Q)], [(Q, K), (K, Q)]])
+@pytest.mark.parametrize("kind", ["encoder", "decoder"])
+def test_other_repeated_calls_stay_apart(kind, sizes):
+    assert [one.name for one in joined(steps(kind, sizes))] == ["a, call 1 of 2", "a, call 2 of 2"]
+
+
+def test_order_is_that_of_the_first_call():
+    maps = [Map(name=n, kind="cross", weights=weights(H, 1, K).numpy()) for n in "abab"]
+    assert [one.name for one in joined(maps)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (np.zeros((2, 3, 4)), r"weights must have shape \(B, H, Q, K\) without a zero, got \(2, 3, 4\) in a"),
+        (np.zeros((1, 2, 0, 3)), "without a zero"),
+        (np.full((1, 1, 2, 2), np.nan), "weights must be finite, got NaN or infinity in a"),
+    ],
+)
+def test_weights_that_cannot_be_shown_are_refused(bad, message):
+    with pytest.raises(ValueError, match=message):
+        Map(name="a", kind="encoder", weights=bad)

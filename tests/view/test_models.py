@@ -1,0 +1,104 @@
+"""Any model, in three lines: ours, torch's and Hugging Face's."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sightline.attention import MultiHeadAttention, record_attention
+from visitor import visiting
+
+
+def reads(visitor, exact):
+    """Whether the first row of the matrix view is the recorded one."""
+    visitor.press("ArrowRight")
+    for k in range(min(4, exact.shape[-1])):
+        shown = visitor.status.split(": ")[1].split()[0]
+        assert abs(float(shown.lstrip("<")) - float(exact[0, k])) <= float(exact[0].max()) / 255 + 1e-4
+        visitor.page.keyboard.press("ArrowRight")
+
+
+def test_ours(browser, tmp_path):
+    model = MultiHeadAttention(12, heads=3).eval()
+    with record_attention(model) as record:
+        model(torch.randn(2, 5, 12))
+    path = record.save_html(tmp_path / "page.html", list("abcde"), batch=1)
+    with visiting(browser) as visitor:
+        visitor.open(path, "view=matrix&heads=2")
+        reads(visitor, record[0].weights[1, 2])
+
+
+def test_torch(browser, tmp_path):
+    model = nn.Transformer(
+        16, nhead=2, num_encoder_layers=2, num_decoder_layers=2, dim_feedforward=16, batch_first=True
+    ).eval()
+    mask = nn.Transformer.generate_square_subsequent_mask(3)
+    with record_attention(model) as record:
+        model(torch.randn(1, 5, 16), torch.randn(1, 3, 16), tgt_mask=mask, tgt_is_causal=True)
+    path = record.save_html(tmp_path / "page.html", source=list("abcde"), target=list("xyz"))
+    with visiting(browser) as visitor:
+        visitor.open(path, "view=matrix")
+        for kind in ("Decoder", "Cross", "Encoder"):
+            visitor.choose("Attention", kind)
+            exact = record.of(kind.lower())[0].weights[0].mean(0)
+            visitor.press("Escape")
+            reads(visitor, exact)
+
+
+def test_hugging_face_bert(browser, tmp_path):
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(vocab_size=50, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=24)
+    model = BertModel(config).eval()
+    with record_attention(model) as record, torch.no_grad():
+        model(torch.randint(0, 50, (1, 6)))
+    path = record.save_html(tmp_path / "page.html", ["[CLS]", "a", "##b", "c", "d", "[SEP]"])
+    with visiting(browser) as visitor:
+        visitor.open(path, "view=matrix&layer=1&heads=1")
+        assert visitor.frame.locator("h1").inner_text() == "BertModel"
+        reads(visitor, record[1].weights[0, 1])
+
+
+def test_hugging_face_vit(browser, tmp_path, photo):
+    from transformers import ViTConfig, ViTModel
+
+    config = ViTConfig(
+        hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=24, image_size=32, patch_size=8
+    )
+    model = ViTModel(config).eval()
+    with record_attention(model) as record, torch.no_grad():
+        model(torch.randn(1, 3, 32, 32))
+    path = record.save_html(tmp_path / "page.html", images=photo)
+    with visiting(browser) as visitor:
+        visitor.open(path)
+        assert visitor.frame.locator("html").get_attribute("data-view") == "image"
+        visitor.tab("Matrix")
+        reads(visitor, record[0].weights[0].mean(0))
+
+
+def test_decoding_with_a_cache_reads_as_one_map(browser, tmp_path):
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=24, n_layer=2, n_head=3, n_positions=20)).eval()
+    with record_attention(model) as record, torch.no_grad():
+        ids = model.generate(
+            torch.tensor([[1, 2, 3]]), max_new_tokens=4, min_new_tokens=4, do_sample=False, pad_token_id=0
+        )
+    words = [f"w{i}" for i in range(ids.shape[1] - 1)]  # the last word looks at nothing yet
+    path = record.save_html(tmp_path / "page.html", words)
+    with visiting(browser) as visitor:
+        visitor.open(path, "view=matrix&heads=0")
+        visitor.press("ArrowRight", *["ArrowDown"] * 5)
+        last = [seen for seen in record if seen.name == record.names()[0]][-1].weights[0, 0, -1]
+        assert visitor.status.startswith("w5 → w0: ")
+        assert abs(float(visitor.status.split(": ")[1].split()[0]) - float(last[0])) < 0.004
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_any_precision(encoder, dtype):
+    from sightline.attention import Record, Seen
+    from sightline.view.maps import Map
+
+    seen = [Seen(name=s.name, kind=s.kind, weights=s.weights.to(dtype)) for s in encoder]
+    assert len(Record("m", seen).view().html) > 1000
+    assert Map(name="a", kind="encoder", weights=np.asarray(encoder[0].weights)).shape == (1, 5, 7, 7)

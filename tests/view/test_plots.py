@@ -1,0 +1,51 @@
+import numpy as np
+import pytest
+
+from samples import SOURCE, TARGET, WORDS
+from sightline.view.pictures import save
+
+
+def drawn_weights(figure):
+    return figure.axes[0].images[0].get_array()
+
+
+@pytest.mark.parametrize(
+    ("head", "title"),
+    [("mean", "layers.1, mean of 5 heads"), ("max", "layers.1, max of 5 heads"), (3, "layers.1, head 3")],
+)
+def test_one_layer(encoder, head, title):
+    figure = encoder.plot(1, head, tokens=WORDS)
+    (axes,) = figure.axes
+    assert axes.get_title() == title
+    assert [label.get_text() for label in axes.get_yticklabels()] == WORDS
+    exact = {"mean": encoder[1].weights[0].mean(0), "max": encoder[1].weights[0].amax(0)}.get(head)
+    exact = encoder[1].weights[0, 3] if exact is None else exact
+    np.testing.assert_allclose(drawn_weights(figure), exact.numpy(), rtol=1e-6)
+
+
+def test_cross_attention_has_target_rows_and_source_columns(translator):
+    axes = translator.plot("decoder.1.cross", source=SOURCE, target=TARGET).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == TARGET
+    assert [label.get_text() for label in axes.get_xticklabels()] == SOURCE
+
+
+def test_all_layers_and_heads(translator, tmp_path):
+    figure = translator.plot()
+    assert len(figure.axes) == 6 * 3
+    assert save(figure, tmp_path / "grid.png").stat().st_size > 5000
+
+
+def test_a_dollar_is_no_formula(encoder, tmp_path):
+    figure = encoder.plot(0, tokens=["$x", "y$", "$\\frac{$", *WORDS[3:]], title="5$ or 6$")
+    assert save(figure, tmp_path / "money.svg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"layer": 9}, r"layer must be below 3 or one of layers.0, layers.1, layers.2, got 9"),
+    ({"layer": "x"}, r"layer must be below 3 or one of .*, got 'x'"),
+    ({"layer": 0, "head": 7}, r"head must be mean, max or one of 0, 1, 2, 3, 4, got 7"),
+    ({"layer": 0, "batch": 1}, r"batch must be below 1, the size of the batch, got 1"),
+])  # fmt: skip
+def test_what_is_not_there_is_refused(encoder, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        encoder.plot(**arguments)

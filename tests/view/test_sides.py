@@ -1,0 +1,129 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from samples import weights
+from sightline.view.images import pictures
+from sightline.view.maps import Map
+from sightline.view.page import page
+from sightline.view.sides import sides
+from sizes import H
+
+GREY = np.full((28, 28), 128, np.uint8)
+
+
+def maps(**sizes):
+    return [Map(name=kind, kind=kind, weights=weights(H, q, k).numpy()) for kind, (q, k) in sizes.items()]
+
+
+def test_missing_tokens_are_counted():
+    assert sides(maps(encoder=(3, 3)))["source"].tokens == ["0", "1", "2"]
+
+
+def test_tokens_of_one_sequence_serve_encoder_or_decoder():
+    assert sides(maps(encoder=(3, 3)), tokens=["abc"] * 3)["source"].tokens == ["abc"] * 3
+    assert sides(maps(decoder=(3, 3)), tokens=list("abc"))["target"].tokens == list("abc")
+
+
+def test_source_and_target_are_told_apart():
+    both = sides(maps(encoder=(2, 2), decoder=(3, 3), cross=(3, 2)), source=list("ab"), target=list("xyz"))
+    assert (both["source"].tokens, both["target"].tokens) == (["a", "b"], ["x", "y", "z"])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tokens": ["a", "b"]}, "tokens must be 3 tokens, one for each place of the attention, got 2"),
+        ({"tokens": "abc"}, "tokens must be a list of tokens, got the string 'abc'"),
+    ],
+)
+def test_wrong_tokens_are_refused_with_both_numbers(given, message):
+    with pytest.raises(ValueError, match=message):
+        sides(maps(encoder=(3, 3)), **given)
+
+
+def test_wrong_source_is_named():
+    with pytest.raises(ValueError, match="source must be 2 tokens, one for each place of the attention, got 1"):
+        sides(maps(cross=(3, 2)), source=["a"])
+
+
+def test_special_tokens_are_known_and_can_be_chosen():
+    words = ["[CLS]", "<unk>", "mine"]
+    assert sides(maps(encoder=(3, 3)), tokens=words)["source"].special == [0]
+    assert sides(maps(encoder=(3, 3)), tokens=words, special={"mine"})["source"].special == [2]
+
+
+@pytest.mark.parametrize(
+    ("size", "before", "grid"), [(196, 0, (14, 14)), (197, 1, (14, 14)), (201, 5, (14, 14)), (1, 0, (1, 1))]
+)
+def test_class_and_register_tokens_before_the_patches_are_noticed(size, before, grid):
+    found = pictures(GREY, size, name="images")
+    assert (found.before, found.grid, len(found.tokens())) == (before, grid, size)
+
+
+def test_patches_follow_the_shape_of_the_picture():
+    assert pictures(np.zeros((20, 40, 3), np.uint8), 18, name="images").grid == (3, 6)
+    assert pictures(GREY, 18, name="images", grid=(3, 6)).grid == (3, 6)
+
+
+def test_support_pictures_share_the_row():
+    found = pictures([GREY] * 5, 5 * 9, name="images", labels=list("abcde"))
+    assert found.grid == (3, 3)
+    assert found.tokens()[9] == "b 1,1"
+    assert pictures([GREY] * 5, 5, name="images", labels=list("abcde")).tokens() == list("abcde")
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        GREY,
+        GREY[None],
+        np.stack([GREY] * 3),
+        np.stack([GREY] * 3, -1),
+        GREY / 255.0,
+        np.random.default_rng(0).normal(size=(3, 8, 8)),
+        Image.new("L", (9, 9)),
+        Image.new("RGBA", (9, 9)),
+    ],
+)
+def test_pictures_come_in_many_forms(picture):
+    assert pictures(picture, 4, name="images").images[0]["src"].startswith("data:image/png;base64,")
+
+
+def test_a_file_is_called_by_its_name_and_large_ones_shrink(tmp_path):
+    path = tmp_path / "<b>cat.png"
+    Image.new("RGB", (2000, 1000)).save(path)
+    (image,) = pictures(path, 2, name="images").images
+    assert (image["label"], image["width"], image["height"]) == ("<b>cat.png", 640, 320)
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "message"),
+    [
+        ({"images": []}, 4, "images must hold at least one picture, got none"),
+        ({"images": [GREY], "labels": ["a", "b"]}, 4, "labels must be 1, one for each picture, got 2"),
+        (
+            {"images": GREY, "grid": (5, 5)},
+            4,
+            "images must fit the 4 places of the attention, got 1 picture in a grid of 5 x 5",
+        ),
+        ({"images": np.zeros(3)}, 4, r"images must have shape \(H, W\), \(H, W, 3\) or \(3, H, W\), got \(3,\)"),
+        ({"images": "nowhere.png"}, 4, "images must be pictures that can be opened, got 'nowhere.png'"),
+    ],
+)
+def test_wrong_pictures_are_refused(given, size, message):
+    with pytest.raises(ValueError, match=message):
+        page(maps(encoder=(size, size)), **given)
+
+
+def test_several_rows_of_a_batch_make_several_examples():
+    some = [Map(name="a", kind="encoder", weights=weights(H, 3, 3, batch=4).numpy())]
+    made = page(some, batch=[0, 3], tokens=[list("abc"), list("xyz")]).html
+    assert '"tokens":["x","y","z"]' in made
+    assert made.count('id="weights-') == 2
+    with pytest.raises(ValueError, match="batch must be below 4, the size of the batch in a, got 4"):
+        page(some, batch=4)
+    with pytest.raises(ValueError, match="tokens must have one entry for each of the 2 rows of batch, got 1"):
+        page(some, batch=[0, 1], tokens=[list("abc")])
+    with pytest.raises(ValueError, match="record must hold at least one attention map, got none"):
+        page([])

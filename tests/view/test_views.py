@@ -1,0 +1,584 @@
+"""Every view in a real browser, used as a person would."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from samples import SOURCE, TARGET, WORDS, weights
+from sightline.attention import CosineScore, DotScore, Record, Seen, record_attention
+from sightline.attention.multihead import MultiHeadAttention
+from visitor import SVG, line_ends, visiting
+
+QUANTISED = 1 / 255
+PRINTED = 0.00005
+"""What four decimals hide."""
+
+
+def close(text, exact, top):
+    return abs((0.0 if text.startswith("<") else float(text)) - exact) <= QUANTISED * top + PRINTED
+
+
+def softmax(scores):
+    return np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+
+
+@pytest.fixture
+def saved(encoder, tmp_path):
+    return encoder.save_html(tmp_path / "page.html", WORDS)
+
+
+@pytest.fixture
+def translated(translator, tmp_path):
+    return translator.save_html(tmp_path / "page.html", source=SOURCE, target=TARGET)
+
+
+# heads
+
+
+def test_heads_hover_isolates_a_token(visitor, saved, encoder):
+    visitor.open(saved)
+    before = visitor.canvas()
+    visitor.hover("cat")
+    mean = encoder[0].weights[0].mean(0)
+    best = int(mean[2].argmax())
+    assert visitor.status.startswith(f"cat looks most at {WORDS[best]}: ")
+    assert visitor.tip[0] == "cat looks at"
+    number, name = visitor.tip[1].split()
+    assert name == WORDS[best]
+    assert close(number, float(mean[2, best]), float(mean[2].max()))
+    assert visitor.looks[0][0] == WORDS[best]
+    assert visitor.canvas() != before
+    visitor.page.mouse.move(5, 5)
+    visitor.rest()
+    assert visitor.canvas() == before
+
+
+def test_heads_click_keeps_a_token_and_draws_only_its_lines(visitor, saved):
+    visitor.open(saved)
+    everything = [line for lines in line_ends(visitor.drawing()).values() for line in lines]
+    assert len({y for _, y, _, _ in everything}) == len(WORDS)
+    visitor.click("cat")
+    assert "token=2" in visitor.hash
+    kept = [line for lines in line_ends(visitor.drawing()).values() for line in lines]
+    assert len({y for _, y, _, _ in kept}) == 1
+    visitor.press("Escape")
+    assert "token" not in visitor.hash
+
+
+def test_heads_hover_on_the_right_shows_who_looks(visitor, saved, encoder):
+    visitor.open(saved)
+    visitor.hover("cat", which=1)
+    assert visitor.tip[0] == "cat is seen by"
+    best = int(encoder[0].weights[0].mean(0)[:, 2].argmax())
+    assert visitor.tip[1].split()[1] == WORDS[best]
+
+
+def test_a_click_switches_a_head_and_a_double_click_isolates_it(visitor, saved):
+    visitor.open(saved)
+    chip = visitor.frame.get_by_role("button", name="Head 3", exact=True)
+    assert len(line_ends(visitor.drawing())) == 5
+    visitor.button("Head 3")
+    assert chip.get_attribute("aria-pressed") == "false"
+    assert "heads=0.1.2.4" in visitor.hash
+    assert len(line_ends(visitor.drawing())) == 4
+    chip.dblclick()
+    visitor.rest()
+    assert "heads=3" in visitor.hash
+    assert len(line_ends(visitor.drawing())) == 1
+    visitor.button("All heads")
+    assert "heads" not in visitor.hash.replace("view=heads", "")
+
+
+def test_heads_have_sixteen_colours(visitor, tmp_path):
+    record = Record("Wide", [Seen(name="a", kind="encoder", weights=weights(16, 3, 3))])
+    visitor.open(record.save_html(tmp_path / "wide.html"))
+    assert len(line_ends(visitor.drawing())) == 16
+
+
+def test_colours_of_heads_lie_apart_for_most_eyes():
+    from sightline.view.page import script_text
+
+    sets = re.findall(r"(light|dark): \[((?:\"#\w{6}\",?\s*){16})\]", script_text())
+    assert [name for name, _ in sets] == ["light", "dark"]
+    for _, text in sets:
+        codes = re.findall(r"#\w{6}", text)
+        rgb = np.array([[int(code[i : i + 2], 16) / 255 for i in (1, 3, 5)] for code in codes])
+        linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+        for eyes, least in ((np.eye(3), 0.1), (DEUTERANOPIA, 0.06), (PROTANOPIA, 0.06)):
+            lab = oklab(linear @ eyes.T)
+            apart = np.linalg.norm(lab[:, None] - lab[None], axis=-1) + np.eye(16)
+            assert apart.min() > least
+
+
+DEUTERANOPIA = np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]])
+PROTANOPIA = np.array([[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]])
+
+
+def oklab(rgb):
+    cones = rgb.clip(0, 1) @ np.array([[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]).T
+    return (
+        np.cbrt(cones) @ np.array([[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]).T
+    )
+
+
+# grid
+
+
+def test_grid_shows_every_head_and_a_click_enlarges(visitor, saved, encoder):
+    visitor.open(saved, "view=grid")
+    images = list(visitor.drawing().iter(f"{SVG}image"))
+    assert len(images) == 3 * 5
+    last = images[-1]
+    x, y = visitor.on_screen(float(last.get("x")) + 20, float(last.get("y")) + 20)
+    visitor.page.mouse.move(x, y)
+    visitor.rest()
+    assert visitor.tip[:2] == ["Layer 2, head 4", "layers.2"]
+    assert re.search(r"entropy \d\.\d\d bits", visitor.status)
+    visitor.page.mouse.click(x, y)
+    visitor.rest()
+    assert "view=matrix" in visitor.hash
+    visitor.press("ArrowRight")
+    exact = encoder[2].weights[0, 4, 0]
+    assert close(visitor.status.split(": ")[1].split()[0], float(exact[0]), float(exact.max()))
+    visitor.press("Escape")
+    assert "view=grid" in visitor.hash
+
+
+def test_grid_by_keyboard(visitor, saved):
+    visitor.open(saved, "view=grid")
+    visitor.press("ArrowRight", "ArrowRight", "ArrowDown")
+    assert visitor.status.startswith("Layer 1, head 1")
+    visitor.press("Enter")
+    assert "view=matrix" in visitor.hash
+    assert "layer=1" in visitor.hash
+    assert "heads=1" in visitor.hash
+
+
+# matrix
+
+
+@pytest.mark.parametrize("head", [0, 4])
+def test_numbers_of_the_matrix_are_the_recorded_ones(visitor, saved, encoder, head):
+    visitor.open(saved, f"view=matrix&layer=1&heads={head}")
+    exact = encoder[1].weights[0, head]
+    visitor.press("ArrowRight")
+    for q in range(7):
+        for k in range(7) if q % 2 == 0 else reversed(range(7)):
+            where, number = re.match(r"(.*): (\S+) · ", visitor.status).groups()
+            assert where == f"{WORDS[q]} → {WORDS[k]}"
+            assert close(number, float(exact[q, k]), float(exact[q].max()))
+            if k != (6 if q % 2 == 0 else 0):
+                visitor.page.keyboard.press("ArrowRight" if q % 2 == 0 else "ArrowLeft")
+        visitor.page.keyboard.press("ArrowDown")
+
+
+def test_the_printed_numbers_are_the_recorded_ones(visitor, saved, encoder):
+    visitor.open(saved, "view=matrix&heads=2&zoom=2")
+    printed = [float(t) for t, _, _ in visitor.texts() if re.fullmatch(r"0(\.\d{4})?|<0\.0001", t.replace("<", ""))]
+    exact = encoder[0].weights[0, 2].numpy()
+    assert len(printed) == 49
+    wrong = np.abs(np.array(printed).reshape(7, 7) - exact)
+    assert (wrong <= QUANTISED * exact.max(-1, keepdims=True) + PRINTED).all()
+
+
+def test_matrix_tooltip_and_zoom(visitor, saved, encoder):
+    visitor.open(saved, "view=matrix&heads=1")
+    side = float(next(visitor.drawing().iter(f"{SVG}image")).get("width")) / 7
+    visitor.button("Zoom in")
+    assert float(next(visitor.drawing().iter(f"{SVG}image")).get("width")) / 7 == pytest.approx(1.25 * side)
+    assert "zoom=1.25" in visitor.hash
+    picture = next(visitor.drawing().iter(f"{SVG}image"))
+    x, y = visitor.on_screen(float(picture.get("x")), float(picture.get("y")))
+    visitor.page.mouse.move(x + 1.25 * side * 3.5, y + 1.25 * side * 2.5)
+    visitor.rest()
+    exact = encoder[0].weights[0, 1, 2]
+    assert visitor.tip[1:] == ["cat → sat", "layer 0, head 1"]
+    assert close(visitor.tip[0], float(exact[3]), float(exact.max()))
+    visitor.page.keyboard.down("Control")
+    visitor.page.mouse.wheel(0, -100)
+    visitor.page.keyboard.up("Control")
+    visitor.rest()
+    assert "zoom=1.375" in visitor.hash
+
+
+@pytest.mark.parametrize("how", ["Mean", "Max", "Rollout"])
+def test_heads_combined(visitor, saved, encoder, how):
+    visitor.open(saved, "view=matrix&layer=2")
+    visitor.choose("Combine", how)
+    stacked = encoder.stacked()[:, 0].numpy()
+    exact = {"Mean": stacked[2].mean(0), "Max": stacked[2].max(0)}.get(how)
+    if exact is None:
+        exact = np.eye(7)
+        for layer in stacked.mean(1):
+            exact = (0.5 * layer + 0.5 * np.eye(7)) @ exact
+    visitor.press("ArrowDown")
+    for q in range(7):
+        assert close(visitor.status.split(": ")[1].split()[0], exact[q, 0], exact[q].max())
+        visitor.page.keyboard.press("ArrowDown")
+
+
+def test_rollout_is_offered_only_where_layers_can_be_multiplied(visitor, translated):
+    visitor.open(translated, "view=matrix&layer=3")
+    assert visitor.frame.locator("option[value=rollout]").is_disabled()
+    visitor.choose("Attention", "Decoder")
+    assert not visitor.frame.locator("option[value=rollout]").is_disabled()
+
+
+# kinds
+
+
+def test_encoder_decoder_and_cross_have_their_own_words(visitor, translated, translator):
+    visitor.open(translated, "view=matrix")
+    for kind, rows, columns, place in (
+        ("Decoder", TARGET, TARGET, 2),
+        ("Cross", TARGET, SOURCE, 3),
+        ("Encoder", SOURCE, SOURCE, 0),
+    ):
+        visitor.choose("Attention", kind)
+        visitor.press("ArrowDown", "ArrowDown", "ArrowRight")
+        exact = translator[place].weights[0].mean(0)[1]
+        where, number = re.match(r"(.*): (\S+) · ", visitor.status).groups()
+        assert where == f"{rows[1]} → {columns[1]}"
+        assert close(number, float(exact[1]), float(exact.max()))
+
+
+def test_only_views_that_can_be_fed_have_a_tab(visitor, translated):
+    visitor.open(translated)
+    assert visitor.views == ["Heads", "Grid", "Matrix", "Temperature"]
+    visitor.choose("Attention", "Cross")
+    assert visitor.views == ["Heads", "Grid", "Matrix", "Alignment", "Temperature"]
+
+
+def test_weights_that_are_no_shares_are_shown_without_temperature(visitor, tmp_path):
+    raw = 2 * weights(2, 3, 3).log()
+    record = Record("Raw", [Seen(name="a", kind="encoder", weights=raw)])
+    visitor.open(record.save_html(tmp_path / "raw.html"), "view=matrix&heads=1")
+    assert visitor.views == ["Heads", "Grid", "Matrix"]
+    visitor.press("ArrowRight")
+    assert close(visitor.status.split(": ")[1].split()[0], float(raw[0, 1, 0, 0]), float(raw[0, 1, 0].abs().max()))
+
+
+# image
+
+
+@pytest.fixture
+def vit(photo, tmp_path):
+    record = Record("ViT", [Seen(name=f"blocks.{i}", kind="encoder", weights=weights(3, 17, 17)) for i in range(2)])
+    return record, record.save_html(tmp_path / "vit.html", images=photo)
+
+
+def test_patches_of_a_classifier(visitor, vit):
+    record, path = vit
+    visitor.open(path)
+    assert visitor.views[3] == "Image"
+    drawing = visitor.drawing()
+    big = max(drawing.iter(f"{SVG}image"), key=lambda image: float(image.get("width")))
+    side = float(big.get("width")) / 4
+    x, y = visitor.on_screen(float(big.get("x")) + 2.5 * side, float(big.get("y")) + 1.5 * side)
+    visitor.page.mouse.move(x, y)
+    visitor.rest()
+    exact = record[0].weights[0].mean(0)
+    assert visitor.tip[1] == "2,3"
+    assert close(visitor.tip[0], float(exact[0, 1 + 6]), float(exact[0].max()))
+    visitor.page.mouse.click(x, y)
+    visitor.rest()
+    assert "token=7" in visitor.hash
+    assert close(visitor.tip[0], float(exact[0, 7]), 1.0)
+    assert any(text == "Where patch 2,3 looks" for text, _, _ in visitor.texts())
+    visitor.press("ArrowRight", "ArrowDown")
+    assert "token=12" in visitor.hash
+
+
+def test_smooth_or_blocky_and_opacity(visitor, vit):
+    visitor.open(vit[1])
+    smooth = visitor.shot()
+    visitor.frame.get_by_label("Smooth").uncheck()
+    visitor.rest()
+    blocky = visitor.shot()
+    assert blocky != smooth
+    visitor.slide("Opacity", 0)
+    bare = visitor.shot()
+    assert bare != blocky
+    assert "smooth=false" in visitor.hash
+    assert "opacity=0" in visitor.hash
+
+
+def test_a_head_of_a_classifier_is_picked_below_the_picture(visitor, vit):
+    visitor.open(vit[1])
+    visitor.click("head 1", dy=-30)
+    assert "heads=1" in visitor.hash
+
+
+def test_a_region_for_each_word(visitor, photo, tmp_path):
+    record = Record("Captioner", [Seen(name="cross", kind="cross", weights=weights(2, 5, 16))])
+    words = ["<s>", "a", "red", "spot", "</s>"]
+    visitor.open(record.save_html(tmp_path / "caption.html", target=words, images=photo))
+    assert any(text == "Where “a” looks" for text, _, _ in visitor.texts())
+    visitor.hover("spot", dy=-30)
+    best = int(record[0].weights[0].mean(0)[3].argmax())
+    assert visitor.status.startswith(f"spot looks most at {best // 4 + 1},{best % 4 + 1}: ")
+    visitor.click("red", dy=-30)
+    assert "token=2" in visitor.hash
+    assert any(text == "Where “red” looks" for text, _, _ in visitor.texts())
+
+
+@pytest.mark.parametrize("parts", [1, 9])
+def test_support_pictures_and_their_parts(visitor, photo, tmp_path, parts):
+    record = Record("FewShot", [Seen(name="cross", kind="cross", weights=weights(1, parts, 5 * parts))])
+    names = ["cat", "dog", "owl", "fox", "eel"]
+    page = record.save_html(tmp_path / "few.html", images=[photo] * 5, labels=names, query_image=photo)
+    visitor.open(page)
+    shares = record[0].weights[0, 0].mean(0).reshape(5, parts).sum(-1)
+    texts = visitor.texts()
+    for name, share in zip(names, shares, strict=True):
+        (y,) = (y for text, _, y in texts if text == name)
+        assert any(
+            close(text, float(share), 1.0) for text, _, at in texts if at == y and re.fullmatch(r"0\.\d{4}", text)
+        )
+    if parts > 1:
+        first = next(visitor.drawing().iter(f"{SVG}image"))
+        visitor.page.mouse.click(*visitor.on_screen(float(first.get("x")) + 5, float(first.get("y")) + 5))
+        visitor.rest()
+        assert "token=0" in visitor.hash
+
+
+# alignment
+
+
+def test_alignment_glosses_each_target_word(visitor, translated, translator):
+    visitor.open(translated, "view=alignment&layer=3")
+    texts = visitor.texts()
+    mean = translator[3].weights[0].mean(0)
+    for row, word in enumerate(TARGET):
+        x, y = next((x, y) for text, x, y in texts if text == word)
+        gloss = next(text for text, at, below in texts if at == x and below == y + 30)
+        assert gloss == SOURCE[int(mean[row].argmax())]
+    visitor.hover("chat")
+    assert visitor.tip[0] == "chat"
+    assert visitor.tip[1].split()[1] == SOURCE[int(mean[2].argmax())]
+    visitor.click("chat")
+    assert "token=2" in visitor.hash
+    ends = [line for lines in line_ends(visitor.drawing()).values() for line in lines]
+    assert len({x for _, _, x, _ in ends}) == 1
+    visitor.press("ArrowRight")
+    assert "token=3" in visitor.hash
+
+
+# temperature
+
+
+@pytest.mark.parametrize("score", [DotScore(), CosineScore(temperature=0.3)], ids=["dot", "cosine"])
+def test_temperature_resharpens_the_scores(visitor, tmp_path, score):
+    import torch
+
+    attention = MultiHeadAttention(8, heads=1, score=score).eval()
+    with record_attention(attention, scores=True) as record:
+        attention(torch.randn(1, 7, 8) * 3)
+    visitor.open(record.save_html(tmp_path / "page.html", WORDS), "view=temperature&token=3")
+    scores = record[0].scores[0, 0, 3].detach().double().numpy()
+    for slide in (-0.6, 0.5):
+        visitor.slide("Temperature", slide)
+        row = softmax(scores / 10**slide)
+        texts = visitor.texts()
+        bits = float(next(text for text, _, _ in texts if re.fullmatch(r"\d\.\d\d", text)))
+        assert bits == pytest.approx(-(row * np.log2(row)).sum(), abs=0.03)
+        numbers = [text for text, _, _ in texts if re.fullmatch(r"[<\d]\S*\.\d{4}", text)]
+        assert len(numbers) == 7
+        assert all(abs((0 if n[0] == "<" else float(n)) - w) < 0.02 for n, w in zip(numbers, row, strict=True))
+
+
+def test_temperature_by_keyboard_goes_with_the_other_views_and_can_be_reset(visitor, saved):
+    visitor.open(saved, "view=temperature")
+    visitor.press("ArrowRight", "ArrowRight", "ArrowDown")
+    assert "temperature=1.21" in visitor.hash
+    visitor.tab("Matrix")
+    visitor.button("Temperature 1.21, reset")
+    assert "temperature" not in visitor.hash
+
+
+# what stands around
+
+
+def test_special_tokens_are_hidden_on_wish(visitor, saved):
+    visitor.open(saved)
+    assert sum(text == "[CLS]" for text, _, _ in visitor.texts()) == 2
+    visitor.frame.get_by_label("Hide special tokens").check()
+    visitor.rest()
+    assert "hide=true" in visitor.hash
+    for view in ("Heads", "Matrix", "Temperature"):
+        visitor.tab(view)
+        names = [text for text, _, _ in visitor.texts()]
+        assert "cat" in names
+        assert not {"[CLS]", "[SEP]"} & set(names)
+
+
+def test_a_token_is_found_by_typing(visitor, saved):
+    visitor.open(saved)
+    box = visitor.frame.get_by_label("Find a token")
+    box.type("T")
+    assert visitor.frame.locator(".count").inner_text() == "4 found"
+    box.press("Enter")
+    assert "token=1" in visitor.hash
+    box.press("Enter")
+    assert "token=2" in visitor.hash
+    box.fill("xyz")
+    visitor.rest()
+    assert visitor.frame.locator(".count").inner_text() == "none"
+    box.press("Escape")
+    assert box.input_value() == ""
+
+
+@pytest.mark.parametrize("state", [
+    "view=matrix&kind=encoder&layer=1&heads=0.3&token=2&key=5&zoom=1.5",
+    "view=temperature&kind=encoder&layer=2&token=4&hide=true&temperature=0.5",
+    "view=heads&combine=max&theme=dark",
+    "view=grid&layer=1",
+])  # fmt: skip
+def test_a_reload_restores_the_view(visitor, saved, state):
+    visitor.open(saved, state)
+    wanted = dict(part.split("=") for part in state.split("&"))
+
+    def now():
+        return {"view": "heads"} | dict(part.split("=") for part in visitor.hash.lstrip("#").split("&"))
+
+    assert now() == now() | wanted
+    first, picture = now(), visitor.shot()
+    visitor.page.reload()
+    visitor.ready()
+    assert (now(), visitor.shot()) == (first, picture)
+    assert visitor.frame.locator("html").get_attribute("data-view") == wanted["view"]
+
+
+def test_a_reload_brings_back_what_was_done(visitor, saved):
+    visitor.open(saved)
+    visitor.tab("Matrix")
+    visitor.button("Next layer")
+    visitor.button("Head 2")
+    visitor.press("ArrowRight", "ArrowDown")
+    done, picture = visitor.hash, visitor.canvas()
+    visitor.page.reload()
+    visitor.ready()
+    assert (visitor.hash, visitor.canvas()) == (done, picture)
+    assert visitor.frame.locator("html").get_attribute("data-view") == "matrix"
+
+
+@pytest.mark.parametrize("state", [
+    "view=nothing&layer=99&heads=77&token=-1&zoom=1e9&temperature=NaN",
+    "layer=1.5&heads=a.b&example=9&theme=<b>",
+    "__proto__=1&constructor=2",
+])  # fmt: skip
+def test_a_hash_that_makes_no_sense_is_ignored(visitor, saved, state):
+    visitor.open(saved, state)
+    assert visitor.frame.locator("html").get_attribute("data-view") == "heads"
+    assert "cat" in [text for text, _, _ in visitor.texts()]
+
+
+def test_several_examples_on_one_page(visitor, tmp_path):
+    record = Record("Batch", [Seen(name="a", kind="encoder", weights=weights(2, 3, 3, batch=3))])
+    visitor.open(record.save_html(tmp_path / "b.html", [list("abc"), list("xyz")], batch=[0, 2]), "view=matrix&heads=1")
+    visitor.choose("Example", "row 2")
+    assert "example=1" in visitor.hash
+    visitor.press("ArrowRight")
+    exact = record[0].weights[2, 1, 0]
+    assert visitor.status.startswith("x → x: ")
+    assert close(visitor.status.split(": ")[1].split()[0], float(exact[0]), float(exact.max()))
+
+
+@pytest.mark.parametrize("view", ["heads", "grid", "matrix", "alignment", "temperature"])
+def test_every_view_can_be_printed(visitor, translated, view):
+    visitor.open(translated, f"view={view}&layer=3")
+    image = Image.open(io.BytesIO(visitor.saved("PNG")))
+    assert image.size[0] >= 1000
+    assert len(np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)) > 20
+    assert visitor.drawing().tag == f"{SVG}svg"
+
+
+def test_the_image_view_can_be_printed(visitor, vit):
+    visitor.open(vit[1])
+    image = np.asarray(Image.open(io.BytesIO(visitor.saved("PNG"))).convert("RGB"))
+    assert len(np.unique(image.reshape(-1, 3), axis=0)) > 1000
+    assert len(list(visitor.drawing().iter(f"{SVG}image"))) == 2 * (1 + 3)
+
+
+def test_dark_by_preference_and_by_button(browser, visitor, saved):
+    def paper(someone):
+        return someone.page.evaluate("() => getComputedStyle(document.body).backgroundColor")
+
+    visitor.open(saved)
+    light = paper(visitor)
+    visitor.frame.get_by_role("button", name="Use dark colours").click()
+    visitor.rest()
+    assert "theme=dark" in visitor.hash
+    dark = paper(visitor)
+    assert dark != light
+    with visiting(browser, color_scheme="dark") as night:
+        night.open(saved)
+        assert paper(night) == dark
+        assert np.asarray(Image.open(io.BytesIO(night.shot())).convert("L")).mean() < 60
+
+
+def test_tabs_are_walked_by_keyboard(visitor, saved):
+    visitor.open(saved)
+    visitor.frame.get_by_role("tab", name="Heads").focus()
+    seen = []
+    for _ in range(4):
+        visitor.page.keyboard.press("ArrowRight")
+        visitor.rest()
+        seen.append(visitor.frame.locator("[role=tab][aria-selected=true]").inner_text())
+        assert visitor.page.evaluate("() => document.activeElement.textContent") == seen[-1]
+    assert seen == ["Grid", "Matrix", "Temperature", "Heads"]
+
+
+def test_every_control_is_reached_by_tab_and_has_a_name(visitor, saved):
+    visitor.open(saved)
+    named = set()
+    for _ in range(40):
+        visitor.page.keyboard.press("Tab")
+        named.add(
+            visitor.page.evaluate(
+                "() => { const on = document.activeElement; const ring = getComputedStyle(on).outlineStyle !== 'none';"
+                " const name = on.ariaLabel || on.textContent || on.closest('label')?.textContent || '';"
+                " return `${name.trim()}|${ring || on === document.body}`; }"
+            )
+        )
+    assert not any(name.startswith("|") for name in named)
+    assert all(name.endswith("|true") for name in named)
+    labels = " ".join(named)
+    for wanted in ("Head 0", "Find a token", "Save this view as SVG", "Heads: two columns of tokens", "Next layer"):
+        assert wanted in labels
+
+
+def test_a_screen_reader_finds_roles_and_a_live_region(visitor, saved):
+    visitor.open(saved)
+    tree = visitor.frame.locator("body").aria_snapshot()
+    for part in (
+        "tablist",
+        'tab "Heads" [selected]',
+        "tabpanel",
+        "status",
+        'button "Head 0" [pressed]',
+        "complementary",
+    ):
+        assert part in tree
+    visitor.press("ArrowDown", "ArrowDown")
+    assert visitor.frame.locator("[role=status]").inner_text().startswith("the looks most at")
+
+
+def test_a_long_input_is_drawn_only_where_it_is_seen(visitor, tmp_path):
+    record = Record("Long", [Seen(name=f"layers.{i}", kind="encoder", weights=weights(4, 300, 300)) for i in range(2)])
+    visitor.open(record.save_html(tmp_path / "long.html", [f"token{i}" for i in range(300)]))
+    assert visitor.page.evaluate("() => document.querySelectorAll('*').length") < 200
+    canvas = visitor.frame.locator("canvas").bounding_box()
+    assert canvas["height"] < 800
+    top = visitor.shot()
+    visitor.page.mouse.move(600, 500)
+    visitor.page.mouse.wheel(0, 3000)
+    visitor.rest()
+    assert visitor.shot() != top
+    visitor.frame.get_by_label("Find a token").fill("token299")
+    visitor.frame.get_by_label("Find a token").press("Enter")
+    visitor.rest()
+    assert visitor.page.evaluate("() => document.querySelector('.scroller').scrollTop") > 5000
