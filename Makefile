@@ -21,8 +21,9 @@ bench: .venv/ready
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/startup.py
 
-docs: .venv/ready
+docs: .venv/ready browser
 	$(BIN)/python docs/figures.py
+	$(BIN)/python docs/screenshots.py
 
 setup: .venv/ready
 

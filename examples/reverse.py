@@ -44,6 +44,7 @@ def batch(size: int) -> tuple[Tensor, Tensor, Tensor]:
 def train(steps: int = 600, seed: int = 0) -> Reverser:
     """From nothing to all digits right."""
     torch.manual_seed(seed)
+    torch.set_num_threads(1)  # tensors this small are not worth sharing
     model = Reverser()
     optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 5e-3, steps)
@@ -80,7 +81,7 @@ def draw(record: Record, source: list[str], answer: list[str], path: Path) -> Pa
 def main() -> None:
     """Train, look, draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("reverse.png"))
+    parser.add_argument("--out", type=Path, default=Path("demo/reverse.png"))
     parser.add_argument("--steps", type=int, default=600)
     asked = parser.parse_args()
     record, source, answer, right = look(train(asked.steps))
