@@ -582,3 +582,23 @@ def test_a_long_input_is_drawn_only_where_it_is_seen(visitor, tmp_path):
     visitor.frame.get_by_label("Find a token").press("Enter")
     visitor.rest()
     assert visitor.page.evaluate("() => document.querySelector('.scroller').scrollTop") > 5000
+
+
+def test_lines_thin_out_while_scrolling_and_come_back(visitor, tmp_path):
+    record = Record("Long", [Seen(name="layer", kind="encoder", weights=weights(12, 200, 200))])
+    visitor.open(record.save_html(tmp_path / "long.html"))
+    strokes = """async (by) => {
+      const scroller = document.querySelector(".scroller");
+      const stroke = CanvasRenderingContext2D.prototype.stroke;
+      let count = 0;
+      CanvasRenderingContext2D.prototype.stroke = function (...args) { count++; return stroke.apply(this, args); };
+      scroller.scrollTop += by;
+      await new Promise(requestAnimationFrame);
+      await new Promise(requestAnimationFrame);
+      const moving = count;
+      await new Promise((done) => setTimeout(done, 400));
+      CanvasRenderingContext2D.prototype.stroke = stroke;
+      return [moving, count - moving];
+    }"""
+    moving, resting = visitor.page.evaluate(strokes, 60)
+    assert 0 < moving < resting / 2

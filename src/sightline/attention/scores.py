@@ -188,7 +188,7 @@ class _Direction(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, divisor: Tensor) -> Tensor:
-        return (x * (_inverse_norm(x) / divisor)).to(x.dtype)
+        return x.clone().mul_(_inverse_norm(x) / divisor)  # in place: half precision is rounded once and never widened
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -198,17 +198,17 @@ class _Direction(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
         x, divisor = ctx.saved_tensors
         inverse = _inverse_norm(x)
-        slope = inverse / divisor
-        along = (grad.to(inverse.dtype) * x).sum(-1, keepdim=True) * inverse  # what would only change the length
-        grad_x = torch.addcmul(grad * slope, x.to(slope.dtype), along * slope * inverse, value=-1).to(x.dtype)
+        direction = (x * inverse).to(x.dtype)
+        along = (grad * direction).sum(-1, keepdim=True, dtype=inverse.dtype)  # what would only change the length
+        across = torch.addcmul(grad, direction, along.to(grad.dtype), value=-1)
+        grad_x = (across * (inverse / divisor)).to(x.dtype)
         return grad_x, (-along / divisor.square()).sum_to_size(divisor.shape) if ctx.needs_input_grad[1] else None
 
 
 def _inverse_norm(x: Tensor) -> Tensor:
     """1 / |x| in at least float32, 0 for a zero vector: x (..., D) -> (..., 1)"""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
-    zero = norm < 1e-12
-    return norm.masked_fill(zero, 1.0).reciprocal().masked_fill(zero, 0.0)
+    return F.threshold(norm, 1e-12, math.inf).reciprocal()
 
 
 def _of_heads(parameter: Tensor, heads: slice, q: Tensor) -> Tensor:

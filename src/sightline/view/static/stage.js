@@ -14,6 +14,7 @@ export function openStage(app) {
   const context = canvas.getContext("2d");
   let view = null;
   let under = null; // the spot under the pointer
+  let moving = 0; // a timer, while the view is being scrolled
   let exact = {}; // the canvas in pixels of the screen, which at 150 % are not always what one would reckon
 
   const room = () => ({ width: scroller.clientWidth, height: scroller.clientHeight });
@@ -76,7 +77,11 @@ export function openStage(app) {
     event.preventDefault();
   }
 
-  scroller.addEventListener("scroll", () => app.refresh(), { passive: true });
+  scroller.addEventListener("scroll", () => {
+    clearTimeout(moving);
+    moving = setTimeout(() => { moving = 0; app.refresh(); }, 120);
+    app.refresh();
+  }, { passive: true });
   scroller.addEventListener("pointermove", point);
   scroller.addEventListener("pointerleave", () => point(null));
   scroller.addEventListener("click", (event) => { const spot = spotAt(event); if (spot) view.press?.(spot); });
@@ -96,6 +101,7 @@ export function openStage(app) {
 
   return {
     node, draw, room,
+    isMoving: () => moving !== 0,
     show(next) {
       if (next === view) return;
       point(null);

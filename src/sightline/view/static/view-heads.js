@@ -6,7 +6,8 @@ import { strongest } from "./weights.js";
 
 const TOP = 44; // room for the headings
 const PER_ROW = 12; // lines kept of each row while no token is picked
-const MOST = 6000; // lines drawn at once
+const MOST = 3000; // lines drawn at once
+const MOST_MOVING = 200; // the same while the view is scrolled: few enough for every frame of the screen
 const SHADES = 10;
 const FAINT = 0.012; // part of the strongest weight below which no line is drawn
 
@@ -49,7 +50,7 @@ export function headsView(app) {
       else if (picked.side === "query") matrix.row(picked.index).forEach((weight, key) => add(picked.index, key, weight));
       else matrix.column(picked.index).forEach((weight, query) => add(query, picked.index, weight));
     });
-    let [room, weakest] = [MOST * 4, SHADES];
+    let [room, weakest] = [(app.stage.isMoving() ? MOST_MOVING : MOST) * 4, SHADES];
     while (weakest > 0 && (room -= shades.reduce((sum, own) => sum + own[weakest - 1].length, 0)) >= 0) weakest--;
     for (let shade = Math.min(weakest, SHADES - 1); shade < SHADES; shade++) {
       drawn.forEach(({ colour }, i) => {
