@@ -125,6 +125,7 @@ def _fused(
     first = run(slice(0, size))
     mixed = first.new_empty(*q.shape[:3], v.shape[-1])
     mixed[:, :size] = first
+    del first
     for start in range(size, heads, size):
         part = slice(start, start + size)
         mixed[:, part] = run(part)

@@ -188,7 +188,7 @@ class _Direction(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, divisor: Tensor) -> Tensor:
-        return x.clone().mul_(_inverse_norm(x) / divisor)  # in place: half precision is rounded once and never widened
+        return _scaled(x, _inverse_norm(x) / divisor)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
@@ -198,11 +198,17 @@ class _Direction(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None]:
         x, divisor = ctx.saved_tensors
         inverse = _inverse_norm(x)
-        direction = (x * inverse).to(x.dtype)
+        direction = _scaled(x, inverse)
         along = (grad * direction).sum(-1, keepdim=True, dtype=inverse.dtype)  # what would only change the length
         across = torch.addcmul(grad, direction, along.to(grad.dtype), value=-1)
-        grad_x = (across * (inverse / divisor)).to(x.dtype)
-        return grad_x, (-along / divisor.square()).sum_to_size(divisor.shape) if ctx.needs_input_grad[1] else None
+        return _scaled(across, inverse / divisor), (-along / divisor.square()).sum_to_size(
+            divisor.shape
+        ) if ctx.needs_input_grad[1] else None
+
+
+def _scaled(x: Tensor, factor: Tensor) -> Tensor:
+    """x * factor in x's own precision, rounded once; without a wider copy where nobody wants a gradient of it"""
+    return (x * factor).to(x.dtype) if torch.is_grad_enabled() else x.clone().mul_(factor)
 
 
 def _inverse_norm(x: Tensor) -> Tensor:
