@@ -11,25 +11,33 @@ demo: .venv/ready
 test: lint browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
 
-lint: .venv/ready
+lint: .venv/tools
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: .venv/ready
+bench: .venv/tools
 	$(BIN)/python benchmarks/attention.py
 	$(BIN)/python benchmarks/startup.py
 
-docs: .venv/ready browser
+docs: .venv/tools browser
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/screenshots.py
 
-setup: .venv/ready
+setup: .venv/tools
 
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+# What the demo needs.
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) '.[plot]'
+	touch $@
+
+# And what tests, lints and benchmarks need beside it.
+.venv/tools: .venv/ready
+	$(PIP) '.[dev]'
 	touch $@
 
 # Tests drive a real Chromium. Debian's package serves; elsewhere install any Chromium and put it on the PATH.

@@ -1,11 +1,14 @@
 """What the pages say is run: every block of Python, in order, and the examples."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -42,3 +45,19 @@ def test_the_reversing_example_learns_and_reads_from_the_end(tmp_path):
     right = float(re.search(r"\(([\d.]+)% of 1,000", answer.stdout).group(1))
     assert right > 99
     assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figures_of_the_docs_can_be_drawn(tmp_path):
+    figures = runpy.run_path(str(ROOT / "docs" / "figures.py"))
+    quick = [name for name in figures if name.startswith("draw_") and name != "draw_reversal"]
+    for name in quick:
+        figures[name].__globals__["IMAGES"] = tmp_path
+        figures[name]()
+    drawn = {path.name: path for path in tmp_path.iterdir()}
+    assert len(drawn) == len(quick) == 5
+    for name, path in drawn.items():
+        ours, committed = (
+            np.asarray(Image.open(p).convert("L"), float) for p in (path, ROOT / "docs" / "images" / name)
+        )
+        assert ours.shape == committed.shape
+        assert abs(ours - committed).mean() < 2, f"{name} is not the picture in docs/images: run make docs"
