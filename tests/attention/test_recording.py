@@ -330,6 +330,26 @@ def test_kinds_are_told_by_what_is_done_and_not_by_what_it_is_called():
     assert record_and_check(Block(), x, causal)[0].kind == "decoder"
 
 
+def test_positions_added_to_queries_and_keys_apart_are_still_one_sequence():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attend = nn.MultiheadAttention(WIDTH, HEADS)
+
+        def forward(self, x):
+            return self.attend(x + 1, x + 1, x)[0]
+
+    assert record_and_check(Block(), torch.randn(B, Q, WIDTH))[0].kind == "encoder"
+
+
+def test_a_softmax_called_by_keyword_does_no_harm():
+    class OwnAttention(nn.Module):
+        def forward(self, x):
+            return torch.softmax(input=x @ x.mT, dim=-1) + F.softmax(input=x, dim=0).sum()
+
+    assert len(record_and_check(OwnAttention(), torch.randn(B, HEADS, Q, 4))) == 1
+
+
 def test_scores_are_kept_for_torch_s_modules_too():
     model = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
     x = torch.randn(B, Q, WIDTH)

@@ -18,18 +18,26 @@ def test_cached_decoding_becomes_one_causal_map():
     assert one.weights[:, :, 3, 4].max() == 0
 
 
-def test_one_step_of_cross_attention_after_another_becomes_rows():
-    (one,) = joined(steps("cross", [(1, K)] * Q))
-    assert one.shape == (1, H, Q, K)
+def test_one_step_of_cross_attention_after_another_becomes_rows_where_a_decoder_steps_beside_it():
+    cross = steps("cross", [(1, K)] * Q)
+    own = [Map(name="own", kind="decoder", weights=weights(H, 1, i + 1).numpy()) for i in range(Q)]
+    assert [one.shape for one in joined([*own, *cross])] == [(1, H, Q, Q), (1, H, Q, K)]
+    assert len(joined(cross)) == Q  # alone, they may as well be unrelated questions
 
 
 @pytest.mark.parametrize(
     ("kind", "sizes"), [("decoder", [(2, 2), (3, 3), (4, 4)]), ("cross", [(2, K), (3, K), (4, K)])]
 )
 def test_decoding_without_a_cache_is_told_by_its_last_call(kind, sizes):
-    calls = steps(kind, sizes)
+    whole = weights(H, *sizes[-1]).numpy()
+    calls = [Map(name="a", kind=kind, weights=whole[:, :, :q, :k]) for q, k in sizes]
     (one,) = joined(calls)
     assert one.weights is calls[-1].weights
+
+
+@pytest.mark.parametrize(("kind", "sizes"), [("decoder", [(5, 5), (6, 6)]), ("cross", [(2, K), (3, K)])])
+def test_unrelated_calls_of_growing_length_stay_apart(kind, sizes):
+    assert len(joined(steps(kind, sizes))) == 2
 
 
 @pytest.mark.parametrize("sizes", [[(Q, Q), (Q, Q)], [(Q, K), (K, Q)]])
@@ -39,8 +47,13 @@ def test_other_repeated_calls_stay_apart(kind, sizes):
 
 
 def test_order_is_that_of_the_first_call():
-    maps = [Map(name=n, kind="cross", weights=weights(H, 1, K).numpy()) for n in "abab"]
+    maps = [Map(name=n, kind="decoder", weights=weights(H, 1, size).numpy()) for size in (1, 2) for n in ("a", "b")]
     assert [one.name for one in joined(maps)] == ["a", "b"]
+
+
+def test_heads_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="heads must name 3 heads, as many as a has"):
+        Map(name="a", kind="encoder", weights=weights(3, Q, Q).numpy(), heads=(0, 1))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """The page as a file: alone, harmless and the same wherever it is opened."""
 
+import base64
 import html
+import io
 import re
 import socket
 import threading
@@ -15,7 +17,9 @@ from PIL import Image
 
 from samples import HOSTILE, SOURCE, TARGET, WORDS, weights
 from sightline.attention import Record, Seen
-from sightline.view.page import inert_json, script_text
+from sightline.view.images import pictures
+from sightline.view.maps import Map
+from sightline.view.page import inert_json, page, script_text
 from visitor import visiting
 
 
@@ -172,3 +176,40 @@ def test_the_front_end_can_be_read_in_one_sitting():
     assert "</script" not in script_text()
     assert "innerHTML" not in script_text()
     assert {Path(name).stem for name in lines} == set(re.findall(r'^modules\["([\w-]+)"\] = ', script_text(), re.M))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": []}, "batch must name at least one row, got none"),
+        ({"batch": -1}, "batch must be at least 0 and below 1"),
+        ({"height": '1px"><b>x'}, "height must be a whole number of pixels"),
+        ({"tokens": list("abcdef")}, "the last token of generate"),
+        ({"images": np.zeros((1, 3, 8, 8))}, "take one of the batch"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        page([Map(name="a", kind="encoder", weights=weights(2, 5, 5).numpy())], **options)
+
+
+def test_a_picture_of_far_too_many_pixels_is_refused(tmp_path):
+    path = tmp_path / "bomb.png"
+    Image.new("1", (14_000, 14_000)).save(path)
+    with pytest.raises(ValueError, match=r"images must be pictures that can be opened, got .*bomb"):
+        page([Map(name="a", kind="encoder", weights=weights(2, 4, 4).numpy())], images=path)
+
+
+def test_a_photo_is_shown_upright_and_a_deep_grey_picture_with_all_its_greys(tmp_path):
+    photo = Image.new("RGB", (80, 40), "teal")
+    exif = photo.getexif()
+    exif[0x0112] = 6  # turned by a quarter
+    photo.save(tmp_path / "turned.jpg", exif=exif)
+    deep = Image.fromarray(np.linspace(0, 4000, 64, dtype=np.uint16).reshape(8, 8))
+    for picture, check in (
+        (tmp_path / "turned.jpg", lambda drawn: drawn.size == (40, 80)),
+        (deep, lambda drawn: len(np.unique(np.asarray(drawn.convert("L")))) > 32),
+    ):
+        shown = pictures(picture, 8, name="images", grid=(4, 2))
+        drawn = Image.open(io.BytesIO(base64.b64decode(shown.images[0]["src"].partition(",")[2])))
+        assert check(drawn)

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from samples import SOURCE, TARGET, WORDS
+from samples import SOURCE, TARGET, WORDS, weights
+from sightline.attention import Record, Seen
 from sightline.view.pictures import save
 
 
@@ -49,3 +50,9 @@ def test_a_dollar_is_no_formula(encoder, tmp_path):
 def test_what_is_not_there_is_refused(encoder, arguments, message):
     with pytest.raises(ValueError, match=message):
         encoder.plot(**arguments)
+
+
+def test_long_and_empty_tokens_leave_the_figure_whole():
+    record = Record("R", [Seen(name="a", kind="encoder", weights=weights(2, 3, 3))])
+    labels = record.plot(0, tokens=["x" * 300, "", "a\nb"]).axes[0].get_yticklabels()
+    assert [label.get_text() for label in labels] == ["x" * 23 + "…", "∅", "a b"]

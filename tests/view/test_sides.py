@@ -121,7 +121,7 @@ def test_several_rows_of_a_batch_make_several_examples():
     made = page(some, batch=[0, 3], tokens=[list("abc"), list("xyz")]).html
     assert '"tokens":["x","y","z"]' in made
     assert made.count('id="weights-') == 2
-    with pytest.raises(ValueError, match="batch must be below 4, the size of the batch in a, got 4"):
+    with pytest.raises(ValueError, match="batch must be at least 0 and below 4, the size of the batch in a, got 4"):
         page(some, batch=4)
     with pytest.raises(ValueError, match="tokens must have one entry for each of the 2 rows of batch, got 1"):
         page(some, batch=[0, 1], tokens=[list("abc")])

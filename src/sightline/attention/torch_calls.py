@@ -47,8 +47,11 @@ class TorchCalls(TorchFunctionMode):
             self._see_sdpa(*args, **kwargs)
         elif func is F.multi_head_attention_forward and self.recorder.wanted():
             self._see_multihead(args, kwargs)
-        elif func in SOFTMAXES and self._is_attention(output, *args, **kwargs) and self.recorder.wanted():
-            self.recorder.keep(output.detach().clone(), args[0], causal=None)
+        elif func in SOFTMAXES:
+            scores = args[0] if args else kwargs["input"]
+            dim = args[1] if len(args) > 1 else kwargs.get("dim")
+            if self._is_attention(scores, dim) and self.recorder.wanted():
+                self.recorder.keep(output.detach().clone(), scores, causal=None)
         return output
 
     @torch.no_grad()
@@ -94,10 +97,10 @@ class TorchCalls(TorchFunctionMode):
             weights: Any = F.multi_head_attention_forward(*args, **{**kwargs, **asked})[1]
         weights = weights.nan_to_num(0.0)  # NaN is torch's answer for a row that may look at nothing
         weights = weights if weights.dim() == 4 else weights.unsqueeze(0)
-        same = query.data_ptr() == key.data_ptr() and query.shape == key.shape
+        same = query.shape == key.shape and (query.data_ptr() == key.data_ptr() or torch.equal(query, key))
         self.recorder.keep(weights, seen.scores.view_as(weights), cross=not same, causal=None)
 
-    def _is_attention(self, output: Any, scores: Tensor, dim: int | None = None, *more: Any, **kwargs: Any) -> bool:
+    def _is_attention(self, scores: Tensor, dim: int | None) -> bool:
         """Whether a softmax over the last of four dimensions is that of a module that calls itself attention."""
         if not self.recorder.running or self.recorder.inside_attend or scores.dim() != 4 or dim not in (-1, 3):
             return False
@@ -121,13 +124,17 @@ class _SoftmaxInput(TorchDispatchMode):
 class _Quiet(threading.local):
     """While it is on, no recorder of this thread listens: a recording is computing something of its own."""
 
-    on = False
+    depth = 0
+
+    @property
+    def on(self) -> bool:
+        return self.depth > 0
 
     def __enter__(self) -> None:
-        self.on = True
+        self.depth += 1
 
     def __exit__(self, *error: object) -> None:
-        self.on = False
+        self.depth -= 1
 
 
 quiet = _Quiet()

@@ -3,6 +3,7 @@
 import base64
 import io
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,14 +85,18 @@ def _image(image: Any, place: int, several: Sequence[Any], labels: Sequence[str]
     if isinstance(image, str | os.PathLike):
         label = Path(image).name
         try:
-            with Image.open(image) as opened:
-                drawn = opened.convert("RGB")
-        except (OSError, UnidentifiedImageError) as error:
-            raise ValueError(f"images must be pictures that can be opened, got {label!r}: {error}") from error
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+                with Image.open(image) as opened:
+                    opened.draft("RGB", (LARGEST_SIDE, LARGEST_SIDE))
+                    drawn = _rgb(opened)
+        except (OSError, UnidentifiedImageError, Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+            raise ValueError(f"images must be pictures that can be opened, got {str(image)!r}: {error}") from error
     elif isinstance(image, Image.Image):
-        drawn = image.convert("RGB")
+        drawn = _rgb(image)
     else:
-        drawn = Image.fromarray(_pixels(np.asarray(image))).convert("RGB")
+        array = image.detach().cpu() if hasattr(image, "detach") else image
+        drawn = Image.fromarray(_pixels(np.asarray(array))).convert("RGB")
     drawn.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
     small = max(drawn.size) <= 96
     file = io.BytesIO()
@@ -104,6 +109,16 @@ def _image(image: Any, place: int, several: Sequence[Any], labels: Sequence[str]
     }
 
 
+def _rgb(image: Any) -> Any:
+    """A picture of any mode as people see it: upright, and with all its greys."""
+    from PIL import Image, ImageOps
+
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode in ("I", "F") or upright.mode.startswith("I;16"):
+        upright = Image.fromarray(_pixels(np.asarray(upright)))
+    return upright.convert("RGB")
+
+
 def _pixels(array: Any) -> Any:
     """(H, W), (H, W, C) or (C, H, W); bytes, 0 to 1, or any numbers, which are stretched to black and white."""
     if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[-1] not in (1, 3, 4):
@@ -111,7 +126,8 @@ def _pixels(array: Any) -> Any:
     if array.ndim == 3 and array.shape[-1] == 1:
         array = array[..., 0]
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[-1] not in (3, 4)) or 0 in array.shape:
-        raise ValueError(f"images must have shape (H, W), (H, W, 3) or (3, H, W), got {array.shape}")
+        hint = "; take one of the batch" if array.ndim == 4 else ""
+        raise ValueError(f"images must have shape (H, W), (H, W, 3) or (3, H, W), got {array.shape}{hint}")
     if array.dtype == np.uint8:
         return array
     array = array.astype(np.float64)

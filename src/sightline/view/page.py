@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+import operator
 import os
 import re
 from collections.abc import Collection, Sequence
@@ -97,19 +98,26 @@ def page(
     """
     if not maps:
         raise ValueError("record must hold at least one attention map, got none")
-    rows = [batch] if isinstance(batch, int) else list(batch)
+    several = isinstance(batch, Sequence)
+    rows = [operator.index(row) for row in (batch if isinstance(batch, Sequence) else [batch])]
+    if not rows:
+        raise ValueError("batch must name at least one row, got none")
+    if isinstance(height, bool) or not isinstance(height, int) or height < 1:
+        raise ValueError(f"height must be a whole number of pixels, got {height!r}")
     about = {"tokens": tokens, "source": source, "target": target, "images": images, "labels": labels}
     about["query_image"] = query_image
     for name, value in about.items():
-        if not isinstance(batch, int) and value is not None and len(value) != len(rows):
+        if several and value is not None and len(value) != len(rows):
             raise ValueError(f"{name} must have one entry for each of the {len(rows)} rows of batch, got {len(value)}")
     maps = joined(maps)
     examples, weights = [], []
     for i, row in enumerate(rows):
         for one in maps:
             if not 0 <= row < one.shape[0]:
-                raise ValueError(f"batch must be below {one.shape[0]}, the size of the batch in {one.name}, got {row}")
-        own = about if isinstance(batch, int) else {k: None if v is None else v[i] for k, v in about.items()}
+                raise ValueError(
+                    f"batch must be at least 0 and below {one.shape[0]}, the size of the batch in {one.name}, got {row}"
+                )
+        own = about if not several else {k: None if v is None else v[i] for k, v in about.items()}
         both = sides(maps, grid=grid, special=special, **own)
         layers = []
         for j, one in enumerate(maps):
@@ -119,14 +127,16 @@ def page(
                 {
                     "name": one.name,
                     "kind": one.kind,
+                    "call": one.call,
                     "heads": one.head_names,
                     "shape": packed.shape,
                     "signed": packed.signed,
                     "shares": packed.shares,
+                    "sharpens": packed.shares and one.heads != (),  # a mean over heads is no softmax of scores
                 }
             )
         examples.append({"row": row, "layers": layers, **{name: side.meta() for name, side in both.items()}})
-    return Page(_html({"title": title, "examples": examples}, weights), height)
+    return Page(_html({"title": str(title), "examples": examples}, weights), height)
 
 
 def _html(meta: dict[str, Any], weights: list[str]) -> str:

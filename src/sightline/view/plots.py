@@ -99,7 +99,10 @@ def _short(name: str) -> str:
 
 
 def _named(names: list[str]) -> list[str] | None:
-    return [_plain(name) for name in names] if len(names) <= MOST_NAMES else None
+    """Each on one line and not too long; an empty name leaves a mark."""
+    lines = [" ".join(name.split()) or "∅" for name in names]
+    short = [line if len(line) <= 24 else f"{line[:23]}…" for line in lines]
+    return [_plain(line) for line in short] if len(names) <= MOST_NAMES else None
 
 
 def _plain(text: str) -> str:

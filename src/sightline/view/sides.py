@@ -68,7 +68,7 @@ def sides(
             name, some = ("query_image", None) if side == "target" and not alone else ("images", labels)
             shown = pictures(seen[side], size, name=name, labels=some, grid=grid)
         called = "tokens" if given[side] is tokens else side
-        words = _words(called, given[side], size, shown)
+        words = _words(called, given[side], size, shown, two_sided=not alone)
         places = [i for i, word in enumerate(words) if word in special]
         result[side] = Side(words, places, shown)
     return result
@@ -79,12 +79,15 @@ def sides_of(kind: str) -> tuple[str, str]:
     return ("source" if kind == "encoder" else "target"), ("target" if kind == "decoder" else "source")
 
 
-def _words(name: str, given: Sequence[str] | None, size: int, shown: Pictures | None) -> list[str]:
+def _words(name: str, given: Sequence[str] | None, size: int, shown: Pictures | None, *, two_sided: bool) -> list[str]:
     if given is None or not size:
         return shown.tokens() if shown else [str(i) for i in range(size)]
     if isinstance(given, str):
         raise ValueError(f"{name} must be a list of tokens, got the string {given!r}")
     words = [str(word) for word in given]
     if len(words) != size:
-        raise ValueError(f"{name} must be {size} tokens, one for each place of the attention, got {len(words)}")
+        hint = "; the last token of generate() never looks, so leave it out" if len(words) == size + 1 else ""
+        hint = "; of several examples, name them with batch=[0, …]" if len(words) == 1 < size else hint
+        hint = "; name both sides with source= and target=" if two_sided and name == "tokens" else hint
+        raise ValueError(f"{name} must be {size} tokens, one for each place of the attention, got {len(words)}{hint}")
     return words
