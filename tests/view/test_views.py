@@ -286,7 +286,8 @@ def test_patches_of_a_classifier(visitor, vit):
     visitor.page.mouse.click(x, y)
     visitor.rest()
     assert "token=7" in visitor.hash
-    assert close(visitor.tip[0], float(exact[0, 7]), 1.0)
+    assert close(visitor.tip[0], float(exact[7, 7]), float(exact[7].max()))
+    assert visitor.status.split(": ")[1].startswith(visitor.tip[0])
     assert any(text == "Where patch 2,3 looks" for text, _, _ in visitor.texts())
     visitor.press("ArrowRight", "ArrowDown")
     assert "token=12" in visitor.hash
@@ -432,8 +433,8 @@ def test_a_token_is_found_by_typing(visitor, saved):
 
 
 @pytest.mark.parametrize("state", [
-    "view=matrix&kind=encoder&layer=1&heads=0.3&token=2&key=5&zoom=1.5",
-    "view=temperature&kind=encoder&layer=2&token=4&hide=true&temperature=0.5",
+    "view=matrix&layer=1&heads=0.3&token=2&key=5&zoom=1.5",
+    "view=temperature&layer=2&token=4&hide=true&temperature=0.5",
     "view=heads&combine=max&theme=dark",
     "view=grid&layer=1",
 ])  # fmt: skip
@@ -442,7 +443,7 @@ def test_a_reload_restores_the_view(visitor, saved, state):
     wanted = dict(part.split("=") for part in state.split("&"))
 
     def now():
-        return {"view": "heads"} | dict(part.split("=") for part in visitor.hash.lstrip("#").split("&"))
+        return dict(part.split("=") for part in visitor.hash.lstrip("#").split("&"))
 
     assert now() == now() | wanted
     first, picture = now(), visitor.shot()
@@ -450,6 +451,59 @@ def test_a_reload_restores_the_view(visitor, saved, state):
     visitor.ready()
     assert (now(), visitor.shot()) == (first, picture)
     assert visitor.frame.locator("html").get_attribute("data-view") == wanted["view"]
+
+
+def test_a_page_that_opens_on_another_view_keeps_the_one_asked_for(visitor, vit):
+    visitor.open(vit[1])
+    visitor.tab("Heads")
+    assert visitor.hash == "#view=heads"
+    visitor.page.reload()
+    visitor.ready()
+    assert visitor.frame.locator("html").get_attribute("data-view") == "heads"
+
+
+def test_a_head_named_twice_is_on_once(visitor, saved):
+    visitor.open(saved, "view=matrix&heads=1.1.1")
+    assert visitor.hash == "#view=matrix&heads=1"
+
+
+@pytest.mark.parametrize("scheme", ["blob", "data"])
+def test_a_frame_whose_address_is_fixed_works_all_the_same(visitor, saved, tmp_path, scheme):
+    import base64
+
+    (tmp_path / "frame.html").write_text("<!doctype html><body></body>", "utf-8")
+    visitor.page.goto((tmp_path / "frame.html").as_uri())
+    visitor.page.evaluate(
+        """([scheme, base64]) => {
+          const frame = document.createElement("iframe");
+          frame.sandbox = "allow-scripts allow-downloads";
+          frame.style = "width:1200px;height:700px";
+          const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+          const blob = () => URL.createObjectURL(new Blob([bytes], { type: "text/html" }));
+          frame.src = scheme === "blob" ? blob() : `data:text/html;base64,${base64}`;
+          document.body.append(frame);
+        }""",
+        [scheme, base64.b64encode(saved.read_bytes()).decode()],
+    )
+    visitor.frame = visitor.page.locator("iframe").element_handle().content_frame()
+    visitor.ready()
+    visitor.tab("Matrix")
+    visitor.press("ArrowRight")
+    assert visitor.status.startswith("[CLS] → [CLS]: ")
+    visitor.press("Escape")
+    assert visitor.status.startswith("Keyboard")
+
+
+def test_a_frame_in_a_notebook_leaves_the_history_alone(visitor, encoder, tmp_path):
+    (tmp_path / "cell.html").write_text(f"<!doctype html><body>{encoder.view(WORDS)._repr_html_()}</body>", "utf-8")
+    visitor.page.goto((tmp_path / "cell.html").as_uri())
+    visitor.frame = visitor.page.locator("iframe").element_handle().content_frame()
+    visitor.ready()
+    before = visitor.page.evaluate("() => history.length")
+    visitor.tab("Matrix")
+    visitor.press("ArrowRight", "ArrowDown")
+    assert visitor.frame.locator("html").get_attribute("data-view") == "matrix"
+    assert visitor.page.evaluate("() => history.length") == before
 
 
 def test_a_reload_brings_back_what_was_done(visitor, saved):
@@ -584,21 +638,35 @@ def test_a_long_input_is_drawn_only_where_it_is_seen(visitor, tmp_path):
     assert visitor.page.evaluate("() => document.querySelector('.scroller').scrollTop") > 5000
 
 
+STROKES = """async (by) => {
+    const scroller = document.querySelector(".scroller");
+    const stroke = CanvasRenderingContext2D.prototype.stroke;
+    let count = 0;
+    CanvasRenderingContext2D.prototype.stroke = function (...args) { count++; return stroke.apply(this, args); };
+    scroller.scrollTop += by;
+    await new Promise(requestAnimationFrame);
+    await new Promise(requestAnimationFrame);
+    const moving = count;
+    await new Promise((done) => setTimeout(done, 400));
+    CanvasRenderingContext2D.prototype.stroke = stroke;
+    return [moving, count - moving];
+}"""
+"""Strokes drawn while the page is scrolled by so much, and once it rests again."""
+
+
 def test_lines_thin_out_while_scrolling_and_come_back(visitor, tmp_path):
     record = Record("Long", [Seen(name="layer", kind="encoder", weights=weights(12, 200, 200))])
     visitor.open(record.save_html(tmp_path / "long.html"))
-    strokes = """async (by) => {
-      const scroller = document.querySelector(".scroller");
-      const stroke = CanvasRenderingContext2D.prototype.stroke;
-      let count = 0;
-      CanvasRenderingContext2D.prototype.stroke = function (...args) { count++; return stroke.apply(this, args); };
-      scroller.scrollTop += by;
-      await new Promise(requestAnimationFrame);
-      await new Promise(requestAnimationFrame);
-      const moving = count;
-      await new Promise((done) => setTimeout(done, 400));
-      CanvasRenderingContext2D.prototype.stroke = stroke;
-      return [moving, count - moving];
-    }"""
-    moving, resting = visitor.page.evaluate(strokes, 60)
+    moving, resting = visitor.page.evaluate(STROKES, 60)
     assert 0 < moving < resting / 2
+
+
+def test_diffuse_looks_of_a_long_input_are_drawn(visitor, tmp_path):
+    import torch
+
+    diffuse = (0.2 * torch.randn(1, 12, 256, 256, generator=torch.Generator().manual_seed(0))).softmax(-1)
+    record = Record("Diffuse", [Seen(name="layer", kind="encoder", weights=diffuse)])
+    visitor.open(record.save_html(tmp_path / "diffuse.html"))
+    moving, resting = visitor.page.evaluate(STROKES, 60)
+    assert 0 < moving <= 200 < resting <= 3000
+    assert 1000 < sum(map(len, line_ends(visitor.drawing()).values())) <= 3000

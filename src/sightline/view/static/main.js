@@ -80,7 +80,7 @@ const app = {
     if (app.state.view !== before?.view) app.pointed = { query: null, key: null };
     if (before && app.state.token !== before.token && app.state.token !== null) app.point(app.state.token, app.state.key);
     app.dress();
-    writeHash(toHash(app.state, app.layer().kind));
+    writeHash(toHash(app.state));
     app.refresh();
   },
   zoom: (by) => app.set({ zoom: clamp(app.state.zoom * by, 0.25, 8) }),
@@ -181,9 +181,9 @@ const start = () => {
   const first = app.meta.examples[0].source.pictures || app.meta.examples[0].target.pictures ? { view: "image" } : {};
   app.set({ ...DEFAULTS, ...first, ...fromHash(location.hash) });
 };
-start();
-addEventListener("hashchange", () => location.hash.slice(1) !== toHash(app.state, app.layer().kind) && start());
+addEventListener("hashchange", () => location.hash.slice(1) !== toHash(app.state) && start());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => app.set({}));
 addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !app.view().escape?.()) app.set({ token: null, key: null });
 });
+start();

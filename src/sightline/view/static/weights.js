@@ -161,10 +161,16 @@ export function entropy(row) {
   return bits;
 }
 
+// Over the rows that look at anything.
 export function meanEntropy(matrix) {
-  let total = 0;
-  for (let q = 0; q < matrix.queries; q++) total += entropy(matrix.row(q));
-  return total / matrix.queries;
+  let [total, looking] = [0, 0];
+  for (let q = 0; q < matrix.queries; q++) {
+    const row = matrix.row(q);
+    if (!row.some((weight) => weight > 0)) continue;
+    total += entropy(row);
+    looking++;
+  }
+  return looking ? total / looking : 0;
 }
 
 // The strongest places of a row, strongest first.
