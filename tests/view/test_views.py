@@ -25,6 +25,12 @@ def softmax(scores):
     return np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
 
 
+def step(visitor, key):
+    """One key, and the frame that answers it."""
+    visitor.page.keyboard.press(key)
+    visitor.page.evaluate("() => new Promise(requestAnimationFrame)")
+
+
 @pytest.fixture
 def saved(encoder, tmp_path):
     return encoder.save_html(tmp_path / "page.html", WORDS)
@@ -171,8 +177,8 @@ def test_numbers_of_the_matrix_are_the_recorded_ones(visitor, saved, encoder, he
             assert where == f"{WORDS[q]} → {WORDS[k]}"
             assert close(number, float(exact[q, k]), float(exact[q].max()))
             if k != (6 if q % 2 == 0 else 0):
-                visitor.page.keyboard.press("ArrowRight" if q % 2 == 0 else "ArrowLeft")
-        visitor.page.keyboard.press("ArrowDown")
+                step(visitor, "ArrowRight" if q % 2 == 0 else "ArrowLeft")
+        step(visitor, "ArrowDown")
 
 
 def test_the_printed_numbers_are_the_recorded_ones(visitor, saved, encoder):
@@ -217,7 +223,7 @@ def test_heads_combined(visitor, saved, encoder, how):
     visitor.press("ArrowDown")
     for q in range(7):
         assert close(visitor.status.split(": ")[1].split()[0], exact[q, 0], exact[q].max())
-        visitor.page.keyboard.press("ArrowDown")
+        step(visitor, "ArrowDown")
 
 
 def test_rollout_is_offered_only_where_layers_can_be_multiplied(visitor, translated):
@@ -432,6 +438,64 @@ def test_a_token_is_found_by_typing(visitor, saved):
     assert box.input_value() == ""
 
 
+def test_words_of_both_sides_are_found(visitor, translated):
+    visitor.open(translated, "layer=3")
+    visitor.frame.get_by_label("Find a token").type("a")
+    visitor.rest()
+    both = sum("a" in word.lower() for word in [*SOURCE, *TARGET])
+    assert visitor.frame.locator(".count").inner_text() == f"{both} found"
+
+
+def test_what_is_said_follows_the_state(visitor, saved, encoder):
+    visitor.open(saved)
+    visitor.press("ArrowDown")
+    assert visitor.status.startswith("[CLS] looks most at ")
+    for layer in (1, 2):
+        visitor.button("Next layer")
+        exact = encoder[layer].weights[0].mean(0)[0]
+        assert f" {WORDS[int(exact.argmax())]}: " in visitor.status
+        assert visitor.status.endswith(f"layer {layer}, mean of 5 heads")
+    visitor.button("Head 3")
+    assert visitor.status.endswith("mean of 4 heads")
+    visitor.choose("Combine", "Max")
+    assert visitor.status.endswith("max of 4 heads")
+    visitor.frame.get_by_label("Hide special tokens").check()
+    visitor.rest()
+    assert "token" not in visitor.hash
+    assert visitor.status.startswith("Keyboard")
+    visitor.press("ArrowDown")
+    assert visitor.looks
+    visitor.press("Escape")
+    assert visitor.status.startswith("Keyboard")
+    assert not visitor.looks
+
+
+def test_rollout_is_said_only_where_it_is_applied(visitor, translated):
+    visitor.open(translated, "view=matrix&combine=rollout&layer=2&token=0&key=0")
+    assert visitor.status.endswith("rollout")
+    visitor.tab("Temperature")
+    assert "mean of" in visitor.status
+    visitor.choose("Attention", "Cross")
+    visitor.press("ArrowDown")
+    assert "mean of" in visitor.status
+
+
+@pytest.mark.parametrize(("token", "mark"), [(" ", "␣"), ("a\u202eb", "a\ufffdb"), ("\u2028", "\ufffd"), ("\u200b", "\ufffd")])
+def test_characters_without_a_shape_leave_a_mark(visitor, tmp_path, token, mark):
+    record = Record("Odd", [Seen(name="a", kind="encoder", weights=weights(1, 2, 2))])
+    visitor.open(record.save_html(tmp_path / "odd.html", [token, "b"]))
+    assert mark in [text for text, _, _ in visitor.texts()]
+
+
+def test_rows_that_look_at_nothing_have_no_entropy(visitor, tmp_path):
+    masked = weights(1, 4, 4)
+    masked[:, :, 2:] = 0
+    record = Record("Masked", [Seen(name="a", kind="encoder", weights=masked)])
+    visitor.open(record.save_html(tmp_path / "masked.html"), "view=matrix")
+    bits = float(visitor.frame.locator(".fact dd").last.inner_text().split()[0])
+    assert bits == pytest.approx(record[0].entropy(), abs=0.02)
+
+
 @pytest.mark.parametrize("state", [
     "view=matrix&layer=1&heads=0.3&token=2&key=5&zoom=1.5",
     "view=temperature&layer=2&token=4&hide=true&temperature=0.5",
@@ -555,6 +619,25 @@ def test_the_image_view_can_be_printed(visitor, vit):
     image = np.asarray(Image.open(io.BytesIO(visitor.saved("PNG"))).convert("RGB"))
     assert len(np.unique(image.reshape(-1, 3), axis=0)) > 1000
     assert len(list(visitor.drawing().iter(f"{SVG}image"))) == 2 * (1 + 3)
+
+
+def test_nothing_sticks_out_of_a_narrow_screen(visitor, vit):
+    visitor.page.set_viewport_size({"width": 390, "height": 800})
+    visitor.open(vit[1])
+    assert visitor.page.evaluate("() => document.documentElement.scrollWidth") <= 390
+
+
+def test_a_tooltip_under_a_resting_pointer_follows_the_state(visitor, saved, encoder):
+    visitor.open(saved)
+    visitor.hover("cat")
+    visitor.frame.get_by_label("Layer", exact=True).focus()
+    visitor.page.keyboard.press("ArrowDown")
+    visitor.rest()
+    mean = encoder[1].weights[0].mean(0)[2]
+    number, name = visitor.tip[1].split()
+    assert name == WORDS[int(mean.argmax())]
+    assert close(number, float(mean.max()), float(mean.max()))
+    assert visitor.status.endswith("layer 1, mean of 5 heads")
 
 
 def test_dark_by_preference_and_by_button(browser, visitor, saved):

@@ -41,18 +41,16 @@ export function fromHash(hash) {
   return state;
 }
 
-// Make a state fit the data: no layer, head or token that is not there.
+// Make a state fit the data: no layer, head or view that is not there.
 export function fitted(state, meta, viewsFor) {
   const next = { ...state };
   const within = (value, size) => (value !== null && value < size ? value : null);
   next.example = within(next.example, meta.examples.length) ?? 0;
   const { layers } = meta.examples[next.example];
   next.layer = within(next.layer, layers.length) ?? 0;
-  const [heads, queries, keys] = layers[next.layer].shape;
+  const [heads] = layers[next.layer].shape;
   if (next.heads) next.heads = next.heads.filter((head) => head < heads);
   if (next.heads && (next.heads.length === 0 || next.heads.length === heads)) next.heads = null;
-  next.token = within(next.token, queries);
-  next.key = within(next.key, keys);
   const open = viewsFor(next);
   if (!open.includes(next.view)) next.view = open[0];
   return next;
