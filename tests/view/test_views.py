@@ -480,7 +480,9 @@ def test_rollout_is_said_only_where_it_is_applied(visitor, translated):
     assert "mean of" in visitor.status
 
 
-@pytest.mark.parametrize(("token", "mark"), [(" ", "␣"), ("a\u202eb", "a\ufffdb"), ("\u2028", "\ufffd"), ("\u200b", "\ufffd")])
+@pytest.mark.parametrize(
+    ("token", "mark"), [(" ", "␣"), ("a\u202eb", "a\ufffdb"), ("\u2028", "\ufffd"), ("\u200b", "\ufffd")]
+)
 def test_characters_without_a_shape_leave_a_mark(visitor, tmp_path, token, mark):
     record = Record("Odd", [Seen(name="a", kind="encoder", weights=weights(1, 2, 2))])
     visitor.open(record.save_html(tmp_path / "odd.html", [token, "b"]))
