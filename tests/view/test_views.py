@@ -25,6 +25,12 @@ def softmax(scores):
     return np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
 
 
+def step(visitor, key):
+    """One key, and the frame that answers it."""
+    visitor.page.keyboard.press(key)
+    visitor.page.evaluate("() => new Promise(requestAnimationFrame)")
+
+
 @pytest.fixture
 def saved(encoder, tmp_path):
     return encoder.save_html(tmp_path / "page.html", WORDS)
@@ -171,8 +177,8 @@ def test_numbers_of_the_matrix_are_the_recorded_ones(visitor, saved, encoder, he
             assert where == f"{WORDS[q]} → {WORDS[k]}"
             assert close(number, float(exact[q, k]), float(exact[q].max()))
             if k != (6 if q % 2 == 0 else 0):
-                visitor.page.keyboard.press("ArrowRight" if q % 2 == 0 else "ArrowLeft")
-        visitor.page.keyboard.press("ArrowDown")
+                step(visitor, "ArrowRight" if q % 2 == 0 else "ArrowLeft")
+        step(visitor, "ArrowDown")
 
 
 def test_the_printed_numbers_are_the_recorded_ones(visitor, saved, encoder):
@@ -217,7 +223,7 @@ def test_heads_combined(visitor, saved, encoder, how):
     visitor.press("ArrowDown")
     for q in range(7):
         assert close(visitor.status.split(": ")[1].split()[0], exact[q, 0], exact[q].max())
-        visitor.page.keyboard.press("ArrowDown")
+        step(visitor, "ArrowDown")
 
 
 def test_rollout_is_offered_only_where_layers_can_be_multiplied(visitor, translated):
@@ -286,7 +292,8 @@ def test_patches_of_a_classifier(visitor, vit):
     visitor.page.mouse.click(x, y)
     visitor.rest()
     assert "token=7" in visitor.hash
-    assert close(visitor.tip[0], float(exact[0, 7]), 1.0)
+    assert close(visitor.tip[0], float(exact[7, 7]), float(exact[7].max()))
+    assert visitor.status.split(": ")[1].startswith(visitor.tip[0])
     assert any(text == "Where patch 2,3 looks" for text, _, _ in visitor.texts())
     visitor.press("ArrowRight", "ArrowDown")
     assert "token=12" in visitor.hash
@@ -431,9 +438,69 @@ def test_a_token_is_found_by_typing(visitor, saved):
     assert box.input_value() == ""
 
 
+def test_words_of_both_sides_are_found(visitor, translated):
+    visitor.open(translated, "layer=3")
+    visitor.frame.get_by_label("Find a token").type("a")
+    visitor.rest()
+    both = sum("a" in word.lower() for word in [*SOURCE, *TARGET])
+    assert visitor.frame.locator(".count").inner_text() == f"{both} found"
+
+
+def test_what_is_said_follows_the_state(visitor, saved, encoder):
+    visitor.open(saved)
+    visitor.press("ArrowDown")
+    assert visitor.status.startswith("[CLS] looks most at ")
+    for layer in (1, 2):
+        visitor.button("Next layer")
+        exact = encoder[layer].weights[0].mean(0)[0]
+        assert f" {WORDS[int(exact.argmax())]}: " in visitor.status
+        assert visitor.status.endswith(f"layer {layer}, mean of 5 heads")
+    visitor.button("Head 3")
+    assert visitor.status.endswith("mean of 4 heads")
+    visitor.choose("Combine", "Max")
+    assert visitor.status.endswith("max of 4 heads")
+    visitor.frame.get_by_label("Hide special tokens").check()
+    visitor.rest()
+    assert "token" not in visitor.hash
+    assert visitor.status.startswith("Keyboard")
+    visitor.press("ArrowDown")
+    assert visitor.looks
+    visitor.press("Escape")
+    assert visitor.status.startswith("Keyboard")
+    assert not visitor.looks
+
+
+def test_rollout_is_said_only_where_it_is_applied(visitor, translated):
+    visitor.open(translated, "view=matrix&combine=rollout&layer=2&token=0&key=0")
+    assert visitor.status.endswith("rollout")
+    visitor.tab("Temperature")
+    assert "mean of" in visitor.status
+    visitor.choose("Attention", "Cross")
+    visitor.press("ArrowDown")
+    assert "mean of" in visitor.status
+
+
+@pytest.mark.parametrize(
+    ("token", "mark"), [(" ", "␣"), ("a\u202eb", "a\ufffdb"), ("\u2028", "\ufffd"), ("\u200b", "\ufffd")]
+)
+def test_characters_without_a_shape_leave_a_mark(visitor, tmp_path, token, mark):
+    record = Record("Odd", [Seen(name="a", kind="encoder", weights=weights(1, 2, 2))])
+    visitor.open(record.save_html(tmp_path / "odd.html", [token, "b"]))
+    assert mark in [text for text, _, _ in visitor.texts()]
+
+
+def test_rows_that_look_at_nothing_have_no_entropy(visitor, tmp_path):
+    masked = weights(1, 4, 4)
+    masked[:, :, 2:] = 0
+    record = Record("Masked", [Seen(name="a", kind="encoder", weights=masked)])
+    visitor.open(record.save_html(tmp_path / "masked.html"), "view=matrix")
+    bits = float(visitor.frame.locator(".fact dd").last.inner_text().split()[0])
+    assert bits == pytest.approx(record[0].entropy(), abs=0.02)
+
+
 @pytest.mark.parametrize("state", [
-    "view=matrix&kind=encoder&layer=1&heads=0.3&token=2&key=5&zoom=1.5",
-    "view=temperature&kind=encoder&layer=2&token=4&hide=true&temperature=0.5",
+    "view=matrix&layer=1&heads=0.3&token=2&key=5&zoom=1.5",
+    "view=temperature&layer=2&token=4&hide=true&temperature=0.5",
     "view=heads&combine=max&theme=dark",
     "view=grid&layer=1",
 ])  # fmt: skip
@@ -442,7 +509,7 @@ def test_a_reload_restores_the_view(visitor, saved, state):
     wanted = dict(part.split("=") for part in state.split("&"))
 
     def now():
-        return {"view": "heads"} | dict(part.split("=") for part in visitor.hash.lstrip("#").split("&"))
+        return dict(part.split("=") for part in visitor.hash.lstrip("#").split("&"))
 
     assert now() == now() | wanted
     first, picture = now(), visitor.shot()
@@ -450,6 +517,59 @@ def test_a_reload_restores_the_view(visitor, saved, state):
     visitor.ready()
     assert (now(), visitor.shot()) == (first, picture)
     assert visitor.frame.locator("html").get_attribute("data-view") == wanted["view"]
+
+
+def test_a_page_that_opens_on_another_view_keeps_the_one_asked_for(visitor, vit):
+    visitor.open(vit[1])
+    visitor.tab("Heads")
+    assert visitor.hash == "#view=heads"
+    visitor.page.reload()
+    visitor.ready()
+    assert visitor.frame.locator("html").get_attribute("data-view") == "heads"
+
+
+def test_a_head_named_twice_is_on_once(visitor, saved):
+    visitor.open(saved, "view=matrix&heads=1.1.1")
+    assert visitor.hash == "#view=matrix&heads=1"
+
+
+@pytest.mark.parametrize("scheme", ["blob", "data"])
+def test_a_frame_whose_address_is_fixed_works_all_the_same(visitor, saved, tmp_path, scheme):
+    import base64
+
+    (tmp_path / "frame.html").write_text("<!doctype html><body></body>", "utf-8")
+    visitor.page.goto((tmp_path / "frame.html").as_uri())
+    visitor.page.evaluate(
+        """([scheme, base64]) => {
+          const frame = document.createElement("iframe");
+          frame.sandbox = "allow-scripts allow-downloads";
+          frame.style = "width:1200px;height:700px";
+          const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+          const blob = () => URL.createObjectURL(new Blob([bytes], { type: "text/html" }));
+          frame.src = scheme === "blob" ? blob() : `data:text/html;base64,${base64}`;
+          document.body.append(frame);
+        }""",
+        [scheme, base64.b64encode(saved.read_bytes()).decode()],
+    )
+    visitor.frame = visitor.page.locator("iframe").element_handle().content_frame()
+    visitor.ready()
+    visitor.tab("Matrix")
+    visitor.press("ArrowRight")
+    assert visitor.status.startswith("[CLS] → [CLS]: ")
+    visitor.press("Escape")
+    assert visitor.status.startswith("Keyboard")
+
+
+def test_a_frame_in_a_notebook_leaves_the_history_alone(visitor, encoder, tmp_path):
+    (tmp_path / "cell.html").write_text(f"<!doctype html><body>{encoder.view(WORDS)._repr_html_()}</body>", "utf-8")
+    visitor.page.goto((tmp_path / "cell.html").as_uri())
+    visitor.frame = visitor.page.locator("iframe").element_handle().content_frame()
+    visitor.ready()
+    before = visitor.page.evaluate("() => history.length")
+    visitor.tab("Matrix")
+    visitor.press("ArrowRight", "ArrowDown")
+    assert visitor.frame.locator("html").get_attribute("data-view") == "matrix"
+    assert visitor.page.evaluate("() => history.length") == before
 
 
 def test_a_reload_brings_back_what_was_done(visitor, saved):
@@ -501,6 +621,25 @@ def test_the_image_view_can_be_printed(visitor, vit):
     image = np.asarray(Image.open(io.BytesIO(visitor.saved("PNG"))).convert("RGB"))
     assert len(np.unique(image.reshape(-1, 3), axis=0)) > 1000
     assert len(list(visitor.drawing().iter(f"{SVG}image"))) == 2 * (1 + 3)
+
+
+def test_nothing_sticks_out_of_a_narrow_screen(visitor, vit):
+    visitor.page.set_viewport_size({"width": 390, "height": 800})
+    visitor.open(vit[1])
+    assert visitor.page.evaluate("() => document.documentElement.scrollWidth") <= 390
+
+
+def test_a_tooltip_under_a_resting_pointer_follows_the_state(visitor, saved, encoder):
+    visitor.open(saved)
+    visitor.hover("cat")
+    visitor.frame.get_by_label("Layer", exact=True).focus()
+    visitor.page.keyboard.press("ArrowDown")
+    visitor.rest()
+    mean = encoder[1].weights[0].mean(0)[2]
+    number, name = visitor.tip[1].split()
+    assert name == WORDS[int(mean.argmax())]
+    assert close(number, float(mean.max()), float(mean.max()))
+    assert visitor.status.endswith("layer 1, mean of 5 heads")
 
 
 def test_dark_by_preference_and_by_button(browser, visitor, saved):
@@ -584,21 +723,35 @@ def test_a_long_input_is_drawn_only_where_it_is_seen(visitor, tmp_path):
     assert visitor.page.evaluate("() => document.querySelector('.scroller').scrollTop") > 5000
 
 
+STROKES = """async (by) => {
+    const scroller = document.querySelector(".scroller");
+    const stroke = CanvasRenderingContext2D.prototype.stroke;
+    let count = 0;
+    CanvasRenderingContext2D.prototype.stroke = function (...args) { count++; return stroke.apply(this, args); };
+    scroller.scrollTop += by;
+    await new Promise(requestAnimationFrame);
+    await new Promise(requestAnimationFrame);
+    const moving = count;
+    await new Promise((done) => setTimeout(done, 400));
+    CanvasRenderingContext2D.prototype.stroke = stroke;
+    return [moving, count - moving];
+}"""
+"""Strokes drawn while the page is scrolled by so much, and once it rests again."""
+
+
 def test_lines_thin_out_while_scrolling_and_come_back(visitor, tmp_path):
     record = Record("Long", [Seen(name="layer", kind="encoder", weights=weights(12, 200, 200))])
     visitor.open(record.save_html(tmp_path / "long.html"))
-    strokes = """async (by) => {
-      const scroller = document.querySelector(".scroller");
-      const stroke = CanvasRenderingContext2D.prototype.stroke;
-      let count = 0;
-      CanvasRenderingContext2D.prototype.stroke = function (...args) { count++; return stroke.apply(this, args); };
-      scroller.scrollTop += by;
-      await new Promise(requestAnimationFrame);
-      await new Promise(requestAnimationFrame);
-      const moving = count;
-      await new Promise((done) => setTimeout(done, 400));
-      CanvasRenderingContext2D.prototype.stroke = stroke;
-      return [moving, count - moving];
-    }"""
-    moving, resting = visitor.page.evaluate(strokes, 60)
+    moving, resting = visitor.page.evaluate(STROKES, 60)
     assert 0 < moving < resting / 2
+
+
+def test_diffuse_looks_of_a_long_input_are_drawn(visitor, tmp_path):
+    import torch
+
+    diffuse = (0.2 * torch.randn(1, 12, 256, 256, generator=torch.Generator().manual_seed(0))).softmax(-1)
+    record = Record("Diffuse", [Seen(name="layer", kind="encoder", weights=diffuse)])
+    visitor.open(record.save_html(tmp_path / "diffuse.html"))
+    moving, resting = visitor.page.evaluate(STROKES, 60)
+    assert 0 < moving <= 200 < resting <= 3000
+    assert 1000 < sum(map(len, line_ends(visitor.drawing()).values())) <= 3000

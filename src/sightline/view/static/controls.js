@@ -3,7 +3,6 @@
 import { button, clamp, el, shown } from "./dom.js";
 import { exportView } from "./export.js";
 import { COMBINE, VIEWS } from "./state.js";
-import { rolled } from "./weights.js";
 
 const COMBINED = { each: "Each head", mean: "Mean", max: "Max", rollout: "Rollout" };
 const KINDS = { encoder: "Encoder", decoder: "Decoder", cross: "Cross" };
@@ -130,10 +129,10 @@ function heads(app) {
       [...chips.children].forEach((chip, head) => {
         chip.ariaPressed = head < names.length ? on.includes(head) : on.length === names.length;
       });
-      const many = rolled(app, app.state.layer).length > 0;
+      const many = app.canRoll();
       const apart = app.state.view === "heads"; // elsewhere one map is shown, so heads that are on are combined
       choices(combine, COMBINE.slice(apart ? 0 : 1).map((one) => [one, COMBINED[one], one === "rollout" && !many]));
-      combine.value = app.state.combine === "each" && !apart ? "mean" : app.state.combine;
+      combine.value = apart && app.state.combine === "each" ? "each" : app.combining();
       group.hidden = names.length < 2 || app.state.view === "grid";
       how.hidden = app.state.view === "grid" || (names.length < 2 && !many);
     },
@@ -200,7 +199,8 @@ function search(app) {
     node,
     update() {
       node.hidden = app.state.view === "grid";
-      const found = app.matches().length;
+      const sides = app.layer().kind === "cross" ? ["query", "key"] : ["query"];
+      const found = sides.flatMap((which) => app.matches(which)).length;
       count.textContent = app.wanted ? (found ? `${found} found` : "none") : "";
     },
   };

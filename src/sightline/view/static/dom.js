@@ -21,6 +21,8 @@ export function number(weight) {
   return size === 0 ? "0" : size < 0.00005 ? "<0.0001" : weight.toFixed(4);
 }
 
-// Tokens may be empty or hold line ends and control characters; all of them must leave a mark on one line.
+// Tokens may be empty, a bare space, or hold line ends and characters without a shape of their own (controls, joiners,
+// marks that turn the direction of text); all of them must leave a mark on one line.
 export const shown = (token) =>
-  token.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥").replace(/\p{Cc}|\p{Cs}/gu, "\ufffd") || "∅";
+  token.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥").replace(/^ $/, "␣")
+    .replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, "\ufffd") || "∅";

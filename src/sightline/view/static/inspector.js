@@ -25,19 +25,18 @@ export function openInspector(app) {
   }
 
   function update() {
-    const { query, key } = app.pointed;
+    const { query, key } = app.asked();
     const matrix = app.state.view === "grid" ? null : app.matrices.current();
-    const asked = query ?? (key === null ? app.state.token : null);
-    const id = [app.viewKey(), asked, key, app.state.view, Boolean(matrix)].join(" ");
+    const id = [app.viewKey(), query, key, app.state.view, Boolean(matrix)].join(" ");
     if (id === last) return;
     last = id;
     const layer = app.layer();
     const [heads, queries, keys] = layer.shape;
     const parts = [];
-    if (matrix && asked !== null) {
-      parts.push(el("h2", {}, el("q", {}, shown(app.queryNames()[asked])), " looks at"));
-      parts.push(list(matrix.row(asked), app.keyNames(), app.columns()));
-      if (layer.shares) parts.push(el("dl", {}, fact("Entropy", `${entropy(matrix.row(asked)).toFixed(2)} bits`)));
+    if (matrix && query !== null) {
+      parts.push(el("h2", {}, el("q", {}, shown(app.queryNames()[query])), " looks at"));
+      parts.push(list(matrix.row(query), app.keyNames(), app.columns()));
+      if (layer.shares) parts.push(el("dl", {}, fact("Entropy", `${entropy(matrix.row(query)).toFixed(2)} bits`)));
     } else if (matrix && key !== null) {
       parts.push(el("h2", {}, el("q", {}, shown(app.keyNames()[key])), " is seen by"));
       parts.push(list(matrix.column(key), app.queryNames(), app.rows()));

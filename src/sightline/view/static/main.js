@@ -7,7 +7,7 @@ import { openInspector } from "./inspector.js";
 import { openWeights, readMeta } from "./payload.js";
 import { openStage } from "./stage.js";
 import { DEFAULTS, VIEWS, fitted, fromHash, toHash, writeHash } from "./state.js";
-import { openMatrices, strongest } from "./weights.js";
+import { openMatrices, rolled, strongest } from "./weights.js";
 import { alignmentView } from "./view-alignment.js";
 import { gridView } from "./view-grid.js";
 import { headsView } from "./view-heads.js";
@@ -65,22 +65,28 @@ const app = {
   views: () => viewsFor(app.state),
   view: () => views[app.state.view],
   viewKey: () => ["example", "layer", "heads", "combine", "temperature", "hide"].map((name) => app.state[name]).join(" "),
-  where() {
+  // How heads become one map here: what is asked for, where that can be done.
+  canRoll: (layer = app.state.layer) => app.state.view !== "temperature" && rolled(app, layer).length > 0,
+  combining(layer) {
     const { combine } = app.state;
+    return combine === "max" || (combine === "rollout" && app.canRoll(layer)) ? combine : "mean";
+  },
+  where() {
+    const how = app.combining();
     const on = app.headsOn();
     const place = `layer ${app.depth(app.state.layer)}`;
-    if (combine === "rollout") return `${place}, rollout`;
+    if (how === "rollout") return `${place}, rollout`;
     if (on.length === 1) return `${place}, ${app.headName(on[0], [app.state.layer])}`;
-    return `${place}, ${combine === "max" ? "max" : "mean"} of ${on.length} heads`;
+    return `${place}, ${how} of ${on.length} heads`;
   },
 
   set(patch) {
-    const before = app.state;
-    app.state = fitted({ ...app.state, ...patch }, app.meta, viewsFor);
-    if (app.state.view !== before?.view) app.pointed = { query: null, key: null };
-    if (before && app.state.token !== before.token && app.state.token !== null) app.point(app.state.token, app.state.key);
+    const key = "token" in patch ? null : app.state.key; // a cell is picked together with its row
+    app.state = fitted({ ...app.state, key, ...patch }, app.meta, viewsFor);
+    if (!app.rows().includes(app.state.token)) app.state.token = null;
+    if (app.state.token === null || !app.columns().includes(app.state.key)) app.state.key = null;
     app.dress();
-    writeHash(toHash(app.state, app.layer().kind));
+    writeHash(toHash(app.state));
     app.refresh();
   },
   zoom: (by) => app.set({ zoom: clamp(app.state.zoom * by, 0.25, 8) }),
@@ -95,21 +101,27 @@ const app = {
     };
   },
 
-  // What is pointed at or walked to: shown beside the drawing and read out by a screen reader.
-  point(query, key) {
-    app.pointed = { query, key };
-    const matrix = app.state.view === "grid" ? null : app.matrices.current();
-    if (!matrix || (query === null && key === null)) return app.say("");
+  // What is pointed at, else what is picked: shown beside the drawing and read out by a screen reader.
+  point: (query, key) => (app.pointed = { query, key }),
+  asked() {
+    const { query, key } = app.pointed;
+    return query === null && key === null ? { query: app.state.token, key: app.state.key } : { query, key };
+  },
+  told() {
+    const { query, key } = app.asked();
+    const matrix = app.matrices.current();
+    if (!matrix || (query === null && key === null)) return "";
     const [queries, keys] = [app.queryNames(), app.keyNames()];
-    if (query === null) return app.say(`${shown(keys[key])} is looked at`);
+    if (query === null) return `${shown(keys[key])} is looked at`;
     const row = matrix.row(query);
     const place = key ?? strongest(row, 1, app.columns())[0];
     const does = key === null ? "looks most at" : "→";
-    return app.say(`${shown(queries[query])} ${does} ${shown(keys[place])}: ${number(row[place])} · ${app.where()}`);
+    return `${shown(queries[query])} ${does} ${shown(keys[place])}: ${number(row[place])} · ${app.where()}`;
   },
-  say(text) {
-    status.textContent = text || `Keyboard: ${app.view().keys}`;
-    status.classList.toggle("idle", !text);
+  say(told) {
+    const text = told || `Keyboard: ${app.view().keys}`;
+    if (status.textContent !== text) status.textContent = text; // or it would be read out again
+    status.classList.toggle("idle", !told);
   },
   waiting(pen, box) {
     app.unpacking = true;
@@ -118,7 +130,7 @@ const app = {
 
   marked: (own) => ({ fill: own ? app.inks.accent : app.inks.mark, alpha: own ? 0.16 : 0.5, radius: 5 }),
   isFound: (name) => app.wanted !== "" && name.toLowerCase().includes(app.wanted),
-  matches: () => (app.wanted ? app.rows().filter((row) => app.isFound(app.queryNames()[row])) : []),
+  matches: (which = "query") => app.places(which).filter((place) => app.isFound(app.side(which).tokens[place])),
   find(text) {
     app.wanted = text.trim().toLowerCase();
     const [first] = app.matches();
@@ -129,7 +141,7 @@ const app = {
     const found = app.matches();
     if (!found.length) return;
     const now = found.indexOf(app.state.token);
-    app.set({ token: found[now < 0 ? 0 : (now + step + found.length) % found.length] });
+    app.set({ token: found[now < 0 ? 0 : (now + step + found.length) % found.length], key: app.state.key });
     app.view().reveal?.(app.state.token);
   },
 
@@ -144,7 +156,7 @@ const app = {
       app.stage.draw();
       app.stage.node.ariaBusy = app.unpacking || app.isBusy();
       inspector.update();
-      if (!status.textContent || status.classList.contains("idle")) app.say("");
+      app.say((app.view().told ? app.view() : app).told());
       document.documentElement.dataset.view = app.state.view;
     });
   },
@@ -181,9 +193,9 @@ const start = () => {
   const first = app.meta.examples[0].source.pictures || app.meta.examples[0].target.pictures ? { view: "image" } : {};
   app.set({ ...DEFAULTS, ...first, ...fromHash(location.hash) });
 };
-start();
-addEventListener("hashchange", () => location.hash.slice(1) !== toHash(app.state, app.layer().kind) && start());
+addEventListener("hashchange", () => location.hash.slice(1) !== toHash(app.state) && start());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => app.set({}));
 addEventListener("keydown", (event) => {
   if (event.key === "Escape" && !app.view().escape?.()) app.set({ token: null, key: null });
 });
+start();

@@ -13,7 +13,8 @@ export function openStage(app) {
   const node = el("div", { className: "stage" }, scroller, tip);
   const context = canvas.getContext("2d");
   let view = null;
-  let under = null; // the spot under the pointer
+  let pointer = null; // where the pointer last was, until it leaves or a key is used
+  let under = null; // the spot under it
   let moving = 0; // a timer, while the view is being scrolled
   let exact = {}; // the canvas in pixels of the screen, which at 150 % are not always what one would reckon
 
@@ -32,6 +33,7 @@ export function openStage(app) {
       canvas.style.width = `${width}px`;
       canvas.style.height = `${height}px`;
     }
+    follow();
     const { scrollLeft: x, scrollTop: y } = scroller;
     context.setTransform(wide / width, 0, 0, high / height, 0, 0);
     context.clearRect(0, 0, width, height);
@@ -39,27 +41,36 @@ export function openStage(app) {
     view.draw(canvasPen(context), { x, y, width, height });
   }
 
-  function spotAt(event) {
+  function spotAt({ clientX, clientY }) {
     const edge = scroller.getBoundingClientRect();
-    const [left, top] = [event.clientX - edge.left, event.clientY - edge.top];
+    const [left, top] = [clientX - edge.left, clientY - edge.top];
     if (left < 0 || top < 0 || left > scroller.clientWidth || top > scroller.clientHeight) return null;
     return view.hit(left + scroller.scrollLeft, top + scroller.scrollTop, { x: scroller.scrollLeft, y: scroller.scrollTop });
   }
 
   function point(event) {
-    const spot = event ? spotAt(event) : null;
-    if (JSON.stringify(spot) !== JSON.stringify(under)) {
-      under = spot;
-      view.hover?.(spot);
-      scroller.style.cursor = spot && !spot.quiet ? "pointer" : "default";
-      const lines = spot ? view.tip?.(spot) ?? [] : [];
-      tip.hidden = lines.length === 0;
-      tip.replaceChildren(...lines.map((line, i) => el("div", { className: i ? "tip-more" : "tip-head", textContent: line })));
-      app.refresh();
-    }
-    if (!tip.hidden && event) {
+    pointer = event;
+    const spot = pointer && spotAt(pointer);
+    if (JSON.stringify(spot) !== JSON.stringify(under)) app.refresh();
+    placeTip();
+  }
+
+  // What lies under the pointer may change while the pointer rests, so it is asked at every draw.
+  function follow() {
+    const spot = pointer && spotAt(pointer);
+    if (spot || under) view.hover?.(spot);
+    under = spot;
+    scroller.style.cursor = spot && !spot.quiet ? "pointer" : "default";
+    const lines = spot ? view.tip?.(spot) ?? [] : [];
+    tip.hidden = lines.length === 0;
+    tip.replaceChildren(...lines.map((line, i) => el("div", { className: i ? "tip-more" : "tip-head", textContent: line })));
+    placeTip();
+  }
+
+  function placeTip() {
+    if (!tip.hidden && pointer) {
       const edge = node.getBoundingClientRect();
-      const [x, y] = [event.clientX - edge.left, event.clientY - edge.top];
+      const [x, y] = [pointer.clientX - edge.left, pointer.clientY - edge.top];
       tip.style.left = `${x + 16 + tip.offsetWidth > edge.width ? Math.max(4, x - tip.offsetWidth - 12) : x + 16}px`;
       tip.style.top = `${y + 16 + tip.offsetHeight > edge.height ? Math.max(4, y - tip.offsetHeight - 12) : y + 16}px`;
     }
@@ -68,7 +79,10 @@ export function openStage(app) {
   const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   function press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key in STEPS && view.move) view.move(...STEPS[event.key]);
+    if (event.key in STEPS && view.move) {
+      pointer = null; // or what scrolls under it would take over
+      view.move(...STEPS[event.key]);
+    }
     else if (event.key === "Enter" && view.enter) view.enter();
     else if (event.key === "+" || event.key === "=") app.zoom(1.25);
     else if (event.key === "-") app.zoom(0.8);
@@ -104,7 +118,8 @@ export function openStage(app) {
     isMoving: () => moving !== 0,
     show(next) {
       if (next === view) return;
-      point(null);
+      if (under) view.hover?.(null);
+      pointer = under = null;
       view = next;
       scroller.scrollTo(0, 0);
       scroller.setAttribute("aria-label", `${view.label} ${view.keys}`);

@@ -11,13 +11,13 @@ export const DEFAULTS = {
 const WORDS = { view: VIEWS, combine: COMBINE, theme: ["auto", "light", "dark"], from: VIEWS };
 const RANGES = { temperature: [0.05, 20], zoom: [0.25, 8], opacity: [0, 1] };
 
-export function toHash(state, kind) {
+// The view is always written: which one a page opens on depends on the page.
+export function toHash(state) {
   const written = (value) => (Array.isArray(value) ? value.join(".") : typeof value === "number" ? +value.toFixed(3) : value);
-  const parts = Object.entries(state)
-    .filter(([name, value]) => value !== DEFAULTS[name] && value !== null)
-    .map(([name, value]) => `${name}=${written(value)}`);
-  if (parts.length) parts.splice(1, 0, `kind=${kind}`);
-  return parts.join("&");
+  return Object.entries(state)
+    .filter(([name, value]) => name === "view" || (value !== DEFAULTS[name] && value !== null))
+    .map(([name, value]) => `${name}=${written(value)}`)
+    .join("&");
 }
 
 // Only what is known and in range; anything else in a hash is ignored.
@@ -28,7 +28,7 @@ export function fromHash(hash) {
     if (name in WORDS) {
       if (WORDS[name].includes(text)) state[name] = text;
     } else if (name === "heads") {
-      if (/^\d+(\.\d+)*$/.test(text)) state.heads = text.split(".").map(Number);
+      if (/^\d+(\.\d+)*$/.test(text)) state.heads = [...new Set(text.split(".").map(Number))];
     } else if (typeof DEFAULTS[name] === "boolean") {
       state[name] = text === "true";
     } else if (name in RANGES) {
@@ -41,28 +41,28 @@ export function fromHash(hash) {
   return state;
 }
 
-// Make a state fit the data: no layer, head or token that is not there.
+// Make a state fit the data: no layer, head or view that is not there.
 export function fitted(state, meta, viewsFor) {
   const next = { ...state };
   const within = (value, size) => (value !== null && value < size ? value : null);
   next.example = within(next.example, meta.examples.length) ?? 0;
   const { layers } = meta.examples[next.example];
   next.layer = within(next.layer, layers.length) ?? 0;
-  const [heads, queries, keys] = layers[next.layer].shape;
+  const [heads] = layers[next.layer].shape;
   if (next.heads) next.heads = next.heads.filter((head) => head < heads);
   if (next.heads && (next.heads.length === 0 || next.heads.length === heads)) next.heads = null;
-  next.token = within(next.token, queries);
-  next.key = within(next.key, keys);
   const open = viewsFor(next);
   if (!open.includes(next.view)) next.view = open[0];
   return next;
 }
 
+// A frame in a notebook or in a sandbox may have an address that cannot be changed; its page works without.
 export function writeHash(text) {
-  if (location.protocol === "about:") {
-    // A frame in a notebook: its address is about:srcdoc, which history.replaceState refuses.
-    if (location.hash.slice(1) !== text) location.hash = text;
-  } else {
-    history.replaceState(null, "", text ? `#${text}` : location.pathname + location.search);
+  if (location.hash.slice(1) === text) return;
+  try {
+    if (location.protocol === "about:") location.replace(`about:srcdoc#${text}`); // history.replaceState refuses it
+    else history.replaceState(null, "", `#${text}`);
+  } catch {
+    return;
   }
 }

@@ -11,7 +11,8 @@ const AT_ONCE = 16;
 export function gridView(app) {
   const thumbs = new Map();
   let plan = null;
-  let focus = null;
+  let hovered = null;
+  let walked = null; // where the arrows have led
 
   const layers = () => app.layersOfKind();
   const key = (layer, head) => [app.state.example, app.state.temperature, app.state.hide, app.mode, layer, head].join(" ");
@@ -39,6 +40,8 @@ export function gridView(app) {
     return picture;
   }
 
+  const isThere = ({ layer, head }) => layers().includes(layer) && head < app.example().layers[layer].heads.length;
+  const focus = () => [hovered, walked].find((spot) => spot && isThere(spot)) ?? null;
   const show = ({ layer, head }) => app.set({ view: "matrix", layer, heads: [head], combine: "each", from: "grid" });
 
   return {
@@ -55,6 +58,7 @@ export function gridView(app) {
     },
     draw(pen, box, whole) {
       const { side, step, left } = plan;
+      const now = focus();
       if (whole) plan.made = -Infinity;
       layers().forEach((layer, i) => {
         const y = TOP + i * step;
@@ -66,7 +70,7 @@ export function gridView(app) {
           const made = thumb(layer, head);
           if (made) pen.image(made, x, y, side, side, { smooth: made.width > side });
           else pen.rect(x, y, side, side, { fill: app.inks.line, alpha: 0.5, radius: 3 });
-          const on = focus && focus.layer === layer && focus.head === head;
+          const on = now && now.layer === layer && now.head === head;
           const frame = on ? { stroke: app.inks.accent, thick: 2.5 } : { stroke: app.inks.line };
           pen.rect(x - 0.5, y - 0.5, side + 1, side + 1, { ...frame, radius: 2 });
         });
@@ -86,9 +90,10 @@ export function gridView(app) {
       if (layer === undefined || column < 0 || column >= app.example().layers[layer].heads.length) return null;
       return { layer, head: column };
     },
-    hover(spot) {
-      focus = spot;
-      app.say(spot ? this.tip(spot).join(" · ") : "");
+    hover: (spot) => (hovered = spot),
+    told() {
+      const now = focus();
+      return now ? this.tip(now).join(" · ") : "";
     },
     tip({ layer, head }) {
       const matrix = app.example().layers[layer].shares ? app.matrices.head(layer, head) : null;
@@ -98,14 +103,16 @@ export function gridView(app) {
     press: show,
     move(across, down) {
       const list = layers();
-      const now = focus ?? { layer: list[0], head: across > 0 ? -1 : 0 };
-      const row = clamp(list.indexOf(now.layer) + (focus ? down : 0), 0, list.length - 1);
+      const from = focus();
+      const now = from ?? { layer: list[0], head: across > 0 ? -1 : 0 };
+      const row = clamp(list.indexOf(now.layer) + (from ? down : 0), 0, list.length - 1);
       const head = clamp(now.head + across, 0, app.example().layers[list[row]].heads.length - 1);
-      this.hover({ layer: list[row], head });
+      [hovered, walked] = [null, { layer: list[row], head }];
       app.stage.reveal(plan.left + LEFT + head * plan.step, TOP + row * plan.step, plan.side, plan.side);
       app.refresh();
     },
-    enter: () => focus && show(focus),
+    enter: () => focus() && show(focus()),
+    escape: () => (walked = null),
   };
 }
 

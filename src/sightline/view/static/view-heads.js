@@ -9,7 +9,7 @@ const PER_ROW = 12; // lines kept of each row while no token is picked
 const MOST = 3000; // lines drawn at once
 const MOST_MOVING = 200; // the same while the view is scrolled: few enough for every frame of the screen
 const SHADES = 10;
-const FAINT = 0.012; // part of the strongest weight below which no line is drawn
+const FAINT = 0.012; // part of the strongest weight drawn, below which no line is drawn
 
 export function headsView(app) {
   let hovered = null;
@@ -35,30 +35,30 @@ export function headsView(app) {
 
   function lines(pen, box, drawn) {
     const picked = active();
-    const shades = drawn.map(() => Array.from({ length: SHADES }, () => []));
-    const top = Math.max(0.15, ...drawn.map(({ matrix }) => matrix.top));
-    drawn.forEach(({ matrix }, i) => {
+    const all = [];
+    drawn.forEach(({ matrix }, owner) => {
       const add = (query, key, weight) => {
         const [y1, y2] = [plan.queryY.get(query), plan.keyY.get(key)];
         if (y1 === undefined || y2 === undefined) return;
         if (Math.max(y1, y2) < box.y || Math.min(y1, y2) > box.y + box.height) return;
-        if (Math.abs(weight) < FAINT * matrix.top) return;
-        const shade = Math.ceil((Math.abs(weight) / top) ** 0.7 * SHADES) - 1;
-        shades[i][shade].push(plan.from, y1, plan.to, y2);
+        if (weight !== 0) all.push({ owner, y1, y2, size: Math.abs(weight) });
       };
       if (!picked) for (const [query, key, weight] of links(matrix)) add(query, key, weight);
       else if (picked.side === "query") matrix.row(picked.index).forEach((weight, key) => add(picked.index, key, weight));
       else matrix.column(picked.index).forEach((weight, query) => add(query, picked.index, weight));
     });
-    let [room, weakest] = [(app.stage.isMoving() ? MOST_MOVING : MOST) * 4, SHADES];
-    while (weakest > 0 && (room -= shades.reduce((sum, own) => sum + own[weakest - 1].length, 0)) >= 0) weakest--;
-    for (let shade = Math.min(weakest, SHADES - 1); shade < SHADES; shade++) {
-      drawn.forEach(({ colour }, i) => {
-        const strength = (shade + 1) / SHADES;
-        if (!shades[i][shade].length) return;
-        pen.lines(shades[i][shade], { colour, alpha: 0.08 + 0.8 * strength ** 1.3, thick: 0.8 + 2 * strength, bend: "x" });
-      });
+    const kept = largest(all, app.stage.isMoving() ? MOST_MOVING : MOST);
+    const top = kept[0]?.size;
+    const shades = Array.from({ length: SHADES }, () => drawn.map(() => []));
+    for (const { owner, y1, y2, size } of kept) {
+      if (size < FAINT * top) break;
+      shades[Math.ceil((size / top) ** 0.7 * SHADES) - 1][owner].push(plan.from, y1, plan.to, y2);
     }
+    shades.forEach((owners, shade) => owners.forEach((ends, owner) => {
+      const strength = (shade + 1) / SHADES;
+      const look = { colour: drawn[owner].colour, alpha: 0.08 + 0.8 * strength ** 1.3, thick: 0.8 + 2 * strength, bend: "x" };
+      if (ends.length) pen.lines(ends, look);
+    }));
   }
 
   function tokens(pen, box, drawn, side) {
@@ -140,6 +140,12 @@ export function headsView(app) {
     },
     reveal: (index) => app.stage.reveal(0, (plan?.queryY.get(index) ?? 0) - 12, 1, 24, 60),
   };
+}
+
+// The largest few, largest first. Bare numbers sort fast, so they tell first what is worth sorting.
+function largest(lines, count) {
+  const least = Float32Array.from(lines, ({ size }) => size).sort()[Math.max(0, lines.length - count)];
+  return lines.filter(({ size }) => size >= least).sort((a, b) => b.size - a.size).slice(0, count);
 }
 
 // The strongest few of each row, found once for a matrix.

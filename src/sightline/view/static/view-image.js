@@ -204,7 +204,7 @@ export function imageView(app) {
     },
     hover(spot) {
       hovered = spot;
-      app.point(query(), spot?.key ?? null);
+      app.point(spot && query(), spot?.key ?? null);
     },
     tip({ key, head, pick }) {
       if (head !== undefined) return [app.headName(head, [app.state.layer]), "click to see it alone"];

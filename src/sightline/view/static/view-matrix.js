@@ -127,7 +127,6 @@ export function matrixView(app) {
       const [query, key] = [next(rows, now?.query, down), next(columns, now?.key, across)];
       focus = null;
       app.set({ token: query, key });
-      app.point(query, key);
       reveal(rows.indexOf(query), columns.indexOf(key));
     },
     reveal: (index) => plan && reveal(plan.rows.indexOf(index), 0),

@@ -82,7 +82,7 @@ export function temperatureView(app) {
       const key = plan?.columns[Math.floor((y - TOP) / ROW)];
       return y < TOP || key === undefined || x < plan.left || x > plan.left + plan.width ? null : { key, quiet: true };
     },
-    hover: (spot) => app.point(query(), spot?.key ?? null),
+    hover: (spot) => app.point(spot && query(), spot?.key ?? null),
     tip({ key }) {
       const [now, before] = [app.state.temperature, 1].map((t) => app.matrices.rowAt(app.state.layer, query(), t));
       const look = `${shown(app.queryNames()[query()])} → ${shown(app.keyNames()[key])}`;

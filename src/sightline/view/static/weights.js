@@ -78,7 +78,7 @@ export function openMatrices(app) {
     for (const which of heads) {
       const part = decode(raw, which * queries + query, 1, keys, 1 / temperature);
       for (let k = 0; k < keys; k++) {
-        row[k] = app.state.combine === "max" ? Math.max(row[k], part[k]) : row[k] + part[k] / heads.length;
+        row[k] = app.combining(index) === "max" ? Math.max(row[k], part[k]) : row[k] + part[k] / heads.length;
       }
     }
     return row;
@@ -93,10 +93,9 @@ export function openMatrices(app) {
     rowAt,
     // What the state asks for: the one head that is on, or all that are on, combined.
     current(index = app.state.layer, only = null) {
-      const { combine } = app.state;
-      if (combine === "rollout" && rolled(app, index).includes(index)) return rollout(index);
+      const how = app.combining(index);
+      if (how === "rollout") return rollout(index);
       const heads = only ?? app.headsOn(index);
-      const how = combine === "max" ? "max" : "mean";
       return kept(key(index, how, heads.join(".")), () => combined(index, how, heads));
     },
   };
@@ -161,10 +160,17 @@ export function entropy(row) {
   return bits;
 }
 
+// Over the rows that look at anything.
 export function meanEntropy(matrix) {
-  let total = 0;
-  for (let q = 0; q < matrix.queries; q++) total += entropy(matrix.row(q));
-  return total / matrix.queries;
+  if (matrix.bits !== undefined) return matrix.bits;
+  let [total, looking] = [0, 0];
+  for (let q = 0; q < matrix.queries; q++) {
+    const row = matrix.row(q);
+    if (!row.some((weight) => weight > 0)) continue;
+    total += entropy(row);
+    looking++;
+  }
+  return (matrix.bits = looking ? total / looking : 0);
 }
 
 // The strongest places of a row, strongest first.
