@@ -755,3 +755,20 @@ def test_diffuse_looks_of_a_long_input_are_drawn(visitor, tmp_path):
     moving, resting = visitor.page.evaluate(STROKES, 60)
     assert 0 < moving <= 200 < resting <= 3000
     assert 1000 < sum(map(len, line_ends(visitor.drawing()).values())) <= 3000
+
+
+def test_a_mean_over_heads_is_no_softmax_and_has_no_temperature(visitor, tmp_path):
+    record = Record("Mean", [Seen(name="a", kind="encoder", weights=weights(1, 4, 4), heads=())])
+    visitor.open(record.save_html(tmp_path / "mean.html"))
+    assert "Temperature" not in visitor.views
+    assert "Matrix" in visitor.views
+
+
+def test_rollout_multiplies_the_layers_of_one_call_and_not_the_calls(visitor, tmp_path):
+    seen = [Seen(name=f"layer{i}", kind="encoder", weights=weights(2, 5, 5)) for _ in range(2) for i in range(2)]
+    visitor.open(
+        Record("Twice", seen).save_html(tmp_path / "twice.html"), "view=matrix&combine=rollout&layer=3&token=1&key=2"
+    )
+    half = [0.5 * one.weights[0].mean(0).numpy() + 0.5 * np.eye(5) for one in (seen[2], seen[3])]  # the second call
+    number = re.search(r": (\S+) · layer 1, rollout", visitor.status).group(1)
+    assert float(number) == pytest.approx(float((half[1] @ half[0])[1, 2]), abs=0.005)

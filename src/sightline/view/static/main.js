@@ -28,7 +28,11 @@ const app = {
     const { layers } = app.example();
     return [...layers.keys()].filter((i) => layers[i].kind === kind);
   },
-  depth: (layer) => app.layersOfKind(app.example().layers[layer].kind).indexOf(layer),
+  depth(layer) {
+    const { layers } = app.example();
+    const { kind, call } = layers[layer];
+    return app.layersOfKind(kind).filter((other) => layers[other].call === call).indexOf(layer);
+  },
   headsOn(layer = app.state.layer) {
     return (layer === app.state.layer && app.state.heads) || [...app.example().layers[layer].heads.keys()];
   },
@@ -164,11 +168,11 @@ const app = {
 
 // Only the views that this layer can feed.
 function viewsFor({ example, layer }) {
-  const { kind, shape, shares } = app.meta.examples[example].layers[layer];
+  const { kind, shape, sharpens } = app.meta.examples[example].layers[layer];
   const [looking, seen] = SIDES[kind].map((side) => app.meta.examples[example][side]);
   const pictured = seen.pictures && seen.tokens.length === shape[2];
   const words = !seen.pictures && !looking.pictures && kind === "cross";
-  const fed = { heads: true, grid: true, matrix: true, image: pictured, alignment: words, temperature: shares };
+  const fed = { heads: true, grid: true, matrix: true, image: pictured, alignment: words, temperature: sharpens };
   return VIEWS.filter((view) => fed[view]);
 }
 

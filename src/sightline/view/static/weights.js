@@ -101,11 +101,11 @@ export function openMatrices(app) {
   };
 }
 
-// Layers that can be multiplied: of one kind, looking at themselves, all of one size.
+// Layers that can be multiplied: of one kind and one call, looking at themselves, all of one size.
 export function rolled(app, index) {
   const { layers } = app.example();
-  const { kind, shape, shares } = layers[index];
-  const alike = layers.map((_, i) => i).filter((i) => layers[i].kind === kind);
+  const { kind, call, shape, shares } = layers[index];
+  const alike = layers.map((_, i) => i).filter((i) => layers[i].kind === kind && layers[i].call === call);
   const fit = (i) => layers[i].shares && layers[i].shape[1] === shape[1] && layers[i].shape[2] === shape[1];
   return kind !== "cross" && shares && alike.length > 1 && alike.every(fit) ? alike : [];
 }
