@@ -29,9 +29,8 @@ const app = {
     return [...layers.keys()].filter((i) => layers[i].kind === kind);
   },
   depth(layer) {
-    const { layers } = app.example();
-    const { kind, call } = layers[layer];
-    return app.layersOfKind(kind).filter((other) => layers[other].call === call).indexOf(layer);
+    const { kind, call } = app.example().layers[layer];
+    return app.layersOfKind(kind).filter((other) => app.example().layers[other].call === call).indexOf(layer);
   },
   headsOn(layer = app.state.layer) {
     return (layer === app.state.layer && app.state.heads) || [...app.example().layers[layer].heads.keys()];
