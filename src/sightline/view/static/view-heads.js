@@ -34,20 +34,20 @@ export function headsView(app) {
     : [{ matrix: app.matrices.current(), colour: app.inks.accent }];
 
   function lines(pen, box, drawn) {
-    const picked = active();
+    const [picked, moving] = [active(), app.stage.isMoving()]; // while scrolled, only what looks from inside the window
     const all = [];
     drawn.forEach(({ matrix }, owner) => {
       const add = (query, key, weight) => {
         const [y1, y2] = [plan.queryY.get(query), plan.keyY.get(key)];
         if (y1 === undefined || y2 === undefined) return;
-        if (Math.max(y1, y2) < box.y || Math.min(y1, y2) > box.y + box.height) return;
+        if (Math.max(y1, moving ? y1 : y2) < box.y || Math.min(y1, moving ? y1 : y2) > box.y + box.height) return;
         if (weight !== 0) all.push({ owner, y1, y2, size: Math.abs(weight) });
       };
       if (!picked) for (const [query, key, weight] of links(matrix)) add(query, key, weight);
       else if (picked.side === "query") matrix.row(picked.index).forEach((weight, key) => add(picked.index, key, weight));
       else matrix.column(picked.index).forEach((weight, query) => add(query, picked.index, weight));
     });
-    const kept = largest(all, app.stage.isMoving() ? MOST_MOVING : MOST);
+    const kept = largest(all, moving ? MOST_MOVING : MOST);
     const top = kept[0]?.size;
     const shades = Array.from({ length: SHADES }, () => drawn.map(() => []));
     for (const { owner, y1, y2, size } of kept) {
