@@ -97,6 +97,11 @@ class Visitor:
             self.page.keyboard.press(key)
         self.rest()
 
+    def step(self, key: str) -> None:
+        """One key, and the frames that answer it."""
+        self.page.keyboard.press(key)
+        self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
     def saved(self, format: str) -> bytes:
         """What the SVG or PNG button gives."""
         with self.page.expect_download() as download:

@@ -15,7 +15,7 @@ def reads(visitor, exact):
     for k in range(min(4, exact.shape[-1])):
         shown = visitor.status.split(": ")[1].split()[0]
         assert abs(float(shown.lstrip("<")) - float(exact[0, k])) <= float(exact[0].max()) / 255 + 1e-4
-        visitor.page.keyboard.press("ArrowRight")
+        visitor.step("ArrowRight")
 
 
 def test_ours(browser, tmp_path):

@@ -25,12 +25,6 @@ def softmax(scores):
     return np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
 
 
-def step(visitor, key):
-    """One key, and the frame that answers it."""
-    visitor.page.keyboard.press(key)
-    visitor.page.evaluate("() => new Promise(requestAnimationFrame)")
-
-
 @pytest.fixture
 def saved(encoder, tmp_path):
     return encoder.save_html(tmp_path / "page.html", WORDS)
@@ -177,8 +171,8 @@ def test_numbers_of_the_matrix_are_the_recorded_ones(visitor, saved, encoder, he
             assert where == f"{WORDS[q]} → {WORDS[k]}"
             assert close(number, float(exact[q, k]), float(exact[q].max()))
             if k != (6 if q % 2 == 0 else 0):
-                step(visitor, "ArrowRight" if q % 2 == 0 else "ArrowLeft")
-        step(visitor, "ArrowDown")
+                visitor.step("ArrowRight" if q % 2 == 0 else "ArrowLeft")
+        visitor.step("ArrowDown")
 
 
 def test_the_printed_numbers_are_the_recorded_ones(visitor, saved, encoder):
@@ -223,7 +217,7 @@ def test_heads_combined(visitor, saved, encoder, how):
     visitor.press("ArrowDown")
     for q in range(7):
         assert close(visitor.status.split(": ")[1].split()[0], exact[q, 0], exact[q].max())
-        step(visitor, "ArrowDown")
+        visitor.step("ArrowDown")
 
 
 def test_rollout_is_offered_only_where_layers_can_be_multiplied(visitor, translated):
@@ -633,7 +627,7 @@ def test_a_tooltip_under_a_resting_pointer_follows_the_state(visitor, saved, enc
     visitor.open(saved)
     visitor.hover("cat")
     visitor.frame.get_by_label("Layer", exact=True).focus()
-    visitor.page.keyboard.press("ArrowDown")
+    visitor.step("ArrowDown")
     visitor.rest()
     mean = encoder[1].weights[0].mean(0)[2]
     number, name = visitor.tip[1].split()
@@ -664,7 +658,7 @@ def test_tabs_are_walked_by_keyboard(visitor, saved):
     visitor.frame.get_by_role("tab", name="Heads").focus()
     seen = []
     for _ in range(4):
-        visitor.page.keyboard.press("ArrowRight")
+        visitor.step("ArrowRight")
         visitor.rest()
         seen.append(visitor.frame.locator("[role=tab][aria-selected=true]").inner_text())
         assert visitor.page.evaluate("() => document.activeElement.textContent") == seen[-1]
