@@ -98,12 +98,8 @@ def page(
     """
     if not maps:
         raise ValueError("record must hold at least one attention map, got none")
-    several = isinstance(batch, Sequence)
-    rows = [operator.index(row) for row in (batch if isinstance(batch, Sequence) else [batch])]
-    if not rows:
-        raise ValueError("batch must name at least one row, got none")
-    if isinstance(height, bool) or not isinstance(height, int) or height < 1:
-        raise ValueError(f"height must be a whole number of pixels, got {height!r}")
+    several, rows = isinstance(batch, Sequence), _rows(batch)
+    _check_height(height)
     about = {"tokens": tokens, "source": source, "target": target, "images": images, "labels": labels}
     about["query_image"] = query_image
     for name, value in about.items():
@@ -137,6 +133,18 @@ def page(
             )
         examples.append({"row": row, "layers": layers, **{name: side.meta() for name, side in both.items()}})
     return Page(_html({"title": str(title), "examples": examples}, weights), height)
+
+
+def _rows(batch: int | Sequence[int]) -> list[int]:
+    rows = [operator.index(row) for row in (batch if isinstance(batch, Sequence) else [batch])]
+    if not rows:
+        raise ValueError("batch must name at least one row, got none")
+    return rows
+
+
+def _check_height(height: object) -> None:
+    if isinstance(height, bool) or not isinstance(height, int) or height < 1:
+        raise ValueError(f"height must be a whole number of pixels, got {height!r}")
 
 
 def _html(meta: dict[str, Any], weights: list[str]) -> str:
