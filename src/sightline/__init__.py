@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     __version__: str
     from . import attention, layers
     from .attention import Record, record_attention
+    from .runs import evaluate, load, train
 
-__all__ = ["Record", "__version__", "attention", "layers", "record_attention"]
+__all__ = ["Record", "__version__", "attention", "evaluate", "layers", "load", "record_attention", "train"]
 
-_HOMES = {"record_attention": "attention", "Record": "attention"}
+_HOMES = {"record_attention": "attention", "Record": "attention", "train": "runs", "load": "runs", "evaluate": "runs"}
 
 
 def __getattr__(name: str) -> Any:
