@@ -78,7 +78,18 @@ def test_impossible_forms_are_refused(asked, message):
 
 @pytest.mark.parametrize(
     ("mode", "channels"),
-    [("1", 1), ("L", 1), ("LA", 1), ("P", 3), ("RGB", 3), ("RGBA", 3), ("PA", 3), ("CMYK", 3), ("YCbCr", 3), ("HSV", 3)],
+    [
+        ("1", 1),
+        ("L", 1),
+        ("LA", 1),
+        ("P", 3),
+        ("RGB", 3),
+        ("RGBA", 3),
+        ("PA", 3),
+        ("CMYK", 3),
+        ("YCbCr", 3),
+        ("HSV", 3),
+    ],
 )
 def test_every_mode_is_read_and_brought_to_1_or_3_channels(mode, channels):
     picture = Image.fromarray(colours()).convert("P" if mode == "PA" else mode)
@@ -121,7 +132,9 @@ def test_sixteen_bits_are_scaled_to_eight():
 
 
 def test_float_greys_from_0_to_1_and_0_to_255_are_read():
-    assert read_image(encoded(Image.fromarray(np.array([[0, 0.5, 1]], np.float32)), "TIFF")).tolist() == [[[0, 128, 255]]]
+    assert read_image(encoded(Image.fromarray(np.array([[0, 0.5, 1]], np.float32)), "TIFF")).tolist() == [
+        [[0, 128, 255]]
+    ]
     assert read_image(encoded(Image.fromarray(np.array([[0, 9, 255]], np.float32)), "TIFF")).tolist() == [[[0, 9, 255]]]
 
 
@@ -163,7 +176,9 @@ def test_damaged_exif_does_not_hide_the_pixels(tmp_path):
 def test_the_first_frame_of_an_animation_is_read():
     frames = [Image.new("L", (W, H), shade) for shade in (10, 200)]
     for form in ("GIF", "PNG", "WEBP"):
-        data = encoded(frames[0], form, save_all=True, append_images=frames[1:], **({"lossless": True} if form == "WEBP" else {}))
+        data = encoded(
+            frames[0], form, save_all=True, append_images=frames[1:], **({"lossless": True} if form == "WEBP" else {})
+        )
         assert set(read_image(data, channels=1).unique().tolist()) == {10}
 
 
@@ -212,7 +227,9 @@ def test_a_truncated_file_is_named_wherever_it_ends(form, tmp_path):
     path = tmp_path / "torn.img"
     for share in (0.01, 0.1, 0.5, 0.9):
         path.write_bytes(whole[: int(len(whole) * share)])
-        with pytest.raises(ValueError, match=r"torn\.img must be a PNG, JPEG, .* and whole, got .*; replace the file or"):
+        with pytest.raises(
+            ValueError, match=r"torn\.img must be a PNG, JPEG, .* and whole, got .*; replace the file or"
+        ):
             read_image(path)
 
 

@@ -207,7 +207,9 @@ def read_idx(path: Path, size: int | None, channels: int | None) -> Splits:
         if match := _IDX.fullmatch(file.name):
             key = (_IDX_ROLES[match[1]], match[2])
             if key in found and found[key].name != file.name.removesuffix(".gz"):  # zipped beside unzipped is one file
-                raise ValueError(f"{path} must hold one file of {key[0]} {key[1]}, got {found[key].name} and {file.name}")
+                raise ValueError(
+                    f"{path} must hold one file of {key[0]} {key[1]}, got {found[key].name} and {file.name}"
+                )
             found.setdefault(key, file)
     arrays: dict[str, tuple[Array, Array]] = {}
     for role in sorted({role for role, _ in found} | {"train"}):
@@ -224,7 +226,7 @@ def _read_idx_file(path: Path, dimensions: int) -> Array:
     stored = _stored(path)
     head = 4 + 4 * dimensions
     try:
-        with gzip.open(path, "rb") if zipped else path.open("rb") as file:
+        with gzip.GzipFile(path) if zipped else path.open("rb") as file:
             start = file.read(head)
             if len(start) < head or start[:4] != bytes((0, 0, 8, dimensions)):
                 raise ValueError(
@@ -235,10 +237,14 @@ def _read_idx_file(path: Path, dimensions: int) -> Array:
             expected = _check_shape(path, shape, np.dtype(np.uint8))
             most = stored * 1032 if zipped else stored - head  # deflate cannot do better than 1032 to 1
             if expected > most:
-                raise ValueError(f"{path} must hold {expected:,} bytes as its header says, got at most {max(most, 0):,}")
+                raise ValueError(
+                    f"{path} must hold {expected:,} bytes as its header says, got at most {max(most, 0):,}"
+                )
             return _exactly(path, file, expected).reshape(shape)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"{path} must be a whole idx file, got an error: {error}; copy or download it again") from error
+        raise ValueError(
+            f"{path} must be a whole idx file, got an error: {error}; copy or download it again"
+        ) from error
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -281,7 +287,9 @@ def read_npz(path: Path, size: int | None, channels: int | None) -> Splits:
                 names = _read_npy(path, archive, members["classes"], _check_names)
                 classes = tuple(str(name) for name in names)
     except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
-        raise ValueError(f"{path} must be a whole npz file, got an error: {error}; write it again with np.savez") from error
+        raise ValueError(
+            f"{path} must be a whole npz file, got an error: {error}; write it again with np.savez"
+        ) from error
     return build(arrays, path, classes, size, channels, "npz")
 
 
@@ -465,7 +473,7 @@ def _check_shape(where: object, shape: tuple[int, ...], dtype: Any) -> int:
     return expected
 
 
-def _exactly(where: object, file: IO[bytes], expected: int) -> Array:
+def _exactly(where: object, file: IO[bytes] | gzip.GzipFile, expected: int) -> Array:
     """So many bytes and not one more."""
     data = bytearray()
     while len(data) <= expected and (part := file.read(min(1 << 24, expected + 1 - len(data)))):
