@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from . import attention, layers
+    from . import attention, data, layers
     from .attention import Record, record_attention
 
-__all__ = ["Record", "__version__", "attention", "layers", "record_attention"]
+__all__ = ["Record", "__version__", "attention", "data", "layers", "record_attention"]
 
 _HOMES = {"record_attention": "attention", "Record": "attention"}
 
@@ -19,7 +19,7 @@ _HOMES = {"record_attention": "attention", "Record": "attention"}
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    if name in ("attention", "layers", "view"):
+    if name in ("attention", "data", "layers", "view"):
         return import_module(f"{__name__}.{name}")
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version

@@ -54,8 +54,8 @@ def read_image(source: Source, *, size: int | None = None, channels: int | None 
         _check_pixels(name, picture)
         if size is not None and picture is not source:
             _draft(picture, size)
-        turn = _TURNS.get(_orientation(picture))
         picture.load()
+        turn = _TURNS.get(_orientation(picture))  # after loading: a TIFF is turned by then, and says so
         plain = _eight_bit(name, picture, channels)
         if turn is not None:
             plain = plain.transpose(turn)
@@ -85,7 +85,8 @@ def header(path: Path) -> tuple[int, int, bool]:
         with path.open("rb") as file, _decoder(file) as picture:
             _check_pixels(name, picture)
             width, height = picture.size
-            if _orientation(picture) in (5, 6, 7, 8):
+            # a TIFF gives its size upright, and a PNG that does not begin with EXIF would be decoded to look for it
+            if picture.format != "TIFF" and "exif" in picture.info and _orientation(picture) >= 5:
                 width, height = height, width
             return width, height, not _is_grey(picture)
     except _RefusedError as error:
