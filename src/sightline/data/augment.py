@@ -60,6 +60,8 @@ class Augment:
 
     def __post_init__(self) -> None:
         check_whole(0, crop=self.crop)
+        if not isinstance(self.flip, bool):
+            raise ValueError(f"flip must be true or false, got {self.flip!r}")
         limits = {
             "rotate": 180.0,
             "shear": 60.0,
@@ -208,7 +210,7 @@ def matrices(
     right: np.ndarray[Any, Any],
     down: np.ndarray[Any, Any],
 ) -> np.ndarray[Any, Any]:
-    """Where each pixel of the new image comes from: (B, 2, 3), in x and y from the middle, shifts in shares of the side.
+    """Where each pixel of the new image comes from (B, 2, 3): x and y from the middle, shifts in shares of the side.
 
     The image is leant, scaled, turned anticlockwise by `degrees`, then moved right and down.
     """

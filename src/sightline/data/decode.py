@@ -19,9 +19,9 @@ MOST_PIXELS = 80_000_000
 """No picture has more pixels than this, whatever its file weighs."""
 MOST_SIZE = 4096
 """The longest side a picture may be resized to."""
-SUFFIXES = frozenset(
-    ".png .apng .jpg .jpeg .jpe .jfif .gif .bmp .tif .tiff .webp .avif .ppm .pgm .pbm .pnm".split()
-)  # what a file in a class folder must end with to be taken for an image
+_ENDINGS = "png apng jpg jpeg jpe jfif gif bmp tif tiff webp avif ppm pgm pbm pnm"
+SUFFIXES = frozenset(f".{ending}" for ending in _ENDINGS.split())
+"""What a file in a class folder must end with to be taken for an image."""
 
 Source = str | PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
 
@@ -54,13 +54,13 @@ def read_image(source: Source, *, size: int | None = None, channels: int | None 
         _check_pixels(name, picture)
         if size is not None and picture is not source:
             _draft(picture, size)
-        turn = _TURNS.get(_orientation(picture))
         picture.load()
+        turn = _TURNS.get(_orientation(picture))  # after loading: a TIFF is turned by then, and says so
         plain = _eight_bit(name, picture, channels)
-        if size is not None:
-            plain = _square(plain, size)
-        array = np.array(plain if turn is None else plain.transpose(turn))
-    except _Refused as error:
+        if turn is not None:
+            plain = plain.transpose(turn)
+        array = np.array(plain if size is None else _square(plain, size))
+    except _RefusedError as error:
         raise ValueError(str(error)) from None
     except Exception as error:  # whatever a decoder stumbles over
         raise _unreadable(name, error) from error
@@ -85,16 +85,17 @@ def header(path: Path) -> tuple[int, int, bool]:
         with path.open("rb") as file, _decoder(file) as picture:
             _check_pixels(name, picture)
             width, height = picture.size
-            if _orientation(picture) in (5, 6, 7, 8):
+            # a TIFF gives its size upright, and a PNG that does not begin with EXIF would be decoded to look for it
+            if picture.format != "TIFF" and "exif" in picture.info and _orientation(picture) >= 5:
                 width, height = height, width
             return width, height, not _is_grey(picture)
-    except _Refused as error:
+    except _RefusedError as error:
         raise ValueError(str(error)) from None
     except Exception as error:
         raise _unreadable(name, error) from error
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """A message for the user that is already complete."""
 
 
@@ -115,10 +116,12 @@ def _open(source: Source) -> tuple[str, Image.Image]:
     try:
         if isinstance(source, bytes | bytearray):
             if len(source) > MOST_BYTES:
-                raise _Refused(f"{name} must be at most {MOST_BYTES:,} bytes, got {len(source):,}; make it smaller")
+                raise _RefusedError(
+                    f"{name} must be at most {MOST_BYTES:,} bytes, got {len(source):,}; make it smaller"
+                )
             return name, _decoder(io.BytesIO(source))
         if not isinstance(source, str | PathLike):
-            raise _Refused(
+            raise _RefusedError(
                 f"an image must be a path, bytes, a PIL image, an array or a tensor, got {type(source).__name__}"
             )
         path = Path(source)
@@ -126,7 +129,7 @@ def _open(source: Source) -> tuple[str, Image.Image]:
         _check_file(path)
         with path.open("rb") as file:
             return name, _decoder(io.BytesIO(file.read(MOST_BYTES + 1)))
-    except _Refused as error:
+    except _RefusedError as error:
         raise ValueError(str(error)) from None
     except Exception as error:
         raise _unreadable(name, error) from error
@@ -134,9 +137,11 @@ def _open(source: Source) -> tuple[str, Image.Image]:
 
 def _check_file(path: Path) -> None:
     if not path.is_file():
-        raise _Refused(f"an image must be a file, got {str(path)!r}, which is {'no file' if path.exists() else 'not there'}")
+        raise _RefusedError(
+            f"an image must be a file, got {str(path)!r}, which is {'no file' if path.exists() else 'not there'}"
+        )
     if (size := path.stat().st_size) > MOST_BYTES:
-        raise _Refused(f"{path} must be at most {MOST_BYTES:,} bytes, got {size:,}; make it smaller")
+        raise _RefusedError(f"{path} must be at most {MOST_BYTES:,} bytes, got {size:,}; make it smaller")
 
 
 def _decoder(file: IO[bytes]) -> Image.Image:
@@ -147,7 +152,7 @@ def _decoder(file: IO[bytes]) -> Image.Image:
 def _check_pixels(name: str, picture: Image.Image) -> None:
     width, height = picture.size
     if not 0 < width * height <= MOST_PIXELS:
-        raise _Refused(f"{name} must have 1 to {MOST_PIXELS:,} pixels, got {width} x {height}; make it smaller")
+        raise _RefusedError(f"{name} must have 1 to {MOST_PIXELS:,} pixels, got {width} x {height}; make it smaller")
 
 
 def _from_array(source: np.ndarray[Any, Any] | Tensor) -> Image.Image:
@@ -204,16 +209,18 @@ def _eight_bit(name: str, picture: Image.Image, channels: int | None) -> Image.I
         array = np.asarray(picture if picture.mode == "I" else picture.convert("I"))
         low, high = int(array.min()), int(array.max())
         if low < 0 or high > 65535:
-            raise _Refused(f"{name} must hold grey values of 0 to 65535, got {low} to {high}; save it with 8 or 16 bits")
+            raise _RefusedError(
+                f"{name} must hold grey values of 0 to 65535, got {low} to {high}; save it with 8 or 16 bits"
+            )
         picture = Image.fromarray(_sixteen_to_eight(array))
     elif picture.mode == "F":
         array = np.asarray(picture)
-        low, high = float(array.min()), float(array.max())
-        if not (low >= 0 and high <= 255):
-            raise _Refused(
-                f"{name} must hold grey values from 0 to 1 or 0 to 255, got {low:g} to {high:g}; save it with 8 bits"
+        least, most = float(array.min()), float(array.max())
+        if not (least >= 0 and most <= 255):
+            raise _RefusedError(
+                f"{name} must hold grey values from 0 to 1 or 0 to 255, got {least:g} to {most:g}; save it with 8 bits"
             )
-        picture = Image.fromarray(np.rint(array * (255.0 if high <= 1 else 1.0)).astype(np.uint8))
+        picture = Image.fromarray(np.rint(array * (255.0 if most <= 1 else 1.0)).astype(np.uint8))
     elif picture.mode in _ALPHA or "transparency" in picture.info:
         seen = picture.convert("RGBA")
         white = Image.new("RGBA", seen.size, (255, 255, 255, 255))
@@ -227,10 +234,10 @@ def _sixteen_to_eight(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _square(picture: Image.Image, size: int) -> Image.Image:
-    """The middle square, scaled in one go: what is cut away is never scaled, however long the picture is."""
+    """The middle square, scaled: what is cut away is never scaled, however long the picture is."""
     width, height = picture.size
-    if width == height == size:
-        return picture
     side = min(width, height)
-    left, top = (width - side) / 2, (height - side) / 2
-    return picture.resize((size, size), Image.Resampling.BICUBIC, box=(left, top, left + side, top + side))
+    left, top = (width - side) // 2, (height - side) // 2
+    if width != height:
+        picture = picture.crop((left, top, left + side, top + side))
+    return picture if side == size else picture.resize((size, size), Image.Resampling.BICUBIC)

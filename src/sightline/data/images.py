@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..checks import check_whole, nearest
-from . import glyphs, readers
+from . import cifar, folders, glyphs, idx, npz
+from .arrays import fit
 from .decode import check_form, read_image
 from .sets import ImageFiles, Images, ImageSet, Progress, Splits, split
 from .summary import SplitSummary, Summary, contact_sheet, summary
@@ -62,15 +63,15 @@ def load(
     try:
         if path.is_file():
             if path.suffix.lower() == ".npz":
-                return readers.read_npz(path, size, channels)
-        elif readers.is_idx(path):
-            return readers.read_idx(path, size, channels)
-        elif readers.is_cifar(path):
-            return readers.read_cifar(path, size, channels)
-        elif readers.is_folders(path):
-            return readers.read_folders(path, size, channels, keep_in_memory, progress)
+                return npz.read_npz(path, size, channels)
+        elif idx.is_idx(path):
+            return idx.read_idx(path, size, channels)
+        elif cifar.is_cifar(path):
+            return cifar.read_cifar(path, size, channels)
+        elif folders.is_folders(path):
+            return folders.read_folders(path, size, channels, keep_in_memory, progress)
         elif len(archives := sorted(path.glob("*.npz"))) == 1:
-            return readers.read_npz(archives[0], size, channels)
+            return npz.read_npz(archives[0], size, channels)
     except OSError as error:
         raise ValueError(f"{path} must be readable, got an error: {error}") from error
     listed = "".join(f"\n  {text}" for text in FORMATS)
@@ -78,11 +79,11 @@ def load(
 
 
 def _fitted(splits: Splits, size: int | None, channels: int | None) -> Splits:
-    def fit(images: Images | None) -> Images | None:
+    def fitted(images: Images | None) -> Images | None:
         if not isinstance(images, ImageSet):
             return images
-        return replace(images, pixels=readers.fit(images.pixels, size, channels, "the images"))
+        return replace(images, pixels=fit(images.pixels, size, channels, "the images"))
 
-    train = fit(splits.train)
+    train = fitted(splits.train)
     assert train is not None
-    return Splits(train, fit(splits.validation), fit(splits.test), kind=splits.kind)
+    return Splits(train, fitted(splits.validation), fitted(splits.test), kind=splits.kind)

@@ -12,20 +12,18 @@ class RunningMean:
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
-        self.weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        own = model.state_dict()
+        self.weights = {name: tensor.detach().clone() for name, tensor in own.items()}
+        floats = [name for name, tensor in own.items() if tensor.is_floating_point()]
+        self._floats = _local([self.weights[name] for name in floats]), _local([own[name] for name in floats])
+        self._others = [(self.weights[name], own[name]) for name in own.keys() - set(floats)]
 
     @torch.no_grad()
-    def update(self, model: nn.Module, step: int) -> None:
-        """Take in the weights after step `step`, counted from 1."""
-        decay = min(self.decay, step / (step + 10))
-        means, news = [], []
-        for name, new in model.state_dict().items():
-            if new.is_floating_point():
-                means.append(self.weights[name])
-                news.append(new)
-            else:
-                self.weights[name].copy_(new)
-        torch._foreach_lerp_(_local(means), _local(news), 1 - decay)
+    def update(self, step: int) -> None:
+        """Take in the weights of the model as they are after step `step`, counted from 1."""
+        torch._foreach_lerp_(*self._floats, 1 - min(self.decay, step / (step + 10)))
+        for mean, new in self._others:
+            mean.copy_(new)
 
     @contextmanager
     def in_place_of(self, model: nn.Module) -> Iterator[None]:

@@ -97,8 +97,8 @@ class _Trainer:
         self.checkpoint_every = settings.checkpoint_every or self.evaluate_every
         task.to(processes.device)
         self.model = task.model
-        called = torch.compile(self.model) if settings.compile else self.model
-        self.called: nn.Module = processes.wrap(called, shard=settings.shard)  # type: ignore[arg-type]
+        called = self._compiled() if settings.compile else self.model
+        self.called: nn.Module = processes.wrap(called, shard=settings.shard)
         self.optimiser = make_optimiser(self.model, settings, processes.device)
         self.mean = RunningMean(self.model, settings.ema) if settings.ema is not None else None
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=max(settings.keep, settings.average_last))
@@ -125,11 +125,12 @@ class _Trainer:
     def _train(self) -> None:
         batches = self.task.batches(self.step, self.settings.batch_size, self.part)
         since, first = time.perf_counter(), self.step
+        self.called.train()
         while self.step < self.steps and not self._gave_up():
             self.window += self._update(next(batches))
             self.step += 1
             if self.mean is not None:
-                self.mean.update(self.model, self.step)
+                self.mean.update(self.step)
             self.log.advance(self.step)
             if self.step % self.settings.log_every == 0 or self.step == self.steps:
                 loss = self._loss_of_window()
@@ -153,7 +154,6 @@ class _Trainer:
     def _update(self, pieces: list[Any]) -> Tensor:
         """One step of the optimiser; the mean loss of the batch as far as it was worked on here."""
         torch.manual_seed(_seed(self.seed, self.step, self.processes.rank))  # dropout follows from the step alone
-        self.called.train()
         losses = []
         for i, piece in enumerate(pieces):
             with self._unsynchronised(last=i == len(pieces) - 1):
@@ -174,6 +174,11 @@ class _Trainer:
         if last or self.processes.world == 1 or self.settings.shard:
             return nullcontext()
         return self.called.no_sync()  # type: ignore[operator]
+
+    def _compiled(self) -> nn.Module:
+        """On a single GPU a step is one recorded graph of kernels, so that Python is never waited for."""
+        graphs = self.processes.device.type == "cuda" and self.processes.world == 1 and self.settings.accumulate == 1
+        return torch.compile(self.model, mode="reduce-overhead" if graphs else None)  # type: ignore[return-value]
 
     def _precision(self) -> AbstractContextManager[Any]:
         device, wanted = self.processes.device, self.settings.precision
@@ -223,6 +228,7 @@ class _Trainer:
         self.model.eval()
         with weights, torch.no_grad(), self._precision():
             sums = self.processes.sum(self.task.evaluate(self.model, self.part))
+        self.model.train()
         return self.task.metrics(sums)
 
     def _gave_up(self) -> bool:
