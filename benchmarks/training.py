@@ -1,4 +1,4 @@
-"""How much of the model's own speed the loop leaves: examples per second of training against a bare forward and backward.
+"""How much of the model's own speed the loop leaves: training against a bare forward and backward.
 
     python benchmarks/training.py configs/cifar10.yaml [key=value ...]
 

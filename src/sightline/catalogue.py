@@ -36,5 +36,3 @@ def entry(name: object) -> Entry:
     if name not in TASKS:
         raise ValueError(f"task must be {nearest(str(name), TASKS)}")
     return TASKS[str(name)]
-
-

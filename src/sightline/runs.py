@@ -1,8 +1,8 @@
 """Runs: a folder each, made by `train`, opened by `load`.
 
-    config.yaml          the whole configuration        metrics.jsonl   a line for every look at training
-    model.safetensors    the weights                    README.md       the model's card
-    classes.json         what a task needs beside       checkpoints/    to go on from
+config.yaml          the whole configuration        metrics.jsonl   a line for every look at training
+model.safetensors    the weights                    README.md       the model's card
+classes.json         what a task needs beside       checkpoints/    to go on from
 """
 
 import dataclasses
@@ -145,7 +145,9 @@ def _check_same(folder: Path, new: dict[str, Any]) -> None:
     old = _flat(config.plain(_read(folder)))
     for key in sorted(old.keys() | new.keys()):
         if key not in FREE and old.get(key) != new.get(key):
-            raise ValueError(f"{key} must be {old.get(key)!r}, as {folder} began, to go on with it, got {new.get(key)!r}")
+            raise ValueError(
+                f"{key} must be {old.get(key)!r}, as {folder} began, to go on with it, got {new.get(key)!r}"
+            )
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -163,8 +165,8 @@ class _Reading:
     """A bar while many files are read."""
 
     def __init__(self, quiet: bool):
-        self.quiet, self.bar, self.began = quiet or not _leads(), None, time.perf_counter()
-        self.bar: Any
+        self.quiet, self.began = quiet or not _leads(), time.perf_counter()
+        self.bar: Any = None
 
     def __enter__(self) -> Any:
         return self._advance
@@ -196,6 +198,7 @@ def _card(run: Run, recipe: Any, command: str) -> str:
 
     size = (run.folder / WEIGHTS).stat().st_size
     validation = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items()) or "nothing was held out"
+    versions = f"sightline {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     command = command or f"sightline.train({str(recipe.out or run.folder)!r})"
     return f"""---
 library_name: sightline
@@ -218,7 +221,7 @@ On the validation set: {validation}.
 
 ## Versions
 
-sightline {__version__}, torch {torch.__version__}, Python {platform.python_version()}, {platform.system()} {platform.machine()}
+{versions}
 """
 
 

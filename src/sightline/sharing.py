@@ -36,7 +36,9 @@ class Shared:
                 shutil.copyfile(path, part)
         return folder
 
-    def push_to_hub(self, name: str, *, private: bool = False, token: str | None = None, revision: str | None = None) -> str:
+    def push_to_hub(
+        self, name: str, *, private: bool = False, token: str | None = None, revision: str | None = None
+    ) -> str:
         """Upload to a model hub as `owner/name`; the address of what was uploaded comes back."""
         from huggingface_hub import HfApi
 
@@ -52,7 +54,9 @@ class Shared:
             raise ValueError(f"name must be a place on the hub you may write to, got {name!r}: {error}") from error
 
     @classmethod
-    def from_pretrained(cls: type[Self], name: str | Path, *, revision: str | None = None, token: str | None = None) -> Self:
+    def from_pretrained(
+        cls: type[Self], name: str | Path, *, revision: str | None = None, token: str | None = None
+    ) -> Self:
         """From a folder, or by `owner/name` from a model hub."""
         return cls.open(pulled(name, revision=revision, token=token))
 
@@ -69,9 +73,7 @@ def pulled(name: str | Path, *, revision: str | None = None, token: str | None =
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(
-            snapshot_download(str(name), revision=revision, token=token, allow_patterns=list(PATTERNS))
-        )
+        return Path(snapshot_download(str(name), revision=revision, token=token, allow_patterns=list(PATTERNS)))
     except Exception as error:  # the hub's client raises many kinds; the user needs one
         raise ValueError(f"name must be a folder or a model on the hub, got {str(name)!r}: {error}") from error
 

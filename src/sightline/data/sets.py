@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -117,7 +117,6 @@ class ImageFiles:
 
 
 Images = ImageSet | ImageFiles
-Some = TypeVar("Some", ImageSet, ImageFiles)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +138,7 @@ class Splits:
                     raise ValueError(f"{name} must have the {what} of train, {ours!r:.200}, got {theirs!r:.200}")
 
 
-def split(images: Some, share: float, seed: int) -> tuple[Some, Some]:
+def split(images: Images, share: float, seed: int) -> tuple[Images, Images]:
     """The rest and the held-out share, divided class by class, the same for the same seed.
 
     Each class that has images at all has at least one on both sides.

@@ -20,7 +20,9 @@ class ImageToSequence(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, height, width) -> (B, N, M), patches in reading order"""
         if images.dim() != 4 or images.shape[1] != self.channels:
-            raise ValueError(f"images must have shape (batch, {self.channels}, height, width), got {tuple(images.shape)}")
+            raise ValueError(
+                f"images must have shape (batch, {self.channels}, height, width), got {tuple(images.shape)}"
+            )
         if images.shape[2] % self.patch_size or images.shape[3] % self.patch_size:
             raise ValueError(
                 f"images must have sides that are multiples of patch_size={self.patch_size}, "

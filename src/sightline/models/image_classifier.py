@@ -76,7 +76,7 @@ class ImageClassifierConfig:
 
     def of_data(self, *, image_size: int, channels: int, classes: int) -> "ImageClassifierConfig":
         """The same for images of this form; refused where it was told another."""
-        form = {"image_size": image_size, "channels": channels, "classes": classes}
+        form: dict[str, Any] = {"image_size": image_size, "channels": channels, "classes": classes}
         for name, value in form.items():
             if getattr(self, name) not in (None, value):
                 raise ValueError(f"model.{name} must be that of the data, {value}, or null, got {getattr(self, name)}")

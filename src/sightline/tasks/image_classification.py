@@ -2,7 +2,7 @@
 
 import itertools
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -220,7 +220,7 @@ def _pixels(
         return
     loader = DataLoader(
         _Files(images),
-        batch_sampler=(order.tolist() for order in orders),  # type: ignore[arg-type]
+        batch_sampler=(order.tolist() for order in orders),
         num_workers=workers,
         pin_memory=device.type == "cuda",
         worker_init_fn=_ignore_interrupts,

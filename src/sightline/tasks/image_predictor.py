@@ -126,7 +126,9 @@ class ImagePredictor(Shared):
     def evaluate(self, images: Images, split: str) -> Score:
         """How often it is right on labelled images."""
         if images.classes != self.classes:
-            raise ValueError(f"data must have the classes of the model, {self.classes!r:.200}, got {images.classes!r:.200}")
+            raise ValueError(
+                f"data must have the classes of the model, {self.classes!r:.200}, got {images.classes!r:.200}"
+            )
         with torch.inference_mode():
             sums = tally(self.model, images, Part(), self.device, self.recipe.data.workers)
         counted = metrics(sums)
@@ -138,15 +140,13 @@ class ImagePredictor(Shared):
             interval=wilson(float(right.sum()), float(seen.sum())),
             loss=counted["loss"],
             calibration_error=counted["calibration_error"],
-            per_class={
-                name: float(right[i] / seen[i]) for i, name in enumerate(self.classes) if seen[i] > 0
-            },
+            per_class={name: float(right[i] / seen[i]) for i, name in enumerate(self.classes) if seen[i] > 0},
         )
 
     def judged(self, source: str | None = None) -> Score:
         """On the test set of its data, or its validation set where there is none; or on the test set of other data."""
         data = self.recipe.data
-        form = {"image_size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
+        form: dict[str, Any] = {"image_size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
         task = ImageTask(replace(self.recipe, data=replace(data, source=source or data.source, **form)))
         images = task.test or task.validation
         if images is None:

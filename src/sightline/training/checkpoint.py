@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ..files import whole
 
-
 BROKEN = (ValueError, KeyError, TypeError, OSError)
 """What reading a torn or corrupt file raises."""
 
@@ -42,7 +41,7 @@ class Checkpoints:
         """What was wrong with those that were passed over."""
 
     def save(self, step: int, tensors: dict[str, Tensor], facts: dict[str, Any], *, scheduled: bool = True) -> None:
-        """Add a checkpoint, then drop the oldest beyond those to keep. One that a signal asked for is not `scheduled`."""
+        """Add a checkpoint and drop the oldest; one that a signal asked for is not `scheduled`."""
         name = f"step-{step:08}"
         digest = self._write(f"{name}.safetensors", tensors)
         record = {"step": step, "scheduled": scheduled, **digest, "facts": facts}
@@ -77,7 +76,9 @@ class Checkpoints:
             self.read(found.facts["best"] or {})
         except BROKEN as error:
             if found.facts["best"]:
-                self.complaints.append(f"the best weights are torn or corrupt; the search for them starts anew ({error})")
+                self.complaints.append(
+                    f"the best weights are torn or corrupt; the search for them starts anew ({error})"
+                )
             found.facts["best"] = None
         return found
 

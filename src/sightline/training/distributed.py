@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -89,7 +90,7 @@ def gathered(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def like(tensor: Tensor, other: Tensor) -> Tensor:
+def like(tensor: Tensor, other: Any) -> Tensor:
     """The tensor where and as `other` lies: on its device, and shared out as it is."""
     tensor = tensor.to(other.device)
     if hasattr(other, "device_mesh"):

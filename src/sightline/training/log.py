@@ -1,4 +1,4 @@
-"""What is written and shown while a model trains: JSON lines always, a live bar in a terminal, plain lines elsewhere."""
+"""What is written and shown while a model trains: JSON lines always, a live bar in a terminal, else plain lines."""
 
 import json
 import time
@@ -14,9 +14,14 @@ SECONDS_BETWEEN_LINES = 10
 
 
 class Log:
-    """metrics.jsonl and the user's screen; `quiet` writes the file alone, `silent` neither (for processes beside the first)."""
+    """metrics.jsonl and the user's screen.
 
-    def __init__(self, folder: Path, steps: int, *, quiet: bool = False, silent: bool = False, tensorboard: bool = False):
+    `quiet` writes the file alone; `silent` does neither, for the processes beside the first.
+    """
+
+    def __init__(
+        self, folder: Path, steps: int, *, quiet: bool = False, silent: bool = False, tensorboard: bool = False
+    ):
         self.path, self.steps, self.silent = folder / "metrics.jsonl", steps, silent
         self.console = Console(stderr=True, quiet=quiet or silent, highlight=False)
         self._progress = self._bar() if self.console.is_terminal else None
@@ -79,7 +84,8 @@ class Log:
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"{self.path} must be written, and the disk said: {error.strerror}; make room, then go on with --resume",
+                f"{self.path} must be written, and the disk said: {error.strerror}; "
+                f"make room, then go on with --resume",
             ) from error
         if self._events is not None:
             for name, value in _flat(facts):
@@ -130,4 +136,3 @@ def _tensorboard(folder: Path) -> Any:
             "training.tensorboard must have TensorBoard installed: pip install 'sightline[logs]'"
         ) from error
     return SummaryWriter(str(folder / "events"))
-

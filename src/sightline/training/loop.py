@@ -102,9 +102,7 @@ class _Trainer:
         self.optimiser = make_optimiser(self.model, settings, processes.device)
         self.mean = RunningMean(self.model, settings.ema) if settings.ema is not None else None
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=max(settings.keep, settings.average_last))
-        self.log = Log(
-            folder, self.steps, quiet=quiet, silent=not processes.leads, tensorboard=settings.tensorboard
-        )
+        self.log = Log(folder, self.steps, quiet=quiet, silent=not processes.leads, tensorboard=settings.tensorboard)
         self.step, self.waited = 0, 0
         self.best: dict[str, Any] | None = None
         self.window = torch.zeros((), dtype=torch.float64, device=processes.device)
@@ -298,7 +296,9 @@ class _Trainer:
         if self.settings.average_last:
             last = self.checkpoints.last(self.settings.average_last)
             prefix = "model." if self.mean is None else "mean."
-            weights = mean([{n.removeprefix(prefix): t for n, t in one.items() if n.startswith(prefix)} for one in last])
+            weights = mean(
+                [{n.removeprefix(prefix): t for n, t in one.items() if n.startswith(prefix)} for one in last]
+            )
             with torch.no_grad():
                 for name, tensor in self.model.state_dict().items():
                     tensor.copy_(like(weights[name], tensor))
@@ -319,7 +319,7 @@ def make_optimiser(model: nn.Module, settings: Training, device: torch.device) -
     learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
     matrices = [parameter for parameter in learnt if sum(size > 1 for size in parameter.shape) > 1]
     others = [parameter for parameter in learnt if sum(size > 1 for size in parameter.shape) <= 1]
-    groups = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
     kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[settings.optimiser]
     return kind(
         [entry for entry in groups if entry["params"]],

@@ -46,7 +46,7 @@ class Task(Protocol):
         ...
 
     def batches(self, first: int, batch_size: int, part: Part) -> Iterator[list[Any]]:
-        """The batches of steps `first`, `first` + 1, and so on without end, each as the pieces of it that belong here."""
+        """The batches from step `first` on, without end, each as the pieces of it that belong here."""
         ...
 
     def loss(self, model: nn.Module, piece: Any) -> Tensor:
