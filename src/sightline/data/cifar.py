@@ -18,17 +18,13 @@ def read_cifar(path: Path, size: int | None, channels: int | None) -> Splits:
     if batches := sorted(path.glob("data_batch_*.bin")):
         test, marks, names = path / "test_batch.bin", 1, read_names(path, "batches.meta.txt")
     else:
-        batches, test, marks, names = (
-            [path / "train.bin"],
-            path / "test.bin",
-            2,
-            read_names(path, "fine_label_names.txt"),
-        )
-    parts = [_read_cifar_file(file, marks) for file in batches]
-    arrays = {"train": tuple(np.concatenate(column) for column in zip(*parts, strict=True))}
+        batches = [path / "train.bin"]
+        test, marks, names = path / "test.bin", 2, read_names(path, "fine_label_names.txt")
+    images, labels = zip(*(_read_cifar_file(file, marks) for file in batches), strict=True)
+    arrays = {"train": (np.concatenate(images), np.concatenate(labels))}
     if test.is_file():
         arrays["test"] = _read_cifar_file(test, marks)
-    return build(arrays, path, names, size, channels, "CIFAR binary files")  # type: ignore[arg-type]
+    return build(arrays, path, names, size, channels, "CIFAR binary files")
 
 
 def _read_cifar_file(path: Path, marks: int) -> tuple[Array, Array]:
