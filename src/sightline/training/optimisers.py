@@ -29,7 +29,7 @@ class Muon(torch.optim.Optimizer):
     """Momentum whose steps are made orthogonal, so that every direction of a matrix moves alike.
 
     Steps are as long as those of AdamW, so its learning rates serve here too. Matrices of one shape go through the
-    iteration together: on a GPU a step is a few large products, where one matrix at a time would be a thousand small ones.
+    iteration together: a step is a few large products, not a thousand small ones.
     """
 
     def __init__(

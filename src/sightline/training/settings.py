@@ -19,7 +19,7 @@ class Training:
     accumulate: int = 1
     """Pieces a process cuts its part of a batch into, to fit memory; the update is that of the whole."""
     optimiser: Literal["adamw", "adam", "muon"] = "adamw"
-    """muon makes the steps of the blocks' matrices orthogonal and leaves the rest to AdamW; it learns in fewer steps."""
+    """muon makes the steps of the blocks' matrices orthogonal, the rest it leaves to AdamW; it needs fewer steps."""
     learning_rate: float = 1e-3
     weight_decay: float = 0.05
     """Only on matrices: biases, norms and temperatures are left alone."""
