@@ -71,6 +71,10 @@ class ImageClassifierConfig:
             check_whole(1, head_width=self.head_width)
         if round(self.width * self.expansion) < 1:
             raise ValueError(f"expansion must leave at least one channel of width={self.width}, got {self.expansion}")
+        if self.mask == "causal" and self.pool == "class_token":
+            raise ValueError(
+                "pool must be mean where mask is causal, got class_token, which stands first and would see only itself"
+            )
         if "sinusoidal" in (self.positions, self.positions_start) and self.width % 2:
             raise ValueError(f"width must be even where positions are sinusoidal, got {self.width}")
 
