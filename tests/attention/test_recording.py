@@ -547,7 +547,7 @@ def test_an_error_inside_the_block_comes_out_as_it_is_and_leaves_nothing_behind(
 
 
 class PlainDecoder(nn.Module):
-    """Scaled dot-product attention with a cache kept by hand, over the past and over a source; no name gives it away."""
+    """Scaled dot-product attention over a past kept by hand and over a source; neither is named after what it does."""
 
     class Look(nn.Module):
         def forward(self, x, past):

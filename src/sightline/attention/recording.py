@@ -188,8 +188,8 @@ class _Recorder:
     def settle_kinds(self) -> None:
         """Some kinds show only over all calls: one token alone has no future to be hidden from it.
 
-        Calls that go on where the one before ended are a decoder's, with its cache. What is asked about the same keys at
-        every step of such a decoder is cross-attention.
+        Calls that go on where the one before ended are a decoder's, with its cache. What is asked about the same keys
+        at every step of such a decoder is cross-attention.
         """
         sizes: dict[str, list[tuple[int, int]]] = {}
         for seen in self.record:
