@@ -62,7 +62,7 @@ function openTabs(app) {
 const field = (label, ...inner) => el("label", { className: "field" }, el("span", { textContent: label }), ...inner);
 
 // The end of a long name tells more than its start.
-const tail = (name) => (name.length > 30 ? `…${name.slice(-29)}` : name);
+const tail = (name) => (name.length > 30 ? `…${name.slice(-29).replace(/^[^.]*\./, "")}` : name);
 
 // Fill a select only when its choices change, so that an open one stays open.
 function choices(select, options) {
