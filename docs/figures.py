@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/attention.md into docs/images: python docs/figures.py"""
+"""Draws the pictures of docs/attention.md and docs/data.md into docs/images: python docs/figures.py"""
 
 import runpy
 from pathlib import Path
@@ -11,6 +11,7 @@ from sightline.attention import NORMALISERS, SCORES, CosineScore, weigh
 from sightline.attention.masks import Additive, Allow, Causal, Episode, Mask, Padding, Window
 from sightline.attention.normalise import make_normaliser
 from sightline.attention.scores import make_score
+from sightline.data import glyphs, images
 from sightline.layers import sinusoids
 from sightline.view import pictures
 
@@ -104,6 +105,11 @@ def draw_positions() -> None:
     pictures.save(drawn, IMAGES / "positions.png")
 
 
+def draw_glyphs() -> None:
+    """Twelve characters of the drawn alphabet, each in twelve hands."""
+    images.contact_sheet(glyphs.draw(classes=12, per_class=12), per_class=12).save(IMAGES / "glyphs.png", optimize=True)
+
+
 def draw_reversal() -> None:
     """What a trained model looks at: the example that writes digits backwards."""
     reverse = runpy.run_path(str(HERE.parent / "examples" / "reverse.py"))
@@ -116,7 +122,8 @@ def main() -> None:
     """Draw them all."""
     demo.draw_magnitude_trap(IMAGES / "magnitude-trap.png")
     demo.draw_temperature_sweep(IMAGES / "temperature-sweep.png")
-    for draw in (draw_scores, draw_normalisers, draw_masks, draw_temperatures, draw_positions, draw_reversal):
+    drawn = (draw_scores, draw_normalisers, draw_masks, draw_temperatures, draw_positions, draw_glyphs, draw_reversal)
+    for draw in drawn:
         draw()
         print(f"drew {draw.__name__.removeprefix('draw_')}")
 

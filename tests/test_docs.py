@@ -54,7 +54,7 @@ def test_the_figures_of_the_docs_can_be_drawn(tmp_path):
         figures[name].__globals__["IMAGES"] = tmp_path
         figures[name]()
     drawn = {path.name: path for path in tmp_path.iterdir()}
-    assert len(drawn) == len(quick) == 5
+    assert len(drawn) == len(quick) == 6
     for name, path in drawn.items():
         ours, committed = (
             np.asarray(Image.open(p).convert("L"), float) for p in (path, ROOT / "docs" / "images" / name)

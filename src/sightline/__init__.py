@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from . import attention, layers
+    from . import attention, data, layers
     from .attention import Record, record_attention
+    from .runs import evaluate, load, train
 
-__all__ = ["Record", "__version__", "attention", "layers", "record_attention"]
+__all__ = ["Record", "__version__", "attention", "data", "evaluate", "layers", "load", "record_attention", "train"]
 
-_HOMES = {"record_attention": "attention", "Record": "attention"}
+_HOMES = {"record_attention": "attention", "Record": "attention", "train": "runs", "load": "runs", "evaluate": "runs"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    if name in ("attention", "layers", "view"):
+    if name in ("attention", "data", "layers", "view"):
         return import_module(f"{__name__}.{name}")
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version

@@ -1,4 +1,4 @@
-"""`python -m sightline` is the command `sightline`."""
+"""`python -m sightline`, and `torchrun -m sightline`."""
 
 from .cli import app
 

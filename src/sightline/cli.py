@@ -1,9 +1,14 @@
 """The command `sightline`. Verbs only: parse, call, print; heavy imports wait until a verb needs them."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+MOST_LINES = 20
+"""Classes listed one by one."""
 
 app = typer.Typer(
     help="Attention models that learn from little data and show what they looked at.",
@@ -30,6 +35,104 @@ def main(
     """Attention models that learn from little data and show what they looked at."""
 
 
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """What a user did or a disk refused is told in one line; only our own mistakes show a stack trace."""
+    try:
+        yield
+    except ValueError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from error
+    except OSError as error:
+        typer.echo(f"error: {error.strerror or error}", err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as stop:
+        raise typer.Exit(getattr(stop, "exit_code", 130)) from stop
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG.yaml] [key=value]...",
+            help="A recipe in YAML (or the folder of a run) and changes to it, such as training.epochs=20. "
+            "Without a recipe, an image classifier learns the embedded glyphs.",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint.")] = False,
+) -> None:
+    """Train a model by a recipe; what comes out is a folder."""
+    from .runs import command_line
+    from .runs import train as run
+
+    with _plain_errors():
+        words = recipe or []
+        path = words[0] if words and "=" not in words[0] else None
+        done = run(path, words[path is not None :], resume=resume, command=command_line())
+        if done.leads:
+            typer.echo(f"{done}\nnext: sightline evaluate {done.folder}")
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    data: Annotated[str | None, typer.Option(help="Other data to judge by, of the same classes.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+) -> None:
+    """Judge a trained model on the test set of its data."""
+    from .runs import evaluate as judge
+
+    with _plain_errors():
+        score = judge(run, data, device)
+        low, high = score.interval
+        typer.echo(f"{score.split} set, {score.images:,} images")
+        typer.echo(f"accuracy           {score.accuracy:.2%}  (95% interval {low:.2%} to {high:.2%})")
+        typer.echo(f"loss               {score.loss:.4f}")
+        typer.echo(f"calibration error  {score.calibration_error:.4f}")
+        for name, share in sorted(score.per_class.items(), key=lambda pair: pair[1])[:MOST_LINES]:
+            typer.echo(f"  {share:7.2%}  {printable(name)}")
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    inputs: Annotated[list[Path], typer.Argument(metavar="INPUT...", help="Images.", show_default=False)],
+    show: Annotated[Path | None, typer.Option(help="Write a page of what it looked at.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="Classes to name for each input.")] = 3,
+) -> None:
+    """Say what is on images, and how sure it is."""
+    from .runs import load
+
+    with _plain_errors():
+        predictor = load(run)
+        for path, answer in zip(inputs, predictor.predict(list(inputs)), strict=True):
+            scores = [f"{printable(name)} {share:.1%}" for name, share in list(answer.scores.items())[:top]]
+            typer.echo(f"{path}: {', '.join(scores)}")
+        if show is not None:
+            typer.echo(f"wrote {predictor.page(list(inputs)).save(show)}")
+
+
+@app.command()
+def data(
+    name: Annotated[str, typer.Argument(help="A data set by name (glyphs), or the path of one.")] = "glyphs",
+    image_size: Annotated[int | None, typer.Option(help="Side to bring every image to.")] = None,
+    show: Annotated[Path | None, typer.Option(help="Write a picture (.png) with examples of each class.")] = None,
+) -> None:
+    """Say what a data set holds."""
+    from .data.images import contact_sheet, load, summary
+    from .files import whole
+
+    with _plain_errors():
+        splits = load(name, size=image_size)
+        typer.echo(str(summary(splits)))
+        if show is not None:
+            with whole(show) as part:
+                contact_sheet(splits.train).save(part, "png")
+            typer.echo(f"wrote {show}")
+
+
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures; made if it is not there.")] = Path("demo"),
@@ -37,8 +140,10 @@ def demo(
     """Show the core at work: the magnitude trap and the temperature sweep, each with a picture."""
     from .demo import run
 
-    try:
+    with _plain_errors():
         run(out)
-    except (ValueError, OSError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+
+
+def printable(text: str) -> str:
+    """A name from outside as one harmless line of a terminal."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

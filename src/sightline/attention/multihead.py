@@ -15,7 +15,7 @@ from .scores import Score, make_score
 
 
 class MultiHeadAttention(nn.Module):
-    """Several heads look at once, each with its own projection of width/heads channels.
+    """Several heads look at once, each with its own projection of `head_width` channels, by default width/heads.
 
     One fused projection makes queries, keys and values. Given a `context`, keys and values come from it instead
     (cross-attention). `mask` holds at every call, beside the one a call brings. `in_context_bias` adds b = W x to the
@@ -33,19 +33,23 @@ class MultiHeadAttention(nn.Module):
         bias: bool = True,
         in_context_bias: bool = False,
         dropout: float = 0.0,
+        head_width: int | None = None,
     ):
         super().__init__()
         check_whole(1, width=width, heads=heads)
         check_share(dropout=dropout)
-        if width % heads:
-            raise ValueError(f"heads must divide width={width}, got {heads}")
-        self.width, self.heads, self.dropout = width, heads, dropout
-        self.score = make_score(score, width=width // heads, heads=heads)
+        if head_width is None:
+            if width % heads:
+                raise ValueError(f"heads must divide width={width}, got {heads}; or give head_width")
+            head_width = width // heads
+        check_whole(1, head_width=head_width)
+        self.width, self.heads, self.dropout, self.head_width = width, heads, dropout, head_width
+        self.score = make_score(score, width=head_width, heads=heads)
         self.normalise = make_normaliser(normalise)
         self.mask = None if mask is None else check_mask(mask, "mask")
-        self.qkv = nn.Linear(width, 3 * width, bias=bias)
+        self.qkv = nn.Linear(width, 3 * heads * head_width, bias=bias)
         self.key_bias = nn.Linear(width, heads, bias=False) if in_context_bias else None
-        self.out = nn.Linear(width, width, bias=bias)
+        self.out = nn.Linear(heads * head_width, width, bias=bias)
         nn.init.xavier_uniform_(self.qkv.weight)
         if bias:
             nn.init.zeros_(self.qkv.bias)
@@ -63,7 +67,7 @@ class MultiHeadAttention(nn.Module):
             self._check_width("context", context)
             if context.shape[0] != x.shape[0]:
                 raise ValueError(f"context must have the batch of x, {x.shape[0]}, got {context.shape[0]}")
-            q = self._project(x, slice(0, self.width))
+            q = self._project(x, slice(0, self.heads * self.head_width))
             seen = cache.parts if cache is not None and cache.parts else self._project_context(context)
             if cache is not None:
                 cache.parts = seen
@@ -91,7 +95,7 @@ class MultiHeadAttention(nn.Module):
 
     def _project_context(self, context: Tensor) -> list[Tensor]:
         """Keys, values and key biases: context (B, K, M) -> (B, H, K, D), (B, H, K, D), (B, H, K, 1)"""
-        kv = self._project(context, slice(self.width, None))
+        kv = self._project(context, slice(self.heads * self.head_width, None))
         return [*kv.chunk(2, 1), *self._biases(context)]
 
     def _biases(self, x: Tensor) -> list[Tensor]:
@@ -103,14 +107,14 @@ class MultiHeadAttention(nn.Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, N, any * D) -> (B, any, N, D)"""
-        return x.unflatten(-1, (-1, self.width // self.heads)).transpose(1, 2)
+        return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
 
     def _check_width(self, name: str, x: Tensor) -> None:
         if x.dim() != 3 or x.shape[-1] != self.width:
             raise ValueError(f"{name} must have shape (batch, tokens, {self.width}), got {tuple(x.shape)}")
 
     def extra_repr(self) -> str:
-        return f"width={self.width}, heads={self.heads}, dropout={self.dropout}"
+        return f"width={self.width}, heads={self.heads}, head_width={self.head_width}, dropout={self.dropout}"
 
 
 class Cache:

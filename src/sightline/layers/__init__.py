@@ -1,6 +1,7 @@
 """What models are built from: positions, blocks and stacks of blocks."""
 
-from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual
+from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual, TransformerBlock
+from .patches import ImageToSequence
 from .positions import LearntPositions, SinusoidalPositions, sinusoids
 from .stacks import SIZES, Decoder, Encoder, Size, Transformer
 
@@ -12,10 +13,12 @@ __all__ = [
     "Encoder",
     "EncoderBlock",
     "FeedForward",
+    "ImageToSequence",
     "LearntPositions",
     "Residual",
     "SinusoidalPositions",
     "Size",
     "Transformer",
+    "TransformerBlock",
     "sinusoids",
 ]

@@ -57,8 +57,9 @@ class Residual(nn.Module):
 class EncoderBlock(nn.Module):
     """Self-attention, then feed-forward.
 
-    `attention` takes any option of `MultiHeadAttention`. A score, normaliser or mask that is ready made is copied, so
-    that each block learns its own.
+    `attention` takes any option of `MultiHeadAttention`; its dropout and bias are the block's unless they are given as
+    `attention_dropout` and `attention_bias`. A score, normaliser or mask that is ready made is copied, so that each
+    block learns its own.
     """
 
     def __init__(
@@ -74,8 +75,7 @@ class EncoderBlock(nn.Module):
         **attention: Any,
     ):
         super().__init__()
-        attention = {"dropout": dropout, "bias": bias, **copy.deepcopy(attention)}
-        self.attention = MultiHeadAttention(width, heads, **attention)
+        self.attention = MultiHeadAttention(width, heads, **_attention_options(dropout, bias, attention))
         self.feed_forward = FeedForward(width, hidden, activation=activation, dropout=dropout, bias=bias)
         self.around_attention = Residual(width, norm=norm, dropout=dropout)
         self.around_feed_forward = Residual(width, norm=norm, dropout=dropout)
@@ -118,8 +118,7 @@ class DecoderBlock(EncoderBlock):
     ):
         super().__init__(width, heads, hidden, norm=norm, dropout=dropout, bias=bias, **options)
         attention = {name: option for name, option in options.items() if name not in ("mask", "activation")}
-        attention = {"dropout": dropout, "bias": bias, **copy.deepcopy(attention)}
-        self.cross_attention = MultiHeadAttention(width, heads, **attention)
+        self.cross_attention = MultiHeadAttention(width, heads, **_attention_options(dropout, bias, attention))
         self.around_cross_attention = Residual(width, norm=norm, dropout=dropout)
 
     def forward(  # type: ignore[override]
@@ -136,3 +135,16 @@ class DecoderBlock(EncoderBlock):
         x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=own))
         x = self.around_cross_attention(x, lambda x: self.cross_attention(x, source, mask=cross_mask, cache=other))
         return self.around_feed_forward(x, self.feed_forward)
+
+
+TransformerBlock = EncoderBlock
+"""What a stack with no decoder calls its blocks."""
+
+
+def _attention_options(dropout: float, bias: bool, options: dict[str, Any]) -> dict[str, Any]:
+    options = copy.deepcopy(options)
+    return {
+        "dropout": options.pop("attention_dropout", dropout),
+        "bias": options.pop("attention_bias", bias),
+        **options,
+    }

@@ -1,0 +1,160 @@
+"""Folders of class folders: the name of a folder is the class of the images in it."""
+
+import math
+import os
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from ..checks import nearest
+from .arrays import square
+from .decode import SUFFIXES, header
+from .sets import ImageFiles, Images, Progress, Splits, refuse
+
+MOST_FILES: Final = 5_000_000
+"""No folder of images holds more files than this."""
+MOST_HEADERS: Final = 10_000
+"""Of how many files, evenly spread over the folder, the header is read before any is decoded."""
+
+_SPLITS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
+
+
+def is_folders(path: Path) -> bool:
+    """Whether there is a folder in this folder."""
+    return path.is_dir() and bool(_folders(path))
+
+
+def read_folders(
+    path: Path, size: int | None, channels: int | None, keep_in_memory: int, progress: Progress | None
+) -> Splits:
+    """A folder of class folders, which may stand inside train/, validation/ and test/."""
+    inside = {name.lower(): name for name in _folders(path)}
+    if "train" in inside and is_folders(path / inside["train"]):
+        homes: dict[str, Path] = {}
+        for lower, name in inside.items():
+            role = _SPLITS.get(lower)
+            if role is None:
+                raise ValueError(
+                    f"{path} must hold train, validation and test, or class folders alone, got {name!r} beside train"
+                )
+            if role in homes:
+                raise ValueError(f"{path} must hold one {role} folder, got {homes[role].name!r} and {name!r}")
+            homes[role] = path / name
+    elif inside and set(inside) <= set(_SPLITS):
+        raise ValueError(f"{path} must hold a train folder with class folders, got only {', '.join(inside.values())}")
+    else:
+        homes = {"train": path}
+
+    classes = _class_folders(homes["train"])
+    lists = {role: _list(home, classes) for role, home in homes.items()}
+    size, channels = _common_form([file for files, _ in lists.values() for file in files], size, channels)
+    parts: dict[str, Images] = {
+        role: ImageFiles(tuple(files), torch.tensor(labels), classes, size, channels)
+        for role, (files, labels) in lists.items()
+    }
+    count = sum(len(part) for part in parts.values())
+    if count * channels * size * size <= keep_in_memory:
+        before = 0
+        for role, part in parts.items():
+            assert isinstance(part, ImageFiles)
+            parts[role] = part.loaded(_onward(progress, before, count))
+            before += len(part)
+    return Splits(parts["train"], parts.get("validation"), parts.get("test"), kind="class folders")
+
+
+def _onward(progress: Progress | None, before: int, count: int) -> Progress | None:
+    return None if progress is None else lambda done, _: progress(before + done, count)
+
+
+def _folders(path: Path) -> list[str]:
+    with os.scandir(path) as entries:
+        return sorted(entry.name for entry in entries if not entry.name.startswith((".", "__")) and entry.is_dir())
+
+
+def _class_folders(home: Path) -> tuple[str, ...]:
+    names = _folders(home)
+    if len(names) == 1:
+        inner = home / names[0]
+        hint = f"; did you mean {inner}?" if _folders(inner) else ""
+        raise ValueError(f"{home} must hold at least two class folders, got only {names[0]!r}{hint}")
+    alike: dict[str, str] = {}
+    for name in names:
+        same = alike.setdefault(unicodedata.normalize("NFC", name).strip(), name)
+        if same != name:
+            raise ValueError(f"class folders must have different names, got {same!r} and {name!r} in {home}")
+    return tuple(names)
+
+
+def _list(home: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
+    """The files of a split in the order of their names, and their labels."""
+    files: list[Path] = []
+    labels: list[int] = []
+    numbers = {name: number for number, name in enumerate(classes)}
+    for name in _folders(home):
+        if name not in numbers:
+            raise ValueError(f"a class folder in {home} must be one of those in train: {nearest(name, classes)}")
+        found = _images(home / name)
+        files += [home / name / file for file in found]
+        labels += [numbers[name]] * len(found)
+        if len(files) > MOST_FILES:
+            raise ValueError(f"{home} must hold at most {MOST_FILES:,} images, got more")
+    if not files:
+        raise ValueError(f"{home} must hold class folders with images, got none")
+    return files, labels
+
+
+def _images(folder: Path) -> list[str]:
+    """The images directly inside: what is hidden, and what does not end like an image, is passed over."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith((".", "__")):
+                continue
+            if entry.is_dir():
+                raise ValueError(
+                    f"class folder {folder} must hold its images directly, got the folder {entry.name!r} inside; "
+                    "move its images up, or name the folder above the class folders"
+                )
+            if os.path.splitext(entry.name)[1].lower() in SUFFIXES:  # noqa: PTH122 - a Path for each would be slow
+                found.append(entry.name)
+    if not found:
+        raise ValueError(
+            f"class folder {folder} must hold at least one image ({', '.join(sorted(SUFFIXES))}), got none; "
+            "fill it or remove it"
+        )
+    return sorted(found)
+
+
+def _common_form(files: Sequence[Path], size: int | None, channels: int | None) -> tuple[int, int]:
+    """The size and channels of all, from the headers of some; only what is not given is looked for."""
+    if size is not None and channels is not None:
+        return size, channels
+    step = max(1, math.ceil(len(files) / MOST_HEADERS))
+    first: tuple[Path, int, int] | None = None
+    other: tuple[Path, int, int] | None = None
+    coloured = False
+    problems = []
+    for path in files[::step]:
+        try:
+            width, height, colour = header(path)
+        except ValueError as error:
+            problems.append(str(error))
+            continue
+        coloured |= colour
+        first = first or (path, width, height)
+        if other is None and (width, height) != first[1:]:
+            other = (path, width, height)
+    refuse(problems)
+    assert first is not None
+    if size is None:
+        if other is not None:
+            (a, *one), (b, *two) = first, other
+            raise ValueError(
+                "images must be of one size unless data.image_size says what to bring them to, "
+                f"got {one[0]} x {one[1]} in {a} and {two[0]} x {two[1]} in {b}; give data.image_size"
+            )
+        size = square(first[1], first[2], f"the images of {first[0].parent}")
+    return size, channels or (3 if coloured else 1)

@@ -1,0 +1,104 @@
+"""What a data set holds, in numbers and as a sheet of examples."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from ..checks import check_whole
+from .sets import Images, ImageSet, Splits
+
+MOST_READ = 500
+"""Of images that stay in their files, how many are read for the mean and the spread."""
+MOST_ROWS = 100
+"""How many classes a contact sheet shows at most."""
+
+
+@dataclass(frozen=True)
+class SplitSummary:
+    """What one split holds."""
+
+    images: int
+    size: int
+    channels: int
+    counts: dict[str, int]
+    """How many images each class has."""
+    mean: tuple[float, ...]
+    """Of each channel, from 0 to 1."""
+    std: tuple[float, ...]
+    """Of each channel, from 0 to 1."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a data set holds."""
+
+    kind: str
+    classes: tuple[str, ...]
+    train: SplitSummary
+    validation: SplitSummary | None
+    test: SplitSummary | None
+
+
+def summary(splits: Splits) -> Summary:
+    """Count and measure; of images that stay in their files an even sample is measured."""
+    validation = None if splits.validation is None else _describe(splits.validation)
+    test = None if splits.test is None else _describe(splits.test)
+    return Summary(splits.kind, splits.train.classes, _describe(splits.train), validation, test)
+
+
+def contact_sheet(images: Images, per_class: int = 8) -> Image.Image:
+    """A picture with a row for each class: its name and its first examples."""
+    check_whole(1, per_class=per_class)
+    labels = images.labels.cpu().numpy()
+    cell = images.size * max(1, 48 // images.size) if images.size <= 96 else 96
+    font = ImageFont.load_default()
+    names = [_shown(name) for name in images.classes[:MOST_ROWS]]
+    margin = 12 + max(int(font.getlength(name)) for name in names)
+    rows = [np.flatnonzero(labels == label)[:per_class] for label in range(len(names))]
+    across = max(1, *(len(row) for row in rows))
+    more = len(images.classes) - len(names)
+    form = "L" if images.channels == 1 else "RGB"
+    sheet = Image.new(form, (margin + across * (cell + 4), len(rows) * (cell + 4) + 4 + (16 if more else 0)), "white")
+    pen = ImageDraw.Draw(sheet)
+    for number, (name, row) in enumerate(zip(names, rows, strict=True)):
+        top = 4 + number * (cell + 4)
+        pen.text((6, top + cell / 2), name, fill="black", font=font, anchor="lm")
+        for column, index in enumerate(row.tolist()):
+            array = _read(images, index).cpu().numpy()
+            picture = Image.fromarray(array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0)))
+            sampling = Image.Resampling.NEAREST if cell >= images.size else Image.Resampling.BICUBIC
+            sheet.paste(picture.resize((cell, cell), sampling), (margin + column * (cell + 4), top))
+    if more:
+        pen.text((6, sheet.height - 10), f"and {more:,} more classes", fill="black", font=font, anchor="lm")
+    return sheet
+
+
+def _describe(images: Images) -> SplitSummary:
+    found = torch.bincount(images.labels.cpu(), minlength=len(images.classes)).tolist()
+    if isinstance(images, ImageSet):
+        pixels = images.pixels
+    else:
+        chosen = np.linspace(0, len(images) - 1, min(len(images), MOST_READ)).round().astype(int)
+        pixels = torch.stack([images.read(index) for index in chosen.tolist()])
+    levels = torch.arange(256, dtype=torch.float64) / 255
+    means, stds = [], []
+    for channel in range(images.channels):
+        histogram = torch.bincount(pixels[:, channel].flatten().cpu(), minlength=256).double()
+        shares = histogram / histogram.sum()
+        mean = float((shares * levels).sum())
+        means.append(mean)
+        stds.append(float((shares * (levels - mean) ** 2).sum().sqrt()))
+    counts = dict(zip(images.classes, found, strict=True))
+    return SplitSummary(len(images), images.size, images.channels, counts, tuple(means), tuple(stds))
+
+
+def _read(images: Images, index: int) -> Tensor:
+    return images.pixels[index] if isinstance(images, ImageSet) else images.read(index)
+
+
+def _shown(name: str) -> str:
+    name = " ".join(name.split())
+    return name if len(name) <= 24 else name[:23] + "…"

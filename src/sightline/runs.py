@@ -1,0 +1,241 @@
+"""Runs: a folder each, made by `train`, opened by `load`.
+
+config.yaml          the whole configuration        metrics.jsonl   a line for every look at training
+model.safetensors    the weights                    README.md       the model's card
+classes.json         what a task needs beside       checkpoints/    to go on from
+"""
+
+import dataclasses
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import catalogue, config
+from .sharing import CARD, CONFIG, WEIGHTS
+
+FREE = ("out", "data.workers", "training.device", "training.keep", "training.tensorboard")
+"""Keys that may differ when a run goes on: they do not change what comes out."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A model that was trained."""
+
+    folder: Path
+    metrics: dict[str, float]
+    """Of the weights that were kept, on the validation set."""
+    steps: int
+    seconds: float
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process speaks for all that trained."""
+        return _leads()
+
+    def __str__(self) -> str:
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
+        return f"{self.folder}: {self.steps:,} steps, validation {metrics or 'not held out'}"
+
+
+def train(
+    recipe: Any = None, changes: Iterable[str] = (), *, resume: bool = False, quiet: bool = False, command: str = ""
+) -> Run:
+    """Train by a recipe: the path of a YAML file or of a run's folder, a dict of values, or a recipe object.
+
+    Without one, the image classifier learns the embedded glyphs. `changes` are `key=value`. With `resume` the run goes
+    on from its newest checkpoint, if it has one.
+    """
+    from .training import loop
+    from .training.checkpoint import write_bytes
+
+    wanted, name = _recipe(recipe, changes)
+    entry = catalogue.entry(wanted.task)
+    folder = Path(wanted.out or Path("runs") / name)
+    _check_folder(folder, resume)
+    made: list[Any] = []
+
+    def make() -> Any:
+        with _Reading(quiet) as progress:
+            task = entry.get("task")(wanted, progress=progress)
+        if resume and (folder / CONFIG).is_file():
+            _check_same(folder, _flat(config.plain(task.recipe)))
+        made.append(task)
+        if _leads():
+            for file, data in entry.get("predictor").files(task).items():
+                write_bytes(folder / file, data)
+            write_bytes(folder / CONFIG, config.dump(task.recipe).encode())
+        return task
+
+    outcome = loop.train(make, wanted.training, folder, seed=wanted.seed, resume=resume, quiet=quiet)
+    done = Run(folder, outcome.metrics, outcome.steps, outcome.seconds)
+    if _leads():
+        write_bytes(folder / CARD, _card(done, made[0].recipe, command).encode())
+    return done
+
+
+def load(run: str | Path) -> Any:
+    """The trained model of a run's folder, ready to `predict`."""
+    folder = Path(run)
+    if not folder.is_dir():
+        raise ValueError(f"run must be the folder of a trained model, got {str(run)!r}, which is not a folder")
+    task = config.read(folder / CONFIG).get("task")
+    return catalogue.entry(task).get("predictor").open(folder)
+
+
+def evaluate(run: str | Path, source: str | None = None, device: str = "auto") -> Any:
+    """How good a run is on the test set of its data (or of other data); its card says so from then on."""
+    from .training.checkpoint import write_bytes
+    from .training.loop import choose_device
+
+    predictor = load(run).to(choose_device(device))
+    score = predictor.judged(source)
+    if source is None:
+        folder = Path(run)
+        write_bytes(folder / "evaluation.json", json.dumps(dataclasses.asdict(score), indent=1).encode())
+        if (folder / CARD).is_file():
+            write_bytes(folder / CARD, _with_score((folder / CARD).read_text(encoding="utf-8"), score).encode())
+    return score
+
+
+def _recipe(recipe: Any, changes: Iterable[str]) -> tuple[Any, str]:
+    """The recipe as an object, and a name for it."""
+    name = catalogue.DEFAULT if recipe is None else "run"
+    if dataclasses.is_dataclass(recipe) and not isinstance(recipe, type):
+        values = config.plain(recipe)
+    elif isinstance(recipe, Mapping):
+        values = dict(recipe)
+    elif recipe is None:
+        values, name = {}, "glyphs"
+    else:
+        path = Path(recipe)
+        values = config.read(path / CONFIG if path.is_dir() else path)
+        name = path.stem
+        if path.is_dir():
+            values["out"] = str(path)
+    values = config.change(values, changes)
+    task = values.get("task", catalogue.DEFAULT)
+    entry = catalogue.entry(task.text if isinstance(task, config.Typed) else task)
+    return config.build(entry.get("recipe"), values), name
+
+
+def _read(folder: Path) -> Any:
+    values = config.read(folder / CONFIG)
+    return config.build(catalogue.entry(values.get("task")).get("recipe"), values)
+
+
+def _check_folder(folder: Path, resume: bool) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out must be a folder, got {str(folder)!r}, which is a file")
+    if (folder / CONFIG).is_file() and not resume:
+        raise ValueError(
+            f"out must be a new folder, got {str(folder)!r}, which holds a run; "
+            f"pass --resume to go on with it, or out=FOLDER for another"
+        )
+
+
+def _check_same(folder: Path, new: dict[str, Any]) -> None:
+    """A run goes on with what it began with."""
+    old = _flat(config.plain(_read(folder)))
+    for key in sorted(old.keys() | new.keys()):
+        if key not in FREE and old.get(key) != new.get(key):
+            raise ValueError(
+                f"{key} must be {old.get(key)!r}, as {folder} began, to go on with it, got {new.get(key)!r}"
+            )
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _leads() -> bool:
+    return os.environ.get("RANK", "0") == "0"
+
+
+class _Reading:
+    """A bar while many files are read."""
+
+    def __init__(self, quiet: bool):
+        self.quiet, self.began = quiet or not _leads(), time.perf_counter()
+        self.bar: Any = None
+
+    def __enter__(self) -> Any:
+        return self._advance
+
+    def __exit__(self, *exception: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def _advance(self, done: int, count: int) -> None:
+        if self.quiet or time.perf_counter() - self.began < 1 or not sys.stderr.isatty():
+            return
+        if self.bar is None:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self.bar = Progress(console=Console(stderr=True), transient=True)
+            self.bar.start()
+            self.bar.add_task("reading images", total=count)
+        self.bar.update(self.bar.task_ids[0], completed=done)
+
+
+SCORE = "## Score"
+
+
+def _card(run: Run, recipe: Any, command: str) -> str:
+    import torch
+
+    from . import __version__
+
+    size = (run.folder / WEIGHTS).stat().st_size
+    validation = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items()) or "nothing was held out"
+    versions = f"sightline {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    command = command or f"sightline.train({str(recipe.out or run.folder)!r})"
+    return f"""---
+library_name: sightline
+tags: [sightline, {recipe.task}]
+---
+# {run.folder.name}
+
+An {recipe.task.replace("_", " ")}, trained by Sightline: `sightline.load(folder).predict(image)`.
+
+## How it was made
+
+    {command}
+
+Data: `{recipe.data.source}`. {run.steps:,} steps, {run.seconds:.0f} s in the last process; {size:,} bytes of weights.
+The whole configuration is in `{CONFIG}`, every measurement in `metrics.jsonl`.
+
+{SCORE}
+
+On the validation set: {validation}.
+
+## Versions
+
+{versions}
+"""
+
+
+def _with_score(card: str, score: Any) -> str:
+    low, high = score.interval
+    line = (
+        f"On the {score.split} set ({score.images:,} images): accuracy {score.accuracy:.2%} "
+        f"(95% interval {low:.2%} to {high:.2%}), calibration error {score.calibration_error:.4f}."
+    )
+    before, mark, after = card.partition(SCORE)
+    kept = [part for part in after.split("\n\n") if not part.startswith(f"On the {score.split} set")]
+    return before + mark + "\n\n".join([kept[0], line, *kept[1:]])
+
+
+def command_line() -> str:
+    """What was typed, to be typed again."""
+    return shlex.join(["sightline", *sys.argv[1:]])

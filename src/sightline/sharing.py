@@ -1,0 +1,120 @@
+"""A trained model as files that travel: read with care, copied whole, pushed to and pulled from a model hub."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import nn
+
+from .files import whole
+
+CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
+PATTERNS = (CONFIG, WEIGHTS, CARD, "metrics.jsonl", "*.json")
+"""What of a run travels; its checkpoints stay."""
+MOST_BYTES = 1 << 24
+"""No text file of a run is larger."""
+Model = TypeVar("Model", bound=nn.Module)
+Self = TypeVar("Self", bound="Shared")
+
+
+class Shared:
+    """What has the files of a run, and can give them away."""
+
+    folder: Path
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Copy what is needed to use the model into a folder."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in sorted(path for pattern in PATTERNS for path in self.folder.glob(pattern)):
+            with whole(folder / path.name) as part:
+                shutil.copyfile(path, part)
+        return folder
+
+    def push_to_hub(
+        self, name: str, *, private: bool = False, token: str | None = None, revision: str | None = None
+    ) -> str:
+        """Upload to a model hub as `owner/name`; the address of what was uploaded comes back."""
+        from huggingface_hub import HfApi
+
+        api = HfApi(token=token)
+        try:
+            api.create_repo(name, private=private, exist_ok=True)
+            return str(
+                api.upload_folder(
+                    repo_id=name, folder_path=self.folder, allow_patterns=list(PATTERNS), revision=revision
+                )
+            )
+        except Exception as error:  # the hub's client raises many kinds; the user needs one
+            raise ValueError(f"name must be a place on the hub you may write to, got {name!r}: {error}") from error
+
+    @classmethod
+    def from_pretrained(
+        cls: type[Self], name: str | Path, *, revision: str | None = None, token: str | None = None
+    ) -> Self:
+        """From a folder, or by `owner/name` from a model hub."""
+        return cls.open(pulled(name, revision=revision, token=token))
+
+    @classmethod
+    def open(cls: type[Self], folder: Path) -> Self:
+        """From the files of a run."""
+        raise NotImplementedError
+
+
+def pulled(name: str | Path, *, revision: str | None = None, token: str | None = None) -> Path:
+    """The folder of this name, or of what a model hub has by it."""
+    if Path(name).is_dir():
+        return Path(name)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(str(name), revision=revision, token=token, allow_patterns=list(PATTERNS)))
+    except Exception as error:  # the hub's client raises many kinds; the user needs one
+        raise ValueError(f"name must be a folder or a model on the hub, got {str(name)!r}: {error}") from error
+
+
+def read_json(path: Path) -> Any:
+    """A small JSON file from outside."""
+    if not path.is_file():
+        raise ValueError(f"a run must have a file {path.name}, got none in {path.parent}")
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{path} must be at most {MOST_BYTES:,} bytes, got {path.stat().st_size:,}")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} must be JSON, got an error: {error}") from error
+
+
+def read_weights(folder: Path, make: Callable[[], Model], *, depth: int) -> Model:
+    """The model that `make` makes with the weights of the folder.
+
+    Nothing is built before the file is known to hold what it needs, so a configuration from outside cannot ask for more
+    memory than its weights take on disk.
+    """
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise ValueError(f"a run must have weights in {WEIGHTS}, got none in {folder}; has it been trained?")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        if depth > len(there):
+            raise ValueError(f"{path} must hold the weights of {depth} blocks, got {len(there)} tensors")
+        with torch.device("meta"):
+            wanted = {name: tuple(tensor.shape) for name, tensor in make().state_dict().items()}
+        for name in sorted(wanted.keys() | there.keys()):
+            if wanted.get(name) != there.get(name):
+                raise ValueError(
+                    f"{path} must fit its configuration: {name} must be {wanted.get(name, 'absent')}, "
+                    f"got {there.get(name, 'nothing')}"
+                )
+        state = safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ValueError(f"{path} must be a safetensors file, got an error: {error}") from error
+    model = make()
+    model.load_state_dict(state)
+    return model

@@ -1,0 +1,1 @@
+"""One file = one task: its data, its batches, its loss, its metrics."""

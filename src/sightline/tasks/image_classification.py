@@ -1,0 +1,244 @@
+"""Learning to name images: its recipe, its batches, its loss, its metrics, and the model at work afterwards."""
+
+import itertools
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from ..checks import check_share, check_whole
+from ..data import augment
+from ..data.augment import Augment
+from ..data.images import ImageFiles, Images, ImageSet, Progress, Splits, load, split
+from ..models.image_classifier import ImageClassifier, ImageClassifierConfig
+from ..training.settings import Training
+from ..training.task import Part
+
+BINS = 15
+"""Of confidence, for the calibration error."""
+EVALUATED_AT_ONCE = 512
+SEEN_FOR_NORMALISATION = 10_000
+"""Images whose mean and spread stand for all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageData:
+    """Which images to learn from."""
+
+    source: str = "glyphs"
+    """A data set by name, or the path of one (`sightline data PATH` shows what it holds)."""
+    image_size: int | None = None
+    """Side to bring every image to; null for that of the images."""
+    channels: int | None = None
+    """1 for grey, 3 for colour; null for those of the images."""
+    validation: float = 0.1
+    """Share of the training images to hold out for validation where the set brings none; 0 for none."""
+    memory: int = 4096
+    """MiB that images may take in memory; a larger folder is read while training."""
+    workers: int = 2
+    """Processes that read a larger folder."""
+
+    def __post_init__(self) -> None:
+        check_whole(0, memory=self.memory, workers=self.workers)
+        check_share(validation=self.validation)
+
+    def load(self, progress: Progress | None = None) -> Splits:
+        """Read it."""
+        return load(
+            self.source,
+            size=self.image_size,
+            channels=self.channels,
+            keep_in_memory=self.memory << 20,
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All that is to be known to train an image classifier."""
+
+    task: Literal["image_classifier"] = "image_classifier"
+    out: str | None = None
+    """The folder of the run; null for runs/ and the name of the recipe."""
+    seed: int = 0
+    data: ImageData = field(default_factory=ImageData)
+    augment: Augment = field(default_factory=lambda: Augment(crop=2, rotate=10.0, scale=0.1))
+    model: ImageClassifierConfig = field(default_factory=ImageClassifierConfig)
+    training: Training = field(default_factory=lambda: Training(epochs=30, learning_rate=2e-3, warmup=50, log_every=20))
+
+    def __post_init__(self) -> None:
+        check_whole(0, seed=self.seed)
+
+
+class ImageTask:
+    """Images to learn from, and the model that learns."""
+
+    goal, rising = "accuracy", True
+
+    def __init__(self, recipe: Recipe, splits: Splits | None = None, progress: Progress | None = None):
+        splits = recipe.data.load(progress) if splits is None else splits
+        train, validation = splits.train, splits.validation
+        if len(set(train.labels.tolist())) < 2:
+            raise ValueError(f"data must have images of at least 2 classes to tell apart, got {train.classes}")
+        if validation is None and recipe.data.validation:
+            train, validation = split(train, recipe.data.validation, recipe.seed)
+        self.train, self.validation, self.test = train, validation, splits.test
+        self.classes = train.classes
+        config = recipe.model.of_data(image_size=train.size, channels=train.channels, classes=len(train.classes))
+        self.recipe = replace(recipe, model=config)
+        self.model: nn.Module = ImageClassifier(config)
+        _set_normalisation(self.model, train, recipe.seed)
+        self.device = torch.device("cpu")
+
+    @property
+    def assets(self) -> dict[str, Any]:
+        """What a run must keep beside the weights to be used."""
+        return {"classes": list(self.classes)}
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        return max(1, len(self.train) // batch_size)
+
+    def to(self, device: torch.device) -> None:
+        self.device = device
+        self.model.to(device)
+        if isinstance(self.train, ImageSet):
+            self.train = _moved(self.train, device)
+        if isinstance(self.validation, ImageSet):
+            self.validation = _moved(self.validation, device)
+
+    def batches(self, first: int, batch_size: int, part: Part) -> Iterator[list[Any]]:
+        rows = part.rows(batch_size)
+        here = slice(rows[0].start, rows[-1].stop)
+        pixels = _pixels(self.train, self._orders(first, batch_size, here), self.recipe.data.workers, self.device)
+        size = here.stop - here.start
+        inside = [slice(part.start - here.start, part.stop - here.start) for part in rows]
+        for step, (images, labels) in enumerate(pixels, first):
+            draws = augment.draw(self.recipe.augment, batch_size, seed=self.recipe.seed, step=step).rows(here)
+            draws = draws.to(self.device)
+            assert len(labels) == size
+            yield [self._piece(images[one], labels[one], draws.rows(one), batch_size) for one in inside]
+
+    def _piece(self, pixels: Tensor, labels: Tensor, draws: augment.Draws, total: int) -> tuple[Tensor, Tensor, int]:
+        images, targets = augment.apply(self.recipe.augment, pixels, labels, len(self.classes), draws)
+        return images, targets, total
+
+    def _orders(self, first: int, batch_size: int, here: slice) -> Iterator[Tensor]:
+        """Which images the batches hold from step `first` on, of each the rows that belong here."""
+        per_epoch, count = self.steps_per_epoch(batch_size), len(self.train)
+        epoch, order = -1, torch.empty(0)
+        for step in itertools.count(first):
+            if step // per_epoch != epoch:
+                epoch = step // per_epoch
+                random = np.random.default_rng([self.recipe.seed, epoch])
+                rounds = -(-batch_size // count)  # a batch larger than the set holds every image more than once
+                order = torch.from_numpy(np.concatenate([random.permutation(count) for _ in range(rounds)]))
+                order = order.to(self.train.labels.device)
+            start = step % per_epoch * batch_size
+            yield order[start + here.start : start + here.stop]
+
+    def loss(self, model: nn.Module, piece: tuple[Tensor, Tensor, int]) -> Tensor:
+        images, targets, total = piece
+        smoothing = self.recipe.training.label_smoothing
+        return F.cross_entropy(model(images).float(), targets, label_smoothing=smoothing, reduction="sum") / total
+
+    def evaluate(self, model: nn.Module, part: Part) -> dict[str, Tensor]:
+        return {} if self.validation is None else tally(model, self.validation, part, self.device)
+
+    def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
+        return metrics(sums) if sums else {}
+
+
+def tally(model: nn.Module, images: Images, part: Part, device: torch.device, workers: int = 2) -> dict[str, Tensor]:
+    """What there is to count over the part of a set that belongs here.
+
+    Every process makes the same number of calls, for a model that is shared out needs all of them at each; where the
+    images do not divide evenly the last one is looked at again and not counted.
+    """
+    count = len(images)
+    own = torch.arange(part.rank, -(-count // part.world) * part.world, part.world)
+    real = (own < count).to(device)
+    own = own.clamp_max(count - 1).to(images.labels.device)
+    sums = {
+        "loss": torch.zeros((), dtype=torch.float64, device=device),
+        "right": torch.zeros(len(images.classes), dtype=torch.float64, device=device),
+        "seen": torch.zeros(len(images.classes), dtype=torch.float64, device=device),
+        "sure": torch.zeros(BINS, dtype=torch.float64, device=device),
+        "sure_right": torch.zeros(BINS, dtype=torch.float64, device=device),
+    }
+    pieces = list(own.split(EVALUATED_AT_ONCE))
+    for (pixels, labels), counts in zip(
+        _pixels(images, iter(pieces), workers, device), real.split(EVALUATED_AT_ONCE), strict=True
+    ):
+        logits = model(pixels.float() / 255).float()
+        shares, answers = logits.softmax(-1).double().max(-1)
+        counted, right = counts.double(), (answers == labels) * counts.double()
+        sums["loss"] += (F.cross_entropy(logits, labels, reduction="none").double() * counted).sum()
+        sums["right"].index_add_(0, labels, right)
+        sums["seen"].index_add_(0, labels, counted)
+        bins = (shares * BINS).long().clamp_max(BINS - 1)
+        sums["sure"].index_add_(0, bins, shares * counted)
+        sums["sure_right"].index_add_(0, bins, right)
+    return sums
+
+
+def metrics(sums: dict[str, Tensor]) -> dict[str, float]:
+    """Accuracy, loss and how far confidence is from the truth, from what was counted."""
+    seen = float(sums["seen"].sum())
+    return {
+        "accuracy": float(sums["right"].sum()) / seen,
+        "loss": float(sums["loss"]) / seen,
+        "calibration_error": float((sums["sure"] - sums["sure_right"]).abs().sum()) / seen,
+    }
+
+
+class _Files(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """Image files as torch's loader wants them."""
+
+    def __init__(self, images: ImageFiles):
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.images.read(index), self.images.labels[index]
+
+
+def _pixels(
+    images: Images, orders: Iterator[Tensor], workers: int, device: torch.device
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """uint8 images (B, C, H, W) and labels (B,) on the device, batch by batch: those of these orders."""
+    if isinstance(images, ImageSet):
+        for order in orders:
+            yield images.pixels[order].to(device), images.labels[order].to(device)
+        return
+    loader = DataLoader(
+        _Files(images),
+        batch_sampler=(order.tolist() for order in orders),
+        num_workers=workers,
+        pin_memory=device.type == "cuda",
+        worker_init_fn=_ignore_interrupts,
+    )
+    for pixels, labels in loader:
+        yield pixels.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+
+def _ignore_interrupts(worker: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the loop saves first, then lets the workers go
+
+
+def _set_normalisation(model: ImageClassifier, images: Images, seed: int) -> None:
+    chosen = np.random.default_rng(seed).permutation(len(images))[:SEEN_FOR_NORMALISATION]
+    seen = images.take(np.sort(chosen))
+    pixels = (seen if isinstance(seen, ImageSet) else seen.loaded()).pixels.float() / 255
+    model.set_normalisation(pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)))
+
+
+def _moved(images: ImageSet, device: torch.device) -> ImageSet:
+    return ImageSet(images.pixels.to(device), images.labels.to(device), images.classes)

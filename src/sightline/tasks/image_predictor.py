@@ -1,0 +1,162 @@
+"""A trained image classifier at work: what is on an image, how sure, and where it looked."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .. import config
+from ..attention import Record, record_attention
+from ..data.images import Images, read_image
+from ..models.image_classifier import ImageClassifier
+from ..sharing import CONFIG, Shared, read_json, read_weights
+from ..training.task import Part
+from .image_classification import ImageTask, Recipe, metrics, tally
+
+if TYPE_CHECKING:
+    from ..view.page import Page
+
+AT_ONCE = 64
+"""Images looked at in one go."""
+CLASSES = "classes.json"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model says of one image."""
+
+    label: str
+    confidence: float
+    scores: dict[str, float]
+    """A share for each class, the likeliest first."""
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.confidence:.1%})"
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a model does on a labelled set."""
+
+    split: str
+    images: int
+    accuracy: float
+    interval: tuple[float, float]
+    """Wilson's, 95%."""
+    loss: float
+    calibration_error: float
+    per_class: dict[str, float]
+
+
+class ImagePredictor(Shared):
+    """What `sightline.load(run)` gives for an image classifier."""
+
+    def __init__(self, folder: Path, recipe: Recipe, classes: Sequence[str], model: ImageClassifier):
+        self.folder, self.recipe, self.classes = folder, recipe, tuple(classes)
+        self.model = model.eval()
+        self.device = torch.device("cpu")
+
+    @staticmethod
+    def files(task: ImageTask) -> dict[str, bytes]:
+        """What a run of this task keeps beside its weights."""
+        return {CLASSES: json.dumps(list(task.classes), ensure_ascii=False, indent=1).encode()}
+
+    @classmethod
+    def open(cls, folder: Path) -> "ImagePredictor":
+        recipe = config.build(Recipe, config.read(folder / CONFIG))
+        classes = read_json(folder / CLASSES)
+        if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+            raise ValueError(f"{folder / CLASSES} must be a list of names, got {type(classes).__name__}")
+        if len(classes) != recipe.model.classes:
+            raise ValueError(f"{folder / CLASSES} must name {recipe.model.classes} classes, got {len(classes)}")
+        model = read_weights(folder, lambda: ImageClassifier(recipe.model), depth=recipe.model.depth)
+        return cls(folder, recipe, classes, model)
+
+    def to(self, device: str | torch.device) -> "ImagePredictor":
+        """Work there from now on."""
+        self.device = torch.device(device)
+        self.model.to(self.device)
+        return self
+
+    def predict(self, images: Any) -> Any:
+        """An `Answer` for an image (path, PIL image, array or tensor), or a list of them for a list or tuple."""
+        if not isinstance(images, list | tuple):
+            return self.predict([images])[0]
+        answers = []
+        for start in range(0, len(images), AT_ONCE):
+            with torch.inference_mode():
+                logits = self.model(self.pixels(images[start : start + AT_ONCE]))
+            for row in logits.float().softmax(-1).cpu():
+                best = row.argsort(descending=True, stable=True).tolist()
+                scores = {self.classes[i]: float(row[i]) for i in best}
+                label = self.classes[best[0]]
+                answers.append(Answer(label, scores[label], scores))
+        return answers
+
+    def pixels(self, images: Sequence[Any]) -> Tensor:
+        """Images as the model takes them: (B, C, image_size, image_size), from 0 to 1"""
+        form = {"size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
+        read = [read_image(image, **form) for image in images]
+        return torch.stack(read).to(self.device).float() / 255
+
+    def record(self, images: Sequence[Any]) -> Record:
+        """The attention of every block and head while these images are looked at."""
+        with torch.inference_mode(), record_attention(self.model) as record:
+            self.model(self.pixels(images))
+        return record
+
+    def page(self, images: Sequence[Any], *, title: str | None = None) -> "Page":
+        """The viewer on these images, each with its answer."""
+        if not images:
+            raise ValueError("images must hold at least one image, got none")
+        answers, pixels = self.predict(list(images)), self.pixels(images)
+        shown = [image.permute(1, 2, 0).squeeze(-1).cpu().numpy() for image in pixels]
+        return self.record(images).view(
+            batch=list(range(len(shown))),
+            images=shown,
+            labels=[[str(answer)] for answer in answers],
+            grid=(self.recipe.model.side,) * 2,
+            title=title or ", ".join(map(str, answers[:3])),
+        )
+
+    def evaluate(self, images: Images, split: str) -> Score:
+        """How often it is right on labelled images."""
+        if images.classes != self.classes:
+            raise ValueError(
+                f"data must have the classes of the model, {self.classes!r:.200}, got {images.classes!r:.200}"
+            )
+        with torch.inference_mode():
+            sums = tally(self.model, images, Part(), self.device, self.recipe.data.workers)
+        counted = metrics(sums)
+        right, seen = sums["right"].cpu(), sums["seen"].cpu()
+        return Score(
+            split=split,
+            images=int(seen.sum()),
+            accuracy=counted["accuracy"],
+            interval=wilson(float(right.sum()), float(seen.sum())),
+            loss=counted["loss"],
+            calibration_error=counted["calibration_error"],
+            per_class={name: float(right[i] / seen[i]) for i, name in enumerate(self.classes) if seen[i] > 0},
+        )
+
+    def judged(self, source: str | None = None) -> Score:
+        """On the test set of its data, or its validation set where there is none; or on the test set of other data."""
+        data = self.recipe.data
+        form: dict[str, Any] = {"image_size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
+        task = ImageTask(replace(self.recipe, data=replace(data, source=source or data.source, **form)))
+        images = task.test or task.validation
+        if images is None:
+            raise ValueError(f"data must have a test or validation set to judge by, got neither in {data.source!r}")
+        return self.evaluate(images, "test" if task.test is not None else "validation")
+
+
+def wilson(right: float, count: float, z: float = 1.96) -> tuple[float, float]:
+    """Where a share lies that was seen as `right` of `count`, at 95%."""
+    share, spread = right / count, z * z / count
+    middle = (share + spread / 2) / (1 + spread)
+    width = z * (share * (1 - share) / count + spread / (4 * count)) ** 0.5 / (1 + spread)
+    return max(0.0, middle - width), min(1.0, middle + width)

@@ -1,0 +1,100 @@
+"""Several processes, or one: what they share, and how the model is spread over them.
+
+Started by torchrun, every process works on its part of each batch; started plainly, there is one part. Wrapping is DDP
+(every process a whole copy) or FSDP2 (every process a share of the weights).
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Group:
+    """The processes that train together; alone, every exchange is the identity."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes files and speaks to the user."""
+        return self.rank == 0
+
+    def sum(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Each tensor summed over all processes."""
+        if self.world > 1:
+            for tensor in sums.values():
+                dist.all_reduce(tensor)
+        return sums
+
+    def largest(self, number: int) -> int:
+        """The largest that any process has."""
+        if self.world == 1:
+            return number
+        tensor = torch.tensor(number, device=self.device)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+        return int(tensor)
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.world > 1:
+            dist.barrier()
+
+    def wrap(self, model: nn.Module, *, shard: bool) -> nn.Module:
+        """The model as it is to be called in training; `model` itself keeps the weights."""
+        if self.world == 1:
+            return model
+        if shard:
+            from torch.distributed.device_mesh import init_device_mesh
+            from torch.distributed.fsdp import fully_shard
+
+            mesh = init_device_mesh(self.device.type, (self.world,))
+            for layer in (layer for part in model.modules() if isinstance(part, nn.ModuleList) for layer in part):
+                fully_shard(layer, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+            return model
+        ids = [self.device] if self.device.type == "cuda" else None
+        return nn.parallel.DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False)
+
+
+@contextmanager
+def group(device: torch.device) -> Iterator[Group]:
+    """The processes torchrun started, or this one alone."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        yield Group(0, 1, device)
+        return
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield Group(dist.get_rank(), world, device)
+    finally:
+        dist.destroy_process_group()
+
+
+def gathered(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Whole tensors on the CPU; where weights are shared out, every process must call this."""
+    return {
+        name: (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu()
+        for name, tensor in tensors.items()
+    }
+
+
+def like(tensor: Tensor, other: Any) -> Tensor:
+    """The tensor where and as `other` lies: on its device, and shared out as it is."""
+    tensor = tensor.to(other.device)
+    if hasattr(other, "device_mesh"):
+        from torch.distributed.tensor import distribute_tensor
+
+        return distribute_tensor(tensor, other.device_mesh, other.placements)
+    return tensor

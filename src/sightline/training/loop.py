@@ -1,0 +1,321 @@
+"""The only loop: every model here is trained by it.
+
+A step is a pure function of the weights, the seed and its number, so a run goes on after any interruption as if there
+had been none.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .averaging import RunningMean, mean
+from .checkpoint import Checkpoints, to_bytes, write_bytes
+from .distributed import Group, gathered, group, like
+from .log import Log
+from .optimisers import make_optimisers
+from .schedules import rate
+from .settings import Training
+from .signals import Interrupted, Interrupts
+from .task import Part, Task
+
+WEIGHTS = "model.safetensors"
+OPTIMISER_STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
+"""What optimisers remember of a parameter."""
+STEPS_BETWEEN_AGREEMENTS = {"cpu": 1, "cuda": 10}
+"""How often several processes ask each other whether one was told to stop; on a GPU each question is a wait."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How training ended."""
+
+    steps: int
+    metrics: dict[str, float]
+    """Of the weights that were kept, on the validation set; empty where there is none."""
+    seconds: float
+    """Spent in this process; what was trained before a resume is not in it."""
+
+
+def train(
+    make: Callable[[], Task],
+    settings: Training,
+    folder: Path,
+    *,
+    seed: int = 0,
+    resume: bool = False,
+    quiet: bool = False,
+) -> Outcome:
+    """Train what `make` makes, and leave its weights in the folder.
+
+    With `resume` it goes on from the newest good checkpoint of the folder, or from the start if there is none.
+    """
+    with group(choose_device(settings.device)) as processes:
+        torch.manual_seed(seed)
+        task = make()
+        with Interrupts() as interrupts:
+            return _Trainer(task, settings, folder, seed, processes, interrupts, quiet).run(resume)
+
+
+def choose_device(name: str) -> torch.device:
+    """The device of this name; `auto` is a GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device must be one that is here ({torch.cuda.device_count()} CUDA devices), got {name!r}")
+    return device
+
+
+class _Trainer:
+    def __init__(
+        self,
+        task: Task,
+        settings: Training,
+        folder: Path,
+        seed: int,
+        processes: Group,
+        interrupts: Interrupts,
+        quiet: bool,
+    ):
+        parts = processes.world * settings.accumulate
+        if settings.batch_size % parts:
+            raise ValueError(
+                f"batch_size must be a multiple of processes times accumulate, {processes.world} x "
+                f"{settings.accumulate}, got {settings.batch_size}"
+            )
+        self.task, self.settings, self.seed, self.processes = task, settings, seed, processes
+        self.interrupts, self.folder = interrupts, folder
+        self.part = Part(processes.rank, processes.world, settings.accumulate)
+        epoch = task.steps_per_epoch(settings.batch_size)
+        self.steps = settings.steps or max(1, round(settings.epochs * epoch))
+        self.evaluate_every = settings.evaluate_every or epoch
+        self.checkpoint_every = settings.checkpoint_every or self.evaluate_every
+        task.to(processes.device)
+        self.model = task.model
+        called = self._compiled() if settings.compile else self.model
+        self.called: nn.Module = processes.wrap(called, shard=settings.shard)
+        self.optimisers = make_optimisers(self.model, settings, processes.device)
+        self.mean = RunningMean(self.model, settings.ema) if settings.ema is not None else None
+        self.checkpoints = Checkpoints(folder / "checkpoints", keep=max(settings.keep, settings.average_last))
+        self.log = Log(folder, self.steps, quiet=quiet, silent=not processes.leads, tensorboard=settings.tensorboard)
+        self.step, self.waited = 0, 0
+        self.best: dict[str, Any] | None = None
+        self.window = torch.zeros((), dtype=torch.float64, device=processes.device)
+        """Sum of the losses since the last line of the log."""
+
+    def run(self, resume: bool) -> Outcome:
+        began = time.perf_counter()
+        try:
+            if resume:
+                self._resume()
+            self.log.start(self.step)
+            self._train()
+            metrics = self._finish()
+        finally:
+            self.log.close()
+        return Outcome(self.step, metrics, time.perf_counter() - began)
+
+    def _train(self) -> None:
+        batches = self.task.batches(self.step, self.settings.batch_size, self.part)
+        since, first = time.perf_counter(), self.step
+        self.called.train()
+        while self.step < self.steps and not self._gave_up():
+            self.window += self._update(next(batches))
+            self.step += 1
+            if self.mean is not None:
+                self.mean.update(self.step)
+            self.log.advance(self.step)
+            if self.step % self.settings.log_every == 0 or self.step == self.steps:
+                loss = self._loss_of_window()
+                seconds = time.perf_counter() - since
+                self.log.step(
+                    self.step,
+                    {
+                        "epoch": round(self.step / self.task.steps_per_epoch(self.settings.batch_size), 4),
+                        "loss": loss,
+                        "learning_rate": self._learning_rate(self.step - 1),
+                        "examples_per_second": round((self.step - first) * self.settings.batch_size / seconds, 1),
+                    },
+                )
+                since, first = time.perf_counter(), self.step
+            if self.step % self.evaluate_every == 0 or self.step == self.steps:
+                self._evaluate()
+            if self.step % self.checkpoint_every == 0 or self.step == self.steps or self._gave_up():
+                self._save(scheduled=True)
+            self._obey_signals()
+
+    def _update(self, pieces: list[Any]) -> Tensor:
+        """One step of the optimiser; the mean loss of the batch as far as it was worked on here."""
+        torch.manual_seed(_seed(self.seed, self.step, self.processes.rank))  # dropout follows from the step alone
+        losses = []
+        for i, piece in enumerate(pieces):
+            with self._unsynchronised(last=i == len(pieces) - 1):
+                with self._precision():
+                    loss = self.task.loss(self.called, piece)
+                (loss * self.processes.world).backward()  # several processes take the mean of their gradients
+            losses.append(loss.detach())
+        if self.settings.clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        for optimiser in self.optimisers:
+            for settings in optimiser.param_groups:
+                settings["lr"] = self._learning_rate(self.step)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        return torch.stack(losses).sum()
+
+    def _unsynchronised(self, *, last: bool) -> AbstractContextManager[Any]:
+        """Only the last piece of a batch makes the processes exchange gradients."""
+        if last or self.processes.world == 1 or self.settings.shard:
+            return nullcontext()
+        return self.called.no_sync()  # type: ignore[operator]
+
+    def _compiled(self) -> nn.Module:
+        """On a single GPU a step is one recorded graph of kernels, so that Python is never waited for."""
+        graphs = self.processes.device.type == "cuda" and self.processes.world == 1 and self.settings.accumulate == 1
+        return torch.compile(self.model, mode="reduce-overhead" if graphs else None)  # type: ignore[return-value]
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        device, wanted = self.processes.device, self.settings.precision
+        half = wanted == "bfloat16" or (wanted == "auto" and device.type == "cuda")
+        return torch.autocast(device.type, torch.bfloat16, enabled=half)
+
+    def _learning_rate(self, step: int) -> float:
+        s = self.settings
+        return s.learning_rate * rate(
+            s.schedule,
+            step,
+            self.steps,
+            warmup=s.warmup,
+            every=s.step_every,
+            factor=s.step_factor,
+            floor=s.floor,
+        )
+
+    def _loss_of_window(self) -> float:
+        """The mean loss since the last line, over all processes."""
+        count = (self.step - 1) % self.settings.log_every + 1
+        total = float(self.processes.sum({"loss": self.window.clone()})["loss"])
+        self.window.zero_()
+        if not math.isfinite(total):
+            raise ValueError(
+                f"loss must be finite, got {total} before step {self.step}; lower training.learning_rate or lengthen "
+                f"training.warmup; checkpoints before it are intact"
+            )
+        return total / count
+
+    def _evaluate(self) -> None:
+        metrics = self._metrics(self.mean.in_place_of(self.model) if self.mean is not None else nullcontext())
+        if not metrics:
+            return
+        value = metrics[self.task.goal]
+        better = self.best is None or (value > self.best["value"] if self.task.rising else value < self.best["value"])
+        self.waited = 0 if better else self.waited + 1
+        if better:
+            weights = gathered(self._weights())
+            self.best = {"step": self.step, "value": value, "metrics": metrics}
+            if self.processes.leads:
+                self.best |= self.checkpoints.save_best(self.step, weights)
+                write_bytes(self.folder / WEIGHTS, to_bytes(weights))
+        self.log.evaluated(self.step, metrics, best=better)
+
+    def _metrics(self, weights: AbstractContextManager[Any]) -> dict[str, float]:
+        self.model.eval()
+        with weights, torch.no_grad(), self._precision():
+            sums = self.processes.sum(self.task.evaluate(self.model, self.part))
+        self.model.train()
+        return self.task.metrics(sums)
+
+    def _gave_up(self) -> bool:
+        return self.settings.patience is not None and self.waited >= self.settings.patience
+
+    def _weights(self) -> dict[str, Tensor]:
+        """Those to judge the model by: the running mean if one is kept."""
+        return dict(self.model.state_dict() if self.mean is None else self.mean.weights)
+
+    def _save(self, *, scheduled: bool) -> None:
+        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        if self.mean is not None:
+            tensors |= {f"mean.{name}": tensor for name, tensor in self.mean.weights.items()}
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
+        for optimiser in self.optimisers:
+            for parameter, state in optimiser.state.items():
+                tensors |= {f"optimiser.{key}.{names[parameter]}": value for key, value in state.items()}
+        tensors = gathered(tensors)
+        window = float(self.processes.sum({"loss": self.window.clone()})["loss"])
+        if self.processes.leads:
+            facts = {"best": self.best, "waited": self.waited, "window": window}
+            self.checkpoints.save(self.step, tensors, facts, scheduled=scheduled)
+        self.processes.wait()
+
+    def _resume(self) -> None:
+        found = self.checkpoints.newest()
+        for complaint in self.checkpoints.complaints if self.processes.leads else ():
+            self.log.say(complaint)
+        self.processes.wait()
+        if found is None:
+            self.log.say("nothing to go on from: starting at step 0")
+            return
+        self._load(found.tensors)
+        self.step, facts = found.step, found.facts
+        self.best, self.waited = facts["best"], facts["waited"]
+        self.window.fill_(facts["window"] if self.processes.leads else 0.0)
+        self.log.say(f"going on from step {self.step} of {self.steps}")
+
+    def _load(self, tensors: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for name, tensor in self.model.state_dict().items():
+                tensor.copy_(like(tensors[f"model.{name}"], tensor))
+                if self.mean is not None:
+                    self.mean.weights[name].copy_(like(tensors[f"mean.{name}"], tensor))
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
+        for optimiser in self.optimisers:
+            state: dict[int, dict[str, Tensor]] = {}
+            for i, parameter in enumerate(p for settings in optimiser.param_groups for p in settings["params"]):
+                saved = {key: tensors.get(f"optimiser.{key}.{names[parameter]}") for key in OPTIMISER_STATE}
+                state[i] = {k: like(v, parameter) if v.dim() else v for k, v in saved.items() if v is not None}
+            optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+
+    def _obey_signals(self) -> None:
+        if self.step % STEPS_BETWEEN_AGREEMENTS[self.processes.device.type] and self.processes.world > 1:
+            return
+        caught = self.processes.largest(self.interrupts.caught)
+        if not caught or self.step >= self.steps:
+            return
+        self._save(scheduled=False)
+        message = f"stopped and saved at step {self.step} of {self.steps}; go on with --resume"
+        self.log.say(message)
+        raise Interrupted(caught, message)
+
+    def _finish(self) -> dict[str, float]:
+        """Leave the final weights: the mean of the last checkpoints, the best, or the last."""
+        if self.settings.average_last:
+            last = self.checkpoints.last(self.settings.average_last)
+            prefix = "model." if self.mean is None else "mean."
+            weights = mean(
+                [{n.removeprefix(prefix): t for n, t in one.items() if n.startswith(prefix)} for one in last]
+            )
+            with torch.no_grad():
+                for name, tensor in self.model.state_dict().items():
+                    tensor.copy_(like(weights[name], tensor))
+            metrics = self._metrics(nullcontext())
+        elif self.best is not None:
+            metrics = self.best["metrics"]
+            weights = self.checkpoints.read(self.best) if self.processes.leads else {}
+        else:
+            weights, metrics = gathered(self._weights()), {}
+        if self.processes.leads:
+            write_bytes(self.folder / WEIGHTS, to_bytes(weights))
+        self.processes.wait()
+        return metrics
+
+
+def _seed(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))

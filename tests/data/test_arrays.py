@@ -1,0 +1,18 @@
+import numpy as np
+import torch
+
+from sightline.data import arrays, read_image
+
+
+def pixels(count, *shape):
+    return np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def test_fit_agrees_with_reading_images_one_by_one():
+    array = pixels(3, 24, 20, 3)
+    fitted = arrays.fit(torch.from_numpy(array).permute(0, 3, 1, 2), 10, None, "these")
+    for ours, image in zip(fitted, array, strict=True):
+        assert (ours.int() - read_image(image, size=10).int()).abs().max() <= 2  # Pillow rounds twice
+    grey = arrays.fit(torch.from_numpy(array[:, :20]).permute(0, 3, 1, 2), None, 1, "these")
+    for ours, image in zip(grey, array[:, :20], strict=True):
+        assert torch.equal(ours, read_image(image, channels=1))
