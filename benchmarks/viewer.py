@@ -10,7 +10,8 @@ same versions are served on loopback and the addresses rewritten (jQuery 2.0.0 i
 
 Heads stands against `head_view` (one layer, all heads, as both open), grid against `model_view` (all layers and heads).
 Time runs from the start of the navigation until the weights are drawn and two frames have passed. Memory is what the
-renderer process holds (resident), the blank page's share taken off, and the JavaScript heap after a collection. Each
+renderer process holds (resident) once the page has been read to its end, the blank page's share taken off, and the
+JavaScript heap after a collection. Each
 page is opened in a fresh browser `REPEATS` times; medians are printed. A page that is not drawn in `PATIENCE` seconds,
 or that loses its renderer, is given up. Scrolling goes 40 pixels a frame; a screen of 60 Hz shows one every 17 ms.
 """
@@ -114,6 +115,7 @@ def opened(playwright: object, url: str, ready: str) -> dict[str, float] | None:
         page.wait_for_selector(ready, state="attached")
         while not (took := page.evaluate("() => window.firstView || 0")):
             page.wait_for_timeout(20)
+        page.wait_for_load_state("load")
         session.send("HeapProfiler.collectGarbage")
         session.send("Performance.enable")
         metrics = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}

@@ -45,8 +45,8 @@ class Speaker(nn.Module):
         """source (B, S) or (B, S, P), target (B, T) -> logits (B, T, words)"""
         return self.out(self.transformer(self.places(self.source(source)), self.places(self.target(target))))
 
-    def say(self, source: Tensor) -> tuple[list[str], Record]:
-        """The sentence for one source, and the attention of its last pass."""
+    def say(self, source: Tensor) -> tuple[dict[str, list[str]], Record]:
+        """What it read and wrote about one source, and the attention of its last pass."""
         said = [self.words.index("<s>")]
         self.eval()
         with torch.no_grad():
@@ -54,7 +54,8 @@ class Speaker(nn.Module):
                 said.append(int(self(source, torch.tensor([said]))[0, -1].argmax()))
             with record_attention(self) as record:
                 self(source, torch.tensor([said[:-1]]))
-        return [self.words[i] for i in said[1:]], record
+        words = [self.words[i] for i in said]
+        return {"target": words[:-1], "written": words[1:]}, record
 
 
 def learn(model: Speaker, batches: object, steps: int) -> None:
@@ -70,7 +71,7 @@ def learn(model: Speaker, batches: object, steps: int) -> None:
             print(f"  step {step}: loss {loss.item():.3f}")
 
 
-def translator() -> tuple[Record, list[str], list[str]]:
+def translator() -> tuple[Record, dict[str, list[str]]]:
     """English to French, where adjectives follow their noun."""
     tables = (ADJECTIVES, NOUNS, VERBS, ADVERBS)
     english = ["the", *(word for table in tables for word in table)]
@@ -92,7 +93,7 @@ def translator() -> tuple[Record, list[str], list[str]]:
     learn(model, batch, 300)
     source, _ = pair(["black", "cat", "sleeps", "here"])
     said, record = model.say(torch.tensor([[english.index(w) for w in source]]))
-    return record, source, said
+    return record, {"source": source, **said}
 
 
 def scene(shapes: list[tuple[str, str, int, int]]) -> Image.Image:
@@ -116,7 +117,7 @@ def patches(image: Image.Image) -> Tensor:
     return pixels.unfold(0, 8, 8).unfold(1, 8, 8).reshape(64, -1)
 
 
-def captioner() -> tuple[Record, Image.Image, list[str]]:
+def captioner() -> tuple[Record, Image.Image, dict[str, list[str]]]:
     """Names two shapes, the left one first."""
     words = ["<s>", "</s>", "a", "and", *COLOURS, *SHAPES]
     model = Speaker(words, nn.Linear(192, WIDTH))
@@ -150,19 +151,17 @@ def main() -> None:
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         print("translator")
-        record, source, target = translator()
-        translated = record.save_html(
-            Path(folder) / "translator.html", source=source, target=target, title="Translator"
-        )
+        record, words = translator()
+        translated = record.save_html(Path(folder) / "translator.html", title="Translator", **words)
         print("captioner")
         record, image, words = captioner()
-        captioned = record.save_html(Path(folder) / "captioner.html", images=image, target=words, title="Captioner")
+        captioned = record.save_html(Path(folder) / "captioner.html", images=image, title="Captioner", **words)
         cross = [i for i, seen in enumerate(record) if seen.kind == "cross"][-1]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM.split())
         for name, path, state, scheme in (
             ("viewer-heads", translated, "view=heads&layer=5", "light"),
             ("viewer-alignment", translated, "view=alignment&layer=5", "dark"),
-            ("viewer-image", captioned, f"view=image&layer={cross}&token={words.index('blue')}", "light"),
+            ("viewer-image", captioned, f"view=image&layer={cross}&token={words['written'].index('blue')}", "light"),
         ):
             page = browser.new_page(
                 viewport={"width": 1120, "height": 680}, color_scheme=scheme, device_scale_factor=1.5

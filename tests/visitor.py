@@ -87,7 +87,7 @@ class Visitor:
         self.rest()
 
     def slide(self, label: str, value: float) -> None:
-        self.frame.get_by_label(label, exact=True).fill(str(value))
+        self.frame.get_by_role("slider", name=label).fill(str(value))
         self.rest()
 
     def press(self, *keys: str) -> None:

@@ -546,6 +546,46 @@ def test_an_error_inside_the_block_comes_out_as_it_is_and_leaves_nothing_behind(
     assert len(record) == 3
 
 
+class PlainDecoder(nn.Module):
+    """Scaled dot-product attention over a past kept by hand and over a source; neither is named after what it does."""
+
+    class Look(nn.Module):
+        def forward(self, x, past):
+            heads = [part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (x, past, past)]
+            return (
+                F.scaled_dot_product_attention(*heads, is_causal=1 < x.shape[1] == past.shape[1])
+                .transpose(1, 2)
+                .flatten(2)
+            )
+
+    def __init__(self):
+        super().__init__()
+        self.here, self.there = self.Look(), self.Look()
+        self.past = torch.zeros(1, 0, WIDTH)
+
+    def forward(self, x, source):
+        self.past = torch.cat([self.past, x], 1)
+        return self.there(self.here(x, self.past), source)
+
+
+@pytest.mark.parametrize("steps", [(1, 1, 1), (3, 1, 1)], ids=["from the first token", "after a prompt"])
+def test_kinds_are_decided_over_the_whole_recording(steps):
+    model, source = PlainDecoder(), torch.randn(1, K, WIDTH)
+    with record_attention(model) as record:
+        for size in steps:
+            model(torch.randn(1, size, WIDTH), source)
+    assert {seen.kind for seen in record if seen.name == "here"} == {"decoder"}
+    assert {seen.kind for seen in record if seen.name == "there"} == {"cross"}
+
+
+def test_one_query_after_another_is_no_decoder_without_a_past():
+    model = PlainDecoder.Look()
+    with record_attention(model) as record:
+        for size in (4, 5, 6):  # pooled over sequences that happen to grow
+            model(torch.randn(1, 1, WIDTH), torch.randn(1, size, WIDTH))
+    assert {seen.kind for seen in record} == {"encoder"}
+
+
 def test_step_by_step_decoding_is_recorded_step_by_step():
     model = Transformer(WIDTH, HEADS, 24, 1).eval()
     source, target = torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from sightline.attention import MultiHeadAttention, record_attention
+from sightline.view.maps import joined
 from visitor import visiting
 
 
@@ -92,6 +93,25 @@ def test_decoding_with_a_cache_reads_as_one_map(browser, tmp_path):
         last = [seen for seen in record if seen.name == record.names()[0]][-1].weights[0, 0, -1]
         assert visitor.status.startswith("w5 → w0: ")
         assert abs(float(visitor.status.split(": ")[1].split()[0]) - float(last[0])) < 0.004
+
+
+class Stepper(nn.Module):
+    """Plain scaled dot-product attention that is given its past."""
+
+    def forward(self, token, past):
+        look = [x.unflatten(-1, (2, -1)).transpose(1, 2) for x in (token, past, past)]
+        return nn.functional.scaled_dot_product_attention(*look)
+
+
+def test_decoding_from_the_first_token_reads_as_one_causal_map():
+    model, tokens = Stepper(), torch.randn(1, 4, 8)
+    with record_attention(model) as record:
+        for i in range(4):
+            model(tokens[:, i : i + 1], tokens[:, : i + 1])
+    assert {seen.kind for seen in record} == {"decoder"}
+    (one,) = joined(record._maps())
+    assert one.shape == (1, 2, 4, 4)
+    assert not np.triu(one.weights, 1).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

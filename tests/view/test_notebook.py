@@ -48,12 +48,15 @@ def test_the_example_runs_and_its_pages_open(browser, tmp_path):
             assert visitor.frame.locator("html").get_attribute("data-view") == view
         visitor.frame = visitor.page
         visitor.open(tmp_path / "backwards.html")
-        visitor.choose("Attention", "Cross")
         visitor.tab("Alignment")
         texts = visitor.texts()
         letters = [text for text, _, y in texts if len(text) == 1]
         assert letters[:6] == ["d", "a", "c", "b", "h", "f"]
         assert letters[12:] == ["f", "h", "b", "c", "a", "d"]
+        visitor.tab("Matrix")
+        visitor.choose("Attention", "Decoder")
+        visitor.press("ArrowDown", "ArrowDown")
+        assert visitor.status.startswith("f → ^: ")  # named by what it reads
 
 
 def test_the_example_is_kept_without_outputs():

@@ -1,9 +1,14 @@
+import json
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sightline.view.payload import pack, unpack
+from sightline.view.maps import Map
+from sightline.view.page import page, script_text
+from sightline.view.payload import FINE, LARGE, LEVELS, pack, small, unpack
 from sizes import H, K, Q
 
 
@@ -61,3 +66,29 @@ def test_sharp_attention_is_small():
     weights = np.zeros((12, 256, 256), dtype=np.float32)
     weights[:, range(256), range(256)] = 1
     assert len(pack(weights).data) < 20_000
+
+
+def test_the_levels_of_the_codes_are_told_once_and_travel_with_the_page():
+    made = page([Map(name="a", kind="encoder", weights=np.full((1, H, Q, Q), 1 / Q))]).html
+    meta = json.loads(re.search(r'id="sightline-meta">(.*?)</script>', made).group(1))
+    np.testing.assert_allclose(meta["levels"], LEVELS, rtol=1e-6)
+    assert not re.search(r"\b255\) \*\* 2|1e-10", script_text())
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_large_layer_made_small_keeps_the_strongest_of_each_block(signed):
+    weights = np.random.default_rng(0).normal(size=(H, 256, 300))
+    weights = weights if signed else np.abs(weights)
+    made = small(weights)
+    assert made.shape == (H, FINE, FINE)
+    edges = [[-(-i * size // FINE) for i in range(FINE + 1)] for size in weights.shape[1:]]
+    for i, j in ((0, 0), (17, 42), (FINE - 1, FINE - 1)):
+        block = weights[1, edges[0][i] : edges[0][i + 1], edges[1][j] : edges[1][j + 1]]
+        assert made[1, i, j] == block.flat[np.abs(block).argmax()]
+
+
+def test_a_layer_is_made_small_only_where_that_costs_little():
+    assert small(np.zeros((H, 1, LARGE - 1))) is None
+    assert small(np.zeros((H, 1, LARGE))).shape == (H, 1, FINE)
+    made = page([Map(name="a", kind="encoder", weights=np.full((1, 1, 256, 256), 1 / 256))]).html
+    assert made.index('id="small-0-0"') < made.index('id="weights-0-0"')  # the grid need not wait for the rest

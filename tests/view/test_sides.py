@@ -6,7 +6,7 @@ from samples import weights
 from sightline.view.images import pictures
 from sightline.view.maps import Map
 from sightline.view.page import page
-from sightline.view.sides import sides
+from sightline.view.sides import sides, sides_of
 from sizes import H
 
 GREY = np.full((28, 28), 128, np.uint8)
@@ -28,6 +28,29 @@ def test_tokens_of_one_sequence_serve_encoder_or_decoder():
 def test_source_and_target_are_told_apart():
     both = sides(maps(encoder=(2, 2), decoder=(3, 3), cross=(3, 2)), source=list("ab"), target=list("xyz"))
     assert (both["source"].tokens, both["target"].tokens) == (["a", "b"], ["x", "y", "z"])
+
+
+def test_what_is_written_names_the_rows_of_cross_attention_alone():
+    some = maps(encoder=(2, 2), decoder=(3, 3), cross=(3, 2))
+    both = sides(some, source=list("ab"), target=["<s>", "x", "y"], written=["x", "y", "</s>"])
+    assert [sides_of(kind, both) for kind in ("encoder", "decoder", "cross")] == [
+        ("source", "source"), ("target", "target"), ("written", "source"),
+    ]  # fmt: skip
+    assert both["written"].tokens == ["x", "y", "</s>"]
+    assert (both["target"].special, both["written"].special) == ([0], [2])
+    assert sides_of("cross", sides(some)) == ("target", "source")
+
+
+@pytest.mark.parametrize(
+    ("some", "written", "message"),
+    [
+        ({"cross": (3, 2)}, list("wxyz"), "written must be 3 tokens.*; the first token is read and never written"),
+        ({"decoder": (3, 3)}, list("xyz"), "written must come with cross-attention, whose rows it names, got none"),
+    ],
+)
+def test_wrong_words_that_are_written_are_refused(some, written, message):
+    with pytest.raises(ValueError, match=message):
+        sides(maps(**some), written=written)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Every view in a real browser, used as a person would."""
 
+import base64
 import io
 import re
 
@@ -13,6 +14,7 @@ from sightline.attention.multihead import MultiHeadAttention
 from visitor import SVG, line_ends, visiting
 
 QUANTISED = 1 / 255
+BACK = "\u2039 All heads"
 PRINTED = 0.00005
 """What four decimals hide."""
 
@@ -247,9 +249,9 @@ def test_encoder_decoder_and_cross_have_their_own_words(visitor, translated, tra
 
 def test_only_views_that_can_be_fed_have_a_tab(visitor, translated):
     visitor.open(translated)
-    assert visitor.views == ["Heads", "Grid", "Matrix", "Temperature"]
-    visitor.choose("Attention", "Cross")
     assert visitor.views == ["Heads", "Grid", "Matrix", "Alignment", "Temperature"]
+    visitor.choose("Attention", "Encoder")
+    assert visitor.views == ["Heads", "Grid", "Matrix", "Temperature"]
 
 
 def test_weights_that_are_no_shares_are_shown_without_temperature(visitor, tmp_path):
@@ -358,7 +360,7 @@ def test_alignment_glosses_each_target_word(visitor, translated, translator):
         gloss = next(text for text, at, below in texts if at == x and below == y + 30)
         assert gloss == SOURCE[int(mean[row].argmax())]
     visitor.hover("chat")
-    assert visitor.tip[0] == "chat"
+    assert visitor.tip[0] == "chat looks at"
     assert visitor.tip[1].split()[1] == SOURCE[int(mean[2].argmax())]
     visitor.click("chat")
     assert "token=2" in visitor.hash
@@ -475,7 +477,17 @@ def test_rollout_is_said_only_where_it_is_applied(visitor, translated):
 
 
 @pytest.mark.parametrize(
-    ("token", "mark"), [(" ", "␣"), ("a\u202eb", "a\ufffdb"), ("\u2028", "\ufffd"), ("\u200b", "\ufffd")]
+    ("token", "mark"),
+    [
+        (" ", "␣"),
+        ("a\u202eb", "a\ufffdb"),
+        ("\u2028", "\ufffd"),
+        ("\u200b", "\ufffd"),
+        ("👩🏽\u200d🔬", "👩🏽\u200d🔬"),
+        ("❤️\u200d🔥", "❤️\u200d🔥"),
+        ("a\u200d🔥", "a\ufffd🔥"),
+        ("\u200d", "\ufffd"),
+    ],
 )
 def test_characters_without_a_shape_leave_a_mark(visitor, tmp_path, token, mark):
     record = Record("Odd", [Seen(name="a", kind="encoder", weights=weights(1, 2, 2))])
@@ -516,7 +528,7 @@ def test_a_reload_restores_the_view(visitor, saved, state):
 def test_a_page_that_opens_on_another_view_keeps_the_one_asked_for(visitor, vit):
     visitor.open(vit[1])
     visitor.tab("Heads")
-    assert visitor.hash == "#view=heads"
+    assert "view=heads" in visitor.hash
     visitor.page.reload()
     visitor.ready()
     assert visitor.frame.locator("html").get_attribute("data-view") == "heads"
@@ -524,13 +536,11 @@ def test_a_page_that_opens_on_another_view_keeps_the_one_asked_for(visitor, vit)
 
 def test_a_head_named_twice_is_on_once(visitor, saved):
     visitor.open(saved, "view=matrix&heads=1.1.1")
-    assert visitor.hash == "#view=matrix&heads=1"
+    assert "heads=1&" in visitor.hash
 
 
 @pytest.mark.parametrize("scheme", ["blob", "data"])
 def test_a_frame_whose_address_is_fixed_works_all_the_same(visitor, saved, tmp_path, scheme):
-    import base64
-
     (tmp_path / "frame.html").write_text("<!doctype html><body></body>", "utf-8")
     visitor.page.goto((tmp_path / "frame.html").as_uri())
     visitor.page.evaluate(
@@ -766,3 +776,247 @@ def test_rollout_multiplies_the_layers_of_one_call_and_not_the_calls(visitor, tm
     half = [0.5 * one.weights[0].mean(0).numpy() + 0.5 * np.eye(5) for one in (seen[2], seen[3])]  # the second call
     number = re.search(r": (\S+) · layer 1, rollout", visitor.status).group(1)
     assert float(number) == pytest.approx(float((half[1] @ half[0])[1, 2]), abs=0.005)
+
+
+# what is read and what is written
+
+
+def test_rows_of_cross_attention_are_named_by_what_is_written(visitor, translator, tmp_path):
+    written = [*TARGET[1:], "fin"]
+    path = translator.save_html(tmp_path / "page.html", source=SOURCE, target=TARGET, written=written)
+    visitor.open(path, "view=matrix")
+    for kind, rows, columns in (("Cross", written, SOURCE), ("Decoder", TARGET, TARGET)):
+        visitor.choose("Attention", kind)
+        visitor.press("ArrowDown")
+        assert visitor.status.startswith(f"{rows[0]} → {columns[0]}: ")
+
+
+# by keyboard
+
+
+def test_both_columns_of_heads_are_walked_by_keyboard(visitor, saved, encoder):
+    visitor.open(saved)
+    visitor.press("ArrowDown", "ArrowDown", "ArrowRight", "ArrowDown")
+    column = encoder[0].weights[0].mean(0)[:, 2]
+    assert "key=2" in visitor.hash
+    assert visitor.status.startswith(f"cat is seen most by {WORDS[int(column.argmax())]}: ")
+    ends = [line for lines in line_ends(visitor.drawing()).values() for line in lines]
+    assert len({y for _, _, _, y in ends}) == 1
+    visitor.press("ArrowLeft")
+    assert "token=2" in visitor.hash
+    assert visitor.status.startswith("cat looks most at ")
+
+
+def test_source_words_of_an_alignment_are_walked_by_keyboard(visitor, translated):
+    visitor.open(translated, "view=alignment")
+    visitor.press("ArrowUp", "ArrowRight")
+    assert visitor.status.startswith(f"{SOURCE[1]} is seen most by ")
+    visitor.press("ArrowDown")
+    assert visitor.status.startswith(f"{TARGET[1]} looks most at ")
+
+
+def test_a_word_of_either_side_is_kept_by_a_click(visitor, translated):
+    visitor.open(translated, "view=alignment")
+    visitor.click("sleeps")
+    assert "key=3" in visitor.hash
+    visitor.click("sleeps")
+    assert "key" not in visitor.hash
+
+
+def test_shift_and_enter_isolates_a_head(visitor, saved):
+    visitor.open(saved)
+    visitor.frame.get_by_role("button", name="Head 3", exact=True).focus()
+    visitor.step("Shift+Enter")
+    assert "heads=3" in visitor.hash
+    visitor.step("Enter")
+    visitor.rest()
+    assert visitor.status == "The last head stays on."
+    assert "heads=3" in visitor.hash
+
+
+def test_numbers_of_patches_are_read_by_keyboard(visitor, vit):
+    visitor.open(vit[1])
+    visitor.press("Shift+ArrowRight", "Shift+ArrowRight", "Shift+ArrowDown")
+    exact = vit[0][0].weights[0].mean(0)[0]
+    where, number = re.match(r"(.*): (\S+) · ", visitor.status).groups()
+    assert where == "[CLS] → 2,2"
+    assert close(number, float(exact[1 + 5]), float(exact.max()))
+
+
+def test_a_panel_is_named_by_its_tab_and_no_toolbar_is_promised(visitor, saved):
+    visitor.open(saved, "view=matrix")
+    assert visitor.frame.get_by_role("tabpanel", name="Matrix").count() == 1
+    assert visitor.frame.get_by_role("toolbar").count() == 0
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_digits_stand_out_from_their_cells(visitor, tmp_path, theme):
+    import torch
+
+    signed = torch.linspace(-1, 1, 49).reshape(1, 1, 7, 7)
+    record = Record("Signed", [Seen(name="a", kind="encoder", weights=signed)])
+    visitor.open(record.save_html(tmp_path / "signed.html"), f"view=matrix&theme={theme}")
+    drawing = visitor.drawing()
+    picture = next(drawing.iter(f"{SVG}image"))
+    cells = np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.get("href").partition(",")[2]))).convert("RGB"))
+    left, top, side = (float(picture.get(name)) for name in ("x", "y", "width"))
+    digits = [text for text in drawing.iter(f"{SVG}text") if re.fullmatch(r"-?\d\.\d{4}", text.text)]
+    assert len(digits) == 48  # and a zero
+    for digit in digits:
+        row, column = int((float(digit.get("y")) - top) / side * 7), int((float(digit.get("x")) - left) / side * 7)
+        ink = [int(digit.get("fill")[i : i + 2], 16) for i in (1, 3, 5)]
+        low, high = sorted([luminance(ink), luminance(cells[row, column])])
+        assert (high + 0.05) / (low + 0.05) > 4.5
+
+
+def luminance(rgb):
+    part = np.asarray(rgb) / 255
+    return float(np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4) @ [0.2126, 0.7152, 0.0722])
+
+
+# where a page opens, and ways back
+
+
+def test_a_page_of_two_sides_opens_on_cross_attention_and_says_so_in_its_hash(visitor, translated):
+    visitor.open(translated)
+    assert visitor.frame.get_by_label("Attention", exact=True).input_value() == "cross"
+    assert "layer=3" in visitor.hash
+    visitor.choose("Attention", "Encoder")
+    assert "layer=0" in visitor.hash
+    visitor.page.reload()
+    visitor.ready()
+    assert visitor.frame.get_by_label("Attention", exact=True).input_value() == "encoder"
+
+
+def test_each_view_has_its_own_zoom(visitor, saved):
+    visitor.open(saved, "view=matrix&zoom=2")
+    visitor.tab("Heads")
+    assert "zoom" not in visitor.hash
+    visitor.button("Zoom in")
+    visitor.tab("Matrix")
+    assert "zoom=2" in visitor.hash
+
+
+@pytest.mark.parametrize("way", ["back", "button", "Escape"])
+def test_an_enlarged_thumbnail_leads_back_to_the_grid(visitor, saved, way):
+    visitor.open(saved, "view=grid")
+    visitor.press("ArrowRight", "ArrowDown", "Enter")
+    assert "view=matrix" in visitor.hash
+    if way == "back":
+        visitor.page.go_back()
+        visitor.rest()
+    elif way == "button":
+        visitor.button(BACK)
+    else:
+        visitor.press("Escape")
+    assert "view=grid" in visitor.hash
+    assert "heads=" not in visitor.hash
+    assert visitor.status.startswith("Layer 1, head 0")
+    assert not visitor.frame.get_by_role("button", name=BACK).is_visible()
+
+
+@pytest.mark.parametrize(("heads", "how"), [(16, "each"), (24, "mean")])
+def test_more_heads_than_colours_open_on_their_mean(visitor, tmp_path, heads, how):
+    record = Record("Wide", [Seen(name="a", kind="encoder", weights=weights(heads, 5, 5))])
+    visitor.open(record.save_html(tmp_path / "wide.html"))
+    assert f"combine={how}" in visitor.hash
+    assert len(line_ends(visitor.drawing())) == (16 if how == "each" else 1)
+
+
+def test_entropy_is_called_what_it_is(visitor, saved, encoder):
+    visitor.open(saved, "view=matrix")
+    mean = encoder[0].weights[0].mean(0)
+    for heads, label, exact in ((None, "Entropy of the mean", mean), ("Head 1", "Entropy", encoder[0].weights[0, 1])):
+        if heads:
+            visitor.frame.get_by_role("button", name=heads, exact=True).dblclick()
+            visitor.rest()
+        fact = visitor.frame.locator(".fact").last
+        assert fact.locator("dt").inner_text() == label
+        bits = float(-(exact * exact.log2()).sum(-1).mean())
+        assert float(fact.locator("dd").inner_text().split()[0]) == pytest.approx(bits, abs=0.02)
+
+
+def test_temperature_opens_on_a_token_with_something_to_tell(visitor, translated):
+    visitor.open(translated, "view=temperature&layer=2")  # causal: the first token sees itself alone
+    chosen = visitor.frame.get_by_label("Token", exact=True)
+    assert chosen.input_value() != "0"
+    visitor.choose("Token", TARGET[5])
+    assert "token=5" in visitor.hash
+    assert any(text.startswith(f"“{TARGET[5]}” at temperature") for text, _, _ in visitor.texts())
+
+
+@pytest.mark.parametrize("view", ["heads", "grid", "matrix", "alignment", "temperature"])
+def test_a_small_record_fills_a_wide_window(visitor, translated, view):
+    visitor.page.set_viewport_size({"width": 1900, "height": 1000})
+    visitor.open(translated, f"view={view}&layer=3")
+    across = [x for _, x, _ in visitor.texts()]
+    stage = visitor.frame.locator(".scroller").bounding_box()
+    least = 0.3 if view == "matrix" else 0.4  # a matrix is square: it fills the height
+    assert max(across) - min(across) > least * stage["width"]
+
+
+def test_a_long_name_of_a_layer_keeps_its_end(visitor, tmp_path):
+    name = "model.text_model.encoder.transformer.layers.0.self_attention"
+    record = Record("Deep", [Seen(name=name, kind="encoder", weights=weights(2, 3, 3))])
+    visitor.open(record.save_html(tmp_path / "deep.html"))
+    layer = visitor.frame.get_by_label("Layer", exact=True)
+    assert layer.inner_text().endswith("layers.0.self_attention")
+    assert len(layer.inner_text()) < 40
+    assert layer.get_attribute("title") == name
+
+
+def test_headings_and_footer_of_a_narrow_image_page_keep_apart(visitor, vit):
+    visitor.page.set_viewport_size({"width": 390, "height": 800})
+    visitor.open(vit[1])
+    texts = visitor.texts()
+    heading, note = (next((x, y) for t, x, y in texts if t.startswith(start)) for start in ("Where ", "brightest "))
+    assert note[1] > heading[1] + 14
+    status, zoom = (visitor.frame.locator(part).bounding_box() for part in (".status", ".zoom"))
+    assert status["x"] + status["width"] <= zoom["x"]
+    assert zoom["height"] < 32
+    assert zoom["x"] + zoom["width"] <= 390
+
+
+# search, exports, thumbnails
+
+
+def test_enter_walks_the_matches_of_both_sides(visitor, translated):
+    visitor.open(translated)
+    box = visitor.frame.get_by_label("Find a token")
+    box.type("a")
+    seen = []
+    for _ in range(4):
+        box.press("Enter")
+        visitor.rest()
+        seen.append(re.search(r"(token|key)=\d", visitor.hash).group(0))
+    assert seen == ["token=2", "key=1", "key=2", "token=2"]
+
+
+@pytest.mark.parametrize("view", ["heads", "matrix"])
+def test_an_export_waits_for_what_it_needs(visitor, tmp_path, view):
+    record = Record("Deep", [Seen(name=f"l{i}", kind="encoder", weights=weights(2, 220, 220)) for i in range(8)])
+    path = record.save_html(tmp_path / "deep.html")
+    visitor.page.goto(f"{path.as_uri()}#view={view}&combine=rollout&layer=7")
+    texts = [text for text, _, _ in visitor.texts()]  # at once
+    assert "Unpacking…" not in texts
+    assert "215" in texts
+
+
+def test_thumbnails_of_large_layers_show_what_the_layers_hold(visitor, tmp_path):
+    import torch
+
+    line = torch.eye(256)[None, None].expand(1, 2, 256, 256)
+    record = Record("Large", [Seen(name="a", kind="encoder", weights=0.5 * line + 0.5 * line.flip(-1))])
+    visitor.open(record.save_html(tmp_path / "large.html", special=["0"]), "view=grid")
+
+    def thumbnail():
+        picture = next(visitor.drawing().iter(f"{SVG}image"))
+        return np.asarray(Image.open(io.BytesIO(base64.b64decode(picture.get("href").partition(",")[2]))).convert("L"))
+
+    sent = thumbnail()
+    assert sent.shape == (64, 64)
+    dark = sent < 128
+    assert (dark == (np.eye(64) + np.eye(64)[::-1]).astype(bool)).all()
+    visitor.frame.get_by_label("Hide special tokens").check()  # then it is made here
+    visitor.rest()
+    assert abs((thumbnail() < 128).mean() - dark.mean()) < 0.02

@@ -29,7 +29,9 @@ class Shown(TypedDict, total=False):
     source: Any
     """Tokens of the encoder's side."""
     target: Any
-    """Tokens of the decoder's side."""
+    """Tokens of the decoder's side, as it reads them."""
+    written: Any
+    """What the decoder writes from each of its places, where that is told apart from what it reads."""
     images: Any
     """What the source shows: a picture cut into patches, or a list of support pictures. Path, PIL image or array."""
     query_image: Any
@@ -159,6 +161,7 @@ class Record:
         tokens: Sequence[str] | None = None,
         source: Sequence[str] | None = None,
         target: Sequence[str] | None = None,
+        written: Sequence[str] | None = None,
         batch: int = 0,
         title: str | None = None,
     ) -> "Figure":
@@ -168,7 +171,7 @@ class Record:
         maps = self._maps()
         if layer is None:
             return plots.every_head(maps, batch=batch, title=self.model if title is None else title)
-        words = {"tokens": tokens, "source": source, "target": target}
+        words = {"tokens": tokens, "source": source, "target": target, "written": written}
         return plots.one_map(maps, layer, head, batch=batch, title=title, **words)
 
     def _maps(self) -> "list[Map]":

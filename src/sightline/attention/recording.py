@@ -14,7 +14,9 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -71,6 +73,7 @@ def record_attention(
         stack.enter_context(TorchCalls(recorder))
         yield recorder.record
     recorder.check_something_was_seen()
+    recorder.settle_kinds()
 
 
 class _Recorder:
@@ -100,6 +103,8 @@ class _Recorder:
         self.order: dict[str, int] = {}
         """Every attention that ran, wanted or not, and its place."""
         self.model_ran = False
+        self.guessed: set[Seen] = set()
+        """Those whose kind nobody told."""
 
     def enter(self, module: nn.Module, args: Any) -> None:
         if module in self.names and threading.get_ident() == self.thread:
@@ -152,15 +157,16 @@ class _Recorder:
         if in_backward():
             return  # activation checkpointing runs it once more
         causal = _looks_causal(weights) or _says_causal(self.module()) if causal is None else causal
-        self.record.seen.append(
-            Seen(
-                name=self.name(),
-                kind=kind or self._kind(cross, causal),
-                weights=self._cut(weights),
-                scores=self._cut(scores) if self.scores else None,
-                heads=() if self.average_heads else self.heads,
-            )
+        seen = Seen(
+            name=self.name(),
+            kind=kind or self._kind(cross, causal),
+            weights=self._cut(weights),
+            scores=self._cut(scores) if self.scores else None,
+            heads=() if self.average_heads else self.heads,
         )
+        self.record.seen.append(seen)
+        if kind is None:
+            self.guessed.add(seen)
 
     def _cut(self, x: Tensor) -> Tensor:
         x = x.detach()
@@ -178,6 +184,25 @@ class _Recorder:
             return "cross"
         in_decoder = "decoder" in name or any("Decoder" in type(module).__name__ for module in self.running)
         return "decoder" if causal or in_decoder else "encoder"
+
+    def settle_kinds(self) -> None:
+        """Some kinds show only over all calls: one token alone has no future to be hidden from it.
+
+        Calls that go on where the one before ended are a decoder's, with its cache. What is asked about the same keys
+        at every step of such a decoder is cross-attention.
+        """
+        sizes: dict[str, list[tuple[int, int]]] = {}
+        for seen in self.record:
+            sizes.setdefault(seen.name, []).append((seen.weights.shape[2], seen.weights.shape[3]))
+        steps = {name for name, calls in sizes.items() if any(_goes_on(*pair) for pair in pairwise(calls))}
+        causal = {seen.name for seen in self.record if seen.kind == "decoder"}
+        for place, seen in enumerate(self.record):
+            if seen not in self.guessed:
+                continue
+            if seen.name in steps or (seen.weights.shape[2] == 1 and seen.kind == "encoder" and seen.name in causal):
+                self.record.seen[place] = replace(seen, kind="decoder")
+            elif steps and _asks_again(sizes[seen.name]):
+                self.record.seen[place] = replace(seen, kind="cross")
 
     def check_something_was_seen(self) -> None:
         if self.record.seen:
@@ -201,6 +226,17 @@ def _looks_causal(weights: Tensor) -> bool:
     """Whether nobody looks at what comes later."""
     queries, keys = weights.shape[-2:]
     return 1 < queries <= keys and not weights.triu(keys - queries + 1).any()
+
+
+def _goes_on(early: tuple[int, int], late: tuple[int, int]) -> bool:
+    """Whether a call that looked at itself is followed by new tokens that look at it and at themselves."""
+    return early[0] == early[1] and late[1] == early[1] + late[0]
+
+
+def _asks_again(calls: list[tuple[int, int]]) -> bool:
+    """Whether one token after another looks at the same keys."""
+    keys = {keys for _, keys in calls}
+    return len(keys) == 1 and keys != {1} and {queries for queries, _ in calls[1:]} == {1}
 
 
 def _says_causal(module: nn.Module) -> bool:

@@ -16,8 +16,8 @@ from typing import Any
 
 from ..files import whole
 from .maps import Map, joined
-from .payload import pack
-from .sides import sides
+from .payload import FINE, LEVELS, Packed, pack, small
+from .sides import sides, sides_of
 
 IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([\w-]+)\.js";$', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:async )?(?:function|const) (\w+))", re.MULTILINE)
@@ -35,8 +35,8 @@ TEMPLATE = """<!doctype html>
 <body>
 <noscript>This page draws attention with JavaScript, which is switched off.</noscript>
 <script type="application/json" id="sightline-meta">{meta}</script>
+<script type="module" async>{script}</script>
 {weights}
-<script type="module">{script}</script>
 </body>
 </html>
 """
@@ -76,6 +76,7 @@ def page(
     tokens: Any = None,
     source: Any = None,
     target: Any = None,
+    written: Any = None,
     images: Any = None,
     query_image: Any = None,
     labels: Any = None,
@@ -88,25 +89,26 @@ def page(
     """A page of these maps.
 
     tokens: a name for each place, where one sequence looks at itself. source, target: the same for encoder-decoder
-    models: the encoder is source by source, the decoder target by target, cross target by source.
+    models: the encoder is source by source, the decoder target by target, cross target by source. written: what the
+    decoder writes from each place of the target, where target is what it reads; it names the rows of cross-attention.
     images: what the source shows: one picture cut into patches (a class token before them is noticed), or a list of
     support pictures, each with one weight or a grid of parts. labels: a name for each. query_image: the picture the
     target shows, if it is another. grid: rows and columns of patches, where that cannot be told.
     special: tokens that a switch hides; left out, [CLS], </s> and their like.
     batch: which row of the batch. A list of rows makes a page of several examples, and then tokens, source, target,
-    images, query_image and labels are lists with one entry for each row.
+    written, images, query_image and labels are lists with one entry for each row.
     """
     if not maps:
         raise ValueError("record must hold at least one attention map, got none")
     several, rows = isinstance(batch, Sequence), _rows(batch)
     _check_height(height)
-    about = {"tokens": tokens, "source": source, "target": target, "images": images, "labels": labels}
-    about["query_image"] = query_image
+    about = {"tokens": tokens, "source": source, "target": target, "written": written}
+    about |= {"images": images, "query_image": query_image, "labels": labels}
     for name, value in about.items():
         if several and value is not None and len(value) != len(rows):
             raise ValueError(f"{name} must have one entry for each of the {len(rows)} rows of batch, got {len(value)}")
     maps = joined(maps)
-    examples, weights = [], []
+    examples, weights, smalls = [], [], []
     for i, row in enumerate(rows):
         for one in maps:
             if not 0 <= row < one.shape[0]:
@@ -118,21 +120,33 @@ def page(
         layers = []
         for j, one in enumerate(maps):
             packed = pack(one.weights[row])
-            weights.append(f'<script type="text/plain" id="weights-{i}-{j}">{packed.data}</script>')
+            weights.append(_element(f"weights-{i}-{j}", packed))
+            thumbs = small(one.weights[row])
+            if thumbs is not None:
+                smalls.append(_element(f"small-{i}-{j}", pack(thumbs)))
             layers.append(
                 {
                     "name": one.name,
                     "kind": one.kind,
+                    "sides": sides_of(one.kind, both),
                     "call": one.call,
                     "heads": one.head_names,
                     "shape": packed.shape,
+                    "small": None if thumbs is None else thumbs.shape,
                     "signed": packed.signed,
                     "shares": packed.shares,
                     "sharpens": packed.shares and one.heads != (),  # a mean over heads is no softmax of scores
                 }
             )
         examples.append({"row": row, "layers": layers, **{name: side.meta() for name, side in both.items()}})
-    return Page(_html({"title": str(title), "examples": examples}, weights), height)
+    levels = [float(f"{level:.7g}") for level in LEVELS]
+    return Page(
+        _html({"title": str(title), "levels": levels, "fine": FINE, "examples": examples}, smalls + weights), height
+    )
+
+
+def _element(name: str, packed: Packed) -> str:
+    return f'<script type="text/plain" id="{name}">{packed.data}</script>'
 
 
 def _rows(batch: int | Sequence[int]) -> list[int]:

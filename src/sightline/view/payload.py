@@ -4,7 +4,8 @@ A weight travels as one byte on a square-root scale: w = top · (code / 255)², 
 row. The step is widest at the top, so the error is below top / 255 everywhere and far smaller for small weights. The
 lowest codes reach further down (`FAINT`), because a high temperature brings the faintest weights up again. Code 0 is
 exactly zero and nothing else. Rows that dip below zero bring a second plane of codes for that part. Each layer is
-deflated by itself, and the page inflates it when it is looked at.
+deflated by itself, and the page inflates it when it is looked at. A layer too large for that in the grid, which looks
+at all of them, travels once more, made small.
 """
 
 import base64
@@ -15,8 +16,13 @@ from typing import Any
 import numpy as np
 
 FAINT = (1e-10, 2e-8, 1.4e-6, 3.4e-5)
-"""What the codes 1, 2, 3 and 4 stand for, as a part of the row's top; `weights.js` says the same."""
+"""What the codes 1, 2, 3 and 4 stand for, as a part of the row's top."""
 LEVELS = np.array([0.0, *FAINT, *((code / 255) ** 2 for code in range(1 + len(FAINT), 256))], np.float32)
+"""What each code stands for; the page carries them."""
+FINE = 64
+"""Most cells a layer that is made small has on a side."""
+LARGE = 16 * FINE * FINE
+"""Cells from which on a layer is worth making small: then that adds a sixteenth at most."""
 EFFORT = 6
 """Of zlib, 1 to 9; above 6 it takes far longer to save 1 %."""
 
@@ -44,6 +50,22 @@ def pack(weights: Any) -> Packed:
     raw = b"".join([tops.astype("<f4").tobytes(), *(plane.tobytes() for plane in planes)])
     data = base64.b64encode(zlib.compress(raw, EFFORT)).decode("ascii")
     return Packed(data, weights.shape, signed, shares)
+
+
+def small(weights: Any) -> Any:
+    """weights (H, Q, K) -> the strongest of each block, at most (H, FINE, FINE), or None if that is not worth it"""
+    if weights[0].size < LARGE:
+        return None
+    extremes = [_pooled(reduce, weights) for reduce in (np.maximum, np.minimum)]
+    return np.where(extremes[0] >= -extremes[1], *extremes)
+
+
+def _pooled(reduce: Any, weights: Any) -> Any:
+    for axis in (1, 2):
+        size = weights.shape[axis]
+        blocks = min(FINE, size)
+        weights = reduce.reduceat(weights, [-(-block * size // blocks) for block in range(blocks)], axis=axis)
+    return weights
 
 
 def unpack(packed: Packed) -> Any:

@@ -25,11 +25,11 @@ def one_map(
     title: str | None = None,
     **words: Any,
 ) -> Figure:
-    """One layer, by place or name: one head, or the mean or the max of all. `words`: tokens, source, target."""
+    """One layer, by place or name: one head, or the mean or the max of all. `words`: as `sides` takes them."""
     maps = _checked(maps, batch)
     one = _layer(maps, layer)
     both = sides(maps, **words)
-    looking, looked_at = (both[side] for side in sides_of(one.kind))
+    looking, looked_at = (both[side] for side in sides_of(one.kind, both))
     weights = one.weights[batch]
     if head == "mean":
         weights, which = weights.mean(0), f"mean of {len(weights)} heads"

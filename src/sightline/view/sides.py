@@ -40,13 +40,17 @@ def sides(
     tokens: Sequence[str] | None = None,
     source: Sequence[str] | None = None,
     target: Sequence[str] | None = None,
+    written: Sequence[str] | None = None,
     images: Any = None,
     query_image: Any = None,
     labels: Sequence[str] | None = None,
     grid: tuple[int, int] | None = None,
     special: Collection[str] | None = None,
 ) -> dict[str, Side]:
-    """The source, which encoders and cross-attention look at, and the target, which decoders look at and speak."""
+    """The source, which encoders and cross-attention look at, and the target, which a decoder reads.
+
+    With `written` a third: what the decoder writes from each place, which names the rows of cross-attention.
+    """
     sizes = {"source": 0, "target": 0}
     for one in maps:
         looking, looked_at = sides_of(one.kind)
@@ -69,14 +73,24 @@ def sides(
             shown = pictures(seen[side], size, name=name, labels=some, grid=grid)
         called = "tokens" if given[side] is tokens else side
         words = _words(called, given[side], size, shown, two_sided=not alone)
-        places = [i for i, word in enumerate(words) if word in special]
-        result[side] = Side(words, places, shown)
+        result[side] = Side(words, _special(words, special), shown)
+    if written is not None:
+        if not any(one.kind == "cross" for one in maps):
+            raise ValueError("written must come with cross-attention, whose rows it names, got none")
+        words = _words("written", written, sizes["target"], None, two_sided=False)
+        result["written"] = Side(words, _special(words, special), result["target"].pictures)
     return result
 
 
-def sides_of(kind: str) -> tuple[str, str]:
-    """Who looks and who is looked at."""
-    return ("source" if kind == "encoder" else "target"), ("target" if kind == "decoder" else "source")
+def sides_of(kind: str, both: Collection[str] = ()) -> tuple[str, str]:
+    """Who looks and who is looked at, by their names in `both`, which may hold what is written."""
+    if kind == "cross":
+        return ("written" if "written" in both else "target"), "source"
+    return ("source", "source") if kind == "encoder" else ("target", "target")
+
+
+def _special(words: list[str], special: Collection[str]) -> list[int]:
+    return [i for i, word in enumerate(words) if word in special]
 
 
 def _words(name: str, given: Sequence[str] | None, size: int, shown: Pictures | None, *, two_sided: bool) -> list[str]:
@@ -87,6 +101,7 @@ def _words(name: str, given: Sequence[str] | None, size: int, shown: Pictures | 
     words = [str(word) for word in given]
     if len(words) != size:
         hint = "; the last token of generate() never looks, so leave it out" if len(words) == size + 1 else ""
+        hint = "; the first token is read and never written, so leave it out" if hint and name == "written" else hint
         hint = "; of several examples, name them with batch=[0, …]" if len(words) == 1 < size else hint
         hint = "; name both sides with source= and target=" if two_sided and name == "tokens" else hint
         raise ValueError(f"{name} must be {size} tokens, one for each place of the attention, got {len(words)}{hint}")

@@ -8,39 +8,33 @@ export const HEADS = {
     "#aabafc", "#c9496c", "#30ffc2", "#31baa9", "#ab52cc", "#d78d77", "#adcd9a", "#a388cc"],
 };
 
-// From nothing to much; lightness changes one way only.
-const RAMPS = {
-  light: ["#ffffff", "#d9e8fb", "#9cc5f5", "#4a94e8", "#1c62bd", "#0b3575", "#061b42"],
-  dark: ["#161c26", "#182b4a", "#1c4580", "#2468bd", "#4e98ea", "#9cc9fb", "#f0f7ff"],
-  above: { light: ["#ffffff", "#f9d9a8", "#e08a00", "#6b3f00"], dark: ["#161c26", "#5c3a08", "#c97f10", "#ffdc9c"] },
-  glow: ["#04040c", "#2a0d54", "#7a1f6d", "#d2493f", "#fb9b06", "#fcffa4"],
-};
+export const COLOURS = HEADS.light.length;
 
 const parse = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 
-function table(stops) {
+function ramp(...stops) {
   const colours = stops.map(parse);
   const out = new Uint8ClampedArray(256 * 3);
   for (let i = 0; i < 256; i++) {
     const place = (i / 255) * (stops.length - 1);
     const low = Math.min(Math.floor(place), stops.length - 2);
-    for (let c = 0; c < 3; c++) {
-      out[3 * i + c] = colours[low][c] + (place - low) * (colours[low + 1][c] - colours[low][c]);
-    }
+    for (let c = 0; c < 3; c++) out[3 * i + c] = colours[low][c] + (place - low) * (colours[low + 1][c] - colours[low][c]);
   }
   return out;
 }
 
-const tables = new Map();
-function ramp(name, stops) {
-  if (!tables.has(name)) tables.set(name, table(stops));
-  return tables.get(name);
-}
+// From nothing to much; lightness changes one way only.
+const RAMPS = {
+  light: ramp("#ffffff", "#d9e8fb", "#9cc5f5", "#4a94e8", "#1c62bd", "#0b3575", "#061b42"),
+  dark: ramp("#161c26", "#182b4a", "#1c4580", "#2468bd", "#4e98ea", "#9cc9fb", "#f0f7ff"),
+};
+const ABOVE = { light: ramp("#ffffff", "#f9d9a8", "#e08a00", "#6b3f00"), dark: ramp("#161c26", "#5c3a08", "#c97f10", "#ffdc9c") };
+const GLOW = ramp("#04040c", "#2a0d54", "#7a1f6d", "#d2493f", "#fb9b06", "#fcffa4");
 
 export const isDark = (theme) =>
   theme === "dark" || (theme === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
 
-export const headColour = (mode, head) => HEADS[mode][head % HEADS[mode].length];
+export const headColour = (mode, head) => HEADS[mode][head % COLOURS];
 
 // Ink and paper for the canvas, read from the style sheet so that there is one place for them.
 export function inks() {
@@ -49,16 +43,17 @@ export function inks() {
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
+const strengthOf = (weight, top) => Math.round(255 * Math.min(1, Math.abs(weight) / top) ** 0.6);
+
 // A matrix as a small picture, a pixel per cell, over chosen rows and columns.
 export function heat(matrix, rows, columns, mode, signed) {
   const picture = new ImageData(columns.length, rows.length);
-  const up = signed ? ramp(`above ${mode}`, RAMPS.above[mode]) : ramp(mode, RAMPS[mode]);
-  const down = ramp(mode, RAMPS[mode]);
+  const [up, down] = [(signed ? ABOVE : RAMPS)[mode], RAMPS[mode]];
   let at = 0;
   for (const q of rows) {
     for (const k of columns) {
       const weight = matrix.data[q * matrix.keys + k];
-      const strength = Math.round(255 * Math.min(1, Math.abs(weight) / matrix.top) ** 0.6);
+      const strength = strengthOf(weight, matrix.top);
       const from = weight < 0 ? down : up;
       for (let c = 0; c < 3; c++) picture.data[at++] = from[3 * strength + c];
       picture.data[at++] = 255;
@@ -67,15 +62,22 @@ export function heat(matrix, rows, columns, mode, signed) {
   return onCanvas(picture);
 }
 
-export const isDeep = (weight, top) => (Math.abs(weight) / top) ** 0.6 > 0.52;
+// Black or white, whichever is read better on a cell.
+export function inkOn(weight, top, mode, signed) {
+  const colours = (signed && weight >= 0 ? ABOVE : RAMPS)[mode];
+  const light = [0.2126, 0.7152, 0.0722].reduce((sum, share, c) => {
+    const part = colours[3 * strengthOf(weight, top) + c] / 255;
+    return sum + share * (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+  }, 0);
+  return light > 0.179 ? "#000000" : "#ffffff"; // where both have the same contrast
+}
 
 // Weights of patches as a light in the dark: what is looked at glows, the rest of the picture is dimmed.
 export function glow(values, width, height, top) {
   const picture = new ImageData(width, height);
-  const colours = ramp("glow", RAMPS.glow);
   values.forEach((value, i) => {
     const strength = Math.round(255 * Math.min(1, Math.abs(value) / top));
-    picture.data.set(colours.subarray(3 * strength, 3 * strength + 3), 4 * i);
+    picture.data.set(GLOW.subarray(3 * strength, 3 * strength + 3), 4 * i);
     picture.data[4 * i + 3] = 165 + 0.25 * strength;
   });
   return onCanvas(picture);

@@ -4,8 +4,7 @@ import { button, clamp, el, shown } from "./dom.js";
 import { exportView } from "./export.js";
 import { COMBINE, VIEWS } from "./state.js";
 
-const COMBINED = { each: "Each head", mean: "Mean", max: "Max", rollout: "Rollout" };
-const KINDS = { encoder: "Encoder", decoder: "Decoder", cross: "Cross" };
+const KINDS = ["encoder", "decoder", "cross"];
 const ZOOMED = ["heads", "grid", "matrix", "image"];
 
 export function openControls(app) {
@@ -13,7 +12,7 @@ export function openControls(app) {
   const finder = search(app);
   const groups = [picks(app), heads(app), looks(app)];
   const nodes = groups.map(({ node }) => node);
-  const toolbar = el("div", { className: "toolbar", role: "toolbar", ariaLabel: "What to look at" }, ...nodes);
+  const toolbar = el("div", { className: "toolbar", role: "group", ariaLabel: "What to look at" }, ...nodes);
   const other = () => (app.mode === "dark" ? "light" : "dark");
   const theme = button({ className: "tool", onclick: () => app.set({ theme: other() }) });
   const save = (format) => {
@@ -37,7 +36,9 @@ export function openControls(app) {
 const capital = (word) => word[0].toUpperCase() + word.slice(1);
 
 function openTabs(app) {
-  const buttons = VIEWS.map((view) => button({ role: "tab", onclick: () => app.set({ view, from: null }) }, capital(view)));
+  const buttons = VIEWS.map((view) => button({
+    role: "tab", id: `tab-${view}`, "aria-controls": "stage", onclick: () => app.set({ view, from: null }),
+  }, capital(view)));
   const node = el("div", { className: "tabs", role: "tablist", ariaLabel: "Views" }, ...buttons);
   node.addEventListener("keydown", (event) => {
     const open = app.views();
@@ -53,13 +54,15 @@ function openTabs(app) {
       const on = app.state.view === VIEWS[i];
       button.hidden = !app.views().includes(VIEWS[i]);
       button.setAttribute("aria-selected", on);
-      button.setAttribute("aria-controls", "stage");
       button.tabIndex = on ? 0 : -1;
     }),
   };
 }
 
 const field = (label, ...inner) => el("label", { className: "field" }, el("span", { textContent: label }), ...inner);
+
+// The end of a long name tells more than its start.
+const tail = (name) => (name.length > 30 ? `…${name.slice(-29).replace(/^[^.]*\./, "")}` : name);
 
 // Fill a select only when its choices change, so that an open one stays open.
 function choices(select, options) {
@@ -79,22 +82,29 @@ function picks(app) {
     const list = app.layersOfKind();
     app.set({ layer: list[clamp(list.indexOf(app.state.layer) + by, 0, list.length - 1)] });
   };
+  const back = button({ className: "tool", onclick: () => app.view().escape() }, "‹ All heads");
+  const token = pick("Token", () => app.set({ token: Number(token.value) }));
   const stepper = el("span", { className: "stepper" },
     button({ className: "step", ariaLabel: "Layer before", onclick: () => step(-1) }, "‹"), layer,
     button({ className: "step", ariaLabel: "Next layer", onclick: () => step(1) }, "›"));
-  const fields = [field("Example", example), field("Attention", kind), field("Layer", stepper)];
+  const fields = [field("Example", example), field("Attention", kind), field("Layer", stepper), field("Token", token)];
   return {
-    node: el("div", { className: "group" }, ...fields),
+    node: el("div", { className: "group" }, back, ...fields),
     update() {
       const { layers } = app.example();
-      const kinds = Object.keys(KINDS).filter((one) => layers.some((other) => other.kind === one));
+      const kinds = KINDS.filter((one) => layers.some((other) => other.kind === one));
       choices(example, app.meta.examples.map(({ row }, i) => [i, `row ${row}`]));
-      choices(kind, kinds.map((one) => [one, KINDS[one]]));
-      choices(layer, app.layersOfKind().map((i) => [i, `${app.depth(i)} · ${shown(layers[i].name)}`]));
+      choices(kind, kinds.map((one) => [one, capital(one)]));
+      choices(layer, app.layersOfKind().map((i) => [i, `${app.depth(i)} · ${tail(shown(layers[i].name))}`]));
+      layer.title = shown(app.layer().name);
       [example.value, kind.value, layer.value] = [app.state.example, app.layer().kind, app.state.layer];
-      fields[0].hidden = app.meta.examples.length < 2;
-      fields[1].hidden = kinds.length < 2;
-      fields[2].hidden = app.state.view === "grid";
+      const { view, from } = app.state;
+      const hidden = [app.meta.examples.length < 2, kinds.length < 2, view === "grid", view !== "temperature"];
+      hidden.forEach((off, i) => (fields[i].hidden = off));
+      back.hidden = from !== "grid";
+      if (view !== "temperature") return;
+      choices(token, app.rows().map((row) => [row, shown(app.queryNames()[row])]));
+      token.value = app.view().query();
     },
   };
 }
@@ -103,9 +113,11 @@ function heads(app) {
   const chips = el("div", { className: "chips", role: "group", ariaLabel: "Heads" });
   const combine = el("select", { ariaLabel: "Combine", onchange: () => app.set({ combine: combine.value }) });
   let made = "";
+  const alone = (head) => app.set({ heads: [head] });
   const toggle = (head) => {
     const on = app.headsOn();
-    app.set({ heads: on.includes(head) ? on.filter((one) => one !== head) : [...on, head].sort((a, b) => a - b) });
+    if (on.length === 1 && on[0] === head) app.tell("The last head stays on.");
+    else app.set({ heads: on.includes(head) ? on.filter((one) => one !== head) : [...on, head].sort((a, b) => a - b) });
   };
   const group = el("div", { className: "heads" }, el("span", { className: "legend", textContent: "Heads" }), chips);
   const how = field("Combine", combine);
@@ -120,8 +132,8 @@ function heads(app) {
           const dot = el("span", { className: "dot" });
           dot.style.background = app.colour(head);
           return button({
-            className: "chip", ariaLabel: `Head ${name}`, title: "Click to switch, double-click to see it alone",
-            onclick: () => toggle(head), ondblclick: () => app.set({ heads: [head] }),
+            className: "chip", ariaLabel: `Head ${name}`, title: "Click to switch; double-click, or Shift and Enter, to see it alone",
+            onclick: (event) => (event.shiftKey ? alone : toggle)(head), ondblclick: () => alone(head),
           }, dot, name);
         }), button({ className: "chip", ariaLabel: "All heads", onclick: () => app.set({ heads: null }) }, "all"));
       }
@@ -131,7 +143,8 @@ function heads(app) {
       });
       const many = app.canRoll();
       const apart = app.state.view === "heads"; // elsewhere one map is shown, so heads that are on are combined
-      choices(combine, COMBINE.slice(apart ? 0 : 1).map((one) => [one, COMBINED[one], one === "rollout" && !many]));
+      const called = (one) => (one === "each" ? "Each head" : capital(one));
+      choices(combine, COMBINE.slice(apart ? 0 : 1).map((one) => [one, called(one), one === "rollout" && !many]));
       combine.value = apart && app.state.combine === "each" ? "each" : app.combining();
       group.hidden = names.length < 2 || app.state.view === "grid";
       how.hidden = app.state.view === "grid" || (names.length < 2 && !many);
@@ -185,22 +198,21 @@ function looks(app) {
 function search(app) {
   const count = el("output", { className: "count" });
   const name = "Find a token";
-  const input = el("input", { type: "search", placeholder: name, ariaLabel: name, spellcheck: false, autocomplete: "off" });
-  input.addEventListener("input", () => app.find(input.value));
-  input.addEventListener("keydown", (event) => {
+  const oninput = () => app.find(input.value);
+  const onkeydown = (event) => {
     if (event.key === "Enter") app.findNext(event.shiftKey ? -1 : 1);
     if (event.key !== "Escape") return;
-    input.value = "";
-    app.find("");
+    app.find((input.value = ""));
     event.stopPropagation();
-  });
+  };
+  const plain = { spellcheck: false, autocomplete: "off" };
+  const input = el("input", { type: "search", placeholder: name, ariaLabel: name, ...plain, oninput, onkeydown });
   const node = el("div", { className: "search" }, count, input);
   return {
     node,
     update() {
       node.hidden = app.state.view === "grid";
-      const sides = app.layer().kind === "cross" ? ["query", "key"] : ["query"];
-      const found = sides.flatMap((which) => app.matches(which)).length;
+      const found = app.found().length;
       count.textContent = app.wanted ? (found ? `${found} found` : "none") : "";
     },
   };

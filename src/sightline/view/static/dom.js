@@ -22,7 +22,8 @@ export function number(weight) {
 }
 
 // Tokens may be empty, a bare space, or hold line ends and characters without a shape of their own (controls, joiners,
-// marks that turn the direction of text); all of them must leave a mark on one line.
+// marks that turn the direction of text); all of them must leave a mark on one line. What joins two emoji to one is none.
+const JOINS = "(?<=\\p{Extended_Pictographic}[\\ufe0f\\u{1f3fb}-\\u{1f3ff}]*)\\u200d(?=\\p{Extended_Pictographic})";
+const SHAPELESS = new RegExp(`(?!${JOINS})[\\p{Cc}\\p{Cf}\\p{Cs}\\p{Zl}\\p{Zp}]`, "gu");
 export const shown = (token) =>
-  token.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥").replace(/^ $/, "␣")
-    .replace(/[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/gu, "\ufffd") || "∅";
+  token.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥").replace(/^ $/, "␣").replace(SHAPELESS, "\ufffd") || "∅";

@@ -5,14 +5,17 @@ import { canvasPen, svgPen } from "./pen.js";
 
 const MOST_PIXELS = 64e6;
 const LONGEST = 16000;
+const BLANK = Object.fromEntries(["rect", "lines", "text", "image"].map((stroke) => [stroke, () => {}]));
 
 export async function exportView(app, format) {
-  const view = app.view();
-  await Promise.all([...view.needs().map((layer) => app.weights.load(app.state.example, layer)), view.ready?.()]);
-  await settled(app);
-  const room = app.stage.room();
-  const size = view.size(room);
-  const [width, height] = [Math.ceil(Math.max(size.width, room.width)), Math.ceil(size.height)];
+  const [view, room] = [app.view(), app.stage.room()];
+  let width, height;
+  do {
+    await new Promise((later) => setTimeout(later, 30));
+    if (app.view() !== view) return;
+    const size = view.size(room);
+    [width, height] = [Math.ceil(Math.max(size.width, room.width)), Math.ceil(size.height)];
+  } while (!paint(app, view, BLANK, width, height)); // until nothing that it needs is still on its way
   const blob = format === "svg" ? asSvg(app, view, width, height) : await asPng(app, view, width, height);
   const link = el("a", { href: URL.createObjectURL(blob), download: `${fileName(app)}.${format}` });
   link.click();
@@ -20,15 +23,12 @@ export async function exportView(app, format) {
   app.refresh();
 }
 
-// Some views draw over several frames; wait until a frame asks for no other.
-async function settled(app) {
-  do await new Promise((next) => setTimeout(next, 30));
-  while (app.isBusy());
-}
-
+// Whether all of it was there.
 function paint(app, view, pen, width, height) {
+  app.unpacking = false;
   pen.rect(0, 0, width, height, { fill: app.inks.panel });
   view.draw(pen, { x: 0, y: 0, width, height }, true);
+  return !app.unpacking;
 }
 
 function asSvg(app, view, width, height) {

@@ -10,6 +10,11 @@ export function openInspector(app) {
   const node = el("aside", { className: "inspector", ariaLabel: "Details" });
   let last = "";
 
+  // Heads that are combined have the entropy of what they were combined to, which is not the mean over heads.
+  const entropyOf = () => {
+    const how = app.combining();
+    return how === "rollout" || app.headsOn().length > 1 ? `Entropy of the ${how}` : "Entropy";
+  };
   const fact = (name, value) => el("div", { className: "fact" }, el("dt", {}, name), el("dd", {}, value));
 
   function row(name, weight, top) {
@@ -36,7 +41,7 @@ export function openInspector(app) {
     if (matrix && query !== null) {
       parts.push(el("h2", {}, el("q", {}, shown(app.queryNames()[query])), " looks at"));
       parts.push(list(matrix.row(query), app.keyNames(), app.columns()));
-      if (layer.shares) parts.push(el("dl", {}, fact("Entropy", `${entropy(matrix.row(query)).toFixed(2)} bits`)));
+      if (layer.shares) parts.push(el("dl", {}, fact(entropyOf(), `${entropy(matrix.row(query)).toFixed(2)} bits`)));
     } else if (matrix && key !== null) {
       parts.push(el("h2", {}, el("q", {}, shown(app.keyNames()[key])), " is seen by"));
       parts.push(list(matrix.column(key), app.queryNames(), app.rows()));
@@ -45,7 +50,7 @@ export function openInspector(app) {
       if (app.state.view !== "grid") parts.push(el("p", { className: "path", textContent: shown(layer.name) }));
       parts.push(el("p", { className: "guide", textContent: app.view().hint() }));
       const facts = [fact("Heads", String(heads)), fact("Size", `${queries} × ${keys}`)];
-      if (matrix && layer.shares) facts.push(fact("Mean entropy", `${meanEntropy(matrix).toFixed(2)} bits`));
+      if (matrix && layer.shares) facts.push(fact(entropyOf(), `${meanEntropy(matrix).toFixed(2)} bits a row`));
       if (app.state.view !== "grid") parts.push(el("dl", {}, ...facts));
       if (!layer.shares) parts.push(el("p", { className: "guide" }, NO_SHARES));
     }

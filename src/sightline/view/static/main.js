@@ -15,12 +15,10 @@ import { imageView } from "./view-image.js";
 import { matrixView } from "./view-matrix.js";
 import { temperatureView } from "./view-temperature.js";
 
-const SIDES = { encoder: ["source", "source"], decoder: ["target", "target"], cross: ["target", "source"] };
-
 const app = {
   meta: readMeta(),
   pointed: { query: null, key: null },
-  wanted: "",
+  wanted: "", notice: "", zooms: {},
 
   example: () => app.meta.examples[app.state.example],
   layer: () => app.example().layers[app.state.layer],
@@ -46,16 +44,15 @@ const app = {
 
   // The side that looks ("query") or is looked at ("key") in a layer, if its names fit that layer's size.
   side(which, layer = app.state.layer) {
-    const { kind, shape } = app.example().layers[layer];
-    const side = app.example()[SIDES[kind][which === "query" ? 0 : 1]];
-    const size = shape[which === "query" ? 1 : 2];
+    const { sides, shape } = app.example().layers[layer];
+    const [name, size] = which === "query" ? [sides[0], shape[1]] : [sides[1], shape[2]];
+    const side = app.example()[name];
     if (side.tokens.length === size) return side;
     return { tokens: Array.from({ length: size }, (_, i) => String(i)), special: [], pictures: null };
   },
   queryNames: () => app.side("query").tokens,
   keyNames: () => app.side("key").tokens,
   sideWord: (which) => (app.layer().kind === "cross" ? (which === "query" ? "Target" : "Source") : "Token"),
-  pictures: (which) => app.side(which).pictures,
   places(which, layer) {
     const { tokens, special } = app.side(which, layer);
     const all = [...tokens.keys()];
@@ -83,13 +80,22 @@ const app = {
     return `${place}, ${how} of ${on.length} heads`;
   },
 
-  set(patch) {
+  set(patch, push = false) {
+    const { view, zoom } = app.state;
     const key = "token" in patch ? null : app.state.key; // a cell is picked together with its row
-    app.state = fitted({ ...app.state, key, ...patch }, app.meta, viewsFor);
-    if (!app.rows().includes(app.state.token)) app.state.token = null;
-    if (app.state.token === null || !app.columns().includes(app.state.key)) app.state.key = null;
+    const state = fitted({ ...app.state, key, ...patch }, app.meta, viewsFor);
+    app.zooms[view] = zoom; // each view has its own
+    if (state.view !== view && !("zoom" in patch)) state.zoom = app.zooms[state.view] ?? 1;
+    [app.state, app.notice] = [state, ""];
+    if (state.token !== null && !app.rows().includes(state.token)) state.token = state.key = null;
+    if (!app.columns().includes(state.key)) state.key = null;
     app.dress();
-    writeHash(toHash(app.state));
+    writeHash(toHash(state), push);
+    app.refresh();
+  },
+  // Something to say beside what the state says, until the state changes.
+  tell(notice) {
+    app.notice = notice;
     app.refresh();
   },
   zoom: (by) => app.set({ zoom: clamp(app.state.zoom * by, 0.25, 8) }),
@@ -110,12 +116,45 @@ const app = {
     const { query, key } = app.pointed;
     return query === null && key === null ? { query: app.state.token, key: app.state.key } : { query, key };
   },
+  // The same as one token: one that looks (query), or one that is looked at (key).
+  active() {
+    const { query, key } = app.asked();
+    return query !== null ? { side: "query", index: query } : key !== null ? { side: "key", index: key } : null;
+  },
+  hover: (spot) => app.point(spot?.side === "query" ? spot.index : null, spot?.side === "key" ? spot.index : null),
+  isPicked: ({ side, index }) => (side === "query" ? app.state.token === index : app.state.token === null && app.state.key === index),
+  pick: (spot) => app.set(spot?.side === "key" ? { token: null, key: spot.index } : { token: spot?.index ?? null }),
+  toggle: (spot) => app.pick(app.isPicked(spot) ? null : spot),
+  // From the picked token along its side, or across to the other.
+  walk(along, side) {
+    const { token, key } = app.state;
+    const from = token === null && key !== null ? "key" : "query";
+    const list = app.places(side || from);
+    const at = app.places(from).indexOf(from === "key" ? key : token);
+    const spot = { side: side || from, index: list[clamp(at + along, 0, list.length - 1)] };
+    app.pick(spot);
+    app.view().reveal?.(spot);
+  },
+  // A token and the few it looks at most, or is seen by most.
+  tip({ side, index }) {
+    const matrix = app.matrices.current();
+    if (!matrix) return [];
+    const [row, other] = side === "query" ? [matrix.row(index), "key"] : [matrix.column(index), "query"];
+    const best = strongest(row, 4, app.places(other)).filter((place) => row[place] !== 0);
+    const does = side === "query" ? "looks at" : "is seen by";
+    const names = app.side(other).tokens;
+    return [`${shown(app.side(side).tokens[index])} ${does}`, ...best.map((place) => `${number(row[place])}  ${shown(names[place])}`)];
+  },
   told() {
     const { query, key } = app.asked();
     const matrix = app.matrices.current();
     if (!matrix || (query === null && key === null)) return "";
     const [queries, keys] = [app.queryNames(), app.keyNames()];
-    if (query === null) return `${shown(keys[key])} is looked at`;
+    if (query === null) {
+      const column = matrix.column(key);
+      const [by] = strongest(column, 1, app.rows());
+      return `${shown(keys[key])} is seen most by ${shown(queries[by])}: ${number(column[by])} · ${app.where()}`;
+    }
     const row = matrix.row(query);
     const place = key ?? strongest(row, 1, app.columns())[0];
     const does = key === null ? "looks most at" : "→";
@@ -133,22 +172,26 @@ const app = {
 
   marked: (own) => ({ fill: own ? app.inks.accent : app.inks.mark, alpha: own ? 0.16 : 0.5, radius: 5 }),
   isFound: (name) => app.wanted !== "" && name.toLowerCase().includes(app.wanted),
-  matches: (which = "query") => app.places(which).filter((place) => app.isFound(app.side(which).tokens[place])),
+  found() {
+    const sides = app.layer().kind === "cross" ? ["query", "key"] : ["query"];
+    const all = sides.flatMap((side) => app.places(side).map((index) => ({ side, index })));
+    return all.filter(({ side, index }) => app.isFound(app.side(side).tokens[index]));
+  },
   find(text) {
     app.wanted = text.trim().toLowerCase();
-    const [first] = app.matches();
-    if (first !== undefined) app.view().reveal?.(first);
+    const [first] = app.found();
+    if (first) app.view().reveal?.(first);
     app.refresh();
   },
   findNext(step) {
-    const found = app.matches();
+    const found = app.found();
     if (!found.length) return;
-    const now = found.indexOf(app.state.token);
-    app.set({ token: found[now < 0 ? 0 : (now + step + found.length) % found.length], key: app.state.key });
-    app.view().reveal?.(app.state.token);
+    const now = found.findIndex(app.isPicked);
+    const spot = found[now < 0 ? 0 : (now + step + found.length) % found.length];
+    app.pick(spot);
+    app.view().reveal?.(spot);
   },
 
-  isBusy: () => frame !== 0,
   refresh() {
     frame ||= requestAnimationFrame(() => {
       frame = 0;
@@ -157,9 +200,10 @@ const app = {
       controls.update();
       app.unpacking = false;
       app.stage.draw();
-      app.stage.node.ariaBusy = app.unpacking || app.isBusy();
+      app.stage.node.ariaBusy = app.unpacking || frame !== 0;
       inspector.update();
-      app.say((app.view().told ? app.view() : app).told());
+      app.say(app.notice || (app.view().told ? app.view() : app).told());
+      app.stage.node.setAttribute("aria-labelledby", `tab-${app.state.view}`);
       document.documentElement.dataset.view = app.state.view;
     });
   },
@@ -167,8 +211,8 @@ const app = {
 
 // Only the views that this layer can feed.
 function viewsFor({ example, layer }) {
-  const { kind, shape, sharpens } = app.meta.examples[example].layers[layer];
-  const [looking, seen] = SIDES[kind].map((side) => app.meta.examples[example][side]);
+  const { kind, sides, shape, sharpens } = app.meta.examples[example].layers[layer];
+  const [looking, seen] = sides.map((side) => app.meta.examples[example][side]);
   const pictured = seen.pictures && seen.tokens.length === shape[2];
   const words = !seen.pictures && !looking.pictures && kind === "cross";
   const fed = { heads: true, grid: true, matrix: true, image: pictured, alignment: words, temperature: sharpens };
@@ -190,12 +234,11 @@ const controls = openControls(app);
 const inspector = openInspector(app);
 app.stage.node.id = "stage";
 app.stage.node.setAttribute("role", "tabpanel");
-document.body.append(controls.header, controls.toolbar, el("main", {}, app.stage.node, inspector.node), el("footer", {}, status, controls.zoom));
+const main = el("main", {}, app.stage.node, inspector.node);
+// Before the weights, which may still be coming.
+document.body.prepend(controls.header, controls.toolbar, main, el("footer", {}, status, controls.zoom));
 
-const start = () => {
-  const first = app.meta.examples[0].source.pictures || app.meta.examples[0].target.pictures ? { view: "image" } : {};
-  app.set({ ...DEFAULTS, ...first, ...fromHash(location.hash) });
-};
+const start = () => app.set({ ...DEFAULTS, ...fromHash(location.hash) });
 addEventListener("hashchange", () => location.hash.slice(1) !== toHash(app.state) && start());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => app.set({}));
 addEventListener("keydown", (event) => {

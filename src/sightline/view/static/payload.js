@@ -6,57 +6,53 @@ export const readMeta = () => JSON.parse(document.getElementById("sightline-meta
 
 export function openWeights(meta, arrived) {
   const ready = new Map(); // in order of last use
-  const coming = new Map();
+  const coming = new Set();
   let held = 0;
 
-  async function inflate(id, layer) {
-    const packed = bytes(document.getElementById(`weights-${id}`).textContent);
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate"));
-    const raw = await new Response(stream).arrayBuffer();
-    const [heads, queries, keys] = layer.shape;
-    const rows = heads * queries;
-    return {
-      tops: new Float32Array(raw, 0, rows),
-      codes: new Uint8Array(raw, 4 * rows, rows * keys),
-      below: layer.signed ? new Uint8Array(raw, 4 * rows + rows * keys) : null,
-      size: raw.byteLength,
-    };
-  }
-
-  function load(example, index) {
-    const id = `${example}-${index}`;
-    if (ready.has(id)) return Promise.resolve(ready.get(id));
-    if (!coming.has(id)) {
-      coming.set(id, inflate(id, meta.examples[example].layers[index]).then((layer) => {
-        coming.delete(id);
-        ready.set(id, layer);
-        held += layer.size;
-        for (const [old, { size }] of ready) {
-          if (held <= ROOM || old === id) break;
-          ready.delete(old);
-          held -= size;
-        }
-        arrived();
-        return layer;
-      }));
+  async function load(id, [heads, queries, keys]) {
+    const packed = bytes(await whole(id));
+    const { readable, writable } = new DecompressionStream("deflate");
+    const writer = writable.getWriter();
+    writer.write(packed);
+    writer.close();
+    const raw = await new Response(readable).arrayBuffer();
+    const [rows, codes] = [heads * queries, heads * queries * keys];
+    const below = raw.byteLength > 4 * rows + codes ? new Uint8Array(raw, 4 * rows + codes) : null; // weights under zero
+    ready.set(id, { tops: new Float32Array(raw, 0, rows), codes: new Uint8Array(raw, 4 * rows, codes), below, size: raw.byteLength });
+    coming.delete(id);
+    held += raw.byteLength;
+    for (const [old, { size }] of ready) {
+      if (held <= ROOM || old === id) break;
+      ready.delete(old);
+      held -= size;
     }
-    return coming.get(id);
+    arrived();
   }
 
-  // What is there now, or null while it is on its way.
-  function get(example, index) {
-    const id = `${example}-${index}`;
+  // What is there now, or null while it is on its way: a layer as it is, or made small for the grid.
+  function get(example, index, size = "weights") {
+    const id = `${size}-${example}-${index}`;
     const layer = ready.get(id);
-    if (!layer) {
-      load(example, index);
-      return null;
+    if (layer) {
+      ready.delete(id);
+      ready.set(id, layer);
+    } else if (!coming.has(id)) {
+      const { shape, small } = meta.examples[example].layers[index];
+      coming.add(id);
+      load(id, size === "small" ? small : shape);
     }
-    ready.delete(id);
-    ready.set(id, layer);
-    return layer;
+    return layer ?? null;
   }
 
-  return { load, get };
+  return { get };
+}
+
+// The page starts while its weights are still being read; an element is whole once something stands behind it.
+async function whole(id) {
+  const node = document.getElementById(id);
+  if (node && (node.nextSibling || document.readyState !== "loading")) return node.textContent;
+  await new Promise((later) => setTimeout(later, 10));
+  return whole(id);
 }
 
 function bytes(base64) {

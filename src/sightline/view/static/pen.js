@@ -77,17 +77,13 @@ export function svgPen(width, height) {
   const space = "http://www.w3.org/2000/svg";
   const root = document.createElementNS(space, "svg");
   const round = (value) => (typeof value === "number" ? Math.round(value * 100) / 100 : value);
-  const add = (name, attributes) => {
-    const node = document.createElementNS(space, name);
+  const add = (name, attributes, node = root.appendChild(document.createElementNS(space, name))) => {
     for (const [key, value] of Object.entries(attributes)) {
       if (value !== undefined && value !== null) node.setAttribute(key, round(value));
     }
-    root.append(node);
     return node;
   };
-  for (const [key, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}`, "font-family": FAMILY })) {
-    root.setAttribute(key, value);
-  }
+  add("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "font-family": FAMILY }, root);
   return {
     rect(x, y, w, h, { fill, stroke, alpha = 1, radius = 0, thick = 1 }) {
       add("rect", { x, y, width: w, height: h, rx: radius || null, fill: fill ?? "none", stroke,

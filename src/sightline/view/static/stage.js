@@ -16,6 +16,7 @@ export function openStage(app) {
   let pointer = null; // where the pointer last was, until it leaves or a key is used
   let under = null; // the spot under it
   let moving = 0; // a timer, while the view is being scrolled
+  const scrolled = new Map(); // how far each view was, for when it comes back
   let exact = {}; // the canvas in pixels of the screen, which at 150 % are not always what one would reckon
 
   const room = () => ({ width: scroller.clientWidth, height: scroller.clientHeight });
@@ -44,7 +45,7 @@ export function openStage(app) {
   function spotAt({ clientX, clientY }) {
     const edge = scroller.getBoundingClientRect();
     const [left, top] = [clientX - edge.left, clientY - edge.top];
-    if (left < 0 || top < 0 || left > scroller.clientWidth || top > scroller.clientHeight) return null;
+    if (!view || left < 0 || top < 0 || left > scroller.clientWidth || top > scroller.clientHeight) return null;
     return view.hit(left + scroller.scrollLeft, top + scroller.scrollTop, { x: scroller.scrollLeft, y: scroller.scrollTop });
   }
 
@@ -79,11 +80,10 @@ export function openStage(app) {
   const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   function press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.key in STEPS && view.move) {
+    if (event.key in STEPS) {
       pointer = null; // or what scrolls under it would take over
-      view.move(...STEPS[event.key]);
-    }
-    else if (event.key === "Enter" && view.enter) view.enter();
+      view.move(...STEPS[event.key], event.shiftKey);
+    } else if (event.key === "Enter" && view.enter) view.enter();
     else if (event.key === "+" || event.key === "=") app.zoom(1.25);
     else if (event.key === "-") app.zoom(0.8);
     else if (event.key === "0") app.set({ zoom: 1 });
@@ -99,7 +99,6 @@ export function openStage(app) {
   scroller.addEventListener("pointermove", point);
   scroller.addEventListener("pointerleave", () => point(null));
   scroller.addEventListener("click", (event) => { const spot = spotAt(event); if (spot) view.press?.(spot); });
-  scroller.addEventListener("dblclick", (event) => { const spot = spotAt(event); if (spot) view.twice?.(spot); });
   scroller.addEventListener("keydown", press);
   scroller.addEventListener("wheel", (event) => {
     if (!event.ctrlKey) return;
@@ -119,9 +118,11 @@ export function openStage(app) {
     show(next) {
       if (next === view) return;
       if (under) view.hover?.(null);
+      scrolled.set(view, [scroller.scrollLeft, scroller.scrollTop]);
       pointer = under = null;
       view = next;
-      scroller.scrollTo(0, 0);
+      draw();
+      scroller.scrollTo(...(scrolled.get(view) ?? [0, 0]));
       scroller.setAttribute("aria-label", `${view.label} ${view.keys}`);
     },
     // Scroll as little as needed for this part of the drawing to be in the window.

@@ -1,12 +1,11 @@
-// Every layer and head at once, as thumbnails. They are made when they come into the window, a few in each frame.
+// Every layer and head at once, as thumbnails. They are made when they come into the window, as many as a frame has time for.
 
 import { heat } from "./colours.js";
 import { clamp } from "./dom.js";
 import { meanEntropy } from "./weights.js";
 
 const [LEFT, TOP, GAP] = [76, 40, 10];
-const FINE = 72; // most pixels a thumbnail has on a side
-const AT_ONCE = 16;
+const PATIENCE = 40; // milliseconds for new thumbnails in one frame; while the view is scrolled, far less
 
 export function gridView(app) {
   const thumbs = new Map();
@@ -20,19 +19,10 @@ export function gridView(app) {
   function thumb(layer, head) {
     const id = key(layer, head);
     if (thumbs.has(id)) return thumbs.get(id);
-    if (plan.made >= AT_ONCE) {
-      app.refresh();
-      return null;
-    }
-    const matrix = app.matrices.fresh(layer, head);
-    if (!matrix) {
-      app.unpacking = true;
-      return null;
-    }
-    plan.made++;
-    const rows = app.rows(layer);
-    const columns = app.columns(layer);
-    const small = pooled(matrix, rows, columns);
+    if (performance.now() > plan.until) return app.refresh();
+    const small = app.matrices.small(layer, head, app.rows(layer), app.columns(layer));
+    app.unpacking ||= !small;
+    if (!small) return null;
     const span = (count) => [...Array(count).keys()];
     const picture = heat(small, span(small.queries), span(small.keys), app.mode, app.example().layers[layer].signed);
     if (thumbs.size > 2000) thumbs.clear();
@@ -42,24 +32,29 @@ export function gridView(app) {
 
   const isThere = ({ layer, head }) => layers().includes(layer) && head < app.example().layers[layer].heads.length;
   const focus = () => [hovered, walked].find((spot) => spot && isThere(spot)) ?? null;
-  const show = ({ layer, head }) => app.set({ view: "matrix", layer, heads: [head], combine: "each", from: "grid" });
+  // One head alone, with a way back that the browser knows too.
+  const show = ({ layer, head }) => {
+    const combine = app.state.combine === "rollout" ? "mean" : app.state.combine;
+    walked = { layer, head };
+    app.set({ view: "matrix", layer, heads: [head], combine, from: "grid" }, true);
+  };
 
   return {
     label: "Grid: a thumbnail for each layer and head.",
     keys: "arrows move, Enter enlarges, Escape comes back.",
     hint: () => "Each square is one head: rows look, columns are looked at. Click one to enlarge it.",
-    needs: layers,
     size(room) {
       const most = Math.max(...layers().map((layer) => app.example().layers[layer].heads.length));
-      const side = Math.round(clamp((room.width - LEFT - 24) / most - GAP, 44, 132) * app.state.zoom);
+      const [wide, high] = [(room.width - LEFT - 24) / most - GAP, (room.height - TOP - 16) / layers().length - GAP];
+      const side = Math.round(clamp(Math.min(wide, Math.max(high, 132)), 44, 400) * app.state.zoom);
       const width = LEFT + most * (side + GAP) + 16;
-      plan = { side, most, left: Math.max(0, (room.width - width) / 2), step: side + GAP, made: 0 };
+      plan = { side, most, left: Math.max(0, (room.width - width) / 2), step: side + GAP };
       return { width, height: TOP + layers().length * plan.step + 16 };
     },
     draw(pen, box, whole) {
       const { side, step, left } = plan;
       const now = focus();
-      if (whole) plan.made = -Infinity;
+      plan.until = whole ? Infinity : performance.now() + PATIENCE / (app.stage.isMoving() ? 5 : 1);
       layers().forEach((layer, i) => {
         const y = TOP + i * step;
         if (y + side < box.y || y > box.y + box.height) return;
@@ -84,7 +79,7 @@ export function gridView(app) {
       }
     },
     hit(x, y, box) {
-      if (!plan || y < box.y + TOP - 8) return null;
+      if (y < box.y + TOP - 8) return null;
       const [column, row] = [Math.floor((x - plan.left - LEFT) / plan.step), Math.floor((y - TOP) / plan.step)];
       const layer = layers()[row];
       if (layer === undefined || column < 0 || column >= app.example().layers[layer].heads.length) return null;
@@ -114,21 +109,4 @@ export function gridView(app) {
     enter: () => focus() && show(focus()),
     escape: () => (walked = null),
   };
-}
-
-// The strongest weight of each block, so that thin diagonals survive being made small.
-function pooled(matrix, rows, columns) {
-  const [queries, keys] = [Math.min(FINE, rows.length), Math.min(FINE, columns.length)];
-  const data = new Float32Array(queries * keys);
-  const from = Int32Array.from(columns);
-  const block = from.map((_, j) => (j * keys) / columns.length);
-  rows.forEach((q, i) => {
-    const [start, to] = [q * matrix.keys, Math.floor((i * queries) / rows.length) * keys];
-    for (let j = 0; j < from.length; j++) {
-      const weight = matrix.data[start + from[j]];
-      const most = data[to + block[j]];
-      if (weight > most ? weight > -most : -weight > Math.abs(most)) data[to + block[j]] = weight;
-    }
-  });
-  return { data, queries, keys, top: matrix.top };
 }

@@ -1,8 +1,7 @@
 // Two columns of tokens, and a line for every look: the stronger the look, the stronger the line.
 
 import { fit } from "./pen.js";
-import { clamp, number, shown } from "./dom.js";
-import { strongest } from "./weights.js";
+import { clamp, shown } from "./dom.js";
 
 const TOP = 44; // room for the headings
 const PER_ROW = 12; // lines kept of each row while no token is picked
@@ -12,18 +11,15 @@ const SHADES = 10;
 const FAINT = 0.012; // part of the strongest weight drawn, below which no line is drawn
 
 export function headsView(app) {
-  let hovered = null;
   let plan = null;
 
-  const active = () => hovered ?? (app.state.token === null ? null : { side: "query", index: app.state.token });
-
   function layout(room) {
-    const width = Math.min(room.width, 860);
-    const column = clamp(width * 0.27, 70, 210);
+    const width = Math.min(room.width, Math.max(860, room.width * 0.86), 1500);
+    const column = clamp(width * 0.27, 70, 300);
     const left = (room.width - width) / 2;
     const [rows, columns] = [app.rows(), app.columns()];
     const fits = (room.height - TOP - 16) / Math.max(rows.length, columns.length);
-    const row = Math.round(clamp(clamp(fits, 24, 44) * app.state.zoom, 10, 80));
+    const row = Math.round(clamp(clamp(fits, 24, 92) * app.state.zoom, 10, 160));
     const place = (list) => new Map(list.map((index, i) => [index, TOP + (i + 0.5) * row]));
     return { width, column, row, left, rows, columns, queryY: place(rows), keyY: place(columns),
       from: left + column, to: left + width - column, room: room.width };
@@ -34,7 +30,7 @@ export function headsView(app) {
     : [{ matrix: app.matrices.current(), colour: app.inks.accent }];
 
   function lines(pen, box, drawn) {
-    const [picked, moving] = [active(), app.stage.isMoving()]; // while scrolled, only what looks from inside the window
+    const [picked, moving] = [app.active(), app.stage.isMoving()]; // while scrolled, only what looks from inside the window
     const all = [];
     drawn.forEach(({ matrix }, owner) => {
       const add = (query, key, weight) => {
@@ -64,17 +60,15 @@ export function headsView(app) {
   function tokens(pen, box, drawn, side) {
     const query = side === "query";
     const [list, ys, names] = query ? [plan.rows, plan.queryY, app.queryNames()] : [plan.columns, plan.keyY, app.keyNames()];
-    const picked = active();
+    const picked = app.active();
     const across = picked && picked.side !== side;
-    const size = clamp(plan.row * 0.56, 8, 17);
+    const size = clamp(plan.row * 0.56, 8, clamp(plan.row * 0.32, 17, 26));
     const [low, high] = [Math.floor((box.y - TOP) / plan.row) - 1, Math.ceil((box.y + box.height - TOP) / plan.row) + 1];
-    const edge = query ? plan.from - plan.column : plan.to + 6;
-    const room = plan.column - 6;
+    const [edge, room] = [query ? plan.from - plan.column : plan.to + 6, plan.column - 6];
     for (const index of list.slice(Math.max(0, low), Math.max(0, high))) {
       const y = ys.get(index);
       const own = picked?.side === side && picked.index === index;
-      const found = app.isFound(names[index]);
-      if (own || found) pen.rect(edge, y - plan.row / 2 + 1, room, plan.row - 2, app.marked(own));
+      if (own || app.isFound(names[index])) pen.rect(edge, y - plan.row / 2 + 1, room, plan.row - 2, app.marked(own));
       if (across) {
         const [q, k] = query ? [index, picked.index] : [picked.index, index];
         const wide = Math.min(9, (room * 0.5) / drawn.length);
@@ -93,52 +87,34 @@ export function headsView(app) {
 
   return {
     label: "Heads: two columns of tokens, joined by a line for each look.",
-    keys: "up and down pick a token, Escape lets it go, + and − zoom.",
-    hint: () => "Hover a token to see only its looks; click to keep it. Click a head to switch it, double-click to see it alone.",
-    needs: () => [app.state.layer],
+    keys: "up and down pick a token, left and right change the column, Escape lets it go, + and − zoom.",
+    hint: () => "Hover a token to see only its looks; click to keep it. Click a head to switch it, double-click (or Shift and Enter) to see it alone.",
     size(room) {
       plan = layout(room);
       return { width: 0, height: TOP + Math.max(plan.rows.length, plan.columns.length) * plan.row + 16 };
     },
     draw(pen, box) {
       const drawn = layers();
-      if (drawn.some(({ matrix }) => !matrix)) return app.waiting(pen, box);
+      if (drawn.some(({ matrix }) => !matrix)) return void app.waiting(pen, box);
       lines(pen, box, drawn);
       tokens(pen, box, drawn, "query");
       tokens(pen, box, drawn, "key");
       pen.rect(0, box.y, plan.room, TOP - 12, { fill: app.inks.panel, alpha: 0.96 });
       pen.text(`${app.sideWord("query")} looks`, plan.from - 12, box.y + 18, { ...app.type.note, align: "right" });
       pen.text(`${app.sideWord("key")} is looked at`, plan.to + 12, box.y + 18, app.type.note);
-      return undefined;
     },
     hit(x, y, box) {
-      if (!plan || y < box.y + TOP - 12 || x < plan.left || x > plan.left + plan.width) return null;
+      if (y < box.y + TOP - 12 || x < plan.left || x > plan.left + plan.width) return null;
       const place = Math.floor((y - TOP) / plan.row);
       const side = x <= plan.from ? "query" : x >= plan.to ? "key" : null;
       const index = side === "query" ? plan.rows[place] : side === "key" ? plan.columns[place] : undefined;
       return index === undefined ? null : { side, index };
     },
-    hover(spot) {
-      hovered = spot;
-      app.point(spot?.side === "query" ? spot.index : null, spot?.side === "key" ? spot.index : null);
-    },
-    tip({ side, index }) {
-      const matrix = app.matrices.current();
-      if (!matrix) return [];
-      const query = side === "query";
-      const [names, others] = query ? [app.queryNames(), app.keyNames()] : [app.keyNames(), app.queryNames()];
-      const row = query ? matrix.row(index) : matrix.column(index);
-      const best = strongest(row, 4, query ? plan.columns : plan.rows).filter((other) => row[other] !== 0);
-      const heading = `${shown(names[index])} ${query ? "looks at" : "is seen by"}`;
-      return [heading, ...best.map((other) => `${number(row[other])}  ${shown(others[other])}`)];
-    },
-    press: ({ side, index }) => side === "query" && app.set({ token: app.state.token === index ? null : index }),
-    move(across, down) {
-      const rows = app.rows();
-      const now = rows.indexOf(app.state.token);
-      app.set({ token: rows[clamp(now + (down || across), 0, rows.length - 1)] });
-    },
-    reveal: (index) => app.stage.reveal(0, (plan?.queryY.get(index) ?? 0) - 12, 1, 24, 60),
+    hover: app.hover,
+    tip: app.tip,
+    press: app.toggle,
+    move: (across, down) => app.walk(down, across && (across < 0 ? "query" : "key")),
+    reveal: ({ side, index }) => app.stage.reveal(0, (plan[`${side}Y`].get(index) ?? 0) - 12, 1, 24, 60),
   };
 }
 

@@ -4,7 +4,6 @@ import { glow } from "./colours.js";
 import { clamp, number, shown } from "./dom.js";
 import { fit } from "./pen.js";
 
-const TOP = 34;
 const loaded = new Map();
 
 const total = (values) => values.reduce((sum, value) => sum + value, 0);
@@ -12,15 +11,14 @@ const total = (values) => values.reduce((sum, value) => sum + value, 0);
 // The largest side at which this many tiles with captions fill a room.
 function tileSide(count, width, height) {
   const sides = Array.from({ length: count }, (_, i) => Math.min(width / (i + 1) - 18, height / Math.ceil(count / (i + 1)) - 62));
-  return clamp(Math.max(...sides), 90, 260);
+  return clamp(Math.max(...sides), 90, 360);
 }
 
 export function imageView(app) {
   let hovered = null;
   let plan = null;
 
-  const looking = () => app.pictures("query");
-  const seen = () => app.pictures("key");
+  const [looking, seen] = ["query", "key"].map((which) => () => app.side(which).pictures);
   const itself = () => app.layer().kind !== "cross";
 
   // Who looks: the one pointed at, the one picked, else the first word, the class token or the whole picture (null).
@@ -31,23 +29,20 @@ export function imageView(app) {
     return app.rows().find((row) => !app.side("query").special.includes(row)) ?? 0;
   }
 
-  function rowOf(matrix, asked) {
-    if (asked !== null) return matrix.row(asked);
-    matrix.mean ??= Float32Array.from({ length: matrix.keys }, (_, key) => total(matrix.column(key)) / matrix.queries);
-    return matrix.mean;
-  }
+  const meanOf = ({ keys, queries, column }) => Float32Array.from({ length: keys }, (_, key) => total(column(key)) / queries);
+  const rowOf = (matrix, asked) => (asked === null ? (matrix.mean ??= meanOf(matrix)) : matrix.row(asked));
 
   function picture({ src }) {
     if (!loaded.has(src)) {
       const image = new Image();
       image.src = src;
-      const done = image.decode().then(() => {
-        loaded.get(src).ready = true;
+      loaded.set(src, null);
+      image.decode().then(() => {
+        loaded.set(src, image);
         app.refresh();
       });
-      loaded.set(src, { image, ready: false, done });
     }
-    return loaded.get(src).ready ? loaded.get(src).image : null;
+    return loaded.get(src);
   }
 
   function layout(room) {
@@ -58,11 +53,12 @@ export function imageView(app) {
       const tall = image.height / image.width;
       tiles.push({ image, x, y, width: tall > 1 ? side / tall : side, height: tall > 1 ? side : side * tall, ...more });
     };
-    const big = clamp(Math.min(room.width - 40, room.height - TOP - 164), 160, 460) * app.state.zoom;
-    let [x, y, bottom] = [20, TOP, TOP];
+    const top = room.width < 640 ? 56 : 34; // the heading takes one line or two
+    const big = clamp(Math.min(room.width - 40, room.height - top - 164), 160, 720) * app.state.zoom;
+    let [x, y, bottom] = [20, top, top];
     if (mine && !itself()) {
       const side = images.length > 1 ? Math.min(big, 280) : Math.min(big, room.width / 2 - 40);
-      tile(mine.images[0], x, y, side, { role: "query", grid: mine.grid, before: mine.before, caption: "looks" });
+      tile(mine.images[0], x, y, side, { role: "query", grid: mine.grid, before: mine.before });
       x += side + 36;
       bottom = y + side + 26;
     }
@@ -82,13 +78,11 @@ export function imageView(app) {
       bottom = Math.max(bottom, y + side + 62);
     }
     const side = clamp(84 * app.state.zoom, 60, 140);
-    const across = Math.max(1, Math.floor((room.width - 24) / (side + 14)));
-    const used = Math.min(across, strips().length) * (side + 14) - 14;
-    const left = Math.max(12, (room.width - used) / 2);
-    const strip = strips().map((one, i) => (
-      { ...one, side, x: left + (i % across) * (side + 14), y: bottom + 34 + Math.floor(i / across) * (side + 34) }
-    ));
-    return { tiles, strip, bottom, width: room.width, height: strip.length ? strip.at(-1).y + strip[0].side + 40 : bottom + 16 };
+    const [small, across] = [strips(), Math.max(1, Math.floor((room.width - 24) / (side + 14)))];
+    const left = Math.max(12, (room.width - Math.min(across, small.length) * (side + 14) + 14) / 2);
+    const place = (i) => ({ x: left + (i % across) * (side + 14), y: bottom + 34 + Math.floor(i / across) * (side + 34) });
+    const strip = small.map((one, i) => ({ ...one, side, ...place(i) }));
+    return { tiles, strip, top, bottom, width: room.width, height: strip.length ? strip.at(-1).y + strip[0].side + 40 : bottom + 16 };
   }
 
   // Small pictures below: one for each word, or one for each head where patches look.
@@ -101,18 +95,14 @@ export function imageView(app) {
 
   const values = (matrix, row, first, grid) => rowOf(matrix, row).subarray(first, first + grid[0] * grid[1]);
 
-  function topOf(matrix, row) {
-    const { before } = seen();
-    return rowOf(matrix, row).subarray(before).reduce((top, weight) => Math.max(top, Math.abs(weight)), 0) || 1;
-  }
+  const topOf = (matrix, row) =>
+    rowOf(matrix, row).subarray(seen().before).reduce((top, weight) => Math.max(top, Math.abs(weight)), 0) || 1;
 
   function overlay(pen, { x, y, width, height, image, grid, first }, matrix, row, alpha = app.state.opacity) {
     const drawn = picture(image);
     if (drawn) pen.image(drawn, x, y, width, height, { smooth: image.width > 64 });
-    else {
-      app.unpacking = true;
-      pen.rect(x, y, width, height, { fill: app.inks.line });
-    }
+    else pen.rect(x, y, width, height, { fill: app.inks.line });
+    if (!drawn) app.unpacking = true;
     if (grid[0] * grid[1] === 1 || !matrix) return;
     const map = glow(values(matrix, row, first, grid), grid[1], grid[0], topOf(matrix, row));
     pen.image(map, x, y, width, height, { alpha, smooth: app.state.smooth });
@@ -148,29 +138,31 @@ export function imageView(app) {
 
   return {
     label: "Image: how much each part of the picture is looked at.",
-    keys: "arrows pick who looks, Escape goes back to the start, + and − zoom.",
-    hint: () => `Bright is much. ${looking() ? "Click a part of the picture to see where it looks." : "Hover a word to see its region; click to keep it."}`,
-    needs: () => (app.state.combine === "rollout" ? app.layersOfKind() : [app.state.layer]),
-    ready: () => Promise.all(plan.tiles.map(({ image }) => (picture(image), loaded.get(image.src).done))),
+    keys: "arrows pick who looks, Shift and arrows read what is looked at, Escape goes back to the start, + and − zoom.",
+    hint: () => "Bright is much. "
+      + (looking() ? "Click a part of the picture to see where it looks." : "Hover a word to see its region; click to keep it."),
     size(room) {
       plan = layout(room);
       return { width: plan.width, height: plan.height };
     },
     draw(pen, box) {
       const matrix = app.matrices.current();
-      if (!matrix) return app.waiting(pen, box);
+      if (!matrix) return void app.waiting(pen, box);
       const row = query();
       const name = row === null ? "" : shown(app.queryNames()[row]);
       const patched = looking() && /^\d+,\d+$/.test(name);
-      const who = row === null ? "the whole picture" : patched ? `patch ${name}` : `“${fit(name, 320)}”`;
+      const who = row === null ? "the whole picture" : patched ? `patch ${name}` : `“${fit(name, Math.min(320, plan.width - 200))}”`;
+      const note = `brightest ${number(topOf(matrix, row))} · ${app.where()}`;
       pen.text(`Where ${who} looks`, 20, 17, app.type.title);
-      pen.text(`brightest ${number(topOf(matrix, row))} · ${app.where()}`, plan.width - 20, 17, { ...app.type.note, align: "right" });
+      if (plan.top > 40) pen.text(note, 20, 38, app.type.note);
+      else pen.text(note, plan.width - 20, 17, { ...app.type.note, align: "right" });
       for (const tile of plan.tiles) {
         overlay(pen, tile, tile.role === "key" ? matrix : null, row);
         if (tile.role === "query") {
           if (row !== null) patch(pen, tile, row - tile.before, "#ffffff");
           pen.text(shown(tile.image.label), tile.x, tile.y + tile.height + 16, app.type.note);
         } else if (itself() && looking() && row !== null) patch(pen, tile, row - tile.first, "#ffffff");
+        if (tile.role === "key" && app.state.key !== null) patch(pen, tile, app.state.key - tile.first, app.inks.mark);
         if (tile.share) share(pen, tile, matrix, row);
       }
       const heading = plan.strip.length ? (looking() ? "Each head alone" : "Each word") : "";
@@ -188,14 +180,13 @@ export function imageView(app) {
         const look = { ...app.type.label, align: "center", weight: on ? 600 : 400 };
         pen.text(fit(shown(small.name), small.side, look), small.x + small.side / 2, small.y + small.side + 14, look);
       }
-      return undefined;
     },
     hit(x, y) {
       const inside = (one, width = one.width, height = one.height) =>
         x >= one.x && x < one.x + width && y >= one.y && y < one.y + height;
-      const small = plan?.strip.find((one) => inside(one, one.side, one.side + 22));
+      const small = plan.strip.find((one) => inside(one, one.side, one.side + 22));
       if (small) return small.head === undefined ? { query: small.query } : { head: small.head };
-      const tile = plan?.tiles.find((one) => inside(one));
+      const tile = plan.tiles.find((one) => inside(one));
       if (!tile) return null;
       const cell = cellAt(tile, x, y);
       if (tile.role === "query") return { pick: cell + tile.before };
@@ -216,12 +207,19 @@ export function imageView(app) {
       if (head !== undefined) app.set({ heads: [head], combine: "each" });
       else if ((pick ?? row) !== undefined) app.set({ token: pick ?? row });
     },
-    move(across, down) {
-      const wide = looking()?.grid[1] ?? 1;
-      app.set({ token: clamp((query() ?? 0) + across + down * wide, 0, app.queryNames().length - 1) });
+    move(across, down, shift) {
+      const next = (at, pictured, names) => clamp(at + across + down * (pictured?.grid[1] ?? 1), 0, names.length - 1);
+      const [token, { key }] = [query(), app.state];
+      if (shift) app.set({ token, key: key === null ? seen().before : next(key, seen(), app.keyNames()) });
+      else app.set({ token: next(token ?? 0, looking(), app.queryNames()), key });
     },
-    reveal(index) {
-      const small = plan?.strip.find((one) => one.query === index);
+    told() {
+      const [{ key }, matrix] = [app.asked(), app.matrices.current()];
+      if (!matrix || key === null || query() !== null) return app.told();
+      return `the whole picture → ${shown(app.keyNames()[key])}: ${number(rowOf(matrix, null)[key])} · ${app.where()}`;
+    },
+    reveal({ side, index }) {
+      const small = side === "query" && plan.strip.find((one) => one.query === index);
       if (small) app.stage.reveal(small.x, small.y, small.side, small.side + 24);
     },
   };

@@ -1,6 +1,6 @@
 // The numbers: rows look, columns are looked at.
 
-import { heat, isDeep } from "./colours.js";
+import { heat, inkOn } from "./colours.js";
 import { fit, widthOf } from "./pen.js";
 import { clamp, number, shown } from "./dom.js";
 
@@ -12,10 +12,7 @@ export function matrixView(app) {
   let focus = null; // the cell under the pointer
   let picture = { id: null };
 
-  function cell() {
-    const { token: query, key } = app.state;
-    return focus ?? (query === null || key === null ? null : { query, key });
-  }
+  const cell = () => focus ?? { query: app.state.token, key: app.state.key };
 
   const longest = (names, list) =>
     Math.max(8, ...list.slice(0, 400).map((index) => widthOf(shown(names[index]).slice(0, 24), LABEL)));
@@ -39,9 +36,9 @@ export function matrixView(app) {
     mark(columns, app.keyNames(), x0 + left, box.x + x0 + left - side / 2, box.width, (name, x, look) =>
       plan.upright
         ? pen.text(fit(name, side - 6, look), x, box.y + top - 12, { ...look, align: "center" })
-        : pen.text(fit(name, top - 18, look), x, box.y + top - 9, { ...look, turn: -90 }), now?.key);
+        : pen.text(fit(name, top - 18, look), x, box.y + top - 9, { ...look, turn: -90 }), now.key);
     mark(rows, app.queryNames(), top, box.y + top - side / 2, box.height, (name, y, look) =>
-      pen.text(fit(name, left - 16, look), box.x + x0 + left - 9, y, { ...look, align: "right" }), now?.query);
+      pen.text(fit(name, left - 16, look), box.x + x0 + left - 9, y, { ...look, align: "right" }), now.query);
     pen.rect(box.x, box.y, x0 + left, top, { fill: app.inks.panel });
     pen.text(`max ${number(matrix.top)}`, box.x + x0 + left - 9, box.y + top - 12, { ...app.type.note, size: 11, align: "right" });
   }
@@ -53,13 +50,12 @@ export function matrixView(app) {
     label: "Matrix: rows look, columns are looked at.",
     keys: "arrows go from cell to cell and read the weight, + and − zoom, Escape lets go.",
     hint: () => "Rows look, columns are looked at: the stronger a cell, the more. Hover one to read its number.",
-    needs: () => (app.state.combine === "rollout" ? app.layersOfKind() : [app.state.layer]),
     size(room) {
       const [rows, columns] = [app.rows(), app.columns()];
       const left = clamp(longest(app.queryNames(), rows) + 24, 76, 170);
       const wide = longest(app.keyNames(), columns) + 10;
       const fits = Math.min((room.width - left - 24) / columns.length, (room.height - 100) / rows.length);
-      const side = clamp(clamp(fits, 3, 52) * app.state.zoom, 1, 160);
+      const side = clamp(clamp(fits, 3, 110) * app.state.zoom, 1, 240);
       const upright = wide < side;
       const top = upright ? 34 : clamp(wide + 16, 34, 150);
       const x0 = Math.max(0, (room.width - left - columns.length * side - 16) / 2);
@@ -68,7 +64,7 @@ export function matrixView(app) {
     },
     draw(pen, box) {
       const matrix = app.matrices.current();
-      if (!matrix) return app.waiting(pen, box);
+      if (!matrix) return void app.waiting(pen, box);
       const { left, top, side, rows, columns, x0 } = plan;
       const id = [app.viewKey(), app.mode].join(" ");
       if (picture.id !== id || picture.matrix !== matrix) {
@@ -84,27 +80,24 @@ export function matrixView(app) {
             const at = x + j * side;
             if (at + side < box.x || at > box.x + box.width) return;
             const weight = matrix.data[query * matrix.keys + key];
-            const deep = isDeep(weight, matrix.top);
             const text = side > 56 ? number(weight) : weight.toFixed(2);
             pen.text(text, at + side / 2, y + (i + 0.5) * side, {
-              size: clamp(side * 0.28, 10, 13), align: "center",
-              colour: deep ? app.inks.panel : app.inks.ink, alpha: Math.abs(weight) < 0.005 ? 0.35 : 1,
+              size: clamp(side * 0.24, 10, 16), align: "center", alpha: Math.abs(weight) < 0.005 ? 0.6 : 1,
+              colour: inkOn(weight, matrix.top, app.mode, app.layer().signed),
             });
           });
         });
       }
       const now = cell();
-      const [i, j] = now ? [rows.indexOf(now.query), columns.indexOf(now.key)] : [-1, -1];
-      if (i >= 0 && j >= 0) {
-        pen.rect(x, y + i * side, columns.length * side, side, { fill: app.inks.accent, alpha: 0.1 });
-        pen.rect(x + j * side, y, side, rows.length * side, { fill: app.inks.accent, alpha: 0.1 });
-        pen.rect(x + j * side - 1, y + i * side - 1, side + 2, side + 2, { stroke: app.inks.mark, thick: 2.5, radius: 2 });
-      }
+      const [i, j] = [rows.indexOf(now.query), columns.indexOf(now.key)];
+      const mark = { stroke: app.inks.mark, thick: 2.5, radius: 2 };
+      if (i >= 0) pen.rect(x, y + i * side, columns.length * side, side, { fill: app.inks.accent, alpha: 0.1 });
+      if (j >= 0) pen.rect(x + j * side, y, side, rows.length * side, { fill: app.inks.accent, alpha: 0.1 });
+      if (i >= 0 && j >= 0) pen.rect(x + j * side - 1, y + i * side - 1, side + 2, side + 2, mark);
       labels(pen, box, matrix);
-      return undefined;
     },
     hit(x, y, box) {
-      if (!plan || x < box.x + plan.x0 + plan.left || y < box.y + plan.top) return null;
+      if (x < box.x + plan.x0 + plan.left || y < box.y + plan.top) return null;
       const key = plan.columns[Math.floor((x - plan.x0 - plan.left) / plan.side)];
       const query = plan.rows[Math.floor((y - plan.top) / plan.side)];
       return key === undefined || query === undefined ? null : { query, key };
@@ -123,13 +116,14 @@ export function matrixView(app) {
     move(across, down) {
       const { rows, columns } = plan;
       const now = cell();
-      const next = (list, value, step) => list[now ? clamp(list.indexOf(value) + step, 0, list.length - 1) : 0];
-      const [query, key] = [next(rows, now?.query, down), next(columns, now?.key, across)];
+      const inside = now.query !== null && now.key !== null;
+      const next = (list, value, step) => list[clamp(list.indexOf(value) + (inside ? step : 0), 0, list.length - 1)];
+      const [query, key] = [next(rows, now.query, down), next(columns, now.key, across)];
       focus = null;
       app.set({ token: query, key });
       reveal(rows.indexOf(query), columns.indexOf(key));
     },
-    reveal: (index) => plan && reveal(plan.rows.indexOf(index), 0),
+    reveal: ({ side, index }) => (side === "key" ? reveal(0, plan.columns.indexOf(index)) : reveal(plan.rows.indexOf(index), 0)),
     escape() {
       if (app.state.from !== "grid") return false;
       app.set({ view: "grid", from: null, heads: null, token: null, key: null });

@@ -5,19 +5,25 @@ import { fit } from "./pen.js";
 import { entropy } from "./weights.js";
 
 const TOP = 216;
-const ROW = 24;
 const CURVE = Array.from({ length: 49 }, (_, i) => 0.1 * 100 ** (i / 48)); // 0.1 to 10
 
 export function temperatureView(app) {
   let plan = null;
-  let curve = { id: null };
 
-  const query = () => app.state.token ?? app.rows().find((row) => !app.side("query").special.includes(row)) ?? app.rows()[0] ?? 0;
+  let opening = {};
 
-  function bitsOverTemperatures() {
-    const id = [app.viewKey(), query()].join(" ");
-    if (curve.id !== id) curve = { id, bits: CURVE.map((t) => entropy(app.matrices.rowAt(app.state.layer, query(), t))) };
-    return curve.bits;
+  // The token that was picked, else the one with most to tell: its entropy lies nearest to half of what it could be, so
+  // both a lower and a higher temperature change it.
+  function query() {
+    if (app.state.token !== null) return app.state.token;
+    const { example, layer, heads, combine, hide } = app.state;
+    const id = [example, layer, heads, combine, hide].join(" ");
+    if (opening.id !== id && app.matrices.rowAt(layer, 0, 1)) {
+      const half = Math.log2(app.columns().length) / 2;
+      const far = app.rows().map((row) => Math.abs(entropy(app.matrices.rowAt(layer, row, 1)) - half));
+      opening = { id, row: app.rows()[far.indexOf(Math.min(...far))] };
+    }
+    return opening.id === id ? opening.row : app.rows()[0];
   }
 
   function panel(pen, row, most) {
@@ -36,7 +42,7 @@ export function temperatureView(app) {
     const up = (value) => y + h - (value / Math.max(most, 1e-9)) * h;
     pen.lines([x, y + h, x + w, y + h, x, y, x + w, y], { colour: app.inks.line });
     pen.lines([across(1), y, across(1), y + h], { colour: app.inks.line });
-    const values = bitsOverTemperatures();
+    const values = CURVE.map((t) => entropy(app.matrices.rowAt(app.state.layer, query(), t)));
     const curve = CURVE.slice(1).flatMap((t, i) => [across(CURVE[i]), up(values[i]), across(t), up(values[i + 1])]);
     pen.lines(curve, { colour: app.inks.accent, thick: 2.5 });
     const dot = { fill: app.inks.accent, stroke: app.inks.panel, thick: 2, radius: 5 };
@@ -51,35 +57,37 @@ export function temperatureView(app) {
   return {
     label: "Temperature: the weights of one token, re-sharpened.",
     keys: "up and down pick the token, left and right turn the temperature.",
-    hint: () => "The scores, cosine or dot, are divided by the temperature before the softmax. Pale bars are the weights as recorded.",
-    needs: () => [app.state.layer],
+    query,
+    hint: () => "The scores, cosine or dot, are divided by the temperature before the softmax. Pale bars are the weights as recorded. "
+      + "Until you pick a token, one is shown whose looks are neither sharp nor even.",
     size(room) {
-      const width = Math.min(room.width - 48, 820);
-      plan = { width, left: (room.width - width) / 2, columns: app.columns(), room: room.width };
-      return { width: 0, height: TOP + plan.columns.length * ROW + 16 };
+      const [width, columns] = [Math.min(room.width - 48, 1200), app.columns()];
+      plan = { width, left: (room.width - width) / 2, columns, row: clamp((room.height - TOP - 16) / columns.length, 24, 56) };
+      return { width: 0, height: TOP + columns.length * plan.row + 16 };
     },
     draw(pen, box) {
       const row = app.matrices.rowAt(app.state.layer, query(), app.state.temperature);
-      if (!row) return app.waiting(pen, box);
+      if (!row) return void app.waiting(pen, box);
       const before = app.matrices.rowAt(app.state.layer, query(), 1);
-      const { left, width, columns } = plan;
+      const { left, width, columns, row: high } = plan;
       const [start, room] = [left + 150, width - 150 - 70];
       const top = Math.max(...row, ...before) || 1;
-      const first = Math.max(0, Math.floor((box.y - TOP) / ROW));
-      columns.slice(first, first + Math.ceil(box.height / ROW) + 1).forEach((key, i) => {
-        const y = TOP + (first + i + 0.5) * ROW;
+      const first = Math.max(0, Math.floor((box.y - TOP) / high));
+      columns.slice(first, first + Math.ceil(box.height / high) + 1).forEach((key, i) => {
+        const y = TOP + (first + i + 0.5) * high;
         const name = app.keyNames()[key];
-        if (app.isFound(name)) pen.rect(left, y - ROW / 2 + 1, width, ROW - 2, { fill: app.inks.mark, alpha: 0.4, radius: 5 });
+        if (app.isFound(name)) pen.rect(left, y - high / 2 + 1, width, high - 2, { fill: app.inks.mark, alpha: 0.4, radius: 5 });
         pen.text(fit(shown(name), 132), start - 12, y, { colour: app.inks.ink, align: "right" });
-        pen.rect(start, y - 8, Math.max(1, (room * before[key]) / top), 16, { fill: app.inks.muted, alpha: 0.22, radius: 3 });
-        pen.rect(start, y - 5, Math.max(1, (room * row[key]) / top), 10, { fill: app.inks.accent, radius: 3 });
+        const long = (weight) => weight && Math.max(1, (room * weight) / top);
+        const bar = (weight, thick, look) => pen.rect(start, y - thick / 2, long(weight), thick, { ...look, radius: 3 });
+        bar(before[key], high * 0.66, { fill: app.inks.muted, alpha: 0.22 });
+        bar(row[key], high * 0.4, { fill: app.inks.accent });
         pen.text(number(row[key]), left + width, y, { size: 12, colour: app.inks.ink, align: "right" });
       });
       panel(pen, row, Math.log2(Math.max(1, before.reduce((count, weight) => count + (weight > 0), 0))));
-      return undefined;
     },
     hit(x, y) {
-      const key = plan?.columns[Math.floor((y - TOP) / ROW)];
+      const key = plan.columns[Math.floor((y - TOP) / plan.row)];
       return y < TOP || key === undefined || x < plan.left || x > plan.left + plan.width ? null : { key, quiet: true };
     },
     hover: (spot) => app.point(spot && query(), spot?.key ?? null),
@@ -88,6 +96,7 @@ export function temperatureView(app) {
       const look = `${shown(app.queryNames()[query()])} → ${shown(app.keyNames()[key])}`;
       return now ? [number(now[key]), `recorded ${number(before[key])}`, look] : [];
     },
+    reveal: ({ side, index }) => side === "key" && app.stage.reveal(0, TOP + plan.columns.indexOf(index) * plan.row, 1, plan.row),
     move(across, down) {
       const rows = app.rows();
       if (across) app.set({ temperature: clamp(app.state.temperature * 1.1 ** across, 0.1, 10) });

@@ -2,11 +2,8 @@
 
 const KEPT = 40; // matrices in memory
 
-// What each code stands for, as a part of its row's top: a square-root scale that reaches further down at its low end.
-const FAINT = [0, 1e-10, 2e-8, 1.4e-6, 3.4e-5];
-const LEVELS = Array.from({ length: 256 }, (_, code) => FAINT[code] ?? (code / 255) ** 2);
-
 export function openMatrices(app) {
+  const levels = Float32Array.from(app.meta.levels); // what each code stands for, as a part of its row's top
   const cache = new Map();
   let worked = false; // whether this frame has already paid for a product of matrices
 
@@ -21,33 +18,39 @@ export function openMatrices(app) {
     return made;
   }
 
-  // One head of one layer as {data, queries, keys, top}, or null while it is on its way.
-  function head(index, which) {
-    const { example, temperature } = app.state;
-    const raw = app.weights.get(example, index);
+  // All rows of some heads, or `count` from `first` on, as {data, queries, keys, top}; null while they are on their way.
+  function combined(index, how, heads, { first = 0, count = layerOf(index).shape[1], temperature } = {}) {
+    const raw = app.weights.get(app.state.example, index);
     if (!raw) return null;
-    const layer = layerOf(index);
-    const [, queries, keys] = layer.shape;
-    return finish(decode(raw, which * queries, queries, keys, layer.shares ? 1 / temperature : 1), queries, keys);
+    const [, queries, keys] = layerOf(index).shape;
+    const sharp = sharpened(index, temperature);
+    const [one, ...others] = heads;
+    const data = decode(raw, one * queries + first, count, keys, sharp);
+    for (const which of others) {
+      const part = decode(raw, which * queries + first, count, keys, sharp);
+      for (let i = 0; i < data.length; i++) data[i] = how === "max" ? Math.max(data[i], part[i]) : data[i] + part[i];
+    }
+    if (how !== "max") for (let i = 0; i < data.length; i++) data[i] /= others.length + 1;
+    return finish(data, count, keys);
   }
 
-  function combined(index, how, heads) {
-    const parts = [];
-    for (const which of heads) {
-      const part = head(index, which);
-      if (!part) return null;
-      parts.push(part);
-    }
-    if (parts.length === 1) return parts[0];
-    const { queries, keys } = parts[0];
-    const data = new Float32Array(queries * keys);
-    for (const part of parts) {
-      for (let i = 0; i < data.length; i++) {
-        if (how === "max") data[i] = part === parts[0] ? part.data[i] : Math.max(data[i], part.data[i]);
-        else data[i] += part.data[i] / parts.length;
-      }
-    }
-    return finish(data, queries, keys);
+  // Codes to parts of the row's top, at a temperature: softmax(s / T) is softmax(s) to the power 1 / T, scaled to sum to
+  // 1 again, so no scores are needed.
+  function sharpened(index, temperature = app.state.temperature) {
+    const power = layerOf(index).shares ? 1 / temperature : 1;
+    return { levels: power === 1 ? levels : levels.map((level) => level ** power), scaled: power !== 1 };
+  }
+
+  // One head made small: the strongest weight of each block, so that thin diagonals survive. It came with the page, unless
+  // tokens are hidden or the temperature was turned.
+  function small(index, which, rows, columns) {
+    const layer = layerOf(index);
+    const [, high, wide] = layer.small ?? [];
+    const asIs = high && rows.length === layer.shape[1] && columns.length === layer.shape[2] && !sharpened(index).scaled;
+    const raw = asIs && app.weights.get(app.state.example, index, "small");
+    if (raw) return finish(decode(raw, which * high, high, wide, sharpened(index)), high, wide);
+    const matrix = asIs ? null : combined(index, "mean", [which]);
+    return matrix && pooled(matrix, rows, columns, app.meta.fine);
   }
 
   // Abnar and Zuidema's rollout: half of each layer is the residual path, so it is the identity.
@@ -55,8 +58,7 @@ export function openMatrices(app) {
     return kept(key("rollout", index), () => {
       const before = rolled(app, index).filter((other) => other < index).pop();
       const below = before === undefined ? null : rollout(before);
-      const layer = layerOf(index);
-      const own = combined(index, "mean", layer.heads.keys());
+      const own = combined(index, "mean", layerOf(index).heads.keys());
       if (!own || (before !== undefined && !below) || worked) {
         if (own) app.refresh();
         return null;
@@ -68,35 +70,20 @@ export function openMatrices(app) {
     });
   }
 
-  // One row alone, heads combined, at a temperature of its own.
-  function rowAt(index, query, temperature) {
-    const raw = app.weights.get(app.state.example, index);
-    if (!raw) return null;
-    const [, queries, keys] = layerOf(index).shape;
-    const heads = app.headsOn(index);
-    const row = new Float32Array(keys);
-    for (const which of heads) {
-      const part = decode(raw, which * queries + query, 1, keys, 1 / temperature);
-      for (let k = 0; k < keys; k++) {
-        row[k] = app.combining(index) === "max" ? Math.max(row[k], part[k]) : row[k] + part[k] / heads.length;
-      }
-    }
-    return row;
-  }
+  // One row alone at a temperature of its own.
+  const rowAt = (index, query, temperature) =>
+    combined(index, app.combining(index), app.headsOn(index), { first: query, count: 1, temperature })?.data;
 
   const key = (...parts) => [app.state.example, app.state.temperature, ...parts].join(" ");
 
   return {
     newFrame: () => (worked = false),
-    head: (index, which) => kept(key(index, which), () => head(index, which)),
-    fresh: head,
-    rowAt,
+    head: (index, which) => kept(key(index, which), () => combined(index, "mean", [which])),
+    small, rowAt,
     // What the state asks for: the one head that is on, or all that are on, combined.
-    current(index = app.state.layer, only = null) {
-      const how = app.combining(index);
-      if (how === "rollout") return rollout(index);
-      const heads = only ?? app.headsOn(index);
-      return kept(key(index, how, heads.join(".")), () => combined(index, how, heads));
+    current() {
+      const [{ layer }, how, heads] = [app.state, app.combining(), app.headsOn()];
+      return how === "rollout" ? rollout(layer) : kept(key(layer, how, heads.join(".")), () => combined(layer, how, heads));
     },
   };
 }
@@ -110,15 +97,32 @@ export function rolled(app, index) {
   return kind !== "cross" && shares && alike.length > 1 && alike.every(fit) ? alike : [];
 }
 
-function decode({ tops, codes, below }, first, queries, keys, power) {
-  const data = new Float32Array(queries * keys);
-  const levels = Float32Array.from(LEVELS, (level) => level ** power);
+function pooled(matrix, rows, columns, most) {
+  const [high, wide] = [Math.min(most, rows.length), Math.min(most, columns.length)];
+  const data = new Float32Array(high * wide);
+  const [from, block] = [Int32Array.from(columns), Int32Array.from(columns, (_, j) => (j * wide) / columns.length)];
+  rows.forEach((query, i) => {
+    const [start, to] = [query * matrix.keys, Math.floor((i * high) / rows.length) * wide];
+    for (let j = 0; j < from.length; j++) {
+      const weight = matrix.data[start + from[j]];
+      if (Math.abs(weight) > Math.abs(data[to + block[j]])) data[to + block[j]] = weight;
+    }
+  });
+  return finish(data, high, wide);
+}
+
+function scaleOf({ tops, codes }, row, keys, { levels, scaled }) {
+  if (!scaled) return tops[row];
+  let sum = 0;
+  for (let k = row * keys; k < (row + 1) * keys; k++) sum += levels[codes[k]];
+  return sum > 0 ? 1 / sum : 0;
+}
+
+function decode(raw, first, queries, keys, sharp) {
+  const [data, { codes, below }, { levels }] = [new Float32Array(queries * keys), raw, sharp];
   for (let q = 0; q < queries; q++) {
     const [from, to] = [(first + q) * keys, q * keys];
-    let sum = 0;
-    if (power !== 1) for (let k = 0; k < keys; k++) sum += levels[codes[from + k]];
-    // softmax(s / T) is softmax(s) to the power 1 / T, scaled to sum to 1 again: no scores are needed
-    const scale = power === 1 ? tops[first + q] : sum > 0 ? 1 / sum : 0;
+    const scale = scaleOf(raw, first + q, keys, sharp);
     for (let k = 0; k < keys; k++) data[to + k] = levels[codes[from + k]] * scale;
     if (below) for (let k = 0; k < keys; k++) data[to + k] -= levels[below[from + k]] * scale;
   }
@@ -163,14 +167,8 @@ export function entropy(row) {
 // Over the rows that look at anything.
 export function meanEntropy(matrix) {
   if (matrix.bits !== undefined) return matrix.bits;
-  let [total, looking] = [0, 0];
-  for (let q = 0; q < matrix.queries; q++) {
-    const row = matrix.row(q);
-    if (!row.some((weight) => weight > 0)) continue;
-    total += entropy(row);
-    looking++;
-  }
-  return (matrix.bits = looking ? total / looking : 0);
+  const rows = Array.from({ length: matrix.queries }, (_, q) => matrix.row(q)).filter((row) => row.some((weight) => weight > 0));
+  return (matrix.bits = rows.reduce((sum, row) => sum + entropy(row), 0) / (rows.length || 1));
 }
 
 // The strongest places of a row, strongest first.
