@@ -19,6 +19,7 @@ from .image_classification import ImageTask, Recipe, metrics, tally
 
 if TYPE_CHECKING:
     from ..view.page import Page
+    from .image_pictures import Drawn
 
 AT_ONCE = 64
 """Images looked at in one go."""
@@ -122,6 +123,15 @@ class ImagePredictor(Shared):
             grid=(self.recipe.model.side,) * 2,
             title=title or ", ".join(map(str, answers[:3])),
         )
+
+    def show(self, images: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> "Drawn":
+        """Pictures of what it has learnt, and of its attention on these images, in a folder: `pictures/` in the run's.
+
+        `format` is png or svg. What comes back says which files were written, and what the model has none of.
+        """
+        from .image_pictures import show
+
+        return show(self, images, out, format=format)
 
     def evaluate(self, images: Images, split: str) -> Score:
         """How often it is right on labelled images."""
