@@ -145,12 +145,12 @@ def attention(predictor: "ImagePredictor", images: Sequence[Any]) -> Iterator["F
         (answer,), (pixels,) = predictor.predict([image]), predictor.pixels([image])
         weights = [_array(seen.weights[0]) for seen in predictor.record([image])]
         name = [Path(image).name] if isinstance(image, str | Path) else []
-        others = [f"{label} {share:.1%}" for label, share in list(answer.scores.items())[1:3]]
+        likeliest = [f"{share:.1%} {label}" for label, share in list(answer.scores.items())[:3]]
         yield overlays.over_pixels(
             _array(pixels.permute(1, 2, 0).squeeze(-1)),
             [overlays.looked_at(block, **form) for block in weights],
             [overlays.looked_at(flow, **form) for flow in overlays.rollout(weights)],
-            words=[str(answer), *others, *name],
+            words=[*likeliest, *name],
         )
 
 

@@ -99,7 +99,7 @@ def masks(tables: Any, *, start: float = 0.0, title: str = "Learnt masks") -> Fi
     depth, heads = tables.shape[:2]
     top = float(np.quantile(np.abs(tables - start), 0.995)) or 1.0
     cell = _cell(depth, heads)
-    drawn, axes = figure(size=(heads * cell + 1.8, depth * cell + 0.9))
+    drawn, axes = figure(size=(max(5.6, heads * cell + 1.8), depth * cell + 0.9))
     ax = axes[0, 0]
     tiles = ((i, j, tables[i, j]) for i in range(depth) for j in range(heads))
     image = wall(ax, tiles, cmap="PuOr_r", vmin=start - top, vmax=start + top)

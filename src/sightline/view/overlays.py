@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 GLOW = ("#04040c", "#2a0d54", "#7a1f6d", "#d2493f", "#fb9b06", "#fcffa4")
 """From nothing to much, as in the viewer."""
 
+LARGEST_TILE = 96
+"""Pixels of a picture's side under a map."""
+
 
 def rollout(weights: Sequence[Any]) -> list[Any]:
     """What each token holds of each first one after every layer: weights (H, N, N) of each layer -> (N, N) each.
@@ -71,7 +74,7 @@ def over_pixels(picture: Any, maps: Sequence[Any], flows: Sequence[Any], *, word
     high = max(depth, large + line * len(words))
     drawn, axes = figure(size=(wide * (1 + GAP) * cell + 0.3, high * (1 + GAP) * cell + 0.7))
     ax = axes[0, 0]
-    grey = picture if picture.ndim == 2 else picture @ (0.299, 0.587, 0.114)
+    grey = _small(picture if picture.ndim == 2 else picture @ (0.299, 0.587, 0.114))
     wall(ax, ((i, j, grey) for i, j, _ in with_maps), cmap="gray", vmin=0, vmax=1)
     wall(ax, with_maps, cmap=_glow(), vmin=0, alpha=0.65)
     edges(ax, [f"block {i}" for i in range(depth)], [f"head {j}" for j in range(heads)] + ["rollout"])
@@ -79,10 +82,18 @@ def over_pixels(picture: Any, maps: Sequence[Any], flows: Sequence[Any], *, word
     ax.imshow(picture, extent=(left, left + large, large, 0), cmap="gray", vmin=0, vmax=1, interpolation="none")
     ax.add_patch(Rectangle((left, 0), large, large, fill=False, edgecolor=COLOURS["grey"], linewidth=0.6))
     for i, word in enumerate(words):
-        look = {"fontsize": 10, "color": COLOURS["ink"]} if i == 0 else {"fontsize": 8, "color": COLOURS["grey"]}
-        ax.text(left, large + 0.07 + line * i, name(word, 32), va="top", **look)
+        points, ink = (10, COLOURS["ink"]) if i == 0 else (8, COLOURS["grey"])
+        most = int((large + 0.2) * cell * 72 / (0.62 * points))  # a letter is about 0.62 of its height wide
+        ax.text(left, large + 0.07 + line * i, name(word, most), va="top", fontsize=points, color=ink)
     ax.set(xlim=(left - 0.02, right), ylim=(max(bottom, large + 0.1 + line * len(words)), -0.25), aspect="equal")
     return drawn
+
+
+def _small(grey: Any) -> Any:
+    """The means of little squares, as many as a tile can show: it stands under every map, and a file holds each."""
+    step = max(1, min(grey.shape) // LARGEST_TILE)
+    high, wide = (size // step * step for size in grey.shape)
+    return grey[:high, :wide].reshape(high // step, step, wide // step, step).mean((1, 3))
 
 
 def _glow() -> Any:
