@@ -20,12 +20,15 @@ from .averaging import RunningMean, mean
 from .checkpoint import Checkpoints, to_bytes, write_bytes
 from .distributed import Group, gathered, group, like
 from .log import Log
+from .optimisers import make_optimisers
 from .schedules import rate
 from .settings import Training
 from .signals import Interrupted, Interrupts
 from .task import Part, Task
 
 WEIGHTS = "model.safetensors"
+OPTIMISER_STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
+"""What optimisers remember of a parameter."""
 STEPS_BETWEEN_AGREEMENTS = {"cpu": 1, "cuda": 10}
 """How often several processes ask each other whether one was told to stop; on a GPU each question is a wait."""
 
@@ -99,7 +102,7 @@ class _Trainer:
         self.model = task.model
         called = self._compiled() if settings.compile else self.model
         self.called: nn.Module = processes.wrap(called, shard=settings.shard)
-        self.optimiser = make_optimiser(self.model, settings, processes.device)
+        self.optimisers = make_optimisers(self.model, settings, processes.device)
         self.mean = RunningMean(self.model, settings.ema) if settings.ema is not None else None
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=max(settings.keep, settings.average_last))
         self.log = Log(folder, self.steps, quiet=quiet, silent=not processes.leads, tensorboard=settings.tensorboard)
@@ -161,10 +164,11 @@ class _Trainer:
             losses.append(loss.detach())
         if self.settings.clip is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
-        for settings in self.optimiser.param_groups:
-            settings["lr"] = self._learning_rate(self.step)
-        self.optimiser.step()
-        self.optimiser.zero_grad(set_to_none=True)
+        for optimiser in self.optimisers:
+            for settings in optimiser.param_groups:
+                settings["lr"] = self._learning_rate(self.step)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
         return torch.stack(losses).sum()
 
     def _unsynchronised(self, *, last: bool) -> AbstractContextManager[Any]:
@@ -240,9 +244,10 @@ class _Trainer:
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         if self.mean is not None:
             tensors |= {f"mean.{name}": tensor for name, tensor in self.mean.weights.items()}
-        for name, parameter in self.model.named_parameters():
-            for key, value in self.optimiser.state.get(parameter, {}).items():
-                tensors[f"optimiser.{key}.{name}"] = value
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
+        for optimiser in self.optimisers:
+            for parameter, state in optimiser.state.items():
+                tensors |= {f"optimiser.{key}.{names[parameter]}": value for key, value in state.items()}
         tensors = gathered(tensors)
         window = float(self.processes.sum({"loss": self.window.clone()})["loss"])
         if self.processes.leads:
@@ -270,15 +275,13 @@ class _Trainer:
                 tensor.copy_(like(tensors[f"model.{name}"], tensor))
                 if self.mean is not None:
                     self.mean.weights[name].copy_(like(tensors[f"mean.{name}"], tensor))
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
-        state: dict[int, dict[str, Tensor]] = {}
-        ordered = [parameter for settings in self.optimiser.param_groups for parameter in settings["params"]]
-        for i, parameter in enumerate(ordered):
-            ending = f".{names[parameter]}"
-            keys = [key for key in ("step", "exp_avg", "exp_avg_sq") if f"optimiser.{key}{ending}" in tensors]
-            saved = {key: tensors[f"optimiser.{key}{ending}"] for key in keys}
-            state[i] = {key: like(value, parameter) if value.dim() else value for key, value in saved.items()}
-        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": state})
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
+        for optimiser in self.optimisers:
+            state: dict[int, dict[str, Tensor]] = {}
+            for i, parameter in enumerate(p for settings in optimiser.param_groups for p in settings["params"]):
+                saved = {key: tensors.get(f"optimiser.{key}.{names[parameter]}") for key in OPTIMISER_STATE}
+                state[i] = {k: like(v, parameter) if v.dim() else v for k, v in saved.items() if v is not None}
+            optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
 
     def _obey_signals(self) -> None:
         if self.step % STEPS_BETWEEN_AGREEMENTS[self.processes.device.type] and self.processes.world > 1:
@@ -312,22 +315,6 @@ class _Trainer:
             write_bytes(self.folder / WEIGHTS, to_bytes(weights))
         self.processes.wait()
         return metrics
-
-
-def make_optimiser(model: nn.Module, settings: Training, device: torch.device) -> torch.optim.Optimizer:
-    """Adam or AdamW; only matrices decay."""
-    learnt = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in learnt if sum(size > 1 for size in parameter.shape) > 1]
-    others = [parameter for parameter in learnt if sum(size > 1 for size in parameter.shape) <= 1]
-    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
-    kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[settings.optimiser]
-    return kind(
-        [entry for entry in groups if entry["params"]],
-        lr=settings.learning_rate,
-        betas=settings.betas,
-        weight_decay=settings.weight_decay,
-        fused=device.type == "cuda" and not settings.shard,
-    )
 
 
 def _seed(*numbers: int) -> int:

@@ -18,7 +18,8 @@ class Training:
     """Examples behind one update, over all processes and pieces together."""
     accumulate: int = 1
     """Pieces a process cuts its part of a batch into, to fit memory; the update is that of the whole."""
-    optimiser: Literal["adamw", "adam"] = "adamw"
+    optimiser: Literal["adamw", "adam", "muon"] = "adamw"
+    """muon makes the steps of the blocks' matrices orthogonal, the rest it leaves to AdamW; it needs fewer steps."""
     learning_rate: float = 1e-3
     weight_decay: float = 0.05
     """Only on matrices: biases, norms and temperatures are left alone."""
@@ -80,5 +81,7 @@ class Training:
             raise ValueError(f"weight_decay must be at least 0 and finite, got {self.weight_decay}")
         if self.ema is not None:
             check_share(ema=self.ema)
+        if self.shard and self.optimiser == "muon":
+            raise ValueError("optimiser must be adamw or adam where weights are shared out (shard), got 'muon'")
         if self.device not in ("auto", "cpu", "cuda") and not self.device.removeprefix("cuda:").isdigit():
             raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {self.device!r}")
