@@ -70,6 +70,14 @@ def test_predict_writes_a_page_with_the_answers(tiny_run, images, tmp_path):
         assert str(said) in page
 
 
+def test_predict_prints_odd_file_names_harmlessly(tiny_run, images, tmp_path):
+    odd = images[0].rename(tmp_path / "\x1b[31m\n.png")
+    answer = run("predict", tiny_run, odd)
+    assert answer.exit_code == 0, answer.output
+    assert answer.stdout.splitlines()[0].startswith(f"{tmp_path}/\ufffd[31m\ufffd.png: ")
+    assert len(answer.stdout.splitlines()) == 1
+
+
 def test_data_is_told_as_a_table():
     lines = run("data", "glyphs").stdout.splitlines()
     assert lines[0] == "glyphs, 20 classes"

@@ -111,7 +111,7 @@ def predict(
         predictor = load(run)
         for path, answer in zip(inputs, predictor.predict(list(inputs)), strict=True):
             scores = [f"{printable(name)} {share:.1%}" for name, share in list(answer.scores.items())[:top]]
-            typer.echo(f"{path}: {', '.join(scores)}")
+            typer.echo(f"{printable(str(path))}: {', '.join(scores)}")
         if show is not None:
             typer.echo(f"wrote {predictor.page(list(inputs)).save(show)}")
 

@@ -26,7 +26,6 @@ STYLE: Any = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "svg.hashsalt": "sightline",
-    "image.composite_image": False,  # pictures side by side stay as sharp as they are
 }
 GAP = 0.12
 """Between two pictures of a wall, as a share of their side."""
