@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .names import printable
+
 MOST_LINES = 20
 """Classes listed one by one."""
 
@@ -109,9 +111,32 @@ def predict(
         predictor = load(run)
         for path, answer in zip(inputs, predictor.predict(list(inputs)), strict=True):
             scores = [f"{printable(name)} {share:.1%}" for name, share in list(answer.scores.items())[:top]]
-            typer.echo(f"{path}: {', '.join(scores)}")
+            typer.echo(f"{printable(str(path))}: {', '.join(scores)}")
         if show is not None:
             typer.echo(f"wrote {predictor.page(list(inputs)).save(show)}")
+
+
+@app.command()
+def show(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    images: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[IMAGE]...", help="Images to draw its attention on.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the pictures; pictures/ in the run's if not given.")
+    ] = None,
+    format: Annotated[str, typer.Option(help="png or svg.")] = "png",
+) -> None:
+    """Draw what a trained model has learnt, and where it looks."""
+    from .runs import load
+
+    with _plain_errors():
+        drawn = load(run).show(images or [], out, format=format)
+        for path in drawn.files:
+            typer.echo(f"wrote {path}")
+        for name, reason in drawn.left_out.items():
+            typer.echo(f"no {name}: {reason}")
 
 
 @app.command()
@@ -142,8 +167,3 @@ def demo(
 
     with _plain_errors():
         run(out)
-
-
-def printable(text: str) -> str:
-    """A name from outside as one harmless line of a terminal."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -55,7 +55,7 @@ def test_a_sheet_shows_a_row_of_each_class(channels, mode):
 def test_a_sheet_bears_odd_names_and_many_classes():
     names = ("猫\n", "a" * 300, *(f"class {number}" for number in range(118)))
     sheet = contact_sheet(some(1, names), per_class=2)
-    assert sheet.height < 110 * 60
+    assert sheet.height < 110 * 68
     assert sheet.width < 600
 
 
@@ -66,3 +66,17 @@ def test_large_images_are_shown_small():
 def test_a_sheet_must_have_columns():
     with pytest.raises(ValueError, match="per_class must be a whole number of at least 1, got 0"):
         contact_sheet(some(1), per_class=0)
+
+
+def test_a_summary_reads_as_columns_that_end_together():
+    train = some(3, ("cat", "猫猫", "e\N{COMBINING ACUTE ACCENT}l"))
+    lines = str(summary(Splits(train, None, train.take([0, 1, 2]), kind="npz"))).splitlines()
+    assert lines[0] == "npz, 3 classes"
+    assert [line.split()[0] for line in lines[3:5]] == ["train", "test"]
+    counts = lines[-4:]
+    assert [line.split() for line in counts[1:]] == [
+        ["cat", "6", "2"],
+        ["猫猫", "6", "1"],
+        ["e\N{COMBINING ACUTE ACCENT}l", "0", "0"],
+    ]
+    assert [len(line) for line in counts] == [18, 18, 16, 19]  # two letters are wide, one mark is not

@@ -1,5 +1,6 @@
 """What a data set holds, in numbers and as a sheet of examples."""
 
+import unicodedata
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,12 +9,17 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from ..checks import check_whole
+from ..names import shortened
 from .sets import Images, ImageSet, Splits
 
 MOST_READ = 500
 """Of images that stay in their files, how many are read for the mean and the spread."""
 MOST_ROWS = 100
 """How many classes a contact sheet shows at most."""
+MOST_LISTED = 20
+"""How many classes the text of a summary counts one by one."""
+LONGEST = 24
+"""Letters of a name that are shown."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,28 @@ class Summary:
     validation: SplitSummary | None
     test: SplitSummary | None
 
+    def __str__(self) -> str:
+        """As plain lines, for people."""
+        named = {"train": self.train, "validation": self.validation, "test": self.test}
+        splits = {name: split for name, split in named.items() if split is not None}
+        sizes = [["split", "images", "size", "channels", "mean", "spread"]]
+        for name, one in splits.items():
+            colour = "1, grey" if one.channels == 1 else f"{one.channels}, colour"
+            sizes.append(
+                [name, f"{one.images:,}", f"{one.size} x {one.size}", colour, _levels(one.mean), _levels(one.std)]
+            )
+        counts = [["class", *splits]]
+        for label in self.classes[:MOST_LISTED]:
+            counts.append([shortened(label, LONGEST), *(f"{one.counts[label]:,}" for one in splits.values())])
+        lines = [f"{shortened(self.kind, LONGEST)}, {len(self.classes):,} classes", ""]
+        lines += [*_aligned(sizes, right={1}), "", *_aligned(counts, right=set(range(1, len(splits) + 1)))]
+        more = len(self.classes) - MOST_LISTED
+        if more > 0:
+            low, high = min(self.train.counts.values()), max(self.train.counts.values())
+            spread = f"{low:,}" if low == high else f"from {low:,} to {high:,}"
+            lines.append(f"and {more:,} more; each class has {spread} images to learn from")
+        return "\n".join(lines)
+
 
 def summary(splits: Splits) -> Summary:
     """Count and measure; of images that stay in their files an even sample is measured."""
@@ -53,15 +81,15 @@ def contact_sheet(images: Images, per_class: int = 8) -> Image.Image:
     """A picture with a row for each class: its name and its first examples."""
     check_whole(1, per_class=per_class)
     labels = images.labels.cpu().numpy()
-    cell = images.size * max(1, 48 // images.size) if images.size <= 96 else 96
-    font = ImageFont.load_default()
-    names = [_shown(name) for name in images.classes[:MOST_ROWS]]
+    cell = images.size * max(1, 64 // images.size) if images.size <= 96 else 96
+    font = ImageFont.load_default(13)
+    names = [shortened(name, LONGEST) for name in images.classes[:MOST_ROWS]]
     margin = 12 + max(int(font.getlength(name)) for name in names)
     rows = [np.flatnonzero(labels == label)[:per_class] for label in range(len(names))]
     across = max(1, *(len(row) for row in rows))
     more = len(images.classes) - len(names)
     form = "L" if images.channels == 1 else "RGB"
-    sheet = Image.new(form, (margin + across * (cell + 4), len(rows) * (cell + 4) + 4 + (16 if more else 0)), "white")
+    sheet = Image.new(form, (margin + across * (cell + 4), len(rows) * (cell + 4) + 4 + (20 if more else 0)), "white")
     pen = ImageDraw.Draw(sheet)
     for number, (name, row) in enumerate(zip(names, rows, strict=True)):
         top = 4 + number * (cell + 4)
@@ -99,6 +127,23 @@ def _read(images: Images, index: int) -> Tensor:
     return images.pixels[index] if isinstance(images, ImageSet) else images.read(index)
 
 
-def _shown(name: str) -> str:
-    name = " ".join(name.split())
-    return name if len(name) <= 24 else name[:23] + "…"
+def _levels(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:.3f}" for value in values)
+
+
+def _aligned(rows: list[list[str]], right: set[int]) -> list[str]:
+    """Cells in columns as wide as their widest; those of `right` end together, the others begin together."""
+    wide = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        pads = [" " * (room - _width(cell)) for cell, room in zip(row, wide, strict=True)]
+        cells = [pad + cell if i in right else cell + pad for i, (cell, pad) in enumerate(zip(row, pads, strict=True))]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal: letters of East Asia take two, marks upon letters none."""
+    return sum(
+        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text
+    )

@@ -13,15 +13,19 @@ from .. import config
 from ..attention import Record, record_attention
 from ..data.images import Images, read_image
 from ..models.image_classifier import ImageClassifier
+from ..names import shortened
 from ..sharing import CONFIG, Shared, read_json, read_weights
 from ..training.task import Part
 from .image_classification import ImageTask, Recipe, metrics, tally
 
 if TYPE_CHECKING:
     from ..view.page import Page
+    from .image_pictures import Drawn
 
 AT_ONCE = 64
 """Images looked at in one go."""
+MOST_TOLD = 4
+"""Answers in the title of a page."""
 CLASSES = "classes.json"
 
 
@@ -110,18 +114,32 @@ class ImagePredictor(Shared):
         return record
 
     def page(self, images: Sequence[Any], *, title: str | None = None) -> "Page":
-        """The viewer on these images, each with its answer."""
+        """The viewer on these images, an example each; the class token is called by the answer it gives."""
         if not images:
             raise ValueError("images must hold at least one image, got none")
         answers, pixels = self.predict(list(images)), self.pixels(images)
         shown = [image.permute(1, 2, 0).squeeze(-1).cpu().numpy() for image in pixels]
+        side = self.recipe.model.side
+        patches = [f"{row + 1},{column + 1}" for row in range(side) for column in range(side)]
+        speaks = self.recipe.model.pool == "class_token"
         return self.record(images).view(
+            [[str(answer), *patches] if speaks else patches for answer in answers],
             batch=list(range(len(shown))),
             images=shown,
             labels=[[str(answer)] for answer in answers],
-            grid=(self.recipe.model.side,) * 2,
-            title=title or ", ".join(map(str, answers[:3])),
+            grid=(side, side),
+            special={str(answer) for answer in answers},
+            title=_title(images, answers) if title is None else title,
         )
+
+    def show(self, images: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> "Drawn":
+        """Pictures of what it has learnt, and of its attention on these images, in a folder: `pictures/` in the run's.
+
+        `format` is png or svg. What comes back says which files were written, and what the model has none of.
+        """
+        from .image_pictures import show
+
+        return show(self, images, out, format=format)
 
     def evaluate(self, images: Images, split: str) -> Score:
         """How often it is right on labelled images."""
@@ -152,6 +170,16 @@ class ImagePredictor(Shared):
         if images is None:
             raise ValueError(f"data must have a test or validation set to judge by, got neither in {data.source!r}")
         return self.evaluate(images, "test" if task.test is not None else "validation")
+
+
+def _title(images: Sequence[Any], answers: Sequence[Answer]) -> str:
+    """The file and its answer; of several images the answers, counted as the page counts its examples."""
+    if len(answers) == 1:
+        name = f"{Path(images[0]).name}: " if isinstance(images[0], str | Path) else ""
+        return shortened(f"{name}{answers[0]}", 60)
+    told = [f"{i}: {shortened(str(answer), 24)}" for i, answer in enumerate(answers[:MOST_TOLD])]
+    more = len(answers) - len(told)
+    return " · ".join(told) + (f" and {more:,} more" if more else "")
 
 
 def wilson(right: float, count: float, z: float = 1.96) -> tuple[float, float]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..files import whole
+from ..names import shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,6 +27,8 @@ STYLE: Any = {
     "axes.spines.right": False,
     "svg.hashsalt": "sightline",
 }
+GAP = 0.12
+"""Between two pictures of a wall, as a share of their side."""
 COLOURS = {"ink": "#1b2a41", "blue": "#1f6feb", "amber": "#e08a00", "grey": "#8b949e"}
 
 
@@ -78,12 +82,45 @@ def heatmap(
                 )  # fmt: skip
 
 
+def wall(axes: Axes, tiles: Iterable[tuple[int, int, Any]], *, gap: float = GAP, **look: Any) -> Any:
+    """Little pictures in rows and columns of one axes: (row, column, picture) each. `look` is as `imshow` takes it.
+
+    A tile is 1 wide and 1 high, its middle at `middle(row, column)`. What comes back serves for a colour bar.
+    """
+    image, bottom, right = None, 1.0, 1.0
+    axes.set_axis_off()
+    for row, column, picture in tiles:
+        x, y = column * (1 + gap), row * (1 + gap)
+        image = axes.imshow(picture, extent=(x, x + 1, y + 1, y), interpolation="none", **look)
+        bottom, right = max(bottom, y + 1), max(right, x + 1)
+    if image is None:
+        raise ValueError("tiles must hold at least one picture, got none")
+    axes.set(xlim=(-0.02, right + 0.02), ylim=(bottom + 0.02, -0.02), aspect="equal")
+    return image
+
+
+def middle(row: int, column: int, *, gap: float = GAP) -> tuple[float, float]:
+    """Where the middle of a tile of a wall is: x and y"""
+    return column * (1 + gap) + 0.5, row * (1 + gap) + 0.5
+
+
+def plain(text: str) -> str:
+    """Text as it is written: a dollar sign would start a formula."""
+    return text.replace("$", r"\$")
+
+
+def name(text: str, most: int = 40) -> str:
+    """A name from outside, on one line and not too long."""
+    return plain(shortened(text, most))
+
+
 def save(drawn: Figure, path: Path) -> Path:
     """Write a picture as PNG or SVG, whole or not at all."""
     kind = path.suffix.lstrip(".")
     if kind not in ("png", "svg"):
         raise ValueError(f"path must end in .png or .svg, got {path.name!r}")
-    with whole(path) as part, _style():
+    with whole(path) as part, _style(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a box stands for a letter no font has
         drawn.savefig(part, dpi=150, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return path
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from .maps import Map, joined
-from .pictures import COLOURS, figure, heatmap
+from .pictures import COLOURS, figure, heatmap, plain
 from .sides import sides, sides_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def one_map(
     drawn, axes = figure(size=size)
     ax = axes[0, 0]
     heading = f"{one.name}, {which}" if title is None else title
-    heatmap(ax, weights, title=_plain(heading), rows=rows, columns=columns, diverging=bool((weights < 0).any()))
+    heatmap(ax, weights, title=plain(heading), rows=rows, columns=columns, diverging=bool((weights < 0).any()))
     if columns and max(map(len, columns)) > 3:
         ax.tick_params(axis="x", rotation=90)
     ax.xaxis.tick_top()
@@ -69,9 +69,9 @@ def every_head(maps: Sequence[Map], *, batch: int = 0, title: str = "") -> Figur
             heatmap(ax, weights, numbers=False, diverging=bool((weights < 0).any()))
             ax.set(xticks=[], yticks=[])
             ax.set_title(one.head_names[j] if i == 0 else "", fontsize=9, color=COLOURS["grey"])
-        label = axes[i, 0].set_ylabel(_plain(_short(one.name)), fontsize=8, color=COLOURS["grey"])
+        label = axes[i, 0].set_ylabel(plain(_short(one.name)), fontsize=8, color=COLOURS["grey"])
         label.set(rotation=0, horizontalalignment="right", verticalalignment="center")
-    drawn.suptitle(_plain(title), color=COLOURS["ink"])
+    drawn.suptitle(plain(title), color=COLOURS["ink"])
     return drawn
 
 
@@ -102,9 +102,4 @@ def _named(names: list[str]) -> list[str] | None:
     """Each on one line and not too long; an empty name leaves a mark."""
     lines = [" ".join(name.split()) or "∅" for name in names]
     short = [line if len(line) <= 24 else f"{line[:23]}…" for line in lines]
-    return [_plain(line) for line in short] if len(names) <= MOST_NAMES else None
-
-
-def _plain(text: str) -> str:
-    """A dollar sign would start a formula."""
-    return text.replace("$", r"\$")
+    return [plain(line) for line in short] if len(names) <= MOST_NAMES else None
