@@ -70,7 +70,11 @@ class Recipe:
     data: ImageData = field(default_factory=ImageData)
     augment: Augment = field(default_factory=lambda: Augment(crop=2, rotate=10.0, scale=0.1))
     model: ImageClassifierConfig = field(default_factory=ImageClassifierConfig)
-    training: Training = field(default_factory=lambda: Training(epochs=30, learning_rate=2e-3, warmup=50, log_every=20))
+    training: Training = field(
+        default_factory=lambda: Training(
+            optimiser="muon", epochs=16, batch_size=64, learning_rate=3e-3, warmup=50, ema=0.98, log_every=20
+        )
+    )
 
     def __post_init__(self) -> None:
         check_whole(0, seed=self.seed)
