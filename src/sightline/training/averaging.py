@@ -15,7 +15,7 @@ class RunningMean:
         own = model.state_dict()
         self.weights = {name: tensor.detach().clone() for name, tensor in own.items()}
         floats = [name for name, tensor in own.items() if tensor.is_floating_point()]
-        self._floats = _local([self.weights[name] for name in floats]), _local([own[name] for name in floats])
+        self._floats = local([self.weights[name] for name in floats]), local([own[name] for name in floats])
         self._others = [(self.weights[name], own[name]) for name in own.keys() - set(floats)]
 
     @torch.no_grad()
@@ -51,6 +51,6 @@ def mean(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return result
 
 
-def _local(tensors: list[Tensor]) -> list[Tensor]:
+def local(tensors: list[Tensor]) -> list[Tensor]:
     """What of sharded tensors lies here; others as they are."""
     return [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]

@@ -4,7 +4,7 @@
     checkpoints/step-00000500.json          written last: step, digest, what else the loop must know
     checkpoints/best-00000400.safetensors   the best weights as they were when they were found
 
-A checkpoint is there once its JSON is. One that is torn or does not match its digest is passed over.
+A checkpoint is there once its JSON is. Both files carry a digest; one that is torn or does not match is passed over.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..files import whole
 
-BROKEN = (ValueError, KeyError, TypeError, OSError)
+BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError)
 """What reading a torn or corrupt file raises."""
 
 
@@ -45,7 +45,7 @@ class Checkpoints:
         name = f"step-{step:08}"
         digest = self._write(f"{name}.safetensors", tensors)
         record = {"step": step, "scheduled": scheduled, **digest, "facts": facts}
-        write_bytes(self.folder / f"{name}.json", json.dumps(record, indent=1).encode())
+        write_bytes(self.folder / f"{name}.json", _sealed(record))
         self._drop_old()
 
     def save_best(self, step: int, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -55,31 +55,24 @@ class Checkpoints:
 
     def newest(self) -> Checkpoint | None:
         """The newest that is whole; what is newer is removed and complained of."""
-        for path in reversed(self._records()):
-            try:
-                record = self._record(path)
-                found = Checkpoint(record["step"], self.read(record), record["facts"])
-            except BROKEN as error:
-                self.complaints.append(f"{path.stem} is torn or corrupt and was passed over ({error})")
-                path.unlink(missing_ok=True)
-                continue
-            return self._with_best(found)
+        for record in reversed(self._records()):
+            tensors = self._tensors(record)
+            if tensors is not None:
+                return self._with_best(Checkpoint(record["step"], tensors, record["facts"]))
         return None
 
     def last(self, count: int) -> list[dict[str, Tensor]]:
-        """The tensors of the last `count` scheduled checkpoints, oldest first."""
-        records = [record for record in map(self._record, self._records()) if record["scheduled"]]
-        return [self.read(record) for record in records[-count:]]
+        """The tensors of the last `count` scheduled checkpoints, oldest first, less those that are torn."""
+        records = [record for record in self._records() if record["scheduled"]]
+        return [tensors for tensors in map(self._tensors, records[-count:]) if tensors is not None]
 
     def _with_best(self, found: Checkpoint) -> Checkpoint:
-        try:
-            self.read(found.facts["best"] or {})
-        except BROKEN as error:
-            if found.facts["best"]:
-                self.complaints.append(
-                    f"the best weights are torn or corrupt; the search for them starts anew ({error})"
-                )
-            found.facts["best"] = None
+        if found.facts.get("best"):
+            try:
+                self.read(found.facts["best"])
+            except BROKEN as error:
+                self.complaints.append(f"the best weights are torn or corrupt; the search starts anew ({error})")
+                found.facts["best"] = None
         return found
 
     def read(self, record: dict[str, Any]) -> dict[str, Tensor]:
@@ -97,17 +90,34 @@ class Checkpoints:
         write_bytes(self.folder / name, data)
         return {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
-    def _records(self) -> list[Path]:
-        return sorted(self.folder.glob("step-*.json"))
+    def _tensors(self, record: dict[str, Any]) -> dict[str, Tensor] | None:
+        try:
+            return self.read(record)
+        except BROKEN as error:
+            self._pass_over(self.folder / f"step-{record['step']:08}.json", error)
+            return None
 
-    def _record(self, path: Path) -> dict[str, Any]:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(record, dict) or not isinstance(record["step"], int) or "/" in record["file"]:
-            raise ValueError(f"{path.name} must be the record of a checkpoint")
-        return record
+    def _records(self) -> list[dict[str, Any]]:
+        """Those that can be read, oldest first."""
+        records = []
+        for path in sorted(self.folder.glob("step-*.json")):
+            try:
+                data = path.read_bytes()
+                record = json.loads(data)
+                del record["seal"]
+                if data != _sealed(record):
+                    raise ValueError(f"{path.name} must match its digest, got other bytes")
+                records.append(record)
+            except BROKEN as error:
+                self._pass_over(path, error)
+        return records
+
+    def _pass_over(self, path: Path, error: Exception) -> None:
+        self.complaints.append(f"{path.stem} is torn or corrupt and was passed over ({error})")
+        path.unlink(missing_ok=True)
 
     def _drop_old(self) -> None:
-        records = [self._record(path) for path in self._records()]
+        records = self._records()
         scheduled = [record for record in records if record["scheduled"]]
         kept = [*scheduled[-self.keep :], records[-1]]
         steps = {record["step"] for record in kept}
@@ -119,6 +129,12 @@ class Checkpoints:
         for path in [*self.folder.glob("*.safetensors"), *self.folder.glob(".*.part")]:
             if path.name not in files:
                 path.unlink(missing_ok=True)
+
+
+def _sealed(record: dict[str, Any]) -> bytes:
+    """As JSON, with a digest of itself."""
+    seal = hashlib.sha256(json.dumps(record).encode()).hexdigest()
+    return json.dumps({**record, "seal": seal}, indent=1).encode()
 
 
 def to_bytes(tensors: dict[str, Tensor]) -> bytes:

@@ -26,7 +26,8 @@ class Log:
         self.console = Console(stderr=True, quiet=quiet or silent, highlight=False)
         self._progress = self._bar() if self.console.is_terminal else None
         self._task: Any = None
-        self._events = _tensorboard(folder) if tensorboard and not silent else None
+        self._writer = _tensorboard() if tensorboard and not silent else None
+        self._events: Any = None
         self._last_line, self._since, self._first, self._best = 0.0, time.perf_counter(), 0, ""
 
     def start(self, step: int) -> None:
@@ -43,6 +44,8 @@ class Log:
                 except (ValueError, KeyError, TypeError):
                     continue  # the line that was being written when the run died
         write_bytes(self.path, "".join(f"{line}\n" for line in kept).encode())
+        if self._writer is not None:
+            self._events = self._writer(str(self.path.parent / "events"), purge_step=step + 1)
         if self._progress is not None:
             self._progress.start()
             self._task = self._progress.add_task("", total=self.steps, completed=step, facts="")
@@ -128,11 +131,11 @@ def _flat(facts: dict[str, Any], prefix: str = "") -> list[tuple[str, float]]:
     return found
 
 
-def _tensorboard(folder: Path) -> Any:
+def _tensorboard() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise ValueError(
             "training.tensorboard must have TensorBoard installed: pip install 'sightline[logs]'"
         ) from error
-    return SummaryWriter(str(folder / "events"))
+    return SummaryWriter

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .averaging import RunningMean, mean
+from .averaging import RunningMean, local, mean
 from .checkpoint import Checkpoints, to_bytes, write_bytes
 from .distributed import Group, gathered, group, like
 from .log import Log
@@ -52,16 +52,20 @@ def train(
     seed: int = 0,
     resume: bool = False,
     quiet: bool = False,
+    begin: Callable[[Task], None] = lambda task: None,
 ) -> Outcome:
     """Train what `make` makes, and leave its weights in the folder.
 
-    With `resume` it goes on from the newest good checkpoint of the folder, or from the start if there is none.
+    With `resume` it goes on from the newest good checkpoint of the folder, or from the start if there is none. `begin`
+    is called when nothing is left that could be refused, and before anything is written.
     """
     with group(choose_device(settings.device)) as processes:
         torch.manual_seed(seed)
         task = make()
         with Interrupts() as interrupts:
-            return _Trainer(task, settings, folder, seed, processes, interrupts, quiet).run(resume)
+            trainer = _Trainer(task, settings, folder, seed, processes, interrupts, quiet)
+            begin(task)
+            return trainer.run(resume)
 
 
 def choose_device(name: str) -> torch.device:
@@ -106,7 +110,7 @@ class _Trainer:
         self.mean = RunningMean(self.model, settings.ema) if settings.ema is not None else None
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=max(settings.keep, settings.average_last))
         self.log = Log(folder, self.steps, quiet=quiet, silent=not processes.leads, tensorboard=settings.tensorboard)
-        self.step, self.waited = 0, 0
+        self.step, self.saved, self.waited = 0, 0, 0
         self.best: dict[str, Any] | None = None
         self.window = torch.zeros((), dtype=torch.float64, device=processes.device)
         """Sum of the losses since the last line of the log."""
@@ -202,17 +206,29 @@ class _Trainer:
     def _loss_of_window(self) -> float:
         """The mean loss since the last line, over all processes."""
         count = (self.step - 1) % self.settings.log_every + 1
-        total = float(self.processes.sum({"loss": self.window.clone()})["loss"])
+        total = self._total(self.window)
         self.window.zero_()
-        if not math.isfinite(total):
-            raise ValueError(
-                f"loss must be finite, got {total} before step {self.step}; lower training.learning_rate or lengthen "
-                f"training.warmup; checkpoints before it are intact"
-            )
         return total / count
 
+    def _total(self, losses: Tensor) -> float:
+        """The sum over all processes; a loss that is not a number ends training."""
+        total = float(self.processes.sum({"loss": losses.clone()})["loss"])
+        if not math.isfinite(total):
+            raise ValueError(
+                f"loss must be finite, got {total} at step {self.step}; lower training.learning_rate or lengthen "
+                f"training.warmup; checkpoints before it are intact"
+            )
+        return total
+
+    def _sound_window(self) -> float:
+        """The sum of the losses since the last line, if they and the weights are fit to be judged and kept."""
+        weights = [part for part in local([*self.model.parameters()]) if part.numel()]
+        return self._total(self.window + 0 * torch.stack(torch._foreach_norm(weights, math.inf)).sum())
+
+    @torch.no_grad()
     def _evaluate(self) -> None:
-        metrics = self._metrics(self.mean.in_place_of(self.model) if self.mean is not None else nullcontext())
+        self._sound_window()
+        metrics = self._metrics(self._judged())
         if not metrics:
             return
         value = metrics[self.task.goal]
@@ -236,11 +252,17 @@ class _Trainer:
     def _gave_up(self) -> bool:
         return self.settings.patience is not None and self.waited >= self.settings.patience
 
+    def _judged(self) -> AbstractContextManager[Any]:
+        """Inside it the model has the weights to judge it by."""
+        return nullcontext() if self.mean is None else self.mean.in_place_of(self.model)
+
     def _weights(self) -> dict[str, Tensor]:
         """Those to judge the model by: the running mean if one is kept."""
         return dict(self.model.state_dict() if self.mean is None else self.mean.weights)
 
+    @torch.no_grad()
     def _save(self, *, scheduled: bool) -> None:
+        window = self._sound_window()
         tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         if self.mean is not None:
             tensors |= {f"mean.{name}": tensor for name, tensor in self.mean.weights.items()}
@@ -249,25 +271,31 @@ class _Trainer:
             for parameter, state in optimiser.state.items():
                 tensors |= {f"optimiser.{key}.{names[parameter]}": value for key, value in state.items()}
         tensors = gathered(tensors)
-        window = float(self.processes.sum({"loss": self.window.clone()})["loss"])
         if self.processes.leads:
             facts = {"best": self.best, "waited": self.waited, "window": window}
             self.checkpoints.save(self.step, tensors, facts, scheduled=scheduled)
+        self.saved = self.step
         self.processes.wait()
 
     def _resume(self) -> None:
         found = self.checkpoints.newest()
-        for complaint in self.checkpoints.complaints if self.processes.leads else ():
-            self.log.say(complaint)
-        self.processes.wait()
+        self._complain()
+        step = -1 if found is None else found.step
+        if self.processes.largest(step) != -self.processes.largest(-step):
+            raise ValueError(f"out must be a folder that all processes see, got {self.folder}, which differs for some")
         if found is None:
             self.log.say("nothing to go on from: starting at step 0")
             return
         self._load(found.tensors)
-        self.step, facts = found.step, found.facts
+        self.step, self.saved, facts = found.step, found.step, found.facts
         self.best, self.waited = facts["best"], facts["waited"]
         self.window.fill_(facts["window"] if self.processes.leads else 0.0)
         self.log.say(f"going on from step {self.step} of {self.steps}")
+
+    def _complain(self) -> None:
+        for complaint in self.checkpoints.complaints:
+            self.log.say(complaint)
+        self.checkpoints.complaints.clear()
 
     def _load(self, tensors: dict[str, Tensor]) -> None:
         with torch.no_grad():
@@ -289,7 +317,8 @@ class _Trainer:
         caught = self.processes.largest(self.interrupts.caught)
         if not caught or self.step >= self.steps:
             return
-        self._save(scheduled=False)
+        if self.saved != self.step:
+            self._save(scheduled=False)
         message = f"stopped and saved at step {self.step} of {self.steps}; go on with --resume"
         self.log.say(message)
         raise Interrupted(caught, message)
@@ -298,6 +327,7 @@ class _Trainer:
         """Leave the final weights: the mean of the last checkpoints, the best, or the last."""
         if self.settings.average_last:
             last = self.checkpoints.last(self.settings.average_last)
+            self._complain()
             prefix = "model." if self.mean is None else "mean."
             weights = mean(
                 [{n.removeprefix(prefix): t for n, t in one.items() if n.startswith(prefix)} for one in last]
@@ -310,7 +340,8 @@ class _Trainer:
             metrics = self.best["metrics"]
             weights = self.checkpoints.read(self.best) if self.processes.leads else {}
         else:
-            weights, metrics = gathered(self._weights()), {}
+            weights = gathered(self._weights())
+            metrics = self._metrics(self._judged())
         if self.processes.leads:
             write_bytes(self.folder / WEIGHTS, to_bytes(weights))
         self.processes.wait()
