@@ -46,7 +46,8 @@ def _plain_errors() -> Iterator[None]:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
     except OSError as error:
-        typer.echo(f"error: {error.strerror or error}", err=True)
+        reason = error.strerror or error
+        typer.echo(f"error: {error.filename}: {reason}" if error.filename else f"error: {reason}", err=True)
         raise typer.Exit(1) from error
     except KeyboardInterrupt as stop:
         raise typer.Exit(getattr(stop, "exit_code", 130)) from stop

@@ -20,7 +20,7 @@ from typing import Any
 from . import catalogue, config
 from .sharing import CARD, CONFIG, WEIGHTS
 
-FREE = ("out", "data.workers", "training.device", "training.keep", "training.tensorboard")
+FREE = ("out", "data.memory", "data.workers", "training.device", "training.keep", "training.tensorboard")
 """Keys that may differ when a run goes on: they do not change what comes out."""
 
 
@@ -59,24 +59,26 @@ def train(
     entry = catalogue.entry(wanted.task)
     folder = Path(wanted.out or Path("runs") / name)
     _check_folder(folder, resume)
-    made: list[Any] = []
 
     def make() -> Any:
         with _Reading(quiet) as progress:
             task = entry.get("task")(wanted, progress=progress)
         if resume and (folder / CONFIG).is_file():
             _check_same(folder, _flat(config.plain(task.recipe)))
-        made.append(task)
+        return task
+
+    def begin(task: Any) -> None:
         if _leads():
+            for torn in folder.glob(".*.part"):  # left by a process that was killed
+                torn.unlink()
             for file, data in entry.get("predictor").files(task).items():
                 write_bytes(folder / file, data)
             write_bytes(folder / CONFIG, config.dump(task.recipe).encode())
-        return task
 
-    outcome = loop.train(make, wanted.training, folder, seed=wanted.seed, resume=resume, quiet=quiet)
+    outcome = loop.train(make, wanted.training, folder, seed=wanted.seed, resume=resume, quiet=quiet, begin=begin)
     done = Run(folder, outcome.metrics, outcome.steps, outcome.seconds)
     if _leads():
-        write_bytes(folder / CARD, _card(done, made[0].recipe, command).encode())
+        write_bytes(folder / CARD, _card(done, wanted, command).encode())
     return done
 
 
@@ -106,13 +108,13 @@ def evaluate(run: str | Path, source: str | None = None, device: str = "auto") -
 
 def _recipe(recipe: Any, changes: Iterable[str]) -> tuple[Any, str]:
     """The recipe as an object, and a name for it."""
-    name = catalogue.DEFAULT if recipe is None else "run"
+    changes, name = list(changes), "run"
     if dataclasses.is_dataclass(recipe) and not isinstance(recipe, type):
         values = config.plain(recipe)
     elif isinstance(recipe, Mapping):
         values = dict(recipe)
     elif recipe is None:
-        values, name = {}, "glyphs"
+        values, name = config.plain(_entry(config.change({}, changes)).get("recipe")()), "glyphs"
     else:
         path = Path(recipe)
         values = config.read(path / CONFIG if path.is_dir() else path)
@@ -120,9 +122,12 @@ def _recipe(recipe: Any, changes: Iterable[str]) -> tuple[Any, str]:
         if path.is_dir():
             values["out"] = str(path)
     values = config.change(values, changes)
+    return config.build(_entry(values).get("recipe"), values), name
+
+
+def _entry(values: Mapping[str, Any]) -> catalogue.Entry:
     task = values.get("task", catalogue.DEFAULT)
-    entry = catalogue.entry(task.text if isinstance(task, config.Typed) else task)
-    return config.build(entry.get("recipe"), values), name
+    return catalogue.entry(task.text if isinstance(task, config.Typed) else task)
 
 
 def _read(folder: Path) -> Any:
@@ -133,7 +138,7 @@ def _read(folder: Path) -> Any:
 def _check_folder(folder: Path, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out must be a folder, got {str(folder)!r}, which is a file")
-    if (folder / CONFIG).is_file() and not resume:
+    if not resume and any((folder / name).exists() for name in (CONFIG, WEIGHTS, "checkpoints")):
         raise ValueError(
             f"out must be a new folder, got {str(folder)!r}, which holds a run; "
             f"pass --resume to go on with it, or out=FOLDER for another"
