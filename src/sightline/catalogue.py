@@ -33,6 +33,6 @@ DEFAULT = "image_classifier"
 
 def entry(name: object) -> Entry:
     """The task of this name."""
-    if name not in TASKS:
+    if not isinstance(name, str) or name not in TASKS:
         raise ValueError(f"task must be {nearest(str(name), TASKS)}")
-    return TASKS[str(name)]
+    return TASKS[name]

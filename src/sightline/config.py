@@ -7,6 +7,7 @@ import dataclasses
 import re
 import types
 import typing
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -35,7 +36,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError(f"a configuration must be at most {MOST_BYTES:,} bytes, got {path.stat().st_size:,} in {path}")
     try:
         values = parse(path.read_text(encoding="utf-8"))
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise ValueError(f"{path} must be a configuration in YAML, got an error: {error}") from error
     if not isinstance(values, dict):
         raise ValueError(f"{path} must hold keys and values, got {type(values).__name__}")
@@ -200,10 +201,9 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ValueError(f"each key must stand once in a section, got {key!r} {keys.count(key)} times")
+        for key, times in Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)).items():
+            if times > 1:
+                raise ValueError(f"each key must stand once in a section, got {key!r} {times} times")
         return super().construct_mapping(node, deep)
 
 

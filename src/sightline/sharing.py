@@ -47,7 +47,11 @@ class Shared:
             api.create_repo(name, private=private, exist_ok=True)
             return str(
                 api.upload_folder(
-                    repo_id=name, folder_path=self.folder, allow_patterns=list(PATTERNS), revision=revision
+                    repo_id=name,
+                    folder_path=self.folder,
+                    allow_patterns=list(PATTERNS),
+                    ignore_patterns="*/*",
+                    revision=revision,
                 )
             )
         except Exception as error:  # the hub's client raises many kinds; the user needs one
@@ -86,7 +90,7 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"{path} must be at most {MOST_BYTES:,} bytes, got {path.stat().st_size:,}")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} must be JSON, got an error: {error}") from error
 
 

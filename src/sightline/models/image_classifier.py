@@ -3,6 +3,8 @@
 Legend for all shapes: B batch, C channels, N tokens, M model width.
 """
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -69,7 +71,7 @@ class ImageClassifierConfig:
             raise ValueError(f"heads must divide width={self.width} or head_width be given, got {self.heads}")
         if self.head_width is not None:
             check_whole(1, head_width=self.head_width)
-        if round(self.width * self.expansion) < 1:
+        if not 0 < self.expansion < math.inf or round(self.width * self.expansion) < 1:
             raise ValueError(f"expansion must leave at least one channel of width={self.width}, got {self.expansion}")
         if self.mask == "causal" and self.pool == "class_token":
             raise ValueError(
@@ -156,15 +158,15 @@ class ImageClassifier(nn.Module):
 
 
 def _attention(c: ImageClassifierConfig) -> dict[str, Any]:
-    tables: dict[str, Mask | None] = {
-        "none": None,
-        "causal": Causal(),
-        "additive": Additive(c.sequence_length, heads=c.heads),
-        "multiplicative": Multiplicative(c.sequence_length, heads=c.heads),
+    masks: dict[str, Callable[[], Mask | None]] = {
+        "none": lambda: None,
+        "causal": Causal,
+        "additive": lambda: Additive(c.sequence_length, heads=c.heads),
+        "multiplicative": lambda: Multiplicative(c.sequence_length, heads=c.heads),
     }
     return {
         "score": c.score,
-        "mask": tables[c.mask],
+        "mask": masks[c.mask](),
         "dropout": c.dropout,
         "attention_dropout": c.attention_dropout,
         "attention_bias": c.attention_bias,

@@ -152,7 +152,8 @@ class ImageTask:
         return F.cross_entropy(model(images).float(), targets, label_smoothing=smoothing, reduction="sum") / total
 
     def evaluate(self, model: nn.Module, part: Part) -> dict[str, Tensor]:
-        return {} if self.validation is None else tally(model, self.validation, part, self.device)
+        workers = self.recipe.data.workers
+        return {} if self.validation is None else tally(model, self.validation, part, self.device, workers)
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return metrics(sums) if sums else {}

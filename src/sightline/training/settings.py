@@ -1,5 +1,6 @@
 """How a model is trained: everything the loop can be told."""
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -83,5 +84,5 @@ class Training:
             check_share(ema=self.ema)
         if self.shard and self.optimiser == "muon":
             raise ValueError("optimiser must be adamw or adam where weights are shared out (shard), got 'muon'")
-        if self.device not in ("auto", "cpu", "cuda") and not self.device.removeprefix("cuda:").isdigit():
+        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", self.device):
             raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {self.device!r}")
