@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -62,12 +63,21 @@ class Group:
             fully_shard(model, mesh=mesh)
             return model
         ids = [self.device] if self.device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(model, device_ids=ids, broadcast_buffers=False)
+        kind: Any = nn.parallel.DistributedDataParallel
+        new = "forward_sync_buffers" in signature(kind).parameters  # since torch 2.13
+        return kind(model, device_ids=ids, **{"forward_sync_buffers" if new else "broadcast_buffers": False})
+
+    def settle(self, model: nn.Module) -> None:
+        """After a forward pass without a backward one: let go of weights that were gathered for it, for the next pass
+        would take them as they were then."""
+        reshard = getattr(model, "reshard", None)
+        if callable(reshard):
+            reshard()
 
 
 @contextmanager
 def group(device: torch.device) -> Iterator[Group]:
-    """The processes torchrun started, or this one alone."""
+    """The processes torchrun started, or this one alone; a process group that is there already is used, and left."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield Group(0, 1, device)
@@ -75,11 +85,14 @@ def group(device: torch.device) -> Iterator[Group]:
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    ours = not dist.is_initialized()
+    if ours:
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Group(dist.get_rank(), world, device)
     finally:
-        dist.destroy_process_group()
+        if ours:
+            dist.destroy_process_group()
 
 
 def gathered(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

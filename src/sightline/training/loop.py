@@ -246,6 +246,7 @@ class _Trainer:
         self.model.eval()
         with weights, torch.no_grad(), self._precision():
             sums = self.processes.sum(self.task.evaluate(self.model, self.part))
+            self.processes.settle(self.model)
         self.model.train()
         return self.task.metrics(sums)
 

@@ -1,0 +1,31 @@
+"""Several runs one after the other, for torchrun: each argument is one command line.
+
+With `stop=N` among its words the second process, and it alone, is sent SIGTERM in step N.
+"""
+
+import os
+import signal
+import sys
+
+import torch.distributed as dist
+
+from children import signal_at
+from sightline.runs import train
+from sightline.tasks.image_classification import ImageTask
+from sightline.training.signals import Interrupted
+
+loss = ImageTask.loss
+dist.init_process_group("gloo")
+for line in sys.argv[1:]:
+    words = line.split()
+    stops = [int(word.removeprefix("stop=")) for word in words if word.startswith("stop=")]
+    ImageTask.loss = loss
+    if stops and os.environ["RANK"] == "1":
+        signal_at(stops[0], signal.SIGTERM)
+    changes = [word for word in words if word != "--resume" and not word.startswith("stop=")]
+    try:
+        train(None, changes, resume="--resume" in words, quiet=True)
+    except Interrupted:
+        stops.clear()
+    assert not stops, f"should have stopped at {stops}"
+dist.destroy_process_group()

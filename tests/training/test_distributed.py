@@ -1,0 +1,99 @@
+"""Two processes on one machine, as torchrun starts them, against one process alone."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from children import SMALL, Child, write_images
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+TOGETHER = Path(__file__).parents[1] / "together.py"
+RECIPE = (
+    "data.source=images.npz data.validation=0.13 training.ema=0.5 training.clip=0.5 augment.mixup=0.2 "
+    + " ".join(word for word in SMALL if not word.startswith("model.dropout"))  # which differs for every process
+    + " training.log_every=1 training.steps=12 training.batch_size=12"
+)
+RUNS = {  # by two processes, and the same by one
+    "copies": ("", ""),
+    "pieces": ("training.accumulate=3", ""),
+    "shares": ("training.shard=true model.depth=2", "model.depth=2"),
+    "shares-mean": ("training.shard=true training.accumulate=2 training.average_last=2", "training.average_last=2"),
+}
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def losses(folder):
+    return {line["step"]: line["loss"] for line in lines(folder) if "loss" in line}
+
+
+def metrics(folder):
+    return {line["step"]: line["validation"] for line in lines(folder) if "validation" in line}
+
+
+def assert_alike(run, other):
+    assert losses(run) == pytest.approx(losses(other), abs=1e-5)
+    assert metrics(run).keys() == metrics(other).keys()
+    for step, found in metrics(run).items():
+        assert found == pytest.approx(metrics(other)[step], abs=1e-5)
+    torch.testing.assert_close(
+        load_file(run / "model.safetensors"), load_file(other / "model.safetensors"), rtol=1e-4, atol=1e-5
+    )
+
+
+def test_two_processes_learn_what_one_does_with_the_same_batch(tmp_path):
+    """Every kind of run by two processes and by one; some are stopped on the way and taken up again by two, or by one.
+
+    One test, for it costs one start of torchrun.
+    """
+    write_images(tmp_path / "images.npz")
+    runs = [f"{RECIPE} {two} out={name}" for name, (two, _) in RUNS.items()]
+    for name in ("copies", "shares"):
+        begun = f"{RECIPE} {RUNS[name][0]} out=again-{name}"
+        runs += [f"{begun} stop=7", f"{begun} --resume", f"{begun} out=left-{name} stop=7"]
+    done = subprocess.run([*TORCHRUN, TOGETHER, *runs], cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+
+    for name, (_, one) in RUNS.items():
+        child = Child("train", *f"{RECIPE} {one} out=alone-{name}".split(), cwd=tmp_path)
+        assert child.wait() == 0, child.said
+        assert sorted(losses(tmp_path / name)) == list(range(1, 13))
+        assert sorted(metrics(tmp_path / name)) == [5, 10, 12]  # over 9 images, which two cannot share evenly
+        assert_alike(tmp_path / name, tmp_path / f"alone-{name}")
+
+    for name in ("copies", "shares"):
+        assert_alike(tmp_path / f"again-{name}", tmp_path / f"alone-{name}")
+        left = tmp_path / f"left-{name}"
+        assert len(list((left / "checkpoints").glob("*.json"))) == 2
+        child = Child("train", f"left-{name}", "--resume", cwd=tmp_path)
+        assert child.wait() == 0, child.said
+        assert "going on from step 7 of 12" in child.said
+        assert_alike(left, tmp_path / f"alone-{name}")
+
+
+def test_torchrun_is_told_to_stop_and_what_it_saved_goes_on(tmp_path):
+    write_images(tmp_path / "images.npz")
+    words = [*RECIPE.split(), "training.steps=100000", "out=run"]
+    command = [*TORCHRUN, "-m", "sightline", "train", *words]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if line.startswith("step 5/"):
+                process.send_signal(signal.SIGTERM)
+                break
+        said = process.stderr.read()
+        assert process.wait(60) != 0
+    assert said.count("stopped and saved at step") == 1
+    step = said.partition("stopped and saved at step ")[2].split()[0]
+    child = Child("train", *words, "--resume", cwd=tmp_path)
+    child.wait_for(lambda: child.said.count("step") > 2).send(signal.SIGTERM)
+    assert child.wait() == 143
+    assert f"going on from step {step} of 100000" in child.said
+    assert sorted(losses(tmp_path / "run")) == list(range(1, len(losses(tmp_path / "run")) + 1))
