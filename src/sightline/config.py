@@ -17,7 +17,7 @@ import yaml
 from .checks import nearest
 
 Config = TypeVar("Config")
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 16
 """No configuration is larger; a file that is, is something else."""
 
 

@@ -78,6 +78,12 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_whole(0, seed=self.seed)
+        size, pieces = self.training.batch_size, self.training.accumulate
+        if self.augment.mixes and pieces > 1 and size % (2 * pieces):
+            raise ValueError(
+                "training.batch_size must be a multiple of 2 times accumulate where augment mixes neighbours, "
+                f"2 x {pieces}, got {size}"
+            )
 
 
 class ImageTask:
