@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 
@@ -45,10 +46,20 @@ def write_images(path: Path, count: int = 23, side: int = 8) -> Path:
 class Child:
     """`sightline …` as a process of its own; `prepare` is called in it first."""
 
+    started: ClassVar[list["Child"]] = []
+
     def __init__(self, *words: object, cwd: Path, prepare=None):
         self.log = cwd / f"stderr-{time.monotonic_ns()}"
         self.process = FORKED.Process(target=_run, args=([str(word) for word in words], cwd, self.log, prepare))
         self.process.start()
+        self.started.append(self)
+
+    @classmethod
+    def end_all(cls) -> None:
+        """Those that a failed test left."""
+        for child in cls.started:
+            child.process.kill()
+        cls.started.clear()
 
     def send(self, number: int) -> "Child":
         """A signal, if it is not too late."""
@@ -78,6 +89,7 @@ class Child:
 
 
 def _run(words, cwd, log, prepare):
+    multiprocessing.set_start_method("fork", force=True)  # as in a process started from a shell
     os.chdir(cwd)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
@@ -140,3 +152,10 @@ def hang_in_a_step() -> None:
         signal.pause()
 
     ImageTask.loss = hang
+
+
+def see_little_before_training() -> None:
+    """Normalise by one image."""
+    from sightline.tasks import image_classification
+
+    image_classification.SEEN_FOR_NORMALISATION = 1

@@ -2,6 +2,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from children import Child
+
 settings.register_profile("sightline", deadline=None, derandomize=True)
 settings.load_profile("sightline")
 
@@ -29,3 +31,9 @@ def tiny_run(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _same_numbers_every_time():
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_outlives_its_test():
+    yield
+    Child.end_all()

@@ -2,7 +2,7 @@
 
 import itertools
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -122,7 +122,7 @@ class ImageTask:
         if isinstance(self.validation, ImageSet):
             self.validation = _moved(self.validation, device)
 
-    def batches(self, first: int, batch_size: int, part: Part) -> Iterator[list[Any]]:
+    def batches(self, first: int, batch_size: int, part: Part) -> Generator[list[Any], None, None]:
         rows = part.rows(batch_size)
         here = slice(rows[0].start, rows[-1].stop)
         pixels = _pixels(self.train, self._orders(first, batch_size, here), self.recipe.data.workers, self.device)
@@ -208,8 +208,8 @@ def metrics(sums: dict[str, Tensor]) -> dict[str, float]:
     }
 
 
-class _Files(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
-    """Image files as torch's loader wants them."""
+class _Files(torch.utils.data.Dataset[tuple[Tensor | str, Tensor]]):
+    """Image files as torch's loader wants them; for one that cannot be read, why."""
 
     def __init__(self, images: ImageFiles):
         self.images = images
@@ -217,8 +217,11 @@ class _Files(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.images.read(index), self.images.labels[index]
+    def __getitem__(self, index: int) -> tuple[Tensor | str, Tensor]:
+        try:
+            return self.images.read(index), self.images.labels[index]
+        except ValueError as error:
+            return str(error), self.images.labels[index]
 
 
 def _pixels(
@@ -234,14 +237,26 @@ def _pixels(
         batch_sampler=(order.tolist() for order in orders),
         num_workers=workers,
         pin_memory=device.type == "cuda",
-        worker_init_fn=_ignore_interrupts,
+        collate_fn=_collate,
+        worker_init_fn=_ignore_signals,
     )
     for pixels, labels in loader:
+        if isinstance(pixels, str):
+            raise ValueError(pixels)
         yield pixels.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
 
-def _ignore_interrupts(worker: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the loop saves first, then lets the workers go
+def _collate(read: list[tuple[Tensor | str, Tensor]]) -> tuple[Tensor | str, Tensor]:
+    """A batch, or what is wrong with an image of it."""
+    images = [image for image, _ in read if not isinstance(image, str)]
+    wrong = [image for image, _ in read if isinstance(image, str)]
+    return wrong[0] if wrong else torch.stack(images), torch.stack([label for _, label in read])
+
+
+def _ignore_signals(worker: int) -> None:
+    """A terminal or a service manager sends them to the workers too; the loop saves first, then lets these go."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _set_normalisation(model: ImageClassifier, images: Images, seed: int) -> None:

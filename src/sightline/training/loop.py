@@ -6,8 +6,8 @@ had been none.
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,10 @@ class _Trainer:
         return Outcome(self.step, metrics, time.perf_counter() - began)
 
     def _train(self) -> None:
-        batches = self.task.batches(self.step, self.settings.batch_size, self.part)
+        with closing(self.task.batches(self.step, self.settings.batch_size, self.part)) as batches:
+            self._learn_from(batches)
+
+    def _learn_from(self, batches: Iterator[list[Any]]) -> None:
         since, first = time.perf_counter(), self.step
         self.called.train()
         while self.step < self.steps and not self._gave_up():

@@ -1,6 +1,6 @@
 """What the loop knows of a task: where its batches come from, what a batch costs, and how good the model is."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -45,8 +45,11 @@ class Task(Protocol):
         """Bring the data that lives on a device there, and the model."""
         ...
 
-    def batches(self, first: int, batch_size: int, part: Part) -> Iterator[list[Any]]:
-        """The batches from step `first` on, without end, each as the pieces of it that belong here."""
+    def batches(self, first: int, batch_size: int, part: Part) -> Generator[list[Any], None, None]:
+        """The batches from step `first` on, without end, each as the pieces of it that belong here.
+
+        When it is closed it lets go of all it holds, processes that read files among them.
+        """
         ...
 
     def loss(self, model: nn.Module, piece: Any) -> Tensor:
