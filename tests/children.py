@@ -24,6 +24,7 @@ SMALL = (
     "model.depth=1",
     "model.dropout=0.1",
     "augment.crop=1",
+    "training.optimiser=adamw",
     "training.batch_size=6",
     "training.steps=20",
     "training.log_every=3",

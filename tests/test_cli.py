@@ -112,7 +112,7 @@ def test_changes_alone_keep_the_rest_of_the_default_recipe(tmp_path):
     train("out=run")
     kept = (tmp_path / "run/config.yaml").read_text()
     assert "warmup: 50" in kept  # the recipe's, not that of every training
-    assert "learning_rate: 0.002" in kept
+    assert "learning_rate: 0.003" in kept
     assert "rotate: 10.0" in kept
 
 
@@ -144,7 +144,7 @@ def test_a_run_goes_on_only_as_it_began(tmp_path):
     before = (tmp_path / "run/config.yaml").read_bytes()
     answer = call("train", *QUICK, "out=run", "training.learning_rate=3e-4", "--resume")
     assert answer.exit_code == 2
-    assert "training.learning_rate must be 0.002, as run began, to go on with it, got 0.0003" in answer.stderr
+    assert "training.learning_rate must be 0.003, as run began, to go on with it, got 0.0003" in answer.stderr
     assert (tmp_path / "run/config.yaml").read_bytes() == before
 
 

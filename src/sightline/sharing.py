@@ -108,8 +108,7 @@ def read_weights(folder: Path, make: Callable[[], Model], *, depth: int) -> Mode
             there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         if depth > len(there):
             raise ValueError(f"{path} must hold the weights of {depth} blocks, got {len(there)} tensors")
-        with torch.device("meta"):
-            wanted = {name: tuple(tensor.shape) for name, tensor in make().state_dict().items()}
+        wanted = _shapes(path, make)
         for name in sorted(wanted.keys() | there.keys()):
             if wanted.get(name) != there.get(name):
                 raise ValueError(
@@ -117,8 +116,20 @@ def read_weights(folder: Path, make: Callable[[], Model], *, depth: int) -> Mode
                     f"got {there.get(name, 'nothing')}"
                 )
         state = safetensors.torch.load_file(path)
+        for name, tensor in state.items():
+            if not tensor.is_floating_point():
+                raise ValueError(f"{path} must hold floating-point numbers, got {tensor.dtype} in {name}")
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(f"{path} must be a safetensors file, got an error: {error}") from error
     model = make()
     model.load_state_dict(state)
     return model
+
+
+def _shapes(path: Path, make: Callable[[], nn.Module]) -> dict[str, tuple[int, ...]]:
+    """What the model would need, found out without taking memory."""
+    try:
+        with torch.device("meta"):
+            return {name: tuple(tensor.shape) for name, tensor in make().state_dict().items()}
+    except (RuntimeError, OverflowError, TypeError) as error:  # numbers beyond those of torch
+        raise ValueError(f"{path} must fit its configuration, got one that no model can have: {error}") from error

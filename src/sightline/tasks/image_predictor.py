@@ -12,6 +12,7 @@ from torch import Tensor
 from .. import config
 from ..attention import Record, record_attention
 from ..data.images import Images, read_image
+from ..data.sets import check_classes
 from ..models.image_classifier import ImageClassifier
 from ..names import shortened
 from ..sharing import CONFIG, Shared, read_json, read_weights
@@ -73,8 +74,9 @@ class ImagePredictor(Shared):
     def open(cls, folder: Path) -> "ImagePredictor":
         recipe = config.build(Recipe, config.read(folder / CONFIG))
         classes = read_json(folder / CLASSES)
-        if not isinstance(classes, list) or not all(isinstance(name, str) for name in classes):
+        if not isinstance(classes, list):
             raise ValueError(f"{folder / CLASSES} must be a list of names, got {type(classes).__name__}")
+        check_classes(classes)
         if len(classes) != recipe.model.classes:
             raise ValueError(f"{folder / CLASSES} must name {recipe.model.classes} classes, got {len(classes)}")
         model = read_weights(folder, lambda: ImageClassifier(recipe.model), depth=recipe.model.depth)
