@@ -26,7 +26,8 @@ def events(folder):
 def test_without_a_terminal_lines_say_where_training_is(tmp_path, capsys):
     train(tmp_path)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("step 2/6  epoch 0.4  loss ")
+    assert lines[0].startswith("step 2/6  loss ")
+    assert "  epoch 0.4  learning_rate " in lines[0]
     assert lines[0].endswith("s left")
     assert [line.split()[1] for line in lines[1:]] == ["3/6", "6/6"]
     assert all("validation loss" in line for line in lines[1:])

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from .checkpoint import write_bytes
 
@@ -97,9 +98,10 @@ class Log:
     def _show(self, step: int, facts: dict[str, Any], *, always: bool, best: bool = False) -> None:
         words = "  ".join(f"{name} {value:.4g}" for name, value in facts.items() if isinstance(value, float))
         if self._progress is not None:
-            if self._task is not None:
-                shown = words + (f"  best: {self._best}" if self._best and not always else "")
-                self._progress.update(self._task, completed=step, facts=shown)
+            if self._task is not None and not always:
+                loss, _, others = words.partition("  ")
+                before = f"best {self._best}  " if self._best else ""
+                self._progress.update(self._task, completed=step, facts=f"{loss}  {before}{others}")
             if always:
                 self.say(f"step {step}: {words}{'  (best)' if best else ''}")
         elif always or time.perf_counter() - self._last_line > SECONDS_BETWEEN_LINES:
@@ -110,13 +112,13 @@ class Log:
     def _bar(self) -> Progress:
         return Progress(
             TextColumn("training"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[facts]}", markup=False),
+            TextColumn("left"),
+            TextColumn("{task.fields[facts]}", markup=False, table_column=Column(no_wrap=True, ratio=1)),
             console=self.console,
+            expand=True,  # where the line is too short, it is the facts that are cut
             refresh_per_second=4,
         )
 

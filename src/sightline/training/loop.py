@@ -146,8 +146,8 @@ class _Trainer:
                 self.log.step(
                     self.step,
                     {
-                        "epoch": round(self.step / self.task.steps_per_epoch(self.settings.batch_size), 4),
                         "loss": loss,
+                        "epoch": round(self.step / self.task.steps_per_epoch(self.settings.batch_size), 4),
                         "learning_rate": self._learning_rate(self.step - 1),
                         "examples_per_second": round((self.step - first) * self.settings.batch_size / seconds, 1),
                     },
