@@ -60,9 +60,12 @@ def train(
     folder = Path(wanted.out or Path("runs") / name)
     _check_folder(folder, resume)
 
+    made: list[Any] = []
+
     def make() -> Any:
         with _Reading(quiet) as progress:
             task = entry.get("task")(wanted, progress=progress)
+        made.append(task)
         if resume and (folder / CONFIG).is_file():
             _check_same(folder, _flat(config.plain(task.recipe)))
         return task
@@ -78,6 +81,7 @@ def train(
     outcome = loop.train(make, wanted.training, folder, seed=wanted.seed, resume=resume, quiet=quiet, begin=begin)
     done = Run(folder, outcome.metrics, outcome.steps, outcome.seconds)
     if _leads():
+        done = dataclasses.replace(done, metrics=entry.get("predictor").finish(folder, made[0]) or done.metrics)
         write_bytes(folder / CARD, _card(done, wanted, command).encode())
     return done
 

@@ -16,7 +16,7 @@ from children import SMALL, Child, see_little_before_training
 from sightline.data.augment import Augment
 from sightline.data.images import ImageSet, Splits
 from sightline.models.image_classifier import ImageClassifierConfig
-from sightline.tasks.image_classification import ImageData, ImageTask, Recipe, metrics, tally
+from sightline.tasks.image_classification import ImageData, ImageTask, Recipe, metrics, sharpness, tally
 from sightline.training.settings import Training
 from sightline.training.task import Part
 
@@ -197,3 +197,28 @@ def test_an_image_that_cannot_be_read_ends_training_in_one_line(folders, workers
     assert "3.png" in error
     assert "Traceback" not in child.said
     assert (folders / "run").is_dir()
+
+
+class _Fixed(torch.nn.Module):
+    """Says for each image, by its first pixel, how sure it is of class 0 against class 1."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        odds = images[:, 0, 0, 0] * 255 / 50
+        return torch.stack((odds, torch.zeros_like(odds)), 1)
+
+
+@pytest.mark.parametrize("factor", [0.4, 1.0, 2.5])
+def test_sharpness_makes_confidence_true(factor: float) -> None:
+    random = torch.Generator().manual_seed(0)
+    odds = torch.randint(0, 200, (4000,), generator=random)
+    really = (factor * odds / 50).sigmoid()
+    labels = (torch.rand(4000, generator=random) > really).long()
+    images = ImageSet(odds.to(torch.uint8).view(-1, 1, 1, 1), labels, ("yes", "no"))
+    found = sharpness(_Fixed(), images, torch.device("cpu"))
+    assert found == pytest.approx(factor, rel=0.12)
+
+
+def test_sharpness_is_not_certain_because_all_was_right() -> None:
+    images = ImageSet(torch.full((10, 1, 1, 1), 100, dtype=torch.uint8), torch.zeros(10, dtype=torch.int64), ("a", "b"))
+    found = sharpness(_Fixed(), images, torch.device("cpu"))
+    assert torch.tensor(2.0 * found).sigmoid().item() == pytest.approx(11 / 12, abs=0.01)

@@ -122,6 +122,8 @@ class ImageClassifier(nn.Module):
 
     mean: Tensor
     std: Tensor
+    sharpness: Tensor
+    """What logits are multiplied by: 1 in training, then set so that confidence means what it says."""
 
     def __init__(self, config: ImageClassifierConfig):
         super().__init__()
@@ -130,6 +132,7 @@ class ImageClassifier(nn.Module):
             raise ValueError(f"channels and classes must be given, got {c.channels} and {c.classes}")
         self.register_buffer("mean", torch.zeros(c.channels, 1, 1))
         self.register_buffer("std", torch.ones(c.channels, 1, 1))
+        self.register_buffer("sharpness", torch.ones(()))
         self.patches = ImageToSequence(c.channels, c.patch_size, c.width)
         self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, c.width)) if c.pool == "class_token" else None
         self.positions: nn.Module = nn.Identity()
@@ -154,7 +157,7 @@ class ImageClassifier(nn.Module):
         x = self.patches((images - self.mean) / self.std)
         if self.class_token is not None:
             x = torch.cat((self.class_token.to(x.dtype).expand(len(x), -1, -1), x), 1)
-        return self.classifier(self.encoder(self.positions(x)))
+        return self.sharpness * self.classifier(self.encoder(self.positions(x)))
 
 
 def _attention(c: ImageClassifierConfig) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Learning to name images: its recipe, its batches, its loss, its metrics, and the model at work afterwards."""
 
 import itertools
+import math
 import signal
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
@@ -92,13 +93,11 @@ class ImageTask:
     goal, rising = "accuracy", True
 
     def __init__(self, recipe: Recipe, splits: Splits | None = None, progress: Progress | None = None):
-        splits = recipe.data.load(progress) if splits is None else splits
-        train, validation = splits.train, splits.validation
+        divided = divide(recipe.data, recipe.seed, progress) if splits is None else splits
+        train = divided.train
         if len(set(train.labels.tolist())) < 2:
             raise ValueError(f"data must have images of at least 2 classes to tell apart, got {train.classes}")
-        if validation is None and recipe.data.validation:
-            train, validation = split(train, recipe.data.validation, recipe.seed)
-        self.train, self.validation, self.test = train, validation, splits.test
+        self.train, self.validation, self.test = train, divided.validation, divided.test
         self.classes = train.classes
         config = recipe.model.of_data(image_size=train.size, channels=train.channels, classes=len(train.classes))
         self.recipe = replace(recipe, model=config)
@@ -163,6 +162,36 @@ class ImageTask:
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return metrics(sums) if sums else {}
+
+
+def divide(data: ImageData, seed: int, progress: Progress | None = None) -> Splits:
+    """The data, with a share of the training images held out where it brings no validation set."""
+    splits = data.load(progress)
+    if splits.validation is not None or not data.validation:
+        return splits
+    train, validation = split(splits.train, data.validation, seed)
+    return replace(splits, train=train, validation=validation)
+
+
+def sharpness(model: nn.Module, images: Images, device: torch.device, workers: int = 2) -> float:
+    """What to multiply the model's logits by for the likeliest labels of these images, between 1/20 and 20.
+
+    Labels are softened as if one more image had been seen of every class, so that a set on which all is right does not
+    ask for certainty.
+    """
+    logits, labels = [], []
+    for pixels, own in _pixels(images, iter(torch.arange(len(images)).split(EVALUATED_AT_ONCE)), workers, device):
+        logits.append(model(pixels.float() / 255).double())
+        labels.append(own)
+    scores, targets = torch.cat(logits), F.one_hot(torch.cat(labels), len(images.classes)).double()
+    count, classes = targets.shape
+    targets = (count * targets + 1) / (count + classes)
+    low, high = math.log(1 / 20), math.log(20)
+    for _ in range(60):  # the loss is convex, so a third can be left at every turn
+        third = (high - low) / 3
+        losses = [-(targets * (math.exp(x) * scores).log_softmax(-1)).sum() for x in (low + third, high - third)]
+        low, high = (low, high - third) if losses[0] < losses[1] else (low + third, high)
+    return math.exp((low + high) / 2)
 
 
 def tally(model: nn.Module, images: Images, part: Part, device: torch.device, workers: int = 2) -> dict[str, Tensor]:

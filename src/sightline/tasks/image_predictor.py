@@ -15,9 +15,10 @@ from ..data.images import Images, read_image
 from ..data.sets import check_classes
 from ..models.image_classifier import ImageClassifier
 from ..names import shortened
-from ..sharing import CONFIG, Shared, read_json, read_weights
+from ..sharing import CONFIG, WEIGHTS, Shared, read_json, read_weights
+from ..training.checkpoint import to_bytes, write_bytes
 from ..training.task import Part
-from .image_classification import ImageTask, Recipe, metrics, tally
+from .image_classification import ImageTask, Recipe, divide, metrics, sharpness, tally
 
 if TYPE_CHECKING:
     from ..view.page import Page
@@ -81,6 +82,18 @@ class ImagePredictor(Shared):
             raise ValueError(f"{folder / CLASSES} must name {recipe.model.classes} classes, got {len(classes)}")
         model = read_weights(folder, lambda: ImageClassifier(recipe.model), depth=recipe.model.depth)
         return cls(folder, recipe, classes, model)
+
+    @classmethod
+    def finish(cls, folder: Path, task: ImageTask) -> dict[str, float]:
+        """The last touch to a run: confidence set by the validation set. What it comes to there is given back."""
+        if task.validation is None:
+            return {}
+        predictor = cls.open(folder).to(task.device)
+        with torch.inference_mode():
+            sharp = sharpness(predictor.model, task.validation, task.device, task.recipe.data.workers)
+            predictor.model.sharpness.fill_(sharp)
+            write_bytes(folder / WEIGHTS, to_bytes({n: t.cpu() for n, t in predictor.model.state_dict().items()}))
+            return metrics(tally(predictor.model, task.validation, Part(), task.device, task.recipe.data.workers))
 
     def to(self, device: str | torch.device) -> "ImagePredictor":
         """Work there from now on."""
@@ -165,13 +178,13 @@ class ImagePredictor(Shared):
 
     def judged(self, source: str | None = None) -> Score:
         """On the test set of its data, or its validation set where there is none; or on the test set of other data."""
-        data = self.recipe.data
         form: dict[str, Any] = {"image_size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
-        task = ImageTask(replace(self.recipe, data=replace(data, source=source or data.source, **form)))
-        images = task.test or task.validation
+        data = replace(self.recipe.data, source=source or self.recipe.data.source, **form)
+        splits = divide(data, self.recipe.seed)
+        images = splits.test or splits.validation
         if images is None:
             raise ValueError(f"data must have a test or validation set to judge by, got neither in {data.source!r}")
-        return self.evaluate(images, "test" if task.test is not None else "validation")
+        return self.evaluate(images, "test" if splits.test is not None else "validation")
 
 
 def _title(images: Sequence[Any], answers: Sequence[Answer]) -> str:
