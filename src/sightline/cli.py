@@ -48,7 +48,8 @@ def _plain_errors() -> Iterator[None]:
     except OSError as error:
         reason = error.strerror or error
         typer.echo(f"error: {error.filename}: {reason}" if error.filename else f"error: {reason}", err=True)
-        raise typer.Exit(1) from error
+        misnamed = isinstance(error, FileExistsError | NotADirectoryError)
+        raise typer.Exit(2 if misnamed else 1) from error
     except KeyboardInterrupt as stop:
         raise typer.Exit(getattr(stop, "exit_code", 130)) from stop
 
