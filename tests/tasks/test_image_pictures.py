@@ -141,7 +141,7 @@ def test_attention_is_that_of_the_answer_or_of_all(tmp_path, predictor, image, p
 
 
 def test_what_a_model_has_none_of_is_left_out_with_a_word(tmp_path, predictor):
-    model = untrained(tmp_path, predictor, score="dot", mask="causal", positions="none")
+    model = untrained(tmp_path, predictor, score="dot", mask="causal", pool="mean", positions="none")
     drawn = model.show(out=tmp_path / "new" / "folder", format="svg")
     assert [path.name for path in drawn.files] == ["filters.svg"]
     assert drawn.left_out["masks"] == "model.mask is causal, so there are none to learn"

@@ -290,9 +290,15 @@ def _ignore_signals(worker: int) -> None:
 
 def _set_normalisation(model: ImageClassifier, images: Images, seed: int) -> None:
     chosen = np.random.default_rng(seed).permutation(len(images))[:SEEN_FOR_NORMALISATION]
-    seen = images.take(np.sort(chosen))
-    pixels = (seen if isinstance(seen, ImageSet) else seen.loaded()).pixels.float() / 255
-    model.set_normalisation(pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)))
+    sums, squares, count = torch.zeros(images.channels), torch.zeros(images.channels), 0
+    for part in np.array_split(np.sort(chosen), -(-len(chosen) // EVALUATED_AT_ONCE)):
+        some = images.take(part)
+        pixels = (some if isinstance(some, ImageSet) else some.loaded()).pixels.transpose(0, 1).flatten(
+            1
+        ).double() / 255
+        sums, squares, count = sums + pixels.sum(1), squares + pixels.square().sum(1), count + pixels.shape[1]
+    mean = sums / count
+    model.set_normalisation(mean, (squares / count - mean.square()).clamp_min(0).sqrt())
 
 
 def _moved(images: ImageSet, device: torch.device) -> ImageSet:
