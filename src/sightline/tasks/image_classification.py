@@ -176,8 +176,8 @@ def divide(data: ImageData, seed: int, progress: Progress | None = None) -> Spli
 def sharpness(model: nn.Module, images: Images, device: torch.device, workers: int = 2) -> float:
     """What to multiply the model's logits by for the likeliest labels of these images, between 1/20 and 20.
 
-    Labels are softened as if one more image had been seen of every class, so that a set on which all is right does not
-    ask for certainty.
+    Labels are softened as if one more image had been seen, of no class in particular, so that a set on which all is
+    right does not ask for certainty.
     """
     logits, labels = [], []
     for pixels, own in _pixels(images, iter(torch.arange(len(images)).split(EVALUATED_AT_ONCE)), workers, device):
@@ -185,7 +185,7 @@ def sharpness(model: nn.Module, images: Images, device: torch.device, workers: i
         labels.append(own)
     scores, targets = torch.cat(logits), F.one_hot(torch.cat(labels), len(images.classes)).double()
     count, classes = targets.shape
-    targets = (count * targets + 1) / (count + classes)
+    targets = (count * targets + 1 / classes) / (count + 1)
     low, high = math.log(1 / 20), math.log(20)
     for _ in range(60):  # the loss is convex, so a third can be left at every turn
         third = (high - low) / 3
