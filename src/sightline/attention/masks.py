@@ -163,23 +163,24 @@ class Window(Mask):
 
 
 class Episode(Mask):
-    """The first `support` tokens are labelled examples, seen by all; a token after them is a query that sees the
-    support and itself, so that no answer depends on the other queries."""
+    """The first `support` tokens are labelled examples, seen by all; those after them are queries of `size` tokens each
+    that see the support and themselves, so that no answer depends on the other queries."""
 
-    def __init__(self, support: int):
+    def __init__(self, support: int, *, size: int = 1):
         super().__init__()
-        check_whole(1, support=support)
-        self.support = support
+        check_whole(1, support=support, size=size)
+        self.support, self.size = support, size
 
     def extra_repr(self) -> str:
-        return str(self.support)
+        return str(self.support) if self.size == 1 else f"{self.support}, size={self.size}"
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
         if keys < self.support:
             raise ValueError(f"Episode must have at least its {self.support} support tokens as keys, got {keys}")
         rows = _positions("Episode", queries, keys, device)
         columns = torch.arange(keys, device=device)
-        return Rules((columns < self.support) | (columns == rows))
+        of_query, of_row = ((places - self.support) // self.size for places in (columns, rows))
+        return Rules((columns < self.support) | (of_query == of_row))
 
 
 class Bias(Mask):

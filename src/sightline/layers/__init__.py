@@ -1,5 +1,6 @@
 """What models are built from: positions, blocks and stacks of blocks."""
 
+from .backbones import Backbone, Conv4, ResNet12
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual, TransformerBlock
 from .patches import ImageToSequence
 from .positions import LearntPositions, SinusoidalPositions, sinusoids
@@ -7,6 +8,8 @@ from .stacks import SIZES, Decoder, Encoder, Size, Transformer
 
 __all__ = [
     "SIZES",
+    "Backbone",
+    "Conv4",
     "Decoder",
     "DecoderBlock",
     "DecoderCache",
@@ -15,6 +18,7 @@ __all__ = [
     "FeedForward",
     "ImageToSequence",
     "LearntPositions",
+    "ResNet12",
     "Residual",
     "SinusoidalPositions",
     "Size",

@@ -1,0 +1,76 @@
+"""Backbones: images in, a vector for each place of a small grid out.
+
+Legend for all shapes: B batch, C channels, N places, M model width.
+"""
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..checks import check_share, check_whole
+
+
+class Backbone(nn.Module):
+    """Blocks that each halve the picture, from `channels` to the last of `widths`."""
+
+    def __init__(self, channels: int, widths: Sequence[int], blocks: Sequence[nn.Module]):
+        super().__init__()
+        self.channels, self.width, self.least_size = channels, widths[-1], 2 ** len(widths)
+        self.blocks = nn.Sequential(*blocks)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images (B, C, height, width) -> (B, N, M), places in reading order"""
+        if images.dim() != 4 or images.shape[1] != self.channels or min(images.shape[2:]) < self.least_size:
+            raise ValueError(
+                f"images must have shape (batch, {self.channels}, height, width) and sides of at least "
+                f"{self.least_size}, got {tuple(images.shape)}"
+            )
+        return self.blocks(images).flatten(2).mT
+
+
+class Conv4(Backbone):
+    """Four convolutions, each with a norm, a bend and a halving: the small backbone of few-shot papers."""
+
+    def __init__(self, channels: int, *, widths: Sequence[int] = (64, 64, 64, 64)):
+        ins = _checked(channels, widths)
+        blocks = [
+            nn.Sequential(*_convolution(a, b), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+            for a, b in zip(ins, widths, strict=True)
+        ]
+        super().__init__(channels, widths, blocks)
+
+
+class ResNet12(Backbone):
+    """Four residual blocks of three convolutions, each with a halving: the large backbone of few-shot papers."""
+
+    def __init__(self, channels: int, *, widths: Sequence[int] = (64, 160, 320, 640), dropout: float = 0.0):
+        check_share(dropout=dropout)
+        ins = _checked(channels, widths)
+        super().__init__(channels, widths, [_Residual(a, b, dropout) for a, b in zip(ins, widths, strict=True)])
+
+
+class _Residual(nn.Module):
+    def __init__(self, ins: int, outs: int, dropout: float):
+        super().__init__()
+        bend = nn.LeakyReLU(0.1, inplace=True)
+        self.path = nn.Sequential(
+            *_convolution(ins, outs), bend, *_convolution(outs, outs), bend, *_convolution(outs, outs)
+        )
+        self.shortcut = nn.Sequential(nn.Conv2d(ins, outs, 1, bias=False), nn.BatchNorm2d(outs))
+        self.dropout = nn.Dropout2d(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (B, C, height, width) -> (B, C', height / 2, width / 2)"""
+        return self.dropout(F.max_pool2d(F.leaky_relu(self.path(x) + self.shortcut(x), 0.1), 2))
+
+
+def _convolution(ins: int, outs: int) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(ins, outs, 3, padding=1, bias=False), nn.BatchNorm2d(outs)
+
+
+def _checked(channels: int, widths: Sequence[int]) -> tuple[int, ...]:
+    if not widths:
+        raise ValueError("widths must name at least one block, got none")
+    check_whole(1, channels=channels, **{f"widths[{i}]": width for i, width in enumerate(widths)})
+    return (channels, *widths[:-1])

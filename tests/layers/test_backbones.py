@@ -1,0 +1,38 @@
+import pytest
+import torch
+
+from sightline.layers import Conv4, ResNet12
+
+
+def test_conv4_of_an_omniglot_image_is_one_vector():
+    assert Conv4(1)(torch.rand(2, 1, 28, 28)).shape == (2, 1, 64)
+
+
+def test_places_are_in_reading_order():
+    backbone = Conv4(3, widths=(5, 7)).eval()
+    images = torch.rand(2, 3, 12, 20)
+    grid = backbone.blocks(images)
+    assert grid.shape == (2, 7, 3, 5)
+    torch.testing.assert_close(backbone(images)[:, 5 + 2], grid[:, :, 1, 2])
+
+
+def test_resnet12_has_the_size_of_the_papers():
+    backbone = ResNet12(3)
+    assert sum(p.numel() for p in backbone.parameters()) == 12_424_320
+    assert backbone.width == 640
+    assert ResNet12(1, widths=(4, 6), dropout=0.1)(torch.rand(2, 1, 9, 9)).shape == (2, 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Conv4(1)(torch.rand(1, 1, 15, 28)), r"sides of at least 16, got \(1, 1, 15, 28\)"),
+        (lambda: Conv4(1)(torch.rand(1, 3, 28, 28)), r"images must have shape \(batch, 1, height, width\)"),
+        (lambda: Conv4(1, widths=()), "widths must name at least one block"),
+        (lambda: ResNet12(1, widths=(3, 0)), r"widths\[1\] must be a whole number of at least 1, got 0"),
+        (lambda: ResNet12(1, dropout=1.0), "dropout must be at least 0 and below 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

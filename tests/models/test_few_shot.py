@@ -1,0 +1,122 @@
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sightline.models.few_shot import FewShotConfig, FewShotHead, members_of
+
+E, N, S, Q, P, M = 2, 3, 2, 5, 4, 12
+K = N * S
+LABELS = torch.arange(N).repeat_interleave(S).expand(E, K)
+
+
+def head(**choices: object) -> FewShotHead:
+    """One that has learnt something: no weight is where it started."""
+    torch.manual_seed(0)
+    made = FewShotHead(M, FewShotConfig(heads=3, **choices))
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return made.double().eval()
+
+
+def episode(places: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(1)
+    make = {"generator": random, "dtype": torch.float64}
+    return torch.randn(E, K, places, M, **make), torch.randn(E, Q, places, M, **make)
+
+
+CHOICES = [
+    {},
+    {"score": "dot"},
+    {"depth": 2},
+    {"labels": False},
+    {"expansion": 0.5},
+    {"learn_temperature": False},
+    {"transductive": True},
+]
+
+
+def test_before_it_learns_it_is_a_prototype_classifier():
+    support, query = episode()
+    logits = FewShotHead(M, FewShotConfig(heads=3)).double()(support, LABELS, query, way=N)
+    prototypes = support.view(E, N, S, M).mean(2)
+    angles = F.cosine_similarity(query.squeeze(2)[:, :, None], prototypes[:, None], dim=-1)
+    torch.testing.assert_close(logits, angles / 0.1)
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_every_choice_learns(choice):
+    support, query = episode()
+    net = head(**choice)
+    F.cross_entropy(net(support, LABELS, query, way=N).flatten(0, 1), torch.zeros(E * Q, dtype=torch.long)).backward()
+    silent = {name for name, p in net.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
+    assert not silent
+
+
+@pytest.mark.parametrize("places", [1, P])
+def test_an_answer_does_not_depend_on_the_other_queries(places):
+    support, query = episode(places)
+    net = head()
+    together = net(support, LABELS, query, way=N)
+    alone = torch.cat([net(support, LABELS, query[:, i : i + 1], way=N) for i in range(Q)], 1)
+    torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-9)
+    other = head(transductive=True)
+    assert not torch.allclose(other(support, LABELS, query, way=N), other(support, LABELS, query[:, :1], way=N))
+
+
+def test_classes_have_no_order():
+    support, query = episode()
+    net = head()
+    order = torch.tensor([2, 0, 1])
+    renamed = net(support, order[LABELS], query, way=N)
+    torch.testing.assert_close(renamed[..., order], net(support, LABELS, query, way=N))
+
+
+def test_images_have_no_order():
+    support, query = episode()
+    net = head()
+    order = torch.randperm(K, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(
+        net(support[:, order], LABELS[:, order], query, way=N), net(support, LABELS, query, way=N)
+    )
+
+
+def test_labels_matter_to_attention():
+    """Two classes that trade an image change what a query becomes, not only what it is compared with."""
+    support, query = episode()
+    traded = torch.tensor([0, 1, 0, 1, 2, 2]).expand(E, K)
+    for knows in (True, False):
+        net = head(labels=knows)
+        before, after = (net.refine(support, members_of(labels, N).double(), query)[1] for labels in (LABELS, traded))
+        assert torch.allclose(before, after) is not knows
+
+
+@pytest.mark.parametrize("places", [1, P])
+def test_empty_places_change_nothing(places):
+    support, query = episode(places)
+    net = head()
+    padded = torch.cat((support, torch.full((E, 2, places, M), 9.0, dtype=torch.float64)), 1)
+    labels = F.pad(LABELS, (0, 2), value=-1)
+    torch.testing.assert_close(net(padded, labels, query, way=N), net(support, LABELS, query, way=N))
+
+
+def test_unequal_classes_go_together():
+    support, query = episode()
+    labels = torch.tensor([[0, 0, 0, 0, 1, 2], [0, 1, 1, 2, 2, 2]])
+    net = head()
+    both = net(support, labels, query, way=N)
+    for i in range(E):
+        torch.testing.assert_close(both[i : i + 1], net(support[i : i + 1], labels[i : i + 1], query[i : i + 1], way=N))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FewShotHead(10, FewShotConfig(heads=3)), "heads must divide the embedding's width 10, got 3"),
+        (lambda: FewShotConfig(depth=-1), "depth must be a whole number of at least 0, got -1"),
+        (lambda: FewShotConfig(temperature=0.001), "temperature must be at least the floor 0.01, got 0.001"),
+        (lambda: FewShotConfig(expansion=0), "expansion must be above 0 and finite, got 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
