@@ -1,0 +1,139 @@
+"""Episodes: small tasks drawn from many classes, a whole batch of them at once, where the labels are.
+
+An episode has `way` classes, of each `shot` images to learn from and `query` images to be asked. No image is both.
+
+Legend for all shapes: C classes, E episodes, N way, S shot.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..checks import check_share, check_whole
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """Where in a set the images of each class lie."""
+
+    places: Tensor
+    """(C, most images of a class), what is beyond a class's own count is -1."""
+    counts: Tensor
+    """(C,)"""
+    names: tuple[str, ...]
+    groups: Tensor | None = None
+    """(C,), such as the alphabet of each character."""
+
+    @classmethod
+    def of(cls, labels: Tensor, names: tuple[str, ...], groups: Tensor | None = None) -> "Classes":
+        """From the label of each image."""
+        counts = torch.bincount(labels.cpu(), minlength=len(names))
+        order = labels.cpu().argsort(stable=True)
+        column = torch.arange(int(counts.max()))
+        starts = counts.cumsum(0) - counts
+        places = torch.where(column < counts[:, None], order[(starts[:, None] + column).clamp_max(len(order) - 1)], -1)
+        return cls(places, counts, names, groups)
+
+    def to(self, device: torch.device) -> "Classes":
+        """Where episodes are to be drawn."""
+        groups = None if self.groups is None else self.groups.to(device)
+        return Classes(self.places.to(device), self.counts.to(device), self.names, groups)
+
+    def check(self, way: int, images: int) -> None:
+        """Whether episodes of this way with so many images of each class can be drawn."""
+        check_whole(2, way=way)
+        check_whole(2, images=images)
+        if way > len(self.names):
+            raise ValueError(
+                f"way must be at most the number of classes, {len(self.names)}, got {way}; "
+                f"lower way or bring more classes"
+            )
+        few = (self.counts < images).nonzero().flatten().tolist()
+        if few:
+            more = f" and {len(few) - 1} more such classes" if len(few) > 1 else ""
+            raise ValueError(
+                f"each class must have at least {images} images, shot and query together, got "
+                f"{int(self.counts[few[0]])} of {self.names[few[0]]!r}{more}; lower shot or query, or leave these "
+                f"classes out"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Episodes:
+    """A batch of episodes: which images, and of which class they are among those of their episode."""
+
+    classes: Tensor
+    """(E, N), the classes of each episode."""
+    support: Tensor
+    """(E, N * S), class by class."""
+    query: Tensor
+    """(E, N * query), class by class."""
+
+    @property
+    def support_labels(self) -> Tensor:
+        """(E, N * S), 0 to N - 1."""
+        return self._labels(self.support)
+
+    @property
+    def query_labels(self) -> Tensor:
+        """(E, N * query), 0 to N - 1."""
+        return self._labels(self.query)
+
+    def _labels(self, images: Tensor) -> Tensor:
+        episodes, way = self.classes.shape
+        labels = torch.arange(way, device=images.device).repeat_interleave(images.shape[1] // way)
+        return labels.expand(episodes, -1)
+
+    def check(self) -> None:
+        """Whether no image is asked that was shown, and none comes twice."""
+        both = torch.cat((self.support, self.query), 1).sort(1).values
+        twice = (both[:, 1:] == both[:, :-1]).any(1).nonzero().flatten().tolist()
+        if twice:
+            raise ValueError(
+                f"support and query must not share an image, got {len(twice)} of {len(both)} episodes that do, "
+                f"the first is episode {twice[0]}"
+            )
+
+
+def draw(
+    classes: Classes, *, episodes: int, way: int, shot: int, query: int, seed: int, step: int, within: float = 0.0
+) -> Episodes:
+    """The episodes of one step: the same for the same arguments, on the same kind of device.
+
+    Of `within` of them all classes come from one group, as far as it has enough.
+    """
+    check_whole(1, episodes=episodes, shot=shot, query=query)
+    check_whole(0, seed=seed, step=step)
+    if within != 1:
+        check_share(within=within)
+    device = classes.places.device
+    random = torch.Generator(device).manual_seed(_seed(seed, step))
+    likes = torch.rand(episodes, len(classes.names), generator=random, device=device)
+    if within and classes.groups is not None:
+        inside = round(within * episodes)
+        middle = torch.randint(len(classes.names), (inside, 1), generator=random, device=device)
+        likes[:inside] += classes.groups == classes.groups[middle]
+    chosen = likes.topk(way, 1).indices
+    places = classes.places[chosen]
+    likes = torch.rand(places.shape, generator=random, device=device).masked_fill(places < 0, -1.0)
+    images = places.gather(2, likes.topk(shot + query, 2).indices)
+    return Episodes(chosen, images[..., :shot].flatten(1), images[..., shot:].flatten(1))
+
+
+def check_apart(**splits: tuple[str, ...]) -> None:
+    """No class may be in two splits: what is judged must be new."""
+    seen: dict[str, str] = {}
+    for split, names in splits.items():
+        for name in names:
+            if name in seen:
+                raise ValueError(
+                    f"a class must be in one split alone, got {name!r} in {seen[name]} and in {split}; "
+                    f"take it out of one"
+                )
+        seen |= dict.fromkeys(names, split)
+
+
+def _seed(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))
