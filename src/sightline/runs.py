@@ -118,7 +118,7 @@ def _recipe(recipe: Any, changes: Iterable[str]) -> tuple[Any, str]:
     elif isinstance(recipe, Mapping):
         values = dict(recipe)
     elif recipe is None:
-        values, name = config.plain(_entry(config.change({}, changes)).get("recipe")()), "glyphs"
+        values, name = config.plain(_entry(config.change({}, changes)).get("recipe").starter()), "glyphs"
     else:
         path = Path(recipe)
         values = config.read(path / CONFIG if path.is_dir() else path)
@@ -126,7 +126,16 @@ def _recipe(recipe: Any, changes: Iterable[str]) -> tuple[Any, str]:
         if path.is_dir():
             values["out"] = str(path)
     values = config.change(values, changes)
+    _replace_twins(values, {change.partition("=")[0].strip() for change in changes})
     return config.build(_entry(values).get("recipe"), values), name
+
+
+def _replace_twins(values: Mapping[str, Any], changed: set[str]) -> None:
+    """Epochs told by key=value take the place of steps, and the other way round."""
+    training = values.get("training")
+    for name, twin in (("epochs", "steps"), ("steps", "epochs")):
+        if isinstance(training, dict) and f"training.{name}" in changed and f"training.{twin}" not in changed:
+            training[twin] = None
 
 
 def _entry(values: Mapping[str, Any]) -> catalogue.Entry:

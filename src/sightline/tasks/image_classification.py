@@ -24,6 +24,8 @@ from ..training.task import Part
 BINS = 15
 """Of confidence, for the calibration error."""
 EVALUATED_AT_ONCE = 512
+ORDER, NORMALISATION = 2, 3
+"""What keeps these random streams apart from the others of the same seed."""
 SEEN_FOR_NORMALISATION = 10_000
 """Images whose mean and spread stand for all."""
 
@@ -69,13 +71,26 @@ class Recipe:
     """The folder of the run; null for runs/ and the name of the recipe."""
     seed: int = 0
     data: ImageData = field(default_factory=ImageData)
-    augment: Augment = field(default_factory=lambda: Augment(crop=2, rotate=10.0, scale=0.1))
+    augment: Augment = field(default_factory=Augment)
     model: ImageClassifierConfig = field(default_factory=ImageClassifierConfig)
-    training: Training = field(
-        default_factory=lambda: Training(
-            optimiser="muon", epochs=16, batch_size=64, learning_rate=3e-3, warmup=50, ema=0.98, log_every=20
+    training: Training = field(default_factory=Training)
+
+    @classmethod
+    def starter(cls) -> "Recipe":
+        """What is trained where no recipe is given: good for the embedded glyphs and for a few hundred small images."""
+        return cls(
+            augment=Augment(crop=2, rotate=10.0, scale=0.1),
+            training=Training(
+                optimiser="muon",
+                steps=600,
+                batch_size=64,
+                learning_rate=3e-3,
+                warmup=50,
+                ema=0.98,
+                evaluate_every=60,
+                log_every=20,
+            ),
         )
-    )
 
     def __post_init__(self) -> None:
         check_whole(0, seed=self.seed)
@@ -144,7 +159,7 @@ class ImageTask:
         for step in itertools.count(first):
             if step // per_epoch != epoch:
                 epoch = step // per_epoch
-                random = np.random.default_rng([self.recipe.seed, epoch])
+                random = np.random.default_rng([self.recipe.seed, ORDER, epoch])
                 rounds = -(-batch_size // count)  # a batch larger than the set holds every image more than once
                 order = torch.from_numpy(np.concatenate([random.permutation(count) for _ in range(rounds)]))
                 order = order.to(self.train.labels.device)
@@ -289,7 +304,7 @@ def _ignore_signals(worker: int) -> None:
 
 
 def _set_normalisation(model: ImageClassifier, images: Images, seed: int) -> None:
-    chosen = np.random.default_rng(seed).permutation(len(images))[:SEEN_FOR_NORMALISATION]
+    chosen = np.random.default_rng([seed, NORMALISATION]).permutation(len(images))[:SEEN_FOR_NORMALISATION]
     sums, squares, count = torch.zeros(images.channels), torch.zeros(images.channels), 0
     for part in np.array_split(np.sort(chosen), -(-len(chosen) // EVALUATED_AT_ONCE)):
         some = images.take(part)
