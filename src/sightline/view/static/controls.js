@@ -93,7 +93,7 @@ function picks(app) {
     update() {
       const { layers } = app.example();
       const kinds = KINDS.filter((one) => layers.some((other) => other.kind === one));
-      choices(example, app.meta.examples.map(({ row }, i) => [i, `row ${row}`]));
+      choices(example, app.meta.examples.map(({ name }, i) => [i, shown(name)]));
       choices(kind, kinds.map((one) => [one, capital(one)]));
       choices(layer, app.layersOfKind().map((i) => [i, `${app.depth(i)} · ${tail(shown(layers[i].name))}`]));
       layer.title = shown(app.layer().name);
