@@ -59,7 +59,9 @@ def turns(name, shapes, kind="encoder"):
 def test_layers_that_share_an_attention_are_layers_and_no_calls():
     shared = joined(turns("a", [(0, Q, Q)] * 3))
     assert [(one.name, one.call) for one in shared] == [(f"a, use {i} of 3", 0) for i in (1, 2, 3)]
-    both = joined([one for pair in zip(turns("a", [(0, Q, Q)] * 2), turns("b", [(0, Q, Q)] * 2), strict=True) for one in pair])
+    both = joined(
+        [one for pair in zip(turns("a", [(0, Q, Q)] * 2), turns("b", [(0, Q, Q)] * 2), strict=True) for one in pair]
+    )
     assert [one.name for one in both] == ["a, use 1 of 2", "b, use 1 of 2", "a, use 2 of 2", "b, use 2 of 2"]
     twice = joined(turns("a", [(0, Q, Q), (0, Q, Q), (1, Q, Q), (1, Q, Q)]))
     assert [(one.name, one.call) for one in twice] == [

@@ -126,7 +126,12 @@ def test_hugging_face_albert(browser, tmp_path):
     from transformers import AlbertConfig, AlbertModel
 
     config = AlbertConfig(
-        vocab_size=50, embedding_size=8, hidden_size=24, num_hidden_layers=4, num_attention_heads=3, intermediate_size=24
+        vocab_size=50,
+        embedding_size=8,
+        hidden_size=24,
+        num_hidden_layers=4,
+        num_attention_heads=3,
+        intermediate_size=24,
     )
     model = AlbertModel(config).eval()
     with record_attention(model) as record, torch.no_grad():

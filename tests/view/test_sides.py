@@ -88,7 +88,10 @@ def test_a_single_side_blames_the_words_it_took():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"query_image": GREY}, "query_image must come with cross-attention, whose rows it shows, got none; use images"),
+        (
+            {"query_image": GREY},
+            "query_image must come with cross-attention, whose rows it shows, got none; use images",
+        ),
         ({"labels": ["a"]}, "labels must come with images, got none"),
         ({"grid": (2, 2)}, "grid must come with images, got none"),
         ({"images": GREY, "grid": 4}, "grid must be two whole numbers, rows and columns, got 4"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from .maps import Map, joined
 from ..names import shortened
+from .maps import Map, joined
 from .pictures import COLOURS, figure, heatmap, plain, wrapped
 from .sides import sides, sides_of
 
@@ -46,7 +46,14 @@ def one_map(
     drawn, axes = figure(size=size)
     ax = axes[0, 0]
     heading = f"{one.name}, {which}" if title is None else title
-    heatmap(ax, weights, title=wrapped(heading, size[0] - 0.3), rows=rows, columns=columns, diverging=bool((weights < 0).any()))
+    heatmap(
+        ax,
+        weights,
+        title=wrapped(heading, size[0] - 0.3),
+        rows=rows,
+        columns=columns,
+        diverging=bool((weights < 0).any()),
+    )
     if columns and max(map(len, columns)) > 3:
         ax.tick_params(axis="x", rotation=90)
     ax.xaxis.tick_top()
