@@ -229,8 +229,8 @@ def main() -> None:
             assert found is not None
             frames, pixels = scrolled(playwright, url)
             print(
-                f"  {view:11} opens in {found['time']:.2f} s, memory {found['memory']:.0f} MB; scrolled over {pixels:.0f} "
-                f"pixels, a frame takes {statistics.median(frames):.0f} ms, 95 of 100 at most "
+                f"  {view:11} opens in {found['time']:.2f} s, memory {found['memory']:.0f} MB; scrolled over "
+                f"{pixels:.0f} pixels, a frame takes {statistics.median(frames):.0f} ms, 95 of 100 at most "
                 f"{frames[int(0.95 * len(frames))]:.0f} ms ({len(frames)} frames)",
                 flush=True,
             )
