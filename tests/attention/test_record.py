@@ -72,6 +72,12 @@ def test_it_is_saved_and_loaded_whole(record, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["record.safetensors"]
 
 
+def test_a_long_record_prints_its_beginning():
+    text = repr(Record("Toy", [some(f"layer.{i % 12}", "decoder", 1, 2) for i in range(100)]))
+    assert text.count("\n") == 61
+    assert text.endswith("and 40 more by 12 attentions")
+
+
 def test_when_it_was_seen_is_saved_too_and_older_files_do_not_say(tmp_path):
     Record("Toy", [some("a", "decoder", Q, Q, turn=3, shuffles=4)]).save(tmp_path / "new.safetensors")
     (seen,) = Record.load(tmp_path / "new.safetensors")

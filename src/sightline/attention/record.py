@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ..view.page import Page
 
 
+MOST_LINES = 60
+"""Maps up to which a record prints them all."""
+
+
 class Shown(TypedDict, total=False):
     """What a page needs to know beside the weights."""
 
@@ -137,8 +141,9 @@ class Record:
     def __repr__(self) -> str:
         count = "nothing yet" if not self.seen else f"{len(self.seen)} attention map{'s' * (len(self.seen) > 1)}"
         lines = [f"Record of {self.model}: {count}"]
-        wide = max((len(seen.name) for seen in self.seen), default=0)
-        for seen in self.seen:
+        told = self.seen[:MOST_LINES]
+        wide = max((len(seen.name) for seen in told), default=0)
+        for seen in told:
             batch, heads, queries, keys = seen.weights.shape
             which = f"{heads} heads" if seen.heads is None else f"heads {', '.join(map(str, seen.heads))}"
             which = "heads averaged" if seen.heads == () else "1 head" if which == "1 heads" else which
@@ -146,6 +151,9 @@ class Record:
             bits = seen.entropy()
             spread = "weights that are no shares" if bits is None else f"entropy {bits:.2f} bits"
             lines.append(f"  {seen.name:<{wide}}  {seen.kind:<7}  {which}, {size}, {spread}")
+        if len(self.seen) > len(told):
+            calls = f" by {len(self.names())} attentions" if len(self.names()) < len(self.seen) else ""
+            lines.append(f"  and {len(self.seen) - len(told)} more{calls}")
         return "\n".join(lines)
 
     def view(self, tokens: Any = None, **shown: Unpack[Shown]) -> "Page":
