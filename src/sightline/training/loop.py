@@ -235,7 +235,8 @@ class _Trainer:
         if not metrics:
             return
         value = metrics[self.task.goal]
-        better = self.best is None or (value > self.best["value"] if self.task.rising else value < self.best["value"])
+        sign = 1 if self.task.rising else -1
+        better = math.isfinite(value) and (self.best is None or sign * value > sign * self.best["value"])
         self.waited = 0 if better else self.waited + 1
         if better:
             weights = gathered(self._weights())
