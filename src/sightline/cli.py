@@ -111,11 +111,13 @@ def predict(
 
     with _plain_errors():
         predictor = load(run)
-        for path, answer in zip(inputs, predictor.predict(list(inputs)), strict=True):
+        look = None if show is None else predictor.look(list(inputs))
+        answers = predictor.predict(list(inputs)) if look is None else look.answers
+        for path, answer in zip(inputs, answers, strict=True):
             scores = [f"{printable(name)} {share:.1%}" for name, share in list(answer.scores.items())[:top]]
             typer.echo(f"{printable(str(path))}: {', '.join(scores)}")
         if show is not None:
-            typer.echo(f"wrote {predictor.page(list(inputs)).save(show)}")
+            typer.echo(f"wrote {predictor.page(look).save(show)}")
 
 
 @app.command()

@@ -2,12 +2,12 @@
 
 config.yaml          the whole configuration        metrics.jsonl   a line for every look at training
 model.safetensors    the weights                    README.md       the model's card
-classes.json         what a task needs beside       checkpoints/    to go on from
+classes.json         what a task needs beside       data.json       what its data held
+checkpoints/         to go on from
 """
 
 import dataclasses
 import json
-import os
 import platform
 import shlex
 import sys
@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from . import catalogue, config
-from .sharing import CARD, CONFIG, WEIGHTS
+from .sharing import CARD, CONFIG, WEIGHTS, read_json
 
+DATA = "data.json"
 FREE = ("out", "data.memory", "data.workers", "training.device", "training.keep", "training.tensorboard")
 """Keys that may differ when a run goes on: they do not change what comes out."""
 
@@ -37,7 +38,9 @@ class Run:
     @property
     def leads(self) -> bool:
         """Whether this process speaks for all that trained."""
-        return _leads()
+        from .training.distributed import leads
+
+        return leads()
 
     def __str__(self) -> str:
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
@@ -54,6 +57,7 @@ def train(
     """
     from .training import loop
     from .training.checkpoint import write_bytes
+    from .training.distributed import leads
 
     wanted, name = _recipe(recipe, changes)
     entry = catalogue.entry(wanted.task)
@@ -63,24 +67,26 @@ def train(
     made: list[Any] = []
 
     def make() -> Any:
-        with _Reading(quiet) as progress:
+        with _Reading(quiet or not leads()) as progress:
             task = entry.get("task")(wanted, progress=progress)
         made.append(task)
         if resume and (folder / CONFIG).is_file():
             _check_same(folder, _flat(config.plain(task.recipe)))
+            _check_data(folder, task.held)
         return task
 
     def begin(task: Any) -> None:
-        if _leads():
+        if leads():
             for torn in folder.glob(".*.part"):  # left by a process that was killed
                 torn.unlink()
             for file, data in entry.get("predictor").files(task).items():
                 write_bytes(folder / file, data)
+            write_bytes(folder / DATA, json.dumps(task.held, indent=1).encode())
             write_bytes(folder / CONFIG, config.dump(task.recipe).encode())
 
     outcome = loop.train(make, wanted.training, folder, seed=wanted.seed, resume=resume, quiet=quiet, begin=begin)
     done = Run(folder, outcome.metrics, outcome.steps, outcome.seconds)
-    if _leads():
+    if leads():
         done = dataclasses.replace(done, metrics=entry.get("predictor").finish(folder, made[0]) or done.metrics)
         write_bytes(folder / CARD, _card(done, wanted, command).encode())
     return done
@@ -96,12 +102,14 @@ def load(run: str | Path) -> Any:
 
 
 def evaluate(run: str | Path, source: str | None = None, device: str = "auto") -> Any:
-    """How good a run is on the test set of its data (or of other data); its card says so from then on."""
+    """How good a run is on the test set of its data; its card says so from then on. Or on other data: the test set of
+    that, or all of it where it brings none."""
     from .training.checkpoint import write_bytes
     from .training.loop import choose_device
 
     predictor = load(run).to(choose_device(device))
-    score = predictor.judged(source)
+    with _Reading(quiet=False) as progress:
+        score = predictor.judged(source, progress)
     if source is None:
         folder = Path(run)
         write_bytes(folder / "evaluation.json", json.dumps(dataclasses.asdict(score), indent=1).encode())
@@ -159,6 +167,20 @@ def _check_same(folder: Path, new: dict[str, Any]) -> None:
             )
 
 
+def _check_data(folder: Path, new: Mapping[str, Any]) -> None:
+    """And from the same data: their counts and digests, as far as they are known on both sides."""
+    if not (folder / DATA).is_file():  # a run of an earlier version
+        return
+    kept = read_json(folder / DATA)
+    old, new = _flat(kept if isinstance(kept, Mapping) else {}), _flat(new)
+    for key in sorted(old.keys() & new.keys(), key=lambda key: (key.partition(".")[2] != "images", key)):
+        if old[key] != new[key]:
+            raise ValueError(
+                f"data.source must hold what it held when {folder} began, to go on with it: {key} must be "
+                f"{old[key]!r:.100}, got {new[key]!r:.100}; begin anew with out=FOLDER"
+            )
+
+
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
@@ -166,15 +188,11 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _leads() -> bool:
-    return os.environ.get("RANK", "0") == "0"
-
-
 class _Reading:
     """A bar while many files are read."""
 
     def __init__(self, quiet: bool):
-        self.quiet, self.began = quiet or not _leads(), time.perf_counter()
+        self.quiet, self.began = quiet, time.perf_counter()
         self.bar: Any = None
 
     def __enter__(self) -> Any:
@@ -193,8 +211,8 @@ class _Reading:
 
             self.bar = Progress(console=Console(stderr=True), transient=True)
             self.bar.start()
-            self.bar.add_task("reading images", total=count)
-        self.bar.update(self.bar.task_ids[0], completed=done)
+            self.bar.add_task("reading images")
+        self.bar.update(self.bar.task_ids[0], completed=done, total=count)
 
 
 SCORE = "## Score"

@@ -125,7 +125,7 @@ def test_a_log_with_broken_lines_is_read_as_far_as_it_can_be(tmp_path, predictor
 @pytest.mark.parametrize("pool", ["class_token", "mean"])
 def test_attention_is_that_of_the_answer_or_of_all(tmp_path, predictor, image, pool):
     model = predictor if pool == "class_token" else untrained(tmp_path, predictor, pool=pool, score="dot")
-    (drawn,) = image_pictures.attention(model, [image])
+    (drawn,) = image_pictures.attention(model, model.look([image]))
     ax = drawn.axes[0]
     shown = tiles(ax)[9:18]  # three blocks of two heads, and the rollout of each, over as many pictures
     weights = model.record([image]).stacked()[:, 0].numpy()  # (3, 2, N, N)
@@ -162,7 +162,7 @@ def test_coloured_images_are_drawn_in_colour(tmp_path, predictor):
     kernel = tiles(image_pictures.filters(model).axes[0])[0]
     assert kernel.shape == (7, 7, 3)
     pixels = np.random.default_rng(0).integers(0, 256, (28, 28, 3), dtype=np.uint8)
-    (drawn,) = image_pictures.attention(model, [pixels])
+    (drawn,) = image_pictures.attention(model, model.look([pixels]))
     np.testing.assert_allclose(tiles(drawn.axes[0])[-1], pixels / 255, atol=1e-6)
 
 
@@ -173,7 +173,7 @@ def test_nothing_is_written_where_something_is_wrong(tmp_path, predictor, image)
         predictor.show([image, tmp_path / "torn.png"], out)
     with pytest.raises(ValueError, match="format must be one of png, svg, got 'gif'"):
         predictor.show(out=out, format="gif")
-    with pytest.raises(ValueError, match="images must be at most 64 to be drawn, got 65"):
+    with pytest.raises(ValueError, match="images must be at most 64 to be shown, got 65"):
         predictor.show([image] * 65, out)
     assert not out.exists()
     with pytest.raises(ValueError, match=r"out must be a folder, got .*, which is a file"):

@@ -1,5 +1,6 @@
 """Learning to name images: its recipe, its batches, its loss, its metrics, and the model at work afterwards."""
 
+import hashlib
 import itertools
 import math
 import signal
@@ -17,6 +18,8 @@ from ..checks import check_share, check_whole
 from ..data import augment
 from ..data.augment import Augment
 from ..data.images import ImageFiles, Images, ImageSet, Progress, Splits, load, split
+from ..data.levels import histogram, mean_and_spread
+from ..data.sets import at_once
 from ..models.image_classifier import ImageClassifier, ImageClassifierConfig
 from ..training.settings import Training
 from ..training.task import Part
@@ -24,6 +27,7 @@ from ..training.task import Part
 BINS = 15
 """Of confidence, for the calibration error."""
 EVALUATED_AT_ONCE = 512
+"""Images judged in one go, if they are small."""
 SEEN_FOR_NORMALISATION = 10_000
 """Images whose mean and spread stand for all."""
 
@@ -86,6 +90,10 @@ class Recipe:
                 f"2 x {pieces}, got {size}"
             )
 
+    def evaluated_at_once(self, processes: int = 1) -> int:
+        """No more than is learnt from in one go, for that is known to fit."""
+        return max(1, min(EVALUATED_AT_ONCE, self.training.batch_size // (processes * self.training.accumulate)))
+
 
 class ImageTask:
     """Images to learn from, and the model that learns."""
@@ -101,14 +109,13 @@ class ImageTask:
         self.classes = train.classes
         config = recipe.model.of_data(image_size=train.size, channels=train.channels, classes=len(train.classes))
         self.recipe = replace(recipe, model=config)
-        self.model: nn.Module = ImageClassifier(config)
-        _set_normalisation(self.model, train, recipe.seed)
+        self.model = ImageClassifier(config)
+        chosen = np.sort(np.random.default_rng(recipe.seed).permutation(len(train))[:SEEN_FOR_NORMALISATION])
+        levels = histogram(train, chosen, progress if isinstance(train, ImageFiles) else None)
+        self.model.set_normalisation(*mean_and_spread(levels))
+        self.held = held(divided, levels)
+        """What the data hold, in few words: a run goes on with the same."""
         self.device = torch.device("cpu")
-
-    @property
-    def assets(self) -> dict[str, Any]:
-        """What a run must keep beside the weights to be used."""
-        return {"classes": list(self.classes)}
 
     def steps_per_epoch(self, batch_size: int) -> int:
         return max(1, len(self.train) // batch_size)
@@ -157,8 +164,10 @@ class ImageTask:
         return F.cross_entropy(model(images).float(), targets, label_smoothing=smoothing, reduction="sum") / total
 
     def evaluate(self, model: nn.Module, part: Part) -> dict[str, Tensor]:
-        workers = self.recipe.data.workers
-        return {} if self.validation is None else tally(model, self.validation, part, self.device, workers)
+        if self.validation is None:
+            return {}
+        most = self.recipe.evaluated_at_once(part.world)
+        return tally(model, self.validation, part, self.device, self.recipe.data.workers, most)
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return metrics(sums) if sums else {}
@@ -173,14 +182,40 @@ def divide(data: ImageData, seed: int, progress: Progress | None = None) -> Spli
     return replace(splits, train=train, validation=validation)
 
 
-def sharpness(model: nn.Module, images: Images, device: torch.device, workers: int = 2) -> float:
+def held(splits: Splits, levels: Tensor) -> dict[str, Any]:
+    """Counts and digests of what a data set holds; `levels` are those of its training images.
+
+    The names of files are known only where they are read while training.
+    """
+    facts: dict[str, Any] = {"classes": _digest("\0".join(splits.train.classes).encode())}
+    for name in ("train", "validation", "test"):
+        images: Images | None = getattr(splits, name)
+        if images is None:
+            facts[name] = {"images": 0}
+            continue
+        facts[name] = {"images": len(images), "labels": _digest(images.labels.cpu().numpy().tobytes())}
+        if isinstance(images, ImageFiles):
+            files = "\0".join(f"{path.parent.name}/{path.name}" for path in images.paths)
+            facts[name]["files"] = _digest(files.encode(errors="surrogateescape"))
+    facts["train"]["levels"] = _digest(levels.numpy().tobytes())
+    return facts
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def sharpness(
+    model: nn.Module, images: Images, device: torch.device, workers: int = 2, most: int = EVALUATED_AT_ONCE
+) -> float:
     """What to multiply the model's logits by for the likeliest labels of these images, between 1/20 and 20.
 
     Labels are softened as if one more image had been seen, of no class in particular, so that a set on which all is
     right does not ask for certainty.
     """
     logits, labels = [], []
-    for pixels, own in _pixels(images, iter(torch.arange(len(images)).split(EVALUATED_AT_ONCE)), workers, device):
+    orders = torch.arange(len(images)).split(at_once(images, most))
+    for pixels, own in _pixels(images, iter(orders), workers, device):
         logits.append(model(pixels.float() / 255).double())
         labels.append(own)
     scores, targets = torch.cat(logits), F.one_hot(torch.cat(labels), len(images.classes)).double()
@@ -194,8 +229,16 @@ def sharpness(model: nn.Module, images: Images, device: torch.device, workers: i
     return math.exp((low + high) / 2)
 
 
-def tally(model: nn.Module, images: Images, part: Part, device: torch.device, workers: int = 2) -> dict[str, Tensor]:
-    """What there is to count over the part of a set that belongs here.
+def tally(
+    model: nn.Module,
+    images: Images,
+    part: Part,
+    device: torch.device,
+    workers: int = 2,
+    most: int = EVALUATED_AT_ONCE,
+    progress: Progress | None = None,
+) -> dict[str, Tensor]:
+    """What there is to count over the part of a set that belongs here, at most so many images at a time.
 
     Every process makes the same number of calls, for a model that is shared out needs all of them at each; where the
     images do not divide evenly the last one is looked at again and not counted.
@@ -211,9 +254,9 @@ def tally(model: nn.Module, images: Images, part: Part, device: torch.device, wo
         "sure": torch.zeros(BINS, dtype=torch.float64, device=device),
         "sure_right": torch.zeros(BINS, dtype=torch.float64, device=device),
     }
-    pieces = list(own.split(EVALUATED_AT_ONCE))
+    size, done = at_once(images, most), 0
     for (pixels, labels), counts in zip(
-        _pixels(images, iter(pieces), workers, device), real.split(EVALUATED_AT_ONCE), strict=True
+        _pixels(images, iter(own.split(size)), workers, device), real.split(size), strict=True
     ):
         logits = model(pixels.float() / 255).float()
         shares, answers = logits.softmax(-1).double().max(-1)
@@ -224,6 +267,9 @@ def tally(model: nn.Module, images: Images, part: Part, device: torch.device, wo
         bins = (shares * BINS).long().clamp_max(BINS - 1)
         sums["sure"].index_add_(0, bins, shares * counted)
         sums["sure_right"].index_add_(0, bins, right)
+        done += len(labels)
+        if progress:
+            progress(done, len(own))
     return sums
 
 
@@ -286,19 +332,6 @@ def _ignore_signals(worker: int) -> None:
     """A terminal or a service manager sends them to the workers too; the loop saves first, then lets these go."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-
-
-def _set_normalisation(model: ImageClassifier, images: Images, seed: int) -> None:
-    chosen = np.random.default_rng(seed).permutation(len(images))[:SEEN_FOR_NORMALISATION]
-    sums, squares, count = torch.zeros(images.channels), torch.zeros(images.channels), 0
-    for part in np.array_split(np.sort(chosen), -(-len(chosen) // EVALUATED_AT_ONCE)):
-        some = images.take(part)
-        pixels = (some if isinstance(some, ImageSet) else some.loaded()).pixels.transpose(0, 1).flatten(
-            1
-        ).double() / 255
-        sums, squares, count = sums + pixels.sum(1), squares + pixels.square().sum(1), count + pixels.shape[1]
-    mean = sums / count
-    model.set_normalisation(mean, (squares / count - mean.square()).clamp_min(0).sqrt())
 
 
 def _moved(images: ImageSet, device: torch.device) -> ImageSet:
