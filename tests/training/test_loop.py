@@ -3,6 +3,7 @@ import math
 import os
 import random
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -356,6 +357,16 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path, cha
     with pytest.raises(ValueError, match=re.escape(message)):
         train(tmp_path / "run", **changes)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_speed_is_that_of_learning_alone(tmp_path):
+    class Slow(Line):
+        def evaluate(self, model, part):
+            time.sleep(0.3)
+            return super().evaluate(model, part)
+
+    train(tmp_path, task=Slow(), log_every=3, evaluate_every=2)
+    assert min(logged(tmp_path, "examples_per_second").values()) > 3 * 6 / 0.3
 
 
 def test_epochs_are_rounds_through_the_data(tmp_path):
