@@ -50,7 +50,7 @@ def train(*words):
         (["training.accumulate=4"], "batch_size must be a multiple of processes times accumulate, 1 x 4, got 6"),
         (
             ["training.accumulate=2", "augment.mixup=0.2"],
-            "must be a multiple of 2 times accumulate where augment",
+            "training.batch_size must be a multiple of 2 times processes times training.accumulate, 2 x 1 x 2",
         ),
         (["data.source=nowhere"], "a data set must be a path that is there, or one of glyphs, got 'nowhere'"),
         (["data.validation=1"], "data: validation must be at least 0 and below 1, got 1.0"),

@@ -5,6 +5,7 @@ import pickle
 import re
 import resource
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 import sightline
 from children import SMALL, write_images
+from sightline import runs
 from sightline.tasks import image_predictor
 from sightline.tasks.image_predictor import ImagePredictor, wilson
 
@@ -157,6 +159,42 @@ def test_a_page_has_at_most_64_images_and_reads_each_once(trained, tmp_path, mon
     for one, two in zip(look.answers, predictor.predict(pictures(5)), strict=True):
         assert one.label == two.label
         assert one.confidence == pytest.approx(two.confidence, rel=1e-5)
+
+
+def test_a_run_without_a_recipe_is_named_after_its_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path / "photos.npz")
+    assert sightline.train(None, ["data.source=photos.npz", *SMALL, "training.steps=1"], quiet=True).folder == Path(
+        "runs/photos"
+    )
+    command = re.search(r"^    (sightline.train\(.*\))$", Path("runs/photos/README.md").read_text(), re.M)[1]
+    again = eval(command.replace("ANOTHER_FOLDER", "again"))
+    assert (again.folder, again.steps) == (Path("again"), 1)
+
+
+def test_a_folder_of_images_is_no_recipe(tmp_path):
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(ValueError, match=r"which has no config.yaml; to learn from images in it: data.source=.*photos"):
+        sightline.train(tmp_path / "photos")
+
+
+def test_what_is_no_folder_may_be_on_the_hub(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = []
+    monkeypatch.setattr(runs, "pulled", lambda name: asked.append(name) or trained / "run")
+    assert sightline.load("me/name").classes == ("0", "1", "2")
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(ValueError, match="run must be the folder of a trained model"):
+        sightline.load("runs/name")
+    assert asked == ["me/name"]
+
+
+@pytest.mark.parametrize(("world", "before"), [("1", ""), ("4", "torchrun --nnodes 2 --nproc-per-node 2 -m ")])
+def test_the_card_says_how_many_trained(monkeypatch, world, before):
+    monkeypatch.setenv("WORLD_SIZE", world)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/sightline", "train", "a b.yaml"])
+    assert runs.command_line() == before + "sightline train 'a b.yaml'"
 
 
 def hostile(run, what):

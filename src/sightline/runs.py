@@ -8,7 +8,9 @@ checkpoints/         to go on from
 
 import dataclasses
 import json
+import os
 import platform
+import re
 import shlex
 import sys
 import time
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from . import catalogue, config
-from .sharing import CARD, CONFIG, WEIGHTS, read_json
+from .sharing import CARD, CONFIG, WEIGHTS, pulled, read_json
 
 DATA = "data.json"
 FREE = ("out", "data.memory", "data.workers", "training.device", "training.keep", "training.tensorboard")
@@ -93,8 +95,10 @@ def train(
 
 
 def load(run: str | Path) -> Any:
-    """The trained model of a run's folder, ready to `predict`."""
+    """The trained model of a run's folder, or by `owner/name` from a model hub, ready to `predict`."""
     folder = Path(run)
+    if not folder.exists() and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(run)) and not folder.parent.exists():
+        folder = pulled(str(run))
     if not folder.is_dir():
         raise ValueError(f"run must be the folder of a trained model, got {str(run)!r}, which is not a folder")
     task = config.read(folder / CONFIG).get("task")
@@ -110,8 +114,8 @@ def evaluate(run: str | Path, source: str | None = None, device: str = "auto") -
     predictor = load(run).to(choose_device(device))
     with _Reading(quiet=False) as progress:
         score = predictor.judged(source, progress)
-    if source is None:
-        folder = Path(run)
+    folder = Path(run)
+    if source is None and folder.is_dir():
         write_bytes(folder / "evaluation.json", json.dumps(dataclasses.asdict(score), indent=1).encode())
         if (folder / CARD).is_file():
             write_bytes(folder / CARD, _with_score((folder / CARD).read_text(encoding="utf-8"), score).encode())
@@ -126,15 +130,27 @@ def _recipe(recipe: Any, changes: Iterable[str]) -> tuple[Any, str]:
     elif isinstance(recipe, Mapping):
         values = dict(recipe)
     elif recipe is None:
-        values, name = config.plain(_entry(config.change({}, changes)).get("recipe")()), "glyphs"
+        values, name = config.plain(_entry(config.change({}, changes)).get("recipe")()), ""
     else:
         path = Path(recipe)
+        if path.is_dir() and not (path / CONFIG).is_file():
+            raise ValueError(
+                f"a recipe must be a YAML file or the folder of a run, got {str(path)!r}, which has no {CONFIG}; "
+                f"to learn from images in it: data.source={path}"
+            )
         values = config.read(path / CONFIG if path.is_dir() else path)
         name = path.stem
         if path.is_dir():
             values["out"] = str(path)
     values = config.change(values, changes)
-    return config.build(_entry(values).get("recipe"), values), name
+    built = config.build(_entry(values).get("recipe"), values)
+    return built, _named_after(built.data.source) if recipe is None else name
+
+
+def _named_after(source: str) -> str:
+    """A run without a recipe has the name of its data."""
+    path = Path(source).expanduser().resolve()
+    return (path.stem if path.suffix.lower() == ".npz" else path.name) or "run"
 
 
 def _entry(values: Mapping[str, Any]) -> catalogue.Entry:
@@ -226,7 +242,7 @@ def _card(run: Run, recipe: Any, command: str) -> str:
     size = (run.folder / WEIGHTS).stat().st_size
     validation = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items()) or "nothing was held out"
     versions = f"sightline {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
-    command = command or f"sightline.train({str(recipe.out or run.folder)!r})"
+    command = command or f"sightline.train({str(run.folder / CONFIG)!r}, ['out=ANOTHER_FOLDER'])"
     return f"""---
 library_name: sightline
 tags: [sightline, {recipe.task}]
@@ -265,4 +281,10 @@ def _with_score(card: str, score: Any) -> str:
 
 def command_line() -> str:
     """What was typed, to be typed again."""
-    return shlex.join(["sightline", *sys.argv[1:]])
+    from .training.distributed import place
+
+    words = ["sightline", *sys.argv[1:]]
+    if (world := place()[1]) > 1:
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+        words = ["torchrun", "--nnodes", str(world // here), "--nproc-per-node", str(here), "-m", *words]
+    return shlex.join(words)

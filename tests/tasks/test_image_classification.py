@@ -98,6 +98,29 @@ def test_one_class_alone_is_refused():
         ImageTask(Recipe(), Splits(one))
 
 
+def test_mixed_neighbours_must_come_to_the_same_process(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    recipe = Recipe(augment=Augment(mixup=0.2), training=Training(batch_size=6))
+    rule = "training.batch_size must be a multiple of 2 times processes times training.accumulate, 2 x 2 x 1, where"
+    with pytest.raises(ValueError, match=rule + " augment.mixup or augment.cutmix mixes neighbours, got 6"):
+        ImageTask(recipe, Splits(images()))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Recipe(seed=2**63), "seed must be at most"),
+        (lambda: Recipe(training=Training(batch_size=2**40)), "training.batch_size must be at most 1,048,576, got"),
+        (lambda: ImageClassifierConfig(width=10**9), "width must be at most 16,384, got 1000000000"),
+        (lambda: ImageClassifierConfig(head_width=10**9), "head_width must be at most"),
+        (lambda: Augment(crop=10**20), "crop must be at most 4,096, got"),
+    ],
+)
+def test_numbers_beyond_all_measure_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
 class Fixed(nn.Module):
     """Says of every image what its first pixel says."""
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from sightline import load
 from sightline.models.image_classifier import ImageClassifier
+from sightline.sharing import MOST_BYTES
 from sightline.tasks import image_pictures
 from sightline.tasks.image_predictor import ImagePredictor
 from sightline.view.overlays import rollout
@@ -113,6 +114,10 @@ def test_the_curves_are_those_of_the_log(predictor, tiny_run):
 def test_a_log_with_broken_lines_is_read_as_far_as_it_can_be(tmp_path, predictor):
     model = untrained(tmp_path, predictor)
     with pytest.raises(image_pictures.Missing, match=r"there is no metrics.jsonl with measurements in"):
+        image_pictures.training(model)
+    with (model.folder / "metrics.jsonl").open("wb") as file:
+        file.truncate(MOST_BYTES + 1)
+    with pytest.raises(image_pictures.Missing, match=r"metrics.jsonl is over 16,777,216 bytes"):
         image_pictures.training(model)
     good = '{"step": 1, "loss": 2.5}'
     bad = ['{"step": 2, "lo', "[]", "7", '{"loss": 3}', '{"step": "x", "loss": 1}', '{"step": 3, "loss": NaN}']

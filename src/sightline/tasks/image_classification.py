@@ -14,13 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ..checks import check_share, check_whole
+from ..checks import check_most, check_share, check_whole
 from ..data import augment
 from ..data.augment import Augment
 from ..data.images import ImageFiles, Images, ImageSet, Progress, Splits, load, split
 from ..data.levels import histogram, mean_and_spread
 from ..data.sets import at_once
 from ..models.image_classifier import ImageClassifier, ImageClassifierConfig
+from ..training.distributed import place
 from ..training.settings import Training
 from ..training.task import Part
 
@@ -28,6 +29,7 @@ BINS = 15
 """Of confidence, for the calibration error."""
 EVALUATED_AT_ONCE = 512
 """Images judged in one go, if they are small."""
+MOST_SEED, MOST_BATCH = 2**63 - 1, 2**20
 SEEN_FOR_NORMALISATION = 10_000
 """Images whose mean and spread stand for all."""
 
@@ -83,11 +85,17 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_whole(0, seed=self.seed)
+        check_most(MOST_SEED, seed=self.seed)
+        check_most(MOST_BATCH, **{"training.batch_size": self.training.batch_size})
+        self.check_pairs()
+
+    def check_pairs(self, processes: int = 1) -> None:
+        """Neighbours of a batch that are mixed must come to the same process, in the same piece."""
         size, pieces = self.training.batch_size, self.training.accumulate
-        if self.augment.mixes and pieces > 1 and size % (2 * pieces):
+        if self.augment.mixes and processes * pieces > 1 and size % (2 * processes * pieces):
             raise ValueError(
-                "training.batch_size must be a multiple of 2 times accumulate where augment mixes neighbours, "
-                f"2 x {pieces}, got {size}"
+                "training.batch_size must be a multiple of 2 times processes times training.accumulate, "
+                f"2 x {processes} x {pieces}, where augment.mixup or augment.cutmix mixes neighbours, got {size}"
             )
 
     def evaluated_at_once(self, processes: int = 1) -> int:
@@ -101,6 +109,7 @@ class ImageTask:
     goal, rising = "accuracy", True
 
     def __init__(self, recipe: Recipe, splits: Splits | None = None, progress: Progress | None = None):
+        recipe.check_pairs(place()[1])
         divided = divide(recipe.data, recipe.seed, progress) if splits is None else splits
         train = divided.train
         if len(set(train.labels.tolist())) < 2:

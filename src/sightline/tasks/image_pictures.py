@@ -156,8 +156,10 @@ def position_table(model: ImageClassifier) -> Any:
 
 def log_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a run's log that can be read; a broken one is passed over."""
-    if not path.is_file() or path.stat().st_size > MOST_BYTES:
+    if not path.is_file():
         return
+    if path.stat().st_size > MOST_BYTES:
+        raise Missing(f"{path} is over {MOST_BYTES:,} bytes")
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             fact = json.loads(line)
