@@ -186,6 +186,9 @@ def test_predict_names_classes_and_writes_the_page(tmp_path):
         (("predict", "run", "nowhere.png"), "nowhere.png"),
         (("predict", "run", "images.npz"), "images.npz"),
         (("predict", ".", "images.npz"), "a configuration must be a YAML file"),
+        (("predict", "run", "images.npz", "--device", "cuda:77"), "device must be one that is here"),
+        (("show", "run", "--device", "cuda:77"), "device must be one that is here"),
+        (("predict", "run", *["x.png"] * 65, "--show", "x.html"), "images must be at most 64 to be shown, got 65"),
     ],
 )
 def test_what_cannot_be_opened_is_named(words, message):

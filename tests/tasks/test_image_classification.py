@@ -205,6 +205,16 @@ def test_a_folder_read_while_training_gives_the_losses_of_one_in_memory(folders,
     assert weights[0] == weights[1]
 
 
+def test_images_that_stay_in_their_files_are_measured_a_few_at_a_time_and_the_user_sees_it(folders, monkeypatch):
+    monkeypatch.setattr(sets, "BYTES_AT_ONCE", 10 * 64)
+    data = ImageData(source=str(folders / "images"), memory=0, validation=0)
+    done = []
+    task = ImageTask(Recipe(data=data), progress=lambda *counts: done.append(counts))
+    assert done == [(10, 27), (20, 27), (27, 27)]
+    memory = ImageTask(Recipe(data=replace(data, memory=1)))
+    torch.testing.assert_close(task.model.mean, memory.model.mean, rtol=0, atol=0)
+
+
 def test_what_was_read_while_training_goes_on_in_memory_and_not_with_other_files(folders):
     words = (*TRAIN, "out=run", "data.workers=0")
     killing = functools.partial(signal_at, 6, signal.SIGKILL)
