@@ -50,7 +50,7 @@ def train(*words):
         (["training.accumulate=4"], "batch_size must be a multiple of processes times accumulate, 1 x 4, got 6"),
         (
             ["training.accumulate=2", "augment.mixup=0.2"],
-            "must be a multiple of 2 times accumulate where augment",
+            "training.batch_size must be a multiple of 2 times processes times training.accumulate, 2 x 1 x 2",
         ),
         (["data.source=nowhere"], "a data set must be a path that is there, or one of glyphs, got 'nowhere'"),
         (["data.validation=1"], "data: validation must be at least 0 and below 1, got 1.0"),
@@ -186,6 +186,9 @@ def test_predict_names_classes_and_writes_the_page(tmp_path):
         (("predict", "run", "nowhere.png"), "nowhere.png"),
         (("predict", "run", "images.npz"), "images.npz"),
         (("predict", ".", "images.npz"), "a configuration must be a YAML file"),
+        (("predict", "run", "images.npz", "--device", "cuda:77"), "device must be one that is here"),
+        (("show", "run", "--device", "cuda:77"), "device must be one that is here"),
+        (("predict", "run", *["x.png"] * 65, "--show", "x.html"), "images must be at most 64 to be shown, got 65"),
     ],
 )
 def test_what_cannot_be_opened_is_named(words, message):

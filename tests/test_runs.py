@@ -5,6 +5,7 @@ import pickle
 import re
 import resource
 import shutil
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +18,10 @@ from safetensors.torch import load_file, save_file
 
 import sightline
 from children import SMALL, write_images
+from sightline import runs
 from sightline.runs import _recipe
 from sightline.tasks.image_classification import Recipe
+from sightline.tasks import image_predictor
 from sightline.tasks.image_predictor import ImagePredictor, wilson
 from sightline.training.settings import Training
 
@@ -97,6 +100,7 @@ def test_a_copy_answers_alike(trained, tmp_path):
         "README.md",
         "classes.json",
         "config.yaml",
+        "data.json",
         "metrics.jsonl",
         "model.safetensors",
     ]
@@ -105,13 +109,96 @@ def test_a_copy_answers_alike(trained, tmp_path):
 
 
 def test_other_data_judges_only_if_its_classes_are_the_model_s(trained, tmp_path):
-    assert sightline.evaluate(trained / "run", str(write_images(tmp_path / "more.npz", 11)), "cpu").images == 3
+    assert sightline.evaluate(trained / "run", str(write_images(tmp_path / "more.npz", 11)), "cpu").images == 33
     for number, name in enumerate(("cat", "dog", "emu")):
         (tmp_path / "animals" / name).mkdir(parents=True)
         for index in range(2):
             Image.new("L", (8, 8), 60 * number).save(tmp_path / "animals" / name / f"{index}.png")
     with pytest.raises(ValueError, match=r"data must have the classes of the model, \('0', '1', '2'\), got \('cat'"):
         sightline.evaluate(trained / "run", str(tmp_path / "animals"), "cpu")
+
+
+def test_other_data_are_judged_by_their_test_set_or_whole(trained, tmp_path):
+    with np.load(write_images(tmp_path / "more.npz", 11)) as file:
+        x, y = file["images"], file["labels"]
+    assert sightline.evaluate(trained / "run", str(tmp_path / "more.npz"), "cpu").split == "whole"
+    np.savez(tmp_path / "parts.npz", x_train=x[:20], y_train=y[:20], x_val=x[20:], y_val=y[20:])
+    parts = sightline.evaluate(trained / "run", str(tmp_path / "parts.npz"), "cpu")
+    whole = sightline.evaluate(trained / "run", str(tmp_path / "more.npz"), "cpu")
+    assert (parts.images, parts.accuracy, parts.split) == (33, whole.accuracy, "whole")
+    np.savez(tmp_path / "tested.npz", x_train=x[:20], y_train=y[:20], x_test=x[20:], y_test=y[20:])
+    tested = sightline.evaluate(trained / "run", str(tmp_path / "tested.npz"), "cpu")
+    assert (tested.images, tested.split) == (13, "test")
+    own = sightline.evaluate(trained / "run", str(trained / "images.npz"), "cpu")  # which it has learnt from
+    assert (own.images, own.split) == (6, "validation")
+
+
+def test_of_a_folder_only_what_is_judged_is_read(trained, tmp_path):
+    for part, count in (("train", 3), ("test", 2)):
+        for number in range(3):
+            (tmp_path / "images" / part / str(number)).mkdir(parents=True)
+            for index in range(count):
+                path = tmp_path / "images" / part / str(number) / f"{index}.png"
+                Image.new("L", (8, 8), 60 * number).save(path)
+                if part == "train" and index == 2:
+                    path.write_bytes(path.read_bytes()[:60])
+    done = []
+    score = sightline.load(trained / "run").judged(str(tmp_path / "images"), lambda *counts: done.append(counts))
+    assert (score.images, score.split) == (6, "test")
+    assert done == [(6, 6)]
+
+
+def test_a_page_has_at_most_64_images_and_reads_each_once(trained, tmp_path, monkeypatch):
+    predictor = sightline.load(trained / "run")
+    with pytest.raises(ValueError, match="images must be at most 64 to be shown, got 65"):
+        predictor.page(pictures(65))
+    read = []
+    real = image_predictor.read_image
+    monkeypatch.setattr(image_predictor, "read_image", lambda image, **form: read.append(1) or real(image, **form))
+    predictor.page(pictures(5))
+    assert len(read) == 5
+    predictor.show(pictures(2), tmp_path / "drawn")
+    assert len(read) == 7
+    look = predictor.look(pictures(5))
+    for one, two in zip(look.answers, predictor.predict(pictures(5)), strict=True):
+        assert one.label == two.label
+        assert one.confidence == pytest.approx(two.confidence, rel=1e-5)
+
+
+def test_a_run_without_a_recipe_is_named_after_its_data(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path / "photos.npz")
+    assert sightline.train(None, ["data.source=photos.npz", *SMALL, "training.steps=1"], quiet=True).folder == Path(
+        "runs/photos"
+    )
+    command = re.search(r"^    (sightline.train\(.*\))$", Path("runs/photos/README.md").read_text(), re.M)[1]
+    again = eval(command.replace("ANOTHER_FOLDER", "again"))
+    assert (again.folder, again.steps) == (Path("again"), 1)
+
+
+def test_a_folder_of_images_is_no_recipe(tmp_path):
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(ValueError, match=r"which has no config.yaml; to learn from images in it: data.source=.*photos"):
+        sightline.train(tmp_path / "photos")
+
+
+def test_what_is_no_folder_may_be_on_the_hub(trained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    asked = []
+    monkeypatch.setattr(runs, "pulled", lambda name: asked.append(name) or trained / "run")
+    assert sightline.load("me/name").classes == ("0", "1", "2")
+    (tmp_path / "runs").mkdir()
+    with pytest.raises(ValueError, match="run must be the folder of a trained model"):
+        sightline.load("runs/name")
+    assert asked == ["me/name"]
+
+
+@pytest.mark.parametrize(("world", "before"), [("1", ""), ("4", "torchrun --nnodes 2 --nproc-per-node 2 -m ")])
+def test_the_card_says_how_many_trained(monkeypatch, world, before):
+    monkeypatch.setenv("WORLD_SIZE", world)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/sightline", "train", "a b.yaml"])
+    assert runs.command_line() == before + "sightline train 'a b.yaml'"
 
 
 def hostile(run, what):

@@ -110,7 +110,14 @@ def test_what_is_pushed_is_the_model_and_not_its_checkpoints(run, monkeypatch):
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload)
     assert sightline.load(run).push_to_hub("me/glyphs", private=True) == "https://hub/me/glyphs"
     assert calls["name"] == calls["upload"]["repo_id"] == "me/glyphs"
-    assert calls["files"] == ["README.md", "classes.json", "config.yaml", "metrics.jsonl", "model.safetensors"]
+    assert calls["files"] == [
+        "README.md",
+        "classes.json",
+        "config.yaml",
+        "data.json",
+        "metrics.jsonl",
+        "model.safetensors",
+    ]
 
 
 def test_a_hub_that_refuses_is_one_clear_error(hub, run):

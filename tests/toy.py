@@ -8,6 +8,15 @@ from torch import nn
 COUNT, WIDTH = 30, 3
 
 
+class Layers(nn.ModuleList):
+    """One after the other; a ModuleList, as blocks are in."""
+
+    def forward(self, x):
+        for layer in self:
+            x = layer(x)
+        return x
+
+
 class Line:
     """A linear map learns another one; `spoil` names a step whose loss is not a number."""
 
@@ -15,7 +24,7 @@ class Line:
 
     def __init__(self, *, spoil: int | None = None, validation: int = 7):
         random = torch.Generator().manual_seed(0)
-        self.model: nn.Module = nn.Sequential(nn.Linear(WIDTH, 5), nn.Tanh(), nn.Dropout(0.1), nn.Linear(5, 2))
+        self.model: nn.Module = Layers((nn.Linear(WIDTH, 5), nn.Tanh(), nn.Dropout(0.1), nn.Linear(5, 2)))
         self.x = torch.randn(COUNT, WIDTH, generator=random)
         self.y = torch.stack((self.x.sum(1).sin(), self.x[:, 0]), 1)
         self.spoil, self.validation = spoil, validation

@@ -19,6 +19,13 @@ def check_whole(least: int, **values: object) -> None:
             raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
+def check_most(most: int, **values: int) -> None:
+    """Each of these must not be above `most`."""
+    for name, value in values.items():
+        if value > most:
+            raise ValueError(f"{name} must be at most {most:,}, got {value}")
+
+
 def check_share(**values: float) -> None:
     """Each of these must be a share below the whole."""
     for name, value in values.items():

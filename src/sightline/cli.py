@@ -11,6 +11,7 @@ from .names import printable
 
 MOST_LINES = 20
 """Classes listed one by one."""
+DEVICES = "auto, cpu, cuda or cuda:N."
 
 app = typer.Typer(
     help="Attention models that learn from little data and show what they looked at.",
@@ -83,7 +84,7 @@ def train(
 def evaluate(
     run: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
     data: Annotated[str | None, typer.Option(help="Other data to judge by, of the same classes.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
     """Judge a trained model on the test set of its data."""
     from .runs import evaluate as judge
@@ -105,17 +106,21 @@ def predict(
     inputs: Annotated[list[Path], typer.Argument(metavar="INPUT...", help="Images.", show_default=False)],
     show: Annotated[Path | None, typer.Option(help="Write a page of what it looked at.")] = None,
     top: Annotated[int, typer.Option(min=1, help="Classes to name for each input.")] = 3,
+    device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
     """Say what is on images, and how sure it is."""
     from .runs import load
+    from .training.loop import choose_device
 
     with _plain_errors():
-        predictor = load(run)
-        for path, answer in zip(inputs, predictor.predict(list(inputs)), strict=True):
+        predictor = load(run).to(choose_device(device))
+        look = None if show is None else predictor.look(list(inputs))
+        answers = predictor.predict(list(inputs)) if look is None else look.answers
+        for path, answer in zip(inputs, answers, strict=True):
             scores = [f"{printable(name)} {share:.1%}" for name, share in list(answer.scores.items())[:top]]
             typer.echo(f"{printable(str(path))}: {', '.join(scores)}")
         if show is not None:
-            typer.echo(f"wrote {predictor.page(list(inputs)).save(show)}")
+            typer.echo(f"wrote {predictor.page(look).save(show)}")
 
 
 @app.command()
@@ -129,12 +134,14 @@ def show(
         Path | None, typer.Option(help="Folder for the pictures; pictures/ in the run's if not given.")
     ] = None,
     format: Annotated[str, typer.Option(help="png or svg.")] = "png",
+    device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
     """Draw what a trained model has learnt, and where it looks."""
     from .runs import load
+    from .training.loop import choose_device
 
     with _plain_errors():
-        drawn = load(run).show(images or [], out, format=format)
+        drawn = load(run).to(choose_device(device)).show(images or [], out, format=format)
         for path in drawn.files:
             typer.echo(f"wrote {path}")
         for name, reason in drawn.left_out.items():

@@ -2,13 +2,15 @@
 
 config.yaml          the whole configuration        metrics.jsonl   a line for every look at training
 model.safetensors    the weights                    README.md       the model's card
-classes.json         what a task needs beside       checkpoints/    to go on from
+classes.json         what a task needs beside       data.json       what its data held
+checkpoints/         to go on from
 """
 
 import dataclasses
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 import time
@@ -18,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from . import catalogue, config
-from .sharing import CARD, CONFIG, WEIGHTS
+from .sharing import CARD, CONFIG, WEIGHTS, pulled, read_json
 
+DATA = "data.json"
 FREE = ("out", "data.memory", "data.workers", "training.device", "training.keep", "training.tensorboard")
 """Keys that may differ when a run goes on: they do not change what comes out."""
 
@@ -37,7 +40,9 @@ class Run:
     @property
     def leads(self) -> bool:
         """Whether this process speaks for all that trained."""
-        return _leads()
+        from .training.distributed import leads
+
+        return leads()
 
     def __str__(self) -> str:
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
@@ -54,6 +59,7 @@ def train(
     """
     from .training import loop
     from .training.checkpoint import write_bytes
+    from .training.distributed import leads
 
     wanted, name = _recipe(recipe, changes)
     entry = catalogue.entry(wanted.task)
@@ -63,32 +69,36 @@ def train(
     made: list[Any] = []
 
     def make() -> Any:
-        with _Reading(quiet) as progress:
+        with _Reading(quiet or not leads()) as progress:
             task = entry.get("task")(wanted, progress=progress)
         made.append(task)
         if resume and (folder / CONFIG).is_file():
             _check_same(folder, _flat(config.plain(task.recipe)))
+            _check_data(folder, task.held)
         return task
 
     def begin(task: Any) -> None:
-        if _leads():
+        if leads():
             for torn in folder.glob(".*.part"):  # left by a process that was killed
                 torn.unlink()
             for file, data in entry.get("predictor").files(task).items():
                 write_bytes(folder / file, data)
+            write_bytes(folder / DATA, json.dumps(task.held, indent=1).encode())
             write_bytes(folder / CONFIG, config.dump(task.recipe).encode())
 
     outcome = loop.train(make, wanted.training, folder, seed=wanted.seed, resume=resume, quiet=quiet, begin=begin)
     done = Run(folder, outcome.metrics, outcome.steps, outcome.seconds)
-    if _leads():
+    if leads():
         done = dataclasses.replace(done, metrics=entry.get("predictor").finish(folder, made[0]) or done.metrics)
         write_bytes(folder / CARD, _card(done, wanted, command).encode())
     return done
 
 
 def load(run: str | Path) -> Any:
-    """The trained model of a run's folder, ready to `predict`."""
+    """The trained model of a run's folder, or by `owner/name` from a model hub, ready to `predict`."""
     folder = Path(run)
+    if not folder.exists() and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(run)) and not folder.parent.exists():
+        folder = pulled(str(run))
     if not folder.is_dir():
         raise ValueError(f"run must be the folder of a trained model, got {str(run)!r}, which is not a folder")
     task = config.read(folder / CONFIG).get("task")
@@ -96,14 +106,16 @@ def load(run: str | Path) -> Any:
 
 
 def evaluate(run: str | Path, source: str | None = None, device: str = "auto") -> Any:
-    """How good a run is on the test set of its data (or of other data); its card says so from then on."""
+    """How good a run is on the test set of its data; its card says so from then on. Or on other data: the test set of
+    that, or all of it where it brings none."""
     from .training.checkpoint import write_bytes
     from .training.loop import choose_device
 
     predictor = load(run).to(choose_device(device))
-    score = predictor.judged(source)
-    if source is None:
-        folder = Path(run)
+    with _Reading(quiet=False) as progress:
+        score = predictor.judged(source, progress)
+    folder = Path(run)
+    if source is None and folder.is_dir():
         write_bytes(folder / "evaluation.json", json.dumps(dataclasses.asdict(score), indent=1).encode())
         if (folder / CARD).is_file():
             write_bytes(folder / CARD, _with_score((folder / CARD).read_text(encoding="utf-8"), score).encode())
@@ -118,16 +130,28 @@ def _recipe(recipe: Any, changes: Iterable[str]) -> tuple[Any, str]:
     elif isinstance(recipe, Mapping):
         values = dict(recipe)
     elif recipe is None:
-        values, name = config.plain(_entry(config.change({}, changes)).get("recipe").starter()), "glyphs"
+        values, name = config.plain(_entry(config.change({}, changes)).get("recipe").starter()), ""
     else:
         path = Path(recipe)
+        if path.is_dir() and not (path / CONFIG).is_file():
+            raise ValueError(
+                f"a recipe must be a YAML file or the folder of a run, got {str(path)!r}, which has no {CONFIG}; "
+                f"to learn from images in it: data.source={path}"
+            )
         values = config.read(path / CONFIG if path.is_dir() else path)
         name = path.stem
         if path.is_dir():
             values["out"] = str(path)
     values = config.change(values, changes)
     _replace_twins(values, {change.partition("=")[0].strip() for change in changes})
-    return config.build(_entry(values).get("recipe"), values), name
+    built = config.build(_entry(values).get("recipe"), values)
+    return built, _named_after(built.data.source) if recipe is None else name
+
+
+def _named_after(source: str) -> str:
+    """A run without a recipe has the name of its data."""
+    path = Path(source).expanduser().resolve()
+    return (path.stem if path.suffix.lower() == ".npz" else path.name) or "run"
 
 
 def _replace_twins(values: Mapping[str, Any], changed: set[str]) -> None:
@@ -168,6 +192,20 @@ def _check_same(folder: Path, new: dict[str, Any]) -> None:
             )
 
 
+def _check_data(folder: Path, new: Mapping[str, Any]) -> None:
+    """And from the same data: their counts and digests, as far as they are known on both sides."""
+    if not (folder / DATA).is_file():  # a run of an earlier version
+        return
+    kept = read_json(folder / DATA)
+    old, new = _flat(kept if isinstance(kept, Mapping) else {}), _flat(new)
+    for key in sorted(old.keys() & new.keys(), key=lambda key: (key.partition(".")[2] != "images", key)):
+        if old[key] != new[key]:
+            raise ValueError(
+                f"data.source must hold what it held when {folder} began, to go on with it: {key} must be "
+                f"{old[key]!r:.100}, got {new[key]!r:.100}; begin anew with out=FOLDER"
+            )
+
+
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for key, value in values.items():
@@ -175,15 +213,11 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def _leads() -> bool:
-    return os.environ.get("RANK", "0") == "0"
-
-
 class _Reading:
     """A bar while many files are read."""
 
     def __init__(self, quiet: bool):
-        self.quiet, self.began = quiet or not _leads(), time.perf_counter()
+        self.quiet, self.began = quiet, time.perf_counter()
         self.bar: Any = None
 
     def __enter__(self) -> Any:
@@ -202,8 +236,8 @@ class _Reading:
 
             self.bar = Progress(console=Console(stderr=True), transient=True)
             self.bar.start()
-            self.bar.add_task("reading images", total=count)
-        self.bar.update(self.bar.task_ids[0], completed=done)
+            self.bar.add_task("reading images")
+        self.bar.update(self.bar.task_ids[0], completed=done, total=count)
 
 
 SCORE = "## Score"
@@ -217,7 +251,7 @@ def _card(run: Run, recipe: Any, command: str) -> str:
     size = (run.folder / WEIGHTS).stat().st_size
     validation = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items()) or "nothing was held out"
     versions = f"sightline {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
-    command = command or f"sightline.train({str(recipe.out or run.folder)!r})"
+    command = command or f"sightline.train({str(run.folder / CONFIG)!r}, ['out=ANOTHER_FOLDER'])"
     return f"""---
 library_name: sightline
 tags: [sightline, {recipe.task}]
@@ -256,4 +290,10 @@ def _with_score(card: str, score: Any) -> str:
 
 def command_line() -> str:
     """What was typed, to be typed again."""
-    return shlex.join(["sightline", *sys.argv[1:]])
+    from .training.distributed import place
+
+    words = ["sightline", *sys.argv[1:]]
+    if (world := place()[1]) > 1:
+        here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+        words = ["torchrun", "--nnodes", str(world // here), "--nproc-per-node", str(here), "-m", *words]
+    return shlex.join(words)

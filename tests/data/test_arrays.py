@@ -16,3 +16,10 @@ def test_fit_agrees_with_reading_images_one_by_one():
     grey = arrays.fit(torch.from_numpy(array[:, :20]).permute(0, 3, 1, 2), None, 1, "these")
     for ours, image in zip(grey, array[:, :20], strict=True):
         assert torch.equal(ours, read_image(image, channels=1))
+
+
+def test_a_set_is_made_grey_in_parts(monkeypatch):
+    array = torch.from_numpy(pixels(7, 3, 5, 5))
+    whole = arrays.fit(array, None, 1, "these")
+    monkeypatch.setattr(arrays, "AT_ONCE", 3)
+    assert torch.equal(arrays.fit(array, None, 1, "these"), whole)

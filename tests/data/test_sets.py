@@ -3,7 +3,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sightline.data import ImageFiles, ImageSet, Splits
+from sightline.data import ImageFiles, ImageSet, Splits, sets
 from sightline.data.images import split
 
 N, S = 7, 5
@@ -147,3 +147,20 @@ def test_a_class_of_one_cannot_be_divided():
 def test_a_share_must_leave_something_on_both_sides(share):
     with pytest.raises(ValueError, match="share must be above 0 and below 1, got"):
         split(some(), share, seed=0)
+
+
+def test_few_files_wait_at_a_time(files, monkeypatch):
+    """A million that wait would take gigabytes."""
+    waiting = []
+
+    class Pool(sets.ThreadPoolExecutor):
+        def map(self, fill, some):
+            waiting.append(len(some))
+            return super().map(fill, some)
+
+    monkeypatch.setattr(sets, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(sets, "QUEUED", 3)
+    done = []
+    assert torch.equal(files.loaded(lambda *counts: done.append(counts)).pixels, some(channels=3).pixels)
+    assert waiting == [3, 3, 1]
+    assert done == [(i, N) for i in range(1, N + 1)]

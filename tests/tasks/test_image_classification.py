@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import signal
@@ -12,7 +13,8 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from children import SMALL, Child, see_little_before_training
+from children import SMALL, Child, see_little_before_training, signal_at
+from sightline.data import sets
 from sightline.data.augment import Augment
 from sightline.data.images import ImageSet, Splits
 from sightline.models.image_classifier import ImageClassifierConfig
@@ -96,6 +98,29 @@ def test_one_class_alone_is_refused():
         ImageTask(Recipe(), Splits(one))
 
 
+def test_mixed_neighbours_must_come_to_the_same_process(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    recipe = Recipe(augment=Augment(mixup=0.2), training=Training(batch_size=6))
+    rule = "training.batch_size must be a multiple of 2 times processes times training.accumulate, 2 x 2 x 1, where"
+    with pytest.raises(ValueError, match=rule + " augment.mixup or augment.cutmix mixes neighbours, got 6"):
+        ImageTask(recipe, Splits(images()))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Recipe(seed=2**63), "seed must be at most"),
+        (lambda: Recipe(training=Training(batch_size=2**40)), "training.batch_size must be at most 1,048,576, got"),
+        (lambda: ImageClassifierConfig(width=10**9), "width must be at most 16,384, got 1000000000"),
+        (lambda: ImageClassifierConfig(head_width=10**9), "head_width must be at most"),
+        (lambda: Augment(crop=10**20), "crop must be at most 4,096, got"),
+    ],
+)
+def test_numbers_beyond_all_measure_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
 class Fixed(nn.Module):
     """Says of every image what its first pixel says."""
 
@@ -118,6 +143,35 @@ def test_what_is_counted_does_not_depend_on_who_counts(world):
     assert found["calibration_error"] == pytest.approx(abs(sure - float(right)))
     logits = F.one_hot(answers, 3) * 2.0
     assert found["loss"] == pytest.approx(float(F.cross_entropy(logits, every.labels)))
+
+
+def test_large_images_are_judged_a_few_at_a_time(monkeypatch):
+    sizes = []
+    model = Fixed()
+    model.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
+    every = images(11, side=64)
+    tally(model, every, Part(), CPU, most=4)
+    assert sizes == [4, 4, 3]
+    sizes.clear()
+    monkeypatch.setattr(sets, "BYTES_AT_ONCE", 3 * 64 * 64 + 5)
+    tally(model, every, Part(), CPU)
+    sharpness(model, every, CPU)
+    assert sizes == [3, 3, 3, 2] * 2
+    monkeypatch.setattr(sets, "BYTES_AT_ONCE", 1)
+    assert sets.at_once(every, 512) == 1
+
+
+def test_no_more_images_are_judged_in_one_go_than_are_learnt_from():
+    recipe = Recipe(training=Training(batch_size=48, accumulate=3))
+    assert (recipe.evaluated_at_once(), recipe.evaluated_at_once(2)) == (16, 8)
+    assert Recipe(training=Training(batch_size=4096)).evaluated_at_once(2) == 512
+
+
+def test_images_are_normalised_by_their_mean_and_spread():
+    task = made(23)
+    pixels = task.train.pixels.double() / 255
+    torch.testing.assert_close(task.model.mean.flatten(), pixels.mean((0, 2, 3)).float())
+    torch.testing.assert_close(task.model.std.flatten(), pixels.std((0, 2, 3), correction=0).float())
 
 
 @pytest.fixture
@@ -149,6 +203,29 @@ def test_a_folder_read_while_training_gives_the_losses_of_one_in_memory(folders,
     assert losses(folders / "streams") == losses(folders / "memory")
     weights = [(folders / run / "model.safetensors").read_bytes() for run in ("streams", "memory")]
     assert weights[0] == weights[1]
+
+
+def test_images_that_stay_in_their_files_are_measured_a_few_at_a_time_and_the_user_sees_it(folders, monkeypatch):
+    monkeypatch.setattr(sets, "BYTES_AT_ONCE", 10 * 64)
+    data = ImageData(source=str(folders / "images"), memory=0, validation=0)
+    done = []
+    task = ImageTask(Recipe(data=data), progress=lambda *counts: done.append(counts))
+    assert done == [(10, 27), (20, 27), (27, 27)]
+    memory = ImageTask(Recipe(data=replace(data, memory=1)))
+    torch.testing.assert_close(task.model.mean, memory.model.mean, rtol=0, atol=0)
+
+
+def test_what_was_read_while_training_goes_on_in_memory_and_not_with_other_files(folders):
+    words = (*TRAIN, "out=run", "data.workers=0")
+    killing = functools.partial(signal_at, 6, signal.SIGKILL)
+    assert Child(*words, "data.memory=0", cwd=folders, prepare=killing).wait() == -signal.SIGKILL
+    (folders / "images/grey/3.png").rename(folders / "images/grey/3x.png")
+    child = Child(*words, "data.memory=0", "--resume", cwd=folders)
+    assert child.wait() == 2, child.said
+    assert "data.source must hold what it held when run began, to go on with it: train.files must be" in child.said
+    (folders / "images/grey/3x.png").rename(folders / "images/grey/3.png")
+    child = Child(*words, "--resume", cwd=folders)
+    assert child.wait() == 0, child.said
 
 
 def children_of(pid):

@@ -11,7 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.torch import load_file
 
 import sightline
 from children import SMALL, Child, die_at, hang_in_a_step, limit_files, signal_at, write_images
@@ -101,6 +103,48 @@ def test_a_run_killed_from_outside_goes_on_as_if_it_had_not_been(here):
     assert sum(killed) >= 4
     resumed(here)
     assert_as_if_never_broken(run, here / "whole")
+
+
+def test_a_run_with_muon_killed_between_checkpoints_goes_on_as_if_it_had_not_been(here):
+    muon = (*TRAIN, "training.optimiser=muon")
+    assert Child(*muon, "out=muon", cwd=here).wait() == 0
+    for step in (6, 7, 10):  # of each process; a checkpoint is written at every fourth
+        killing = functools.partial(signal_at, step, signal.SIGKILL)
+        assert Child(*muon, "out=run", "--resume", cwd=here, prepare=killing).wait() == -signal.SIGKILL
+    child = Child(*muon, "out=run", "--resume", cwd=here)
+    assert child.wait() == 0, child.said
+    assert "going on from step 16 of 20" in child.said
+    assert_as_if_never_broken(here / "run", here / "muon")
+    last = load_file(here / "run/checkpoints/step-00000020.safetensors")
+    assert any(name.startswith("optimiser.momentum_buffer.") for name in last)
+
+
+@pytest.mark.parametrize(
+    ("count", "side", "shift", "differs"),
+    [(29, 8, 0, "train.images must be 60, got 75"), (23, 8, 1, "train.labels must be"), (23, 8, 9, "train.levels")],
+    ids=["more images", "other labels", "other pixels"],
+)
+def test_a_run_does_not_go_on_with_other_data(here, count, side, shift, differs):
+    killing = functools.partial(signal_at, 6, signal.SIGKILL)
+    assert Child(*TRAIN, "out=run", cwd=here, prepare=killing).wait() == -signal.SIGKILL
+    before = {path: path.read_bytes() for path in sorted((here / "run").rglob("*.*")) if path.is_file()}
+    original = (here / "images.npz").read_bytes()
+    write_images(here / "images.npz", count, side)
+    change(here / "images.npz", shift)
+    child = Child(*TRAIN, "out=run", "--resume", cwd=here)
+    assert child.wait() == 2, child.said
+    assert "error: data.source must hold what it held when run began, to go on with it: " + differs in child.said
+    assert {path: path.read_bytes() for path in sorted((here / "run").rglob("*.*")) if path.is_file()} == before
+    (here / "images.npz").write_bytes(original)
+    resumed(here)
+    assert_as_if_never_broken(here / "run", here / "whole")
+
+
+def change(path: Path, shift: int) -> None:
+    """1 moves the labels on by one image, more makes the images brighter."""
+    with np.load(path) as file:
+        images, labels = file["images"], file["labels"]
+    np.savez(path, images=images + np.uint8(shift if shift > 1 else 0), labels=np.roll(labels, shift == 1))
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_anew_and_says_so(here):

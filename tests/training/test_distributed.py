@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import load_file
 
 from children import SMALL, Child, write_images
+from sightline.runs import Run
+from sightline.training.distributed import leads, place
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 TOGETHER = Path(__file__).parents[1] / "together.py"
@@ -80,6 +82,20 @@ def test_two_processes_learn_what_one_does_with_the_same_batch(tmp_path):
         assert child.wait() == 0, child.said
         assert "going on from step 7 of 12" in child.said
         assert_alike(left, tmp_path / f"alone-{name}")
+
+
+@pytest.mark.parametrize(
+    ("rank", "world", "expected"),
+    [(None, None, (0, 1)), ("1", None, (0, 1)), ("1", "1", (0, 1)), ("1", "2", (1, 2)), ("0", "2", (0, 2))],
+)
+def test_a_rank_counts_only_among_several(monkeypatch, rank, world, expected):
+    """Some services set RANK for a process that is alone: it leads all the same."""
+    for name, value in (("RANK", rank), ("WORLD_SIZE", world)):
+        monkeypatch.delenv(name, raising=False)
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert place() == expected
+    assert leads() == Run(Path(), {}, 0, 0.0).leads == (expected[0] == 0)
 
 
 def test_torchrun_is_told_to_stop_and_what_it_saved_goes_on(tmp_path):

@@ -3,6 +3,7 @@ import math
 import os
 import random
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,7 @@ def test_a_run_broken_off_at_every_step_goes_on_as_if_it_had_not_been(tmp_path, 
             except Killed:
                 kills += 1
     assert kills == 4
+    assert any("momentum_buffer" in name for name in checkpoint(run, 11)) == (optimiser == "muon")
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
     assert logged(run) == logged(tmp_path / "whole")
 
@@ -265,6 +267,17 @@ def test_the_best_weights_are_kept_and_not_the_last(tmp_path):
     assert weights(tmp_path)["0.weight"].ne(model_of(checkpoint(tmp_path, 11))["0.weight"]).any()
 
 
+@pytest.mark.parametrize("rising", [False, True])
+def test_a_metric_that_is_no_number_is_never_the_best(tmp_path, rising):
+    task = Judged([math.nan, 2.0, math.nan])
+    task.rising = rising
+    outcome, _ = train(tmp_path / "some", task=task, checkpoint_every=1, keep=20)
+    assert outcome.metrics == {"loss": 2.0}
+    torch.testing.assert_close(weights(tmp_path / "some"), model_of(checkpoint(tmp_path / "some", 8)))
+    train(tmp_path / "none", task=Judged([math.nan, math.inf, -math.inf, 0.0]))
+    torch.testing.assert_close(weights(tmp_path / "none"), model_of(checkpoint(tmp_path / "none", 11)))
+
+
 def test_without_a_validation_set_the_last_weights_are_kept(tmp_path):
     outcome, _ = train(tmp_path, task=Line(validation=0))
     assert outcome.metrics == {}
@@ -344,6 +357,16 @@ def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path, cha
     with pytest.raises(ValueError, match=re.escape(message)):
         train(tmp_path / "run", **changes)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_speed_is_that_of_learning_alone(tmp_path):
+    class Slow(Line):
+        def evaluate(self, model, part):
+            time.sleep(0.3)
+            return super().evaluate(model, part)
+
+    train(tmp_path, task=Slow(), log_every=3, evaluate_every=2)
+    assert min(logged(tmp_path, "examples_per_second").values()) > 3 * 6 / 0.3
 
 
 def test_epochs_are_rounds_through_the_data(tmp_path):

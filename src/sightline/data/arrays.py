@@ -19,6 +19,8 @@ MOST_BYTES: Final = 1 << 34
 """No array of a data set is larger than this."""
 MOST_NAMES: Final = 1 << 22
 """No list of class names has more bytes than this."""
+AT_ONCE: Final = 1024
+"""Images that are converted in one go."""
 
 Array = np.ndarray[Any, Any]
 
@@ -67,13 +69,16 @@ def fit(pixels: Tensor, size: int | None, channels: int | None, what: str) -> Te
     if size is None:
         size = square(width, height, what)
     if channels == 1 and pixels.shape[1] == 3:
-        red, green, blue = pixels.int().unbind(1)
-        pixels = ((red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16).to(torch.uint8)[:, None]
+        grey = torch.empty(len(pixels), 1, height, width, dtype=torch.uint8)
+        for some, target in zip(pixels.split(AT_ONCE), grey.split(AT_ONCE), strict=True):
+            red, green, blue = some.int().unbind(1)
+            target[:, 0] = (red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16
+        pixels = grey
     if (height, width) != (size, size):
         top, left = (height - side) // 2, (width - side) // 2
         scaled = torch.empty(*pixels.shape[:2], size, size, dtype=torch.uint8)
         middle = pixels[:, :, top : top + side, left : left + side]
-        for some, target in zip(middle.split(1024), scaled.split(1024), strict=True):
+        for some, target in zip(middle.split(AT_ONCE), scaled.split(AT_ONCE), strict=True):
             floats = F.interpolate(some.float(), (size, size), mode="bicubic", antialias=True)
             target.copy_(floats.round_().clamp_(0, 255))
         pixels = scaled

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import check_whole
+from ..checks import check_most, check_whole
+from .decode import MOST_SIZE
 
 _LUMA = (0.299, 0.587, 0.114)  # how bright red, green and blue look
 _YIQ = np.array([_LUMA, (0.595716, -0.274453, -0.321263), (0.211456, -0.522591, 0.311135)])
@@ -61,6 +62,7 @@ class Augment:
 
     def __post_init__(self) -> None:
         check_whole(0, crop=self.crop)
+        check_most(MOST_SIZE, crop=self.crop)
         if not isinstance(self.flip, bool):
             raise ValueError(f"flip must be true or false, got {self.flip!r}")
         limits = {

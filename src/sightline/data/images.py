@@ -45,7 +45,7 @@ def load(
     *,
     size: int | None = None,
     channels: int | None = None,
-    keep_in_memory: int = 2**31,
+    keep_in_memory: int = 2**32,
     progress: Progress | None = None,
 ) -> Splits:
     """A data set by name (one of `NAMED`) or by path (one of `FORMATS`, found out by looking).

@@ -19,6 +19,10 @@ Progress = Callable[[int, int], None]
 """Called with how many are done, and of how many."""
 THREADS = 8
 """How many files are decoded at once."""
+BYTES_AT_ONCE = 1 << 22
+"""Of images that are worked on in one go."""
+QUEUED = 4096
+"""How many files wait to be decoded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,16 +111,23 @@ class ImageFiles:
 
         problems = []
         with ThreadPoolExecutor(THREADS) as pool:
-            for done, problem in enumerate(pool.map(fill, range(len(self))), start=1):
-                if problem:
-                    problems.append(problem)
-                if progress:
-                    progress(done, len(self))
+            for start in range(0, len(self), QUEUED):  # each image that waits in the pool takes 2 KB
+                some = range(start, min(start + QUEUED, len(self)))
+                for done, problem in enumerate(pool.map(fill, some), start=start + 1):
+                    if problem:
+                        problems.append(problem)
+                    if progress:
+                        progress(done, len(self))
         refuse(problems)
         return ImageSet(pixels, self.labels, self.classes)
 
 
 Images = ImageSet | ImageFiles
+
+
+def at_once(images: Images, most: int) -> int:
+    """How many of these images to take in one go: fewer where they are large, at least one."""
+    return max(1, min(most, BYTES_AT_ONCE // (images.channels * images.size * images.size)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..checks import check_whole
 from ..names import shortened
+from .levels import histogram, mean_and_spread
 from .sets import Images, ImageSet, Splits
 
 MOST_READ = 500
@@ -106,21 +107,11 @@ def contact_sheet(images: Images, per_class: int = 8) -> Image.Image:
 
 def _describe(images: Images) -> SplitSummary:
     found = torch.bincount(images.labels.cpu(), minlength=len(images.classes)).tolist()
-    if isinstance(images, ImageSet):
-        pixels = images.pixels
-    else:
-        chosen = np.linspace(0, len(images) - 1, min(len(images), MOST_READ)).round().astype(int)
-        pixels = torch.stack([images.read(index) for index in chosen.tolist()])
-    levels = torch.arange(256, dtype=torch.float64) / 255
-    means, stds = [], []
-    for channel in range(images.channels):
-        histogram = torch.bincount(pixels[:, channel].flatten().cpu(), minlength=256).double()
-        shares = histogram / histogram.sum()
-        mean = float((shares * levels).sum())
-        means.append(mean)
-        stds.append(float((shares * (levels - mean) ** 2).sum().sqrt()))
+    read = len(images) if isinstance(images, ImageSet) else min(len(images), MOST_READ)
+    chosen = np.linspace(0, len(images) - 1, read).round().astype(int)
+    mean, std = mean_and_spread(histogram(images, chosen))
     counts = dict(zip(images.classes, found, strict=True))
-    return SplitSummary(len(images), images.size, images.channels, counts, tuple(means), tuple(stds))
+    return SplitSummary(len(images), images.size, images.channels, counts, tuple(mean.tolist()), tuple(std.tolist()))
 
 
 def _read(images: Images, index: int) -> Tensor:

@@ -12,9 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.masks import Additive, Causal, Mask, Multiplicative
-from ..checks import check_share, check_whole
+from ..checks import check_most, check_share, check_whole
 from ..layers import Encoder, ImageToSequence, LearntPositions, SinusoidalPositions
 from ..layers.positions import Start
+
+MOST_CHANNELS = 1 << 14
+"""No model is wider, deeper or has more heads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +64,7 @@ class ImageClassifierConfig:
 
     def __post_init__(self) -> None:
         check_whole(1, patch_size=self.patch_size, width=self.width, heads=self.heads, depth=self.depth)
+        check_most(MOST_CHANNELS, width=self.width, heads=self.heads, depth=self.depth, patch_size=self.patch_size)
         for least, name in ((1, "image_size"), (1, "channels"), (2, "classes")):
             if getattr(self, name) is not None:
                 check_whole(least, **{name: getattr(self, name)})
@@ -71,6 +75,7 @@ class ImageClassifierConfig:
             raise ValueError(f"heads must divide width={self.width} or head_width be given, got {self.heads}")
         if self.head_width is not None:
             check_whole(1, head_width=self.head_width)
+            check_most(MOST_CHANNELS, head_width=self.head_width)
         if not 0 < self.expansion < math.inf or round(self.width * self.expansion) < 1:
             raise ValueError(f"expansion must leave at least one channel of width={self.width}, got {self.expansion}")
         if self.mask == "causal" and self.pool == "class_token":

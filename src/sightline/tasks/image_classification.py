@@ -1,5 +1,6 @@
 """Learning to name images: its recipe, its batches, its loss, its metrics, and the model at work afterwards."""
 
+import hashlib
 import itertools
 import math
 import signal
@@ -13,17 +14,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ..checks import check_share, check_whole
+from ..checks import check_most, check_share, check_whole
 from ..data import augment
 from ..data.augment import Augment
 from ..data.images import ImageFiles, Images, ImageSet, Progress, Splits, load, split
+from ..data.levels import histogram, mean_and_spread
+from ..data.sets import at_once
 from ..models.image_classifier import ImageClassifier, ImageClassifierConfig
+from ..training.distributed import place
 from ..training.settings import Training
 from ..training.task import Part
 
 BINS = 15
 """Of confidence, for the calibration error."""
 EVALUATED_AT_ONCE = 512
+"""Images judged in one go, if they are small."""
+MOST_SEED, MOST_BATCH = 2**63 - 1, 2**20
 ORDER, NORMALISATION = 2, 3
 """What keeps these random streams apart from the others of the same seed."""
 SEEN_FOR_NORMALISATION = 10_000
@@ -94,12 +100,22 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_whole(0, seed=self.seed)
+        check_most(MOST_SEED, seed=self.seed)
+        check_most(MOST_BATCH, **{"training.batch_size": self.training.batch_size})
+        self.check_pairs()
+
+    def check_pairs(self, processes: int = 1) -> None:
+        """Neighbours of a batch that are mixed must come to the same process, in the same piece."""
         size, pieces = self.training.batch_size, self.training.accumulate
-        if self.augment.mixes and pieces > 1 and size % (2 * pieces):
+        if self.augment.mixes and processes * pieces > 1 and size % (2 * processes * pieces):
             raise ValueError(
-                "training.batch_size must be a multiple of 2 times accumulate where augment mixes neighbours, "
-                f"2 x {pieces}, got {size}"
+                "training.batch_size must be a multiple of 2 times processes times training.accumulate, "
+                f"2 x {processes} x {pieces}, where augment.mixup or augment.cutmix mixes neighbours, got {size}"
             )
+
+    def evaluated_at_once(self, processes: int = 1) -> int:
+        """No more than is learnt from in one go, for that is known to fit."""
+        return max(1, min(EVALUATED_AT_ONCE, self.training.batch_size // (processes * self.training.accumulate)))
 
 
 class ImageTask:
@@ -108,6 +124,7 @@ class ImageTask:
     goal, rising = "accuracy", True
 
     def __init__(self, recipe: Recipe, splits: Splits | None = None, progress: Progress | None = None):
+        recipe.check_pairs(place()[1])
         divided = divide(recipe.data, recipe.seed, progress) if splits is None else splits
         train = divided.train
         if len(set(train.labels.tolist())) < 2:
@@ -116,14 +133,15 @@ class ImageTask:
         self.classes = train.classes
         config = recipe.model.of_data(image_size=train.size, channels=train.channels, classes=len(train.classes))
         self.recipe = replace(recipe, model=config)
-        self.model: nn.Module = ImageClassifier(config)
-        _set_normalisation(self.model, train, recipe.seed)
+        self.model = ImageClassifier(config)
+        chosen = np.sort(
+            np.random.default_rng([recipe.seed, NORMALISATION]).permutation(len(train))[:SEEN_FOR_NORMALISATION]
+        )
+        levels = histogram(train, chosen, progress if isinstance(train, ImageFiles) else None)
+        self.model.set_normalisation(*mean_and_spread(levels))
+        self.held = held(divided, levels)
+        """What the data hold, in few words: a run goes on with the same."""
         self.device = torch.device("cpu")
-
-    @property
-    def assets(self) -> dict[str, Any]:
-        """What a run must keep beside the weights to be used."""
-        return {"classes": list(self.classes)}
 
     def steps_per_epoch(self, batch_size: int) -> int:
         return max(1, len(self.train) // batch_size)
@@ -172,8 +190,10 @@ class ImageTask:
         return F.cross_entropy(model(images).float(), targets, label_smoothing=smoothing, reduction="sum") / total
 
     def evaluate(self, model: nn.Module, part: Part) -> dict[str, Tensor]:
-        workers = self.recipe.data.workers
-        return {} if self.validation is None else tally(model, self.validation, part, self.device, workers)
+        if self.validation is None:
+            return {}
+        most = self.recipe.evaluated_at_once(part.world)
+        return tally(model, self.validation, part, self.device, self.recipe.data.workers, most)
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return metrics(sums) if sums else {}
@@ -188,14 +208,40 @@ def divide(data: ImageData, seed: int, progress: Progress | None = None) -> Spli
     return replace(splits, train=train, validation=validation)
 
 
-def sharpness(model: nn.Module, images: Images, device: torch.device, workers: int = 2) -> float:
+def held(splits: Splits, levels: Tensor) -> dict[str, Any]:
+    """Counts and digests of what a data set holds; `levels` are those of its training images.
+
+    The names of files are known only where they are read while training.
+    """
+    facts: dict[str, Any] = {"classes": _digest("\0".join(splits.train.classes).encode())}
+    for name in ("train", "validation", "test"):
+        images: Images | None = getattr(splits, name)
+        if images is None:
+            facts[name] = {"images": 0}
+            continue
+        facts[name] = {"images": len(images), "labels": _digest(images.labels.cpu().numpy().tobytes())}
+        if isinstance(images, ImageFiles):
+            files = "\0".join(f"{path.parent.name}/{path.name}" for path in images.paths)
+            facts[name]["files"] = _digest(files.encode(errors="surrogateescape"))
+    facts["train"]["levels"] = _digest(levels.numpy().tobytes())
+    return facts
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def sharpness(
+    model: nn.Module, images: Images, device: torch.device, workers: int = 2, most: int = EVALUATED_AT_ONCE
+) -> float:
     """What to multiply the model's logits by for the likeliest labels of these images, between 1/20 and 20.
 
     Labels are softened as if one more image had been seen, of no class in particular, so that a set on which all is
     right does not ask for certainty.
     """
     logits, labels = [], []
-    for pixels, own in _pixels(images, iter(torch.arange(len(images)).split(EVALUATED_AT_ONCE)), workers, device):
+    orders = torch.arange(len(images)).split(at_once(images, most))
+    for pixels, own in _pixels(images, iter(orders), workers, device):
         logits.append(model(pixels.float() / 255).double())
         labels.append(own)
     scores, targets = torch.cat(logits), F.one_hot(torch.cat(labels), len(images.classes)).double()
@@ -209,8 +255,16 @@ def sharpness(model: nn.Module, images: Images, device: torch.device, workers: i
     return math.exp((low + high) / 2)
 
 
-def tally(model: nn.Module, images: Images, part: Part, device: torch.device, workers: int = 2) -> dict[str, Tensor]:
-    """What there is to count over the part of a set that belongs here.
+def tally(
+    model: nn.Module,
+    images: Images,
+    part: Part,
+    device: torch.device,
+    workers: int = 2,
+    most: int = EVALUATED_AT_ONCE,
+    progress: Progress | None = None,
+) -> dict[str, Tensor]:
+    """What there is to count over the part of a set that belongs here, at most so many images at a time.
 
     Every process makes the same number of calls, for a model that is shared out needs all of them at each; where the
     images do not divide evenly the last one is looked at again and not counted.
@@ -226,9 +280,9 @@ def tally(model: nn.Module, images: Images, part: Part, device: torch.device, wo
         "sure": torch.zeros(BINS, dtype=torch.float64, device=device),
         "sure_right": torch.zeros(BINS, dtype=torch.float64, device=device),
     }
-    pieces = list(own.split(EVALUATED_AT_ONCE))
+    size, done = at_once(images, most), 0
     for (pixels, labels), counts in zip(
-        _pixels(images, iter(pieces), workers, device), real.split(EVALUATED_AT_ONCE), strict=True
+        _pixels(images, iter(own.split(size)), workers, device), real.split(size), strict=True
     ):
         logits = model(pixels.float() / 255).float()
         shares, answers = logits.softmax(-1).double().max(-1)
@@ -239,6 +293,9 @@ def tally(model: nn.Module, images: Images, part: Part, device: torch.device, wo
         bins = (shares * BINS).long().clamp_max(BINS - 1)
         sums["sure"].index_add_(0, bins, shares * counted)
         sums["sure_right"].index_add_(0, bins, right)
+        done += len(labels)
+        if progress:
+            progress(done, len(own))
     return sums
 
 
@@ -301,19 +358,6 @@ def _ignore_signals(worker: int) -> None:
     """A terminal or a service manager sends them to the workers too; the loop saves first, then lets these go."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-
-
-def _set_normalisation(model: ImageClassifier, images: Images, seed: int) -> None:
-    chosen = np.random.default_rng([seed, NORMALISATION]).permutation(len(images))[:SEEN_FOR_NORMALISATION]
-    sums, squares, count = torch.zeros(images.channels), torch.zeros(images.channels), 0
-    for part in np.array_split(np.sort(chosen), -(-len(chosen) // EVALUATED_AT_ONCE)):
-        some = images.take(part)
-        pixels = (some if isinstance(some, ImageSet) else some.loaded()).pixels.transpose(0, 1).flatten(
-            1
-        ).double() / 255
-        sums, squares, count = sums + pixels.sum(1), squares + pixels.square().sum(1), count + pixels.shape[1]
-    mean = sums / count
-    model.set_normalisation(mean, (squares / count - mean.square()).clamp_min(0).sqrt())
 
 
 def _moved(images: ImageSet, device: torch.device) -> ImageSet:

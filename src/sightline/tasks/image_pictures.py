@@ -22,11 +22,9 @@ from ..view import curves, learnt, overlays, pictures
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from .image_predictor import ImagePredictor
+    from .image_predictor import ImagePredictor, Look
 
 FORMATS = ("png", "svg")
-MOST_IMAGES = 64
-"""Images that are drawn in one go."""
 LOG = "metrics.jsonl"
 
 
@@ -52,24 +50,20 @@ def show(
     """
     if format not in FORMATS:
         raise ValueError(f"format must be {nearest(format, FORMATS)}")
-    if len(images) > MOST_IMAGES:
-        raise ValueError(f"images must be at most {MOST_IMAGES} to be drawn, got {len(images)}")
     folder = predictor.folder / "pictures" if out is None else Path(out)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"out must be a folder, got {str(folder)!r}, which is a file")
-    page = (
-        predictor.page(images) if images else None
-    )  # an image that cannot be read is refused before anything is drawn
+    look = predictor.look(images) if images else None  # what cannot be read is refused before anything is drawn
     drawn = Drawn()
     for name, draw in PICTURES.items():
         try:
             drawn.files.append(pictures.save(draw(predictor), folder / f"{name}.{format}"))
         except Missing as reason:
             drawn.left_out[name] = str(reason)
-    for number, figure in enumerate(attention(predictor, images), start=1):
-        drawn.files.append(pictures.save(figure, folder / f"image-{number}.{format}"))
-    if page is not None:
-        drawn.files.append(page.save(folder / "page.html"))
+    if look is not None:
+        for number, figure in enumerate(attention(predictor, look), start=1):
+            drawn.files.append(pictures.save(figure, folder / f"image-{number}.{format}"))
+        drawn.files.append(predictor.page(look).save(folder / "page.html"))
     return drawn
 
 
@@ -138,19 +132,17 @@ PICTURES: dict[str, Callable[["ImagePredictor"], "Figure"]] = {
 """What is drawn of every run, by the name of its file."""
 
 
-def attention(predictor: "ImagePredictor", images: Sequence[Any]) -> Iterator["Figure"]:
+def attention(predictor: "ImagePredictor", look: "Look") -> Iterator["Figure"]:
     """For each image every head of every block, and the rollout, over the pixels."""
     form = _form(predictor.model)
-    for image in images:
-        (answer,), (pixels,) = predictor.predict([image]), predictor.pixels([image])
-        weights = [_array(seen.weights[0]) for seen in predictor.record([image])]
-        name = [Path(image).name] if isinstance(image, str | Path) else []
+    for i, (name, pixels, answer) in enumerate(zip(look.names, look.pixels, look.answers, strict=True)):
+        weights = [_array(seen.weights[i]) for seen in look.record]
         likeliest = [f"{share:.1%} {label}" for label, share in list(answer.scores.items())[:3]]
         yield overlays.over_pixels(
             _array(pixels.permute(1, 2, 0).squeeze(-1)),
             [overlays.looked_at(block, **form) for block in weights],
             [overlays.looked_at(flow, **form) for flow in overlays.rollout(weights)],
-            words=[*likeliest, *name],
+            words=[*likeliest, *([name] if name else [])],
         )
 
 
@@ -164,8 +156,10 @@ def position_table(model: ImageClassifier) -> Any:
 
 def log_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a run's log that can be read; a broken one is passed over."""
-    if not path.is_file() or path.stat().st_size > MOST_BYTES:
+    if not path.is_file():
         return
+    if path.stat().st_size > MOST_BYTES:
+        raise Missing(f"{path} is over {MOST_BYTES:,} bytes")
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             fact = json.loads(line)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import config
 from ..attention import Record, record_attention
-from ..data.images import Images, read_image
+from ..data.images import Images, Progress, read_image
 from ..data.sets import check_classes
 from ..models.image_classifier import ImageClassifier
 from ..names import shortened
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 64
 """Images looked at in one go."""
+MOST_SHOWN = 64
+"""Images on one page."""
 MOST_TOLD = 4
 """Answers in the title of a page."""
 CLASSES = "classes.json"
@@ -42,6 +44,18 @@ class Answer:
 
     def __str__(self) -> str:
         return f"{self.label} ({self.confidence:.1%})"
+
+
+@dataclass(frozen=True)
+class Look:
+    """Some images, what the model says of them, and where it looked."""
+
+    names: list[str]
+    """Of their files; empty where there is none."""
+    pixels: Tensor
+    """As the model took them: (B, C, image_size, image_size), from 0 to 1."""
+    answers: list[Answer]
+    record: Record
 
 
 @dataclass(frozen=True)
@@ -90,10 +104,11 @@ class ImagePredictor(Shared):
             return {}
         predictor = cls.open(folder).to(task.device)
         with torch.inference_mode():
-            sharp = sharpness(predictor.model, task.validation, task.device, task.recipe.data.workers)
+            how = (task.device, task.recipe.data.workers, task.recipe.evaluated_at_once())
+            sharp = sharpness(predictor.model, task.validation, *how)
             predictor.model.sharpness.fill_(sharp)
             write_bytes(folder / WEIGHTS, to_bytes({n: t.cpu() for n, t in predictor.model.state_dict().items()}))
-            return metrics(tally(predictor.model, task.validation, Part(), task.device, task.recipe.data.workers))
+            return metrics(tally(predictor.model, task.validation, Part(), *how))
 
     def to(self, device: str | torch.device) -> "ImagePredictor":
         """Work there from now on."""
@@ -108,12 +123,16 @@ class ImagePredictor(Shared):
         answers = []
         for start in range(0, len(images), AT_ONCE):
             with torch.inference_mode():
-                logits = self.model(self.pixels(images[start : start + AT_ONCE]))
-            for row in logits.float().softmax(-1).cpu():
-                best = row.argsort(descending=True, stable=True).tolist()
-                scores = {self.classes[i]: float(row[i]) for i in best}
-                label = self.classes[best[0]]
-                answers.append(Answer(label, scores[label], scores))
+                answers += self._answers(self.model(self.pixels(images[start : start + AT_ONCE])))
+        return answers
+
+    def _answers(self, logits: Tensor) -> list[Answer]:
+        answers = []
+        for row in logits.float().softmax(-1).cpu():
+            best = row.argsort(descending=True, stable=True).tolist()
+            scores = {self.classes[i]: float(row[i]) for i in best}
+            label = self.classes[best[0]]
+            answers.append(Answer(label, scores[label], scores))
         return answers
 
     def pixels(self, images: Sequence[Any]) -> Tensor:
@@ -122,29 +141,38 @@ class ImagePredictor(Shared):
         read = [read_image(image, **form) for image in images]
         return torch.stack(read).to(self.device).float() / 255
 
-    def record(self, images: Sequence[Any]) -> Record:
-        """The attention of every block and head while these images are looked at."""
-        with torch.inference_mode(), record_attention(self.model) as record:
-            self.model(self.pixels(images))
-        return record
-
-    def page(self, images: Sequence[Any], *, title: str | None = None) -> "Page":
-        """The viewer on these images, an example each; the class token is called by the answer it gives."""
+    def look(self, images: Sequence[Any]) -> Look:
+        """At a few images, each read once: what is seen, and where it looked."""
         if not images:
             raise ValueError("images must hold at least one image, got none")
-        answers, pixels = self.predict(list(images)), self.pixels(images)
-        shown = [image.permute(1, 2, 0).squeeze(-1).cpu().numpy() for image in pixels]
+        if len(images) > MOST_SHOWN:
+            raise ValueError(f"images must be at most {MOST_SHOWN} to be shown, got {len(images)}")
+        pixels = self.pixels(images)
+        with torch.inference_mode(), record_attention(self.model) as record:
+            answers = self._answers(self.model(pixels))
+        names = [Path(image).name if isinstance(image, str | Path) else "" for image in images]
+        return Look(names, pixels, answers, record)
+
+    def record(self, images: Sequence[Any]) -> Record:
+        """The attention of every block and head while these images are looked at."""
+        return self.look(images).record
+
+    def page(self, images: Sequence[Any] | Look, *, title: str | None = None) -> "Page":
+        """The viewer on these images, an example each; the class token is called by the answer it gives."""
+        look = images if isinstance(images, Look) else self.look(images)
+        answers = look.answers
+        shown = [image.permute(1, 2, 0).squeeze(-1).cpu().numpy() for image in look.pixels]
         side = self.recipe.model.side
         patches = [f"{row + 1},{column + 1}" for row in range(side) for column in range(side)]
         speaks = self.recipe.model.pool == "class_token"
-        return self.record(images).view(
+        return look.record.view(
             [[str(answer), *patches] if speaks else patches for answer in answers],
             batch=list(range(len(shown))),
             images=shown,
             labels=[[str(answer)] for answer in answers],
             grid=(side, side),
             special={str(answer) for answer in answers},
-            title=_title(images, answers) if title is None else title,
+            title=_title(look) if title is None else title,
         )
 
     def show(self, images: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> "Drawn":
@@ -156,14 +184,19 @@ class ImagePredictor(Shared):
 
         return show(self, images, out, format=format)
 
-    def evaluate(self, images: Images, split: str) -> Score:
-        """How often it is right on labelled images."""
-        if images.classes != self.classes:
-            raise ValueError(
-                f"data must have the classes of the model, {self.classes!r:.200}, got {images.classes!r:.200}"
-            )
-        with torch.inference_mode():
-            sums = tally(self.model, images, Part(), self.device, self.recipe.data.workers)
+    def evaluate(self, images: Images | Sequence[Images], split: str, progress: Progress | None = None) -> Score:
+        """How often it is right on labelled images, of one set or several."""
+        parts = images if isinstance(images, Sequence) else [images]
+        how = (self.device, self.recipe.data.workers, self.recipe.evaluated_at_once())
+        sums: dict[str, Tensor] = {}
+        for part in parts:
+            if part.classes != self.classes:
+                raise ValueError(
+                    f"data must have the classes of the model, {self.classes!r:.200}, got {part.classes!r:.200}"
+                )
+            with torch.inference_mode():
+                found = tally(self.model, part, Part(), *how, progress)
+            sums = {name: sums[name] + found[name] for name in sums} or found
         counted = metrics(sums)
         right, seen = sums["right"].cpu(), sums["seen"].cpu()
         return Score(
@@ -176,21 +209,29 @@ class ImagePredictor(Shared):
             per_class={name: float(right[i] / seen[i]) for i, name in enumerate(self.classes) if seen[i] > 0},
         )
 
-    def judged(self, source: str | None = None) -> Score:
-        """On the test set of its data, or its validation set where there is none; or on the test set of other data."""
+    def judged(self, source: str | None = None, progress: Progress | None = None) -> Score:
+        """On the test set of its data, or its validation set where there is none; or on other data: the test set of
+        that, or all of it where it brings none."""
+        ours = source is None or source == self.recipe.data.source
         form: dict[str, Any] = {"image_size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
         data = replace(self.recipe.data, source=source or self.recipe.data.source, **form)
-        splits = divide(data, self.recipe.seed)
-        images = splits.test or splits.validation
-        if images is None:
+        files = replace(data, memory=0)  # of a folder, only what is judged is read
+        splits = divide(files, self.recipe.seed) if ours else files.load()
+        if splits.test is not None:
+            return self.evaluate(splits.test, "test", progress)
+        if not ours:
+            parts = [part for part in (splits.train, splits.validation) if part is not None]
+            return self.evaluate(parts, "whole", progress)
+        if splits.validation is None:
             raise ValueError(f"data must have a test or validation set to judge by, got neither in {data.source!r}")
-        return self.evaluate(images, "test" if splits.test is not None else "validation")
+        return self.evaluate(splits.validation, "validation", progress)
 
 
-def _title(images: Sequence[Any], answers: Sequence[Answer]) -> str:
+def _title(look: Look) -> str:
     """The file and its answer; of several images the answers, counted as the page counts its examples."""
+    answers = look.answers
     if len(answers) == 1:
-        name = f"{Path(images[0]).name}: " if isinstance(images[0], str | Path) else ""
+        name = f"{look.names[0]}: " if look.names[0] else ""
         return shortened(f"{name}{answers[0]}", 60)
     told = [f"{i}: {shortened(str(answer), 24)}" for i, answer in enumerate(answers[:MOST_TOLD])]
     more = len(answers) - len(told)

@@ -75,10 +75,21 @@ class Group:
             reshard()
 
 
+def place() -> tuple[int, int]:
+    """Which of how many processes this one is, as torchrun says; alone it is the first, whatever else is said."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    return (int(os.environ.get("RANK", "0")) if world > 1 else 0), world
+
+
+def leads() -> bool:
+    """Whether this process writes files and speaks to the user."""
+    return place()[0] == 0
+
+
 @contextmanager
 def group(device: torch.device) -> Iterator[Group]:
     """The processes torchrun started, or this one alone; a process group that is there already is used, and left."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world = place()
     if world == 1:
         yield Group(0, 1, device)
         return
@@ -89,7 +100,7 @@ def group(device: torch.device) -> Iterator[Group]:
     if ours:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Group(dist.get_rank(), world, device)
+        yield Group(rank, world, device)
     finally:
         if ours:
             dist.destroy_process_group()

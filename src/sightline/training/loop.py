@@ -153,7 +153,7 @@ class _Trainer:
             self._learn_from(batches)
 
     def _learn_from(self, batches: Iterator[list[Any]]) -> None:
-        since, first = time.perf_counter(), self.step
+        since, first, aside = time.perf_counter(), self.step, 0.0  # seconds of the window spent on other than learning
         self.called.train()
         while self.step < self.steps and not self._gave_up():
             self.window += self._update(next(batches))
@@ -163,7 +163,7 @@ class _Trainer:
             self.log.advance(self.step)
             if self.step % self.settings.log_every == 0 or self.step == self.steps:
                 loss = self._loss_of_window()
-                seconds = time.perf_counter() - since
+                seconds = time.perf_counter() - since - aside
                 self.log.step(
                     self.step,
                     {
@@ -173,11 +173,13 @@ class _Trainer:
                         "examples_per_second": round((self.step - first) * self.settings.batch_size / seconds, 1),
                     },
                 )
-                since, first = time.perf_counter(), self.step
+                since, first, aside = time.perf_counter(), self.step, 0.0
+            learnt = time.perf_counter()
             if self.step % self.evaluate_every == 0 or self.step == self.steps:
                 self._evaluate()
             if self.step % self.checkpoint_every == 0 or self.step == self.steps or self._gave_up():
                 self._save(scheduled=True)
+            aside += time.perf_counter() - learnt
             self._obey_signals()
 
     def _update(self, pieces: list[Any]) -> Tensor:
@@ -251,7 +253,8 @@ class _Trainer:
         if not metrics:
             return
         value = metrics[self.task.goal]
-        better = self.best is None or (value > self.best["value"] if self.task.rising else value < self.best["value"])
+        sign = 1 if self.task.rising else -1
+        better = math.isfinite(value) and (self.best is None or sign * value > sign * self.best["value"])
         self.waited = 0 if better else self.waited + 1
         if better:
             weights = gathered(self._weights())
