@@ -20,8 +20,8 @@ import sightline
 from children import SMALL, write_images
 from sightline import runs
 from sightline.runs import _recipe
-from sightline.tasks.image_classification import Recipe
 from sightline.tasks import image_predictor
+from sightline.tasks.image_classification import Recipe
 from sightline.tasks.image_predictor import ImagePredictor, wilson
 from sightline.training.settings import Training
 

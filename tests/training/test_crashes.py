@@ -295,7 +295,9 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(here, number, code, step)
         assert child.wait() == 0, child.said
     else:
         assert child.wait() == code, child.said
-        assert child.said.splitlines()[-1] == f"stopped and saved at step {step} of 20; go on with --resume"
+        assert child.said.splitlines()[-1] == (
+            f"stopped and saved at step {step} of 20; go on with: sightline train run --resume"
+        )
         assert f"going on from step {step} of 20" in resumed(here)
     assert_as_if_never_broken(here / "run", here / "whole")
 
@@ -356,6 +358,6 @@ def test_in_a_terminal_a_bar_shows_the_time_left_and_a_stop_leaves_the_line_clea
     text = re.sub(r"\x1b\[[\d;]*m", "", seen.decode())  # colours aside
     assert re.search(r"training ━[━╸╺ ]+ +\d+/100000 \d+:\d\d:\d\d left loss \d", text)
     assert re.search(r"step 5: validation accuracy .*\(best\)", text)
-    assert "go on with --resume" in text
+    assert "go on with: sightline train" in text
     assert "\x1b[?25h" in text  # the cursor is back
     assert "Traceback" not in text

@@ -28,8 +28,6 @@ AT_ONCE = 64
 """Images looked at in one go."""
 MOST_SHOWN = 64
 """Images on one page."""
-MOST_TOLD = 4
-"""Answers in the title of a page."""
 CLASSES = "classes.json"
 
 
@@ -173,6 +171,7 @@ class ImagePredictor(Shared):
             grid=(side, side),
             special={str(answer) for answer in answers},
             title=_title(look) if title is None else title,
+            names=_names(look),
         )
 
     def show(self, images: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> "Drawn":
@@ -228,14 +227,17 @@ class ImagePredictor(Shared):
 
 
 def _title(look: Look) -> str:
-    """The file and its answer; of several images the answers, counted as the page counts its examples."""
-    answers = look.answers
-    if len(answers) == 1:
-        name = f"{look.names[0]}: " if look.names[0] else ""
-        return shortened(f"{name}{answers[0]}", 60)
-    told = [f"{i}: {shortened(str(answer), 24)}" for i, answer in enumerate(answers[:MOST_TOLD])]
-    more = len(answers) - len(told)
-    return " · ".join(told) + (f" and {more:,} more" if more else "")
+    """The file and its answer, or how many images there are."""
+    if len(look.answers) > 1:
+        return f"{len(look.answers)} images"
+    name = f"{look.names[0]}: " if look.names[0] else ""
+    return shortened(f"{name}{look.answers[0]}", 60)
+
+
+def _names(look: Look) -> list[str]:
+    """What the page calls each of its examples: the file and its answer."""
+    files = [name or f"image {i}" for i, name in enumerate(look.names, start=1)]
+    return [shortened(f"{name}: {answer}", 60) for name, answer in zip(files, look.answers, strict=True)]
 
 
 def wilson(right: float, count: float, z: float = 1.96) -> tuple[float, float]:

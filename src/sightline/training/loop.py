@@ -116,6 +116,8 @@ class _Trainer:
         self.part = Part(processes.rank, processes.world, settings.accumulate)
         epoch = task.steps_per_epoch(settings.batch_size)
         self.steps = settings.steps or max(1, round((settings.epochs or DEFAULT_EPOCHS) * epoch))
+        self.warmup = min(settings.warmup, self.steps // 3)
+        """Of a short run, a third at most: a rate that only rises teaches little."""
         self.evaluate_every = settings.evaluate_every or epoch
         self.checkpoint_every = settings.checkpoint_every or self.evaluate_every
         task.to(processes.device)
@@ -218,7 +220,7 @@ class _Trainer:
             s.schedule,
             step,
             self.steps,
-            warmup=s.warmup,
+            warmup=self.warmup,
             every=s.step_every,
             factor=s.step_factor,
             floor=s.floor,
@@ -254,15 +256,16 @@ class _Trainer:
             return
         value = metrics[self.task.goal]
         sign = 1 if self.task.rising else -1
-        better = math.isfinite(value) and (self.best is None or sign * value > sign * self.best["value"])
-        self.waited = 0 if better else self.waited + 1
-        if better:
+        best = -math.inf if self.best is None else sign * self.best["value"]
+        self.waited = 0 if sign * value > best else self.waited + 1
+        kept = math.isfinite(value) and sign * value >= best  # of equals the one that has learnt for longer
+        if kept:
             weights = gathered(self._weights())
             self.best = {"step": self.step, "value": value, "metrics": metrics}
             if self.processes.leads:
                 self.best |= self.checkpoints.save_best(self.step, weights)
                 write_bytes(self.folder / WEIGHTS, to_bytes(weights))
-        self.log.evaluated(self.step, metrics, best=better)
+        self.log.evaluated(self.step, metrics, best=kept)
 
     def _metrics(self, weights: AbstractContextManager[Any]) -> dict[str, float]:
         self.model.eval()
@@ -342,7 +345,9 @@ class _Trainer:
             return
         if self.saved != self.step:
             self._save(scheduled=False)
-        message = f"stopped and saved at step {self.step} of {self.steps}; go on with --resume"
+        message = (
+            f"stopped and saved at step {self.step} of {self.steps}; go on with: sightline train {self.folder} --resume"
+        )
         self.log.say(message)
         raise Interrupted(caught, message)
 

@@ -27,7 +27,7 @@ class Training:
     betas: tuple[float, float] = (0.9, 0.999)
     schedule: Literal["constant", "step", "cosine", "inverse_sqrt"] = "cosine"
     warmup: int = 0
-    """Steps in which the learning rate rises in a straight line."""
+    """Steps in which the learning rate rises in a straight line; at most a third of all."""
     step_every: int = 1000
     """For `schedule: step`: steps between two falls."""
     step_factor: float = 0.1
