@@ -6,6 +6,7 @@ Prints the mean of each with its 95% interval (Student's t over the seeds) and t
 that are finished are not run again, so the command can be broken off and repeated.
 """
 
+import hashlib
 import json
 import statistics
 import sys
@@ -20,7 +21,8 @@ STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 
 def accuracy(config: Path, score: str, seed: int, changes: list[str]) -> float:
     """Of one run on its test set, in percent."""
-    folder = Path("runs") / "scores" / f"{config.stem}-{score}-{seed}"
+    digest = hashlib.sha256(" ".join([config.read_text(), *changes]).encode()).hexdigest()[:8]
+    folder = Path("runs") / "scores" / f"{config.stem}-{score}-{seed}-{digest}"
     result = folder / "evaluation.json"
     if not result.is_file():
         train(config, [*changes, f"model.score={score}", f"seed={seed}", f"out={folder}"], resume=True, quiet=True)

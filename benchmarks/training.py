@@ -26,14 +26,14 @@ ROUNDS, WARM = 5, 30
 def bare(task: ImageTask, steps: int, device: torch.device) -> float:
     """Examples per second of forward and backward alone."""
     settings, model = task.recipe.training, task.model.to(device).train()
-    called = torch.compile(model) if settings.compile else model
+    called = loop.compiled(model, graphs=settings.accumulate == 1) if settings.compile else model
     form = task.recipe.model
     images = torch.rand(settings.batch_size, form.channels, form.image_size, form.image_size, device=device)
     labels = torch.randint(form.classes, (settings.batch_size,), device=device)
 
     def run(count: int) -> None:
         for _ in range(count):
-            with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            with loop.precision(settings, device):
                 loss = F.cross_entropy(called(images).float(), labels)
             loss.backward()
             model.zero_grad(set_to_none=True)
@@ -52,6 +52,7 @@ def trained(task: ImageTask, steps: int) -> float:
         type(task.recipe.training),
         {
             **config.plain(task.recipe.training),
+            "epochs": None,
             "steps": 2 * steps,
             "log_every": steps,
             "evaluate_every": 10**9,

@@ -13,7 +13,9 @@ Time runs from the start of the navigation until the weights are drawn and two f
 renderer process holds (resident) once the page has been read to its end, the blank page's share taken off, and the
 JavaScript heap after a collection. Each
 page is opened in a fresh browser `REPEATS` times; medians are printed. A page that is not drawn in `PATIENCE` seconds,
-or that loses its renderer, is given up. Scrolling goes 40 pixels a frame; a screen of 60 Hz shows one every 17 ms.
+or that loses its renderer, is given up. Scrolling goes 40 pixels a frame, to and fro between the ends, and only frames
+in which the view moved count; a screen of 60 Hz shows one every 17 ms. The alignment reads the same weights as
+cross-attention. `python benchmarks/viewer.py ours` leaves BertViz out.
 """
 
 import functools
@@ -30,7 +32,7 @@ import torch
 from playwright.sync_api import Error, sync_playwright
 from transformers import BertConfig, BertModel
 
-from sightline.attention import Record, record_attention
+from sightline.attention import Record, Seen, record_attention
 
 ROOT = Path(__file__).parent.parent
 PEERS = ROOT / ".peers"
@@ -65,15 +67,20 @@ WATCH = """(() => {
 SCROLL = """async () => {
   const scroller = document.querySelector(".scroller");
   const frame = () => new Promise(requestAnimationFrame);
+  const high = scroller.scrollHeight - scroller.clientHeight, wide = scroller.scrollWidth - scroller.clientWidth;
+  const edge = high >= wide ? "scrollTop" : "scrollLeft";
   const took = [];
-  let before = await frame();
+  let [step, before] = [40, await frame()];
   for (let i = 0; i < 120; i++) {
-    scroller.scrollTop += 40;
+    const at = scroller[edge];
+    scroller[edge] += step;
+    if (scroller[edge] === at) scroller[edge] += step = -step;
+    const moved = scroller[edge] !== at;
     const now = await frame();
-    took.push(now - before);
+    if (moved) took.push(now - before);
     before = now;
   }
-  return took;
+  return [took, Math.max(high, wide)];
 }"""
 
 
@@ -127,14 +134,15 @@ def opened(playwright: object, url: str, ready: str) -> dict[str, float] | None:
         browser.close()
 
 
-def scrolled(playwright: object, url: str) -> list[float]:
-    """Milliseconds from frame to frame while the view is scrolled through, sorted."""
+def scrolled(playwright: object, url: str) -> tuple[list[float], float]:
+    """Milliseconds from frame to frame while the view moves, sorted, and how many pixels there are to scroll."""
     browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM.split())
     try:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.goto(url)
         page.wait_for_selector(READY["ours"], state="attached")
-        return sorted(page.evaluate(SCROLL))
+        took, pixels = page.evaluate(SCROLL)
+        return sorted(took), pixels
     finally:
         browser.close()
 
@@ -162,18 +170,18 @@ def median(playwright: object, url: str, ready: str) -> dict[str, float] | None:
 
 
 def compare(playwright: object, tokens: int, folder: Path, address: str) -> None:
-    """Both viewers on one record, as a table."""
+    """Both viewers on one record, as a table; ours alone without an address."""
     record = recorded(tokens)
     words = [f"w{i}" for i in range(tokens)]
     ours = record.save_html(folder / "ours.html", words)
-    peers = peer_pages(record, words, folder, address)
+    peers = peer_pages(record, words, folder, address) if address else {}
     print(f"\n12 layers, 12 heads, {tokens} tokens")
     print(f"{'':24}{'file, MB':>11}{'time, s':>10}{'memory, MB':>12}{'JS heap, MB':>13}")
     for view, peer in (("heads", "head_view"), ("grid", "model_view")):
         rows = []
         for name, path, url, ready in (
             (f"Sightline {view}", ours, f"{ours.as_uri()}#view={view}", READY["ours"]),
-            (f"BertViz {peer}", peers[view], peers[view].as_uri(), READY["bertviz"]),
+            *((f"BertViz {peer}", peers[at], peers[at].as_uri(), READY["bertviz"]) for at in peers if at == view),
         ):
             found = median(playwright, url, ready)
             size = path.stat().st_size / 1e6
@@ -182,6 +190,8 @@ def compare(playwright: object, tokens: int, folder: Path, address: str) -> None
                 print(f"{name:24}{size:11.2f}   not drawn within {PATIENCE} s, or the renderer was lost")
             else:
                 print(f"{name:24}{size:11.2f}{found['time']:10.2f}{found['memory']:12.0f}{found['heap']:13.1f}")
+        if not peers:
+            continue
         keys = ("size", "time", "memory", "heap")
         ratios = [f"{rows[1][key] / rows[0][key]:.1f}x" if key in rows[1] else "-" for key in keys]
         print("{:24}{:>11}{:>10}{:>12}{:>13}".format("  BertViz / Sightline", *ratios))
@@ -197,7 +207,8 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 def main() -> None:
     """All of it, in one run."""
-    if not (PEERS / "bertviz/bin/python").exists():
+    alone = sys.argv[1:] == ["ours"]
+    if not alone and not (PEERS / "bertviz/bin/python").exists():
         raise SystemExit("BertViz must be in .peers/bertviz; the top of this file says how")
     handler = functools.partial(Quiet, directory=str(PEERS / "libraries/node_modules"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -207,16 +218,21 @@ def main() -> None:
         print(f"Sightline's viewer and BertViz 1.4, Chromium {browser.version}; medians of {REPEATS}")
         browser.close()
         for tokens in (64, 256):
-            compare(playwright, tokens, Path(folder), f"http://127.0.0.1:{server.server_port}")
-        path = recorded(512).save_html(Path(folder) / "long.html")
-        print(f"\nSightline alone, 12 layers, 12 heads, 512 tokens: {path.stat().st_size / 1e6:.1f} MB")
-        for view in ("heads", "grid", "matrix"):
-            found = median(playwright, f"{path.as_uri()}#view={view}", READY["ours"])
+            compare(playwright, tokens, Path(folder), "" if alone else f"http://127.0.0.1:{server.server_port}")
+        record = recorded(512)
+        cross = Record(record.model, [Seen(name=seen.name, kind="cross", weights=seen.weights) for seen in record])
+        pages = [record.save_html(Path(folder) / "long.html"), cross.save_html(Path(folder) / "cross.html")]
+        print(f"\nSightline alone, 12 layers, 12 heads, 512 tokens: {pages[0].stat().st_size / 1e6:.1f} MB")
+        for view in ("heads", "grid", "matrix", "alignment", "temperature"):
+            url = f"{pages[view == 'alignment'].as_uri()}#view={view}"
+            found = median(playwright, url, READY["ours"])
             assert found is not None
-            frames = scrolled(playwright, f"{path.as_uri()}#view={view}")
+            frames, pixels = scrolled(playwright, url)
             print(
-                f"  {view:8} opens in {found['time']:.2f} s, memory {found['memory']:.0f} MB; scrolling, a frame takes "
-                f"{statistics.median(frames):.0f} ms, 95 of 100 at most {frames[int(0.95 * len(frames))]:.0f} ms"
+                f"  {view:11} opens in {found['time']:.2f} s, memory {found['memory']:.0f} MB; scrolled over "
+                f"{pixels:.0f} pixels, a frame takes {statistics.median(frames):.0f} ms, 95 of 100 at most "
+                f"{frames[int(0.95 * len(frames))]:.0f} ms ({len(frames)} frames)",
+                flush=True,
             )
 
 

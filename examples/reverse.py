@@ -1,6 +1,6 @@
 """A small Transformer learns to write a row of digits backwards; its cross-attention shows that it reads from the end.
 
-python examples/reverse.py          about ten seconds on two cores; writes reverse.png
+python examples/reverse.py          about ten seconds on two cores; writes demo/reverse.png
 """
 
 import argparse

@@ -7,6 +7,7 @@ import resource
 import shutil
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,11 @@ from safetensors.torch import load_file, save_file
 import sightline
 from children import SMALL, write_images
 from sightline import runs
+from sightline.runs import _recipe
 from sightline.tasks import image_predictor
+from sightline.tasks.image_classification import Recipe
 from sightline.tasks.image_predictor import ImagePredictor, wilson
+from sightline.training.settings import Training
 
 
 @pytest.fixture(scope="module")
@@ -291,3 +295,25 @@ def test_what_a_killed_process_left_is_tidied_away_when_the_run_goes_on(run):
     (run / ".model.safetensors.0a1b2c3d.part").write_bytes(b"half")
     sightline.train(run, resume=True, quiet=True)
     assert not list(run.rglob("*.part"))
+
+
+def test_what_is_told_for_one_section_leaves_the_rest_of_it_alone():
+    """Without a recipe it is the starter; with one, what is not given is the default of its class."""
+    assert _recipe(None, [])[0] == Recipe.starter()
+    told = _recipe(None, ["training.ema=0.5", "augment.flip=true"])[0]
+    assert told == replace(
+        Recipe.starter(),
+        training=replace(Recipe.starter().training, ema=0.5),
+        augment=replace(Recipe.starter().augment, flip=True),
+    )
+    given = {"data": {"source": "glyphs"}}
+    assert _recipe(given, ["training.ema=0.5"])[0] == Recipe(training=Training(ema=0.5))
+
+
+def test_epochs_told_take_the_place_of_steps():
+    assert _recipe(None, ["training.epochs=2"])[0].training.steps is None
+    given = {"training": {"epochs": 3.0}}
+    told = _recipe(given, ["training.steps=7"])[0].training
+    assert (told.epochs, told.steps) == (None, 7)
+    with pytest.raises(ValueError, match="training: epochs and steps must not both be given"):
+        _recipe(given, ["training.steps=7", "training.epochs=2"])

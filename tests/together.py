@@ -1,12 +1,15 @@
 """Several runs one after the other, for torchrun: each argument is one command line.
 
-With `stop=N` among its words the second process, and it alone, is sent SIGTERM in step N.
+With `stop=N` among its words the second process, and it alone, is sent SIGTERM in step N. Models are compiled without
+making machine code: that is torch's affair, and takes minutes.
 """
 
+import functools
 import os
 import signal
 import sys
 
+import torch
 import torch.distributed as dist
 
 from children import signal_at
@@ -14,6 +17,7 @@ from sightline.runs import train
 from sightline.tasks.image_classification import ImageTask
 from sightline.training.signals import Interrupted
 
+torch.compile = functools.partial(torch.compile, backend="eager")
 loss = ImageTask.loss
 dist.init_process_group("gloo")
 for line in sys.argv[1:]:

@@ -48,7 +48,7 @@ class Visitor:
 
     def rest(self) -> None:
         """Until what is asked for has been unpacked and drawn."""
-        self.page.wait_for_timeout(50)
+        self.page.wait_for_timeout(30)
         self.frame.wait_for_selector("#stage[aria-busy=false]", state="attached")
         self.page.wait_for_timeout(20)
 
@@ -123,7 +123,14 @@ class Visitor:
 
     def on_screen(self, x: float, y: float) -> tuple[float, float]:
         box = self.frame.locator(".scroller").bounding_box()
-        return box["x"] + x, box["y"] + y
+        left, top = self.scrolled
+        return box["x"] + x - left, box["y"] + y - top
+
+    @property
+    def scrolled(self) -> list[float]:
+        return self.frame.evaluate(
+            "() => ['scrollLeft', 'scrollTop'].map((edge) => document.querySelector('.scroller')[edge])"
+        )
 
     def hover(self, text: str, which: int = 0, dx: float = 0, dy: float = 0) -> None:
         x, y = self.place(text, which)

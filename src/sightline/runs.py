@@ -130,7 +130,7 @@ def _recipe(recipe: Any, changes: Iterable[str]) -> tuple[Any, str]:
     elif isinstance(recipe, Mapping):
         values = dict(recipe)
     elif recipe is None:
-        values, name = config.plain(_entry(config.change({}, changes)).get("recipe")()), ""
+        values, name = config.plain(_entry(config.change({}, changes)).get("recipe").starter()), ""
     else:
         path = Path(recipe)
         if path.is_dir() and not (path / CONFIG).is_file():
@@ -143,6 +143,7 @@ def _recipe(recipe: Any, changes: Iterable[str]) -> tuple[Any, str]:
         if path.is_dir():
             values["out"] = str(path)
     values = config.change(values, changes)
+    _replace_twins(values, {change.partition("=")[0].strip() for change in changes})
     built = config.build(_entry(values).get("recipe"), values)
     return built, _named_after(built.data.source) if recipe is None else name
 
@@ -151,6 +152,14 @@ def _named_after(source: str) -> str:
     """A run without a recipe has the name of its data."""
     path = Path(source).expanduser().resolve()
     return (path.stem if path.suffix.lower() == ".npz" else path.name) or "run"
+
+
+def _replace_twins(values: Mapping[str, Any], changed: set[str]) -> None:
+    """Epochs told by key=value take the place of steps, and the other way round."""
+    training = values.get("training")
+    for name, twin in (("epochs", "steps"), ("steps", "epochs")):
+        if isinstance(training, dict) and f"training.{name}" in changed and f"training.{twin}" not in changed:
+            training[twin] = None
 
 
 def _entry(values: Mapping[str, Any]) -> catalogue.Entry:

@@ -72,6 +72,28 @@ def test_it_is_saved_and_loaded_whole(record, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["record.safetensors"]
 
 
+def test_a_long_record_prints_its_beginning():
+    text = repr(Record("Toy", [some(f"layer.{i % 12}", "decoder", 1, 2) for i in range(100)]))
+    assert text.count("\n") == 61
+    assert text.endswith("and 40 more by 12 attentions")
+
+
+def test_when_it_was_seen_is_saved_too_and_older_files_do_not_say(tmp_path):
+    Record("Toy", [some("a", "decoder", Q, Q, turn=3, shuffles=4)]).save(tmp_path / "new.safetensors")
+    (seen,) = Record.load(tmp_path / "new.safetensors")
+    assert (seen.turn, seen.shuffles) == (3, 4)
+    for extra, message in (({}, None), ({"turn": "x"}, "turn and shuffles must be whole numbers, got 'x' and 0")):
+        rows = json.dumps([{"name": "a", "kind": "decoder", "heads": None, **extra}])
+        metadata = {"format": "sightline record 1", "model": "Toy", "seen": rows}
+        save_file({"0.weights": torch.ones(B, H, Q, Q)}, tmp_path / "old.safetensors", metadata)
+        if message:
+            with pytest.raises(ValueError, match=message):
+                Record.load(tmp_path / "old.safetensors")
+        else:
+            (seen,) = Record.load(tmp_path / "old.safetensors")
+            assert (seen.turn, seen.shuffles) == (None, 0)
+
+
 def test_weights_and_scores_that_share_memory_are_saved(tmp_path):
     same = torch.rand(1, 1, 2, 2)
     Record("Toy", [Seen(name="a", kind="encoder", weights=same, scores=same)]).save(tmp_path / "new" / "r.safetensors")

@@ -26,6 +26,8 @@ RUNS = {  # by two processes, and the same by one
     "copies": ("", ""),
     "pieces": ("training.accumulate=3", ""),
     "shares": ("training.shard=true model.depth=2", "model.depth=2"),
+    "shares-compiled": ("training.shard=true training.compile=true", ""),
+    "copies-compiled": ("training.compile=true", ""),
     "shares-mean": ("training.shard=true training.accumulate=3 training.average_last=2", "training.average_last=2"),
 }
 

@@ -28,6 +28,18 @@ def test_only_matrices_decay(name: str) -> None:
     assert not any(name.endswith("bias") for name in decaying)
 
 
+@pytest.mark.parametrize("name", ["adam", "adamw", "muon"])
+def test_tables_of_places_do_not_decay(name: str) -> None:
+    """A multiplicative mask starts at 1; decay would draw it to 0, where nobody is told apart."""
+    form = {"image_size": 8, "channels": 1, "classes": 3, "width": 8, "heads": 2, "depth": 2}
+    net = ImageClassifier(ImageClassifierConfig(**form, mask="multiplicative"))
+    tables = {id(p) for name, p in net.named_parameters() if name.endswith("table")}
+    assert len(tables) == 3
+    for optimiser in make_optimisers(net, Training(optimiser=name), torch.device("cpu")):  # type: ignore[arg-type]
+        for group in optimiser.param_groups:
+            assert not group["weight_decay"] or not tables & {id(p) for p in group["params"]}
+
+
 def test_muon_takes_the_matrices_of_the_blocks_alone() -> None:
     net = model()
     muon, adam = make_optimisers(net, Training(optimiser="muon"), torch.device("cpu"))

@@ -11,6 +11,7 @@ from sightline.training.settings import Training
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
         ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
         ({"epochs": 0.0}, "epochs must be above 0 and finite, got 0.0"),
+        ({"epochs": 2.0, "steps": 9}, "epochs and steps must not both be given, got 2 and 9; set one to null"),
         ({"learning_rate": float("nan")}, "learning_rate must be above 0 and finite, got nan"),
         ({"learning_rate": float("inf")}, "learning_rate must be above 0 and finite, got inf"),
         ({"clip": -1.0}, "clip must be above 0 and finite, got -1.0"),

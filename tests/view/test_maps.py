@@ -51,6 +51,50 @@ def test_order_is_that_of_the_first_call():
     assert [one.name for one in joined(maps)] == ["a", "b"]
 
 
+def turns(name, shapes, kind="encoder"):
+    """One map for each shape, as (turn, queries, keys)."""
+    return [Map(name=name, kind=kind, weights=weights(H, q, k).numpy(), turn=turn) for turn, q, k in shapes]
+
+
+def test_layers_that_share_an_attention_are_layers_and_no_calls():
+    shared = joined(turns("a", [(0, Q, Q)] * 3))
+    assert [(one.name, one.call) for one in shared] == [(f"a, use {i} of 3", 0) for i in (1, 2, 3)]
+    both = joined(
+        [one for pair in zip(turns("a", [(0, Q, Q)] * 2), turns("b", [(0, Q, Q)] * 2), strict=True) for one in pair]
+    )
+    assert [one.name for one in both] == ["a, use 1 of 2", "b, use 1 of 2", "a, use 2 of 2", "b, use 2 of 2"]
+    twice = joined(turns("a", [(0, Q, Q), (0, Q, Q), (1, Q, Q), (1, Q, Q)]))
+    assert [(one.name, one.call) for one in twice] == [
+        ("a, use 1 of 2, call 1 of 2", 0), ("a, use 1 of 2, call 2 of 2", 1),
+        ("a, use 2 of 2, call 1 of 2", 0), ("a, use 2 of 2, call 2 of 2", 1),
+    ]  # fmt: skip
+
+
+def test_layers_that_share_an_attention_decode_each_by_itself():
+    steps = [(0, 3, 3), (0, 3, 3), (1, 1, 4), (1, 1, 4), (2, 1, 5), (2, 1, 5)]
+    own, cross = turns("own", steps, "decoder"), turns("cross", [(t, q, K) for t, q, _ in steps], "cross")
+    made = joined([*own, *cross])
+    assert [(one.name, one.shape[2:]) for one in made] == [
+        ("own, use 1 of 2", (5, 5)), ("own, use 2 of 2", (5, 5)),
+        ("cross, use 1 of 2", (5, K)), ("cross, use 2 of 2", (5, K)),
+    ]  # fmt: skip
+    np.testing.assert_array_equal(made[1].weights[:, :, 4], own[5].weights[:, :, 0])
+
+
+def test_a_model_that_decodes_inside_one_call_is_no_stack_of_layers():
+    own = turns("own", [(0, 1, i + 1) for i in range(3)], "decoder")
+    cross = turns("cross", [(0, 1, K)] * 3, "cross")
+    assert [one.shape[2:] for one in joined([*own, *cross])] == [(3, 3), (3, K)]
+
+
+def test_steps_whose_rows_changed_places_in_between_are_not_put_together():
+    calls = [
+        Map(name="a", kind="decoder", weights=weights(H, q, k, batch=2).numpy(), turn=i, shuffles=4 * (i > 1))
+        for i, (q, k) in enumerate([(3, 3), (1, 4), (1, 5)])
+    ]
+    assert [one.name for one in joined(calls)] == ["a, call 1 of 3", "a, call 2 of 3", "a, call 3 of 3"]
+
+
 def test_heads_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="heads must name 3 heads, as many as a has"):
         Map(name="a", kind="encoder", weights=weights(3, Q, Q).numpy(), heads=(0, 1))
@@ -62,6 +106,7 @@ def test_heads_that_do_not_fit_are_refused():
         (np.zeros((2, 3, 4)), r"weights must have shape \(B, H, Q, K\) without a zero, got \(2, 3, 4\) in a"),
         (np.zeros((1, 2, 0, 3)), "without a zero"),
         (np.full((1, 1, 2, 2), np.nan), "weights must be finite, got NaN or infinity in a"),
+        (np.full((1, 1, 2, 2), 1e300), "weights must be finite, got NaN or infinity in a"),
     ],
 )
 def test_weights_that_cannot_be_shown_are_refused(bad, message):

@@ -38,6 +38,12 @@ def test_a_file_appears_whole_or_not_at_all(encoder, tmp_path):
         encoder.save_html(tmp_path / "page.txt")
 
 
+def test_half_a_surrogate_in_a_title_is_no_obstacle(encoder, tmp_path):
+    page = encoder.view(WORDS, title="caf\udce9")
+    assert "<title>caf?</title>" in page.save(tmp_path / "page.html").read_text("utf-8")
+    assert repr(page).endswith("of HTML)")
+
+
 @pytest.mark.parametrize("text", [*HOSTILE, "\ud800", "\u2028", "\\u003c/script>"])
 def test_json_holds_no_markup_and_comes_back_as_it_was(text):
     import json

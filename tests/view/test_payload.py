@@ -1,5 +1,7 @@
+import base64
 import json
 import re
+import zlib
 
 import numpy as np
 import pytest
@@ -8,8 +10,18 @@ from hypothesis import strategies as st
 
 from sightline.view.maps import Map
 from sightline.view.page import page, script_text
-from sightline.view.payload import FINE, LARGE, LEVELS, pack, small, unpack
+from sightline.view.payload import FINE, LARGE, LEVELS, pack, small
 from sizes import H, K, Q
+
+
+def unpack(packed):
+    """What the page will show: packed -> weights (H, Q, K)"""
+    heads, queries, keys = packed.shape
+    raw = zlib.decompress(base64.b64decode(packed.data))
+    tops = np.frombuffer(raw, "<f4", heads * queries).reshape(heads, queries, 1)
+    planes = np.frombuffer(raw, np.uint8, offset=tops.nbytes).reshape(-1, heads, queries, keys)
+    parts = [LEVELS[plane] * tops for plane in planes]
+    return parts[0] - parts[1] if packed.signed else parts[0]
 
 
 def error(weights):
@@ -20,14 +32,14 @@ def error(weights):
 
 
 @given(seed=st.integers(0, 10_000), sharp=st.floats(0.0, 20.0), signed=st.booleans())
-def test_error_is_at_most_one_255th_of_the_rows_maximum(seed, sharp, signed):
+def test_error_leaves_room_for_rounding_what_is_printed(seed, sharp, signed):
     scores = np.random.default_rng(seed).normal(size=(H, Q, K)) * sharp
     weights = scores if signed else np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    assert error(weights.astype(np.float32)) <= 1 / 255
+    assert error(weights.astype(np.float32)) <= 1 / 255 - 5e-4
 
 
 def test_every_weight_between_zero_and_top_is_within_the_bound():
-    assert error(np.linspace(0, 1, 100_001, dtype=np.float32)[None, None]) <= 1 / 255
+    assert error(np.linspace(0, 1, 100_001, dtype=np.float32)[None, None]) <= 1 / 255 - 5e-4
 
 
 def test_zero_stays_zero_and_nothing_else_becomes_it():
@@ -72,7 +84,7 @@ def test_the_levels_of_the_codes_are_told_once_and_travel_with_the_page():
     made = page([Map(name="a", kind="encoder", weights=np.full((1, H, Q, Q), 1 / Q))]).html
     meta = json.loads(re.search(r'id="sightline-meta">(.*?)</script>', made).group(1))
     np.testing.assert_allclose(meta["levels"], LEVELS, rtol=1e-6)
-    assert not re.search(r"\b255\) \*\* 2|1e-10", script_text())
+    assert not re.search(r"\b255\) \*\* |1e-10", script_text())
 
 
 @pytest.mark.parametrize("signed", [False, True])

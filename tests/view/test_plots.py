@@ -1,3 +1,5 @@
+import xml.etree.ElementTree as ET
+
 import numpy as np
 import pytest
 
@@ -34,6 +36,22 @@ def test_all_layers_and_heads(translator, tmp_path):
     figure = translator.plot()
     assert len(figure.axes) == 6 * 3
     assert save(figure, tmp_path / "grid.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize("token", ["\x00", "\x01", "\uffff", "\ud800", "<b>&"])
+def test_any_token_and_title_make_a_whole_svg(encoder, tmp_path, token):
+    figure = encoder.plot(0, tokens=[token, *WORDS[1:]], title=f"a{token}")
+    ET.parse(save(figure, tmp_path / "odd.svg"))
+
+
+def test_a_long_title_stays_inside_its_figure():
+    name = "model.decoder.layers.0.encoder_attn"
+    figure = Record("R", [Seen(name=name, kind="cross", weights=weights(2, 3, 3))]).plot(0)
+    figure.draw_without_rendering()
+    box = figure.axes[0].title.get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+    assert "".join(figure.axes[0].get_title().split()) == f"{name},meanof2heads"
 
 
 def test_a_dollar_is_no_formula(encoder, tmp_path):

@@ -65,6 +65,59 @@ def test_wrong_tokens_are_refused_with_both_numbers(given, message):
         sides(maps(encoder=(3, 3)), **given)
 
 
+@pytest.mark.parametrize(
+    ("kind", "side", "given", "words"),
+    [
+        ("decoder", "target", {"source": list("abc"), "target": list("xyz")}, "xyz"),
+        ("encoder", "source", {"source": list("abc"), "target": list("xyz")}, "abc"),
+        ("decoder", "target", {"source": list("abc")}, "abc"),
+        ("decoder", "target", {"tokens": list("tok"), "target": list("xyz")}, "tok"),
+    ],
+)
+def test_a_single_side_is_named_by_its_own_words(kind, side, given, words):
+    assert sides(maps(**{kind: (3, 3)}), **given)[side].tokens == list(words)
+
+
+def test_a_single_side_blames_the_words_it_took():
+    with pytest.raises(ValueError, match="source must be 3 tokens, one for each place of the attention, got 2"):
+        sides(maps(decoder=(3, 3)), source=list("ab"))
+    with pytest.raises(ValueError, match="target must be 4 tokens, one for each place of the attention, got 2"):
+        sides(maps(decoder=(4, 4)), source=list("abcd"), target=list("ab"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"query_image": GREY},
+            "query_image must come with cross-attention, whose rows it shows, got none; use images",
+        ),
+        ({"labels": ["a"]}, "labels must come with images, got none"),
+        ({"grid": (2, 2)}, "grid must come with images, got none"),
+        ({"images": GREY, "grid": 4}, "grid must be two whole numbers, rows and columns, got 4"),
+        ({"images": np.full((4, 4), np.nan)}, "images must be finite, got NaN or infinity"),
+        ({"tokens": np.zeros((1, 4))}, r"tokens must be a list of tokens, got an array of shape \(1, 4\)"),
+        ({"images": GREY, "batch": [0]}, "images must have one entry for each of the 1 rows of batch, got 28"),
+        ({"images": Image.new("L", (4, 4)), "batch": [0]}, "one entry for each of the 1 rows of batch, got one Image"),
+        ({"batch": "0"}, "batch must be a whole number or a list of them, got '0'"),
+        ({"batch": [0], "names": "a b"}, "names must be a list with one for each of the 1 rows of batch, got 'a b'"),
+    ],
+)
+def test_what_would_be_ignored_or_misread_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        page(maps(encoder=(4, 4)), **given)
+
+
+def test_numbers_of_numpy_and_torch_are_tokens_and_rows():
+    import torch
+
+    for ids in (torch.tensor([5, 6, 7]), np.array([5, 6, 7])):
+        assert sides(maps(encoder=(3, 3)), tokens=ids)["source"].tokens == ["5", "6", "7"]
+    some = [Map(name="a", kind="encoder", weights=weights(H, 3, 3, batch=4).numpy())]
+    for rows in (np.array([0, 3]), torch.tensor([0, 3])):
+        assert page(some, batch=rows).html.count('id="weights-') == 2
+
+
 def test_wrong_source_is_named():
     with pytest.raises(ValueError, match="source must be 2 tokens, one for each place of the attention, got 1"):
         sides(maps(cross=(3, 2)), source=["a"])
@@ -85,8 +138,35 @@ def test_class_and_register_tokens_before_the_patches_are_noticed(size, before, 
 
 
 def test_patches_follow_the_shape_of_the_picture():
-    assert pictures(np.zeros((20, 40, 3), np.uint8), 18, name="images").grid == (3, 6)
+    for size, grid in ((8, (2, 4)), (32, (4, 8)), (72, (6, 12))):
+        found = pictures(np.zeros((20, 40, 3), np.uint8), size, name="images")
+        assert (found.before, found.grid) == (0, grid)
     assert pictures(GREY, 18, name="images", grid=(3, 6)).grid == (3, 6)
+
+
+@pytest.mark.parametrize(
+    ("size", "height", "width", "message"),
+    [
+        (50, 300, 600, r"got 1 \+ 7 x 7 or 0 \+ 5 x 10"),  # CLIP, or patches without a class token
+        (198, 600, 1000, r"got 2 \+ 14 x 14 or 0 \+ 11 x 18"),
+        (577, 90, 160, r"got 1 \+ 24 x 24 or 1 \+ 18 x 32"),
+    ],
+)
+def test_places_that_can_be_read_in_two_ways_are_not_guessed(size, height, width, message):
+    picture = np.zeros((height, width), np.uint8)
+    with pytest.raises(ValueError, match=f"grid must be given where the places can be read in two ways, {message}"):
+        pictures(picture, size, name="images")
+    rows = round((size - 1) ** 0.5)
+    if rows * rows == size - 1:
+        told = pictures(picture, size, name="images", grid=(np.int64(rows), np.int64(rows)))
+        assert (told.before, told.grid) == (1, (rows, rows))
+
+
+@pytest.mark.parametrize(("size", "grid"), [(197, (14, 14)), (50, (7, 7)), (257, (16, 16)), (577, (24, 24))])
+@pytest.mark.parametrize(("height", "width"), [(480, 640), (640, 480), (200, 201)])
+def test_common_photos_in_common_models_need_no_grid(size, grid, height, width):
+    found = pictures(np.zeros((height, width), np.uint8), size, name="images")
+    assert (found.before, found.grid) == (1, grid)
 
 
 def test_support_pictures_share_the_row():

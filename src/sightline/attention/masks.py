@@ -213,6 +213,8 @@ class LearntMask(Mask):
     """A table of numbers to learn, one for every pair of positions; it serves lengths up to `size`."""
 
     bends = True
+    is_table = True
+    """What it learns belongs to places; it is no matrix that maps one thing to another."""
     start = 0.0
 
     def __init__(self, size: int, *, heads: int = 1):

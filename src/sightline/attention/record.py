@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ..view.page import Page
 
 
+MOST_LINES = 60
+"""Maps up to which a record prints them all."""
+
+
 class Shown(TypedDict, total=False):
     """What a page needs to know beside the weights."""
 
@@ -44,6 +48,8 @@ class Shown(TypedDict, total=False):
     """Tokens that a switch hides; left out, [CLS], </s> and their like."""
     batch: int | Sequence[int]
     """Which row of the batch; with several, tokens and images are lists with one entry for each."""
+    names: Sequence[str] | None
+    """What to call each of several examples; left out, the rows of the batch."""
     title: str
     """At the head of the page; left out, the model's name."""
     height: int
@@ -64,6 +70,10 @@ class Seen:
     """(B, H, Q, K) before the normaliser, -inf where none may look; kept if they were asked for."""
     heads: tuple[int, ...] | None = None
     """Which heads were kept, None for all."""
+    turn: int | None = None
+    """Which call of the whole model it was seen in, counted from 0; None where nobody counted."""
+    shuffles: int = 0
+    """How often the rows of a key-value cache had changed places before it, as a beam search makes them."""
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -131,8 +141,9 @@ class Record:
     def __repr__(self) -> str:
         count = "nothing yet" if not self.seen else f"{len(self.seen)} attention map{'s' * (len(self.seen) > 1)}"
         lines = [f"Record of {self.model}: {count}"]
-        wide = max((len(seen.name) for seen in self.seen), default=0)
-        for seen in self.seen:
+        told = self.seen[:MOST_LINES]
+        wide = max((len(seen.name) for seen in told), default=0)
+        for seen in told:
             batch, heads, queries, keys = seen.weights.shape
             which = f"{heads} heads" if seen.heads is None else f"heads {', '.join(map(str, seen.heads))}"
             which = "heads averaged" if seen.heads == () else "1 head" if which == "1 heads" else which
@@ -140,6 +151,9 @@ class Record:
             bits = seen.entropy()
             spread = "weights that are no shares" if bits is None else f"entropy {bits:.2f} bits"
             lines.append(f"  {seen.name:<{wide}}  {seen.kind:<7}  {which}, {size}, {spread}")
+        if len(self.seen) > len(told):
+            calls = f" by {len(self.names())} attentions" if len(self.names()) < len(self.seen) else ""
+            lines.append(f"  and {len(self.seen) - len(told)} more{calls}")
         return "\n".join(lines)
 
     def view(self, tokens: Any = None, **shown: Unpack[Shown]) -> "Page":
@@ -177,17 +191,18 @@ class Record:
     def _maps(self) -> "list[Map]":
         from ..view.maps import Map
 
-        return [
-            Map(name=s.name, kind=s.kind, heads=s.heads, weights=s.weights.detach().float().cpu().numpy())
-            for s in self.seen
-        ]
+        def as_map(s: Seen) -> Map:
+            weights = s.weights.detach().float().cpu().numpy()
+            return Map(name=s.name, kind=s.kind, heads=s.heads, turn=s.turn, shuffles=s.shuffles, weights=weights)
+
+        return [as_map(seen) for seen in self.seen]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, whole or not at all."""
         tensors: dict[str, Tensor] = {}
         rows = []
         for i, seen in enumerate(self.seen):
-            rows.append({"name": seen.name, "kind": seen.kind, "heads": seen.heads})
+            rows.append({name: getattr(seen, name) for name in ("name", "kind", "heads", "turn", "shuffles")})
             tensors[f"{i}.weights"] = seen.weights.detach().contiguous()
             if seen.scores is not None:
                 tensors[f"{i}.scores"] = seen.scores.detach().clone()  # it may share memory with the weights
@@ -216,8 +231,12 @@ FORMAT = "sightline record 1"
 
 def _read_row(row: dict[str, Any], weights: Tensor, scores: Tensor | None) -> Seen:
     name, kind, heads = row["name"], row["kind"], row["heads"]
+    turn, shuffles = row.get("turn"), row.get("shuffles", 0)  # older files do not say
     if not isinstance(name, str):
         raise ValueError(f"a name must be text, got {name!r}")
     if heads is not None and not (isinstance(heads, list) and all(type(head) is int for head in heads)):
         raise ValueError(f"heads must be null or a list of whole numbers, got {heads!r}")
-    return Seen(name=name, kind=kind, weights=weights, scores=scores, heads=None if heads is None else tuple(heads))
+    if not (turn is None or type(turn) is int) or type(shuffles) is not int:
+        raise ValueError(f"turn and shuffles must be whole numbers, got {turn!r} and {shuffles!r}")
+    heads = None if heads is None else tuple(heads)
+    return Seen(name=name, kind=kind, weights=weights, scores=scores, heads=heads, turn=turn, shuffles=shuffles)

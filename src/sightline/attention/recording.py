@@ -102,14 +102,17 @@ class _Recorder:
         """Whether `attend` is at work, whose softmax is not a second attention."""
         self.order: dict[str, int] = {}
         """Every attention that ran, wanted or not, and its place."""
-        self.model_ran = False
+        self.turn = -1
+        """How many calls of the model, or of a part of it by itself, came before the one that runs."""
+        self.shuffles = 0
+        """How often the rows of a cache have changed places."""
         self.guessed: set[Seen] = set()
         """Those whose kind nobody told."""
 
     def enter(self, module: nn.Module, args: Any) -> None:
         if module in self.names and threading.get_ident() == self.thread:
+            self.turn += not self.running
             self.running.append(module)
-            self.model_ran = True
 
     def leave(self, module: nn.Module, args: Any, output: Any) -> None:
         if self.running and self.running[-1] is module and threading.get_ident() == self.thread:
@@ -163,6 +166,8 @@ class _Recorder:
             weights=self._cut(weights),
             scores=self._cut(scores) if self.scores else None,
             heads=() if self.average_heads else self.heads,
+            turn=self.turn,
+            shuffles=self.shuffles,
         )
         self.record.seen.append(seen)
         if kind is None:
@@ -208,7 +213,7 @@ class _Recorder:
         if self.record.seen:
             return
         name = type(self.model).__name__
-        if not self.model_ran:
+        if self.turn < 0:
             raise ValueError(
                 f"record_attention must see {name} run inside the with block and in its thread, got no call of it"
             )

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .normalise import Softmax
 
 SOFTMAXES = (F.softmax, torch.softmax, Tensor.softmax)
+SELECTS = (torch.index_select, Tensor.index_select)
 
 
 class Recorder(Protocol):
@@ -22,6 +23,7 @@ class Recorder(Protocol):
 
     running: list[nn.Module]
     inside_attend: bool
+    shuffles: int
 
     def module(self) -> nn.Module:
         """The one that attends now."""
@@ -52,6 +54,8 @@ class TorchCalls(TorchFunctionMode):
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
             if self._is_attention(scores, dim) and self.recorder.wanted():
                 self.recorder.keep(output.detach().clone(), scores, causal=None)
+        elif func in SELECTS and _shuffles(*args, **kwargs):
+            self.recorder.shuffles += 1
         return output
 
     @torch.no_grad()
@@ -167,6 +171,12 @@ def encoders_as_ever(model: nn.Module) -> Iterator[None]:
     finally:
         for encoder in encoders:
             del encoder.forward
+
+
+def _shuffles(input: Tensor, dim: int, index: Tensor) -> bool:
+    """Whether keys or values (B, H, K, D) change places: a beam goes on from where another was."""
+    same = input.dim() == 4 and dim in (0, -4) and index.numel() == len(input)
+    return same and not torch.equal(index, torch.arange(len(input), dtype=index.dtype, device=index.device))
 
 
 def _with_heads(x: Tensor) -> Tensor:

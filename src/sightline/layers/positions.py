@@ -47,6 +47,9 @@ class SinusoidalPositions(nn.Module):
 class LearntPositions(nn.Module):
     """A vector for each of `length` positions, started from zeros, ones, noise or sinusoids, then trained or frozen."""
 
+    is_table = True
+    """What it learns belongs to places; it is no matrix that maps one thing to another."""
+
     def __init__(self, length: int, width: int, *, start: Start = "normal", trainable: bool = True):
         super().__init__()
         check_whole(1, length=length, width=width)

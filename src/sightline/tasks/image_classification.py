@@ -30,6 +30,8 @@ BINS = 15
 EVALUATED_AT_ONCE = 512
 """Images judged in one go, if they are small."""
 MOST_SEED, MOST_BATCH = 2**63 - 1, 2**20
+ORDER, NORMALISATION = 2, 3
+"""What keeps these random streams apart from the others of the same seed."""
 SEEN_FOR_NORMALISATION = 10_000
 """Images whose mean and spread stand for all."""
 
@@ -75,13 +77,26 @@ class Recipe:
     """The folder of the run; null for runs/ and the name of the recipe."""
     seed: int = 0
     data: ImageData = field(default_factory=ImageData)
-    augment: Augment = field(default_factory=lambda: Augment(crop=2, rotate=10.0, scale=0.1))
+    augment: Augment = field(default_factory=Augment)
     model: ImageClassifierConfig = field(default_factory=ImageClassifierConfig)
-    training: Training = field(
-        default_factory=lambda: Training(
-            optimiser="muon", epochs=16, batch_size=64, learning_rate=3e-3, warmup=50, ema=0.98, log_every=20
+    training: Training = field(default_factory=Training)
+
+    @classmethod
+    def starter(cls) -> "Recipe":
+        """What is trained where no recipe is given: good for the embedded glyphs and for a few hundred small images."""
+        return cls(
+            augment=Augment(crop=2, rotate=10.0, scale=0.1),
+            training=Training(
+                optimiser="muon",
+                steps=600,
+                batch_size=64,
+                learning_rate=3e-3,
+                warmup=50,
+                ema=0.98,
+                evaluate_every=60,
+                log_every=20,
+            ),
         )
-    )
 
     def __post_init__(self) -> None:
         check_whole(0, seed=self.seed)
@@ -119,7 +134,8 @@ class ImageTask:
         config = recipe.model.of_data(image_size=train.size, channels=train.channels, classes=len(train.classes))
         self.recipe = replace(recipe, model=config)
         self.model = ImageClassifier(config)
-        chosen = np.sort(np.random.default_rng(recipe.seed).permutation(len(train))[:SEEN_FOR_NORMALISATION])
+        random = np.random.default_rng([recipe.seed, NORMALISATION])
+        chosen = np.sort(random.permutation(len(train))[:SEEN_FOR_NORMALISATION])
         levels = histogram(train, chosen, progress if isinstance(train, ImageFiles) else None)
         self.model.set_normalisation(*mean_and_spread(levels))
         self.held = held(divided, levels)
@@ -160,7 +176,7 @@ class ImageTask:
         for step in itertools.count(first):
             if step // per_epoch != epoch:
                 epoch = step // per_epoch
-                random = np.random.default_rng([self.recipe.seed, epoch])
+                random = np.random.default_rng([self.recipe.seed, ORDER, epoch])
                 rounds = -(-batch_size // count)  # a batch larger than the set holds every image more than once
                 order = torch.from_numpy(np.concatenate([random.permutation(count) for _ in range(rounds)]))
                 order = order.to(self.train.labels.device)

@@ -27,6 +27,10 @@ from .signals import Interrupted, Interrupts
 from .task import Part, Task
 
 WEIGHTS = "model.safetensors"
+DEFAULT_EPOCHS = 10
+"""Where neither epochs nor steps are told."""
+DROPOUT = 4
+"""What keeps this random stream apart from the others of the same seed."""
 OPTIMISER_STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """What optimisers remember of a parameter."""
 STEPS_BETWEEN_AGREEMENTS = {"cpu": 1, "cuda": 10}
@@ -78,6 +82,18 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def compiled(model: nn.Module, *, graphs: bool) -> nn.Module:
+    """The model compiled by torch; with `graphs`, a step on a GPU is one recorded graph that waits for no Python."""
+    on_gpu = next(model.parameters()).device.type == "cuda"
+    return torch.compile(model, mode="reduce-overhead" if graphs and on_gpu else None)  # type: ignore[return-value]
+
+
+def precision(settings: Training, device: torch.device) -> AbstractContextManager[Any]:
+    """Inside it, the model computes as it is told to."""
+    half = settings.precision == "bfloat16" or (settings.precision == "auto" and device.type == "cuda")
+    return torch.autocast(device.type, torch.bfloat16, enabled=half)
+
+
 class _Trainer:
     def __init__(
         self,
@@ -99,13 +115,18 @@ class _Trainer:
         self.interrupts, self.folder = interrupts, folder
         self.part = Part(processes.rank, processes.world, settings.accumulate)
         epoch = task.steps_per_epoch(settings.batch_size)
-        self.steps = settings.steps or max(1, round(settings.epochs * epoch))
+        self.steps = settings.steps or max(1, round((settings.epochs or DEFAULT_EPOCHS) * epoch))
         self.evaluate_every = settings.evaluate_every or epoch
         self.checkpoint_every = settings.checkpoint_every or self.evaluate_every
         task.to(processes.device)
         self.model = task.model
-        called = self._compiled() if settings.compile else self.model
-        self.called: nn.Module = processes.wrap(called, shard=settings.shard)
+        self.called = self.model
+        if settings.shard:  # weights are shared out in the model itself, so first of all
+            processes.wrap(self.model, shard=True)
+        if settings.compile:
+            self.called = compiled(self.model, graphs=parts == 1)
+        if not settings.shard:
+            self.called = processes.wrap(self.called, shard=False)
         self.optimisers = make_optimisers(self.model, settings, processes.device)
         self.mean = RunningMean(self.model, settings.ema) if settings.ema is not None else None
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=max(settings.keep, settings.average_last))
@@ -163,7 +184,9 @@ class _Trainer:
 
     def _update(self, pieces: list[Any]) -> Tensor:
         """One step of the optimiser; the mean loss of the batch as far as it was worked on here."""
-        torch.manual_seed(_seed(self.seed, self.step, self.processes.rank))  # dropout follows from the step alone
+        torch.manual_seed(
+            _seed(self.seed, DROPOUT, self.step, self.processes.rank)
+        )  # dropout follows from the step alone
         losses = []
         for i, piece in enumerate(pieces):
             with self._unsynchronised(last=i == len(pieces) - 1):
@@ -186,15 +209,8 @@ class _Trainer:
             return nullcontext()
         return self.called.no_sync()  # type: ignore[operator]
 
-    def _compiled(self) -> nn.Module:
-        """On a single GPU a step is one recorded graph of kernels, so that Python is never waited for."""
-        graphs = self.processes.device.type == "cuda" and self.processes.world == 1 and self.settings.accumulate == 1
-        return torch.compile(self.model, mode="reduce-overhead" if graphs else None)  # type: ignore[return-value]
-
     def _precision(self) -> AbstractContextManager[Any]:
-        device, wanted = self.processes.device, self.settings.precision
-        half = wanted == "bfloat16" or (wanted == "auto" and device.type == "cuda")
-        return torch.autocast(device.type, torch.bfloat16, enabled=half)
+        return precision(self.settings, self.processes.device)
 
     def _learning_rate(self, step: int) -> float:
         s = self.settings

@@ -12,17 +12,23 @@ from .settings import Training
 
 
 def make_optimisers(model: nn.Module, settings: Training, device: torch.device) -> list[torch.optim.Optimizer]:
-    """What moves the weights, each parameter by one of these; only matrices decay."""
+    """What moves the weights, each parameter by one of these.
+
+    Only matrices decay: not what has one side only, and not tables of places (modules marked `is_table`), to which zero
+    means nothing.
+    """
     learnt: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    tables = {id(p) for part in model.modules() if getattr(part, "is_table", False) for p in part.parameters(False)}
     if settings.optimiser != "muon":
-        return [_adam(learnt, settings, device)]
+        return [_adam(learnt, tables, settings, device)]
     blocks = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
     inside = {id(parameter) for block in blocks for parameter in block.parameters()}
+    inside -= tables
     inner = [parameter for parameter in learnt if id(parameter) in inside and parameter.dim() == 2]
     inside = {id(parameter) for parameter in inner}
     others = [parameter for parameter in learnt if id(parameter) not in inside]
     muon = [Muon(inner, lr=settings.learning_rate, weight_decay=settings.weight_decay)] if inner else []
-    return [*muon, _adam(others, settings, device)] if others else [*muon]
+    return [*muon, _adam(others, tables, settings, device)] if others else [*muon]
 
 
 class Muon(torch.optim.Optimizer):
@@ -77,9 +83,12 @@ def orthogonal(matrices: Tensor, rounds: int = 5) -> Tensor:
     return x.mT if matrices.shape[-2] > matrices.shape[-1] else x
 
 
-def _adam(parameters: list[Tensor], settings: Training, device: torch.device) -> torch.optim.Optimizer:
-    matrices = [parameter for parameter in parameters if _is_matrix(parameter)]
-    others = [parameter for parameter in parameters if not _is_matrix(parameter)]
+def _adam(
+    parameters: list[Tensor], tables: set[int], settings: Training, device: torch.device
+) -> torch.optim.Optimizer:
+    decays = [_is_matrix(parameter) and id(parameter) not in tables for parameter in parameters]
+    matrices = [parameter for parameter, decay in zip(parameters, decays, strict=True) if decay]
+    others = [parameter for parameter, decay in zip(parameters, decays, strict=True) if not decay]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": others, "weight_decay": 0.0}]
     kind = torch.optim.Adam if settings.optimiser == "adam" else torch.optim.AdamW
     return kind(

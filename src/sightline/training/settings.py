@@ -11,10 +11,10 @@ from ..checks import check_share, check_whole
 class Training:
     """How a model is trained."""
 
-    epochs: float = 10.0
-    """Rounds through the data."""
+    epochs: float | None = None
+    """Rounds through the data; 10 if neither these nor `steps` are given."""
     steps: int | None = None
-    """Updates of the weights; if given, `epochs` is not looked at."""
+    """Updates of the weights, in place of `epochs`."""
     batch_size: int = 128
     """Examples behind one update, over all processes and pieces together."""
     accumulate: int = 1
@@ -23,7 +23,7 @@ class Training:
     """muon makes the steps of the blocks' matrices orthogonal, the rest it leaves to AdamW; it needs fewer steps."""
     learning_rate: float = 1e-3
     weight_decay: float = 0.05
-    """Only on matrices: biases, norms and temperatures are left alone."""
+    """Only on matrices: biases, norms, temperatures, positions and learnt masks are left alone."""
     betas: tuple[float, float] = (0.9, 0.999)
     schedule: Literal["constant", "step", "cosine", "inverse_sqrt"] = "cosine"
     warmup: int = 0
@@ -76,6 +76,10 @@ class Training:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise ValueError(f"{name} must be above 0 and finite, got {value}")
+        if self.epochs is not None and self.steps is not None:
+            raise ValueError(
+                f"epochs and steps must not both be given, got {self.epochs:g} and {self.steps}; set one to null"
+            )
         if self.step_factor > 1:
             raise ValueError(f"step_factor must be at most 1, got {self.step_factor}")
         if not 0 <= self.weight_decay < float("inf"):

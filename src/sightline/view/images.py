@@ -2,6 +2,8 @@
 
 import base64
 import io
+import math
+import operator
 import os
 import warnings
 from collections.abc import Sequence
@@ -13,8 +15,10 @@ import numpy as np
 
 LARGEST_SIDE = 640
 """Pictures are made no larger than this, in pixels."""
-MOST_BEFORE = 8
+MOST_BEFORE = 7
 """Class and register tokens that may come before the patches."""
+USUAL_BEFORE = (0, 1, 2, 5)
+"""How many models have: none, a class token, one to learn from a teacher beside it, or four registers."""
 
 
 @dataclass(frozen=True)
@@ -49,31 +53,53 @@ def pictures(
     if labels is not None and len(labels) != len(several):
         raise ValueError(f"labels must be {len(several)}, one for each picture, got {len(labels)}")
     ready = [_image(image, i, several, labels) for i, image in enumerate(several)]
-    for before in range(MOST_BEFORE):
-        cells, rest = divmod(size - before, len(ready))
-        found = _grid(cells, ready[0]["height"] / ready[0]["width"], grid) if cells > 0 and not rest else None
-        if found:
-            return Pictures(ready, before, found)
-    count = "1 picture" if len(ready) == 1 else f"{len(ready)} pictures"
-    wanted = "" if grid is None else f" in a grid of {grid[0]} x {grid[1]}"
-    raise ValueError(
-        f"{name} must fit the {size} places of the attention, got {count}{wanted}; "
-        "give grid=(rows, columns) where patches are not square"
-    )
+    wanted = None if grid is None else _whole(grid)
+    cells = [(before, (size - before) // len(ready)) for before in range(MOST_BEFORE + 1)]
+    cells = [(before, count) for before, count in cells if count > 0 and before + count * len(ready) == size]
+    found = _cut(cells, ready[0]["height"] / ready[0]["width"], wanted)
+    if found is None:
+        count = "1 picture" if len(ready) == 1 else f"{len(ready)} pictures"
+        told = "" if wanted is None else f" in a grid of {wanted[0]} x {wanted[1]}"
+        raise ValueError(
+            f"{name} must fit the {size} places of the attention, got {count}{told}; "
+            "give grid=(rows, columns) where patches are not square"
+        )
+    return Pictures(ready, *found)
 
 
-def _grid(cells: int, tall: float, wanted: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Rows and columns that make `cells` nearly square patches of a picture `tall` times as high as wide."""
+def _whole(grid: Sequence[Any]) -> tuple[int, int]:
+    try:
+        rows, columns = (operator.index(size) for size in grid)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"grid must be two whole numbers, rows and columns, got {grid!r}") from error
+    return rows, columns
+
+
+def _cut(
+    cells: list[tuple[int, int]], tall: float, wanted: tuple[int, int] | None
+) -> tuple[int, tuple[int, int]] | None:
+    """How many tokens come before the patches, and their rows and columns.
+
+    cells: for each number of tokens that may come before, how many patches that leaves. Patches are nearly square in a
+    picture `tall` times as high as wide; or the picture, whatever its shape, was squeezed or cut to a square. Fewer
+    tokens before are likelier than more.
+    """
     if wanted is not None:
-        return (wanted[0], wanted[1]) if wanted[0] * wanted[1] == cells else None
-    if cells == 1:
-        return 1, 1
-    whole = [(rows, cells // rows) for rows in range(1, cells + 1) if cells % rows == 0]
-    best = min(whole, key=lambda shape: abs(np.log(shape[0] / shape[1] / tall)))
-    side = round(cells**0.5)
-    if abs(np.log(best[0] / best[1] / tall)) < 0.1:
-        return best
-    return (side, side) if side * side == cells else None  # a picture of any shape, squeezed into a square
+        return next(((before, wanted) for before, count in cells if wanted[0] * wanted[1] == count), None)
+    shaped = next(((before, best) for before, count in cells if (best := _shaped(count, tall))), None)
+    square = next(((before, (side, side)) for before, n in cells if (side := math.isqrt(n)) ** 2 == n > 1), None)
+    if shaped and square and square != shaped and shaped[0] <= square[0] and square[0] in USUAL_BEFORE:
+        told = " or ".join(f"{before} + {rows} x {columns}" for before, (rows, columns) in (square, shaped))
+        raise ValueError(f"grid must be given where the places can be read in two ways, got {told}")
+    one = next(((before, (1, 1)) for before, count in cells if count == 1), None)
+    return min((found for found in (shaped, square, one) if found), key=lambda found: found[0], default=None)
+
+
+def _shaped(cells: int, tall: float) -> tuple[int, int] | None:
+    """Rows and columns that make nearly square patches, if there are any."""
+    whole = [(rows, cells // rows) for rows in range(1, cells + 1) if cells % rows == 0 and cells > 1]
+    far = {shape: abs(math.log(shape[0] / shape[1] / tall)) for shape in whole}
+    return min((shape for shape in far if far[shape] < 0.1), key=far.__getitem__, default=None)
 
 
 def _image(image: Any, place: int, several: Sequence[Any], labels: Sequence[str] | None) -> dict[str, Any]:
@@ -131,6 +157,8 @@ def _pixels(array: Any) -> Any:
     if array.dtype == np.uint8:
         return array
     array = array.astype(np.float64)
+    if not np.isfinite(array).all():
+        raise ValueError("images must be finite, got NaN or infinity")
     if array.min() < 0 or array.max() > 1:
         array = (array - array.min()) / max(float(np.ptp(array)), 1e-9)
     return (array * 255).round().astype(np.uint8)

@@ -1,5 +1,6 @@
 """Attention maps as plain arrays, and decoding steps put together again."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -22,13 +23,19 @@ class Map:
     """(B, H, Q, K), anything numpy can read"""
     heads: tuple[int, ...] | None = None
     """The numbers of the heads; None for 0, 1, 2 and so on, () for a mean over all."""
+    turn: int | None = None
+    """Which call of the whole model it was seen in; None where nobody counted."""
+    shuffles: int = 0
+    """How often the rows of a key-value cache had changed places before it, as a beam search makes them."""
     call: int = 0
-    """Which of several calls of that attention this was."""
+    """Which of several calls of the same attention this is, where they were not put together."""
 
     def __post_init__(self) -> None:
         weights = np.asarray(self.weights)
         if weights.ndim != 4 or 0 in weights.shape:
             raise ValueError(f"weights must have shape (B, H, Q, K) without a zero, got {weights.shape} in {self.name}")
+        with np.errstate(over="ignore"):
+            weights = weights.astype(np.float32, copy=False)
         if not np.isfinite(weights).all():
             raise ValueError(f"weights must be finite, got NaN or infinity in {self.name}")
         if self.heads and len(self.heads) != weights.shape[1]:
@@ -49,18 +56,42 @@ class Map:
 
 
 def joined(maps: Sequence[Map]) -> list[Map]:
-    """Each attention once where its calls are steps of one decoding; else each call under a name of its own."""
+    """Each attention once where its calls are steps of one decoding; else each call under a name of its own.
+
+    Layers that share one attention (ALBERT, universal transformers) call it several times in one call of the model, and
+    are layers all the same.
+    """
     calls: dict[str, list[Map]] = {}
     for one in maps:
         calls.setdefault(one.name, []).append(one)
     decoding = any(len(steps) > 1 and _grows(steps) for steps in calls.values())
-    return [one for steps in calls.values() for one in _join(steps, decoding)]
+    uses = {name: _uses(steps, decoding) for name, steps in calls.items()}
+    count: Counter[str] = Counter()
+    layers: dict[str, list[Map]] = {}
+    for one in maps:
+        place = count[one.name] % uses[one.name] + 1
+        count[one.name] += 1
+        name = one.name if uses[one.name] == 1 else f"{one.name}, use {place} of {uses[one.name]}"
+        layers.setdefault(name, []).append(replace(one, name=name))
+    decoding = any(len(steps) > 1 and _grows(steps) for steps in layers.values())
+    return [one for steps in layers.values() for one in _join(steps, decoding)]
+
+
+def _uses(steps: list[Map], decoding: bool) -> int:
+    """How many layers share this attention: as often as each call of the model calls it, unless it decodes inside."""
+    turns = Counter(step.turn for step in steps)
+    if None in turns or len(set(turns.values())) > 1:
+        return 1
+    if len(turns) == 1 and len(_join(steps, decoding)) == 1:
+        return 1
+    return turns[steps[0].turn]
 
 
 def _join(steps: list[Map], decoding: bool) -> list[Map]:
     if len(steps) == 1:
         return steps
     alike = len({step.shape[:2] for step in steps}) == 1 and steps[0].kind != "encoder"
+    alike = alike and len({step.shuffles for step in steps}) == 1
     if alike and (_grows(steps) or (decoding and _asks_again(steps))):
         keys = steps[-1].shape[3]
         rows = [np.pad(step.weights, ((0, 0), (0, 0), (0, 0), (0, keys - step.shape[3]))) for step in steps]

@@ -83,6 +83,7 @@ def page(
     grid: tuple[int, int] | None = None,
     special: Collection[str] | None = None,
     batch: int | Sequence[int] = 0,
+    names: Sequence[str] | None = None,
     title: str = "Attention",
     height: int = 720,
 ) -> Page:
@@ -96,17 +97,21 @@ def page(
     target shows, if it is another. grid: rows and columns of patches, where that cannot be told.
     special: tokens that a switch hides; left out, [CLS], </s> and their like.
     batch: which row of the batch. A list of rows makes a page of several examples, and then tokens, source, target,
-    written, images, query_image and labels are lists with one entry for each row.
+    written, images, query_image and labels are lists with one entry for each row. names: what to call each example.
     """
     if not maps:
         raise ValueError("record must hold at least one attention map, got none")
-    several, rows = isinstance(batch, Sequence), _rows(batch)
+    several, rows = _rows(batch)
     _check_height(height)
     about = {"tokens": tokens, "source": source, "target": target, "written": written}
     about |= {"images": images, "query_image": query_image, "labels": labels}
+    if names is not None and (isinstance(names, str) or len(names) != len(rows)):
+        raise ValueError(f"names must be a list with one for each of the {len(rows)} rows of batch, got {names!r}")
     for name, value in about.items():
-        if several and value is not None and len(value) != len(rows):
-            raise ValueError(f"{name} must have one entry for each of the {len(rows)} rows of batch, got {len(value)}")
+        count = None if isinstance(value, str) or not hasattr(value, "__len__") else len(value)
+        if several and value is not None and count != len(rows):
+            got = f"one {type(value).__name__}" if count is None else count
+            raise ValueError(f"{name} must have one entry for each of the {len(rows)} rows of batch, got {got}")
     maps = joined(maps)
     examples, weights, smalls = [], [], []
     for i, row in enumerate(rows):
@@ -138,7 +143,8 @@ def page(
                     "sharpens": packed.shares and one.heads != (),  # a mean over heads is no softmax of scores
                 }
             )
-        examples.append({"row": row, "layers": layers, **{name: side.meta() for name, side in both.items()}})
+        called = f"row {row}" if names is None else str(names[i])
+        examples.append({"name": called, "layers": layers, **{name: side.meta() for name, side in both.items()}})
     levels = [float(f"{level:.7g}") for level in LEVELS]
     return Page(
         _html({"title": str(title), "levels": levels, "fine": FINE, "examples": examples}, smalls + weights), height
@@ -149,11 +155,17 @@ def _element(name: str, packed: Packed) -> str:
     return f'<script type="text/plain" id="{name}">{packed.data}</script>'
 
 
-def _rows(batch: int | Sequence[int]) -> list[int]:
-    rows = [operator.index(row) for row in (batch if isinstance(batch, Sequence) else [batch])]
+def _rows(batch: Any) -> tuple[bool, list[int]]:
+    """Whether there are several examples, and which rows they are."""
+    told = batch.tolist() if hasattr(batch, "tolist") else batch  # of numpy or torch
+    several = isinstance(told, Sequence)
+    try:
+        rows = [operator.index(row) for row in (told if several else [told])]
+    except TypeError as error:
+        raise ValueError(f"batch must be a whole number or a list of them, got {batch!r}") from error
     if not rows:
         raise ValueError("batch must name at least one row, got none")
-    return rows
+    return several, rows
 
 
 def _check_height(height: object) -> None:
@@ -169,7 +181,7 @@ def _html(meta: dict[str, Any], weights: list[str]) -> str:
     )
     return TEMPLATE.format(
         policy=policy,
-        title=html.escape(str(meta["title"])),
+        title=html.escape(meta["title"]).encode("utf-8", "replace").decode("utf-8"),
         style=style,
         meta=inert_json(meta),
         weights="\n".join(weights),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..files import whole
-from ..names import shortened
+from ..names import printable, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,8 +106,14 @@ def middle(row: int, column: int, *, gap: float = GAP) -> tuple[float, float]:
 
 
 def plain(text: str) -> str:
-    """Text as it is written: a dollar sign would start a formula."""
-    return text.replace("$", r"\$")
+    """Text as it is written: a dollar sign would start a formula, a control character is no XML."""
+    return "\n".join(map(printable, text.split("\n"))).replace("$", r"\$")
+
+
+def wrapped(text: str, inches: float, points: float = 11) -> str:
+    """In lines that fit this width: a letter is about 0.6 of its height wide."""
+    letters = max(8, int(72 * inches / (0.6 * points)))
+    return plain("\n".join("\n".join(textwrap.wrap(line, letters)) for line in text.split("\n")))
 
 
 def name(text: str, most: int = 40) -> str:

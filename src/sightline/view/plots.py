@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..names import shortened
 from .maps import Map, joined
-from .pictures import COLOURS, figure, heatmap, plain
+from .pictures import COLOURS, figure, heatmap, plain, wrapped
 from .sides import sides, sides_of
 
 if TYPE_CHECKING:
@@ -45,7 +46,14 @@ def one_map(
     drawn, axes = figure(size=size)
     ax = axes[0, 0]
     heading = f"{one.name}, {which}" if title is None else title
-    heatmap(ax, weights, title=plain(heading), rows=rows, columns=columns, diverging=bool((weights < 0).any()))
+    heatmap(
+        ax,
+        weights,
+        title=wrapped(heading, size[0] - 0.3),
+        rows=rows,
+        columns=columns,
+        diverging=bool((weights < 0).any()),
+    )
     if columns and max(map(len, columns)) > 3:
         ax.tick_params(axis="x", rotation=90)
     ax.xaxis.tick_top()
@@ -58,7 +66,8 @@ def every_head(maps: Sequence[Map], *, batch: int = 0, title: str = "") -> Figur
     """Layers down, heads across."""
     maps = _checked(maps, batch)
     most = max(one.shape[1] for one in maps)
-    drawn, axes = figure(len(maps), most, size=(max(3.2, 0.6 + 1.1 * most), max(2.0, 0.6 + 1.15 * len(maps))))
+    wide = max(3.2, 0.6 + 1.1 * most)
+    drawn, axes = figure(len(maps), most, size=(wide, max(2.0, 0.6 + 1.15 * len(maps))))
     for i, one in enumerate(maps):
         for j in range(most):
             ax = axes[i, j]
@@ -71,7 +80,7 @@ def every_head(maps: Sequence[Map], *, batch: int = 0, title: str = "") -> Figur
             ax.set_title(one.head_names[j] if i == 0 else "", fontsize=9, color=COLOURS["grey"])
         label = axes[i, 0].set_ylabel(plain(_short(one.name)), fontsize=8, color=COLOURS["grey"])
         label.set(rotation=0, horizontalalignment="right", verticalalignment="center")
-    drawn.suptitle(plain(title), color=COLOURS["ink"])
+    drawn.suptitle(wrapped(title, wide - 0.3, 12), color=COLOURS["ink"])
     return drawn
 
 
@@ -100,6 +109,4 @@ def _short(name: str) -> str:
 
 def _named(names: list[str]) -> list[str] | None:
     """Each on one line and not too long; an empty name leaves a mark."""
-    lines = [" ".join(name.split()) or "∅" for name in names]
-    short = [line if len(line) <= 24 else f"{line[:23]}…" for line in lines]
-    return [plain(line) for line in short] if len(names) <= MOST_NAMES else None
+    return [plain(shortened(name, 24) or "∅") for name in names] if len(names) <= MOST_NAMES else None

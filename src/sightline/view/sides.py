@@ -57,13 +57,15 @@ def sides(
         sizes[looking] = max(sizes[looking], one.shape[2])
         sizes[looked_at] = max(sizes[looked_at], one.shape[3])
     alone = not (sizes["source"] and sizes["target"])
-    given = {"source": source, "target": target}
+    given = {"tokens": tokens, "source": source, "target": target}
     seen: dict[str, Any] = {"source": images, "target": query_image}
     if alone:
-        given = dict.fromkeys(given, tokens if tokens is not None else source if source is not None else target)
+        if query_image is not None:
+            raise ValueError("query_image must come with cross-attention, whose rows it shows, got none; use images")
         seen = dict.fromkeys(seen, images)
-    elif tokens is not None:
-        given = {side: tokens if words is None else words for side, words in given.items()}
+    for name, value in (("labels", labels), ("grid", grid)):
+        if value is not None and images is None and query_image is None:
+            raise ValueError(f"{name} must come with images, got none")
     special = SPECIAL if special is None else frozenset(special)
     result = {}
     for side, size in sizes.items():
@@ -71,8 +73,10 @@ def sides(
         if size and seen[side] is not None:
             name, some = ("query_image", None) if side == "target" and not alone else ("images", labels)
             shown = pictures(seen[side], size, name=name, labels=some, grid=grid)
-        called = "tokens" if given[side] is tokens else side
-        words = _words(called, given[side], size, shown, two_sided=not alone)
+        other = "target" if side == "source" else "source"
+        asked = ("tokens", side, other) if alone else (side, "tokens")
+        called = next((name for name in asked if given[name] is not None), side)
+        words = _words(called, given[called], size, shown, two_sided=not alone)
         result[side] = Side(words, _special(words, special), shown)
     if written is not None:
         if not any(one.kind == "cross" for one in maps):
@@ -98,7 +102,9 @@ def _words(name: str, given: Sequence[str] | None, size: int, shown: Pictures | 
         return shown.tokens() if shown else [str(i) for i in range(size)]
     if isinstance(given, str):
         raise ValueError(f"{name} must be a list of tokens, got the string {given!r}")
-    words = [str(word) for word in given]
+    if getattr(given, "ndim", 1) != 1:
+        raise ValueError(f"{name} must be a list of tokens, got an array of shape {tuple(given.shape)}")  # type: ignore[attr-defined]
+    words = [str(word.item() if hasattr(word, "item") else word) for word in given]  # numbers of numpy and torch
     if len(words) != size:
         hint = "; the last token of generate() never looks, so leave it out" if len(words) == size + 1 else ""
         hint = "; the first token is read and never written, so leave it out" if hint and name == "written" else hint

@@ -1,7 +1,7 @@
 // Colours: sixteen heads told apart by most eyes, ramps for weights, and the two themes.
 
 // Chosen to lie far from one another in OKLab, also as seen with protanopia and deuteranopia.
-export const HEADS = {
+const HEADS = {
   light: ["#2189f7", "#7e1105", "#92bc24", "#401da2", "#c45551", "#979eec", "#1f639c", "#730762",
     "#e98b87", "#685c05", "#a98c0a", "#7350d1", "#844b61", "#3cbbb7", "#b369ba", "#43877d"],
   dark: ["#4aa3fc", "#f6e10a", "#a77114", "#8ae8fd", "#148e96", "#6f72f9", "#fdb153", "#96a002",
@@ -39,14 +39,14 @@ export const headColour = (mode, head) => HEADS[mode][head % COLOURS];
 // Ink and paper for the canvas, read from the style sheet so that there is one place for them.
 export function inks() {
   const style = getComputedStyle(document.documentElement);
-  const names = ["paper", "panel", "ink", "muted", "line", "accent", "mark"];
+  const names = ["panel", "ink", "muted", "line", "accent", "mark"];
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
 const strengthOf = (weight, top) => Math.round(255 * Math.min(1, Math.abs(weight) / top) ** 0.6);
 
-// A matrix as a small picture, a pixel per cell, over chosen rows and columns.
-export function heat(matrix, rows, columns, mode, signed) {
+// A matrix as a small picture, a pixel per cell, over all or chosen rows and columns.
+export function heat(matrix, mode, signed, rows = [...Array(matrix.queries).keys()], columns = [...Array(matrix.keys).keys()]) {
   const picture = new ImageData(columns.length, rows.length);
   const [up, down] = [(signed ? ABOVE : RAMPS)[mode], RAMPS[mode]];
   let at = 0;

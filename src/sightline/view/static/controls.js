@@ -2,17 +2,16 @@
 
 import { button, clamp, el, shown } from "./dom.js";
 import { exportView } from "./export.js";
-import { COMBINE, VIEWS } from "./state.js";
+import { VIEWS } from "./state.js";
 
+const ALONE = "Click to switch; double-click, or Shift and Enter, to see it alone";
 const KINDS = ["encoder", "decoder", "cross"];
-const ZOOMED = ["heads", "grid", "matrix", "image"];
 
 export function openControls(app) {
   const tabs = openTabs(app);
   const finder = search(app);
   const groups = [picks(app), heads(app), looks(app)];
-  const nodes = groups.map(({ node }) => node);
-  const toolbar = el("div", { className: "toolbar", role: "group", ariaLabel: "What to look at" }, ...nodes);
+  const toolbar = el("div", { className: "toolbar", role: "group", ariaLabel: "What to look at" }, ...groups.map(({ node }) => node));
   const other = () => (app.mode === "dark" ? "light" : "dark");
   const theme = button({ className: "tool", onclick: () => app.set({ theme: other() }) });
   const save = (format) => {
@@ -93,7 +92,7 @@ function picks(app) {
     update() {
       const { layers } = app.example();
       const kinds = KINDS.filter((one) => layers.some((other) => other.kind === one));
-      choices(example, app.meta.examples.map(({ row }, i) => [i, `row ${row}`]));
+      choices(example, app.meta.examples.map(({ name }, i) => [i, shown(name)]));
       choices(kind, kinds.map((one) => [one, capital(one)]));
       choices(layer, app.layersOfKind().map((i) => [i, `${app.depth(i)} · ${tail(shown(layers[i].name))}`]));
       layer.title = shown(app.layer().name);
@@ -116,7 +115,7 @@ function heads(app) {
   const alone = (head) => app.set({ heads: [head] });
   const toggle = (head) => {
     const on = app.headsOn();
-    if (on.length === 1 && on[0] === head) app.tell("The last head stays on.");
+    if (on.length === 1 && on[0] === head) (app.notice = "The last head stays on."), app.refresh();
     else app.set({ heads: on.includes(head) ? on.filter((one) => one !== head) : [...on, head].sort((a, b) => a - b) });
   };
   const group = el("div", { className: "heads" }, el("span", { className: "legend", textContent: "Heads" }), chips);
@@ -132,19 +131,20 @@ function heads(app) {
           const dot = el("span", { className: "dot" });
           dot.style.background = app.colour(head);
           return button({
-            className: "chip", ariaLabel: `Head ${name}`, title: "Click to switch; double-click, or Shift and Enter, to see it alone",
+            className: "chip", ariaLabel: `Head ${name}`,
             onclick: (event) => (event.shiftKey ? alone : toggle)(head), ondblclick: () => alone(head),
           }, dot, name);
         }), button({ className: "chip", ariaLabel: "All heads", onclick: () => app.set({ heads: null }) }, "all"));
       }
-      const on = app.headsOn();
+      const [on, all] = [app.headsOn(), app.combining() === "rollout"];
       [...chips.children].forEach((chip, head) => {
+        [chip.disabled, chip.title] = all ? [true, "Rollout takes all heads"] : [false, ALONE];
         chip.ariaPressed = head < names.length ? on.includes(head) : on.length === names.length;
       });
       const many = app.canRoll();
       const apart = app.state.view === "heads"; // elsewhere one map is shown, so heads that are on are combined
-      const called = (one) => (one === "each" ? "Each head" : capital(one));
-      choices(combine, COMBINE.slice(apart ? 0 : 1).map((one) => [one, called(one), one === "rollout" && !many]));
+      const called = { each: "Each head", mean: "Mean", max: "Max", rollout: "Rollout" };
+      choices(combine, Object.keys(called).slice(apart ? 0 : 1).map((one) => [one, called[one], one === "rollout" && !many]));
       combine.value = apart && app.state.combine === "each" ? "each" : app.combining();
       group.hidden = names.length < 2 || app.state.view === "grid";
       how.hidden = app.state.view === "grid" || (names.length < 2 && !many);
@@ -171,12 +171,10 @@ function looks(app) {
     return { input, node: el("label", { className: "check" }, input, label) };
   };
   const [smooth, hide] = [check("smooth", "Smooth"), check("hide", "Hide special tokens")];
-  const zoom = el("span", { className: "stepper zoom" },
-    button({ className: "step", ariaLabel: "Zoom out", onclick: () => app.zoom(0.8) }, "−"),
-    button({ className: "step reset", ariaLabel: "Reset zoom", onclick: () => app.set({ zoom: 1 }) }),
-    button({ className: "step", ariaLabel: "Zoom in", onclick: () => app.zoom(1.25) }, "+"));
-  const recorded = "Weights are re-sharpened; click to see them as recorded";
-  const reset = button({ className: "tool changed", title: recorded, onclick: () => app.set({ temperature: 1 }) });
+  const step = (ariaLabel, by, text) => button({ className: "step", ariaLabel, onclick: () => app.stage.zoom(by || 1 / app.state.zoom) }, text);
+  const zoom = el("span", { className: "stepper zoom" }, step("Zoom out", 0.8, "−"), step("Reset zoom", 0, ""), step("Zoom in", 1.25, "+"));
+  const reset = button({ className: "tool changed", title: "Weights are re-sharpened; click to see them as recorded",
+    onclick: () => app.set({ temperature: 1 }) });
   return {
     node: el("div", { className: "group" }, temperature.node, opacity.node, smooth.node, hide.node, reset),
     zoom,
@@ -186,8 +184,8 @@ function looks(app) {
       [smooth.input.checked, hide.input.checked] = [app.state.smooth, app.state.hide];
       opacity.node.hidden = smooth.node.hidden = view !== "image";
       temperature.node.hidden = view !== "temperature";
-      hide.node.hidden = view === "image" || !(app.side("query").special.length || app.side("key").special.length);
-      zoom.hidden = !ZOOMED.includes(view);
+      hide.node.hidden = !(app.side("query").special.length || app.side("key").special.length);
+      zoom.hidden = !app.view().scale;
       zoom.children[1].textContent = `${Math.round(100 * app.state.zoom)} %`;
       reset.hidden = app.state.temperature === 1;
       reset.textContent = view === "temperature" ? "Reset" : `Temperature ${app.state.temperature.toFixed(2)}, reset`;
@@ -196,17 +194,15 @@ function looks(app) {
 }
 
 function search(app) {
-  const count = el("output", { className: "count" });
-  const name = "Find a token";
-  const oninput = () => app.find(input.value);
+  const [count, name] = [el("output", { className: "count" }), "Find a token"];
   const onkeydown = (event) => {
     if (event.key === "Enter") app.findNext(event.shiftKey ? -1 : 1);
     if (event.key !== "Escape") return;
     app.find((input.value = ""));
     event.stopPropagation();
   };
-  const plain = { spellcheck: false, autocomplete: "off" };
-  const input = el("input", { type: "search", placeholder: name, ariaLabel: name, ...plain, oninput, onkeydown });
+  const oninput = () => app.find(input.value);
+  const input = el("input", { type: "search", placeholder: name, ariaLabel: name, spellcheck: false, autocomplete: "off", oninput, onkeydown });
   const node = el("div", { className: "search" }, count, input);
   return {
     node,

@@ -3,8 +3,7 @@
 import { el } from "./dom.js";
 import { canvasPen, svgPen } from "./pen.js";
 
-const MOST_PIXELS = 64e6;
-const LONGEST = 16000;
+const [MOST_PIXELS, LONGEST] = [64e6, 16000];
 const BLANK = Object.fromEntries(["rect", "lines", "text", "image"].map((stroke) => [stroke, () => {}]));
 
 export async function exportView(app, format) {
@@ -16,7 +15,7 @@ export async function exportView(app, format) {
     const size = view.size(room);
     [width, height] = [Math.ceil(Math.max(size.width, room.width)), Math.ceil(size.height)];
   } while (!paint(app, view, BLANK, width, height)); // until nothing that it needs is still on its way
-  const blob = format === "svg" ? asSvg(app, view, width, height) : await asPng(app, view, width, height);
+  const blob = await (format === "svg" ? asSvg : asPng)(app, view, width, height);
   const link = el("a", { href: URL.createObjectURL(blob), download: `${fileName(app)}.${format}` });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
@@ -49,5 +48,6 @@ function asPng(app, view, width, height) {
 
 function fileName(app) {
   const title = app.meta.title.replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-+|-+$/g, "").slice(0, 60) || "attention";
-  return `${title}-${app.state.view}-layer-${app.depth(app.state.layer)}`;
+  const [{ view, layer }, { call }] = [app.state, app.layer()];
+  return `${title}-${view}${view === "grid" ? "" : `-layer-${app.depth(layer)}${call ? `-call-${call + 1}` : ""}`}`;
 }

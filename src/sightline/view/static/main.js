@@ -1,6 +1,6 @@
 // The app: the state in the middle, the views around it.
 
-import { clamp, el, number, shown } from "./dom.js";
+import { clamp, el, shown } from "./dom.js";
 import { headColour, inks, isDark } from "./colours.js";
 import { openControls } from "./controls.js";
 import { openInspector } from "./inspector.js";
@@ -18,21 +18,17 @@ import { temperatureView } from "./view-temperature.js";
 const app = {
   meta: readMeta(),
   pointed: { query: null, key: null },
-  wanted: "", notice: "", zooms: {},
+  wanted: "", zooms: {},
+  notice: "", // something to say beside what the state says, until the state changes
 
   example: () => app.meta.examples[app.state.example],
   layer: () => app.example().layers[app.state.layer],
-  layersOfKind(kind = app.layer().kind) {
-    const { layers } = app.example();
-    return [...layers.keys()].filter((i) => layers[i].kind === kind);
-  },
+  layersOfKind: (kind = app.layer().kind) => [...app.example().layers.keys()].filter((i) => app.example().layers[i].kind === kind),
   depth(layer) {
     const { kind, call } = app.example().layers[layer];
     return app.layersOfKind(kind).filter((other) => app.example().layers[other].call === call).indexOf(layer);
   },
-  headsOn(layer = app.state.layer) {
-    return (layer === app.state.layer && app.state.heads) || [...app.example().layers[layer].heads.keys()];
-  },
+  headsOn: (layer = app.state.layer) => (layer === app.state.layer && app.state.heads) || [...app.example().layers[layer].heads.keys()],
   headName(head, layers) {
     const name = layers.map((layer) => app.example().layers[layer].heads[head]).find((one) => one !== undefined);
     return /^\d+$/.test(name) ? `head ${name}` : name;
@@ -52,12 +48,15 @@ const app = {
   },
   queryNames: () => app.side("query").tokens,
   keyNames: () => app.side("key").tokens,
+  name(which, index) {
+    const name = shown(app.side(which).tokens[index]);
+    return /[\u0590-\u08ff\ufb1d-\ufefc]/.test(name) ? `\u2068${name}\u2069` : name; // else it would turn what stands beside it
+  },
   sideWord: (which) => (app.layer().kind === "cross" ? (which === "query" ? "Target" : "Source") : "Token"),
   places(which, layer) {
     const { tokens, special } = app.side(which, layer);
-    const all = [...tokens.keys()];
-    const rest = app.state.hide ? all.filter((place) => !special.includes(place)) : all;
-    return rest.length ? rest : all;
+    const rest = [...tokens.keys()].filter((place) => !app.state.hide || !special.includes(place));
+    return rest.length ? rest : [...tokens.keys()];
   },
   rows: (layer) => app.places("query", layer),
   columns: (layer) => app.places("key", layer),
@@ -74,10 +73,9 @@ const app = {
   where() {
     const how = app.combining();
     const on = app.headsOn();
-    const place = `layer ${app.depth(app.state.layer)}`;
-    if (how === "rollout") return `${place}, rollout`;
-    if (on.length === 1) return `${place}, ${app.headName(on[0], [app.state.layer])}`;
-    return `${place}, ${how} of ${on.length} heads`;
+    const what = how === "rollout" ? how : on.length > 1 ? `${how} of ${on.length} heads` : app.headName(on[0], [app.state.layer]);
+    const warm = app.layer().sharpens && app.state.temperature !== 1 ? `, temperature ${app.state.temperature.toFixed(2)}` : "";
+    return `layer ${app.depth(app.state.layer)}, ${what}${warm}`;
   },
 
   set(patch, push = false) {
@@ -93,21 +91,12 @@ const app = {
     writeHash(toHash(state), push);
     app.refresh();
   },
-  // Something to say beside what the state says, until the state changes.
-  tell(notice) {
-    app.notice = notice;
-    app.refresh();
-  },
-  zoom: (by) => app.set({ zoom: clamp(app.state.zoom * by, 0.25, 8) }),
   dress() {
     app.mode = isDark(app.state.theme) ? "dark" : "light";
     document.documentElement.dataset.theme = app.mode;
     app.inks = inks();
-    app.type = {
-      title: { size: 14, weight: 600, colour: app.inks.ink },
-      label: { size: 12, colour: app.inks.ink },
-      note: { size: 12, colour: app.inks.muted },
-    };
+    const label = { size: 12, colour: app.inks.ink };
+    app.type = { label, title: { ...label, size: 14, weight: 600 }, note: { ...label, colour: app.inks.muted } };
   },
 
   // What is pointed at, else what is picked: shown beside the drawing and read out by a screen reader.
@@ -131,34 +120,38 @@ const app = {
     const from = token === null && key !== null ? "key" : "query";
     const list = app.places(side || from);
     const at = app.places(from).indexOf(from === "key" ? key : token);
-    const spot = { side: side || from, index: list[clamp(at + along, 0, list.length - 1)] };
+    app.goTo({ side: side || from, index: list[clamp(at + along, 0, list.length - 1)] });
+  },
+  goTo(spot) {
     app.pick(spot);
-    app.view().reveal?.(spot);
+    app.reveal();
+  },
+  // Brings what is picked into sight.
+  reveal() {
+    const { token, key } = app.state;
+    if (token !== null || key !== null) app.view().reveal?.(token === null ? { side: "key", index: key } : { side: "query", index: token });
   },
   // A token and the few it looks at most, or is seen by most.
   tip({ side, index }) {
     const matrix = app.matrices.current();
     if (!matrix) return [];
-    const [row, other] = side === "query" ? [matrix.row(index), "key"] : [matrix.column(index), "query"];
+    const looks = side === "query";
+    const [row, other] = looks ? [matrix.row(index), "key"] : [matrix.column(index), "query"];
     const best = strongest(row, 4, app.places(other)).filter((place) => row[place] !== 0);
-    const does = side === "query" ? "looks at" : "is seen by";
-    const names = app.side(other).tokens;
-    return [`${shown(app.side(side).tokens[index])} ${does}`, ...best.map((place) => `${number(row[place])}  ${shown(names[place])}`)];
+    const text = (place) => (looks ? matrix.text(index, place) : matrix.text(place, index));
+    return [`${app.name(side, index)} ${looks ? "looks at" : "is seen by"}`, ...best.map((place) => `${text(place)}  ${app.name(other, place)}`)];
   },
   told() {
     const { query, key } = app.asked();
     const matrix = app.matrices.current();
     if (!matrix || (query === null && key === null)) return "";
-    const [queries, keys] = [app.queryNames(), app.keyNames()];
     if (query === null) {
-      const column = matrix.column(key);
-      const [by] = strongest(column, 1, app.rows());
-      return `${shown(keys[key])} is seen most by ${shown(queries[by])}: ${number(column[by])} · ${app.where()}`;
+      const [by] = strongest(matrix.column(key), 1, app.rows());
+      return `${app.name("key", key)} is seen most by ${app.name("query", by)}: ${matrix.text(by, key)} · ${app.where()}`;
     }
-    const row = matrix.row(query);
-    const place = key ?? strongest(row, 1, app.columns())[0];
+    const place = key ?? strongest(matrix.row(query), 1, app.columns())[0];
     const does = key === null ? "looks most at" : "→";
-    return `${shown(queries[query])} ${does} ${shown(keys[place])}: ${number(row[place])} · ${app.where()}`;
+    return `${app.name("query", query)} ${does} ${app.name("key", place)}: ${matrix.text(query, place)} · ${app.where()}`;
   },
   say(told) {
     const text = told || `Keyboard: ${app.view().keys}`;
@@ -174,8 +167,8 @@ const app = {
   isFound: (name) => app.wanted !== "" && name.toLowerCase().includes(app.wanted),
   found() {
     const sides = app.layer().kind === "cross" ? ["query", "key"] : ["query"];
-    const all = sides.flatMap((side) => app.places(side).map((index) => ({ side, index })));
-    return all.filter(({ side, index }) => app.isFound(app.side(side).tokens[index]));
+    const found = (side) => app.places(side).filter((index) => app.isFound(app.side(side).tokens[index]));
+    return sides.flatMap((side) => found(side).map((index) => ({ side, index })));
   },
   find(text) {
     app.wanted = text.trim().toLowerCase();
@@ -187,19 +180,19 @@ const app = {
     const found = app.found();
     if (!found.length) return;
     const now = found.findIndex(app.isPicked);
-    const spot = found[now < 0 ? 0 : (now + step + found.length) % found.length];
-    app.pick(spot);
-    app.view().reveal?.(spot);
+    app.goTo(found[now < 0 ? 0 : (now + step + found.length) % found.length]);
   },
 
   refresh() {
+    app.stage.node.ariaBusy = true;
     frame ||= requestAnimationFrame(() => {
       frame = 0;
-      app.stage.show(app.view());
+      opened = app.stage.show(app.view()) || opened;
       app.matrices.newFrame();
       controls.update();
       app.unpacking = false;
       app.stage.draw();
+      if (opened && !app.unpacking) (opened = false), app.reveal();
       app.stage.node.ariaBusy = app.unpacking || frame !== 0;
       inspector.update();
       app.say(app.notice || (app.view().told ? app.view() : app).told());
@@ -220,6 +213,7 @@ function viewsFor({ example, layer }) {
 }
 
 let frame = 0;
+let opened = false; // whether a view is new and has not yet been scrolled to what is picked
 app.weights = openWeights(app.meta, () => app.refresh());
 app.matrices = openMatrices(app);
 app.stage = openStage(app);
@@ -232,11 +226,9 @@ app.state = { ...DEFAULTS };
 const status = el("div", { className: "status idle", role: "status" });
 const controls = openControls(app);
 const inspector = openInspector(app);
-app.stage.node.id = "stage";
-app.stage.node.setAttribute("role", "tabpanel");
-const main = el("main", {}, app.stage.node, inspector.node);
 // Before the weights, which may still be coming.
-document.body.prepend(controls.header, controls.toolbar, main, el("footer", {}, status, controls.zoom));
+const [main, footer] = [el("main", {}, app.stage.node, inspector.node), el("footer", {}, status, controls.zoom)];
+document.body.prepend(controls.header, controls.toolbar, main, footer);
 
 const start = () => app.set({ ...DEFAULTS, ...fromHash(location.hash) });
 addEventListener("hashchange", () => location.hash.slice(1) !== toHash(app.state) && start());

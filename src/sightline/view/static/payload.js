@@ -55,7 +55,4 @@ async function whole(id) {
   return whole(id);
 }
 
-function bytes(base64) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
-  return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
-}
+const bytes = (base64) => Uint8Array.fromBase64?.(base64) ?? Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));

@@ -12,10 +12,8 @@ export function widthOf(text, style = {}) {
 // Cut to fit, with an ellipsis.
 export function fit(text, room, style = {}) {
   if (widthOf(text, style) <= room) return text;
-  let letters = [...text.slice(0, 200)];
-  while (letters.length > 1 && widthOf(letters.join("") + "…", style) > room) {
-    letters = letters.slice(0, Math.max(1, Math.floor(letters.length * 0.85)));
-  }
+  const letters = [...text.slice(0, 200)];
+  while (letters.length > 1 && widthOf(letters.join("") + "…", style) > room) letters.length = Math.floor(letters.length * 0.85);
   return letters.join("") + "…";
 }
 

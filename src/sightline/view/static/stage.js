@@ -1,6 +1,6 @@
 // The stage: a scrolling window onto one drawing. Only the part inside the window is drawn, so its size does not matter.
 
-import { el } from "./dom.js";
+import { clamp, el } from "./dom.js";
 import { canvasPen } from "./pen.js";
 
 const snapped = (reckoned, seen) => (Math.abs(reckoned - seen) < 2 ? seen : Math.round(reckoned));
@@ -10,7 +10,7 @@ export function openStage(app) {
   const spacer = el("div", { className: "spacer" }, canvas);
   const scroller = el("div", { className: "scroller", tabIndex: 0, role: "application" }, spacer);
   const tip = el("div", { className: "tip", hidden: true });
-  const node = el("div", { className: "stage" }, scroller, tip);
+  const node = el("div", { id: "stage", className: "stage", role: "tabpanel" }, scroller, tip);
   const context = canvas.getContext("2d");
   let view = null;
   let pointer = null; // where the pointer last was, until it leaves or a key is used
@@ -20,7 +20,6 @@ export function openStage(app) {
   let exact = {}; // the canvas in pixels of the screen, which at 150 % are not always what one would reckon
 
   const room = () => ({ width: scroller.clientWidth, height: scroller.clientHeight });
-
   function draw() {
     const { width, height } = room();
     if (!view || !width || !height) return;
@@ -77,6 +76,21 @@ export function openStage(app) {
     }
   }
 
+  // What lies under the pointer stays there, else what is in the middle; what is picked stays in sight.
+  function zoom(by, at) {
+    if (!view.scale) return;
+    const [edge, before] = [scroller.getBoundingClientRect(), view.scale()];
+    const [x, y] = at ? [at.clientX - edge.left, at.clientY - edge.top] : [edge.width / 2, edge.height / 2];
+    const [across, down] = [scroller.scrollLeft + x - before.x, scroller.scrollTop + y - before.y];
+    app.set({ zoom: clamp(app.state.zoom * by, 0.25, 8) });
+    draw();
+    const after = view.scale();
+    const ratio = after.unit / before.unit;
+    scroller.scrollTo(after.x + across * ratio - x, after.y + down * ratio - y);
+    if (!at) app.reveal();
+  }
+
+  const ZOOMS = { "+": 1.25, "=": 1.25, "-": 0.8, 0: 0 };
   const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
   function press(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
@@ -84,9 +98,7 @@ export function openStage(app) {
       pointer = null; // or what scrolls under it would take over
       view.move(...STEPS[event.key], event.shiftKey);
     } else if (event.key === "Enter" && view.enter) view.enter();
-    else if (event.key === "+" || event.key === "=") app.zoom(1.25);
-    else if (event.key === "-") app.zoom(0.8);
-    else if (event.key === "0") app.set({ zoom: 1 });
+    else if (event.key in ZOOMS) zoom(ZOOMS[event.key] || 1 / app.state.zoom);
     else return;
     event.preventDefault();
   }
@@ -103,7 +115,7 @@ export function openStage(app) {
   scroller.addEventListener("wheel", (event) => {
     if (!event.ctrlKey) return;
     event.preventDefault();
-    app.zoom(event.deltaY < 0 ? 1.1 : 1 / 1.1);
+    zoom(event.deltaY < 0 ? 1.1 : 1 / 1.1, event);
   }, { passive: false });
   new ResizeObserver(() => app.refresh()).observe(scroller);
   const sharpen = new ResizeObserver(([{ devicePixelContentBoxSize: [size] }]) => {
@@ -113,10 +125,11 @@ export function openStage(app) {
   if ("devicePixelContentBoxSize" in ResizeObserverEntry.prototype) sharpen.observe(canvas, { box: "device-pixel-content-box" });
 
   return {
-    node, draw, room,
+    node, draw, room, zoom,
     isMoving: () => moving !== 0,
+    // Whether it is seen for the first time.
     show(next) {
-      if (next === view) return;
+      if (next === view) return false;
       if (under) view.hover?.(null);
       scrolled.set(view, [scroller.scrollLeft, scroller.scrollTop]);
       pointer = under = null;
@@ -124,6 +137,7 @@ export function openStage(app) {
       draw();
       scroller.scrollTo(...(scrolled.get(view) ?? [0, 0]));
       scroller.setAttribute("aria-label", `${view.label} ${view.keys}`);
+      return !scrolled.has(view);
     },
     // Scroll as little as needed for this part of the drawing to be in the window.
     reveal(x, y, width, height, margin = 40) {

@@ -3,7 +3,7 @@
 import { COLOURS } from "./colours.js";
 
 export const VIEWS = ["heads", "grid", "matrix", "image", "alignment", "temperature"];
-export const COMBINE = ["each", "mean", "max", "rollout"];
+const COMBINE = ["each", "mean", "max", "rollout"];
 
 // What is null follows from the page (`fitted`) or means none. Only what differs is written, so the view, the layer and
 // how heads are combined always are.
@@ -12,7 +12,7 @@ export const DEFAULTS = {
   hide: false, temperature: 1, zoom: 1, opacity: 0.75, smooth: true, theme: "auto", from: null,
 };
 
-const WORDS = { view: VIEWS, combine: COMBINE, theme: ["auto", "light", "dark"], from: VIEWS };
+const WORDS = { view: VIEWS, combine: COMBINE, theme: ["auto", "light", "dark"], from: ["grid"] };
 const RANGES = { temperature: [0.05, 20], zoom: [0.25, 8], opacity: [0, 1] };
 
 export function toHash(state) {
@@ -28,18 +28,10 @@ export function fromHash(hash) {
   const state = {};
   for (const [name, text] of new URLSearchParams(hash.replace(/^#/, ""))) {
     if (!Object.hasOwn(DEFAULTS, name)) continue;
-    if (name in WORDS) {
-      if (WORDS[name].includes(text)) state[name] = text;
-    } else if (name === "heads") {
-      if (/^\d+(\.\d+)*$/.test(text)) state.heads = [...new Set(text.split(".").map(Number))];
-    } else if (typeof DEFAULTS[name] === "boolean") {
-      state[name] = text === "true";
-    } else if (name in RANGES) {
-      const value = Number(text);
-      if (value >= RANGES[name][0] && value <= RANGES[name][1]) state[name] = value;
-    } else if (/^\d+$/.test(text)) {
-      state[name] = Number(text);
-    }
+    const value = Number(text);
+    if (name in WORDS ? WORDS[name].includes(text) : typeof DEFAULTS[name] === "boolean") state[name] = WORDS[name] ? text : text === "true";
+    else if (name === "heads" && /^\d+(\.\d+)*$/.test(text)) state.heads = [...new Set(text.split(".").map(Number))];
+    else if (name in RANGES ? value >= RANGES[name][0] && value <= RANGES[name][1] : /^\d+$/.test(text)) state[name] = value;
   }
   return state;
 }
@@ -58,6 +50,8 @@ export function fitted(state, meta, viewsFor) {
   next.combine ??= heads > COLOURS ? "mean" : "each";
   const open = viewsFor(next);
   if (!open.includes(next.view)) next.view = open.includes("image") ? "image" : "heads";
+  if (next.view !== "matrix") next.from = null; // the way back to the grid
+  if (!layers.some(({ sharpens }) => sharpens)) next.temperature = 1;
   return next;
 }
 
@@ -67,7 +61,5 @@ export function writeHash(text, push) {
   try {
     if (location.protocol === "about:") location.replace(`about:srcdoc#${text}`); // history.replaceState refuses it
     else history[push ? "pushState" : "replaceState"](null, "", `#${text}`);
-  } catch {
-    return;
-  }
+  } catch {}
 }

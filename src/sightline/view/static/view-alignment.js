@@ -2,13 +2,12 @@
 
 import { clamp, shown } from "./dom.js";
 import { widthOf } from "./pen.js";
-import { strongest } from "./weights.js";
+import { eachLook, largest } from "./weights.js";
 
 const FAINT = 0.06; // links weaker than this part of the row's strongest are left out
 
 export function alignmentView(app) {
-  let plan = null;
-
+  let plan = {};
   function line(list, names, y, { size, gap }, least) {
     let x = 0;
     const words = new Map();
@@ -21,9 +20,33 @@ export function alignmentView(app) {
     return { words, width: Math.max(0, x - gap) };
   }
 
+  // The source word that a target word looks at most.
   function gloss(matrix, query) {
-    const [key] = strongest(matrix.row(query), 1, app.columns());
-    return { text: shown(app.keyNames()[key]).slice(0, 40), weight: matrix.row(query)[key] };
+    const row = matrix.row(query);
+    let best = app.columns()[0];
+    for (const key of app.columns()) if (Math.abs(row[key]) > Math.abs(row[best])) best = key;
+    return { text: shown(app.keyNames()[best]).slice(0, 40), weight: matrix.text(query, best) };
+  }
+
+  function layout(room, matrix) {
+    const apart = clamp(room.height - 260, 160, 380);
+    const top = Math.max(80, (room.height - apart - 60) / 2);
+    const glosses = new Map(matrix ? app.rows().map((query) => [query, gloss(matrix, query)]) : []);
+    const least = (query) => Math.max(...["text", "weight"].map((part) => widthOf(glosses.get(query)?.[part] ?? "", { size: 12 })));
+    const lines = (style) => [
+      line(app.columns(), app.keyNames(), top, style, () => 0),
+      line(app.rows(), app.queryNames(), top + apart, style, least),
+    ];
+    const spare = (room.width - 80) / Math.max(...lines({ size: 17, gap: 22 }).map((one) => one.width));
+    const size = 17 * clamp(spare, 1, 1.6); // short sentences are written large
+    const [source, target] = lines({ size, gap: 22 * clamp(spare, 1, 7) });
+    const width = Math.max(source.width, target.width) + 80;
+    const left = Math.max(0, room.width - width) / 2 + 40;
+    for (const { words, width: own } of [source, target]) {
+      const shift = left + (width - 80 - own) / 2;
+      for (const word of words.values()) (word.x += shift), (word.middle += shift);
+    }
+    return { key: source.words, query: target.words, glosses, matrix, top, apart, size, width, height: top + apart + 110 };
   }
 
   return {
@@ -32,41 +55,22 @@ export function alignmentView(app) {
     hint: () => "Hover a word to see only its links. Below each target word stands the source word it looks at most.",
     size(room) {
       const matrix = app.matrices.current();
-      const apart = clamp(room.height - 260, 160, 380);
-      const top = Math.max(80, (room.height - apart - 60) / 2);
-      const least = (query) => (matrix ? widthOf(gloss(matrix, query).text, { size: 12 }) : 0);
-      const lines = (style) => [
-        line(app.columns(), app.keyNames(), top, style, () => 0),
-        line(app.rows(), app.queryNames(), top + apart, style, least),
-      ];
-      const spare = (room.width - 80) / Math.max(...lines({ size: 17, gap: 22 }).map((one) => one.width));
-      const size = 17 * clamp(spare, 1, 1.6); // short sentences are written large
-      const [source, target] = lines({ size, gap: 22 * clamp(spare, 1, 4) });
-      const width = Math.max(source.width, target.width) + 80;
-      const left = Math.max(0, room.width - width) / 2 + 40;
-      for (const { words, width: own } of [source, target]) {
-        const shift = left + (width - 80 - own) / 2;
-        for (const word of words.values()) (word.x += shift), (word.middle += shift);
-      }
-      plan = { key: source.words, query: target.words, matrix, top, apart, size };
-      return { width, height: top + apart + 110 };
+      const id = [app.viewKey(), room.width, room.height].join(" ");
+      if (plan.id !== id || plan.matrix !== matrix) plan = { id, ...layout(room, matrix) };
+      return plan;
     },
     draw(pen, box) {
       const { matrix } = plan;
       if (!matrix) return void app.waiting(pen, box);
-      const picked = app.active();
-      const shades = Array.from({ length: 8 }, () => []);
+      const [picked, most] = [app.active(), app.layer().shares ? 1 : matrix.top];
+      const [all, shades] = [[], Array.from({ length: 8 }, () => [])];
       const near = ({ x, width }) => x + width > box.x - 200 && x < box.x + box.width + 200;
-      for (const [query, word] of plan.query) {
-        if (picked?.side === "query" && picked.index !== query) continue;
-        const row = matrix.row(query);
-        const top = row.reduce((most, weight) => Math.max(most, weight), 0);
-        for (const [key, from] of plan.key) {
-          if (row[key] < FAINT * top || !row[key] || (picked?.side === "key" && picked.index !== key)) continue;
-          if (!near(word) && !near(from)) continue;
-          const shade = clamp(Math.ceil(row[key] * 8) - 1, 0, 7);
-          shades[shade].push(from.middle, from.y + 18, word.middle, word.y - 18);
-        }
+      eachLook(matrix, picked, (query, key, weight) => {
+        const [from, to, size] = [plan.key.get(key), plan.query.get(query), Math.abs(weight)];
+        if (from && to && size && size >= FAINT * matrix.tops[query] && (near(to) || near(from))) all.push({ from, to, size });
+      });
+      for (const { from, to, size } of largest(all, app.stage.isMoving())) {
+        shades[clamp(Math.ceil((8 * size) / most) - 1, 0, 7)].push(from.middle, from.y + 18, to.middle, to.y - 18);
       }
       shades.forEach((ends, shade) => {
         pen.lines(ends, { colour: app.inks.accent, alpha: 0.1 + 0.11 * shade, thick: 1 + shade * 0.55, bend: "y" });
@@ -75,25 +79,23 @@ export function alignmentView(app) {
         if (!near(word)) return;
         const own = picked?.side === side && picked.index === index;
         if (own || app.isFound(names[index])) pen.rect(word.x - 7, word.y - 15, word.width + 14, 30, app.marked(own));
-        let alpha = 1;
-        if (picked && picked.side !== side) {
-          const weight = side === "key" ? matrix.row(picked.index)[index] : matrix.row(index)[picked.index];
-          alpha = 0.3 + 0.7 * clamp(weight * 2, 0, 1);
-        }
+        const [query, key] = side === "key" ? [picked?.index, index] : [index, picked?.index];
+        const across = picked && picked.side !== side;
+        const alpha = across ? 0.3 + 0.7 * clamp((2 * Math.abs(matrix.row(query)[key])) / most, 0, 1) : 1;
         const look = { size: plan.size, align: "center", colour: app.inks.ink, alpha, weight: own ? 600 : 400 };
         pen.text(word.text, word.middle, word.y, look);
       });
       write("key", plan.key, app.keyNames());
       write("query", plan.query, app.queryNames());
-      for (const [query, word] of plan.query) {
+      for (const [query, { text, weight }] of plan.glosses) {
+        const word = plan.query.get(query);
         if (!near(word)) continue;
-        const { text, weight } = gloss(matrix, query);
         pen.text(text, word.middle, word.y + 30, { size: 12, align: "center", colour: app.inks.accent });
-        pen.text(weight.toFixed(2), word.middle, word.y + 48, { ...app.type.note, size: 11, align: "center" });
+        pen.text(weight, word.middle, word.y + 48, { ...app.type.note, size: 11, align: "center" });
       }
-      const [middle, style] = [box.x + box.width / 2, { ...app.type.note, align: "center" }];
-      pen.text("Source", middle, plan.top - 44, style);
-      pen.text("Target, and the source word each looks at most", middle, plan.top + plan.apart + 84, style);
+      const titled = (text, y) => pen.text(text, box.x + box.width / 2, y, { ...app.type.note, align: "center" });
+      titled("Source", plan.top - 44);
+      titled("Target, and the source word each looks at most", plan.top + plan.apart + 84);
     },
     hit(x, y) {
       const on = (word) => x >= word.x - 8 && x <= word.x + word.width + 8 && Math.abs(y - word.y) < 18;

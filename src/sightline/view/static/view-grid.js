@@ -9,9 +9,7 @@ const PATIENCE = 40; // milliseconds for new thumbnails in one frame; while the 
 
 export function gridView(app) {
   const thumbs = new Map();
-  let plan = null;
-  let hovered = null;
-  let walked = null; // where the arrows have led
+  let [plan, hovered, walked] = [null, null, null]; // walked: where the arrows have led
 
   const layers = () => app.layersOfKind();
   const key = (layer, head) => [app.state.example, app.state.temperature, app.state.hide, app.mode, layer, head].join(" ");
@@ -23,8 +21,7 @@ export function gridView(app) {
     const small = app.matrices.small(layer, head, app.rows(layer), app.columns(layer));
     app.unpacking ||= !small;
     if (!small) return null;
-    const span = (count) => [...Array(count).keys()];
-    const picture = heat(small, span(small.queries), span(small.keys), app.mode, app.example().layers[layer].signed);
+    const picture = heat(small, app.mode, app.example().layers[layer].signed);
     if (thumbs.size > 2000) thumbs.clear();
     thumbs.set(id, picture);
     return picture;
@@ -85,11 +82,9 @@ export function gridView(app) {
       if (layer === undefined || column < 0 || column >= app.example().layers[layer].heads.length) return null;
       return { layer, head: column };
     },
+    scale: () => ({ x: plan.left + LEFT, y: TOP, unit: plan.step }),
     hover: (spot) => (hovered = spot),
-    told() {
-      const now = focus();
-      return now ? this.tip(now).join(" · ") : "";
-    },
+    told: () => (focus() ? app.view().tip(focus()).join(" · ") : ""),
     tip({ layer, head }) {
       const matrix = app.example().layers[layer].shares ? app.matrices.head(layer, head) : null;
       const more = matrix ? [`entropy ${meanEntropy(matrix).toFixed(2)} bits`] : [];
@@ -97,8 +92,7 @@ export function gridView(app) {
     },
     press: show,
     move(across, down) {
-      const list = layers();
-      const from = focus();
+      const [list, from] = [layers(), focus()];
       const now = from ?? { layer: list[0], head: across > 0 ? -1 : 0 };
       const row = clamp(list.indexOf(now.layer) + (from ? down : 0), 0, list.length - 1);
       const head = clamp(now.head + across, 0, app.example().layers[list[row]].heads.length - 1);

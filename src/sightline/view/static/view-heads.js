@@ -2,11 +2,9 @@
 
 import { fit } from "./pen.js";
 import { clamp, shown } from "./dom.js";
+import { eachLook, largest } from "./weights.js";
 
 const TOP = 44; // room for the headings
-const PER_ROW = 12; // lines kept of each row while no token is picked
-const MOST = 3000; // lines drawn at once
-const MOST_MOVING = 200; // the same while the view is scrolled: few enough for every frame of the screen
 const SHADES = 10;
 const FAINT = 0.012; // part of the strongest weight drawn, below which no line is drawn
 
@@ -39,11 +37,9 @@ export function headsView(app) {
         if (Math.max(y1, moving ? y1 : y2) < box.y || Math.min(y1, moving ? y1 : y2) > box.y + box.height) return;
         if (weight !== 0) all.push({ owner, y1, y2, size: Math.abs(weight) });
       };
-      if (!picked) for (const [query, key, weight] of links(matrix)) add(query, key, weight);
-      else if (picked.side === "query") matrix.row(picked.index).forEach((weight, key) => add(picked.index, key, weight));
-      else matrix.column(picked.index).forEach((weight, query) => add(query, picked.index, weight));
+      eachLook(matrix, picked, add);
     });
-    const kept = largest(all, moving ? MOST_MOVING : MOST);
+    const kept = largest(all, moving);
     const top = kept[0]?.size;
     const shades = Array.from({ length: SHADES }, () => drawn.map(() => []));
     for (const { owner, y1, y2, size } of kept) {
@@ -110,34 +106,11 @@ export function headsView(app) {
       const index = side === "query" ? plan.rows[place] : side === "key" ? plan.columns[place] : undefined;
       return index === undefined ? null : { side, index };
     },
+    scale: () => ({ x: 0, y: TOP, unit: plan.row }),
     hover: app.hover,
     tip: app.tip,
     press: app.toggle,
     move: (across, down) => app.walk(down, across && (across < 0 ? "query" : "key")),
     reveal: ({ side, index }) => app.stage.reveal(0, (plan[`${side}Y`].get(index) ?? 0) - 12, 1, 24, 60),
   };
-}
-
-// The largest few, largest first. Bare numbers sort fast, so they tell first what is worth sorting.
-function largest(lines, count) {
-  const least = Float32Array.from(lines, ({ size }) => size).sort()[Math.max(0, lines.length - count)];
-  return lines.filter(({ size }) => size >= least).sort((a, b) => b.size - a.size).slice(0, count);
-}
-
-// The strongest few of each row, found once for a matrix.
-function links(matrix) {
-  matrix.links ??= Array.from({ length: matrix.queries }, (_, query) => {
-    const row = matrix.row(query);
-    if (matrix.keys <= PER_ROW) return Array.from(row, (weight, key) => [query, key, weight]).filter(([, , weight]) => weight);
-    const best = [];
-    for (let key = 0; key < row.length; key++) {
-      const size = Math.abs(row[key]);
-      if (size === 0 || (best.length === PER_ROW && size <= Math.abs(best[PER_ROW - 1][2]))) continue;
-      let at = best.length === PER_ROW ? PER_ROW - 1 : best.length;
-      while (at > 0 && Math.abs(best[at - 1][2]) < size) (best[at] = best[at - 1]), at--;
-      best[at] = [query, key, row[key]];
-    }
-    return best;
-  }).flat();
-  return matrix.links;
 }

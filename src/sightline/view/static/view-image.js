@@ -5,7 +5,6 @@ import { clamp, number, shown } from "./dom.js";
 import { fit } from "./pen.js";
 
 const loaded = new Map();
-
 const total = (values) => values.reduce((sum, value) => sum + value, 0);
 
 // The largest side at which this many tiles with captions fill a room.
@@ -15,8 +14,7 @@ function tileSide(count, width, height) {
 }
 
 export function imageView(app) {
-  let hovered = null;
-  let plan = null;
+  let [plan, hovered] = [null, null];
 
   const [looking, seen] = ["query", "key"].map((which) => () => app.side(which).pictures);
   const itself = () => app.layer().kind !== "cross";
@@ -25,7 +23,7 @@ export function imageView(app) {
   function query() {
     if (hovered?.query !== undefined) return hovered.query;
     if (app.state.token !== null) return app.state.token;
-    if (looking()) return looking().before || app.queryNames().length === 1 ? 0 : null;
+    if (looking()) return app.rows()[0] === 0 && (looking().before || app.queryNames().length === 1) ? 0 : null;
     return app.rows().find((row) => !app.side("query").special.includes(row)) ?? 0;
   }
 
@@ -82,7 +80,8 @@ export function imageView(app) {
     const left = Math.max(12, (room.width - Math.min(across, small.length) * (side + 14) + 14) / 2);
     const place = (i) => ({ x: left + (i % across) * (side + 14), y: bottom + 34 + Math.floor(i / across) * (side + 34) });
     const strip = small.map((one, i) => ({ ...one, side, ...place(i) }));
-    return { tiles, strip, top, bottom, width: room.width, height: strip.length ? strip.at(-1).y + strip[0].side + 40 : bottom + 16 };
+    const right = Math.max(...tiles.map((one) => one.x + one.width)) + 20;
+    return { tiles, strip, top, bottom, room: room.width, width: Math.max(room.width, right), height: strip.length ? strip.at(-1).y + strip[0].side + 40 : bottom + 16 };
   }
 
   // Small pictures below: one for each word, or one for each head where patches look.
@@ -94,7 +93,7 @@ export function imageView(app) {
   }
 
   const values = (matrix, row, first, grid) => rowOf(matrix, row).subarray(first, first + grid[0] * grid[1]);
-
+  const text = (matrix, row, key) => number(rowOf(matrix, row)[key], Math.max(...rowOf(matrix, row).map(Math.abs)));
   const topOf = (matrix, row) =>
     rowOf(matrix, row).subarray(seen().before).reduce((top, weight) => Math.max(top, Math.abs(weight)), 0) || 1;
 
@@ -118,8 +117,7 @@ export function imageView(app) {
 
   function share(pen, tile, matrix, row) {
     const shareOf = ({ first, grid }) => total(values(matrix, row, first, grid));
-    const { x, y, width, height } = tile;
-    const weight = shareOf(tile);
+    const [{ x, y, width, height }, weight] = [tile, shareOf(tile)];
     const best = Math.max(...plan.tiles.filter((other) => other.share).map(shareOf));
     const on = weight === best;
     const look = { ...app.type.label, weight: on ? 600 : 400 };
@@ -127,7 +125,7 @@ export function imageView(app) {
     pen.rect(x, y + height + 6, width, 5, { fill: app.inks.line, radius: 2.5 });
     const filled = Math.max(2, width * clamp(weight / Math.max(best, 1e-9), 0, 1));
     pen.rect(x, y + height + 6, filled, 5, { fill: app.inks.accent, alpha: on ? 1 : 0.6, radius: 2.5 });
-    pen.text(number(weight), x + width, y + height + 24, { ...look, align: "right" });
+    pen.text(number(weight, Math.abs(best)), x + width, y + height + 24, { ...look, align: "right" });
     pen.text(fit(shown(tile.caption), width - 56, look), x, y + height + 24, look);
   }
 
@@ -155,7 +153,7 @@ export function imageView(app) {
       const note = `brightest ${number(topOf(matrix, row))} · ${app.where()}`;
       pen.text(`Where ${who} looks`, 20, 17, app.type.title);
       if (plan.top > 40) pen.text(note, 20, 38, app.type.note);
-      else pen.text(note, plan.width - 20, 17, { ...app.type.note, align: "right" });
+      else pen.text(note, plan.room - 20, 17, { ...app.type.note, align: "right" });
       for (const tile of plan.tiles) {
         overlay(pen, tile, tile.role === "key" ? matrix : null, row);
         if (tile.role === "query") {
@@ -166,17 +164,19 @@ export function imageView(app) {
         if (tile.share) share(pen, tile, matrix, row);
       }
       const heading = plan.strip.length ? (looking() ? "Each head alone" : "Each word") : "";
-      pen.text(heading, plan.width / 2, plan.bottom + 18, { ...app.type.note, align: "center" });
+      pen.text(heading, plan.room / 2, plan.bottom + 18, { ...app.type.note, align: "center" });
       for (const small of plan.strip) {
         if (small.y + small.side + 24 < box.y || small.y > box.y + box.height) continue;
         const own = small.head === undefined ? matrix : app.matrices.head(app.state.layer, small.head);
         const at = small.query ?? row;
-        const tile = { ...plan.tiles.at(-1), x: small.x, y: small.y, width: small.side, height: small.side };
+        const { width: wide, height: high, ...like } = plan.tiles.at(-1);
+        const [width, height] = [wide, high].map((length) => (small.side * length) / Math.max(wide, high));
+        const tile = { ...like, x: small.x + (small.side - width) / 2, y: small.y + small.side - height, width, height };
         overlay(pen, tile, own, at, 0.85);
         const word = small.head === undefined;
         const [on, found] = [word && at === row, word && app.isFound(small.name)];
         const stroke = on ? app.inks.accent : found ? app.inks.mark : word ? app.inks.line : app.colour(small.head);
-        pen.rect(small.x - 1, small.y - 1, small.side + 2, small.side + 2, { stroke, thick: on || found ? 3 : 1.5, radius: 2 });
+        pen.rect(tile.x - 1, tile.y - 1, width + 2, height + 2, { stroke, thick: on || found ? 3 : 1.5, radius: 2 });
         const look = { ...app.type.label, align: "center", weight: on ? 600 : 400 };
         pen.text(fit(shown(small.name), small.side, look), small.x + small.side / 2, small.y + small.side + 14, look);
       }
@@ -193,6 +193,7 @@ export function imageView(app) {
       const key = tile.first + cell;
       return itself() && looking() ? { key, pick: key } : { key, quiet: true };
     },
+    scale: () => ({ x: plan.tiles[0].x, y: plan.tiles[0].y, unit: plan.tiles[0].width }),
     hover(spot) {
       hovered = spot;
       app.point(spot && query(), spot?.key ?? null);
@@ -200,23 +201,26 @@ export function imageView(app) {
     tip({ key, head, pick }) {
       if (head !== undefined) return [app.headName(head, [app.state.layer]), "click to see it alone"];
       const matrix = app.matrices.current();
-      if (key !== undefined) return matrix ? [number(rowOf(matrix, query())[key]), shown(app.keyNames()[key])] : [];
-      return pick === undefined ? [] : [`look from ${shown(app.queryNames()[pick])}`];
+      if (key !== undefined) return matrix ? [text(matrix, query(), key), app.name("key", key)] : [];
+      return pick === undefined ? [] : [`look from ${app.name("query", pick)}`];
     },
     press({ query: row, head, pick }) {
       if (head !== undefined) app.set({ heads: [head], combine: "each" });
       else if ((pick ?? row) !== undefined) app.set({ token: pick ?? row });
     },
     move(across, down, shift) {
-      const next = (at, pictured, names) => clamp(at + across + down * (pictured?.grid[1] ?? 1), 0, names.length - 1);
+      const next = (list, at, pictured) => {
+        const step = at === null ? -list.length : across + down * (pictured?.grid[1] ?? 1); // the first, to begin with
+        return list[clamp(list.indexOf(at) + step, 0, list.length - 1)];
+      };
       const [token, { key }] = [query(), app.state];
-      if (shift) app.set({ token, key: key === null ? seen().before : next(key, seen(), app.keyNames()) });
-      else app.set({ token: next(token ?? 0, looking(), app.queryNames()), key });
+      if (shift) app.set({ token, key: key === null ? seen().before : next(app.columns(), key, seen()) });
+      else app.set({ token: next(app.rows(), token, looking()), key });
     },
     told() {
       const [{ key }, matrix] = [app.asked(), app.matrices.current()];
       if (!matrix || key === null || query() !== null) return app.told();
-      return `the whole picture → ${shown(app.keyNames()[key])}: ${number(rowOf(matrix, null)[key])} · ${app.where()}`;
+      return `the whole picture → ${app.name("key", key)}: ${text(matrix, null, key)} · ${app.where()}`;
     },
     reveal({ side, index }) {
       const small = side === "query" && plan.strip.find((one) => one.query === index);

@@ -4,16 +4,14 @@ import { heat, inkOn } from "./colours.js";
 import { fit, widthOf } from "./pen.js";
 import { clamp, number, shown } from "./dom.js";
 
-const READABLE = 34; // pixels a cell needs for its number
+const READABLE = 9; // pixels: the smallest letters in a cell
 const LABEL = { size: 12 };
 
 export function matrixView(app) {
-  let plan = null;
+  let [plan, picture] = [null, {}];
   let focus = null; // the cell under the pointer
-  let picture = { id: null };
 
   const cell = () => focus ?? { query: app.state.token, key: app.state.key };
-
   const longest = (names, list) =>
     Math.max(8, ...list.slice(0, 400).map((index) => widthOf(shown(names[index]).slice(0, 24), LABEL)));
 
@@ -36,11 +34,11 @@ export function matrixView(app) {
     mark(columns, app.keyNames(), x0 + left, box.x + x0 + left - side / 2, box.width, (name, x, look) =>
       plan.upright
         ? pen.text(fit(name, side - 6, look), x, box.y + top - 12, { ...look, align: "center" })
-        : pen.text(fit(name, top - 18, look), x, box.y + top - 9, { ...look, turn: -90 }), now.key);
+        : pen.text(fit(name, top - 18, look), Math.max(x, box.x + x0 + left + 6), box.y + top - 9, { ...look, turn: -90 }), now.key);
     mark(rows, app.queryNames(), top, box.y + top - side / 2, box.height, (name, y, look) =>
-      pen.text(fit(name, left - 16, look), box.x + x0 + left - 9, y, { ...look, align: "right" }), now.query);
+      pen.text(fit(name, left - 16, look), box.x + x0 + left - 9, Math.max(y, box.y + top + 6), { ...look, align: "right" }), now.query);
     pen.rect(box.x, box.y, x0 + left, top, { fill: app.inks.panel });
-    pen.text(`max ${number(matrix.top)}`, box.x + x0 + left - 9, box.y + top - 12, { ...app.type.note, size: 11, align: "right" });
+    pen.text(`max ${number(matrix.top, matrix.top)}`, box.x + x0 + left - 9, box.y + top - 12, { ...app.type.note, size: 11, align: "right" });
   }
 
   // The labels lie over the drawing, so a cell is in sight only beside and below them.
@@ -52,7 +50,7 @@ export function matrixView(app) {
     hint: () => "Rows look, columns are looked at: the stronger a cell, the more. Hover one to read its number.",
     size(room) {
       const [rows, columns] = [app.rows(), app.columns()];
-      const left = clamp(longest(app.queryNames(), rows) + 24, 76, 170);
+      const left = clamp(longest(app.queryNames(), rows) + 24, 92, 170);
       const wide = longest(app.keyNames(), columns) + 10;
       const fits = Math.min((room.width - left - 24) / columns.length, (room.height - 100) / rows.length);
       const side = clamp(clamp(fits, 3, 110) * app.state.zoom, 1, 240);
@@ -68,21 +66,23 @@ export function matrixView(app) {
       const { left, top, side, rows, columns, x0 } = plan;
       const id = [app.viewKey(), app.mode].join(" ");
       if (picture.id !== id || picture.matrix !== matrix) {
-        picture = { id, matrix, drawn: heat(matrix, rows, columns, app.mode, app.layer().signed) };
+        const wide = Array.from(matrix.tops, (top) => widthOf(number(app.layer().signed ? -top : top, top), { size: 100 }) / 100);
+        const drawn = heat(matrix, app.mode, app.layer().signed, rows, columns);
+        picture = { id, matrix, drawn, wide: wide.reduce((most, one) => Math.max(most, one)) };
       }
+      const size = Math.min(16, (side - 5) / picture.wide); // all numbers or none, and each of them whole
       const [x, y] = [x0 + left, top];
       pen.image(picture.drawn, x, y, columns.length * side, rows.length * side);
       pen.rect(x - 0.5, y - 0.5, columns.length * side + 1, rows.length * side + 1, { stroke: app.inks.line });
-      if (side >= READABLE) {
+      if (size >= READABLE) {
         rows.forEach((query, i) => {
           if (y + (i + 1) * side < box.y || y + i * side > box.y + box.height) return;
           columns.forEach((key, j) => {
             const at = x + j * side;
             if (at + side < box.x || at > box.x + box.width) return;
             const weight = matrix.data[query * matrix.keys + key];
-            const text = side > 56 ? number(weight) : weight.toFixed(2);
-            pen.text(text, at + side / 2, y + (i + 0.5) * side, {
-              size: clamp(side * 0.24, 10, 16), align: "center", alpha: Math.abs(weight) < 0.005 ? 0.6 : 1,
+            pen.text(matrix.text(query, key).replace(/^<.*/, "≈0"), at + side / 2, y + (i + 0.5) * side, {
+              size, align: "center", alpha: Math.abs(weight) < matrix.top / 100 ? 0.6 : 1,
               colour: inkOn(weight, matrix.top, app.mode, app.layer().signed),
             });
           });
@@ -102,6 +102,7 @@ export function matrixView(app) {
       const query = plan.rows[Math.floor((y - plan.top) / plan.side)];
       return key === undefined || query === undefined ? null : { query, key };
     },
+    scale: () => ({ x: plan.x0 + plan.left, y: plan.top, unit: plan.side }),
     hover(spot) {
       focus = spot;
       app.point(spot?.query ?? null, spot?.key ?? null);
@@ -109,13 +110,11 @@ export function matrixView(app) {
     tip({ query, key }) {
       const matrix = app.matrices.current();
       if (!matrix) return [];
-      const look = `${shown(app.queryNames()[query])} → ${shown(app.keyNames()[key])}`;
-      return [number(matrix.row(query)[key]), look, app.where()];
+      return [matrix.text(query, key), `${app.name("query", query)} → ${app.name("key", key)}`, app.where()];
     },
     press: ({ query, key }) => app.set({ token: query, key }),
     move(across, down) {
-      const { rows, columns } = plan;
-      const now = cell();
+      const [{ rows, columns }, now] = [plan, cell()];
       const inside = now.query !== null && now.key !== null;
       const next = (list, value, step) => list[clamp(list.indexOf(value) + (inside ? step : 0), 0, list.length - 1)];
       const [query, key] = [next(rows, now.query, down), next(columns, now.key, across)];
@@ -123,7 +122,10 @@ export function matrixView(app) {
       app.set({ token: query, key });
       reveal(rows.indexOf(query), columns.indexOf(key));
     },
-    reveal: ({ side, index }) => (side === "key" ? reveal(0, plan.columns.indexOf(index)) : reveal(plan.rows.indexOf(index), 0)),
+    reveal({ side, index }) {
+      const [query, key] = side === "key" ? [app.state.token, index] : [index, app.state.key];
+      reveal(Math.max(0, plan.rows.indexOf(query)), Math.max(0, plan.columns.indexOf(key)));
+    },
     escape() {
       if (app.state.from !== "grid") return false;
       app.set({ view: "grid", from: null, heads: null, token: null, key: null });

@@ -8,26 +8,24 @@ const TOP = 216;
 const CURVE = Array.from({ length: 49 }, (_, i) => 0.1 * 100 ** (i / 48)); // 0.1 to 10
 
 export function temperatureView(app) {
-  let plan = null;
-
-  let opening = {};
+  let [plan, opening] = [null, {}];
 
   // The token that was picked, else the one with most to tell: its entropy lies nearest to half of what it could be, so
   // both a lower and a higher temperature change it.
   function query() {
     if (app.state.token !== null) return app.state.token;
-    const { example, layer, heads, combine, hide } = app.state;
-    const id = [example, layer, heads, combine, hide].join(" ");
-    if (opening.id !== id && app.matrices.rowAt(layer, 0, 1)) {
-      const half = Math.log2(app.columns().length) / 2;
-      const far = app.rows().map((row) => Math.abs(entropy(app.matrices.rowAt(layer, row, 1)) - half));
+    const id = ["example", "layer", "heads", "combine", "hide"].map((name) => app.state[name]).join(" ");
+    const rowAt = (row) => app.matrices.rowAt(app.state.layer, row, 1);
+    if (opening.id !== id && rowAt(0)) {
+      const far = app.rows().map((row) => Math.abs(entropy(rowAt(row)) - Math.log2(app.columns().length) / 2));
       opening = { id, row: app.rows()[far.indexOf(Math.min(...far))] };
     }
     return opening.id === id ? opening.row : app.rows()[0];
   }
 
-  function panel(pen, row, most) {
+  function panel(pen, row, reach) {
     const { left, width } = plan;
+    const most = Math.log2(Math.max(1, reach)); // were all that it may look at looked at alike
     const bits = entropy(row);
     const recorded = entropy(app.matrices.rowAt(app.state.layer, query(), 1));
     const name = fit(shown(app.queryNames()[query()]), width * 0.4);
@@ -35,7 +33,7 @@ export function temperatureView(app) {
     pen.text(bits.toFixed(2), left, 84, { size: 44, weight: 600, colour: app.inks.accent });
     pen.text("bits of entropy", left, 120, { size: 13, colour: app.inks.ink });
     pen.text(`recorded ${recorded.toFixed(2)}, at most ${most.toFixed(2)}`, left, 142, app.type.note);
-    pen.text(`as if it looked at ${(2 ** bits).toFixed(1)} of ${row.length} evenly`, left, 162, app.type.note);
+    pen.text(`as if it looked at ${(2 ** bits).toFixed(1)} of ${reach} evenly`, left, 162, app.type.note);
     const [x, y, w, h] = [left + Math.max(220, width * 0.42), 60, Math.min(width * 0.56, width - 240), 96];
     if (w < 120) return;
     const across = (t) => x + (clamp(Math.log(t / 0.1) / Math.log(100), 0, 1)) * w;
@@ -82,9 +80,9 @@ export function temperatureView(app) {
         const bar = (weight, thick, look) => pen.rect(start, y - thick / 2, long(weight), thick, { ...look, radius: 3 });
         bar(before[key], high * 0.66, { fill: app.inks.muted, alpha: 0.22 });
         bar(row[key], high * 0.4, { fill: app.inks.accent });
-        pen.text(number(row[key]), left + width, y, { size: 12, colour: app.inks.ink, align: "right" });
+        pen.text(number(row[key], Math.max(...row)), left + width, y, { size: 12, colour: app.inks.ink, align: "right" });
       });
-      panel(pen, row, Math.log2(Math.max(1, before.reduce((count, weight) => count + (weight > 0), 0))));
+      panel(pen, row, before.reduce((count, weight) => count + (weight > 0), 0));
     },
     hit(x, y) {
       const key = plan.columns[Math.floor((y - TOP) / plan.row)];
@@ -93,13 +91,14 @@ export function temperatureView(app) {
     hover: (spot) => app.point(spot && query(), spot?.key ?? null),
     tip({ key }) {
       const [now, before] = [app.state.temperature, 1].map((t) => app.matrices.rowAt(app.state.layer, query(), t));
-      const look = `${shown(app.queryNames()[query()])} → ${shown(app.keyNames()[key])}`;
-      return now ? [number(now[key]), `recorded ${number(before[key])}`, look] : [];
+      const text = (row) => number(row[key], Math.max(...row));
+      return now ? [text(now), `recorded ${text(before)}`, `${app.name("query", query())} → ${app.name("key", key)}`] : [];
     },
     reveal: ({ side, index }) => side === "key" && app.stage.reveal(0, TOP + plan.columns.indexOf(index) * plan.row, 1, plan.row),
     move(across, down) {
       const rows = app.rows();
-      if (across) app.set({ temperature: clamp(app.state.temperature * 1.1 ** across, 0.1, 10) });
+      const steps = Math.round(Math.log(app.state.temperature) / Math.log(1.1)) + across; // so that the way back meets 1
+      if (across) app.set({ temperature: clamp(+(1.1 ** steps).toFixed(3), 0.1, 10) });
       if (down) app.set({ token: rows[clamp(rows.indexOf(query()) + down, 0, rows.length - 1)] });
     },
   };

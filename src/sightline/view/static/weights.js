@@ -1,6 +1,10 @@
 // From codes to matrices: one head, heads combined, layers rolled out, all of it at any temperature.
 
+import { number } from "./dom.js";
+
 const KEPT = 40; // matrices in memory
+const PER_ROW = 12; // lines kept of each row while no token is picked
+const [MOST, MOST_MOVING] = [3000, 200]; // lines drawn at once, and while the view is scrolled, every frame of the screen
 
 export function openMatrices(app) {
   const levels = Float32Array.from(app.meta.levels); // what each code stands for, as a part of its row's top
@@ -37,7 +41,7 @@ export function openMatrices(app) {
   // Codes to parts of the row's top, at a temperature: softmax(s / T) is softmax(s) to the power 1 / T, scaled to sum to
   // 1 again, so no scores are needed.
   function sharpened(index, temperature = app.state.temperature) {
-    const power = layerOf(index).shares ? 1 / temperature : 1;
+    const power = layerOf(index).sharpens ? 1 / temperature : 1;
     return { levels: power === 1 ? levels : levels.map((level) => level ** power), scaled: power !== 1 };
   }
 
@@ -58,11 +62,10 @@ export function openMatrices(app) {
     return kept(key("rollout", index), () => {
       const before = rolled(app, index).filter((other) => other < index).pop();
       const below = before === undefined ? null : rollout(before);
+      if (before !== undefined && !below) return null; // one layer at a time, or they would push each other out
+      if (worked) return void app.refresh();
       const own = combined(index, "mean", layerOf(index).heads.keys());
-      if (!own || (before !== undefined && !below) || worked) {
-        if (own) app.refresh();
-        return null;
-      }
+      if (!own) return null;
       const n = own.queries;
       const half = own.data.map((weight, i) => weight / 2 + (i % (n + 1) === 0 ? 0.5 : 0));
       worked = below !== null && n > 200;
@@ -130,13 +133,13 @@ function decode(raw, first, queries, keys, sharp) {
 }
 
 function finish(data, queries, keys) {
-  let top = 0;
-  for (let i = 0; i < data.length; i++) {
-    if (data[i] > top) top = data[i];
-    else if (-data[i] > top) top = -data[i];
+  const tops = new Float32Array(queries); // the largest of each row, whatever its sign
+  for (let q = 0, i = 0; q < queries; q++) {
+    for (const end = i + keys; i < end; i++) if (Math.abs(data[i]) > tops[q]) tops[q] = Math.abs(data[i]);
   }
   return {
-    data, queries, keys, top: top || 1,
+    data, queries, keys, tops, top: tops.reduce((most, top) => Math.max(most, top), 0) || 1,
+    text: (q, k) => number(data[q * keys + k], tops[q]),
     row: (q) => data.subarray(q * keys, (q + 1) * keys),
     column: (k) => Float32Array.from({ length: queries }, (_, q) => data[q * keys + k]),
   };
@@ -156,8 +159,7 @@ function product(a, b, n) {
 
 // In bits: 0 for one key alone, log2 K for all alike.
 export function entropy(row) {
-  let sum = 0;
-  let bits = 0;
+  let [sum, bits] = [0, 0];
   for (const weight of row) sum += weight;
   if (sum <= 0) return 0;
   for (const weight of row) if (weight > 0) bits -= (weight / sum) * Math.log2(weight / sum);
@@ -167,11 +169,41 @@ export function entropy(row) {
 // Over the rows that look at anything.
 export function meanEntropy(matrix) {
   if (matrix.bits !== undefined) return matrix.bits;
-  const rows = Array.from({ length: matrix.queries }, (_, q) => matrix.row(q)).filter((row) => row.some((weight) => weight > 0));
+  const rows = Array.from(matrix.tops, (_, q) => matrix.row(q)).filter((_, q) => matrix.tops[q] > 0);
   return (matrix.bits = rows.reduce((sum, row) => sum + entropy(row), 0) / (rows.length || 1));
 }
 
 // The strongest places of a row, strongest first.
-export function strongest(row, count, places = row.keys()) {
-  return [...places].sort((a, b) => Math.abs(row[b]) - Math.abs(row[a])).slice(0, count);
+export const strongest = (row, count, places) => [...places].sort((a, b) => Math.abs(row[b]) - Math.abs(row[a])).slice(0, count);
+
+// The looks to draw: of the one that is picked, or the strongest few of each row.
+export function eachLook(matrix, picked, add) {
+  if (!picked) for (const look of links(matrix)) add(...look);
+  else if (picked.side === "query") matrix.row(picked.index).forEach((weight, key) => add(picked.index, key, weight));
+  else matrix.column(picked.index).forEach((weight, query) => add(query, picked.index, weight));
+}
+
+// The largest few lines, largest first. Bare numbers sort fast, so they tell first what is worth sorting.
+export function largest(lines, moving) {
+  const count = moving ? MOST_MOVING : MOST;
+  const least = Float32Array.from(lines, ({ size }) => size).sort()[Math.max(0, lines.length - count)];
+  return lines.filter(({ size }) => size >= least).sort((a, b) => b.size - a.size).slice(0, count);
+}
+
+// The strongest few of each row, found once for a matrix.
+function links(matrix) {
+  matrix.links ??= Array.from({ length: matrix.queries }, (_, query) => {
+    const row = matrix.row(query);
+    if (matrix.keys <= PER_ROW) return Array.from(row, (weight, key) => [query, key, weight]).filter(([, , weight]) => weight);
+    const best = [];
+    for (let key = 0; key < row.length; key++) {
+      const size = Math.abs(row[key]);
+      if (size === 0 || (best.length === PER_ROW && size <= Math.abs(best[PER_ROW - 1][2]))) continue;
+      let at = best.length === PER_ROW ? PER_ROW - 1 : best.length;
+      while (at > 0 && Math.abs(best[at - 1][2]) < size) (best[at] = best[at - 1]), at--;
+      best[at] = [query, key, row[key]];
+    }
+    return best;
+  }).flat();
+  return matrix.links;
 }
