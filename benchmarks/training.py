@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from sightline import config
 from sightline.tasks.image_classification import ImageTask, Recipe
 from sightline.training import loop
+from sightline.training.device import choose_device, compiled, precision
 
 ROUNDS, WARM = 5, 30
 
@@ -26,14 +27,14 @@ ROUNDS, WARM = 5, 30
 def bare(task: ImageTask, steps: int, device: torch.device) -> float:
     """Examples per second of forward and backward alone."""
     settings, model = task.recipe.training, task.model.to(device).train()
-    called = loop.compiled(model, graphs=settings.accumulate == 1) if settings.compile else model
+    called = compiled(model, graphs=settings.accumulate == 1) if settings.compile else model
     form = task.recipe.model
     images = torch.rand(settings.batch_size, form.channels, form.image_size, form.image_size, device=device)
     labels = torch.randint(form.classes, (settings.batch_size,), device=device)
 
     def run(count: int) -> None:
         for _ in range(count):
-            with loop.precision(settings, device):
+            with precision(settings, device):
                 loss = F.cross_entropy(called(images).float(), labels)
             loss.backward()
             model.zero_grad(set_to_none=True)
@@ -68,7 +69,7 @@ def main() -> None:
     """Both, in turns."""
     path, *changes = sys.argv[1:]
     recipe = config.build(Recipe, config.change(config.read(Path(path)), changes))
-    task, device = ImageTask(recipe), loop.choose_device(recipe.training.device)
+    task, device = ImageTask(recipe), choose_device(recipe.training.device)
     steps = 200 if device.type == "cuda" else 5
     rates = [(bare(task, steps, device), trained(task, steps)) for _ in range(ROUNDS)]
     floor, ours = (statistics.median(column) for column in zip(*rates, strict=True))

@@ -18,6 +18,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["sightline.training.loop", "sightline.tasks.image_predictor", "torch._dynamo"])
 
+RUN_FILES = ["README.md", "classes.json", "config.yaml", "data.json", "metrics.jsonl", "model.safetensors"]
+"""What of a run travels."""
 SMALL = (
     "model.width=8",
     "model.heads=2",

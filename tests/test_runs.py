@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import sightline
-from children import SMALL, write_images
+from children import RUN_FILES, SMALL, write_images
 from sightline import runs
 from sightline.runs import _recipe
 from sightline.tasks import image_predictor
@@ -96,14 +96,7 @@ def test_answers_are_shares_of_all_classes_the_likeliest_first(trained):
 def test_a_copy_answers_alike(trained, tmp_path):
     predictor = sightline.load(trained / "run")
     copy = predictor.save_pretrained(tmp_path / "copy")
-    assert sorted(path.name for path in copy.iterdir()) == [
-        "README.md",
-        "classes.json",
-        "config.yaml",
-        "data.json",
-        "metrics.jsonl",
-        "model.safetensors",
-    ]
+    assert sorted(path.name for path in copy.iterdir()) == RUN_FILES
     assert ImagePredictor.from_pretrained(copy).predict(pictures()) == predictor.predict(pictures())
     assert sightline.load(copy).predict(pictures()) == predictor.predict(pictures())
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import sightline
-from children import SMALL, write_images
+from children import RUN_FILES, SMALL, write_images
 from sightline.tasks.image_predictor import ImagePredictor
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -110,14 +110,7 @@ def test_what_is_pushed_is_the_model_and_not_its_checkpoints(run, monkeypatch):
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload)
     assert sightline.load(run).push_to_hub("me/glyphs", private=True) == "https://hub/me/glyphs"
     assert calls["name"] == calls["upload"]["repo_id"] == "me/glyphs"
-    assert calls["files"] == [
-        "README.md",
-        "classes.json",
-        "config.yaml",
-        "data.json",
-        "metrics.jsonl",
-        "model.safetensors",
-    ]
+    assert calls["files"] == RUN_FILES
 
 
 def test_a_hub_that_refuses_is_one_clear_error(hub, run):

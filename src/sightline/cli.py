@@ -110,7 +110,7 @@ def predict(
 ) -> None:
     """Say what is on images, and how sure it is."""
     from .runs import load
-    from .training.loop import choose_device
+    from .training.device import choose_device
 
     with _plain_errors():
         predictor = load(run).to(choose_device(device))
@@ -138,7 +138,7 @@ def show(
 ) -> None:
     """Draw what a trained model has learnt, and where it looks."""
     from .runs import load
-    from .training.loop import choose_device
+    from .training.device import choose_device
 
     with _plain_errors():
         drawn = load(run).to(choose_device(device)).show(images or [], out, format=format)

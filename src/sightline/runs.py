@@ -109,7 +109,7 @@ def evaluate(run: str | Path, source: str | None = None, device: str = "auto") -
     """How good a run is on the test set of its data; its card says so from then on. Or on other data: the test set of
     that, or all of it where it brings none."""
     from .training.checkpoint import write_bytes
-    from .training.loop import choose_device
+    from .training.device import choose_device
 
     predictor = load(run).to(choose_device(device))
     with _Reading(quiet=False) as progress:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ Model = TypeVar("Model", bound=nn.Module)
 Self = TypeVar("Self", bound="Shared")
 
 
-class Shared:
+class Shared(ABC):
     """What has the files of a run, and can give them away."""
 
     folder: Path
@@ -65,9 +66,9 @@ class Shared:
         return cls.open(pulled(name, revision=revision, token=token))
 
     @classmethod
+    @abstractmethod
     def open(cls: type[Self], folder: Path) -> Self:
         """From the files of a run."""
-        raise NotImplementedError
 
 
 def pulled(name: str | Path, *, revision: str | None = None, token: str | None = None) -> Path:

@@ -18,7 +18,8 @@ from sightline.data import sets
 from sightline.data.augment import Augment
 from sightline.data.images import ImageSet, Splits
 from sightline.models.image_classifier import ImageClassifierConfig
-from sightline.tasks.image_classification import ImageData, ImageTask, Recipe, metrics, sharpness, tally
+from sightline.tasks.image_classification import ImageData, ImageTask, Recipe
+from sightline.tasks.image_judging import metrics, sharpness, tally
 from sightline.training.settings import Training
 from sightline.training.task import Part
 

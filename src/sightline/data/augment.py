@@ -14,13 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import seeds
 from ..checks import check_most, check_whole
 from .decode import MOST_SIZE
 
 _LUMA = (0.299, 0.587, 0.114)  # how bright red, green and blue look
 _YIQ = np.array([_LUMA, (0.595716, -0.274453, -0.321263), (0.211456, -0.522591, 0.311135)])
 _YIQ_BACK = np.linalg.inv(_YIQ)
-AUGMENTATION = 1  # what keeps this random stream apart from the others of the same seed
 _UNIFORM = 20  # numbers drawn for one image, whatever is on: turning one change on does not alter the others
 
 
@@ -140,7 +140,7 @@ class Draws:
 def draw(config: Augment, count: int, *, seed: int, step: int) -> Draws:
     """All random numbers for a batch of `count` images: the same for the same arguments, on every machine."""
     check_whole(0, count=count, seed=seed, step=step)
-    random = np.random.default_rng([seed, AUGMENTATION, step])
+    random = seeds.generator(seed, seeds.AUGMENTATION, step)
     u = random.random((count, _UNIFORM))
     parts: dict[str, np.ndarray[Any, Any]] = {}
     if config.crop:

@@ -7,10 +7,10 @@ Legend for all shapes: C classes, E episodes, N way, S shot.
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from .. import seeds
 from ..checks import check_share, check_whole
 
 
@@ -109,7 +109,7 @@ def draw(
     if within != 1:
         check_share(within=within)
     device = classes.places.device
-    random = torch.Generator(device).manual_seed(_seed(seed, step))
+    random = torch.Generator(device).manual_seed(seeds.number(seed, seeds.EPISODES, step))
     likes = torch.rand(episodes, len(classes.names), generator=random, device=device)
     if within and classes.groups is not None:
         inside = round(within * episodes)
@@ -133,7 +133,3 @@ def check_apart(**splits: tuple[str, ...]) -> None:
                     f"take it out of one"
                 )
         seen |= dict.fromkeys(names, split)
-
-
-def _seed(*numbers: int) -> int:
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,9 +1,7 @@
-"""Learning to name images: its recipe, its batches, its loss, its metrics, and the model at work afterwards."""
+"""Learning to name images: its recipe, its batches and its loss."""
 
 import hashlib
 import itertools
-import math
-import signal
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -12,26 +10,21 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
 
+from .. import seeds
 from ..checks import check_most, check_share, check_whole
 from ..data import augment
 from ..data.augment import Augment
 from ..data.images import ImageFiles, Images, ImageSet, Progress, Splits, load, split
 from ..data.levels import histogram, mean_and_spread
-from ..data.sets import at_once
 from ..models.image_classifier import ImageClassifier, ImageClassifierConfig
 from ..training.distributed import place
 from ..training.settings import Training
 from ..training.task import Part
+from .image_judging import EVALUATED_AT_ONCE, metrics, tally
+from .image_stream import stream
 
-BINS = 15
-"""Of confidence, for the calibration error."""
-EVALUATED_AT_ONCE = 512
-"""Images judged in one go, if they are small."""
 MOST_SEED, MOST_BATCH = 2**63 - 1, 2**20
-ORDER, NORMALISATION = 2, 3
-"""What keeps these random streams apart from the others of the same seed."""
 SEEN_FOR_NORMALISATION = 10_000
 """Images whose mean and spread stand for all."""
 
@@ -135,7 +128,7 @@ class ImageTask:
         self.recipe = replace(recipe, model=config)
         self.model = ImageClassifier(config)
         chosen = np.sort(
-            np.random.default_rng([recipe.seed, NORMALISATION]).permutation(len(train))[:SEEN_FOR_NORMALISATION]
+            seeds.generator(recipe.seed, seeds.NORMALISATION).permutation(len(train))[:SEEN_FOR_NORMALISATION]
         )
         levels = histogram(train, chosen, progress if isinstance(train, ImageFiles) else None)
         self.model.set_normalisation(*mean_and_spread(levels))
@@ -157,7 +150,7 @@ class ImageTask:
     def batches(self, first: int, batch_size: int, part: Part) -> Generator[list[Any], None, None]:
         rows = part.rows(batch_size)
         here = slice(rows[0].start, rows[-1].stop)
-        pixels = _pixels(self.train, self._orders(first, batch_size, here), self.recipe.data.workers, self.device)
+        pixels = stream(self.train, self._orders(first, batch_size, here), self.recipe.data.workers, self.device)
         size = here.stop - here.start
         inside = [slice(part.start - here.start, part.stop - here.start) for part in rows]
         for step, (images, labels) in enumerate(pixels, first):
@@ -177,7 +170,7 @@ class ImageTask:
         for step in itertools.count(first):
             if step // per_epoch != epoch:
                 epoch = step // per_epoch
-                random = np.random.default_rng([self.recipe.seed, ORDER, epoch])
+                random = seeds.generator(self.recipe.seed, seeds.ORDER, epoch)
                 rounds = -(-batch_size // count)  # a batch larger than the set holds every image more than once
                 order = torch.from_numpy(np.concatenate([random.permutation(count) for _ in range(rounds)]))
                 order = order.to(self.train.labels.device)
@@ -229,135 +222,6 @@ def held(splits: Splits, levels: Tensor) -> dict[str, Any]:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def sharpness(
-    model: nn.Module, images: Images, device: torch.device, workers: int = 2, most: int = EVALUATED_AT_ONCE
-) -> float:
-    """What to multiply the model's logits by for the likeliest labels of these images, between 1/20 and 20.
-
-    Labels are softened as if one more image had been seen, of no class in particular, so that a set on which all is
-    right does not ask for certainty.
-    """
-    logits, labels = [], []
-    orders = torch.arange(len(images)).split(at_once(images, most))
-    for pixels, own in _pixels(images, iter(orders), workers, device):
-        logits.append(model(pixels.float() / 255).double())
-        labels.append(own)
-    scores, targets = torch.cat(logits), F.one_hot(torch.cat(labels), len(images.classes)).double()
-    count, classes = targets.shape
-    targets = (count * targets + 1 / classes) / (count + 1)
-    low, high = math.log(1 / 20), math.log(20)
-    for _ in range(60):  # the loss is convex, so a third can be left at every turn
-        third = (high - low) / 3
-        losses = [-(targets * (math.exp(x) * scores).log_softmax(-1)).sum() for x in (low + third, high - third)]
-        low, high = (low, high - third) if losses[0] < losses[1] else (low + third, high)
-    return math.exp((low + high) / 2)
-
-
-def tally(
-    model: nn.Module,
-    images: Images,
-    part: Part,
-    device: torch.device,
-    workers: int = 2,
-    most: int = EVALUATED_AT_ONCE,
-    progress: Progress | None = None,
-) -> dict[str, Tensor]:
-    """What there is to count over the part of a set that belongs here, at most so many images at a time.
-
-    Every process makes the same number of calls, for a model that is shared out needs all of them at each; where the
-    images do not divide evenly the last one is looked at again and not counted.
-    """
-    count = len(images)
-    own = torch.arange(part.rank, -(-count // part.world) * part.world, part.world)
-    real = (own < count).to(device)
-    own = own.clamp_max(count - 1).to(images.labels.device)
-    sums = {
-        "loss": torch.zeros((), dtype=torch.float64, device=device),
-        "right": torch.zeros(len(images.classes), dtype=torch.float64, device=device),
-        "seen": torch.zeros(len(images.classes), dtype=torch.float64, device=device),
-        "sure": torch.zeros(BINS, dtype=torch.float64, device=device),
-        "sure_right": torch.zeros(BINS, dtype=torch.float64, device=device),
-    }
-    size, done = at_once(images, most), 0
-    for (pixels, labels), counts in zip(
-        _pixels(images, iter(own.split(size)), workers, device), real.split(size), strict=True
-    ):
-        logits = model(pixels.float() / 255).float()
-        shares, answers = logits.softmax(-1).double().max(-1)
-        counted, right = counts.double(), (answers == labels) * counts.double()
-        sums["loss"] += (F.cross_entropy(logits, labels, reduction="none").double() * counted).sum()
-        sums["right"].index_add_(0, labels, right)
-        sums["seen"].index_add_(0, labels, counted)
-        bins = (shares * BINS).long().clamp_max(BINS - 1)
-        sums["sure"].index_add_(0, bins, shares * counted)
-        sums["sure_right"].index_add_(0, bins, right)
-        done += len(labels)
-        if progress:
-            progress(done, len(own))
-    return sums
-
-
-def metrics(sums: dict[str, Tensor]) -> dict[str, float]:
-    """Accuracy, loss and how far confidence is from the truth, from what was counted."""
-    seen = float(sums["seen"].sum())
-    return {
-        "accuracy": float(sums["right"].sum()) / seen,
-        "loss": float(sums["loss"]) / seen,
-        "calibration_error": float((sums["sure"] - sums["sure_right"]).abs().sum()) / seen,
-    }
-
-
-class _Files(torch.utils.data.Dataset[tuple[Tensor | str, Tensor]]):
-    """Image files as torch's loader wants them; for one that cannot be read, why."""
-
-    def __init__(self, images: ImageFiles):
-        self.images = images
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> tuple[Tensor | str, Tensor]:
-        try:
-            return self.images.read(index), self.images.labels[index]
-        except ValueError as error:
-            return str(error), self.images.labels[index]
-
-
-def _pixels(
-    images: Images, orders: Iterator[Tensor], workers: int, device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """uint8 images (B, C, H, W) and labels (B,) on the device, batch by batch: those of these orders."""
-    if isinstance(images, ImageSet):
-        for order in orders:
-            yield images.pixels[order].to(device), images.labels[order].to(device)
-        return
-    loader = DataLoader(
-        _Files(images),
-        batch_sampler=(order.tolist() for order in orders),
-        num_workers=workers,
-        pin_memory=device.type == "cuda",
-        collate_fn=_collate,
-        worker_init_fn=_ignore_signals,
-    )
-    for pixels, labels in loader:
-        if isinstance(pixels, str):
-            raise ValueError(pixels)
-        yield pixels.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-
-
-def _collate(read: list[tuple[Tensor | str, Tensor]]) -> tuple[Tensor | str, Tensor]:
-    """A batch, or what is wrong with an image of it."""
-    images = [image for image, _ in read if not isinstance(image, str)]
-    wrong = [image for image, _ in read if isinstance(image, str)]
-    return wrong[0] if wrong else torch.stack(images), torch.stack([label for _, label in read])
-
-
-def _ignore_signals(worker: int) -> None:
-    """A terminal or a service manager sends them to the workers too; the loop saves first, then lets these go."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
 
 
 def _moved(images: ImageSet, device: torch.device) -> ImageSet:

@@ -18,7 +18,8 @@ from ..names import shortened
 from ..sharing import CONFIG, WEIGHTS, Shared, read_json, read_weights
 from ..training.checkpoint import to_bytes, write_bytes
 from ..training.task import Part
-from .image_classification import ImageTask, Recipe, divide, metrics, sharpness, tally
+from .image_classification import ImageTask, Recipe, divide
+from .image_judging import metrics, sharpness, tally
 
 if TYPE_CHECKING:
     from ..view.page import Page

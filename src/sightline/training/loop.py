@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .. import seeds
 from .averaging import RunningMean, local, mean
 from .checkpoint import Checkpoints, to_bytes, write_bytes
+from .device import choose_device, compiled, precision
 from .distributed import Group, gathered, group, like
 from .log import Log
 from .optimisers import make_optimisers
@@ -29,8 +30,6 @@ from .task import Part, Task
 WEIGHTS = "model.safetensors"
 DEFAULT_EPOCHS = 10
 """Where neither epochs nor steps are told."""
-DROPOUT = 4
-"""What keeps this random stream apart from the others of the same seed."""
 OPTIMISER_STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """What optimisers remember of a parameter."""
 STEPS_BETWEEN_AGREEMENTS = {"cpu": 1, "cuda": 10}
@@ -70,28 +69,6 @@ def train(
             trainer = _Trainer(task, settings, folder, seed, processes, interrupts, quiet)
             begin(task)
             return trainer.run(resume)
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of this name; `auto` is a GPU if there is one."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device must be one that is here ({torch.cuda.device_count()} CUDA devices), got {name!r}")
-    return device
-
-
-def compiled(model: nn.Module, *, graphs: bool) -> nn.Module:
-    """The model compiled by torch; with `graphs`, a step on a GPU is one recorded graph that waits for no Python."""
-    on_gpu = next(model.parameters()).device.type == "cuda"
-    return torch.compile(model, mode="reduce-overhead" if graphs and on_gpu else None)  # type: ignore[return-value]
-
-
-def precision(settings: Training, device: torch.device) -> AbstractContextManager[Any]:
-    """Inside it, the model computes as it is told to."""
-    half = settings.precision == "bfloat16" or (settings.precision == "auto" and device.type == "cuda")
-    return torch.autocast(device.type, torch.bfloat16, enabled=half)
 
 
 class _Trainer:
@@ -187,7 +164,7 @@ class _Trainer:
     def _update(self, pieces: list[Any]) -> Tensor:
         """One step of the optimiser; the mean loss of the batch as far as it was worked on here."""
         torch.manual_seed(
-            _seed(self.seed, DROPOUT, self.step, self.processes.rank)
+            seeds.number(self.seed, seeds.DROPOUT, self.step, self.processes.rank)
         )  # dropout follows from the step alone
         losses = []
         for i, piece in enumerate(pieces):
@@ -374,7 +351,3 @@ class _Trainer:
             write_bytes(self.folder / WEIGHTS, to_bytes(weights))
         self.processes.wait()
         return metrics
-
-
-def _seed(*numbers: int) -> int:
-    return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0] >> np.uint64(1))

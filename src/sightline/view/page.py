@@ -107,19 +107,10 @@ def page(
     about |= {"images": images, "query_image": query_image, "labels": labels}
     if names is not None and (isinstance(names, str) or len(names) != len(rows)):
         raise ValueError(f"names must be a list with one for each of the {len(rows)} rows of batch, got {names!r}")
-    for name, value in about.items():
-        count = None if isinstance(value, str) or not hasattr(value, "__len__") else len(value)
-        if several and value is not None and count != len(rows):
-            got = f"one {type(value).__name__}" if count is None else count
-            raise ValueError(f"{name} must have one entry for each of the {len(rows)} rows of batch, got {got}")
     maps = joined(maps)
+    _check_rows(rows, maps, about if several else {})
     examples, weights, smalls = [], [], []
     for i, row in enumerate(rows):
-        for one in maps:
-            if not 0 <= row < one.shape[0]:
-                raise ValueError(
-                    f"batch must be at least 0 and below {one.shape[0]}, the size of the batch in {one.name}, got {row}"
-                )
         own = about if not several else {k: None if v is None else v[i] for k, v in about.items()}
         both = sides(maps, grid=grid, special=special, **own)
         layers = []
@@ -129,26 +120,43 @@ def page(
             thumbs = small(one.weights[row])
             if thumbs is not None:
                 smalls.append(_element(f"small-{i}-{j}", pack(thumbs)))
-            layers.append(
-                {
-                    "name": one.name,
-                    "kind": one.kind,
-                    "sides": sides_of(one.kind, both),
-                    "call": one.call,
-                    "heads": one.head_names,
-                    "shape": packed.shape,
-                    "small": None if thumbs is None else thumbs.shape,
-                    "signed": packed.signed,
-                    "shares": packed.shares,
-                    "sharpens": packed.shares and one.heads != (),  # a mean over heads is no softmax of scores
-                }
-            )
+            shape = None if thumbs is None else thumbs.shape
+            layers.append({**_about_layer(one, packed), "sides": sides_of(one.kind, both), "small": shape})
         called = f"row {row}" if names is None else str(names[i])
         examples.append({"name": called, "layers": layers, **{name: side.meta() for name, side in both.items()}})
     levels = [float(f"{level:.7g}") for level in LEVELS]
     return Page(
         _html({"title": str(title), "levels": levels, "fine": FINE, "examples": examples}, smalls + weights), height
     )
+
+
+def _about_layer(one: Map, packed: Packed) -> dict[str, Any]:
+    """What the page must know of a layer before its weights are unpacked."""
+    return {
+        "name": one.name,
+        "kind": one.kind,
+        "call": one.call,
+        "heads": one.head_names,
+        "shape": packed.shape,
+        "signed": packed.signed,
+        "shares": packed.shares,
+        "sharpens": packed.shares and one.heads != (),  # a mean over heads is no softmax of scores
+    }
+
+
+def _check_rows(rows: list[int], maps: Sequence[Map], about: dict[str, Any]) -> None:
+    """Rows must be in every batch; what is told of several examples must have an entry for each."""
+    for name, value in about.items():
+        count = None if isinstance(value, str) or not hasattr(value, "__len__") else len(value)
+        if value is not None and count != len(rows):
+            got = f"one {type(value).__name__}" if count is None else count
+            raise ValueError(f"{name} must have one entry for each of the {len(rows)} rows of batch, got {got}")
+    for row in rows:
+        for one in maps:
+            if not 0 <= row < one.shape[0]:
+                raise ValueError(
+                    f"batch must be at least 0 and below {one.shape[0]}, the size of the batch in {one.name}, got {row}"
+                )
 
 
 def _element(name: str, packed: Packed) -> str:

@@ -1,0 +1,95 @@
+"""How good an image classifier is, and how sure it should be."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..data.images import Images, Progress
+from ..data.sets import at_once
+from ..training.task import Part
+from .image_stream import stream
+
+BINS = 15
+"""Of confidence, for the calibration error."""
+EVALUATED_AT_ONCE = 512
+"""Images judged in one go, if they are small."""
+
+
+def sharpness(
+    model: nn.Module, images: Images, device: torch.device, workers: int = 2, most: int = EVALUATED_AT_ONCE
+) -> float:
+    """What to multiply the model's logits by for the likeliest labels of these images, between 1/20 and 20.
+
+    Labels are softened as if one more image had been seen, of no class in particular, so that a set on which all is
+    right does not ask for certainty.
+    """
+    logits, labels = [], []
+    orders = torch.arange(len(images)).split(at_once(images, most))
+    for pixels, own in stream(images, iter(orders), workers, device):
+        logits.append(model(pixels.float() / 255).double())
+        labels.append(own)
+    scores, targets = torch.cat(logits), F.one_hot(torch.cat(labels), len(images.classes)).double()
+    count, classes = targets.shape
+    targets = (count * targets + 1 / classes) / (count + 1)
+    low, high = math.log(1 / 20), math.log(20)
+    for _ in range(60):  # the loss is convex, so a third can be left at every turn
+        third = (high - low) / 3
+        losses = [-(targets * (math.exp(x) * scores).log_softmax(-1)).sum() for x in (low + third, high - third)]
+        low, high = (low, high - third) if losses[0] < losses[1] else (low + third, high)
+    return math.exp((low + high) / 2)
+
+
+def tally(
+    model: nn.Module,
+    images: Images,
+    part: Part,
+    device: torch.device,
+    workers: int = 2,
+    most: int = EVALUATED_AT_ONCE,
+    progress: Progress | None = None,
+) -> dict[str, Tensor]:
+    """What there is to count over the part of a set that belongs here, at most so many images at a time.
+
+    Every process makes the same number of calls, for a model that is shared out needs all of them at each; where the
+    images do not divide evenly the last one is looked at again and not counted.
+    """
+    count = len(images)
+    own = torch.arange(part.rank, -(-count // part.world) * part.world, part.world)
+    real = (own < count).to(device)
+    own = own.clamp_max(count - 1).to(images.labels.device)
+    sums = {
+        "loss": torch.zeros((), dtype=torch.float64, device=device),
+        "right": torch.zeros(len(images.classes), dtype=torch.float64, device=device),
+        "seen": torch.zeros(len(images.classes), dtype=torch.float64, device=device),
+        "sure": torch.zeros(BINS, dtype=torch.float64, device=device),
+        "sure_right": torch.zeros(BINS, dtype=torch.float64, device=device),
+    }
+    size, done = at_once(images, most), 0
+    for (pixels, labels), counts in zip(
+        stream(images, iter(own.split(size)), workers, device), real.split(size), strict=True
+    ):
+        logits = model(pixels.float() / 255).float()
+        shares, answers = logits.softmax(-1).double().max(-1)
+        counted, right = counts.double(), (answers == labels) * counts.double()
+        sums["loss"] += (F.cross_entropy(logits, labels, reduction="none").double() * counted).sum()
+        sums["right"].index_add_(0, labels, right)
+        sums["seen"].index_add_(0, labels, counted)
+        bins = (shares * BINS).long().clamp_max(BINS - 1)
+        sums["sure"].index_add_(0, bins, shares * counted)
+        sums["sure_right"].index_add_(0, bins, right)
+        done += len(labels)
+        if progress:
+            progress(done, len(own))
+    return sums
+
+
+def metrics(sums: dict[str, Tensor]) -> dict[str, float]:
+    """Accuracy, loss and how far confidence is from the truth, from what was counted."""
+    seen = float(sums["seen"].sum())
+    return {
+        "accuracy": float(sums["right"].sum()) / seen,
+        "loss": float(sums["loss"]) / seen,
+        "calibration_error": float((sums["sure"] - sums["sure_right"]).abs().sum()) / seen,
+    }
