@@ -128,5 +128,6 @@ def _held_out(classes: Sequence[str], share: float, seed: int) -> tuple[tuple[st
         nearer = abs(len(held) + len(group) - wanted) < abs(len(held) - wanted)
         if nearer and len(held) + len(group) < len(classes):
             held += group
-    apart = set(held) or set(min(members.values(), key=len))
-    return tuple(name for name in classes if name not in apart), tuple(name for name in classes if name in apart)
+    held = held or min(members.values(), key=len)
+    apart = set(held)
+    return tuple(name for name in classes if name not in apart), tuple(held)

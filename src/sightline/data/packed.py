@@ -56,9 +56,9 @@ def read_packed(path: Path, size: int | None, channels: int | None) -> Pool:
     check_memory(len(packed), channels or 1, size or side)
     pixels = torch.empty(len(packed), channels or 1, size or side, size or side, dtype=torch.uint8)
     for start in range(0, len(packed), AT_ONCE):
-        bits = np.unpackbits(packed[start : start + AT_ONCE], axis=1)[:, : side * side]
-        paper = torch.from_numpy(255 - 255 * bits).view(-1, 1, side, side)
-        pixels[start : start + AT_ONCE] = fit(paper, size, channels, f"the images of {path}")
+        some = slice(start, start + AT_ONCE)
+        ink = np.unpackbits(packed[some], axis=1)[:, : side * side].reshape(-1, 1, side, side)
+        pixels[some] = fit(torch.from_numpy(255 - 255 * ink), size, channels, f"the images of {path}")
     return _divided(ImageSet(pixels, torch.from_numpy(labels), tuple(names)))
 
 

@@ -50,6 +50,8 @@ def read_folder_tree(path: Path, size: int | None, channels: int | None, progres
 def read_zip(path: Path, size: int | None, channels: int | None, progress: Progress | None) -> Pool:
     """The same, packed."""
     with opened(path) as archive:
+        if any(PurePosixPath(file).name == "class_labels.txt" for file in archive.files):
+            raise ValueError(f"{path} must hold class folders, got one-shot runs; read them with read_one_shot_runs")
         files = [file for file in archive.files if PurePosixPath(file).suffix.lower() in SUFFIXES]
         return _read(arranged(files, path), archive.read, size, channels, progress)
 
