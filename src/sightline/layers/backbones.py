@@ -19,6 +19,12 @@ class Backbone(nn.Module):
         self.channels, self.width, self.least_size = channels, widths[-1], 2 ** len(widths)
         self.blocks = nn.Sequential(*blocks)
 
+    def side(self, image_size: int) -> int:
+        """Places of the grid along one side, of images of this size."""
+        if image_size < self.least_size:
+            raise ValueError(f"image_size must be at least {self.least_size} for this backbone, got {image_size}")
+        return image_size // self.least_size
+
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, height, width) -> (B, N, M), places in reading order"""
         if images.dim() != 4 or images.shape[1] != self.channels or min(images.shape[2:]) < self.least_size:
@@ -57,7 +63,7 @@ class _Residual(nn.Module):
         self.path = nn.Sequential(
             *_convolution(ins, outs), bend, *_convolution(outs, outs), bend, *_convolution(outs, outs)
         )
-        self.shortcut = nn.Sequential(nn.Conv2d(ins, outs, 1, bias=False), nn.BatchNorm2d(outs))
+        self.shortcut = nn.Sequential(*_convolution(ins, outs, 1))
         self.dropout = nn.Dropout2d(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,8 +71,14 @@ class _Residual(nn.Module):
         return self.dropout(F.max_pool2d(F.leaky_relu(self.path(x) + self.shortcut(x), 0.1), 2))
 
 
-def _convolution(ins: int, outs: int) -> tuple[nn.Module, nn.Module]:
-    return nn.Conv2d(ins, outs, 3, padding=1, bias=False), nn.BatchNorm2d(outs)
+def _convolution(ins: int, outs: int, size: int = 3) -> tuple[nn.Module, nn.Module]:
+    norm = nn.BatchNorm2d(outs)
+    norm.num_batches_tracked = None  # of no use, and the one number of a model that would be no float
+    return nn.Conv2d(ins, outs, size, padding=size // 2, bias=False), norm
+
+
+BACKBONES: dict[str, type[Conv4] | type[ResNet12]] = {"conv4": Conv4, "resnet12": ResNet12}
+"""By name."""
 
 
 def _checked(channels: int, widths: Sequence[int]) -> tuple[int, ...]:
