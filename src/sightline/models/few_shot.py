@@ -190,9 +190,9 @@ class FewShot(nn.Module):
         return places.flatten(1)[:, None] if self.config.pool == "flat" else places.mean(1, keepdim=True)
 
     def forward(self, images: Tensor, *, way: int, shot: int) -> tuple[Tensor, Tensor | None]:
-        """images (E, N * S + Q, C, size, size), support first, class by class -> logits (E, Q, N), (E * (K + Q), classes)
+        """images (E, K + Q, C, size, size), support first, class by class -> logits (E, Q, N)
 
-        The second are of the plain classifier, if there is one.
+        Beside them those of the plain classifier for all images, (E * (K + Q), classes), if there is one.
         """
         x = self.embed(images.flatten(0, 1))
         plain = None if self.classifier is None else self.classifier(x.mean(1))
