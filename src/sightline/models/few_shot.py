@@ -81,6 +81,8 @@ class FewShotConfig:
 class FewShotHead(nn.Module):
     """Embeddings of labelled examples and of queries in, a logit for each query and class out."""
 
+    sharpness: Tensor
+
     def __init__(self, width: int, config: FewShotConfig):
         super().__init__()
         check_whole(1, width=width)
@@ -109,6 +111,7 @@ class FewShotHead(nn.Module):
         if self.label is not None:
             nn.init.zeros_(self.label.weight)
         self.answer = CosineScore(temperature=0.1, floor=c.floor, learn=True)
+        self.register_buffer("sharpness", torch.ones(()))  # set by what was not learnt from, so that confidence is true
 
     def _score(self) -> Score:
         c = self.config
@@ -127,7 +130,7 @@ class FewShotHead(nn.Module):
         with torch.autocast(query.device.type, enabled=False):  # an answer is as fine as its numbers
             support, query = (x.to(torch.promote_types(x.dtype, torch.float32)).mean(2) for x in (support, query))
             classes = _means(members.to(support.dtype), support)
-            return self.answer(query[:, None], classes[:, None])[:, 0]
+            return self.sharpness * self.answer(query[:, None], classes[:, None])[:, 0]
 
     def refine(self, support: Tensor, members: Tensor, query: Tensor, *, gaps: bool = False) -> tuple[Tensor, Tensor]:
         """The embeddings after every support token has seen the support, and every query the support and itself."""
