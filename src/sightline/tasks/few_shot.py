@@ -215,6 +215,8 @@ class FewShotTask:
                 step=step,
                 within=e.within,
             )
+            if step == first:
+                drawn.check()  # later ones are drawn alike, and to look at them would make a GPU wait
             draws = augment.draw(self.recipe.augment, batch_size * each, seed=self.recipe.seed, step=step)
             chosen = torch.cat((drawn.support, drawn.query), 1)
             pieces = []
