@@ -27,6 +27,11 @@ TASKS: dict[str, Entry] = {
         task="tasks.image_classification:ImageTask",
         predictor="tasks.image_predictor:ImagePredictor",
     ),
+    "few_shot": Entry(
+        recipe="tasks.few_shot:Recipe",
+        task="tasks.few_shot:FewShotTask",
+        predictor="tasks.few_shot_predictor:FewShotPredictor",
+    ),
 }
 DEFAULT = "image_classifier"
 

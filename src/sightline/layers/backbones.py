@@ -4,6 +4,7 @@ Legend for all shapes: B batch, C channels, N places, M model width.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -72,9 +73,18 @@ class _Residual(nn.Module):
 
 
 def _convolution(ins: int, outs: int, size: int = 3) -> tuple[nn.Module, nn.Module]:
-    norm = nn.BatchNorm2d(outs)
-    norm.num_batches_tracked = None  # of no use, and the one number of a model that would be no float
-    return nn.Conv2d(ins, outs, size, padding=size // 2, bias=False), norm
+    return nn.Conv2d(ins, outs, size, padding=size // 2, bias=False), _Norm(outs)
+
+
+class _Norm(nn.BatchNorm2d):
+    """Without the count of batches: of no use, and the one number of a model that would be no float."""
+
+    def __init__(self, width: int):
+        super().__init__(width)
+        self.num_batches_tracked = None
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *others: Any) -> None:
+        super()._load_from_state_dict(state, prefix, {"version": 2}, *others)  # a count is not missed
 
 
 BACKBONES: dict[str, type[Conv4] | type[ResNet12]] = {"conv4": Conv4, "resnet12": ResNet12}
