@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import fuse_conv_bn_eval
 
 from .backbones import Backbone, Norm
 
@@ -50,6 +51,12 @@ class EfficientNetLite0(Backbone):
         super().side(image_size)
         return -(-image_size // self.least_size)
 
+    def fold(self) -> None:
+        """Make each norm part of the convolution before it: for a model that learns no more, and is to be fast."""
+        for part in self.modules():
+            if isinstance(part, nn.Sequential) and isinstance(part[0], _Convolution) and isinstance(part[1], Norm):
+                part[0], part[1] = fuse_conv_bn_eval(part[0], part[1]), nn.Identity()
+
 
 class _Inverted(nn.Module):
     def __init__(self, ins: int, outs: int, size: int, *, stride: int, expansion: int):
@@ -70,17 +77,14 @@ class _Convolution(nn.Conv2d):
     """Pads as TensorFlow does, where these weights were learnt: what is odd goes to the right and the bottom."""
 
     def __init__(self, ins: int, outs: int, size: int, *, stride: int = 1, groups: int = 1):
-        super().__init__(ins, outs, size, stride=stride, groups=groups, bias=False)
+        even = size // 2 if stride == 1 else 0  # the same on both sides, which a convolution does by itself
+        super().__init__(ins, outs, size, stride=stride, padding=even, groups=groups, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        size, stride = self.kernel_size[0], self.stride[0]
-        if size == 1:
-            return super().forward(x)
-        before_after = []
-        for side in (x.shape[-1], x.shape[-2]):
-            rest = max(size - (side % stride or stride), 0)
-            before_after += [rest // 2, rest - rest // 2]
-        return super().forward(F.pad(x, before_after))
+        if self.stride[0] > 1:
+            rests = [max(self.kernel_size[0] - (side % self.stride[0] or self.stride[0]), 0) for side in x.shape[:1:-1]]
+            x = F.pad(x, [part for rest in rests for part in (rest // 2, rest - rest // 2)])
+        return super().forward(x)
 
 
 def _norm(width: int) -> Norm:
@@ -88,7 +92,8 @@ def _norm(width: int) -> Norm:
 
 
 def _bent(ins: int, outs: int, size: int, *, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    return nn.Sequential(_Convolution(ins, outs, size, stride=stride, groups=groups), _norm(outs), nn.ReLU6())
+    convolution = _Convolution(ins, outs, size, stride=stride, groups=groups)
+    return nn.Sequential(convolution, _norm(outs), nn.ReLU6(inplace=True))
 
 
 def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -97,7 +102,8 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     ends = {"_conv_stem": "0.0", "_bn0": "0.1", "_conv_head": f"{last}.0", "_bn1": f"{last}.1"}
     ours = {}
     for name, tensor in state.items():
-        *place, part, kind = name.split(".")
+        module, _, kind = name.rpartition(".")
+        *place, part = module.split(".")
         if part == "_fc" or kind == "num_batches_tracked":
             continue
         if not place and part in ends:
