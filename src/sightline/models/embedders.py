@@ -5,7 +5,7 @@ Legend for all shapes: B batch, C channels, S side of an image, P places of the 
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -55,35 +55,31 @@ class Embedder(ABC):
 
     def embed(self, pixels: Tensor) -> Tensor:
         """pixels uint8 (B, C, S, S) -> float32 (B, P, M), places in reading order; any S is scaled to `image_size`"""
-        parts = torch.empty(len(pixels), self.grid[0] * self.grid[1], self.width, device=self.device)
-        for rows, (seen, _) in self._batches(pixels):
-            parts[rows] = seen
-        return parts
+        return self._filled(pixels, 0, (self.grid[0] * self.grid[1], self.width))
 
     def embed_whole(self, pixels: Tensor) -> Tensor:
         """pixels uint8 (B, C, S, S) -> float32 (B, M): what the model itself makes of the whole image"""
-        whole = torch.empty(len(pixels), self.width, device=self.device)
-        for rows, (_, seen) in self._batches(pixels):
-            whole[rows] = seen
-        return whole
+        return self._filled(pixels, 1, (self.width,))
 
     @abstractmethod
     def look(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """images (B, C, image_size, image_size), as the model wants them -> the places (B, P, M), the whole (B, M)"""
 
-    def _batches(self, pixels: Tensor) -> Iterator[tuple[slice, tuple[Tensor, Tensor]]]:
-        if pixels.dim() != 4 or pixels.shape[1] != self.channels or pixels.shape[2] != pixels.shape[3]:
+    def _filled(self, pixels: Tensor, which: int, shape: tuple[int, ...]) -> Tensor:
+        if pixels.dim() != 4 or pixels.shape[1] != self.channels or not pixels.shape[2] == pixels.shape[3] > 0:
             raise ValueError(
                 f"pixels must have shape (batch, {self.channels}, side, side) for {self.name}, "
                 f"got {tuple(pixels.shape)}; read images with size={self.image_size}, channels={self.channels}"
             )
         if pixels.dtype != torch.uint8:
             raise ValueError(f"pixels must be uint8, from 0 to 255, got {pixels.dtype}")
+        found = torch.empty(len(pixels), *shape, device=self.device)
         size = 8 if self.device.type == "cpu" else 256  # what fits a cache is faster on a CPU
-        for start in range(0, len(pixels), size):
-            rows = slice(start, start + size)
-            with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
-                yield rows, self.look((self._scaled(pixels[rows].to(self.device)) - self.mean) / self.std)
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            for start in range(0, len(pixels), size):
+                images = self._scaled(pixels[start : start + size].to(self.device))
+                found[start : start + size] = self.look((images - self.mean) / self.std)[which]
+        return found
 
     def _scaled(self, pixels: Tensor) -> Tensor:
         images = pixels.float()

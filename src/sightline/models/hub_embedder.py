@@ -82,8 +82,10 @@ class Form:
             raise ValueError(f"a vision model must take 1 or 3 channels, got {channels!r} in {folder}")
         size = _side(found.get("crop_size")) if found.get("do_center_crop") else None
         size = size or _side(found.get("size")) or _side(getattr(config, "image_size", None))
+        if size is None:
+            raise ValueError(f"a vision model must say how large its images are, got no square size in {folder}")
         check_whole(1, image_size=size)
-        check_most(MOST_SIZE, image_size=size or 0)
+        check_most(MOST_SIZE, image_size=size)
         factor = found.get("rescale_factor", 1 / 255) if found.get("do_rescale", True) else 1.0
         if not _is_number(factor) or factor <= 0:
             raise ValueError(f"rescale_factor must be a number above 0, got {factor!r} in {folder}")
@@ -93,7 +95,7 @@ class Form:
         if min(std) <= 0:
             raise ValueError(f"image_std must be above 0, got {std} in {folder}")
         return cls(
-            size=size or 0,
+            size=size,
             channels=channels,
             mean=tuple((level + bool(found.get("rescale_offset"))) / factor for level in mean),
             std=tuple(level * (level if found.get("include_top") else 1) / factor for level in std),
