@@ -108,6 +108,7 @@ def vit(tmp_path):
         ({}, [127.5, 102.0, 76.5], [51.0, 63.75, 76.5]),
         ({"do_rescale": False, "image_mean": 127, "image_std": 128}, [127.0] * 3, [128.0] * 3),
         ({"do_normalize": False}, [0.0] * 3, [255.0] * 3),
+        ({"do_flip_channel_order": True}, [0.0] * 3, [255.0] * 3),
         ({"rescale_factor": 1 / 127.5, "rescale_offset": True, "do_normalize": False}, [127.5] * 3, [127.5] * 3),
         ({"include_top": True}, [127.5, 102.0, 76.5], [10.2, 15.9375, 22.95]),
     ],
@@ -136,7 +137,7 @@ def test_sides_are_read_as_the_files_write_them(vit, tmp_path, form):
 
 
 def test_blue_comes_first_where_the_files_say_so(vit, tmp_path):
-    pixels, plain = pictures(2), {**FORM, "image_mean": 0.5, "image_std": 0.5}
+    pixels, plain = pictures(2), {**FORM, "do_normalize": True, "image_mean": 0.5, "image_std": 0.5}
     found = []
     for flips in (False, True):
         (tmp_path / "preprocessor_config.json").write_text(json.dumps({**plain, "do_flip_channel_order": flips}))

@@ -89,8 +89,9 @@ class Form:
         factor = found.get("rescale_factor", 1 / 255) if found.get("do_rescale", True) else 1.0
         if not _is_number(factor) or factor <= 0:
             raise ValueError(f"rescale_factor must be a number above 0, got {factor!r} in {folder}")
+        flips = bool(found.get("do_flip_channel_order"))
         mean, std = (0.0,) * channels, (1.0,) * channels
-        if found.get("do_normalize", True):
+        if found.get("do_normalize", not flips):  # MobileViT, which flips, does not, and does not say so
             mean, std = (_levels(folder, name, found.get(name), channels) for name in ("image_mean", "image_std"))
         if min(std) <= 0:
             raise ValueError(f"image_std must be above 0, got {std} in {folder}")
@@ -99,7 +100,7 @@ class Form:
             channels=channels,
             mean=tuple((level + bool(found.get("rescale_offset"))) / factor for level in mean),
             std=tuple(level * (level if found.get("include_top") else 1) / factor for level in std),
-            flips=bool(found.get("do_flip_channel_order")),
+            flips=flips,
         )
 
 
