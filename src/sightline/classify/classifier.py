@@ -290,7 +290,9 @@ def summary(classifier: FewShotClassifier) -> str:
     if most > 1:
         estimate = classifier.estimate()
         lines.append(f"expected     {estimate}")
-        worst = [f"{shortened(name, 40)} {share:.0%}" for name, share in list(estimate.per_class.items())[:3] if share < 1]
+        worst = [
+            f"{shortened(name, 40)} {share:.0%}" for name, share in list(estimate.per_class.items())[:3] if share < 1
+        ]
         lines += [f"hardest      {', '.join(worst)}"] if worst else []
     else:
         lines.append("expected     not known with one image of each class; a second one of some would tell")

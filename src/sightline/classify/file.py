@@ -16,7 +16,7 @@ from ..files import whole
 from ..models.few_shot import FewShot, FewShotConfig
 from ..sharing import check_shapes
 from .confidence import Confidence
-from .support import MOST_EXAMPLES, MOST_NAME, Support, check_count, check_labels
+from .support import MOST_EXAMPLES, Support, check_count, check_labels
 
 SUFFIX = ".sightline"
 FORMAT = "sightline few-shot classifier 1"

@@ -102,7 +102,9 @@ class Support:
         """Itself, if a classifier can be made of it; pictures as small as they must be."""
         check_count(len(self.classes))
         if len(self) > MOST_EXAMPLES:
-            raise ValueError(f"examples must be at most {MOST_EXAMPLES:,}, got {len(self):,}; bring fewer of each class")
+            raise ValueError(
+                f"examples must be at most {MOST_EXAMPLES:,}, got {len(self):,}; bring fewer of each class"
+            )
         if self.pictures is None:
             return self
         channels, side = self.pictures.shape[1], self.pictures.shape[-1]
@@ -176,7 +178,9 @@ def pixels_of(images: Sequence[Any], embeds: Embeds, whose: str = "") -> Tensor:
 
 def _from_disk(source: str | Path, embeds: Embeds | None, progress: Progress | None) -> Support:
     if embeds is None:
-        raise ValueError(f"examples must be embeddings for this model, got {str(source)!r}; begin with a model that sees")
+        raise ValueError(
+            f"examples must be embeddings for this model, got {str(source)!r}; begin with a model that sees"
+        )
     form: dict[str, Any] = {"size": embeds.image_size, "channels": embeds.channels, "progress": progress}
     if divides_by_class(source):
         images: Any = load_classes(source, **form).train
@@ -193,7 +197,9 @@ def _from_disk(source: str | Path, embeds: Embeds | None, progress: Progress | N
     if len(empty := set(range(len(images.classes))) - set(labels.tolist())):
         name = images.classes[min(empty)]
         raise ValueError(f"class {name!r} must have at least one image, got none; fill it or leave it out")
-    support = Support(embeds.embed(pixels[order]).cpu(), labels, tuple(images.classes), ("",) * len(labels), pixels[order])
+    support = Support(
+        embeds.embed(pixels[order]).cpu(), labels, tuple(images.classes), ("",) * len(labels), pixels[order]
+    )
     numbers = [f"image {i + 1}" for i in support.places().tolist()]
     names = numbers if files is None else [files[i] for i in order.tolist()]
     return replace(support, names=tuple(names))

@@ -165,7 +165,7 @@ class FewShotHead(nn.Module):
         return Memory(tuple(tuple(cache.parts) for cache in caches), _means(members, images), x.shape[1])
 
     def ask(self, memory: "Memory", query: Tensor) -> Tensor:
-        """query (E, Q, P, M) -> logits (E, Q, N); each query sees the support and itself, also in a transductive head"""
+        """query (E, Q, P, M) -> logits (E, Q, N); each query sees the support and itself, in a transductive head too"""
         places = query.shape[2]
         x = (query if self.role is None else query + self.role[1]).flatten(1, 2)
         for block, seen in zip(self.blocks, memory.seen, strict=True):

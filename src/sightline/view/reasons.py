@@ -63,7 +63,9 @@ class Reason:
     def verdict(self) -> str:
         """In a few words."""
         label = shortened(self.label, 60)
-        return f"{label} {self.confidence:.1%}" if self.known else f"none of these (closest {label} {self.confidence:.0%})"
+        return (
+            f"{label} {self.confidence:.1%}" if self.known else f"none of these (closest {label} {self.confidence:.0%})"
+        )
 
 
 def glowing(pixels: Array, parts: Array | None, side: int = SIDE) -> Array:
@@ -162,14 +164,14 @@ def _card(reason: Reason) -> str:
     state = "known" if reason.known else "unknown"
     says = "known" if reason.known else "unknown: belongs to none of the classes"
     verdict = shortened(reason.label, 60) if reason.known else "none of these"
-    share = f"{reason.confidence:.1%} sure" if reason.known else f"closest: {shortened(reason.label, 60)}, {reason.confidence:.0%}"
+    share = (
+        f"{reason.confidence:.1%} sure"
+        if reason.known
+        else f"closest: {shortened(reason.label, 60)}, {reason.confidence:.0%}"
+    )
     top = max((e.worth or 0.0 for e in reason.examples), default=0.0)
     examples = "".join(_figure(sight, top) for sight in reason.examples)
-    bars = "".join(
-        f'<li><span class="name">{_text(shortened(label, 40))}</span><span class="value">{share:.1%}</span>'
-        f'<meter min="0" max="1" value="{share:.4f}" aria-label="{_text(shortened(label, 40))}">{share:.1%}</meter></li>'
-        for label, share in reason.scores[:MOST_SCORES]
-    )
+    bars = "".join(_bar(_text(shortened(label, 40)), share) for label, share in reason.scores[:MOST_SCORES])
     rest = len(reason.scores) - MOST_SCORES
     notes = [*(f"and {rest:,} more classes" for _ in range(rest > 0)), *reason.notes]
     small = "".join(f'<p class="note">{_text(note)}</p>' for note in notes)
@@ -183,6 +185,11 @@ def _card(reason: Reason) -> str:
 </div>
 </article>
 """
+
+
+def _bar(called: str, share: float) -> str:
+    meter = f'<meter min="0" max="1" value="{share:.4f}" aria-label="{called}">{share:.1%}</meter>'
+    return f'<li><span class="name">{called}</span><span class="value">{share:.1%}</span>{meter}</li>'
 
 
 def _figure(sight: Sight, top: float) -> str:
