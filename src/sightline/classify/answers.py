@@ -35,6 +35,11 @@ class Answer:
             raise ValueError("an answer must be one that predict gave to be explained, got one without its classifier")
         return self._reason(self, images=images, parts=parts)
 
+    def told(self, most: int = 3) -> str:
+        """The answer on one line, with the classes that come next where they have a share worth telling."""
+        others = [f"{name} {share:.1%}" for name, share in list(self.scores.items())[1:most] if share >= 0.005]
+        return ", ".join((str(self), *others)) if self.known else str(self)
+
     def __str__(self) -> str:
         if self.known:
             return f"{self.label} {self.confidence:.1%} (known)"

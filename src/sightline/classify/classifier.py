@@ -17,6 +17,9 @@ from ..data.images import Progress
 from ..models.few_shot import FewShot, Memory
 from ..names import shortened
 from ..tasks.image_predictor import wilson
+from ..view import reasons
+from ..view.page import Page
+from ..view.reasons import Reason
 from . import file
 from .answers import Answer, Estimate
 from .confidence import Confidence, ask, held_out, remembered, set_by
@@ -28,6 +31,8 @@ AT_ONCE = 64
 """Images asked in one go."""
 MOST_TOGETHER = 1000
 """Images of one transductive question."""
+MOST_SHOWN = 64
+"""Images on one page."""
 MOVED = Augment(rotate=15, scale=0.2, translate=0.1, shear=15)
 """How copies of an image that is alone in its class are moved: about as much as two hands differ."""
 COPIES, MOST_COPIES = 4, 200
@@ -41,6 +46,14 @@ class Fitted:
     support: Support
     memory: Memory
     confidence: Confidence
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """Some images, what the classifier says of them, and why."""
+
+    answers: list[Answer]
+    reasons: list[Reason]
 
 
 class FewShotClassifier:
@@ -165,6 +178,41 @@ class FewShotClassifier:
         made._fitted = Fitted(support, made._remembered(support), confidence)
         return made
 
+    def look(self, images: Sequence[Any]) -> "Look":
+        """At a few images: what is seen, and why."""
+        if not images or len(images) > MOST_SHOWN:
+            raise ValueError(f"images must be 1 to {MOST_SHOWN} to be shown, got {len(images)}")
+        answers = self.predict(list(images))
+        names = [Path(image).name if isinstance(image, str | Path) else "image" for image in images]
+        return Look(answers, [answer.explain().reason(name=name) for answer, name in zip(answers, names, strict=True)])
+
+    def page(self, images: "Sequence[Any] | Look") -> Page:
+        """One self-contained page of these images, their answers and why."""
+        look = images if isinstance(images, Look) else self.look(images)
+        return reasons.page(look.reasons, title=str(look.answers[0]))
+
+    def summary(self) -> str:
+        """A few lines: what it holds, how well it should do, what it calls unknown."""
+        counts, sure = self.counts, self.confidence
+        least, most = min(counts.values()), max(counts.values())
+        each = f"{least}" if least == most else f"{least} to {most}"
+        lines = [f"{len(counts):,} classes, {sum(counts.values()):,} examples ({each} of each)"]
+        if most > 1:
+            estimate = self.estimate()
+            hard = [(name, share) for name, share in estimate.per_class.items() if share < 1][:3]
+            lines.append(f"expected    {estimate}")
+            lines += (
+                [f"hardest     {', '.join(f'{shortened(n, 40)} {share:.0%}' for n, share in hard)}"] if hard else []
+            )
+        else:
+            lines.append("expected    unknown with one image of each class; a second one of some would tell")
+        lines.append(f"confidence  logits times {sure.sharpness:.2f}")
+        lines.append(
+            f"unknown     below a logit of {sure.threshold:.2f}; {sure.separation:.1%} of pairs of an example and a "
+            f"stranger are told apart"
+        )
+        return "\n".join(lines)
+
     def __repr__(self) -> str:
         if self._support is None:
             return "FewShotClassifier(not fitted)"
@@ -279,26 +327,3 @@ class FewShotClassifier:
 
 def _row(pixels: Tensor | None, i: int) -> Tensor | None:
     return None if pixels is None else pixels[i]
-
-
-def summary(classifier: FewShotClassifier) -> str:
-    """A few lines about a classifier: what it holds, how well it should do, what it calls unknown."""
-    counts, sure = classifier.counts, classifier.confidence
-    least, most = min(counts.values()), max(counts.values())
-    each = f"{least}" if least == most else f"{least} to {most}"
-    lines = [f"{len(counts):,} classes, {sum(counts.values()):,} images ({each} of each)"]
-    if most > 1:
-        estimate = classifier.estimate()
-        lines.append(f"expected     {estimate}")
-        worst = [
-            f"{shortened(name, 40)} {share:.0%}" for name, share in list(estimate.per_class.items())[:3] if share < 1
-        ]
-        lines += [f"hardest      {', '.join(worst)}"] if worst else []
-    else:
-        lines.append("expected     not known with one image of each class; a second one of some would tell")
-    lines.append(f"confidence   logits times {sure.sharpness:.2f}")
-    lines.append(
-        f"unknown      below a logit of {sure.threshold:.2f}; an example is more familiar than a stranger in "
-        f"{sure.separation:.1%} of pairs"
-    )
-    return "\n".join(lines)

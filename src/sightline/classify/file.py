@@ -27,8 +27,6 @@ WEIGHTS = "model."
 
 def write(path: Path, model: FewShot, embedder: str | None, support: Support, confidence: Confidence) -> Path:
     """Whole or not at all."""
-    if path.suffix != SUFFIX:
-        raise ValueError(f"path must end in {SUFFIX}, got {path.name!r}")
     about = {
         "model": config.plain(model.config),
         "embedder": embedder,
@@ -41,14 +39,16 @@ def write(path: Path, model: FewShot, embedder: str | None, support: Support, co
     if support.pictures is not None:
         tensors["pictures"] = support.pictures
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    with whole(path) as part:
+    with whole(check_path(path)) as part:
         safetensors.torch.save_file(tensors, part, {"format": FORMAT, "about": json.dumps(about, ensure_ascii=False)})
     return path
 
 
-def is_classifier(path: str | Path) -> bool:
-    """Whether a path is named like the file of a classifier."""
-    return Path(path).suffix == SUFFIX and not Path(path).is_dir()
+def check_path(path: Path) -> Path:
+    """The path, if a classifier can be written there."""
+    if path.suffix != SUFFIX or path.is_dir():
+        raise ValueError(f"the file of a classifier must end in {SUFFIX} and be no folder, got {str(path)!r}")
+    return path
 
 
 def read(path: Path) -> tuple[FewShot, str | None, Support, Confidence]:

@@ -41,6 +41,10 @@ class Answer:
     scores: dict[str, float]
     """A share for each class, the likeliest first."""
 
+    def told(self, most: int = 3) -> str:
+        """The likeliest classes on one line."""
+        return ", ".join(f"{name} {share:.1%}" for name, share in list(self.scores.items())[:most])
+
     def __str__(self) -> str:
         return f"{self.label} ({self.confidence:.1%})"
 
