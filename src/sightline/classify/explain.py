@@ -108,7 +108,7 @@ class Explanation:
             confidence=self.answer.confidence,
             scores=list(self.answer.scores.items()),
             image=Sight(name, self.picture, self.parts),
-            examples=[Sight(f"{e.label}: {e.name}", e.picture, e.parts, e.worth) for e in self.examples],
+            examples=[Sight(e.name, e.picture, e.parts, e.label, e.worth) for e in self.examples],
             notes=notes,
         )
 

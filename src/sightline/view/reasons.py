@@ -37,12 +37,15 @@ class Sight:
     """A picture, and what each part of it was worth."""
 
     name: str
+    """Of its file, or its number."""
     pixels: Array | None
     """uint8 (H, W) or (H, W, 3); None where there is no picture."""
     parts: Array | None
     """(rows, columns), what the answer loses without each; None where that is not known."""
+    label: str = ""
+    """The class of an example."""
     worth: float | None = None
-    """What the answer loses without all of it."""
+    """What the answer loses without all of an example."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,11 +111,11 @@ def picture(reason: Reason) -> Figure:
         assert sight.pixels is not None
         ax.imshow(glowing(sight.pixels, sight.parts), interpolation="none")
         ax.set_axis_off()
-        title = "asked" if sight.worth is None else name(sight.name, 26)
+        title = name(sight.label, 24) or "asked"
         ax.set_title(title, color=COLOURS["ink"], fontsize=10)
         if sight.worth is not None:
-            ax.text(0.5, -0.04, f"worth {sight.worth:+.2f}", transform=ax.transAxes, ha="center", va="top",
-                    fontsize=9, color=COLOURS["grey"])  # fmt: skip
+            below = f"{name(sight.name, 18)}, worth {sight.worth:+.2f}"
+            ax.text(0.5, -0.04, below, transform=ax.transAxes, ha="center", va="top", fontsize=9, color=COLOURS["grey"])
     ax = axes[0, -1]
     bars = list(reason.scores[:MOST_SCORES])[::-1]
     inks = [COLOURS["grey"]] * (len(bars) - 1) + [COLOURS["blue"] if reason.known else COLOURS["amber"]]
@@ -193,7 +196,8 @@ def _bar(called: str, share: float) -> str:
 
 
 def _figure(sight: Sight, top: float) -> str:
-    called = _text(shortened(sight.name, 48))
+    label, file = (_text(shortened(text, 48)) for text in (sight.label, sight.name))
+    called = f"{label}, {file}" if label else file
     if sight.pixels is None:
         images = '<div class="blank" aria-hidden="true"></div>'
     else:
@@ -213,7 +217,8 @@ def _figure(sight: Sight, top: float) -> str:
             f'<span class="worth">worth {sight.worth:+.2f}</span>'
             f'<meter min="0" max="1" value="{share:.4f}" aria-label="worth">{sight.worth:+.2f}</meter>'
         )
-    return f"<figure>{images}<figcaption><span>{called}</span>{worth}</figcaption></figure>"
+    names = f'<span class="label">{label}</span><span class="from">{file}</span>' if label else ""
+    return f"<figure>{images}<figcaption>{names}{worth}</figcaption></figure>"
 
 
 def _png(pixels: Array, parts: Array | None) -> str:
