@@ -27,6 +27,11 @@ TASKS: dict[str, Entry] = {
         task="tasks.image_classification:ImageTask",
         predictor="tasks.image_predictor:ImagePredictor",
     ),
+    "translation": Entry(
+        recipe="tasks.translation:Recipe",
+        task="tasks.translation:TranslationTask",
+        predictor="tasks.translation_predictor:TranslationPredictor",
+    ),
 }
 DEFAULT = "image_classifier"
 

@@ -58,7 +58,7 @@ def test_the_same_texts_give_the_same_vocabulary_and_a_file_gives_it_back(kind):
     texts = load("numbers").train.target[:200]
     one, two = learn(how, texts), learn(how, texts)
     assert one.to_json() == two.to_json()
-    again = Tokenizer.from_json(how, one.to_json())
+    again = Tokenizer.from_json(how, json.loads(one.to_json()))
     assert again.to_json() == one.to_json()
     assert again.encode(texts[:7]) == one.encode(texts[:7])
     assert len(one) <= 300
@@ -97,7 +97,7 @@ def tamper(text, what):
     if what is None:
         return list(changes)
     changes[what]()
-    return json.dumps(content)
+    return content
 
 
 @pytest.mark.parametrize("what", tamper('{"model": {}}', None))
@@ -106,16 +106,16 @@ def test_a_file_that_lies_is_refused(bpe, what):
         Tokenizer.from_json(bpe.how, tamper(bpe.to_json(), what), "tokenizer.json")
 
 
-@pytest.mark.parametrize("text", ["", "[" * 100_000, "[]", '{"model": 3}', "null"])
-def test_what_is_no_tokenizer_is_refused(bpe, text):
+@pytest.mark.parametrize("content", [[], {}, {"model": 3}, None, {"model": {"vocab": {}, "merges": [3]}}])
+def test_what_is_no_tokenizer_is_refused(bpe, content):
     with pytest.raises(ValueError, match="must be a tokenizer in JSON"):
-        Tokenizer.from_json(bpe.how, text)
+        Tokenizer.from_json(bpe.how, content)
 
 
 def test_rules_of_a_file_are_not_taken(bpe):
     content = json.loads(bpe.to_json())
     content["normalizer"] = {"type": "Replace", "pattern": {"Regex": "(a*)*b"}, "content": "x"}
-    again = Tokenizer.from_json(bpe.how, json.dumps(content))
+    again = Tokenizer.from_json(bpe.how, content)
     assert again.to_json() == bpe.to_json()
 
 

@@ -20,9 +20,7 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 """In the order of their ids."""
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 MARK = "▁"
-MOST_SIZE = 1_000_000
-MOST_BYTES = 1 << 26
-"""No file of a tokenizer is larger."""
+MOST_SIZE = 100_000
 LEAST_SEEN = 2
 """Characters seen less often become bytes in BPE."""
 
@@ -85,16 +83,15 @@ class Tokenizer:
 
     def to_json(self) -> str:
         """As a file of the `tokenizers` library."""
-        return self._inner.to_str(pretty=True)
+        return self._inner.to_str()
 
     @classmethod
-    def from_json(cls, how: Tokens, text: str, name: str = "a tokenizer") -> "Tokenizer":
-        """Of such a file only the vocabulary and the merges are taken, so it can bring no rules of its own."""
+    def from_json(cls, how: Tokens, content: Any, name: str = "a tokenizer") -> "Tokenizer":
+        """From what such a file holds; only the vocabulary and the merges are taken, so it can bring no rules."""
         try:
-            model = json.loads(text)["model"]
-            vocabulary, merges = model["vocab"], model.get("merges", [])
-            merges = [tuple(merge.split(" ") if isinstance(merge, str) else merge) for merge in merges]
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            model = content["model"]
+            vocabulary, merges = model["vocab"], [tuple(merge) for merge in model.get("merges", [])]
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{name} must be a tokenizer in JSON, got an error: {error!r:.200}") from error
         _check(how, vocabulary, merges, name)
         return cls(how, vocabulary, merges)
