@@ -4,7 +4,9 @@ from .backbones import Backbone, Conv4, ResNet12
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual, TransformerBlock
 from .patches import ImageToSequence
 from .positions import LearntPositions, SinusoidalPositions, sinusoids
+from .recurrent import Recurrence, RecurrentEncoder
 from .stacks import SIZES, Decoder, Encoder, Size, Transformer
+from .words import Words
 
 __all__ = [
     "SIZES",
@@ -18,11 +20,14 @@ __all__ = [
     "FeedForward",
     "ImageToSequence",
     "LearntPositions",
+    "Recurrence",
+    "RecurrentEncoder",
     "ResNet12",
     "Residual",
     "SinusoidalPositions",
     "Size",
     "Transformer",
     "TransformerBlock",
+    "Words",
     "sinusoids",
 ]

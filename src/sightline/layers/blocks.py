@@ -93,10 +93,11 @@ class DecoderCache:
     target: Cache = field(default_factory=Cache)
     source: Cache = field(default_factory=Cache)
 
-    def reorder(self, rows: Tensor) -> None:
-        """Keep these rows of the batch, in this order. rows (B',)"""
+    def reorder(self, rows: Tensor, *, within: bool = False) -> None:
+        """Keep these rows of the batch, in this order; `within` its sentence each, so that sources stay. rows (B',)"""
         self.target.reorder(rows)
-        self.source.reorder(rows)
+        if not within:
+            self.source.reorder(rows)
 
 
 class DecoderBlock(EncoderBlock):
@@ -135,6 +136,10 @@ class DecoderBlock(EncoderBlock):
         x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=own))
         x = self.around_cross_attention(x, lambda x: self.cross_attention(x, source, mask=cross_mask, cache=other))
         return self.around_feed_forward(x, self.feed_forward)
+
+    def new_cache(self, source: Tensor | None = None) -> DecoderCache:
+        """An empty cache, or one that knows the source (B, S, M)."""
+        return DecoderCache() if source is None else DecoderCache(source=self.cross_attention.remember(source))
 
 
 TransformerBlock = EncoderBlock
