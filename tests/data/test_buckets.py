@@ -60,5 +60,5 @@ def test_batches_waste_little_and_have_few_shapes(encoded):
 
 
 def test_a_budget_below_the_longest_sentence_is_refused(encoded):
-    with pytest.raises(ValueError, match="batch_size is tokens here, and must be at least .* 32, got 31"):
+    with pytest.raises(ValueError, match=r"batch_size counts tokens here, and must be at least .* 32, got 31"):
         Buckets(encoded.shapes(), 31)

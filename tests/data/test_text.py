@@ -47,7 +47,7 @@ def test_a_folder_has_its_parts_by_name(tmp_path):
     splits = load(tmp_path)
     assert [len(part) for part in (splits.train, splits.validation, splits.test)] == [3, 2, 1]
     write(tmp_path / "test_2017.tsv", ["Geh.\tGo."])
-    with pytest.raises(ValueError, match=r"one test set, got test_2016_flickr.tsv, test_2017.tsv; .*evaluate RUN --data"):
+    with pytest.raises(ValueError, match=r"one test set, got test_2016_flickr.tsv, test_2017.tsv; .* RUN --data"):
         load(tmp_path)
     write(tmp_path / "test.tsv", ["Geh.\tGo.", "Geh!\tGo!"])
     assert len(load(tmp_path).test) == 2
@@ -68,9 +68,9 @@ def test_files_of_different_lengths_are_refused(tmp_path):
 
 
 def test_a_line_without_tabs_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"line 2 of .*pairs.tsv must have at least 2 columns, .* got 1: 'Guten Abend!'"):
+    with pytest.raises(ValueError, match=r"line 2 of .*pairs.tsv must have .* 2 columns, .* got 1: 'Guten Abend!'"):
         load(write(tmp_path / "pairs.tsv", ["Geh.\tGo.", "Guten Abend!"]))
-    with pytest.raises(ValueError, match="line 2 of .* at least 3 columns, separated by tabs, got 2"):
+    with pytest.raises(ValueError, match=r"line 2 of .* at least 3 columns, separated by tabs, got 2"):
         load(write(tmp_path / "pairs.tsv", ["a\tb", "Geh.\tGo."]), columns=(1, 3), header=True)
 
 

@@ -7,7 +7,7 @@ from sightline.data.text import EOS, UNK, load
 from sightline.data.tokens import BYTES, SPECIAL, Tokenizer, Tokens, learn
 
 TEXTS = ["Der Hund läuft.", "Ein Hund, ein Mann und eine Frau!", "Die Frau läuft (im Park)."] * 5
-STRANGE = ["좋은 저녁입니다. 👩‍👩‍👧", "<s> </s> <0x41> <pad>", '"E-Mail", 3,5 km/h', "a\u200db\x00c", "ﷺ 𝔘"]
+STRANGE = ["좋은 저녁입니다. 👩‍👩‍👧", "<s> </s> <0x41> <pad>", '"E-Mail", 3,5 km/h', "a\u200db\x00c", "ﷺ \U0001d518"]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def tamper(text, what):
 
 @pytest.mark.parametrize("what", tamper('{"model": {}}', None))
 def test_a_file_that_lies_is_refused(bpe, what):
-    with pytest.raises(ValueError, match="tokenizer.json must"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json must"):
         Tokenizer.from_json(bpe.how, tamper(bpe.to_json(), what), "tokenizer.json")
 
 

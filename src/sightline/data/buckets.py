@@ -94,7 +94,7 @@ class Buckets:
         longest = int(shapes.max())
         if budget < longest:
             raise ValueError(
-                f"batch_size is tokens here, and must be at least those of the longest sentence, {longest}, got {budget}"
+                f"batch_size counts tokens here, and must be at least those of the longest, {longest}, got {budget}"
             )
         self.keys = _keys(shapes)
         ordered = shapes[np.argsort(self.keys, kind="stable")]

@@ -31,8 +31,8 @@ def read_lines(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"{path} must be text in UTF-8, got the byte 0x{data[error.start]:02x} in line {number:,}; if it is Latin-1, "
-            f"convert it: iconv -f LATIN1 -t UTF-8 {path.name}"
+            f"{path} must be text in UTF-8, got the byte 0x{data[error.start]:02x} in line {number:,}; if it is "
+            f"Latin-1, convert it: iconv -f LATIN1 -t UTF-8 {path.name}"
         ) from error
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     if lines[-1] == "":

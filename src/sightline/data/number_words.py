@@ -10,16 +10,18 @@ from ..checks import check_whole
 
 MOST = 1_000_000
 """All numbers are below it."""
-_GERMAN = (
-    "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn siebzehn "
-    "achtzehn neunzehn"
-).split()
-_GERMAN_TENS = "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig".split()
-_ENGLISH = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_ENGLISH_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+WORDS = {
+    "de": "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn "
+    "siebzehn achtzehn neunzehn",
+    "en": "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
+    "seventeen eighteen nineteen",
+}
+TENS = {
+    "de": "zwanzig dreißig vierzig fünfzig sechzig siebzig achtzig neunzig",
+    "en": "twenty thirty forty fifty sixty seventy eighty ninety",
+}
+_GERMAN, _ENGLISH = WORDS["de"].split(), WORDS["en"].split()
+_GERMAN_TENS, _ENGLISH_TENS = TENS["de"].split(), TENS["en"].split()
 
 
 def german(number: int) -> str:

@@ -96,9 +96,7 @@ def number_splits() -> TextSplits:
     """German number words and the English ones: 6,000 to learn from, 300 to choose by and 500 to judge by."""
     german, english = number_words.pairs(6800)
     every = Pairs(german, english)
-    return TextSplits(
-        every.take(range(800, 6800)), validation=every.take(range(300)), test=every.take(range(300, 800))
-    )
+    return TextSplits(every.take(range(800, 6800)), validation=every.take(range(300)), test=every.take(range(300, 800)))
 
 
 def split(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:

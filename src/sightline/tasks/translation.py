@@ -150,10 +150,14 @@ class Recipe:
         check_most(MOST_SEED, seed=self.seed)
         check_most(MOST_BATCH, **{"training.batch_size": self.training.batch_size})
         if self.training.shard:
-            raise ValueError("training.shard must be false for translation, whose decoding needs whole weights, got true")
+            raise ValueError(
+                "training.shard must be false for translation, whose decoding needs whole weights, got true"
+            )
         section = self.model.transformer if self.model.kind == "transformer" else self.model.rnn
         if section.tied == "all" and not self.tokens.shared:
-            raise ValueError("tokens.shared must be true where the model's tied is all, for both languages use one table, got false")
+            raise ValueError(
+                "tokens.shared must be true where the model's tied is all, for both languages use one table, got false"
+            )
         form, longest = self.model.transformer, -(-self.data.most_tokens // MULTIPLE) * MULTIPLE
         if self.model.kind == "transformer" and form.positions == "learnt" and form.most_tokens < longest:
             raise ValueError(
@@ -187,7 +191,7 @@ class TranslationTask:
         )
         kept = [i for i in range(len(pairs)) if 0 < len(source[i]) < most and 0 < len(target[i]) < most]
         if not kept:
-            raise ValueError(f"data must have a pair of at most {most} tokens (data.most_tokens) to learn from, got none")
+            raise ValueError(f"data must have a pair of at most {most} tokens, data.most_tokens, got none")
         return Encoded([source[i] for i in kept], [target[i] for i in kept]), len(pairs) - len(kept)
 
     def steps_per_epoch(self, batch_size: int) -> int:
@@ -255,7 +259,9 @@ def divide(data: TextData, seed: int) -> TextSplits:
     train, test, validation = splits.train, splits.test, splits.validation
     shares = data.test if test is None else 0.0, data.validation if validation is None else 0.0
     if sum(shares) >= 1:
-        raise ValueError(f"validation and test must leave something to learn from, got {data.validation} and {data.test}")
+        raise ValueError(
+            f"validation and test must leave something to learn from, got {data.validation} and {data.test}"
+        )
     if shares[0]:
         train, test = split(train, shares[0], seed)
     if shares[1]:

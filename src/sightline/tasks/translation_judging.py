@@ -1,4 +1,4 @@
-"""How good a translator is: loss and perplexity on the words it should have written, BLEU and chrF on those it wrote."""
+"""How good a translator is: loss and perplexity of what it should have written, BLEU and chrF of what it wrote."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -123,7 +123,7 @@ def tally(
 
 def metrics(sums: dict[str, Tensor]) -> dict[str, float]:
     """BLEU, loss and perplexity from what was counted."""
-    from sacrebleu.metrics import BLEU
+    from sacrebleu import BLEU
 
     loss = float(sums["loss"]) / float(sums["tokens"])
     counts = [int(count) for count in sums["bleu"].round().tolist()]
@@ -133,7 +133,7 @@ def metrics(sums: dict[str, Tensor]) -> dict[str, float]:
 
 def bleu(wrote: Sequence[str], texts: Sequence[str], *, lowercase: bool = False) -> Any:
     """sacreBLEU with its 13a tokens."""
-    from sacrebleu.metrics import BLEU
+    from sacrebleu import BLEU
 
     return BLEU(lowercase=lowercase).corpus_score(list(wrote), [list(texts)])
 
@@ -142,7 +142,7 @@ def scored(
     split: str, sources: Sequence[str], texts: Sequence[str], wrote: Sequence[str], beams: int, length_penalty: float
 ) -> Score:
     """All there is to say of translations beside what they should be."""
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu import BLEU, CHRF
 
     cased = BLEU()
     whole = cased.corpus_score(list(wrote), [list(texts)])

@@ -34,8 +34,7 @@ def show(
         for number, answer in enumerate(look.answers, start=1):
             assert answer.attention is not None
             cross = answer.attention.of("cross")
-            words = {"source": answer.source_tokens, "target": answer.tokens}
-            figure = cross.plot(-1, "mean", title=answer.text, **words)
+            figure = cross.plot(-1, "mean", source=answer.source_tokens, target=answer.tokens, title=answer.text)
             drawn.files.append(pictures.save(figure, folder / f"sentence-{number}.{format}"))
         drawn.files.append(predictor.page(look).save(folder / "page.html"))
     return drawn

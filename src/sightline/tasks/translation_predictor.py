@@ -265,7 +265,7 @@ class TranslationPredictor(Shared):
         the test set of that, or all of it where it brings none."""
         data = self.recipe.data
         ours = source is None or source == data.source
-        splits = divide(data, self.recipe.seed) if ours else replace(data, source=source).load()
+        splits = divide(data, self.recipe.seed) if ours else replace(data, source=source or data.source).load()
         if splits.test is not None:
             return self.evaluate(splits.test, "test", progress)
         if not ours:
