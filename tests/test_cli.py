@@ -42,7 +42,7 @@ def train(*words):
         (["training.learning_rate=-1e-4"], "training: learning_rate must be above 0 and finite, got -0.0001"),
         (["model.heads=3", "model.width=8"], "model: heads must divide width=8 or head_width be given, got 3"),
         (["model.expansion=.inf"], "model: expansion must leave at least one channel of width=8, got inf"),
-        (["task=image_clasifier"], "task must be one of image_classifier, got 'image_clasifier'; did you mean"),
+        (["task=image_clasifier"], "got 'image_clasifier'; did you mean 'image_classifier'?"),
         (["model.patch_size=3"], "model: patch_size must divide image_size=8, got 3"),
         (["model.classes=4"], "model.classes must be that of the data, 3, or null, got 4"),
         (["training.device=tpu"], "training: device must be auto, cpu, cuda or cuda:N, got 'tpu'"),

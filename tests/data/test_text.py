@@ -58,7 +58,7 @@ def test_pairs_with_an_empty_side_are_left_out_and_counted(tmp_path):
     assert (len(pairs), pairs.dropped, pairs.source[-1]) == (4, 2, "Ja.")
     pairs = load(write(tmp_path / "pairs.tsv", ["Geh.\tGo.", "", "Ja.\t "])).train
     assert (len(pairs), pairs.dropped) == (1, 2)
-    with pytest.raises(ValueError, match="at least one pair of sentences that are not empty, got 2 lines"):
+    with pytest.raises(ValueError, match=r"empty.tsv must hold at least one pair of sentences that are not empty"):
         load(write(tmp_path / "empty.tsv", ["\t", "\t"]))
 
 

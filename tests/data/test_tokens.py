@@ -83,6 +83,7 @@ def tamper(text, what):
     model = content["model"]
     changes = {
         "no model": lambda: content.pop("model"),
+        "another type": lambda: model.update(type="WordLevel"),
         "no vocabulary": lambda: model.pop("vocab"),
         "a list": lambda: model.update(vocab=["a"]),
         "ids that are no numbers": lambda: model["vocab"].update({"<pad>": "0"}),

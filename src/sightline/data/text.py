@@ -145,8 +145,8 @@ def _find(folder: Path, part: str, languages: tuple[str, str]) -> Path | None:
 
 def _read(path: Path, languages: tuple[str, str], columns: tuple[int, int], header: bool) -> Pairs:
     if path.is_file():
-        return _complete(_table(path, columns, header))
-    return _complete(_aligned(*(_one_of(path, language) for language in languages)))
+        return _complete(_table(path, columns, header), path)
+    return _complete(_aligned(*(_one_of(path, language) for language in languages)), path)
 
 
 def _one_of(path: Path, language: str) -> Path:
@@ -186,11 +186,11 @@ def _table(path: Path, columns: tuple[int, int], header: bool) -> Iterator[tuple
         yield cells[columns[0] - 1], cells[columns[1] - 1]
 
 
-def _complete(pairs: Iterator[tuple[str, str]]) -> Pairs:
+def _complete(pairs: Iterator[tuple[str, str]], path: Path) -> Pairs:
     """Without those that have an empty side."""
     every = [(source.strip(), target.strip()) for source, target in pairs]
     kept = [pair for pair in every if all(pair)]
     if not kept:
-        raise ValueError(f"data must hold at least one pair of sentences that are not empty, got {len(every)} lines")
+        raise ValueError(f"{path} must hold at least one pair of sentences that are not empty, got none")
     sources, targets = zip(*kept, strict=True)
     return Pairs(sources, targets, dropped=len(every) - len(kept))

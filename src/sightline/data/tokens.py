@@ -91,6 +91,8 @@ class Tokenizer:
         try:
             model = content["model"]
             vocabulary, merges = model["vocab"], [tuple(merge) for merge in model.get("merges", [])]
+            if model["type"] != (wanted := "BPE" if how.kind == "bpe" else "WordLevel"):
+                raise TypeError(f"it must be of the type {wanted}, got {model['type']!r:.40}")
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{name} must be a tokenizer in JSON, got an error: {error!r:.200}") from error
         _check(how, vocabulary, merges, name)

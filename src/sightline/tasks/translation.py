@@ -206,6 +206,8 @@ class TranslationTask:
         self.device = device
         self.model.to(device)
         self.train.to(device)
+        if self.validation is not None:
+            self.validation.to(device)
 
     def batches(self, first: int, batch_size: int, part: Part) -> Generator[list[Any], None, None]:
         buckets, parts, epoch = self._cut(batch_size), part.world * part.pieces, -1
@@ -247,7 +249,7 @@ class TranslationTask:
         if self.validation is None or self.splits.validation is None:
             return {}
         texts = self.splits.validation.target
-        return tally(model, self.validation, texts, self.tokenizers[1], part, self.device)
+        return tally(model, self.validation, texts, self.tokenizers[1], part, self.recipe.data.most_tokens)
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return metrics(sums) if sums else {}

@@ -70,21 +70,25 @@ def span(group: dict[str, float | None]) -> str:
 
 
 def translate(
-    model: Any, encoded: Encoded, rows: Sequence[int], *, beams: int = 1, n_best: int = 1, length_penalty: float = 1.0
+    model: Any,
+    encoded: Encoded,
+    rows: Sequence[int],
+    *,
+    most_tokens: int,
+    beams: int = 1,
+    n_best: int = 1,
+    length_penalty: float = 1.0,
 ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
     """The hypotheses of these rows, some at a time, sentences of like length together."""
     for some, length in groups(encoded, rows, beams):
         index = torch.tensor(some, device=encoded.source.ids.device)
         source, real = encoded.source.take(index, length)
         memory = model.encode(source, real)
-        most = 2 * length + 16
-        if beams == 1 and n_best == 1:
-            yield some, greedy(model, memory, most_tokens=most)
+        if beams == 1:
+            yield some, greedy(model, memory, most_tokens=most_tokens)
         else:
-            yield (
-                some,
-                beam(model, memory, beams=beams, n_best=n_best, length_penalty=length_penalty, most_tokens=most),
-            )
+            how: dict[str, Any] = {"beams": beams, "n_best": n_best, "most_tokens": most_tokens}
+            yield some, beam(model, memory, length_penalty=length_penalty, **how)
 
 
 def groups(encoded: Encoded, rows: Sequence[int], beams: int = 1) -> Iterator[tuple[list[int], int]]:
@@ -99,14 +103,14 @@ def groups(encoded: Encoded, rows: Sequence[int], beams: int = 1) -> Iterator[tu
 
 
 def tally(
-    model: nn.Module, encoded: Encoded, texts: Sequence[str], tokenizer: Tokenizer, part: Part, device: torch.device
+    model: nn.Module, encoded: Encoded, texts: Sequence[str], tokenizer: Tokenizer, part: Part, most_tokens: int
 ) -> dict[str, Tensor]:
     """What there is to count over the part of a set that belongs here: the loss, and what makes up BLEU."""
-    encoded.to(device)
+    device = encoded.source.ids.device
     rows = range(part.rank, len(encoded), part.world)
     loss = torch.zeros((), dtype=torch.float64, device=device)
     wrote: dict[int, str] = {}
-    for some, hypotheses in translate(model, encoded, rows):
+    for some, hypotheses in translate(model, encoded, rows, most_tokens=most_tokens):
         index = torch.tensor(some, device=device)
         lengths = int(encoded.source.lengths[some].max()), int(encoded.target.lengths[some].max()) - 1
         batch = encoded.batch(index, lengths)

@@ -159,7 +159,8 @@ class TranslationPredictor(Shared):
         own = self.recipe.search
         beams = max(own.beams, n_best or 1) if beams is None else beams
         chosen = Search(beams=beams, length_penalty=own.length_penalty if length_penalty is None else length_penalty)
-        return config.plain(chosen) | {"n_best": beams if n_best is None else n_best}
+        most = self.recipe.data.most_tokens
+        return config.plain(chosen) | {"n_best": beams if n_best is None else n_best, "most_tokens": most}
 
     def _answer(self, ids: list[int], found: list[Hypothesis]) -> Answer:
         source, target = self.tokenizers
@@ -251,9 +252,9 @@ class TranslationPredictor(Shared):
         encoded = judged(pairs, self.tokenizers, self.recipe)
         encoded.to(self.device)
         wrote: dict[int, str] = {}
-        how = config.plain(self.recipe.search)
+        how, most = config.plain(self.recipe.search), self.recipe.data.most_tokens
         with torch.inference_mode():
-            for some, hypotheses in translate(self.model, encoded, range(len(pairs)), **how):
+            for some, hypotheses in translate(self.model, encoded, range(len(pairs)), most_tokens=most, **how):
                 decoded = [self.tokenizers[1].decode(one[0].tokens) for one in hypotheses]
                 wrote |= dict(zip(some, decoded, strict=True))
                 if progress:
