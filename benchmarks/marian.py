@@ -11,7 +11,7 @@ transformers.logging.set_verbosity_error()
 
 
 def pair(size: str, words: int, device: str) -> tuple[Translator, MarianMTModel]:
-    """Ours and theirs: the same width, heads and depth, one table of words for all, dropout of 0.1 on the same places."""
+    """Ours and theirs: the same width, heads, depth and dropout, and one table of words for all."""
     torch.manual_seed(0)
     config = TranslatorConfig(
         size=size, source_vocabulary=words, target_vocabulary=words, tied="all", norm="post", attention_dropout=0.0

@@ -97,15 +97,12 @@ def _fused_masked(q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, rules: Ru
     allowed, bias = rules.allowed, rules.bias
     if allowed is None:
         return _fused(q, k, v, score, bias, dropout)
-    looks: Tensor | None = allowed.any(
-        -1, keepdim=True
-    )  # torch makes NaN of a row that sees nothing: let it see all, then blank it
-    if allowed.device.type == "cpu" and not torch.compiler.is_compiling() and bool(looks.all()):  # asking costs no wait
-        looks = None
-    allowed = allowed if looks is None else allowed | ~looks
+    looks = allowed.any(-1, keepdim=True)  # torch makes NaN of a row that sees nothing: let it see all, then blank it
+    all_look = allowed.device.type == "cpu" and not torch.compiler.is_compiling() and bool(looks.all())  # free to ask
+    allowed = allowed if all_look else allowed | ~looks
     table = allowed if bias is None else bias.to(q.dtype).masked_fill(~allowed, float("-inf"))
     mixed = _fused(q, k, v, score, table, dropout)
-    return mixed if looks is None else torch.where(looks, mixed, 0.0)
+    return mixed if all_look else torch.where(looks, mixed, 0.0)
 
 
 def _fused(
