@@ -95,7 +95,9 @@ def test_attention_is_recorded_the_same_step_by_step(kind):
     for name in whole.names():
         seen = [one for one in steps if one.name == name]
         assert {one.kind for one in seen} == {whole[name].kind}
-        rows = torch.cat([F.pad(one.weights, (0, whole[name].weights.shape[3] - one.weights.shape[3])) for one in seen], 2)
+        rows = torch.cat(
+            [F.pad(one.weights, (0, whole[name].weights.shape[3] - one.weights.shape[3])) for one in seen], 2
+        )
         assert_close(rows, whole[name].weights, atol=1e-5, rtol=1e-5)
 
 
@@ -185,7 +187,10 @@ def test_sources_that_are_none_are_refused(kind, source, real, message):
         ({"source_vocabulary": 3}, "source_vocabulary must be a whole number of at least 4, got 3"),
         ({"target_vocabulary": 1 << 21}, "target_vocabulary must be at most 1,048,576, got 2097152"),
         ({"tied": "both"}, "tied must be one of all, none, target, got 'both'"),
-        ({"tied": "all", "source_vocabulary": 5, "target_vocabulary": 7}, "got all with 5 and 7; or let both languages"),
+        (
+            {"tied": "all", "source_vocabulary": 5, "target_vocabulary": 7},
+            "got all with 5 and 7; or let both languages",
+        ),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
         ({"width": 0}, "width must be a whole number of at least 1, got 0"),
         ({"width": 1 << 20}, "width must be at most 16,384"),

@@ -2,6 +2,7 @@
 
 from .backbones import Backbone, Conv4, ResNet12
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual, TransformerBlock
+from .dropout import Dropout
 from .patches import ImageToSequence
 from .positions import LearntPositions, SinusoidalPositions, sinusoids
 from .recurrent import Recurrence, RecurrentEncoder
@@ -15,6 +16,7 @@ __all__ = [
     "Decoder",
     "DecoderBlock",
     "DecoderCache",
+    "Dropout",
     "Encoder",
     "EncoderBlock",
     "FeedForward",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..attention import Cache, Mask, MultiHeadAttention
 from ..checks import check_share, check_whole, nearest
+from .dropout import Dropout
 
 Norm = Literal["post", "pre"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
@@ -28,7 +29,7 @@ class FeedForward(nn.Module):
             raise ValueError(f"activation must be {nearest(str(activation), ACTIVATIONS)}")
         self.widen = nn.Linear(width, hidden, bias=bias)
         self.bend = ACTIVATIONS[activation]()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.narrow = nn.Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,7 +46,7 @@ class Residual(nn.Module):
             raise ValueError(f"norm must be {nearest(str(norm), get_args(Norm))}")
         self.pre = norm == "pre"
         self.norm = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
         """x (B, N, M) -> (B, N, M)"""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..checks import check_share, check_whole, nearest
+from .dropout import Dropout
 
 Cell = Literal["gru", "lstm"]
 Hidden = tuple[Tensor, ...]
@@ -67,7 +68,7 @@ class RecurrentEncoder(nn.Module):
         if bidirectional and width % 2:
             raise ValueError(f"width must be even where the encoder is bidirectional, got {width}")
         self.share = width // 2 if bidirectional else width
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         sizes = [inputs, *[width] * (depth - 1)]
         self.forwards = nn.ModuleList(Recurrence(size, self.share, cell=cell) for size in sizes)
         self.backwards = nn.ModuleList(Recurrence(size, self.share, cell=cell) for size in sizes if bidirectional)

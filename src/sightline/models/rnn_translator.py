@@ -17,7 +17,7 @@ from ..attention import AdditiveScore, Hard, Softmax, attend
 from ..attention.masks import Padding
 from ..attention.scores import make_score
 from ..checks import check_most, check_share, check_whole
-from ..layers import Recurrence, RecurrentEncoder, Words
+from ..layers import Dropout, Recurrence, RecurrentEncoder, Words
 from ..layers.recurrent import Cell, Hidden
 from .languages import Languages, check_choice, check_source
 
@@ -126,7 +126,7 @@ class RNNTranslator(nn.Module):
         c = self.config = config
         shown = c.width if c.attention == "none" else 0
         self.words = Words(*c.vocabularies, c.word_width, tied=c.tied)
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
         self.encoder = RecurrentEncoder(
             c.word_width, c.width, cell=c.cell, depth=c.depth, bidirectional=c.bidirectional, dropout=c.dropout
         )
@@ -145,12 +145,18 @@ class RNNTranslator(nn.Module):
         return Memory(states, keys, self.context(last), real)
 
     def decode(self, memory: Memory, target: Tensor) -> Tensor:
-        """What follows each word of the target, which begins with BOS: target (B, T) -> logits (B, T, V)"""
-        return self._write(self.start(memory), target)[0]
+        """From each word of the target, which begins with BOS, what to write next: target (B, T) -> (B, T, E)"""
+        return self._read(self.start(memory), target)[0]
 
-    def forward(self, source: Tensor, real: Tensor, target: Tensor) -> Tensor:
-        """source (B, S), real (B, S), target (B, T) -> logits (B, T, V)"""
-        return self.decode(self.encode(source, real), target)
+    def forward(
+        self, source: Tensor, real: Tensor, target: Tensor, *, wanted: Tensor | None = None, smoothing: float = 0.0
+    ) -> Tensor:
+        """source (B, S), real (B, S), target (B, T) -> logits (B, T, V)
+
+        Given the `wanted` words (B, T), -100 where there are none: the sum of what each costs, with no logits kept.
+        """
+        states = self.decode(self.encode(source, real), target)
+        return self.words.write(states) if wanted is None else self.words.loss(states, wanted, smoothing=smoothing)
 
     def start(self, memory: Memory) -> State:
         """Before the first word."""
@@ -159,16 +165,16 @@ class RNNTranslator(nn.Module):
 
     def step(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:
         """One word more: tokens (B,) -> logits of the next (B, V), and the state after it"""
-        logits, hidden = self._write(state, tokens.unsqueeze(1))
-        return logits[:, 0], replace(state, hidden=hidden)
+        states, hidden = self._read(state, tokens.unsqueeze(1))
+        return self.words.write(states[:, 0]), replace(state, hidden=hidden)
 
     def reorder(self, state: State, rows: Tensor, *, within: bool = False) -> State:
         """These rows, in this order; `within` says that each stands for its own sentence still."""
         hidden = tuple(part.index_select(1, rows) for part in state.hidden)
         return State(state.memory if within else state.memory.rows(rows), hidden)
 
-    def _write(self, state: State, target: Tensor) -> tuple[Tensor, Hidden]:
-        """target (B, T) -> logits (B, T, V), and what is remembered after it"""
+    def _read(self, state: State, target: Tensor) -> tuple[Tensor, Hidden]:
+        """target (B, T) -> what to write next (B, T, E), and what is remembered after it"""
         memory = state.memory
         words = self.dropout(self.words.read_target(target))
         if self.attention is None:
@@ -178,4 +184,4 @@ class RNNTranslator(nn.Module):
         else:
             states, hidden = self.decoder(words, state.hidden)
             seen = torch.cat((states, self.attention(states, memory)), -1)
-        return self.words.write(self.dropout(self.concat(seen))), hidden
+        return self.dropout(self.concat(seen)), hidden

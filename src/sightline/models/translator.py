@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..attention.masks import Padding
 from ..checks import check_most, check_share, check_whole
-from ..layers import SIZES, Decoder, DecoderCache, Encoder, LearntPositions, SinusoidalPositions, Words
+from ..layers import SIZES, Decoder, DecoderCache, Dropout, Encoder, LearntPositions, SinusoidalPositions, Words
 from .languages import Languages, check_choice, check_source
 
 MOST_CHANNELS = 1 << 14
@@ -110,7 +110,7 @@ class Translator(nn.Module):
         width, options = form["width"], _block_options(c)
         self.words = Words(*c.vocabularies, width, tied=c.tied)
         self.source_positions, self.target_positions = _positions(c, width), _positions(c, width)
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout = Dropout(c.dropout)
         self.encoder = Encoder(width, form["heads"], form["hidden"], form["encoder_depth"], **options)
         self.decoder = Decoder(width, form["heads"], form["hidden"], form["decoder_depth"], **options)
 
@@ -121,13 +121,20 @@ class Translator(nn.Module):
         return Memory(self.encoder(x, mask=Padding(real)), real)
 
     def decode(self, memory: Memory, target: Tensor) -> Tensor:
-        """What follows each word of the target, which begins with BOS: target (B, T) -> logits (B, T, V)"""
+        """From each word of the target, which begins with BOS, what to write next: target (B, T) -> (B, T, M)"""
         x = self.dropout(self.target_positions(self.words.read_target(target)))
-        return self.words.write(self.decoder(x, memory.states, cross_mask=Padding(memory.real)))
+        states: Tensor = self.decoder(x, memory.states, cross_mask=Padding(memory.real))
+        return states
 
-    def forward(self, source: Tensor, real: Tensor, target: Tensor) -> Tensor:
-        """source (B, S), real (B, S), target (B, T) -> logits (B, T, V)"""
-        return self.decode(self.encode(source, real), target)
+    def forward(
+        self, source: Tensor, real: Tensor, target: Tensor, *, wanted: Tensor | None = None, smoothing: float = 0.0
+    ) -> Tensor:
+        """source (B, S), real (B, S), target (B, T) -> logits (B, T, V)
+
+        Given the `wanted` words (B, T), -100 where there are none: the sum of what each costs, with no logits kept.
+        """
+        states = self.decode(self.encode(source, real), target)
+        return self.words.write(states) if wanted is None else self.words.loss(states, wanted, smoothing=smoothing)
 
     def start(self, memory: Memory) -> State:
         """Before the first word; the source's keys and values are made here, once."""
