@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.data.buckets import MULTIPLE, Buckets, Encoded
+from sightline.data.buckets import MULTIPLE, NONE_WANTED, Buckets, Encoded
 from sightline.data.text import BOS, EOS, PAD
 
 
@@ -19,13 +19,13 @@ def test_a_batch_has_beginnings_ends_and_filling():
     assert batch.source[:, :5].tolist() == [[8, EOS, PAD, PAD, PAD], [5, 6, 7, EOS, PAD]]
     assert batch.real.sum(1).tolist() == [2, 4]
     assert batch.target[:, :4].tolist() == [[BOS, 10, 11, EOS], [BOS, 9, EOS, PAD]]
-    assert batch.wanted[:, :4].tolist() == [[10, 11, EOS, PAD], [9, EOS, PAD, PAD]]
+    assert batch.wanted[:, :4].tolist() == [[10, 11, EOS, NONE_WANTED], [9, EOS, NONE_WANTED, NONE_WANTED]]
     assert batch.source.shape == batch.target.shape == batch.wanted.shape == (2, 8)
 
 
 def test_of_blank_rows_nothing_is_wanted():
     batch = Encoded([[5], [8]], [[9], [10]]).batch(torch.tensor([0, 1]), (8, 8), torch.tensor([False, True]))
-    assert batch.wanted.sum(1).tolist() == [9 + EOS, 0]
+    assert (batch.wanted != NONE_WANTED).sum(1).tolist() == [2, 0]
 
 
 def test_every_pair_comes_once_an_epoch_within_the_budget(encoded):

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 import sightline
+from sightline.data.buckets import NONE_WANTED
 from sightline.data.text import BOS, EOS, PAD, Pairs, TextSplits
 from sightline.data.tokens import Tokens
 from sightline.models.rnn_translator import RNNTranslatorConfig
@@ -68,7 +69,7 @@ def sentences(task, pieces):
     decoded = []
     for one, _ in pieces:
         for source, wanted in zip(one.source, one.wanted, strict=True):
-            if wanted.any():
+            if (wanted != NONE_WANTED).any():
                 decoded.append((task.tokenizers[0].decode(source.tolist()), task.tokenizers[1].decode(wanted.tolist())))
     return decoded
 
@@ -101,10 +102,10 @@ def test_losses_of_parts_and_pieces_sum_to_the_mean_over_the_tokens_of_the_batch
     task.model.eval()
     for step in range(task.steps_per_epoch(96)):
         ((whole, total),) = batch(task, step)
-        assert total == int((whole.wanted != PAD).sum())
+        assert total == int((whole.wanted != NONE_WANTED).sum())
         logits = task.model(whole.source, whole.real, whole.target).log_softmax(-1)
-        real = whole.wanted != PAD
-        picked = logits.gather(-1, whole.wanted[..., None])[..., 0]
+        real = whole.wanted != NONE_WANTED
+        picked = logits.gather(-1, whole.wanted.clamp_min(0)[..., None])[..., 0]
         expected = -(0.8 * picked + 0.2 * logits.mean(-1))[real].mean()
         parts = [piece for rank in range(3) for piece in batch(task, step, Part(rank, 3, 5))]
         assert len(parts) == 15
@@ -115,7 +116,7 @@ def test_losses_of_parts_and_pieces_sum_to_the_mean_over_the_tokens_of_the_batch
 def test_what_a_decoder_reads_is_one_behind_what_it_writes():
     ((one, _),) = batch(made(), 0)
     assert (one.target[:, 0] == BOS).all()
-    assert torch.equal(one.target[:, 1:], one.wanted[:, :-1])
+    assert torch.equal(one.target[:, 1:], one.wanted[:, :-1].clamp_min(PAD))
     assert ((one.wanted == EOS).sum(1) == 1).all()
     assert torch.equal(one.real, one.source != PAD)
 
@@ -194,9 +195,7 @@ def test_a_recipe_that_cannot_be_is_refused(change, message):
 
 
 def test_places_that_are_learnt_must_be_enough():
-    with pytest.raises(
-        ValueError, match=r"most_tokens must be at least data.most_tokens, filled up to 104, .*100"
-    ):
+    with pytest.raises(ValueError, match=r"most_tokens must be at least data.most_tokens, filled up to 104, .*100"):
         Recipe(
             data=TextData(most_tokens=100),
             model=Model(transformer=TranslatorConfig(positions="learnt", most_tokens=100)),

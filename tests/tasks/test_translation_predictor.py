@@ -97,7 +97,7 @@ def test_every_kind_is_judged_by_its_test_set(each):
 def test_a_model_without_attention_says_so(each):
     predictor = sightline.load(each)
     if predictor.recipe.model.kind == "rnn":
-        with pytest.raises(ValueError, match="model.kind must be one with attention for it to be shown, got 'rnn'"):
+        with pytest.raises(ValueError, match=r"model.kind must be one with attention for it to be shown, got 'rnn'"):
             predictor.page(["eins"])
     else:
         assert "eins →" in predictor.page(["eins"]).html

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from .text import BOS, EOS, PAD
 
+NONE_WANTED = -100
+"""In place of a word where none is wanted, as in torch's cross entropy."""
 MULTIPLE = 8
 """Lengths are filled up to a multiple of this."""
 Array = np.ndarray[Any, Any]
@@ -31,7 +33,7 @@ class Batch:
     target: Tensor
     """int64 (B, T), what the decoder reads: BOS and the sentence."""
     wanted: Tensor
-    """int64 (B, T), what it should write: the sentence and EOS, PAD where nothing is wanted."""
+    """int64 (B, T), what it should write: the sentence and EOS, -100 where nothing is wanted."""
 
 
 class Flat:
@@ -76,10 +78,9 @@ class Encoded:
         """The pairs of these rows, filled up to these lengths; of the `blank` ones nothing is wanted."""
         source, real = self.source.take(rows, shape[0])
         both, _ = self.target.take(rows, shape[1] + 1)
-        target, wanted = both[:, :-1], both[:, 1:]
-        if blank is not None:
-            wanted = wanted.masked_fill(blank[:, None], PAD)
-        return Batch(source, real, target.contiguous(), wanted)
+        target, wanted = both[:, :-1].contiguous(), both[:, 1:]
+        none = wanted == PAD if blank is None else (wanted == PAD) | blank[:, None]
+        return Batch(source, real, target, wanted.masked_fill(none, NONE_WANTED))
 
     def shapes(self) -> Array:
         """(N, 2): the length of each pair's source and target, filled up."""

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import seeds
 from ..checks import check_most, check_share, check_whole
 from ..data.buckets import MULTIPLE, Batch, Buckets, Encoded
-from ..data.text import PAD, Pairs, TextSplits, load, split
+from ..data.text import Pairs, TextSplits, load, split
 from ..data.tokens import Tokenizer, Tokens, learn
 from ..models.rnn_translator import RNNTranslator, RNNTranslatorConfig
 from ..models.translator import Translator, TranslatorConfig
@@ -233,17 +232,9 @@ class TranslationTask:
     def loss(self, model: nn.Module, piece: tuple[Batch, int]) -> Tensor:
         """The mean over all tokens that are wanted in the whole batch, as far as they are in this piece."""
         batch, total = piece
-        logits = model(batch.source, batch.real, batch.target)
-        return (
-            F.cross_entropy(
-                logits.flatten(0, 1).float(),
-                batch.wanted.flatten(),
-                ignore_index=PAD,
-                label_smoothing=self.recipe.training.label_smoothing,
-                reduction="sum",
-            )
-            / total
-        )
+        smoothing = self.recipe.training.label_smoothing
+        cost: Tensor = model(batch.source, batch.real, batch.target, wanted=batch.wanted, smoothing=smoothing)
+        return cost / total
 
     def evaluate(self, model: nn.Module, part: Part) -> dict[str, Tensor]:
         if self.validation is None or self.splits.validation is None:

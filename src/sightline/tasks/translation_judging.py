@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..data.buckets import Encoded
-from ..data.text import PAD
 from ..data.tokens import Tokenizer
 from ..decoding import Hypothesis, beam, greedy
 from ..training.task import Part
@@ -114,8 +112,7 @@ def tally(
         index = torch.tensor(some, device=device)
         lengths = int(encoded.source.lengths[some].max()), int(encoded.target.lengths[some].max()) - 1
         batch = encoded.batch(index, lengths)
-        logits = model(batch.source, batch.real, batch.target).flatten(0, 1).float()
-        loss += F.cross_entropy(logits, batch.wanted.flatten(), ignore_index=PAD, reduction="sum")
+        loss += model(batch.source, batch.real, batch.target, wanted=batch.wanted)
         wrote |= {i: tokenizer.decode(found[0].tokens) for i, found in zip(some, hypotheses, strict=True)}
     counts = torch.zeros(10, dtype=torch.float64, device=device)
     if rows:
