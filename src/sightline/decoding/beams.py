@@ -15,7 +15,7 @@ from ..checks import check_most, check_whole
 from .hypotheses import MOST_BEAMS, NOTHING, WORTH, Hypothesis, Memory, Stepper, as_ids, check_ready, likeliest
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def beam(
     model: Stepper,
     memory: Memory,

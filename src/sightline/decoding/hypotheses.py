@@ -69,10 +69,8 @@ def as_targets(hypotheses: Sequence[Hypothesis], *, begin: int = 1, pad: int = 0
 
 
 def likeliest(logits: Tensor, never: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The likeliest: logits (R, V) -> their log-probabilities (R, N) and ids (R, N), N at most `count` and some more"""
-    total = logits.logsumexp(-1, keepdim=True)
-    best, ids = logits.topk(min(count + len(never), logits.shape[-1]))
-    return (best - total).masked_fill((ids.unsqueeze(-1) == never).any(-1), NOTHING), ids
+    """The likeliest: logits (R, V) -> their log-probabilities (R, N) and ids (R, N), N at most `count`"""
+    return logits.log_softmax(-1).index_fill_(-1, never, NOTHING).topk(min(count, logits.shape[-1]))
 
 
 def as_ids(never: Sequence[int], device: torch.device) -> Tensor:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ..checks import check_most, check_whole
-from .hypotheses import MOST_BEAMS, NOTHING, WORTH, Hypothesis, Memory, Stepper, as_ids, check_ready, likeliest
+from .hypotheses import MOST_BEAMS, NOTHING, WORTH, Hypothesis, Memory, Stepper, as_ids, check_ready
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def greedy(
     model: Stepper,
     memory: Memory,
@@ -32,15 +32,14 @@ def greedy(
     forbidden = as_ids(never, memory.device)
 
     def choose(logits: Tensor) -> tuple[Tensor, Tensor]:
-        gains, ids = likeliest(logits, forbidden, 1)
-        gain, pick = gains.max(1, keepdim=True)
-        return ids.gather(1, pick)[:, 0], gain[:, 0]
+        gains, tokens = logits.log_softmax(-1).index_fill_(-1, forbidden, NOTHING).max(-1)
+        return tokens, gains
 
     alone = torch.arange(len(memory), device=memory.device)
     return _follow(model, model.start(memory), alone, choose, most_tokens, begin, end)
 
 
-@torch.no_grad()
+@torch.inference_mode()
 def sample(
     model: Stepper,
     memory: Memory,
