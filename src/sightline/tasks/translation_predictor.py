@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from .. import config
 from ..attention import Record, record_attention
-from ..attention.record import Seen
 from ..data.buckets import Encoded
 from ..data.lines import MOST_CHARACTERS, read_lines
 from ..data.text import BOS, EOS, Pairs
@@ -213,13 +211,11 @@ class TranslationPredictor(Shared):
         batch = encoded.batch(torch.arange(len(ids), device=self.device), longest)
         with torch.inference_mode(), record_attention(self.model, cpu=True) as record:
             self.model(batch.source, batch.real, batch.target)
-        source, target = batch.real.cpu(), torch.arange(longest[1]) < torch.tensor(places)[:, None]
-        whole = Record(record.model, [_real_rows(one, source if one.kind == "encoder" else target) for one in record])
         kept = [
-            replace(one, attention=_of_sentence(whole, i, len(one.source_tokens), places[i]))
+            replace(one, attention=_of_sentence(record, i, len(one.source_tokens), places[i]))
             for i, one in enumerate(answers)
         ]
-        return Look(list(texts), kept, whole)
+        return Look(list(texts), kept, record)
 
     def page(self, texts: Sequence[str] | Look, *, title: str | None = None) -> "Page":
         """The viewer on these sentences, an example each."""
@@ -276,11 +272,6 @@ class TranslationPredictor(Shared):
         return self.evaluate(splits.validation, "validation", progress)
 
 
-def _real_rows(seen: Seen, real: Tensor) -> Seen:
-    """Without what filling looked at: real (B, Q)"""
-    return replace(seen, weights=seen.weights * real[:, None, :, None])
-
-
 def _of_sentence(record: Record, row: int, source: int, target: int) -> Record:
     """One row without filling."""
     sizes = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
@@ -291,5 +282,6 @@ def _of_sentence(record: Record, row: int, source: int, target: int) -> Record:
     return Record(record.model, seen)
 
 
-def _filled(tokens: Sequence[str], size: int) -> list[str]:
-    return [*tokens, *[SPECIAL[0]] * (size - len(tokens))]
+def _filled(tokens: Sequence[str], size: int) -> list[str | None]:
+    """With None, which the page leaves out, up to this size."""
+    return [*tokens, *[None] * (size - len(tokens))]
