@@ -77,7 +77,7 @@ def test_every_kind_translates_whatever_it_is_given(each):
         assert alone.score == pytest.approx(answer.score, abs=1e-4)
         assert answer.score <= 0
         assert len(answer.others) == 4
-        scores = [answer.score, *(score for _, score in answer.others)]
+        scores = [answer.score, *(other.score for other in answer.others)]
         assert scores == sorted(scores, reverse=True)
     assert [bool(answer.unknown) for answer in answers] == [False, False, False, True, True]
     assert predictor.predict([]) == []
@@ -106,8 +106,9 @@ def test_a_model_without_attention_says_so(each):
 def test_attention_has_a_row_for_every_token_and_no_filling(trained):
     predictor = sightline.load(trained)
     answers = predictor.predict(TEXTS, attention=True)
-    for text, answer in zip(TEXTS, answers, strict=True):
-        (alone,) = predictor.predict([text], attention=True)
+    assert all(len(answer.others) == 4 for answer in answers)
+    one_by_one = [predictor.predict([text], attention=True)[0] for text in TEXTS]
+    for answer, alone in zip(flat(answers), flat(one_by_one), strict=True):
         assert {seen.kind for seen in answer.attention} == {"encoder", "decoder", "cross"}
         for seen, other in zip(answer.attention, alone.attention, strict=True):
             sizes = {"encoder": answer.source_tokens, "decoder": answer.tokens, "cross": answer.tokens}
@@ -116,6 +117,11 @@ def test_attention_has_a_row_for_every_token_and_no_filling(trained):
             torch.testing.assert_close(seen.weights.sum(-1), torch.ones_like(seen.weights.sum(-1)))
             torch.testing.assert_close(seen.weights, other.weights, atol=1e-5, rtol=1e-4)
     assert predictor.predict("eins").attention is None
+
+
+def flat(answers):
+    """Every hypothesis."""
+    return [one for answer in answers for one in (answer, *answer.others)]
 
 
 def test_what_is_no_sentence_is_refused_by_name(trained):

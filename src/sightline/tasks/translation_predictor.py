@@ -40,8 +40,8 @@ class Answer:
     """As they were written, the end among them."""
     source_tokens: tuple[str, ...]
     """As the sentence was read, its end among them."""
-    others: tuple[tuple[str, float], ...] = ()
-    """The next best translations and their scores."""
+    others: "tuple[Answer, ...]" = ()
+    """The next best translations."""
     unknown: int = 0
     """Tokens of the sentence that stand for what the vocabulary lacks: unknown words, or bytes."""
     finished: bool = True
@@ -54,9 +54,9 @@ class Answer:
 
     def told(self, top: int | None = None) -> str:
         """One line for a terminal, or one for each of several translations."""
-        best = [(self.text, self.score), *self.others][: top or 1]
+        best = [self, *self.others][: top or 1]
         lost = f"  ({self.unknown} of its tokens are unknown to the model)" if self.unknown else ""
-        return "\n  ".join(f"{printable(text)}  ({score:.2f})" for text, score in best) + lost
+        return "\n  ".join(f"{printable(one.text)}  ({one.score:.2f})" for one in best) + lost
 
 
 @dataclass(frozen=True)
@@ -137,20 +137,24 @@ class TranslationPredictor(Shared):
 
     def _answers(
         self, texts: Sequence[Any], beams: int | None, n_best: int | None, length_penalty: float | None
-    ) -> tuple[list[Answer], list[list[int]], list[Hypothesis]]:
-        """The answers, the ids they were read as, and the best hypotheses."""
+    ) -> tuple[list[Answer], list[list[int]], list[list[Hypothesis]]]:
+        """The answers, the ids they were read as, and the hypotheses they are."""
         if not texts:
             return [], [], []
         ids = self._read(texts)
+        encoded = self._encoded(ids, [()] * len(ids))
         found: dict[int, list[Hypothesis]] = {}
-        encoded = Encoded(ids, [[]] * len(ids))
-        encoded.to(self.device)
         how = self._search(beams, n_best, length_penalty)
         with torch.inference_mode():
             for some, hypotheses in translate(self.model, encoded, range(len(ids)), **how):
                 found |= dict(zip(some, hypotheses, strict=True))
-        answers = [self._answer(one, found[i]) for i, one in enumerate(ids)]
-        return answers, ids, [found[i][0] for i in range(len(ids))]
+        every = [found[i] for i in range(len(ids))]
+        return [self._answer(one, own) for one, own in zip(ids, every, strict=True)], ids, every
+
+    def _encoded(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> Encoded:
+        encoded = Encoded(source, target)
+        encoded.to(self.device)
+        return encoded
 
     def _search(self, beams: int | None, n_best: int | None, length_penalty: float | None) -> dict[str, Any]:
         """As the recipe says, or as was told; wide enough for so many translations."""
@@ -161,14 +165,15 @@ class TranslationPredictor(Shared):
         return config.plain(chosen) | {"n_best": beams if n_best is None else n_best, "most_tokens": most}
 
     def _answer(self, ids: list[int], found: list[Hypothesis]) -> Answer:
+        """The best hypothesis, and with it the others."""
         source, target = self.tokenizers
-        best = found[0]
+        best, *others = found
         return Answer(
             text=target.decode(best.tokens),
             score=best.normalised,
             tokens=(*target.names(best.tokens), *(SPECIAL[EOS : EOS + 1] if best.finished else ())),
             source_tokens=(*source.names(ids), SPECIAL[EOS]),
-            others=tuple((target.decode(one.tokens), one.normalised) for one in found[1:]),
+            others=tuple(self._answer(ids, [one]) for one in others),
             unknown=source.unknown(ids),
             finished=best.finished,
         )
@@ -203,19 +208,32 @@ class TranslationPredictor(Shared):
             raise ValueError(f"texts must be at most {MOST_SHOWN} to be shown, got {len(texts)}")
         if self.recipe.model.kind == "rnn":
             raise ValueError("model.kind must be one with attention for it to be shown, got 'rnn'")
-        answers, ids, best = self._answers(texts, how.get("beams"), how.get("n_best"), how.get("length_penalty"))
-        encoded = Encoded(ids, [one.tokens for one in best])
-        encoded.to(self.device)
+        answers, ids, found = self._answers(texts, how.get("beams"), how.get("n_best"), how.get("length_penalty"))
+        record, kept = self._watched(ids, [one[0] for one in found], answers)
+        for place in range(1, max(map(len, found))):
+            rows = [i for i, one in enumerate(found) if len(one) > place]
+            others = [answers[i].others[place - 1] for i in rows]
+            seen = self._watched([ids[i] for i in rows], [found[i][place] for i in rows], others)[1]
+            for i, one in zip(rows, seen, strict=True):
+                before, after = kept[i].others[: place - 1], kept[i].others[place:]
+                kept[i] = replace(kept[i], others=(*before, one, *after))
+        return Look(list(texts), kept, record)
+
+    def _watched(
+        self, ids: list[list[int]], hypotheses: list[Hypothesis], answers: list[Answer]
+    ) -> tuple[Record, list[Answer]]:
+        """One hypothesis of each sentence read again: what was seen, and the answers, each with its own."""
+        encoded = self._encoded(ids, [one.tokens for one in hypotheses])
         places = [len(one.tokens) for one in answers]
-        longest = int(encoded.source.lengths.max()), max(places)
-        batch = encoded.batch(torch.arange(len(ids), device=self.device), longest)
+        batch = encoded.batch(
+            torch.arange(len(ids), device=self.device), (int(encoded.source.lengths.max()), max(places))
+        )
         with torch.inference_mode(), record_attention(self.model, cpu=True) as record:
             self.model(batch.source, batch.real, batch.target)
-        kept = [
+        return record, [
             replace(one, attention=_of_sentence(record, i, len(one.source_tokens), places[i]))
             for i, one in enumerate(answers)
         ]
-        return Look(list(texts), kept, record)
 
     def page(self, texts: Sequence[str] | Look, *, title: str | None = None) -> "Page":
         """The viewer on these sentences, an example each."""
