@@ -13,7 +13,7 @@ from ..data.tokens import Tokenizer
 from ..decoding import Hypothesis, beam, greedy
 from ..training.task import Part
 
-AT_ONCE = 8192
+AT_ONCE = {"cpu": 1 << 13, "cuda": 1 << 15}
 """Source tokens translated in one go, filling and beams included."""
 LENGTHS = (5, 10, 15, 20, 25, 30, 40, 50)
 """Words of a source at which one group of sentences ends and the next begins."""
@@ -92,10 +92,11 @@ def translate(
 def groups(encoded: Encoded, rows: Sequence[int], beams: int = 1) -> Iterator[tuple[list[int], int]]:
     """These rows from the longest to the shortest, as many at once as fit, and the length to fill them up to."""
     lengths = encoded.source.lengths
+    most = AT_ONCE[encoded.source.ids.device.type]
     left = sorted(rows, key=lambda i: (-lengths[i], i))
     while left:
         length = int(lengths[left[0]])
-        count = max(1, AT_ONCE // (length * beams))
+        count = max(1, most // (length * beams))
         yield left[:count], length
         left = left[count:]
 
