@@ -281,6 +281,19 @@ def test_attention_of_every_hypothesis_comes_back_and_is_that_of_the_cached_step
                 assert_close(torch.cat(rows, 2), whole, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["transformer", "rnn general"])
+def test_a_search_that_is_watched_finds_the_same(kind):
+    model, (source, real, _) = make(kind), batch()
+    memory = model.encode(source, real)
+    alone = beam(model, memory, beams=3, n_best=3, most_tokens=9)
+    with record_attention(model) as record:
+        watched = beam(model, memory, beams=3, n_best=3, most_tokens=9)
+    assert [[one.tokens for one in ones] for ones in watched] == [[one.tokens for one in ones] for ones in alone]
+    assert {seen.kind for seen in record} == ({"cross"} if kind.startswith("rnn") else {"decoder", "cross"})
+    if kind == "transformer":
+        assert record.seen[-1].shuffles > 0  # whoever joins the steps must know that rows changed places
+
+
 def test_targets_begin_with_begin_and_are_padded():
     found = [hypotheses[0] for hypotheses in greedy(Chain(), chain(TRAP, {(BEGIN, END): 1.0}))]
     targets = as_targets(found)
