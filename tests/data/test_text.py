@@ -105,8 +105,12 @@ def test_lines_and_files_have_an_end(tmp_path, monkeypatch):
 def test_what_is_no_corpus_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"must hold train.de and train.en, or train.tsv, got neither"):
         load(tmp_path)
-    with pytest.raises(ValueError, match=r"two aligned files named nothing.de .* which is none of them"):
+    with pytest.raises(ValueError, match=r"or two aligned files less their endings .de and .en, got .* none of them"):
         load(tmp_path / "nothing")
+    write(tmp_path / "train.de", GERMAN)
+    for path in (tmp_path, tmp_path / "train"):
+        with pytest.raises(ValueError, match=r"train.de and train.en must both be there, got no .en in"):
+            load(path)
 
 
 def test_no_target_sentence_stands_on_both_sides_of_a_split():

@@ -146,19 +146,25 @@ def _find(folder: Path, part: str, languages: tuple[str, str]) -> Path | None:
 def _read(path: Path, languages: tuple[str, str], columns: tuple[int, int], header: bool) -> Pairs:
     if path.is_file():
         return _complete(_table(path, columns, header), path)
-    return _complete(_aligned(*(_one_of(path, language) for language in languages)), path)
+    source, target = (_one_of(path, language) for language in languages)
+    if source is None and target is None:
+        raise ValueError(
+            f"data must be a folder, a tab-separated file, or two aligned files less their endings .{languages[0]} and "
+            f".{languages[1]}, got {str(path)!r}, which is none of them"
+        )
+    if source is None or target is None:
+        lacking = languages[0] if source is None else languages[1]
+        raise ValueError(
+            f"{path.name}.{languages[0]} and {path.name}.{languages[1]} must both be there, got no .{lacking} in "
+            f"{path.parent}; other languages go by data.languages"
+        )
+    return _complete(_aligned(source, target), path)
 
 
-def _one_of(path: Path, language: str) -> Path:
+def _one_of(path: Path, language: str) -> Path | None:
     """The file of this language beside a path less its ending."""
-    for ending in (f".{language}", f".{language}.gz"):
-        file = path.with_name(path.name + ending)
-        if file.is_file():
-            return file
-    raise ValueError(
-        f"data must be a folder, a tab-separated file, or two aligned files named {path.name}.{language} and the like, "
-        f"got {str(path)!r}, which is none of them"
-    )
+    files = (path.with_name(f"{path.name}.{language}{packed}") for packed in ("", ".gz"))
+    return next((file for file in files if file.is_file()), None)
 
 
 def _aligned(source: Path, target: Path) -> Iterator[tuple[str, str]]:
