@@ -73,7 +73,7 @@ def test_a_wrong_recipe_is_refused_in_one_line_and_leaves_nothing(tmp_path, word
     [
         (None, "a configuration must be a YAML file, got 'recipe.yaml', which is not a file"),
         ("training: {epoch: 3}", "did you mean 'epochs'?"),
-        ("task: [image_classifier]", "task must be one of image_classifier, "),
+        ("task: [image_classifier]", "task must be one of "),
         ("task: translater", "got 'translater'; did you mean 'translation'?"),
         ("[" * 1000, "recipe.yaml must be a configuration in YAML"),
         ("data: 3", "data must be a section of keys and values, got 3"),

@@ -5,6 +5,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from class_folders import omniglot, write_files, write_zip
 from sightline import load
 from sightline.cli import app
 
@@ -101,3 +102,14 @@ def test_data_with_hostile_and_many_classes_stays_plain_and_short(tmp_path):
     assert "3, colour" in answer.stdout
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.height > 33 * 60
+
+
+def test_data_describes_sets_that_are_divided_by_class(tmp_path):
+    folder, packed = write_files(tmp_path / "omniglot", omniglot()), write_zip(tmp_path / "set.zip", omniglot())
+    for source in (folder, packed):
+        answer = run("data", source, "--show", tmp_path / "sheet.png")
+        assert answer.exit_code == 0, answer.output
+        lines = answer.stdout.splitlines()
+        assert lines[0] == "Omniglot, 14 classes in 5 groups"
+        assert lines[3].split()[:4] == ["train", "9", "27", "3"]
+    assert (tmp_path / "sheet.png").read_bytes().startswith(b"\x89PNG")

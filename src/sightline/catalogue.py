@@ -32,6 +32,11 @@ TASKS: dict[str, Entry] = {
         task="tasks.translation:TranslationTask",
         predictor="tasks.translation_predictor:TranslationPredictor",
     ),
+    "few_shot": Entry(
+        recipe="tasks.few_shot:Recipe",
+        task="tasks.few_shot:FewShotTask",
+        predictor="tasks.few_shot_predictor:FewShotPredictor",
+    ),
 }
 DEFAULT = "image_classifier"
 

@@ -135,7 +135,7 @@ def show(
 
     with _plain_errors():
         predictor = load(run).to(choose_device(device))
-        drawn = predictor.show(predictor.read(inputs or []), out, format=format)
+        drawn = predictor.show(predictor.read(inputs) if inputs else [], out, format=format)
         for path in drawn.files:
             typer.echo(f"wrote {path}")
         for name, reason in drawn.left_out.items():
@@ -149,11 +149,12 @@ def data(
     show: Annotated[Path | None, typer.Option(help="Write a picture (.png) with examples of each class.")] = None,
 ) -> None:
     """Say what a data set holds."""
+    from .data.class_splits import divides_by_class, load_classes
     from .data.images import contact_sheet, load, summary
     from .files import whole
 
     with _plain_errors():
-        splits = load(name, size=image_size)
+        splits = (load_classes if divides_by_class(name) else load)(name, size=image_size)
         typer.echo(str(summary(splits)))
         if show is not None:
             with whole(show) as part:

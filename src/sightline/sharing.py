@@ -123,7 +123,9 @@ def read_weights(folder: Path, make: Callable[[], Model], *, depth: int) -> Mode
     except (safetensors.SafetensorError, OSError) as error:
         raise ValueError(f"{path} must be a safetensors file, got an error: {error}") from error
     model = make()
-    model.load_state_dict(state)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            tensor.copy_(state[name])
     return model
 
 

@@ -104,3 +104,48 @@ def test_any_size_shows_the_same_characters(size):
     small = torch.nn.functional.interpolate(glyphs.draw(3, 2, 28).pixels / 255, (8, 8), mode="area")
     other = torch.nn.functional.interpolate(glyphs.draw(3, 2, size).pixels / 255, (8, 8), mode="area")
     assert (small - other).abs().mean() < 0.06
+
+
+def test_alphabets_have_this_form_and_more_begin_with_fewer():
+    few, more = glyphs.draw_alphabets(2, 3, 5, size=11), glyphs.draw_alphabets(4, 3, 7, size=11)
+    assert few.pixels.shape == (30, 1, 11, 11)
+    assert torch.equal(few.labels, torch.arange(6).repeat_interleave(5))
+    assert more.classes[:6] == few.classes
+    assert len({name.split("/")[0] for name in more.classes}) == 4
+    for label in range(6):
+        assert torch.equal(few.pixels[few.labels == label], more.pixels[more.labels == label][:5])
+
+
+def test_the_alphabets_are_the_same_everywhere():
+    pixels = glyphs.draw_alphabets(2, 3, 5, size=13, seed=7).pixels
+    assert hashlib.sha256(pixels.numpy().tobytes()).hexdigest()[:16] == "6b946d82a95bf529"
+
+
+def test_a_drawer_has_one_hand_in_all_characters_of_an_alphabet():
+    ink = 255 - glyphs.draw_alphabets(3, 11, 13).pixels.float().view(3, 11, 13, -1).mean(-1)
+    ink = ink / ink.mean(2, keepdim=True)  # a character has more ink than another in every hand
+    within, among = ink.var(1).mean(), ink.mean(1).var(1).mean()
+    assert among > 3 * within
+
+
+def test_a_new_character_can_be_told_from_one_drawing_but_not_by_pixels():
+    images = glyphs.draw_alphabets(5, 20, 6)
+    right = []
+    for alphabet in images.pixels.float().view(5, 20, 6, -1):
+        support, query = alphabet[:, 0], alphabet[:, 1:].flatten(0, 1)
+        right.append((torch.cdist(query, support).argmin(1) == torch.arange(20).repeat_interleave(5)).float().mean())
+    assert 0.2 < sum(right) / 5 < 0.8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alphabets": 0}, "alphabets must be a whole number of at least 1"),
+        ({"drawers": 1.5}, "drawers must be a whole number"),
+        ({"size": 7}, "size must be a whole number of at least 8"),
+        ({"drawers": 10**9}, "must be at most 2,147,483,648, got"),
+    ],
+)
+def test_alphabets_that_cannot_be_drawn_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        glyphs.draw_alphabets(**options)

@@ -276,7 +276,8 @@ def resolve(mask: Mask | None, shape: tuple[int, int, int, int], device: torch.d
     if mask is None:
         return Rules()
     check_mask(mask, "mask")
-    rules: Rules = mask(shape[2], shape[3], device)
+    # written out, for to compile mask(...) torch 2.11 asks for the truth of the mask
+    rules: Rules = mask.__call__(shape[2], shape[3], device)
     for part in rules:
         if part is not None and not broadcasts(part.shape, shape):
             batch, heads, queries, keys = shape

@@ -79,8 +79,10 @@ def fit(pixels: Tensor, size: int | None, channels: int | None, what: str) -> Te
         scaled = torch.empty(*pixels.shape[:2], size, size, dtype=torch.uint8)
         middle = pixels[:, :, top : top + side, left : left + side]
         for some, target in zip(middle.split(AT_ONCE), scaled.split(AT_ONCE), strict=True):
-            floats = F.interpolate(some.float(), (size, size), mode="bicubic", antialias=True)
-            target.copy_(floats.round_().clamp_(0, 255))
+            floats = some.float()
+            for shape in ((side, size), (size, size)):  # first across and then down, as Pillow does it with a file
+                floats = F.interpolate(floats, shape, mode="bicubic", antialias=True).round_().clamp_(0, 255)
+            target.copy_(floats)
         pixels = scaled
     if channels == 3 and pixels.shape[1] == 1:
         pixels = pixels.repeat(1, 3, 1, 1)

@@ -77,12 +77,13 @@ def check_form(size: int | None, channels: int | None) -> None:
         raise ValueError(f"channels must be 1 (grey) or 3 (colour), got {channels!r}")
 
 
-def header(path: Path) -> tuple[int, int, bool]:
+def header(source: Path | bytes) -> tuple[int, int, bool]:
     """Width, height (upright) and whether there is colour, from the first bytes of the file alone."""
-    name = str(path)
+    name = "the image" if isinstance(source, bytes) else str(source)
     try:
-        _check_file(path)
-        with path.open("rb") as file, _decoder(file) as picture:
+        if not isinstance(source, bytes):
+            _check_file(source)
+        with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file, _decoder(file) as picture:
             _check_pixels(name, picture)
             width, height = picture.size
             # a TIFF gives its size upright, and a PNG that does not begin with EXIF would be decoded to look for it

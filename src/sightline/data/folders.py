@@ -3,9 +3,9 @@
 import math
 import os
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 
@@ -14,28 +14,37 @@ from .arrays import square
 from .decode import SUFFIXES, header
 from .sets import ImageFiles, Images, Progress, Splits, refuse
 
+T = TypeVar("T")
+
 MOST_FILES: Final = 5_000_000
 """No folder of images holds more files than this."""
 MOST_HEADERS: Final = 10_000
 """Of how many files, evenly spread over the folder, the header is read before any is decoded."""
 
-_SPLITS = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
+ROLES: Final = {
+    "train": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "test": "test",
+}
+"""What the parts of a set may be called."""
 
 
 def is_folders(path: Path) -> bool:
     """Whether there is a folder in this folder."""
-    return path.is_dir() and bool(_folders(path))
+    return path.is_dir() and bool(folders_in(path))
 
 
 def read_folders(
     path: Path, size: int | None, channels: int | None, keep_in_memory: int, progress: Progress | None
 ) -> Splits:
     """A folder of class folders, which may stand inside train/, validation/ and test/."""
-    inside = {name.lower(): name for name in _folders(path)}
+    inside = {name.lower(): name for name in folders_in(path)}
     if "train" in inside and is_folders(path / inside["train"]):
         homes: dict[str, Path] = {}
         for lower, name in inside.items():
-            role = _SPLITS.get(lower)
+            role = ROLES.get(lower)
             if role is None:
                 raise ValueError(
                     f"{path} must hold train, validation and test, or class folders alone, got {name!r} beside train"
@@ -43,14 +52,14 @@ def read_folders(
             if role in homes:
                 raise ValueError(f"{path} must hold one {role} folder, got {homes[role].name!r} and {name!r}")
             homes[role] = path / name
-    elif inside and set(inside) <= set(_SPLITS):
+    elif inside and set(inside) <= set(ROLES):
         raise ValueError(f"{path} must hold a train folder with class folders, got only {', '.join(inside.values())}")
     else:
         homes = {"train": path}
 
     classes = _class_folders(homes["train"])
     lists = {role: _list(home, classes) for role, home in homes.items()}
-    size, channels = _common_form([file for files, _ in lists.values() for file in files], size, channels)
+    size, channels = common_form([file for files, _ in lists.values() for file in files], size, channels, header)
     parts: dict[str, Images] = {
         role: ImageFiles(tuple(files), torch.tensor(labels), classes, size, channels)
         for role, (files, labels) in lists.items()
@@ -69,16 +78,17 @@ def _onward(progress: Progress | None, before: int, count: int) -> Progress | No
     return None if progress is None else lambda done, _: progress(before + done, count)
 
 
-def _folders(path: Path) -> list[str]:
+def folders_in(path: Path) -> list[str]:
+    """The names of the folders in a folder, in order; what is hidden is passed over."""
     with os.scandir(path) as entries:
         return sorted(entry.name for entry in entries if not entry.name.startswith((".", "__")) and entry.is_dir())
 
 
 def _class_folders(home: Path) -> tuple[str, ...]:
-    names = _folders(home)
+    names = folders_in(home)
     if len(names) == 1:
         inner = home / names[0]
-        hint = f"; did you mean {inner}?" if _folders(inner) else ""
+        hint = f"; did you mean {inner}?" if folders_in(inner) else ""
         raise ValueError(f"{home} must hold at least two class folders, got only {names[0]!r}{hint}")
     alike: dict[str, str] = {}
     for name in names:
@@ -93,7 +103,7 @@ def _list(home: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
     files: list[Path] = []
     labels: list[int] = []
     numbers = {name: number for number, name in enumerate(classes)}
-    for name in _folders(home):
+    for name in folders_in(home):
         if name not in numbers:
             raise ValueError(f"a class folder in {home} must be one of those in train: {nearest(name, classes)}")
         found = _images(home / name)
@@ -128,25 +138,27 @@ def _images(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def _common_form(files: Sequence[Path], size: int | None, channels: int | None) -> tuple[int, int]:
+def common_form(
+    files: Sequence[T], size: int | None, channels: int | None, look: Callable[[T], tuple[int, int, bool]]
+) -> tuple[int, int]:
     """The size and channels of all, from the headers of some; only what is not given is looked for."""
     if size is not None and channels is not None:
         return size, channels
     step = max(1, math.ceil(len(files) / MOST_HEADERS))
-    first: tuple[Path, int, int] | None = None
-    other: tuple[Path, int, int] | None = None
+    first: tuple[T, int, int] | None = None
+    other: tuple[T, int, int] | None = None
     coloured = False
     problems = []
-    for path in files[::step]:
+    for file in files[::step]:
         try:
-            width, height, colour = header(path)
+            width, height, colour = look(file)
         except ValueError as error:
             problems.append(str(error))
             continue
         coloured |= colour
-        first = first or (path, width, height)
+        first = first or (file, width, height)
         if other is None and (width, height) != first[1:]:
-            other = (path, width, height)
+            other = (file, width, height)
     refuse(problems)
     assert first is not None
     if size is None:
@@ -156,5 +168,5 @@ def _common_form(files: Sequence[Path], size: int | None, channels: int | None) 
                 "images must be of one size unless data.image_size says what to bring them to, "
                 f"got {one[0]} x {one[1]} in {a} and {two[0]} x {two[1]} in {b}; give data.image_size"
             )
-        size = square(first[1], first[2], f"the images of {first[0].parent}")
+        size = square(first[1], first[2], f"images such as {first[0]}")
     return size, channels or (3 if coloured else 1)

@@ -5,12 +5,15 @@ points a little, leans, turns and stretches the whole, and presses more or less.
 arithmetic on rounded points are used, so the pixels are the same on every machine.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..checks import check_whole
+from .pool import Pool
 from .sets import ImageSet, Splits, split
 
 MOST_BYTES = 1 << 31
@@ -23,6 +26,8 @@ _PIECES = 5  # straight pieces a curve is drawn with
 _MOST_STROKES = 4
 _PLACES = np.array([(x, y) for y in (-0.62, 0.0, 0.62) for x in (-0.5, 0.0, 0.5)])  # x right, y down, the middle is 0
 _BEND = np.array([0.0, 0.12, 0.09, 0.0, 0.09, 0.12, 0.0])[:, None]  # how far the hand moves each point on its own
+_HAND = 10 + 2 * _MOST_STROKES * _POINTS  # uniform numbers that make one writing of a character
+_RADICALS = 3  # strokes that several characters of an alphabet begin with
 _ALIKE = 0.60  # share of ink two characters of one alphabet may have in common
 _TRIES = 40
 _CONSONANTS, _VOWELS = "kmtnslrpbdgvzfhjwxcy", "aoiue"
@@ -37,19 +42,51 @@ def draw(classes: int = 20, per_class: int = 60, size: int = 28, seed: int = 0) 
     check_whole(1, classes=classes, per_class=per_class)
     check_whole(8, size=size)
     check_whole(0, seed=seed)
-    if (total := classes * per_class * size * size) > MOST_BYTES:
-        raise ValueError(f"classes * per_class * size * size must be at most {MOST_BYTES:,}, got {total:,}")
-    characters = _alphabet(classes, seed)
+    _check_total(classes, per_class, size)
+    characters = _alphabet(classes, seed, lambda random, _: _character(random.random((_MOST_STROKES + 1, 12))))
     pixels = np.empty((classes, per_class, 1, size, size), dtype=np.uint8)
     for number, strokes in enumerate(characters):
         random = np.random.default_rng([seed, number, 1])
-        points, widths, ink = _handwriting(strokes, random.random((per_class, 10 + 2 * _MOST_STROKES * _POINTS)))
-        for start in range(0, per_class, 64):  # few enough to stay in the processor's cache
-            some = slice(start, start + 64)
-            pixels[number, some, 0] = np.floor(255.5 - 255 * ink[some] * _rendered(points[some], widths[some], size))
+        _write(pixels[number, :, 0], *_handwriting(strokes, random.random((per_class, _HAND))))
     labels = torch.arange(classes).repeat_interleave(per_class)
     names = tuple(_name(number) for number in range(classes))
     return ImageSet(torch.from_numpy(pixels.reshape(-1, 1, size, size)), labels, names)
+
+
+def draw_alphabets(
+    alphabets: int = 12, characters: int = 20, drawers: int = 20, size: int = 28, seed: int = 0
+) -> ImageSet:
+    """Alphabets of so many characters, each character written once by each drawer: classes such as "Kamo/ti".
+
+    An alphabet has a style (how straight, how full, how it leans, parts that come again) and drawers of its own; a
+    drawer has a hand (lean, proportions, pen) that shows in every character. More
+    alphabets of the same seed begin with the fewer, and so do more drawers.
+    """
+    check_whole(1, alphabets=alphabets, characters=characters, drawers=drawers)
+    check_whole(8, size=size)
+    check_whole(0, seed=seed)
+    classes = alphabets * characters
+    _check_total(classes, drawers, size)
+    styles = [np.random.default_rng([seed, number, 2]).random((1 + _RADICALS, 12)) for number in range(alphabets)]
+    drawn = _alphabet(classes, seed, lambda random, number: _styled(styles[number // characters], random))
+    pixels = np.empty((classes, drawers, 1, size, size), dtype=np.uint8)
+    for number, strokes in enumerate(drawn):
+        hands = np.random.default_rng([seed, number // characters, 3]).random((drawers, 10))
+        u = np.random.default_rng([seed, number, 4]).random((drawers, _HAND))
+        u[:, :8] = 0.75 * hands[:, :8] + 0.25 * u[:, :8]
+        points, widths, ink = _handwriting(strokes, u)
+        _write(pixels[number, :, 0], points, widths * (0.6 + 0.7 * hands[:, 8]), ink)
+    labels = torch.arange(classes).repeat_interleave(drawers)
+    names = (f"{_name(100 * a + 117 + a).capitalize()}/{_name(c)}" for a in range(alphabets) for c in range(characters))
+    return ImageSet(torch.from_numpy(pixels.reshape(-1, 1, size, size)), labels, tuple(names))
+
+
+def pool(size: int | None = None, channels: int | None = None) -> Pool:
+    """Eight alphabets to learn from, two to choose by and two to judge by, drawn at the size that is asked for."""
+    images = draw_alphabets(size=size or 28)
+    names = images.classes
+    parts = {"train": names[:160], "validation": names[160:200], "test": names[200:]}
+    return Pool(replace(images, pixels=images.pixels.repeat(1, channels or 1, 1, 1)), parts, "glyphs")
 
 
 def splits() -> Splits:
@@ -59,7 +96,12 @@ def splits() -> Splits:
     return Splits(train, validation, test, kind="glyphs")
 
 
-def _alphabet(classes: int, seed: int) -> list[Array]:
+def _check_total(classes: int, per_class: int, size: int) -> None:
+    if (total := classes * per_class * size * size) > MOST_BYTES:
+        raise ValueError(f"classes * per_class * size * size must be at most {MOST_BYTES:,}, got {total:,}")
+
+
+def _alphabet(classes: int, seed: int, invent: Callable[[np.random.Generator, int], Array]) -> list[Array]:
     """Characters (strokes, 7, 2), each unlike all before it."""
     characters: list[Array] = []
     seen = np.zeros((classes, 3, 256), dtype=np.uint8)
@@ -68,7 +110,7 @@ def _alphabet(classes: int, seed: int) -> list[Array]:
         random = np.random.default_rng([seed, number, 0])
         best: tuple[float, Array, Array] | None = None
         for _ in range(_TRIES):
-            strokes = _character(random.random((_MOST_STROKES + 1, 12)))
+            strokes = invent(random, number)
             look = _look(strokes)
             both = np.minimum(seen[:number], look[1]).sum(2, dtype=np.int64)  # those seen also moved a little aside
             either = inks[:number] + look[1].sum(dtype=np.int64) - both
@@ -83,6 +125,19 @@ def _alphabet(classes: int, seed: int) -> list[Array]:
         seen[number] = best[2]
         inks[number] = best[2].sum(1, dtype=np.int64)
     return characters
+
+
+def _styled(style: Array, random: np.random.Generator) -> Array:
+    """A character of an alphabet with this style (1 + radicals, 12)."""
+    u = random.random((_MOST_STROKES + 1, 12))
+    manner, radicals = style[0], style[1:]
+    u[0, 0] = 0.5 * u[0, 0] + 0.5 * manner[0]  # how many strokes
+    u[1:, 4] = 0.4 * manner[1] + 0.6 * u[1:, 4]  # how straight or round
+    if u[0, 1] < 0.4:
+        u[1] = radicals[int(u[0, 2] * _RADICALS)]
+    strokes = _character(u)
+    strokes[..., 0] += 0.4 * (manner[2] - 0.5) * strokes[..., 1]
+    return strokes * (0.85 + 0.2 * manner[3:5])
 
 
 def _look(strokes: Array) -> Array:
@@ -171,6 +226,14 @@ def _handwriting(strokes: Array, u: Array) -> tuple[Array, Array, Array]:
     widths = 0.15 + 0.05 * s[:, 6]
     points = np.round(np.stack((x, y), -1) * 4096) / 4096
     return points, widths, (0.92 + 0.08 * s[:, 7])[:, None, None]
+
+
+def _write(pages: Array, points: Array, widths: Array, ink: Array) -> None:
+    """Fill pages (n, size, size) with dark ink on white."""
+    for start in range(0, len(pages), 64):  # few enough to stay in the processor's cache
+        some = slice(start, start + 64)
+        covered = _rendered(points[some], widths[some], pages.shape[-1])
+        pages[some] = np.floor(255.5 - 255 * ink[some] * covered)
 
 
 def _rows(values: Array) -> Array:

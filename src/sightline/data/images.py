@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..checks import check_whole, nearest
-from . import cifar, folders, glyphs, idx, npz
+from . import cifar, folders, glyphs, idx, npz, sheets
 from .arrays import fit
 from .decode import check_form, read_image
 from .sets import ImageFiles, Images, ImageSet, Progress, Splits, split
@@ -36,6 +36,7 @@ FORMATS = (
     "a folder of idx files as MNIST has them: train-images-idx3-ubyte[.gz], train-labels-idx1-ubyte[.gz], t10k-…",
     "one .npz with x_train, y_train, x_test, y_test, or train_images, train_labels, …, or images, labels",
     "a folder of CIFAR's binary files: data_batch_1.bin …, test_batch.bin, or train.bin, test.bin",
+    "a folder of sheets of tiles: train_0.jpg …, test_0.jpg …, and labels.json with classes, tile, grid, train, test",
 )
 """What `load` reads."""
 
@@ -68,6 +69,8 @@ def load(
             return idx.read_idx(path, size, channels)
         elif cifar.is_cifar(path):
             return cifar.read_cifar(path, size, channels)
+        elif sheets.is_sheets(path):
+            return sheets.read_sheets(path, size, channels)
         elif folders.is_folders(path):
             return folders.read_folders(path, size, channels, keep_in_memory, progress)
         elif len(archives := sorted(path.glob("*.npz"))) == 1:

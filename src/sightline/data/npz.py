@@ -22,6 +22,10 @@ _KEYS: tuple[dict[str, tuple[str, str]], ...] = (
 )
 
 
+BROKEN = (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
+"""What reading a zip file stumbles over."""
+
+
 def read_npz(path: Path, size: int | None, channels: int | None) -> Splits:
     """One `.npz` with x_train, y_train, x_test, y_test; or train_images, train_labels, …; or images, labels."""
     try:
@@ -40,21 +44,21 @@ def read_npz(path: Path, size: int | None, channels: int | None) -> Splits:
                 for key in (images_key, labels_key):
                     if key not in members:
                         raise ValueError(f"{path} must have the key {key} beside its twin, got no such key")
-                images = _read_npy(path, archive, members[images_key], _check_images)
-                labels = _read_npy(path, archive, members[labels_key], _check_label_array)
+                images = read_npy(path, archive, members[images_key], _check_images)
+                labels = read_npy(path, archive, members[labels_key], check_label_array)
                 arrays[role] = _channels_first(images), labels.reshape(len(labels))
             classes = None
             if "classes" in members:
-                names = _read_npy(path, archive, members["classes"], _check_names)
+                names = read_npy(path, archive, members["classes"], check_names)
                 classes = tuple(str(name) for name in names)
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    except BROKEN as error:
         raise ValueError(
             f"{path} must be a whole npz file, got an error: {error}; write it again with np.savez"
         ) from error
     return build(arrays, path, classes, size, channels, "npz")
 
 
-def _read_npy(
+def read_npy(
     path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, check: Callable[[str, tuple[int, ...], Any], None]
 ) -> Array:
     """One array of the archive, its header checked before its room is made; never a pickle."""
@@ -86,12 +90,14 @@ def _check_images(where: str, shape: tuple[int, ...], dtype: Any) -> None:
         raise ValueError(f"{where} must have shape (N, H, W), (N, H, W, C) or (N, C, H, W), C 1 or 3, got {shape}")
 
 
-def _check_label_array(where: str, shape: tuple[int, ...], dtype: Any) -> None:
+def check_label_array(where: str, shape: tuple[int, ...], dtype: Any) -> None:
+    """Labels are whole numbers, one for each image."""
     if dtype.kind not in "iu" or len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
         raise ValueError(f"{where} must be whole numbers of shape (N,), the class of each image, got {dtype} {shape}")
 
 
-def _check_names(where: str, shape: tuple[int, ...], dtype: Any) -> None:
+def check_names(where: str, shape: tuple[int, ...], dtype: Any) -> None:
+    """Class names are text, one for each class."""
     if dtype.kind != "U" or len(shape) != 1:
         raise ValueError(f"{where} must be text of shape (classes,), got {dtype} {shape}")
 

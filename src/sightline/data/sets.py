@@ -100,29 +100,37 @@ class ImageFiles:
 
     def loaded(self, progress: Progress | None = None) -> ImageSet:
         """All of them in memory; the files that cannot be read are named in one error."""
-        pixels = torch.empty(len(self), self.channels, self.size, self.size, dtype=torch.uint8)
-
-        def fill(index: int) -> str | None:
-            try:
-                pixels[index] = self.read(index)
-            except ValueError as error:
-                return str(error)
-            return None
-
-        problems = []
-        with ThreadPoolExecutor(THREADS) as pool:
-            for start in range(0, len(self), QUEUED):  # each image that waits in the pool takes 2 KB
-                some = range(start, min(start + QUEUED, len(self)))
-                for done, problem in enumerate(pool.map(fill, some), start=start + 1):
-                    if problem:
-                        problems.append(problem)
-                    if progress:
-                        progress(done, len(self))
-        refuse(problems)
+        pixels = decoded(self.read, len(self), self.size, self.channels, progress)
         return ImageSet(pixels, self.labels, self.classes)
 
 
 Images = ImageSet | ImageFiles
+
+
+def decoded(
+    read: Callable[[int], Tensor], count: int, size: int, channels: int, progress: Progress | None = None
+) -> Tensor:
+    """So many images, read several at once: uint8 (N, C, H, W); what cannot be read is named in one error."""
+    pixels = torch.empty(count, channels, size, size, dtype=torch.uint8)
+
+    def fill(index: int) -> str | None:
+        try:
+            pixels[index] = read(index)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    problems = []
+    with ThreadPoolExecutor(THREADS) as pool:
+        for start in range(0, count, QUEUED):  # each image that waits in the pool takes 2 KB
+            some = range(start, min(start + QUEUED, count))
+            for done, problem in enumerate(pool.map(fill, some), start=start + 1):
+                if problem:
+                    problems.append(problem)
+                if progress:
+                    progress(done, count)
+    refuse(problems)
+    return pixels
 
 
 def at_once(images: Images, most: int) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..checks import check_whole
 from ..names import shortened
 from .levels import histogram, mean_and_spread
+from .pool import ClassSplits, groups_of
 from .sets import Images, ImageSet, Splits
 
 MOST_READ = 500
@@ -52,16 +53,22 @@ class Summary:
         """As plain lines, for people."""
         named = {"train": self.train, "validation": self.validation, "test": self.test}
         splits = {name: split for name, split in named.items() if split is not None}
+        by_class = any(set(one.counts) != set(self.classes) for one in splits.values())
         sizes = [["split", "images", "size", "channels", "mean", "spread"]]
         for name, one in splits.items():
             colour = "1, grey" if one.channels == 1 else f"{one.channels}, colour"
             sizes.append(
                 [name, f"{one.images:,}", f"{one.size} x {one.size}", colour, _levels(one.mean), _levels(one.std)]
             )
+        head = f"{shortened(self.kind, LONGEST)}, {len(self.classes):,} classes"
+        if by_class:
+            return "\n".join(
+                [_grouped(head, self.classes), "", *_aligned(_with_classes(sizes, splits), right={1, 2, 3})]
+            )
         counts = [["class", *splits]]
         for label in self.classes[:MOST_LISTED]:
             counts.append([shortened(label, LONGEST), *(f"{one.counts[label]:,}" for one in splits.values())])
-        lines = [f"{shortened(self.kind, LONGEST)}, {len(self.classes):,} classes", ""]
+        lines = [head, ""]
         lines += [*_aligned(sizes, right={1}), "", *_aligned(counts, right=set(range(1, len(splits) + 1)))]
         more = len(self.classes) - MOST_LISTED
         if more > 0:
@@ -71,11 +78,13 @@ class Summary:
         return "\n".join(lines)
 
 
-def summary(splits: Splits) -> Summary:
+def summary(splits: Splits | ClassSplits) -> Summary:
     """Count and measure; of images that stay in their files an even sample is measured."""
     validation = None if splits.validation is None else _describe(splits.validation)
     test = None if splits.test is None else _describe(splits.test)
-    return Summary(splits.kind, splits.train.classes, _describe(splits.train), validation, test)
+    train = _describe(splits.train)
+    classes = dict.fromkeys(name for one in (train, validation, test) if one is not None for name in one.counts)
+    return Summary(splits.kind, tuple(classes), train, validation, test)
 
 
 def contact_sheet(images: Images, per_class: int = 8) -> Image.Image:
@@ -103,6 +112,20 @@ def contact_sheet(images: Images, per_class: int = 8) -> Image.Image:
     if more:
         pen.text((6, sheet.height - 10), f"and {more:,} more classes", fill="black", font=font, anchor="lm")
     return sheet
+
+
+def _grouped(head: str, classes: tuple[str, ...]) -> str:
+    groups = groups_of(classes)
+    return head if groups is None else f"{head} in {int(groups.max()) + 1:,} groups"
+
+
+def _with_classes(sizes: list[list[str]], splits: dict[str, SplitSummary]) -> list[list[str]]:
+    """Also how many classes a split has, and how many images they have each."""
+    rows = [["classes", "each"]]
+    for one in splits.values():
+        low, high = min(one.counts.values()), max(one.counts.values())
+        rows.append([f"{len(one.counts):,}", f"{low:,}" if low == high else f"{low:,} to {high:,}"])
+    return [[row[0], classes, row[1], each, *row[2:]] for row, (classes, each) in zip(sizes, rows, strict=True)]
 
 
 def _describe(images: Images) -> SplitSummary:

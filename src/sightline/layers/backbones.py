@@ -4,6 +4,7 @@ Legend for all shapes: B batch, C channels, N places, M model width.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,6 +19,12 @@ class Backbone(nn.Module):
         super().__init__()
         self.channels, self.width, self.least_size = channels, widths[-1], 2 ** len(widths)
         self.blocks = nn.Sequential(*blocks)
+
+    def side(self, image_size: int) -> int:
+        """Places of the grid along one side, of images of this size."""
+        if image_size < self.least_size:
+            raise ValueError(f"image_size must be at least {self.least_size} for this backbone, got {image_size}")
+        return image_size // self.least_size
 
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, height, width) -> (B, N, M), places in reading order"""
@@ -57,7 +64,7 @@ class _Residual(nn.Module):
         self.path = nn.Sequential(
             *_convolution(ins, outs), bend, *_convolution(outs, outs), bend, *_convolution(outs, outs)
         )
-        self.shortcut = nn.Sequential(nn.Conv2d(ins, outs, 1, bias=False), nn.BatchNorm2d(outs))
+        self.shortcut = nn.Sequential(*_convolution(ins, outs, 1))
         self.dropout = nn.Dropout2d(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,8 +72,23 @@ class _Residual(nn.Module):
         return self.dropout(F.max_pool2d(F.leaky_relu(self.path(x) + self.shortcut(x), 0.1), 2))
 
 
-def _convolution(ins: int, outs: int) -> tuple[nn.Module, nn.Module]:
-    return nn.Conv2d(ins, outs, 3, padding=1, bias=False), nn.BatchNorm2d(outs)
+def _convolution(ins: int, outs: int, size: int = 3) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(ins, outs, size, padding=size // 2, bias=False), _Norm(outs)
+
+
+class _Norm(nn.BatchNorm2d):
+    """Without the count of batches: of no use, and the one number of a model that would be no float."""
+
+    def __init__(self, width: int):
+        super().__init__(width)
+        self.num_batches_tracked = None
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *others: Any) -> None:
+        super()._load_from_state_dict(state, prefix, {"version": 2}, *others)  # a count is not missed
+
+
+BACKBONES: dict[str, type[Conv4] | type[ResNet12]] = {"conv4": Conv4, "resnet12": ResNet12}
+"""By name."""
 
 
 def _checked(channels: int, widths: Sequence[int]) -> tuple[int, ...]:

@@ -16,14 +16,30 @@ from torch import Tensor, nn
 
 from ..attention.masks import Episode, Mask, Padding
 from ..attention.scores import CosineScore, DotScore, Score
-from ..checks import check_share, check_whole
+from ..checks import check_most, check_share, check_whole
 from ..layers import EncoderBlock
+from ..layers.backbones import BACKBONES, Backbone
+
+MOST_SIZE = 512
+"""Images are at most so large."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FewShotConfig:
-    """Every choice of the head is a switch, so that it can be left out and missed."""
+    """Every choice is a switch, so that it can be left out and missed."""
 
+    image_size: int | None = None
+    """Side of the square input; null for that of the data."""
+    channels: int | None = None
+    """1 for grey, 3 for colour; null for those of the data."""
+    backbone: Literal["conv4", "resnet12", "none"] = "conv4"
+    """What makes an embedding of an image; `none` where embeddings themselves go in."""
+    widths: tuple[int, ...] | None = None
+    """Channels of the backbone's blocks, or the width of the embeddings; null for those of the papers."""
+    pool: Literal["mean", "flat"] = "mean"
+    """How the places of the backbone's grid become one vector: their mean, or all of them side by side."""
+    classes: int = 0
+    """Classes that a second, plain classifier tells apart while training; 0 for none."""
     depth: int = 1
     """Blocks; 0 is a prototype classifier by angle."""
     heads: int = 8
@@ -44,16 +60,28 @@ class FewShotConfig:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        check_whole(0, depth=self.depth)
+        check_whole(0, depth=self.depth, classes=self.classes)
         check_whole(1, heads=self.heads)
         check_share(dropout=self.dropout)
         if not 0 < self.expansion < float("inf"):
             raise ValueError(f"expansion must be above 0 and finite, got {self.expansion}")
         CosineScore(temperature=self.temperature, floor=self.floor)  # refuses what it cannot be
+        for name in ("image_size", "channels"):
+            if getattr(self, name) is not None:
+                check_whole(1, **{name: getattr(self, name)})
+        check_most(MOST_SIZE, image_size=self.image_size or 0)
+        if self.backbone == "none" and (self.widths is None or len(self.widths) != 1):
+            raise ValueError(
+                f"widths must be the one width of the embeddings where backbone is none, got {self.widths}"
+            )
+        if self.tokens == "patches" and self.pool == "flat":
+            raise ValueError("pool must be mean where tokens are patches, got 'flat'")
 
 
 class FewShotHead(nn.Module):
     """Embeddings of labelled examples and of queries in, a logit for each query and class out."""
+
+    sharpness: Tensor
 
     def __init__(self, width: int, config: FewShotConfig):
         super().__init__()
@@ -83,6 +111,7 @@ class FewShotHead(nn.Module):
         if self.label is not None:
             nn.init.zeros_(self.label.weight)
         self.answer = CosineScore(temperature=0.1, floor=c.floor, learn=True)
+        self.register_buffer("sharpness", torch.ones(()))  # set by what was not learnt from, so that confidence is true
 
     def _score(self) -> Score:
         c = self.config
@@ -90,17 +119,20 @@ class FewShotHead(nn.Module):
             return DotScore()
         return CosineScore(temperature=c.temperature, floor=c.floor, heads=c.heads, learn=c.learn_temperature)
 
-    def forward(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
+    def forward(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int, gaps: bool = False) -> Tensor:
         """support (E, K, P, M), labels (E, K), query (E, Q, P, M) -> logits (E, Q, N)
 
-        Labels are 0 to way - 1; -1 marks a place that is empty, so that episodes of unequal classes go together.
+        Labels are 0 to way - 1. With `gaps`, -1 marks a place that is empty, so that episodes of unequal classes go
+        together.
         """
         members = members_of(labels, way).to(support.dtype)
-        support, query = self.refine(support, members, query)
-        classes = _means(members, support.mean(2))
-        return self.answer(query.mean(2)[:, None], classes[:, None])[:, 0]
+        support, query = self.refine(support, members, query, gaps=gaps)
+        with torch.autocast(query.device.type, enabled=False):  # an answer is as fine as its numbers
+            support, query = (x.to(torch.promote_types(x.dtype, torch.float32)).mean(2) for x in (support, query))
+            classes = _means(members.to(support.dtype), support)
+            return self.sharpness * self.answer(query[:, None], classes[:, None])[:, 0]
 
-    def refine(self, support: Tensor, members: Tensor, query: Tensor) -> tuple[Tensor, Tensor]:
+    def refine(self, support: Tensor, members: Tensor, query: Tensor, *, gaps: bool = False) -> tuple[Tensor, Tensor]:
         """The embeddings after every support token has seen the support, and every query the support and itself."""
         images, places = support.shape[1:3]
         if self.label is not None and self.role is not None:
@@ -111,14 +143,65 @@ class FewShotHead(nn.Module):
             return support, query
         x = torch.cat((support, query), 1).flatten(1, 2)
         mask: Mask | None = None if self.config.transductive else Episode(images * places, size=places)
-        there = members.any(1)
-        if not bool(there.all()):
+        if gaps:
+            there = members.any(1)
             real = F.pad(there.repeat_interleave(places, 1), (0, query.shape[1] * places), value=True)
             mask = Padding(real) if mask is None else mask & Padding(real)
         for block in self.blocks:
             x = block(x, mask=mask)
         x = x.unflatten(1, (-1, places))
         return x[:, :images], x[:, images:]
+
+
+class FewShot(nn.Module):
+    """Images of labelled examples and of queries in, a logit for each query and class out: a backbone and the head."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: FewShotConfig):
+        super().__init__()
+        c = self.config = config
+        self.backbone: Backbone | None = None
+        if c.backbone == "none":
+            assert c.widths is not None
+            self.width, self.grid = c.widths[0], (1, 1)
+        else:
+            if c.image_size is None or c.channels is None:
+                raise ValueError("image_size and channels must be given to make a model, got null")
+            make = BACKBONES[c.backbone]
+            self.backbone = make(c.channels) if c.widths is None else make(c.channels, widths=c.widths)
+            side = self.backbone.side(c.image_size)
+            self.width, self.grid = self.backbone.width * (side * side if c.pool == "flat" else 1), (side, side)
+            self.register_buffer("mean", torch.zeros(c.channels, 1, 1))
+            self.register_buffer("std", torch.ones(c.channels, 1, 1))
+        self.head = FewShotHead(self.width, c)
+        self.classifier = nn.Linear(self.width, c.classes) if c.classes else None
+
+    def set_normalisation(self, mean: Tensor, std: Tensor) -> None:
+        """What to take off each channel and divide it by, in shares of white: (C,) each."""
+        self.mean.copy_(mean.view(-1, 1, 1))
+        self.std.copy_(std.clamp_min(1e-3).view(-1, 1, 1))
+
+    def embed(self, images: Tensor) -> Tensor:
+        """images (B, C, image_size, image_size), from 0 to 1 -> (B, P, M); embeddings (B, M) or (B, P, M) likewise"""
+        if self.backbone is None:
+            return images if images.dim() == 3 else images[:, None]
+        places: Tensor = self.backbone((images - self.mean) / self.std)
+        if self.config.tokens == "patches":
+            return places
+        return places.flatten(1)[:, None] if self.config.pool == "flat" else places.mean(1, keepdim=True)
+
+    def forward(self, images: Tensor, *, way: int, shot: int) -> tuple[Tensor, Tensor | None]:
+        """images (E, K + Q, C, size, size), support first, class by class -> logits (E, Q, N)
+
+        Beside them those of the plain classifier for all images, (E * (K + Q), classes), if there is one.
+        """
+        x = self.embed(images.flatten(0, 1))
+        plain = None if self.classifier is None else self.classifier(x.mean(1))
+        x = x.unflatten(0, images.shape[:2])
+        labels = torch.arange(way, device=x.device).repeat_interleave(shot).expand(len(x), -1)
+        return self.head(x[:, : way * shot], labels, x[:, way * shot :], way=way), plain
 
 
 def members_of(labels: Tensor, way: int) -> Tensor:

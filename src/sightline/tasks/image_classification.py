@@ -206,21 +206,22 @@ def held(splits: Splits, levels: Tensor) -> dict[str, Any]:
 
     The names of files are known only where they are read while training.
     """
-    facts: dict[str, Any] = {"classes": _digest("\0".join(splits.train.classes).encode())}
+    facts: dict[str, Any] = {"classes": digest("\0".join(splits.train.classes).encode())}
     for name in ("train", "validation", "test"):
         images: Images | None = getattr(splits, name)
         if images is None:
             facts[name] = {"images": 0}
             continue
-        facts[name] = {"images": len(images), "labels": _digest(images.labels.cpu().numpy().tobytes())}
+        facts[name] = {"images": len(images), "labels": digest(images.labels.cpu().numpy().tobytes())}
         if isinstance(images, ImageFiles):
             files = "\0".join(f"{path.parent.name}/{path.name}" for path in images.paths)
-            facts[name]["files"] = _digest(files.encode(errors="surrogateescape"))
-    facts["train"]["levels"] = _digest(levels.numpy().tobytes())
+            facts[name]["files"] = digest(files.encode(errors="surrogateescape"))
+    facts["train"]["levels"] = digest(levels.numpy().tobytes())
     return facts
 
 
-def _digest(data: bytes) -> str:
+def digest(data: bytes) -> str:
+    """A fingerprint."""
     return hashlib.sha256(data).hexdigest()
 
 

@@ -1,6 +1,7 @@
 """How good an image classifier is, and how sure it should be."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -20,24 +21,34 @@ EVALUATED_AT_ONCE = 512
 def sharpness(
     model: nn.Module, images: Images, device: torch.device, workers: int = 2, most: int = EVALUATED_AT_ONCE
 ) -> float:
-    """What to multiply the model's logits by for the likeliest labels of these images, between 1/20 and 20.
-
-    Labels are softened as if one more image had been seen, of no class in particular, so that a set on which all is
-    right does not ask for certainty.
-    """
+    """What to multiply the model's logits by so that it is as sure as it should be on these images."""
     logits, labels = [], []
     orders = torch.arange(len(images)).split(at_once(images, most))
     for pixels, own in stream(images, iter(orders), workers, device):
         logits.append(model(pixels.float() / 255).double())
         labels.append(own)
-    scores, targets = torch.cat(logits), F.one_hot(torch.cat(labels), len(images.classes)).double()
-    count, classes = targets.shape
-    targets = (count * targets + 1 / classes) / (count + 1)
+    return sharpest([(torch.cat(logits), torch.cat(labels))])
+
+
+def sharpest(asked: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """What to multiply logits (N, classes) by for the likeliest labels (N,), over several such sets, 1/20 to 20.
+
+    Labels are softened as if one more had been seen in each set, of no class in particular, so that a set on which all
+    is right does not ask for certainty.
+    """
+    softened = []
+    for logits, labels in asked:
+        targets = F.one_hot(labels, logits.shape[1]).double()
+        count, classes = targets.shape
+        softened.append((logits, (count * targets + 1 / classes) / (count + 1)))
+
+    def loss(x: float) -> float:
+        return sum(-float((wanted * (math.exp(x) * logits).log_softmax(-1)).sum()) for logits, wanted in softened)
+
     low, high = math.log(1 / 20), math.log(20)
     for _ in range(60):  # the loss is convex, so a third can be left at every turn
         third = (high - low) / 3
-        losses = [-(targets * (math.exp(x) * scores).log_softmax(-1)).sum() for x in (low + third, high - third)]
-        low, high = (low, high - third) if losses[0] < losses[1] else (low + third, high)
+        low, high = (low, high - third) if loss(low + third) < loss(high - third) else (low + third, high)
     return math.exp((low + high) / 2)
 
 

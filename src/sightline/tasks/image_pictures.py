@@ -16,7 +16,7 @@ from ..attention.scores import CosineScore
 from ..checks import nearest
 from ..layers import LearntPositions, SinusoidalPositions
 from ..models.image_classifier import ImageClassifier
-from ..sharing import MOST_BYTES
+from ..sharing import MOST_BYTES, Shared
 from ..view import curves, learnt, overlays, pictures
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def temperatures(predictor: "ImagePredictor") -> "Figure":
     return learnt.temperatures([_array(score.temperature().flatten()) for score in cosine], start=start)
 
 
-def training(predictor: "ImagePredictor") -> "Figure":
+def training(predictor: Shared) -> "Figure":
     """Loss, validation accuracy and learning rate, as the run wrote them down."""
     return training_of(predictor.folder, "accuracy")
 
@@ -117,7 +117,7 @@ def training_of(folder: Path, goal: str) -> "Figure":
         (f"validation {goal}", goal, ("validation", goal)),
         ("learning rate", "rate", ("learning_rate",)),
     ):
-        points = [(fact["step"], value) for fact in lines if (value := _number(fact, path)) is not None]
+        points = [(fact["step"], value) for fact in lines if (value := number(fact, path)) is not None]
         if points:
             panels.setdefault(panel, {})[line] = ([step for step, _ in points], [value for _, value in points])
     if not panels:
@@ -170,11 +170,12 @@ def log_lines(path: Path) -> Iterator[dict[str, Any]]:
             fact = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(fact, dict) and _number(fact, ("step",)) is not None:
+        if isinstance(fact, dict) and number(fact, ("step",)) is not None:
             yield fact
 
 
-def _number(fact: Any, path: tuple[str, ...]) -> float | None:
+def number(fact: Any, path: tuple[str, ...]) -> float | None:
+    """The number at the end of these keys, if it is one that can be drawn."""
     for key in path:
         fact = fact.get(key) if isinstance(fact, dict) else None
     plain = isinstance(fact, int | float) and not isinstance(fact, bool)

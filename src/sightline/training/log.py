@@ -64,8 +64,9 @@ class Log:
     def evaluated(self, step: int, metrics: dict[str, float], *, best: bool) -> None:
         """A line about the validation set."""
         self._write(step, {"validation": metrics, "best": best})
-        self._best = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items()) if best else self._best
-        self._show(step, {f"validation {name}": value for name, value in metrics.items()}, always=True, best=best)
+        told = {name: value for name, value in metrics.items() if "/" not in name}  # others are for the curves alone
+        self._best = "  ".join(f"{name} {value:.4g}" for name, value in told.items()) if best else self._best
+        self._show(step, {f"validation {name}": value for name, value in told.items()}, always=True, best=best)
 
     def say(self, message: str) -> None:
         """A word to the user."""

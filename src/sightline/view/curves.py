@@ -25,7 +25,7 @@ def curves(panels: Mapping[str, Mapping[str, Line]], *, best: float | None = Non
     drawn, axes = figure(len(panels), size=(7.2, 0.8 + 1.9 * len(panels)))
     furthest = max(max(steps) for lines in panels.values() for steps, _ in lines.values())
     for ax, (panel, lines) in zip(axes[:, 0], panels.items(), strict=True):
-        for ink, (line, (steps, values)) in zip(INKS, lines.items(), strict=False):
+        for ink, (line, (steps, values)) in zip(_inks(len(lines)), lines.items(), strict=True):
             few = {"marker": "o", "markersize": 3} if len(steps) < 40 else {}
             ax.plot(steps, values, color=ink, linewidth=1.5, label=name(line), **few)
         if best is not None:
@@ -36,13 +36,22 @@ def curves(panels: Mapping[str, Mapping[str, Line]], *, best: float | None = Non
         ax.tick_params(length=0, labelsize=8, labelcolor=COLOURS["grey"])
         ax.spines[:].set_visible(False)
         if len(lines) > 1:
-            ax.legend(frameon=False, fontsize=8, labelcolor=COLOURS["ink"])
+            many = {"ncols": 3, "fontsize": 6} if len(lines) > len(INKS) else {"fontsize": 8}
+            ax.legend(frameon=False, labelcolor=COLOURS["ink"], **many)
         if ax is not axes[-1, 0]:
             ax.set_xticklabels([])
     _mark_best(axes[0, 0], best)
     axes[-1, 0].set_xlabel("steps", color=COLOURS["grey"])
     drawn.suptitle(name(title), color=COLOURS["ink"])
     return drawn
+
+
+def _inks(count: int) -> Sequence[Any]:
+    if count <= len(INKS):
+        return INKS[:count]
+    from matplotlib import colormaps
+
+    return [colormaps["viridis"](0.9 * i / (count - 1)) for i in range(count)]
 
 
 def _mark_best(axes: Any, best: float | None) -> None:

@@ -1,0 +1,278 @@
+"""Learning to learn from a few images: its recipe, its episodes and its loss."""
+
+import itertools
+import re
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .. import seeds
+from ..checks import check_most, check_share, check_whole
+from ..data import augment
+from ..data.augment import Augment
+from ..data.class_splits import ClassSplits, Rotations, groups_of, load_classes
+from ..data.episodes import Classes, draw
+from ..data.images import ImageSet, Progress
+from ..data.levels import histogram, mean_and_spread
+from ..models.few_shot import FewShot, FewShotConfig
+from ..training.settings import Training
+from ..training.task import Part
+from .few_shot_judging import attention_facts, embed_all, metrics, tally
+from .image_classification import MOST_SEED, SEEN_FOR_NORMALISATION, digest
+
+MOST_EPISODES = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewShotData:
+    """Which classes to learn from, to choose by and to judge by: none is in two of these."""
+
+    source: str = "glyphs"
+    """A data set by name, or the path of one (`sightline data PATH` shows what it holds)."""
+    split: str | None = None
+    """A folder with train.json, val.json and test.json, or one such file, that name the classes of each part."""
+    image_size: int | None = None
+    """Side to bring every image to; null for that of the images."""
+    channels: int | None = None
+    """1 for grey, 3 for colour; null for those of the images."""
+    validation: float = 0.15
+    """Share of the training classes to hold out where the set brings none; whole alphabets where there are some."""
+    rotations: Rotations = "none"
+    """Of which classes those turned by 90, 180 and 270 degrees are classes of their own: none, train or all."""
+
+    def __post_init__(self) -> None:
+        check_share(validation=self.validation)
+
+    def load(self, seed: int, progress: Progress | None = None) -> ClassSplits:
+        """Read it."""
+        return load_classes(
+            self.source,
+            split=self.split,
+            size=self.image_size,
+            channels=self.channels,
+            validation=self.validation,
+            seed=seed,
+            rotations=self.rotations,
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episode:
+    """What one task of training looks like."""
+
+    way: int = 20
+    """Classes to tell apart."""
+    shot: int = 1
+    """Images of each to learn from."""
+    query: int = 5
+    """Images of each to be asked."""
+    within: float = 0.0
+    """Share of episodes whose classes come from one group, such as an alphabet."""
+
+    def __post_init__(self) -> None:
+        check_whole(2, way=self.way)
+        check_whole(1, shot=self.shot, query=self.query)
+        if not 0 <= self.within <= 1:
+            raise ValueError(f"within must be 0 to 1, got {self.within}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """How a model is judged: `5w1s` is five classes with one image of each."""
+
+    settings: tuple[str, ...] = ("5w1s", "5w5s", "20w1s", "20w5s")
+    query: int = 15
+    """Images of each class to be asked."""
+    episodes: int = 2000
+    """For each setting."""
+    chosen_by: str = "20w1s"
+    """The setting that says which weights are best, on validation classes."""
+    chosen_over: int = 200
+    """Episodes behind that choice."""
+    one_shot_runs: str | None = None
+    """The zip of Omniglot's official one-shot runs, to be judged by too."""
+
+    def __post_init__(self) -> None:
+        check_whole(1, query=self.query, episodes=self.episodes, chosen_over=self.chosen_over)
+        check_most(MOST_EPISODES, episodes=self.episodes, chosen_over=self.chosen_over)
+        if not self.settings:
+            raise ValueError("settings must name at least one way and shot such as 5w1s, got none")
+        for setting in (*self.settings, self.chosen_by):
+            way_and_shot(setting)
+
+
+def way_and_shot(setting: str) -> tuple[int, int]:
+    """Of `5w1s`, 5 and 1."""
+    found = re.fullmatch(r"(\d{1,4})w(\d{1,4})s", setting)
+    if not found or int(found[1]) < 2 or int(found[2]) < 1:
+        raise ValueError(
+            f"a setting must read like 5w1s, for two classes or more with an image or more, got {setting!r}"
+        )
+    return int(found[1]), int(found[2])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All that is to be known to train a few-shot classifier; `training.batch_size` is episodes behind one update."""
+
+    task: Literal["few_shot"] = "few_shot"
+    out: str | None = None
+    """The folder of the run; null for runs/ and the name of the recipe."""
+    seed: int = 0
+    data: FewShotData = field(default_factory=FewShotData)
+    augment: Augment = field(default_factory=Augment)
+    episode: Episode = field(default_factory=Episode)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+    model: FewShotConfig = field(default_factory=FewShotConfig)
+    auxiliary: float = 0.0
+    """Weight of a second loss: telling all training classes apart with a plain classifier."""
+    training: Training = field(default_factory=lambda: Training(batch_size=8))
+
+    @classmethod
+    def starter(cls) -> "Recipe":
+        """What is trained where no recipe is given: good for the embedded glyphs on a CPU."""
+        return cls(
+            augment=Augment(rotate=10.0, scale=0.1, shear=5.0, translate=0.05),
+            episode=Episode(way=10, shot=1, query=3),
+            evaluation=Evaluation(episodes=500, chosen_by="5w1s"),
+            training=Training(
+                steps=400, batch_size=2, learning_rate=2e-3, warmup=40, ema=0.98, evaluate_every=100, log_every=20
+            ),
+        )
+
+    def __post_init__(self) -> None:
+        check_whole(0, seed=self.seed)
+        check_most(MOST_SEED, seed=self.seed)
+        if not 0 <= self.auxiliary < float("inf"):
+            raise ValueError(f"auxiliary must be at least 0 and finite, got {self.auxiliary}")
+        if self.augment.mixes:
+            raise ValueError(
+                "augment.mixup and augment.cutmix must be 0, for an image of two classes belongs to no episode"
+            )
+
+
+class FewShotTask:
+    """Classes to learn from, and the model that learns."""
+
+    goal, rising = "accuracy", True
+
+    def __init__(self, recipe: Recipe, splits: ClassSplits | None = None, progress: Progress | None = None):
+        divided = recipe.data.load(recipe.seed, progress) if splits is None else splits
+        train, e = divided.train, recipe.episode
+        self.train, self.validation, self.test = train, divided.validation, divided.test
+        self.classes = Classes.of(train.labels, train.classes, groups_of(train.classes))
+        self.classes.check(e.way, e.shot + e.query)
+        if self.validation is not None:
+            self.judged_by = Classes.of(self.validation.labels, self.validation.classes)
+            way, shot = way_and_shot(recipe.evaluation.chosen_by)
+            self.judged_by.check(way, shot + recipe.evaluation.query)
+        count = len(train.classes) if recipe.auxiliary else 0
+        config = replace(recipe.model, image_size=train.size, channels=train.channels, classes=count)
+        self.recipe = replace(recipe, model=config)
+        self.model = FewShot(config)
+        chosen = np.sort(
+            seeds.generator(recipe.seed, seeds.NORMALISATION).permutation(len(train))[:SEEN_FOR_NORMALISATION]
+        )
+        levels = histogram(train, chosen)
+        if self.model.backbone is not None:
+            self.model.set_normalisation(*mean_and_spread(levels))
+        self.held = _held(divided, levels)
+        """What the data hold, in few words: a run goes on with the same."""
+        self.device = torch.device("cpu")
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        e = self.recipe.episode
+        return max(1, len(self.train) // (batch_size * e.way * (e.shot + e.query)))
+
+    def to(self, device: torch.device) -> None:
+        self.device = device
+        self.model.to(device)
+        if device.type == "cuda" and self.model.backbone is not None:
+            self.model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.classes = self.classes.to(device)
+        self.train = ImageSet(self.train.pixels.to(device), self.train.labels.to(device), self.train.classes)
+        if self.validation is not None:
+            v = self.validation
+            self.validation = ImageSet(v.pixels.to(device), v.labels.to(device), v.classes)
+
+    def batches(self, first: int, batch_size: int, part: Part) -> Generator[list[Any], None, None]:
+        e, rows = self.recipe.episode, part.rows(batch_size)
+        each = e.way * (e.shot + e.query)
+        for step in itertools.count(first):
+            drawn = draw(
+                self.classes,
+                episodes=batch_size,
+                way=e.way,
+                shot=e.shot,
+                query=e.query,
+                seed=self.recipe.seed,
+                step=step,
+                within=e.within,
+            )
+            if step == first:
+                drawn.check()  # later ones are drawn alike, and to look at them would make a GPU wait
+            draws = augment.draw(self.recipe.augment, batch_size * each, seed=self.recipe.seed, step=step)
+            chosen = torch.cat((drawn.support, drawn.query), 1)
+            pieces = []
+            for some in rows:
+                own = draws.rows(slice(some.start * each, some.stop * each)).to(self.device)
+                pieces.append((*self._images(chosen[some], own), drawn.query_labels[some], batch_size))
+            yield pieces
+
+    def _images(self, chosen: Tensor, draws: augment.Draws) -> tuple[Tensor, Tensor]:
+        flat = chosen.flatten()
+        images, labels = augment.apply(
+            self.recipe.augment, self.train.pixels[flat], self.train.labels[flat], len(self.train.classes), draws
+        )
+        return images.unflatten(0, chosen.shape), labels
+
+    def loss(self, model: nn.Module, piece: tuple[Tensor, Tensor, Tensor, int]) -> Tensor:
+        images, labels, answers, total = piece
+        e, smoothing = self.recipe.episode, self.recipe.training.label_smoothing
+        logits, plain = model(images, way=e.way, shot=e.shot)
+        share = len(images) / total
+        loss = share * F.cross_entropy(logits.flatten(0, 1).float(), answers.flatten(), label_smoothing=smoothing)
+        if plain is not None:
+            loss = loss + share * self.recipe.auxiliary * F.cross_entropy(plain.float(), labels, label_smoothing=0.1)
+        return loss
+
+    def evaluate(self, model: nn.Module, part: Part) -> dict[str, Tensor]:
+        if self.validation is None:
+            return {}
+        assert isinstance(model, FewShot)
+        embeddings = embed_all(model, self.validation.pixels, self.device)
+        way, shot = way_and_shot(self.recipe.evaluation.chosen_by)
+        sums = tally(
+            model.head,
+            embeddings,
+            self.judged_by,
+            way=way,
+            shot=shot,
+            query=self.recipe.evaluation.query,
+            episodes=self.recipe.evaluation.chosen_over,
+            part=part,
+        )
+        facts = attention_facts(model.head, embeddings, self.judged_by, way, shot)
+        return {**sums.sums, **facts, "judges": torch.ones((), dtype=torch.float64, device=self.device)}
+
+    def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
+        return metrics(sums) if sums else {}
+
+
+def _held(splits: ClassSplits, levels: Tensor) -> dict[str, Any]:
+    """Counts and digests of what a data set holds; `levels` are those of its training images."""
+    facts: dict[str, Any] = {}
+    for name in ("train", "validation", "test"):
+        images: ImageSet | None = getattr(splits, name)
+        facts[name] = {"images": 0 if images is None else len(images)}
+        if images is not None:
+            facts[name]["classes"] = digest("\0".join(images.classes).encode())
+            facts[name]["labels"] = digest(images.labels.cpu().numpy().tobytes())
+    facts["train"]["levels"] = digest(levels.numpy().tobytes())
+    return facts

@@ -1,0 +1,193 @@
+"""How good a few-shot classifier is: thousands of episodes, each image embedded once.
+
+Legend for all shapes: I images, E episodes, N way, K support images, Q queries, P tokens of an image, M model width.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..attention import record_attention
+from ..attention.scores import CosineScore
+from ..data.episodes import Classes, Episodes, draw
+from ..models.few_shot import FewShot, FewShotHead
+from ..training.task import Part
+
+BINS = 15
+"""Of confidence, for the calibration error."""
+EMBEDDED_AT_ONCE = 1024
+CHUNK = 250
+"""Episodes drawn together: the same ones, however many are worked on at once."""
+FLOATS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 28}
+"""How many numbers the embeddings of the episodes in work may be."""
+MOST_UNKNOWN = 5
+"""Classes beside those of an episode whose images belong to none of it."""
+SEED = 0
+"""All models are judged on the same episodes."""
+ALL = Part()
+RECORDED = 8
+"""Episodes whose attention is looked at."""
+
+
+class Answers(Protocol):
+    """What is judged: a head, or one of the baselines."""
+
+    def __call__(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
+        """support (E, K, P, M), labels (E, K), query (E, Q, P, M) -> logits (E, Q, N)"""
+        ...
+
+
+@dataclass
+class Tally:
+    """What was seen over some episodes."""
+
+    accuracies: list[Tensor] = field(default_factory=list)
+    """The share that was right, of each episode."""
+    known: list[Tensor] = field(default_factory=list)
+    """The largest logit of each query that belongs to a class of its episode."""
+    unknown: list[Tensor] = field(default_factory=list)
+    """And of those that belong to none."""
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    """loss; right and seen by class; sure and sure_right by confidence."""
+
+    @property
+    def episodes(self) -> int:
+        return sum(len(part) for part in self.accuracies)
+
+    def add(self, drawn: Episodes, logits: Tensor, classes: int) -> None:
+        """Take in the answers to the queries of some episodes, those of unknown classes last."""
+        asked = drawn.query_labels
+        known, unknown = logits[:, : asked.shape[1]], logits[:, asked.shape[1] :]
+        shares, answers = known.softmax(-1).double().max(-1)
+        right = (answers == asked).double()
+        bins = (shares * BINS).long().clamp_max(BINS - 1).flatten()
+        owners = drawn.classes.gather(1, asked).flatten()
+
+        def spread(size: int, where: Tensor, values: Tensor) -> Tensor:
+            return torch.zeros(size, dtype=torch.float64, device=logits.device).index_add_(0, where, values.flatten())
+
+        found = {
+            "loss": F.cross_entropy(known.flatten(0, 1), asked.flatten(), reduction="sum").double(),
+            "right": spread(classes, owners, right),
+            "seen": spread(classes, owners, torch.ones_like(right)),
+            "sure": spread(BINS, bins, shares),
+            "sure_right": spread(BINS, bins, right),
+        }
+        self.sums = {name: self.sums[name] + found[name] for name in self.sums} or found
+        self.accuracies.append(right.mean(1).cpu())
+        self.known.append(known.amax(-1).flatten().cpu())
+        self.unknown.append(unknown.amax(-1).flatten().cpu())
+
+    def interval(self) -> tuple[float, float]:
+        """The mean accuracy over episodes and half of its 95% interval."""
+        return mean_and_half(torch.cat(self.accuracies))
+
+    def auroc(self) -> float | None:
+        """How often a query of a known class looks more at home than one of an unknown class, over all pairs."""
+        known, unknown = torch.cat(self.known).double(), torch.cat(self.unknown).double()
+        if not len(unknown):
+            return None
+        below = unknown.sort().values
+        less = torch.searchsorted(below, known, right=False).double()
+        equal = torch.searchsorted(below, known, right=True).double() - less
+        return float(((less + equal / 2) / len(unknown)).mean())
+
+
+def mean_and_half(values: Tensor) -> tuple[float, float]:
+    """The mean and half of its 95% interval."""
+    spread = float(values.double().std()) if len(values) > 1 else math.nan
+    return float(values.double().mean()), 1.96 * spread / math.sqrt(len(values))
+
+
+@torch.no_grad()
+def embed_all(model: FewShot, pixels: Tensor, device: torch.device) -> Tensor:
+    """All images once: uint8 (I, C, size, size) -> (I, P, M)"""
+    parts = [model.embed(some.to(device).float() / 255).float() for some in pixels.split(EMBEDDED_AT_ONCE)]
+    return torch.cat(parts)
+
+
+@torch.no_grad()
+def tally(
+    answer: Answers,
+    embeddings: Tensor,
+    classes: Classes,
+    *,
+    way: int,
+    shot: int,
+    query: int,
+    episodes: int,
+    part: Part = ALL,
+    unknown: bool = True,
+) -> Tally:
+    """Judge answers over seeded episodes, the same for all that are judged on these classes."""
+    result, device = Tally(), embeddings.device
+    strangers = min(MOST_UNKNOWN, way, len(classes.names) - way) if unknown else 0
+    each = (way * (shot + query) + strangers * query) * embeddings.shape[1] * embeddings.shape[2]
+    together = max(1, FLOATS_AT_ONCE[device.type] // each)
+    for drawn, extra in _drawn(classes, way, strangers, shot, query, episodes, part):
+        for start in range(0, len(drawn.classes), together):
+            some = slice(start, start + together)
+            few = Episodes(drawn.classes[some].to(device), drawn.support[some].to(device), drawn.query[some].to(device))
+            asked = torch.cat((few.query, extra[some].to(device)), 1)
+            logits = answer(embeddings[few.support], few.support_labels, embeddings[asked], way=way)
+            result.add(few, logits.float(), len(classes.names))
+    return result
+
+
+def _drawn(
+    classes: Classes, way: int, strangers: int, shot: int, query: int, episodes: int, part: Part
+) -> Iterator[tuple[Episodes, Tensor]]:
+    """Episodes, and for each some images of classes that it does not have; drawn on the CPU, so the same everywhere."""
+    for number, start in enumerate(range(0, episodes, CHUNK)):
+        if number % part.world != part.rank:
+            continue
+        wide = draw(
+            classes,
+            episodes=min(CHUNK, episodes - start),
+            way=way + strangers,
+            shot=shot,
+            query=query,
+            seed=SEED,
+            step=number,
+        )
+        wide.check()
+        own, asked = way * shot, way * query
+        yield Episodes(wide.classes[:, :way], wide.support[:, :own], wide.query[:, :asked]), wide.query[:, asked:]
+
+
+def metrics(sums: dict[str, Tensor]) -> dict[str, float]:
+    """Accuracy, loss, how far confidence is from the truth, and what attention is like, from what was counted."""
+    seen = float(sums["seen"].sum())
+    result = {
+        "accuracy": float(sums["right"].sum()) / seen,
+        "loss": float(sums["loss"]) / seen,
+        "calibration_error": float((sums["sure"] - sums["sure_right"]).abs().sum()) / seen,
+    }
+    return result | {name: float(value / sums["judges"]) for name, value in sums.items() if "/" in name}
+
+
+@torch.no_grad()
+def attention_facts(head: FewShotHead, embeddings: Tensor, classes: Classes, way: int, shot: int) -> dict[str, Tensor]:
+    """The temperature of every head and the entropy of its attention in bits, over a few episodes."""
+    if not head.blocks:
+        return {}
+    few = draw(classes, episodes=RECORDED, way=way, shot=shot, query=1, seed=SEED, step=0)
+    support, asked = few.support.to(embeddings.device), few.query.to(embeddings.device)
+    with record_attention(head) as record:
+        head(embeddings[support], few.support_labels.to(embeddings.device), embeddings[asked], way=way)
+    facts = {}
+    for number, (block, seen) in enumerate(zip(head.blocks, record, strict=True)):
+        score = block.attention.score  # type: ignore[union-attr]
+        weights = seen.weights.double()
+        bits = -(weights * weights.clamp_min(1e-12).log2()).sum(-1).mean((0, 2))
+        for i in range(weights.shape[1]):
+            facts[f"entropy/block {number + 1} head {i + 1}"] = bits[i]
+            if isinstance(score, CosineScore):
+                facts[f"temperature/block {number + 1} head {i + 1}"] = score.temperature().flatten()[i]
+    facts["temperature/answer"] = head.answer.temperature().flatten()[0]
+    return facts

@@ -1,0 +1,50 @@
+"""Pictures of a few-shot run: how training went, and what its attention became, head by head."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..checks import nearest
+from ..view import curves, pictures
+from .image_pictures import FORMATS, LOG, Drawn, Missing, log_lines, number, training
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from .few_shot_predictor import FewShotPredictor
+
+PANELS = {"temperature": "temperature of each head", "entropy": "entropy of attention, bits"}
+
+
+def show(predictor: "FewShotPredictor", out: str | Path | None = None, *, format: str = "png") -> Drawn:
+    """Draw them into a folder; without `out` it is `pictures/` in that of the run."""
+    if format not in FORMATS:
+        raise ValueError(f"format must be {nearest(format, FORMATS)}")
+    folder = predictor.folder / "pictures" if out is None else Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out must be a folder, got {str(folder)!r}, which is a file")
+    drawn = Drawn()
+    for name, draw in (("training", training), ("attention", attention)):
+        try:
+            drawn.files.append(pictures.save(draw(predictor), folder / f"{name}.{format}"))
+        except Missing as reason:
+            drawn.left_out[name] = str(reason)
+    return drawn
+
+
+def attention(predictor: "FewShotPredictor") -> "Figure":
+    """The temperature and the entropy of every head over training, as the run wrote them down."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for fact in log_lines(predictor.folder / LOG):
+        for name in fact.get("validation") or {}:
+            kind, slash, head = name.partition("/")
+            value = number(fact, ("validation", name))
+            if slash and kind in PANELS and value is not None:
+                found[PANELS[kind]][head].append((fact["step"], value))
+    if not found:
+        raise Missing(f"there is no {LOG} with temperatures in {predictor.folder}")
+    panels = {
+        panel: {head: ([step for step, _ in points], [value for _, value in points]) for head, points in lines.items()}
+        for panel, lines in sorted(found.items(), reverse=True)
+    }
+    return curves.curves(panels, title="Attention over training")

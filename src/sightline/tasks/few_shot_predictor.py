@@ -1,0 +1,212 @@
+"""A trained few-shot model: judged on new classes, compared, drawn, and the start of a classifier."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .. import config
+from ..data.episodes import Classes
+from ..data.images import ImageSet, Progress
+from ..data.one_shot_runs import read_one_shot_runs
+from ..models.few_shot import FewShot
+from ..names import printable
+from ..sharing import CONFIG, WEIGHTS, Shared, read_weights
+from ..training.checkpoint import to_bytes, write_bytes
+from .few_shot import FewShotTask, Recipe, way_and_shot
+from .few_shot_judging import Answers, Tally, embed_all, metrics, tally
+from .image_judging import sharpest
+from .image_predictor import wilson
+
+if TYPE_CHECKING:
+    from .image_pictures import Drawn
+
+HARDEST = 10
+"""Classes listed one by one."""
+
+
+@dataclass(frozen=True)
+class SettingScore:
+    """How a model does at one way and shot."""
+
+    accuracy: float
+    half: float
+    """Of the 95% interval over episodes."""
+    loss: float
+    calibration_error: float
+    auroc: float | None
+    """Of known against unknown; null where there are no classes beside those of an episode."""
+
+    @classmethod
+    def of(cls, seen: Tally) -> "SettingScore":
+        """From what was counted."""
+        counted, (accuracy, half) = metrics(seen.sums), seen.interval()
+        return cls(accuracy, half, counted["loss"], counted["calibration_error"], seen.auroc())
+
+
+@dataclass(frozen=True)
+class FewShotScore:
+    """How a model does on classes it has never seen."""
+
+    split: str
+    classes: int
+    episodes: int
+    """Of each setting."""
+    settings: dict[str, SettingScore]
+    per_class: dict[str, float]
+    """In the first setting."""
+    one_shot_runs: tuple[int, int] | None = None
+    """Of Omniglot's official runs: how many were right, of how many."""
+
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        found = [
+            f"{self.split} set, {self.classes:,} classes, {self.episodes:,} episodes of each setting",
+            "setting  accuracy            calibration error  known against unknown",
+        ]
+        for name, one in self.settings.items():
+            auroc = "-" if one.auroc is None else f"{one.auroc:.4f}"
+            found.append(
+                f"{name:7}  {one.accuracy:7.2%} ± {one.half:.2%}    {one.calibration_error:.4f}             {auroc}"
+            )
+        if self.one_shot_runs:
+            found.append(f"official one-shot runs: {self._runs()}")
+        if self.per_class:
+            found.append(f"hardest classes, {next(iter(self.settings))}:")
+        hardest = sorted(self.per_class.items(), key=lambda pair: pair[1])[:HARDEST]
+        return [*found, *(f"  {share:7.2%}  {printable(name)}" for name, share in hardest)]
+
+    def sentence(self) -> str:
+        """For the card."""
+        listed = ", ".join(f"{name} {one.accuracy:.2%} ± {one.half:.2%}" for name, one in self.settings.items())
+        runs = f"; official one-shot runs {self._runs()}" if self.one_shot_runs else ""
+        return f"On the {self.split} set ({self.classes:,} classes, {self.episodes:,} episodes each): {listed}{runs}."
+
+    def _runs(self) -> str:
+        right, count = self.one_shot_runs or (0, 1)
+        low, high = wilson(right, count)
+        return f"{right / count:.2%} ({right} of {count}; 95% interval {low:.2%} to {high:.2%})"
+
+
+class FewShotPredictor(Shared):
+    """What `sightline.load(run)` gives for a few-shot model; `FewShotClassifier.pretrained(run)` learns with it."""
+
+    def __init__(self, folder: Path, recipe: Recipe, model: FewShot):
+        self.folder, self.recipe = folder, recipe
+        self.model = model.eval()
+        self.device = torch.device("cpu")
+
+    @staticmethod
+    def files(task: FewShotTask) -> dict[str, bytes]:
+        """What a run of this task keeps beside its weights."""
+        return {}
+
+    @classmethod
+    def open(cls, folder: Path) -> "FewShotPredictor":
+        recipe = config.build(Recipe, config.read(folder / CONFIG))
+        return cls(folder, recipe, read_weights(folder, lambda: FewShot(recipe.model), depth=recipe.model.depth))
+
+    @classmethod
+    def finish(cls, folder: Path, task: FewShotTask) -> dict[str, float]:
+        """The last touch to a run: confidence set by validation classes. What it comes to there is given back."""
+        if task.validation is None:
+            return {}
+        predictor, e = cls.open(folder).to(task.device), task.recipe.evaluation
+        head, classes = predictor.model.head, task.judged_by
+        embeddings = embed_all(predictor.model, task.validation.pixels, task.device)
+        asked: list[tuple[Tensor, Tensor]] = []
+
+        def listening(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
+            logits = head(support, labels, query, way=way)
+            asked.append((logits.flatten(0, 1), torch.arange(way).repeat_interleave(e.query).repeat(len(logits))))
+            return logits
+
+        for setting in dict.fromkeys((*e.settings, e.chosen_by)):
+            way, shot = way_and_shot(setting)
+            if way <= len(classes.names) and shot + e.query <= int(classes.counts.min()):
+                how: dict[str, Any] = {"way": way, "shot": shot, "query": e.query, "episodes": e.chosen_over}
+                tally(listening, embeddings, classes, **how, unknown=False)
+        head.sharpness.fill_(sharpest([(logits.double().cpu(), labels) for logits, labels in asked]))
+        write_bytes(folder / WEIGHTS, to_bytes({n: t.cpu() for n, t in predictor.model.state_dict().items()}))
+        way, shot = way_and_shot(e.chosen_by)
+        return metrics(tally(head, embeddings, classes, way=way, shot=shot, query=e.query, episodes=e.chosen_over).sums)
+
+    def to(self, device: str | torch.device) -> "FewShotPredictor":
+        """Work there from now on."""
+        self.device = torch.device(device)
+        self.model.to(self.device)
+        return self
+
+    def read(self, inputs: Sequence[str]) -> list[Any]:
+        """Images cannot be named before there are classes."""
+        raise ValueError(
+            f"a few-shot model must first see what to tell apart, got images alone; begin with: "
+            f"sightline fit FOLDER --model {self.folder} --out mine.sightline"
+        )
+
+    def predict(self, images: Any) -> Any:
+        """Refused: see `read`."""
+        self.read([])
+
+    def judged_on(self, source: str | None = None, progress: Progress | None = None) -> tuple[ImageSet, str]:
+        """The classes to judge by, and what they are: those of test, or of validation, or all of other data."""
+        ours = source is None or source == self.recipe.data.source
+        form: dict[str, Any] = {"image_size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
+        data = replace(self.recipe.data, source=source or self.recipe.data.source, **form)
+        if not ours:
+            data = replace(data, split=None, validation=0.0)
+        splits = data.load(self.recipe.seed, progress)
+        if splits.test is not None:
+            return splits.test, "test"
+        if not ours:
+            return splits.train, "whole"
+        if splits.validation is None:
+            raise ValueError(f"data must have test or validation classes to judge by, got neither in {data.source!r}")
+        return splits.validation, "validation"
+
+    def judged(self, source: str | None = None, progress: Progress | None = None) -> FewShotScore:
+        """Thousands of episodes of classes it has never seen, at every setting of its recipe."""
+        images, split = self.judged_on(source, progress)
+        e = self.recipe.evaluation
+        classes, embeddings = Classes.of(images.labels, images.classes), self.embedded(images)
+        found: dict[str, SettingScore] = {}
+        per_class: dict[str, float] = {}
+        for setting in e.settings:
+            seen = self.tallied(self.model.head, embeddings, classes, setting)
+            found[setting] = SettingScore.of(seen)
+            right, times = seen.sums["right"].cpu(), seen.sums["seen"].cpu()
+            shares = {name: float(right[i] / times[i]) for i, name in enumerate(classes.names) if times[i] > 0}
+            per_class = per_class or shares
+        runs = None if e.one_shot_runs is None or source else self.one_shot_runs(e.one_shot_runs)
+        return FewShotScore(split, len(classes.names), e.episodes, found, per_class, runs)
+
+    def embedded(self, images: ImageSet) -> Tensor:
+        """Each image once: (I, P, M)"""
+        return embed_all(self.model, images.pixels, self.device)
+
+    def tallied(self, answer: Answers, embeddings: Tensor, classes: Classes, setting: str) -> Tally:
+        """What an answer comes to over the episodes of its recipe."""
+        e, (way, shot) = self.recipe.evaluation, way_and_shot(setting)
+        classes.check(way, shot + e.query)
+        return tally(answer, embeddings, classes, way=way, shot=shot, query=e.query, episodes=e.episodes)
+
+    @torch.no_grad()
+    def one_shot_runs(self, path: str | Path) -> tuple[int, int]:
+        """Omniglot's official runs: how many answers are right, of how many."""
+        right = count = 0
+        for run in read_one_shot_runs(path, size=self.recipe.model.image_size):
+            way = len(run.support)
+            support, query = (embed_all(self.model, x, self.device)[None] for x in (run.support, run.query))
+            labels = torch.arange(way, device=self.device)[None]
+            answers = self.model.head(support, labels, query, way=way)[0].argmax(-1).cpu()
+            right, count = right + int((answers == run.labels).sum()), count + len(answers)
+        return right, count
+
+    def show(self, images: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> "Drawn":
+        """Pictures of how training went: accuracy, and the temperature and entropy of every head."""
+        from .few_shot_pictures import show
+
+        return show(self, out, format=format)
