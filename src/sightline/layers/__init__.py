@@ -2,6 +2,7 @@
 
 from .backbones import Backbone, Conv4, ResNet12
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual, TransformerBlock
+from .efficientnet import EfficientNetLite0
 from .patches import ImageToSequence
 from .positions import LearntPositions, SinusoidalPositions, sinusoids
 from .stacks import SIZES, Decoder, Encoder, Size, Transformer
@@ -13,6 +14,7 @@ __all__ = [
     "Decoder",
     "DecoderBlock",
     "DecoderCache",
+    "EfficientNetLite0",
     "Encoder",
     "EncoderBlock",
     "FeedForward",
