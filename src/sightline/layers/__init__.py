@@ -3,6 +3,7 @@
 from .backbones import Backbone, Conv4, ResNet12
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual, TransformerBlock
 from .dropout import Dropout
+from .efficientnet import EfficientNetLite0
 from .patches import ImageToSequence
 from .positions import LearntPositions, SinusoidalPositions, sinusoids
 from .recurrent import Recurrence, RecurrentEncoder
@@ -17,6 +18,7 @@ __all__ = [
     "DecoderBlock",
     "DecoderCache",
     "Dropout",
+    "EfficientNetLite0",
     "Encoder",
     "EncoderBlock",
     "FeedForward",

@@ -36,6 +36,18 @@ class Backbone(nn.Module):
         return self.blocks(images).flatten(2).mT
 
 
+class Norm(nn.BatchNorm2d):
+    """Without the counter of batches: it is of no use, and the one number of a model that would be no float."""
+
+    def __init__(self, width: int, *, eps: float = 1e-5, momentum: float = 0.1):
+        super().__init__(width, eps=eps, momentum=momentum)
+        self.num_batches_tracked = None
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
+        # into a state dict that does not say its version, as one from a file, torch would put the counter first
+        super()._load_from_state_dict(state, prefix, {**metadata, "version": 2}, *rest)
+
+
 class Conv4(Backbone):
     """Four convolutions, each with a norm, a bend and a halving: the small backbone of few-shot papers."""
 
@@ -73,18 +85,7 @@ class _Residual(nn.Module):
 
 
 def _convolution(ins: int, outs: int, size: int = 3) -> tuple[nn.Module, nn.Module]:
-    return nn.Conv2d(ins, outs, size, padding=size // 2, bias=False), _Norm(outs)
-
-
-class _Norm(nn.BatchNorm2d):
-    """Without the count of batches: of no use, and the one number of a model that would be no float."""
-
-    def __init__(self, width: int):
-        super().__init__(width)
-        self.num_batches_tracked = None
-
-    def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *others: Any) -> None:
-        super()._load_from_state_dict(state, prefix, {"version": 2}, *others)  # a count is not missed
+    return nn.Conv2d(ins, outs, size, padding=size // 2, bias=False), Norm(outs)
 
 
 BACKBONES: dict[str, type[Conv4] | type[ResNet12]] = {"conv4": Conv4, "resnet12": ResNet12}
