@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..names import printable
+
 if TYPE_CHECKING:
     from .explain import Explanation
 
@@ -35,10 +37,10 @@ class Answer:
             raise ValueError("an answer must be one that predict gave to be explained, got one without its classifier")
         return self._reason(self, images=images, parts=parts)
 
-    def told(self, most: int = 3) -> str:
-        """The answer on one line, with the classes that come next where they have a share worth telling."""
-        others = [f"{name} {share:.1%}" for name, share in list(self.scores.items())[1:most] if share >= 0.005]
-        return ", ".join((str(self), *others)) if self.known else str(self)
+    def told(self, top: int | None = None) -> str:
+        """One line for a terminal; the next classes too, where more than one is wanted."""
+        others = [f"{name} {share:.1%}" for name, share in list(self.scores.items())[1 : top or 1]]
+        return printable(", ".join((str(self), *others)))
 
     def __str__(self) -> str:
         if self.known:

@@ -1,18 +1,15 @@
 """FewShotClassifier: fit, predict, explain, add, remove, estimate, save, load."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..checks import check_most
-from ..data import augment
-from ..data.augment import Augment
 from ..data.images import Progress
 from ..models.few_shot import FewShot, Memory
 from ..names import shortened
@@ -23,9 +20,10 @@ from ..view.reasons import Reason
 from . import file
 from .answers import Answer, Estimate
 from .confidence import Confidence, ask, held_out, remembered, set_by
-from .embedding import Embeds, embeds, finite, opened, prototypes
+from .embedding import Embeds, embeds, opened, prototypes
 from .explain import Asked, explained
-from .support import Support, check_labels, pixels_of, read
+from .questions import embedded, moved_copies, one_by_one
+from .support import Support, check_labels, read
 
 AT_ONCE = 64
 """Images asked in one go."""
@@ -33,10 +31,6 @@ MOST_TOGETHER = 1000
 """Images of one transductive question."""
 MOST_SHOWN = 64
 """Images on one page."""
-MOVED = Augment(rotate=15, scale=0.2, translate=0.1, shear=15)
-"""How copies of an image that is alone in its class are moved: about as much as two hands differ."""
-COPIES, MOST_COPIES = 4, 200
-"""Of one image, and of all together."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,14 +127,14 @@ class FewShotClassifier:
         No answer depends on the others, unless they are asked for `transductive`, which a head must be trained for.
         """
         fitted = self._ready()
-        asked = self._asked(images)
+        asked = one_by_one(images, fitted.support)
         if transductive:
             return self._together(fitted, asked)
         one = asked is None
         items = [images] if asked is None else asked
         answers: list[Answer] = []
         for start in range(0, len(items), AT_ONCE):
-            query, pixels = self._query(items[start : start + AT_ONCE])
+            query, pixels = embedded(items[start : start + AT_ONCE], fitted.support, self._embeds)
             answers += self._answers(fitted, ask(self._model.head, fitted.memory, query), query, pixels)
         return answers[0] if one else answers
 
@@ -177,6 +171,11 @@ class FewShotClassifier:
         made._support = support
         made._fitted = Fitted(support, made._remembered(support), confidence)
         return made
+
+    @staticmethod
+    def read(words: Sequence[str]) -> list[Path]:
+        """What was typed, as paths of images."""
+        return [Path(word) for word in words]
 
     def look(self, images: Sequence[Any]) -> "Look":
         """At a few images: what is seen, and why."""
@@ -238,51 +237,13 @@ class FewShotClassifier:
         if self._fitted is None:
             support = self._some()
             memory = self._remembered(support)
-            confidence = set_by(self._model.head, support, memory, partial(self._moved, support))
+            confidence = set_by(self._model.head, support, memory, partial(moved_copies, self._embeds, support))
             self._fitted = Fitted(support, memory, confidence)
         return self._fitted
 
     @torch.no_grad()
     def _remembered(self, support: Support) -> Memory:
         return remembered(self._model.head, support, torch.arange(len(support)))
-
-    def _moved(self, support: Support, rows: Tensor) -> Tensor | None:
-        """Copies of these examples, moved a little and embedded: (n, copies, P, M)"""
-        pictures = support.pictures
-        if pictures is None or self._embeds is None or pictures.shape[-1] != self._embeds.image_size:
-            return None
-        pixels = pictures[rows[: MOST_COPIES // COPIES]].repeat_interleave(COPIES, 0)
-        draws = augment.draw(MOVED, len(pixels), seed=0, step=0)
-        moved, _ = augment.apply(MOVED, pixels, torch.zeros(len(pixels), dtype=torch.long), 1, draws)
-        copies = self._embeds.embed((moved * 255).round().to(torch.uint8)).cpu()
-        return copies.unflatten(0, (-1, COPIES))
-
-    def _asked(self, images: Any) -> Sequence[Any] | None:
-        """The images one by one, or None where there is one alone."""
-        if isinstance(images, list | tuple):
-            return images
-        if isinstance(images, np.ndarray | Tensor):
-            several = images.ndim > 1 if self._some().pictures is None else images.ndim > 3
-            return list(images) if several else None
-        if isinstance(images, Mapping | set):
-            raise ValueError(f"images must be one or a list of them, got {type(images).__name__}")
-        return None
-
-    def _query(self, items: Sequence[Any]) -> tuple[Tensor, Tensor | None]:
-        """Embeddings (n, P, M) and the pixels they were made of."""
-        support = self._some()
-        if support.pictures is None:
-            try:
-                stacked = np.stack([np.asarray(torch.as_tensor(item).detach().cpu()) for item in items])
-            except (TypeError, ValueError, RuntimeError) as error:
-                raise ValueError(
-                    f"this classifier must be asked for embeddings of width {support.embeddings.shape[-1]}, as it "
-                    f"was fitted, got {type(items[0]).__name__}"
-                ) from error
-            return finite(stacked, support.embeddings.shape[-1], "what was asked"), None
-        assert self._embeds is not None
-        pixels = pixels_of(items, self._embeds)
-        return self._embeds.embed(pixels).cpu(), pixels
 
     def _answers(
         self, fitted: Fitted, logits: Tensor, query: Tensor, pixels: Tensor | None, transductive: bool = False
@@ -318,7 +279,7 @@ class FewShotClassifier:
         if not items:
             raise ValueError("transductive questions must be a list of images, got one image")
         check_most(MOST_TOGETHER, images=len(items))
-        query, pixels = self._query(items)
+        query, pixels = embedded(items, fitted.support, self._embeds)
         where = head.sharpness.device
         support, labels = fitted.support.embeddings[None].to(where), fitted.support.labels[None].to(where)
         logits = head(support, labels, query[None].to(where), way=len(self.classes))[0].cpu()

@@ -26,6 +26,8 @@ STRANGERS, STRANGERS_OF_MANY = 10, 3
 """In so many rounds, at most, all classes are left out once."""
 ASKED = 1000
 """Examples asked in all, at most."""
+COPIED = 50
+"""Examples that are alone in their class and are copied, at most."""
 AT_ONCE = 256
 """Asked in one go."""
 TRUST = {True: 0.5, False: 1.5}
@@ -114,15 +116,12 @@ def ask(head: FewShotHead, memory: Memory, query: Tensor) -> Tensor:
 
 def _copied(head: FewShotHead, support: Support, memory: Memory, copies: Copies) -> list[tuple[Tensor, Tensor]]:
     """Moved copies of those that are alone in their class, with all there to see."""
-    alone = (support.counts[support.labels] == 1).nonzero().flatten()
+    alone = _some(support.counts[support.labels] == 1, COPIED).nonzero().flatten()
     if not len(alone):
         return []
-    alone = alone[:: -(-len(alone) // ASKED)]
     made = copies(alone)
     if made is None:
         made = _mixed(support, alone)[:, None]
-    else:
-        alone = alone[: len(made)]
     labels = support.labels[alone].repeat_interleave(made.shape[1])
     return [(ask(head, memory, made.flatten(0, 1)), labels)]
 

@@ -19,8 +19,8 @@ from ..sharing import CONFIG, read_weights
 if TYPE_CHECKING:
     from ..models.embedders import Embedder
 
-AT_ONCE = 64
-"""Images embedded in one go."""
+AT_ONCE = {"cpu": 16, "cuda": 1024}
+"""Images embedded in one go: what fits a cache is faster on a CPU."""
 ZOO = "zoo"
 
 
@@ -46,11 +46,14 @@ class Ours:
         assert model.config.image_size is not None
         assert model.config.channels is not None
         self.model, self.image_size, self.channels = model, model.config.image_size, model.config.channels
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     @torch.no_grad()
     def embed(self, pixels: Tensor) -> Tensor:
         where = self.model.head.sharpness.device
-        return torch.cat([self.model.embed(some.to(where).float() / 255).float() for some in pixels.split(AT_ONCE)])
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        parts = [self.model.embed(some.to(where).float() / 255) for some in pixels.split(AT_ONCE[where.type])]
+        return torch.cat(parts).float()
 
 
 class Theirs:

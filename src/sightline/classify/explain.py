@@ -119,57 +119,69 @@ def explained(asked: Asked, answer: Answer, *, images: int = 3, parts: int = 7) 
     check_whole(1, images=images, parts=parts)
     check_most(MOST_IMAGES, images=images)
     check_most(MOST_PARTS, parts=parts)
-    near = _nearest(asked, answer.label)
-    support = asked.support.take(near)
-    winner, sharp = support.classes.index(answer.label), asked.confidence.sharpness
-    embeddings, count = support.embeddings, len(support)
+    again = _Again(asked, asked.support.take(_nearest(asked, answer.label)), answer.label)
+    support, worths = again.support, again.worths()
+    shown = []
+    for i in worths.argsort(descending=True, stable=True)[:images].tolist():
+        picture = None if support.pictures is None else support.pictures[i]
+        label, heat = support.classes[int(support.labels[i])], again.parts(picture, parts, i)
+        shown.append(Example(label, support.names[i], float(worths[i]), _plain(picture), heat))
+    return Explanation(
+        answer=answer,
+        logit=again.top,
+        picture=_plain(asked.pixels),
+        parts=again.parts(asked.pixels, parts),
+        examples=tuple(shown),
+        among=len(support),
+        whole=len(support) == len(asked.support),
+    )
 
-    def logits(examples: Tensor, labels: Tensor, query: Tensor) -> Tensor:
+
+class _Again:
+    """The same question, asked anew with something missing."""
+
+    def __init__(self, asked: Asked, support: Support, label: str):
+        self.asked, self.support, self.winner = asked, support, support.classes.index(label)
+        self.query = asked.embedding[None, None]
+        self.at_once = max(1, NUMBERS_AT_ONCE // support.embeddings.numel())
+        self.top = float(self.logits(support.embeddings[None], support.labels[None], self.query)[0])
+
+    def logits(self, examples: Tensor, labels: Tensor, query: Tensor) -> Tensor:
         """examples (B, K, P, M), labels (B, K), query (B, 1, P, M) -> the winning logit (B,)"""
-        where = asked.head.sharpness.device
-        memory = asked.head.remember(examples.to(where), labels.to(where), way=len(support.classes))
-        return sharp * asked.head.ask(memory, query.to(where))[:, 0, winner].cpu()
+        head = self.asked.head
+        where = head.sharpness.device
+        memory = head.remember(examples.to(where), labels.to(where), way=len(self.support.classes))
+        return self.asked.confidence.sharpness * head.ask(memory, query.to(where))[:, 0, self.winner].cpu()
 
-    query = asked.embedding[None, None]
-    top = float(logits(embeddings[None], support.labels[None], query)[0])
-    others = torch.arange(count).expand(count, -1)[~torch.eye(count, dtype=torch.bool)].view(count, -1)
-    worths = torch.empty(count)
-    size = max(1, NUMBERS_AT_ONCE // embeddings.numel())
-    for rows in torch.arange(count).split(size):
-        out = others[rows]
-        worths[rows] = top - logits(embeddings[out], support.labels[out], query.expand(len(rows), -1, -1, -1))
+    def worths(self) -> Tensor:
+        """What the winning logit loses without each example: (K,)"""
+        count = len(self.support)
+        others = torch.arange(count).expand(count, -1)[~torch.eye(count, dtype=torch.bool)].view(count, -1)
+        lost = []
+        for left in others.split(self.at_once):
+            query = self.query.expand(len(left), -1, -1, -1)
+            lost.append(self.top - self.logits(self.support.embeddings[left], self.support.labels[left], query))
+        return torch.cat(lost)
 
-    def seen(pixels: Tensor | None, place: int | None) -> Array | None:
-        """What each part is worth, of the image that was asked or of the example at this place."""
-        if pixels is None or asked.embeds is None or pixels.shape[-1] != asked.embeds.image_size:
+    def parts(self, pixels: Tensor | None, parts: int, place: int | None = None) -> Array | None:
+        """What it loses without each part of the image that was asked, or of the example at this place."""
+        embeds = self.asked.embeds
+        if pixels is None or embeds is None or pixels.shape[-1] != embeds.image_size:
             return None
         hidden, changed = hide_each(pixels, parts)
         worth = torch.zeros(len(hidden))
-        for rows in changed.nonzero().flatten().split(size):
-            new = asked.embeds.embed(hidden[rows]).cpu()
-            examples = embeddings.expand(len(rows), -1, -1, -1)
-            if place is not None:
+        for rows in changed.nonzero().flatten().split(self.at_once):
+            new = embeds.embed(hidden[rows]).cpu()
+            examples = self.support.embeddings.expand(len(rows), -1, -1, -1)
+            query = self.query.expand(len(rows), -1, -1, -1)
+            if place is None:
+                query = new[:, None]
+            else:
                 examples = examples.clone()
                 examples[:, place] = new
-            own = new[:, None] if place is None else query.expand(len(rows), -1, -1, -1)
-            worth[rows] = top - logits(examples, support.labels.expand(len(rows), -1), own)
-        return worth.view(parts, parts).numpy()
-
-    best = worths.argsort(descending=True, stable=True)[:images].tolist()
-    shown = []
-    for i in best:
-        picture = None if support.pictures is None else support.pictures[i]
-        label, worth = support.classes[support.labels[i]], float(worths[i])
-        shown.append(Example(label, support.names[i], worth, _plain(picture), seen(picture, i)))
-    return Explanation(
-        answer=answer,
-        logit=top,
-        picture=_plain(asked.pixels),
-        parts=seen(asked.pixels, None),
-        examples=tuple(shown),
-        among=count,
-        whole=count == len(asked.support),
-    )
+            worth[rows] = self.top - self.logits(examples, self.support.labels.expand(len(rows), -1), query)
+        array: Array = worth.view(parts, parts).numpy()
+        return array
 
 
 def hide_each(pixels: Tensor, parts: int) -> tuple[Tensor, Tensor]:
