@@ -9,7 +9,7 @@ from sightline.classify import explain
 from sightline.classify.answers import Answer
 from sightline.classify.explain import cells_of, hide_each, paper
 
-PARTS = 7
+PARTS = 6
 
 
 def winning(classifier, images, label):

@@ -28,7 +28,7 @@ class Answer:
     """Whether it was asked together with others and may depend on them."""
     _reason: Callable[..., "Explanation"] | None = field(default=None, repr=False, compare=False)
 
-    def explain(self, *, images: int = 3, parts: int = 7) -> "Explanation":
+    def explain(self, *, images: int = 3, parts: int = 6) -> "Explanation":
         """The examples behind the answer, and the parts of the image and of them that it goes by.
 
         So many examples are shown; images are hidden part by part in a grid of `parts` x `parts`.

@@ -114,7 +114,7 @@ class Explanation:
 
 
 @torch.no_grad()
-def explained(asked: Asked, answer: Answer, *, images: int = 3, parts: int = 7) -> Explanation:
+def explained(asked: Asked, answer: Answer, *, images: int = 3, parts: int = 6) -> Explanation:
     """Ask again and again, each time without something."""
     check_whole(1, images=images, parts=parts)
     check_most(MOST_IMAGES, images=images)

@@ -172,6 +172,7 @@ def _card(reason: Reason) -> str:
         if reason.known
         else f"closest: {shortened(reason.label, 60)}, {reason.confidence:.0%}"
     )
+    heading = "All scores" if reason.known else "If it were one of them"
     top = max((e.worth or 0.0 for e in reason.examples), default=0.0)
     examples = "".join(_figure(sight, top) for sight in reason.examples)
     bars = "".join(_bar(_text(shortened(label, 40)), share) for label, share in reason.scores[:MOST_SCORES])
@@ -184,7 +185,7 @@ def _card(reason: Reason) -> str:
 <div class="row">
 <section class="asked" aria-label="the image that was asked">{_figure(reason.image, 0.0)}</section>
 <section class="behind"><h3>The examples behind it</h3><div class="examples">{examples}</div></section>
-<section class="scores"><h3>All scores</h3><ol>{bars}</ol>{small}</section>
+<section class="scores"><h3>{heading}</h3><ol>{bars}</ol>{small}</section>
 </div>
 </article>
 """
