@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 MOST_SUPPORT, MOST_NUMBERS = 128, 1 << 15
 """Examples among which an answer is explained, and the numbers of their embeddings; beyond them, the nearest."""
 MOST_IMAGES, MOST_PARTS = 16, 32
+LEAST_WORTH = 0.02
+"""What an example must be worth to be named, as a share of the one that is worth most."""
 NUMBERS_AT_ONCE = 1 << 22
 """Of the embeddings of the questions in work."""
 
@@ -75,7 +77,7 @@ class Explanation:
     parts: Array | None
     """What the winning logit loses without each part of it: (rows, columns)."""
     examples: tuple[Example, ...]
-    """Those that were worth most, the most first."""
+    """Those that were worth most, the most first; at least one, and none that was worth next to nothing."""
     among: int
     """Examples that were there to be asked."""
     whole: bool
@@ -122,7 +124,9 @@ def explained(asked: Asked, answer: Answer, *, images: int = 3, parts: int = 6) 
     again = _Again(asked, asked.support.take(_nearest(asked, answer.label)), answer.label)
     support, worths = again.support, again.worths()
     shown = []
-    for i in worths.argsort(descending=True, stable=True)[:images].tolist():
+    best = worths.argsort(descending=True, stable=True)[:images]
+    best = best[(worths[best] > LEAST_WORTH * worths.max()) | (best == best[0])]
+    for i in best.tolist():
         picture = None if support.pictures is None else support.pictures[i]
         label, heat = support.classes[int(support.labels[i])], again.parts(picture, parts, i)
         shown.append(Example(label, support.names[i], float(worths[i]), _plain(picture), heat))
