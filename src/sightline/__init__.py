@@ -10,11 +10,30 @@ if TYPE_CHECKING:
     __version__: str
     from . import attention, data, layers
     from .attention import Record, record_attention
+    from .comparison import compare
     from .runs import evaluate, load, train
 
-__all__ = ["Record", "__version__", "attention", "data", "evaluate", "layers", "load", "record_attention", "train"]
+__all__ = [
+    "Record",
+    "__version__",
+    "attention",
+    "compare",
+    "data",
+    "evaluate",
+    "layers",
+    "load",
+    "record_attention",
+    "train",
+]
 
-_HOMES = {"record_attention": "attention", "Record": "attention", "train": "runs", "load": "runs", "evaluate": "runs"}
+_HOMES = {
+    "record_attention": "attention",
+    "Record": "attention",
+    "train": "runs",
+    "load": "runs",
+    "evaluate": "runs",
+    "compare": "comparison",
+}
 
 
 def __getattr__(name: str) -> Any:
