@@ -27,6 +27,11 @@ TASKS: dict[str, Entry] = {
         task="tasks.image_classification:ImageTask",
         predictor="tasks.image_predictor:ImagePredictor",
     ),
+    "translation": Entry(
+        recipe="tasks.translation:Recipe",
+        task="tasks.translation:TranslationTask",
+        predictor="tasks.translation_predictor:TranslationPredictor",
+    ),
     "few_shot": Entry(
         recipe="tasks.few_shot:Recipe",
         task="tasks.few_shot:FewShotTask",

@@ -9,8 +9,6 @@ import typer
 
 from .names import printable
 
-MOST_LINES = 20
-"""Classes listed one by one."""
 DEVICES = "auto, cpu, cuda or cuda:N."
 
 app = typer.Typer(
@@ -91,13 +89,8 @@ def evaluate(
 
     with _plain_errors():
         score = judge(run, data, device)
-        low, high = score.interval
-        typer.echo(f"{score.split} set, {score.images:,} images")
-        typer.echo(f"accuracy           {score.accuracy:.2%}  (95% interval {low:.2%} to {high:.2%})")
-        typer.echo(f"loss               {score.loss:.4f}")
-        typer.echo(f"calibration error  {score.calibration_error:.4f}")
-        for name, share in sorted(score.per_class.items(), key=lambda pair: pair[1])[:MOST_LINES]:
-            typer.echo(f"  {share:7.2%}  {printable(name)}")
+        for line in score.lines():
+            typer.echo(line)
 
 
 @app.command()
@@ -132,22 +125,22 @@ def _listed(words: str) -> list[str]:
 @app.command()
 def predict(
     run: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
-    inputs: Annotated[list[Path], typer.Argument(metavar="INPUT...", help="Images.", show_default=False)],
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Images, or sentences.", show_default=False)],
     show: Annotated[Path | None, typer.Option(help="Write a page of what it looked at.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="Classes to name for each input.")] = 3,
+    top: Annotated[int | None, typer.Option(min=1, help="Answers to name for each input: 3 classes, 1 text.")] = None,
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
-    """Say what is on images, and how sure it is."""
+    """Say what is on images, or translate sentences, and how sure it is."""
     from .runs import load
     from .training.device import choose_device
 
     with _plain_errors():
         predictor = load(run).to(choose_device(device))
-        look = None if show is None else predictor.look(list(inputs))
-        answers = predictor.predict(list(inputs)) if look is None else look.answers
-        for path, answer in zip(inputs, answers, strict=True):
-            scores = [f"{printable(name)} {share:.1%}" for name, share in list(answer.scores.items())[:top]]
-            typer.echo(f"{printable(str(path))}: {', '.join(scores)}")
+        given = predictor.read(inputs)
+        look = None if show is None else predictor.look(given)
+        answers = predictor.predict(given) if look is None else look.answers
+        for one, answer in zip(given, answers, strict=True):
+            typer.echo(f"{printable(str(one))}: {answer.told(top)}")
         if show is not None:
             typer.echo(f"wrote {predictor.page(look).save(show)}")
 
@@ -155,9 +148,9 @@ def predict(
 @app.command()
 def show(
     run: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
-    images: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="[IMAGE]...", help="Images to draw its attention on.", show_default=False),
+    inputs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[INPUT]...", help="Images or sentences to draw its attention on.", show_default=False),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the pictures; pictures/ in the run's if not given.")
@@ -170,7 +163,8 @@ def show(
     from .training.device import choose_device
 
     with _plain_errors():
-        drawn = load(run).to(choose_device(device)).show(images or [], out, format=format)
+        predictor = load(run).to(choose_device(device))
+        drawn = predictor.show(predictor.read(inputs) if inputs else [], out, format=format)
         for path in drawn.files:
             typer.echo(f"wrote {path}")
         for name, reason in drawn.left_out.items():

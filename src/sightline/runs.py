@@ -236,7 +236,7 @@ class _Reading:
 
             self.bar = Progress(console=Console(stderr=True), transient=True)
             self.bar.start()
-            self.bar.add_task("reading images")
+            self.bar.add_task("working")
         self.bar.update(self.bar.task_ids[0], completed=done, total=count)
 
 
@@ -258,7 +258,7 @@ tags: [sightline, {recipe.task}]
 ---
 # {run.folder.name}
 
-An {recipe.task.replace("_", " ")}, trained by Sightline: `sightline.load(folder).predict(image)`.
+Made by Sightline, for the task `{recipe.task}`: `sightline.load(folder).predict(input)`.
 
 ## How it was made
 
@@ -278,11 +278,7 @@ On the validation set: {validation}.
 
 
 def _with_score(card: str, score: Any) -> str:
-    low, high = score.interval
-    line = (
-        f"On the {score.split} set ({score.images:,} images): accuracy {score.accuracy:.2%} "
-        f"(95% interval {low:.2%} to {high:.2%}), calibration error {score.calibration_error:.4f}."
-    )
+    line = score.sentence()
     before, mark, after = card.partition(SCORE)
     kept = [part for part in after.split("\n\n") if not part.startswith(f"On the {score.split} set")]
     return before + mark + "\n\n".join([kept[0], line, *kept[1:]])

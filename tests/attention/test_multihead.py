@@ -1,5 +1,6 @@
 import itertools
 import re
+from itertools import pairwise
 
 import pytest
 import torch
@@ -133,6 +134,43 @@ def test_a_cache_follows_its_rows_when_beams_are_reordered(x):
             attention(x[:, i : i + 1], cache=cache)
         cache.reorder(rows)
         assert_close(attention(x[rows, 3:4], cache=cache), attention(x[rows])[:, 3:4], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_a_cache_follows_its_rows_at_every_step_of_a_search(mode):
+    generator = torch.Generator().manual_seed(0)
+    cache, rows, written = Cache(), torch.arange(11), []
+    counts = [11, 11, 11, 7, 7, 7, 13, 13, 13, 5, 5, 5, 5]
+    with mode():
+        for count, after in pairwise(counts):
+            written = [part[rows] for part in written]
+            written.append(torch.randn(count, 2, HEADS, 4, generator=generator))
+            parts = cache.extend([written[-1][:, i].unsqueeze(2) for i in range(2)])
+            expected = torch.stack(written, 3)
+            for i in range(2):
+                assert_close(parts[i], expected[:, i], atol=0, rtol=0)
+            rows = torch.randint(count, (after,), generator=generator)
+            cache.reorder(rows)
+            for i in range(2):
+                assert_close(cache.parts[i], expected[rows][:, i], atol=0, rtol=0)
+
+
+def test_rows_change_places_without_new_memory():
+    cache, homes = Cache(), set()
+    with torch.no_grad():
+        for _ in range(64):
+            cache.extend([torch.randn(5, HEADS, 1, 4), torch.randn(5, HEADS, 1, 4)])
+            cache.reorder(torch.randint(5, (5,)))
+            homes.add(cache.parts[0].data_ptr())
+    assert len(homes) <= 16  # two rooms for each doubling
+
+
+def test_a_context_is_remembered_before_the_first_look(x, context):
+    attention = MultiHeadAttention(WIDTH, HEADS).eval()
+    with torch.no_grad():
+        assert_close(attention(x, context, cache=attention.remember(context)), attention(x, context))
+    with pytest.raises(ValueError, match="context must have shape"):
+        attention.remember(context[..., :-1])
 
 
 def test_a_cached_step_copies_one_token_and_not_all(x):

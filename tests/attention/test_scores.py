@@ -261,3 +261,12 @@ def test_additive_score_is_a_small_network_on_both(qk):
 def test_bad_input_is_answered_with_the_rule_and_the_value(make, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
+
+
+def test_additive_keys_may_come_mapped_already():
+    whole, ready = AdditiveScore(D, hidden=5), AdditiveScore(D, hidden=5, keys_ready=True)
+    ready.load_state_dict({name: value for name, value in whole.state_dict().items() if name != "key"})
+    q, k = torch.randn(B, 1, Q, D), torch.randn(B, 1, K, D)
+    assert_close(ready(q, k @ whole.key), whole(q, k))
+    with pytest.raises(ValueError, match="key width must be 5, as the score was made, got 11"):
+        ready(q, k)

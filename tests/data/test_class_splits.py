@@ -93,13 +93,17 @@ def test_turned_classes_are_classes_of_their_own(tmp_path):
     ink, other = np.zeros((3, 3), dtype=np.uint8), np.ones((3, 3), dtype=np.uint8)
     ink[0, 1] = 9  # at the top
     np.savez(tmp_path / "set.npz", images=[ink, other], labels=[0, 1], classes=["Latin/a", "Greek/a"])
-    train = load_classes(tmp_path / "set.npz", rotations=True).train
+    train = load_classes(tmp_path / "set.npz", rotations="all").train
     assert train.classes[::2] == ("Latin/a", "Latin/a@90", "Latin/a@180", "Latin/a@270")
     assert train.labels.tolist() == list(range(8))
     places = [tuple(image[0].eq(9).nonzero()[0].tolist()) for image in train.pixels[::2]]
     assert places == [(0, 1), (1, 0), (2, 1), (1, 2)]  # against the clock
     assert groups_of(train.classes).tolist() == list(range(8))
-    assert len(load_classes("glyphs", size=8, rotations=True).test.classes) == 160
+    assert len(load_classes("glyphs", size=8, rotations="all").test.classes) == 160
+    alone = load_classes("glyphs", size=8, rotations="train")
+    assert (len(alone.train.classes), len(alone.test.classes)) == (640, 40)
+    with pytest.raises(ValueError, match="rotations must be one of all, none, train, got 'yes'"):
+        load_classes("glyphs", size=8, rotations="yes")
 
 
 def test_groups_are_what_stands_before_the_last_slash():
@@ -137,7 +141,7 @@ def test_too_much_for_memory_is_refused(folder, monkeypatch):
     with pytest.raises(
         ValueError, match=r"must take at most 4,199 bytes of memory, got 4,200 for 168 images of 5 x 5 x 1"
     ):
-        load_classes(folder, rotations=True)
+        load_classes(folder, rotations="all")
     with pytest.raises(ValueError, match="give a smaller size"):
         load_classes(folder, size=16)
 

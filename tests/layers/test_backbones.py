@@ -23,6 +23,16 @@ def test_resnet12_has_the_size_of_the_papers():
     assert ResNet12(1, widths=(4, 6), dropout=0.1)(torch.rand(2, 1, 9, 9)).shape == (2, 4, 6)
 
 
+def test_a_file_s_weights_go_in():
+    ours, theirs = ResNet12(1, widths=(3, 5)), ResNet12(1, widths=(3, 5))
+    theirs(torch.rand(2, 1, 7, 7))
+    plain = dict(theirs.state_dict())  # as it comes from safetensors, without torch's versions
+    assert all(tensor.is_floating_point() for tensor in plain.values())
+    ours.load_state_dict(plain)
+    images = torch.rand(2, 1, 7, 7)
+    assert torch.equal(ours.eval()(images), theirs.eval()(images))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

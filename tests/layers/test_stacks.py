@@ -102,7 +102,7 @@ def test_an_encoder_may_be_causal():
     ("call", "message"),
     [
         (lambda: Encoder(12, 2, 20, 0), "depth must be a whole number of at least 1, got 0"),
-        (lambda: Transformer.sized("bass"), "size must be one of base, got 'bass'; did you mean 'base'?"),
+        (lambda: Transformer.sized("bass"), "size must be one of base, small, tiny, got 'bass'; did you mean 'base'?"),
         (
             lambda: Decoder(12, 2, 20, 2)(torch.zeros(1, 1, 12), torch.zeros(1, 1, 12), cache=[]),
             "cache must have one entry per layer, 2, got 0",

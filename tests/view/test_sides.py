@@ -6,7 +6,7 @@ from samples import weights
 from sightline.view.images import pictures
 from sightline.view.maps import Map
 from sightline.view.page import page
-from sightline.view.sides import sides, sides_of
+from sightline.view.sides import sides, sides_of, without_filling
 from sizes import H
 
 GREY = np.full((28, 28), 128, np.uint8)
@@ -39,6 +39,22 @@ def test_what_is_written_names_the_rows_of_cross_attention_alone():
     assert both["written"].tokens == ["x", "y", "</s>"]
     assert (both["target"].special, both["written"].special) == ([0], [2])
     assert sides_of("cross", sides(some)) == ("target", "source")
+
+
+def test_places_called_none_at_the_end_are_filling_and_left_out():
+    some = maps(encoder=(5, 5), decoder=(3, 3), cross=(3, 5))
+    told = {"tokens": None, "source": ["a", None, "b", None, None], "target": ["<s>", "x", None], "written": None}
+    told["written"] = ["x", "</s>", None]
+    shorter, kept = without_filling(some, told)
+    assert [one.shape[2:] for one in shorter] == [(3, 3), (2, 2), (2, 3)]
+    assert kept == {"tokens": None, "source": ["a", None, "b"], "target": ["<s>", "x"], "written": ["x", "</s>"]}
+    np.testing.assert_array_equal(shorter[2].weights, some[2].weights[:, :, :2, :3])
+    assert page(some, batch=[0], **{name: words and [words] for name, words in told.items()})
+
+
+def test_filling_does_not_hide_a_wrong_number_of_tokens():
+    with pytest.raises(ValueError, match="tokens must be 5 tokens, one for each place of the attention, got 3"):
+        page(maps(encoder=(5, 5)), tokens=["a", "b", None])
 
 
 @pytest.mark.parametrize(

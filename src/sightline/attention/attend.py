@@ -98,9 +98,11 @@ def _fused_masked(q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, rules: Ru
     if allowed is None:
         return _fused(q, k, v, score, bias, dropout)
     looks = allowed.any(-1, keepdim=True)  # torch makes NaN of a row that sees nothing: let it see all, then blank it
-    allowed = allowed | ~looks
+    all_look = allowed.device.type == "cpu" and not torch.compiler.is_compiling() and bool(looks.all())  # free to ask
+    allowed = allowed if all_look else allowed | ~looks
     table = allowed if bias is None else bias.to(q.dtype).masked_fill(~allowed, float("-inf"))
-    return torch.where(looks, _fused(q, k, v, score, table, dropout), 0.0)
+    mixed = _fused(q, k, v, score, table, dropout)
+    return mixed if all_look else torch.where(looks, mixed, 0.0)
 
 
 def _fused(

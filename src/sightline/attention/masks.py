@@ -139,9 +139,9 @@ class Causal(Mask):
     causal = True
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        rows = _positions("Causal", queries, keys, device)
-        if queries == 1:
+        if queries == 1 and keys:
             return Rules()  # the last token sees all the others
+        rows = _positions("Causal", queries, keys, device)
         return Rules(torch.arange(keys, device=device) <= rows)
 
 

@@ -89,6 +89,13 @@ class MultiHeadAttention(nn.Module):
         )
         return self.out(mixed.transpose(1, 2).flatten(2))
 
+    def remember(self, context: Tensor) -> "Cache":
+        """A cache of this context, filled before the first look at it. context (B, K, M)"""
+        self._check_width("context", context)
+        cache = Cache()
+        cache.parts = self._project_context(context)
+        return cache
+
     def _project_all(self, x: Tensor) -> list[Tensor]:
         """Queries, keys, values and key biases of the same tokens, by one product: x (B, N, M) -> (B, H, N, D) each"""
         return [self._split(part) for part in self.qkv(x).chunk(3, -1)] + self._biases(x)
@@ -128,6 +135,8 @@ class Cache:
         self.parts: list[Tensor] = []
         """Keys, values and the rest, all tokens so far."""
         self._room: list[Tensor] = []
+        self._spare: list[Tensor] = []
+        """Room of the same size, into which rows are copied when they change places."""
 
     def __len__(self) -> int:
         return self.parts[0].shape[2] if self.parts else 0
@@ -135,29 +144,49 @@ class Cache:
     def extend(self, new: list[Tensor]) -> list[Tensor]:
         """Add tokens at the end and return all there are."""
         if not self.parts:
-            self.parts, self._room = new, []
+            self.parts, self._room, self._spare = new, [], []
         elif any(part.shape[:2] != part_new.shape[:2] for part, part_new in zip(self.parts, new, strict=True)):
             raise ValueError(
                 f"cache must be used with the batch and heads it began with, {tuple(self.parts[0].shape[:2])}, "
                 f"got {tuple(new[0].shape[:2])}"
             )
         elif torch.is_grad_enabled():  # what was handed out may be needed on the way back, so nothing is overwritten
-            self.parts, self._room = [torch.cat(pair, 2) for pair in zip(self.parts, new, strict=True)], []
+            self.parts = [torch.cat(pair, 2) for pair in zip(self.parts, new, strict=True)]
+            self._room, self._spare = [], []
         else:
             self.parts = self._written(new)
         return self.parts
 
     def reorder(self, rows: Tensor) -> None:
         """Keep these rows of the batch, in this order; a row may come twice (as beams do). rows (B',)"""
-        self.parts = [part.index_select(0, rows) for part in self.parts]
-        self._room = []
+        count, end = len(rows), len(self)
+        if not self._usable(count, end):
+            self.parts = [part.index_select(0, rows) for part in self.parts]
+            self._room, self._spare = [], []
+            return
+        self._spare = self._spare or [torch.empty_like(room) for room in self._room]
+        self._room, self._spare = (
+            [room[:count] for room in self._spare],
+            [room[:count] for room in self._room],
+        )
+        for part, room in zip(self.parts, self._room, strict=True):
+            torch.index_select(part, 0, rows, out=room[:, :, :end])
+        self.parts = [room[:, :, :end] for room in self._room]
 
     def _written(self, new: list[Tensor]) -> list[Tensor]:
         start, end = len(self), len(self) + new[0].shape[2]
-        if not self._room or self._room[0].shape[2] < end or self._room[0].is_inference():
+        if not self._usable(self.parts[0].shape[0], end):
             self._room = [part.new_empty(*part.shape[:2], 2 * end, part.shape[3]) for part in self.parts]
+            self._spare = []
             for room, part in zip(self._room, self.parts, strict=True):
                 room[:, :, :start] = part
         for room, part in zip(self._room, new, strict=True):
             room[:, :, start:end] = part
         return [room[:, :, :end] for room in self._room]
+
+    def _usable(self, rows: int, end: int) -> bool:
+        """Whether there is room for this much that may be written to: what inference mode made, it alone may change."""
+        if not self._room or torch.is_grad_enabled():
+            return False
+        room = self._room[0]
+        return len(room) >= rows and room.shape[2] >= end and room.is_inference() == torch.is_inference_mode_enabled()

@@ -31,7 +31,7 @@ class Shown(TypedDict, total=False):
     """What a page needs to know beside the weights."""
 
     source: Any
-    """Tokens of the encoder's side."""
+    """Tokens of the encoder's side; here and elsewhere None at the end is filling, whose place is left out."""
     target: Any
     """Tokens of the decoder's side, as it reads them."""
     written: Any

@@ -123,19 +123,31 @@ class GeneralScore(FoldedScore):
 
 
 class AdditiveScore(Score):
-    """v . tanh(W_q q + W_k k + b): a small network compares them (Bahdanau). Memory is Q x K x hidden."""
+    """v . tanh(W_q q + W_k k + b): a small network compares them (Bahdanau). Memory is Q x K x hidden.
 
-    def __init__(self, width: int, *, key_width: int | None = None, hidden: int | None = None, heads: int = 1):
+    Where `keys_ready`, keys come as W_k k, with `hidden` channels: who asks the same keys often maps them only once.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        *,
+        key_width: int | None = None,
+        hidden: int | None = None,
+        heads: int = 1,
+        keys_ready: bool = False,
+    ):
         super().__init__()
-        key_width = _checked_width(width, key_width, heads)
         hidden = width if hidden is None else hidden
         check_whole(1, hidden=hidden)
+        key_width = _checked_width(width, hidden if keys_ready else key_width, heads)
         self.query = nn.Parameter(torch.empty(heads, width, hidden))
-        self.key = nn.Parameter(torch.empty(heads, key_width, hidden))
+        self.key = None if keys_ready else nn.Parameter(torch.empty(heads, key_width, hidden))
         self.bias = nn.Parameter(torch.zeros(heads, 1, hidden))
         self.sum = nn.Parameter(torch.empty(heads, hidden, 1))
         for weight in (self.query, self.key, self.sum):
-            _start_linear(weight)
+            if weight is not None:
+                _start_linear(weight)
 
     @classmethod
     def sized(cls, width: int, heads: int) -> "AdditiveScore":
@@ -150,10 +162,10 @@ class AdditiveScore(Score):
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         """q (B, H, Q, D), k (B, H, K, D) -> scores (B, H, Q, K)"""
         _check_width("query", q, self.query.shape[1])
-        _check_width("key", k, self.key.shape[1])
+        _check_width("key", k, self.bias.shape[-1] if self.key is None else self.key.shape[1])
         every = slice(None)
         left = q @ _of_heads(self.query, every, q) + _of_heads(self.bias, every, q)
-        right = k @ _of_heads(self.key, every, q)
+        right = k if self.key is None else k @ _of_heads(self.key, every, q)
         compared = torch.tanh(left.unsqueeze(-2) + right.unsqueeze(-3))  # (B, H, Q, K, hidden)
         return (compared @ _of_heads(self.sum, every, q).unsqueeze(-3)).squeeze(-1)
 

@@ -173,7 +173,7 @@ def encoders_as_ever(model: nn.Module) -> Iterator[None]:
             del encoder.forward
 
 
-def _shuffles(input: Tensor, dim: int, index: Tensor) -> bool:
+def _shuffles(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None = None) -> bool:
     """Whether keys or values (B, H, K, D) change places: a beam goes on from where another was."""
     same = input.dim() == 4 and dim in (0, -4) and index.numel() == len(input)
     return same and not torch.equal(index, torch.arange(len(input), dtype=index.dtype, device=index.device))

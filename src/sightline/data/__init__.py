@@ -1,4 +1,4 @@
-"""Data in: images read, drawn and changed. Imports nothing of ours but files and checks."""
+"""Data in: images read, drawn and changed; text read, cut and counted. Imports nothing of ours but files and checks."""
 
 from . import augment, glyphs, images
 from .class_splits import ClassSplits, groups_of, load_classes

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 
-from ..checks import check_share, check_whole
+from ..checks import check_share, check_whole, nearest
 from . import cifar, folders, glyphs, idx, sheets
 from .class_lists import read_lists
 from .decode import check_form
@@ -17,7 +18,8 @@ from .sets import Progress
 from .superclasses import with_superclasses
 from .trees import OMNIGLOT, read_folder_tree, read_zip
 
-__all__ = ["ClassSplits", "divides_by_class", "groups_of", "load_classes"]
+Rotations = Literal["none", "train", "all"]
+__all__ = ["ClassSplits", "Rotations", "divides_by_class", "groups_of", "load_classes"]
 
 
 def load_classes(
@@ -28,7 +30,7 @@ def load_classes(
     channels: int | None = None,
     validation: float = 0.0,
     seed: int = 0,
-    rotations: bool = False,
+    rotations: Rotations = "none",
     progress: Progress | None = None,
 ) -> ClassSplits:
     """A data set divided by class: all that `load` reads, Omniglot as folders or packed, nested folders, zip files.
@@ -36,7 +38,8 @@ def load_classes(
     `split` names the classes of each part (see `class_lists.read_lists`). Without it the parts are those of the source
     if no class is in two of them, else all classes are there to learn from. If none are left to choose by, `validation`
     of those to learn from are held out, whole groups at a time where there are groups, the same for the same seed.
-    With `rotations` each class turned by 90, 180 and 270 degrees is a class of its own.
+    With `rotations` of `all`, or of those to learn from (`train`), each class turned by 90, 180 and 270 degrees is a
+    class of its own.
     """
     check_form(size, channels)
     check_share(validation=validation)
@@ -48,11 +51,12 @@ def load_classes(
     lists = lists or {"train": there}
     if validation and "validation" not in lists:
         lists["train"], lists["validation"] = _held_out(lists["train"], validation, seed)
-    if rotations:
+    if rotations not in get_args(Rotations):
+        raise ValueError(f"rotations must be {nearest(str(rotations), get_args(Rotations))}")
+    if rotations == "all":
         check_memory(4 * len(images), images.channels, images.size)
     parts = {role: chosen(images, names) for role, names in lists.items()}
-    if rotations:
-        parts = {role: turned(part) for role, part in parts.items()}
+    parts = {role: turned(part) if rotations in ("all", role) else part for role, part in parts.items()}
     return ClassSplits(parts["train"], parts.get("validation"), parts.get("test"), kind=pool.kind)
 
 

@@ -2,9 +2,13 @@
 
 from .backbones import Backbone, Conv4, ResNet12
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual, TransformerBlock
+from .dropout import Dropout
+from .efficientnet import EfficientNetLite0
 from .patches import ImageToSequence
 from .positions import LearntPositions, SinusoidalPositions, sinusoids
+from .recurrent import Recurrence, RecurrentEncoder
 from .stacks import SIZES, Decoder, Encoder, Size, Transformer
+from .words import Words
 
 __all__ = [
     "SIZES",
@@ -13,16 +17,21 @@ __all__ = [
     "Decoder",
     "DecoderBlock",
     "DecoderCache",
+    "Dropout",
+    "EfficientNetLite0",
     "Encoder",
     "EncoderBlock",
     "FeedForward",
     "ImageToSequence",
     "LearntPositions",
+    "Recurrence",
+    "RecurrentEncoder",
     "ResNet12",
     "Residual",
     "SinusoidalPositions",
     "Size",
     "Transformer",
     "TransformerBlock",
+    "Words",
     "sinusoids",
 ]

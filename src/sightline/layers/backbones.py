@@ -4,6 +4,7 @@ Legend for all shapes: B batch, C channels, N places, M model width.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -33,6 +34,18 @@ class Backbone(nn.Module):
                 f"{self.least_size}, got {tuple(images.shape)}"
             )
         return self.blocks(images).flatten(2).mT
+
+
+class Norm(nn.BatchNorm2d):
+    """Without the counter of batches: it is of no use, and the one number of a model that would be no float."""
+
+    def __init__(self, width: int, *, eps: float = 1e-5, momentum: float = 0.1):
+        super().__init__(width, eps=eps, momentum=momentum)
+        self.num_batches_tracked = None
+
+    def _load_from_state_dict(self, state: Any, prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
+        # into a state dict that does not say its version, as one from a file, torch would put the counter first
+        super()._load_from_state_dict(state, prefix, {**metadata, "version": 2}, *rest)
 
 
 class Conv4(Backbone):
@@ -72,9 +85,7 @@ class _Residual(nn.Module):
 
 
 def _convolution(ins: int, outs: int, size: int = 3) -> tuple[nn.Module, nn.Module]:
-    norm = nn.BatchNorm2d(outs)
-    norm.num_batches_tracked = None  # of no use, and the one number of a model that would be no float
-    return nn.Conv2d(ins, outs, size, padding=size // 2, bias=False), norm
+    return nn.Conv2d(ins, outs, size, padding=size // 2, bias=False), Norm(outs)
 
 
 BACKBONES: dict[str, type[Conv4] | type[ResNet12]] = {"conv4": Conv4, "resnet12": ResNet12}

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ..attention import Cache, Mask, MultiHeadAttention
 from ..checks import check_share, check_whole, nearest
+from .dropout import Dropout
 
 Norm = Literal["post", "pre"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
@@ -28,7 +29,7 @@ class FeedForward(nn.Module):
             raise ValueError(f"activation must be {nearest(str(activation), ACTIVATIONS)}")
         self.widen = nn.Linear(width, hidden, bias=bias)
         self.bend = ACTIVATIONS[activation]()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.narrow = nn.Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,7 +46,7 @@ class Residual(nn.Module):
             raise ValueError(f"norm must be {nearest(str(norm), get_args(Norm))}")
         self.pre = norm == "pre"
         self.norm = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
         """x (B, N, M) -> (B, N, M)"""
@@ -93,10 +94,11 @@ class DecoderCache:
     target: Cache = field(default_factory=Cache)
     source: Cache = field(default_factory=Cache)
 
-    def reorder(self, rows: Tensor) -> None:
-        """Keep these rows of the batch, in this order. rows (B',)"""
+    def reorder(self, rows: Tensor, *, within: bool = False) -> None:
+        """Keep these rows of the batch, in this order; `within` its sentence each, so that sources stay. rows (B',)"""
         self.target.reorder(rows)
-        self.source.reorder(rows)
+        if not within:
+            self.source.reorder(rows)
 
 
 class DecoderBlock(EncoderBlock):
@@ -135,6 +137,10 @@ class DecoderBlock(EncoderBlock):
         x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=own))
         x = self.around_cross_attention(x, lambda x: self.cross_attention(x, source, mask=cross_mask, cache=other))
         return self.around_feed_forward(x, self.feed_forward)
+
+    def new_cache(self, source: Tensor | None = None) -> DecoderCache:
+        """An empty cache, or one that knows the source (B, S, M)."""
+        return DecoderCache() if source is None else DecoderCache(source=self.cross_attention.remember(source))
 
 
 TransformerBlock = EncoderBlock

@@ -40,7 +40,8 @@ class SinusoidalPositions(nn.Module):
         if x.shape[-1] != width:
             raise ValueError(f"x must have width {width}, got {x.shape[-1]}")
         if end > self.table.shape[0]:
-            self.table = sinusoids(2 * end, width, device=self.table.device).to(self.table.dtype)
+            with torch.inference_mode(False):  # it stays, whatever this call is for
+                self.table = sinusoids(2 * end, width, device=self.table.device).to(self.table.dtype)
         return x + self.table[first:end].to(x.dtype)
 
 

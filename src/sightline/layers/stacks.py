@@ -24,8 +24,12 @@ class Size:
     depth: int
 
 
-SIZES: dict[str, Size] = {"base": Size(width=512, hidden=2048, heads=8, depth=6)}
-"""`base` is the paper's."""
+SIZES: dict[str, Size] = {
+    "tiny": Size(width=128, hidden=256, heads=4, depth=4),
+    "small": Size(width=256, hidden=1024, heads=4, depth=3),
+    "base": Size(width=512, hidden=2048, heads=8, depth=6),
+}
+"""`base` is the paper's; `tiny` is for some ten thousand sentences."""
 
 
 class Encoder(nn.Module):
@@ -74,9 +78,9 @@ class Decoder(nn.Module):
             x = layer(x, source, mask=mask, cross_mask=cross_mask, cache=None if cache is None else cache[i])
         return self.norm(x)
 
-    def new_cache(self) -> list[DecoderCache]:
-        """An empty cache to decode one batch of sentences with."""
-        return [DecoderCache() for _ in self.layers]
+    def new_cache(self, source: Tensor | None = None) -> list[DecoderCache]:
+        """A cache to decode one batch of sentences with; given the source (B, S, M), it knows that already."""
+        return [layer.new_cache(source) for layer in self.layers if isinstance(layer, DecoderBlock)]
 
 
 class Transformer(nn.Module):

@@ -15,7 +15,7 @@ from .. import seeds
 from ..checks import check_most, check_share, check_whole
 from ..data import augment
 from ..data.augment import Augment
-from ..data.class_splits import ClassSplits, groups_of, load_classes
+from ..data.class_splits import ClassSplits, Rotations, groups_of, load_classes
 from ..data.episodes import Classes, draw
 from ..data.images import ImageSet, Progress
 from ..data.levels import histogram, mean_and_spread
@@ -42,8 +42,8 @@ class FewShotData:
     """1 for grey, 3 for colour; null for those of the images."""
     validation: float = 0.15
     """Share of the training classes to hold out where the set brings none; whole alphabets where there are some."""
-    rotations: bool = False
-    """Whether a class turned by 90, 180 and 270 degrees is a class of its own."""
+    rotations: Rotations = "none"
+    """Of which classes those turned by 90, 180 and 270 degrees are classes of their own: none, train or all."""
 
     def __post_init__(self) -> None:
         check_share(validation=self.validation)
@@ -215,6 +215,8 @@ class FewShotTask:
                 step=step,
                 within=e.within,
             )
+            if step == first:
+                drawn.check()  # later ones are drawn alike, and to look at them would make a GPU wait
             draws = augment.draw(self.recipe.augment, batch_size * each, seed=self.recipe.seed, step=step)
             chosen = torch.cat((drawn.support, drawn.query), 1)
             pieces = []

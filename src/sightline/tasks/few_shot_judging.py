@@ -155,6 +155,7 @@ def _drawn(
             seed=SEED,
             step=number,
         )
+        wide.check()
         own, asked = way * shot, way * query
         yield Episodes(wide.classes[:, :way], wide.support[:, :own], wide.query[:, :asked]), wide.query[:, asked:]
 

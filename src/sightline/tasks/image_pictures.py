@@ -104,19 +104,24 @@ def temperatures(predictor: "ImagePredictor") -> "Figure":
 
 def training(predictor: Shared) -> "Figure":
     """Loss, validation accuracy and learning rate, as the run wrote them down."""
-    lines = list(log_lines(predictor.folder / LOG))
+    return training_of(predictor.folder, "accuracy")
+
+
+def training_of(folder: Path, goal: str) -> "Figure":
+    """The same of any run, whatever the metric it was judged by."""
+    lines = list(log_lines(folder / LOG))
     panels: dict[str, dict[str, curves.Line]] = {}
     for panel, line, path in (
         ("loss", "training", ("loss",)),
         ("loss", "validation", ("validation", "loss")),
-        ("validation accuracy", "accuracy", ("validation", "accuracy")),
+        (f"validation {goal}", goal, ("validation", goal)),
         ("learning rate", "rate", ("learning_rate",)),
     ):
         points = [(fact["step"], value) for fact in lines if (value := number(fact, path)) is not None]
         if points:
             panels.setdefault(panel, {})[line] = ([step for step, _ in points], [value for _, value in points])
     if not panels:
-        raise Missing(f"there is no {LOG} with measurements in {predictor.folder}")
+        raise Missing(f"there is no {LOG} with measurements in {folder}")
     best = [fact["step"] for fact in lines if fact.get("best") is True]
     return curves.curves(panels, best=best[-1] if best else None)
 

@@ -14,7 +14,7 @@ from ..attention import Record, record_attention
 from ..data.images import Images, Progress, read_image
 from ..data.sets import check_classes
 from ..models.image_classifier import ImageClassifier
-from ..names import shortened
+from ..names import printable, shortened
 from ..sharing import CONFIG, WEIGHTS, Shared, read_json, read_weights
 from ..training.checkpoint import to_bytes, write_bytes
 from ..training.task import Part
@@ -29,6 +29,8 @@ AT_ONCE = 64
 """Images looked at in one go."""
 MOST_SHOWN = 64
 """Images on one page."""
+MOST_LINES = 20
+"""Classes listed one by one."""
 CLASSES = "classes.json"
 
 
@@ -43,6 +45,10 @@ class Answer:
 
     def __str__(self) -> str:
         return f"{self.label} ({self.confidence:.1%})"
+
+    def told(self, top: int | None = None) -> str:
+        """One line for a terminal: the likeliest classes, three if not told how many."""
+        return ", ".join(f"{printable(name)} {share:.1%}" for name, share in list(self.scores.items())[: top or 3])
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,26 @@ class Score:
     loss: float
     calibration_error: float
     per_class: dict[str, float]
+
+    def lines(self) -> list[str]:
+        """For a terminal; of the classes those it knows least."""
+        low, high = self.interval
+        worst = sorted(self.per_class.items(), key=lambda pair: pair[1])[:MOST_LINES]
+        return [
+            f"{self.split} set, {self.images:,} images",
+            f"accuracy           {self.accuracy:.2%}  (95% interval {low:.2%} to {high:.2%})",
+            f"loss               {self.loss:.4f}",
+            f"calibration error  {self.calibration_error:.4f}",
+            *(f"  {share:7.2%}  {printable(name)}" for name, share in worst),
+        ]
+
+    def sentence(self) -> str:
+        """For a card."""
+        low, high = self.interval
+        return (
+            f"On the {self.split} set ({self.images:,} images): accuracy {self.accuracy:.2%} "
+            f"(95% interval {low:.2%} to {high:.2%}), calibration error {self.calibration_error:.4f}."
+        )
 
 
 class ImagePredictor(Shared):
@@ -114,6 +140,11 @@ class ImagePredictor(Shared):
         self.device = torch.device(device)
         self.model.to(self.device)
         return self
+
+    @staticmethod
+    def read(words: Sequence[str]) -> list[Path]:
+        """What was typed, as paths of images."""
+        return [Path(word) for word in words]
 
     def predict(self, images: Any) -> Any:
         """An `Answer` for an image (path, PIL image, array or tensor), or a list of them for a list or tuple."""

@@ -17,7 +17,7 @@ from typing import Any
 from ..files import whole
 from .maps import Map, joined
 from .payload import FINE, LEVELS, Packed, pack, small
-from .sides import sides, sides_of
+from .sides import sides, sides_of, without_filling
 
 IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([\w-]+)\.js";$', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:async )?(?:function|const) (\w+))", re.MULTILINE)
@@ -95,7 +95,8 @@ def page(
     images: what the source shows: one picture cut into patches (a class token before them is noticed), or a list of
     support pictures, each with one weight or a grid of parts. labels: a name for each. query_image: the picture the
     target shows, if it is another. grid: rows and columns of patches, where that cannot be told.
-    special: tokens that a switch hides; left out, [CLS], </s> and their like.
+    special: tokens that a switch hides; left out, [CLS], </s> and their like. A token that is None, at the end of its
+    row, is filling, and its place is left out.
     batch: which row of the batch. A list of rows makes a page of several examples, and then tokens, source, target,
     written, images, query_image and labels are lists with one entry for each row. names: what to call each example.
     """
@@ -112,9 +113,10 @@ def page(
     examples, weights, smalls = [], [], []
     for i, row in enumerate(rows):
         own = about if not several else {k: None if v is None else v[i] for k, v in about.items()}
-        both = sides(maps, grid=grid, special=special, **own)
+        shown, own = without_filling(maps, own)
+        both = sides(shown, grid=grid, special=special, **own)
         layers = []
-        for j, one in enumerate(maps):
+        for j, one in enumerate(shown):
             packed = pack(one.weights[row])
             weights.append(_element(f"weights-{i}-{j}", packed))
             thumbs = small(one.weights[row])

@@ -1,7 +1,7 @@
 """The two sides of attention: what each place of the source and of the target is called, and what it looks like."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .images import Pictures, pictures
@@ -51,11 +51,7 @@ def sides(
 
     With `written` a third: what the decoder writes from each place, which names the rows of cross-attention.
     """
-    sizes = {"source": 0, "target": 0}
-    for one in maps:
-        looking, looked_at = sides_of(one.kind)
-        sizes[looking] = max(sizes[looking], one.shape[2])
-        sizes[looked_at] = max(sizes[looked_at], one.shape[3])
+    sizes = _sizes(maps)
     alone = not (sizes["source"] and sizes["target"])
     given = {"tokens": tokens, "source": source, "target": target}
     seen: dict[str, Any] = {"source": images, "target": query_image}
@@ -84,6 +80,37 @@ def sides(
         words = _words("written", written, sizes["target"], None, two_sided=False)
         result["written"] = Side(words, _special(words, special), result["target"].pictures)
     return result
+
+
+def without_filling(maps: Sequence[Map], told: dict[str, Any]) -> tuple[Sequence[Map], dict[str, Any]]:
+    """Where lists of tokens end in None, those places are filling: they are left out of the names and of the maps."""
+    kept, sizes = dict(told), _sizes(maps)
+    lengths: dict[str, int] = {}
+    for name in ("tokens", "source", "target", "written"):
+        words = told[name]
+        if not isinstance(words, list | tuple) or not words or words[-1] is not None:
+            continue
+        named = {"tokens": ("source", "target"), "written": ("target",)}.get(name, (name,))
+        if len(words) in {sizes[side] for side in named}:  # else it is refused for its number
+            length = max((i for i, word in enumerate(words, 1) if word is not None), default=1)
+            kept[name] = words[:length]
+            lengths |= dict.fromkeys(named, length)
+
+    def cut(one: Map) -> Map:
+        looking, looked_at = sides_of(one.kind)
+        return replace(one, weights=one.weights[:, :, : lengths.get(looking), : lengths.get(looked_at)])
+
+    return ([cut(one) for one in maps] if lengths else maps), kept
+
+
+def _sizes(maps: Sequence[Map]) -> dict[str, int]:
+    """The places of both sides."""
+    sizes = {"source": 0, "target": 0}
+    for one in maps:
+        looking, looked_at = sides_of(one.kind)
+        sizes[looking] = max(sizes[looking], one.shape[2])
+        sizes[looked_at] = max(sizes[looked_at], one.shape[3])
+    return sizes
 
 
 def sides_of(kind: str, both: Collection[str] = ()) -> tuple[str, str]:

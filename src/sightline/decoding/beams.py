@@ -1,0 +1,170 @@
+"""Beam search: many hypotheses of every sentence grow side by side.
+
+Legend for all shapes: B sentences, A sentences still running, R rows of the model's state, K beams, N candidates,
+V vocabulary, T tokens.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..checks import check_most, check_whole
+from .hypotheses import MOST_BEAMS, NOTHING, WORTH, Hypothesis, Memory, Stepper, as_ids, check_ready, likeliest
+
+
+@torch.inference_mode()
+def beam(
+    model: Stepper,
+    memory: Memory,
+    *,
+    beams: int = 5,
+    n_best: int = 1,
+    length_penalty: float = 1.0,
+    early: bool = True,
+    most_tokens: int = 256,
+    begin: int = 1,
+    end: int = 2,
+    never: Sequence[int] = (0, 1),
+) -> list[list[Hypothesis]]:
+    """The best of many ways: of each sentence the `n_best` best hypotheses, the best first.
+
+    `beams` hypotheses grow side by side; one that ends is set aside. `early` stops once as many have ended as there are
+    beams; otherwise the search goes on while one that runs could still come among the best. A `length_penalty` of 0
+    compares sums, which favours the short; 1 compares means over tokens. Finished ones come before those cut off.
+    """
+    check_ready(model, most_tokens)
+    check_whole(1, beams=beams, n_best=n_best)
+    check_most(MOST_BEAMS, beams=beams)
+    if n_best > beams:
+        raise ValueError(f"n_best must be at most beams={beams}, got {n_best}; widen the search")
+    if not 0 <= length_penalty < float("inf"):
+        raise ValueError(f"length_penalty must be at least 0 and finite, got {length_penalty}")
+    search, forbidden = _Beams(len(memory), beams, length_penalty, memory.device), as_ids(never, memory.device)
+    state, tokens = model.start(memory), torch.full((len(memory),), begin, device=memory.device)
+    while search.running:
+        logits, state = model.step(state, tokens)
+        ids, rows = search.grow(*likeliest(logits.float(), forbidden, 2 * beams), end)
+        search.finish(*(beams, None) if early else (n_best, most_tokens))
+        if search.place == most_tokens:
+            break
+        left = search.drop()
+        within = left is None and search.place > 1  # after the first step, one beam becomes many
+        ids, rows = (ids, rows) if left is None else (ids[left], rows[left])
+        tokens = ids.flatten()
+        state = model.reorder(state, rows.flatten(), within=within) if search.running else state
+    return search.hypotheses(n_best)
+
+
+class _Ended(NamedTuple):
+    normalised: float
+    score: float
+    length: int
+    """Tokens, without the end."""
+    parent: int
+    """The beam that wrote the last of them."""
+    finished: bool
+
+
+class _Beams:
+    """What a beam search knows: how far its hypotheses have come, and which have ended.
+
+    Who wrote what is kept as one token and one parent for each place and beam; sentences are read off at the end.
+    """
+
+    def __init__(self, sentences: int, beams: int, penalty: float, device: torch.device):
+        self.beams, self.penalty, self.place = beams, penalty, 0
+        self.scores = torch.zeros(sentences, 1, device=device)
+        """Of the hypotheses that run: (A, K), at first one for each sentence."""
+        self.running = list(range(sentences))
+        """Which sentences those are."""
+        self.done: set[int] = set()
+        """Sentences that have all they need; they wait to be dropped."""
+        self.ended: list[list[_Ended]] = [[] for _ in range(sentences)]
+        self.written: list[tuple[list[int], Tensor, Tensor]] = []
+        """Place by place: which sentences ran, the tokens (A, K) and the parents (A, K) of their beams."""
+
+    def grow(self, gains: Tensor, ids: Tensor, end: int) -> tuple[Tensor, Tensor]:
+        """One token more: gains, ids (A * K, N) -> tokens (A, K), and the rows of the state they go on from (A, K)"""
+        sentences, beams = self.scores.shape
+        each, most = gains.shape[1], 2 * self.beams
+        scores = (self.scores.view(-1, 1) + gains).view(sentences, beams * each)
+        scores, picks = scores.topk(min(most, beams * each))
+        ids, parents = ids.view(sentences, -1).gather(1, picks), picks // each
+        if scores.shape[1] < most:  # a small vocabulary has not as many words
+            rest = (0, most - scores.shape[1])
+            scores, ids, parents = F.pad(scores, rest, value=NOTHING), F.pad(ids, rest), F.pad(parents, rest)
+        ends = (ids == end) & (scores > NOTHING)
+        self._set_aside(ends[:, : self.beams], scores, parents)
+        # of each beam at most one ends, so of twice as many there are enough that go on
+        going = (ends * most + torch.arange(most, device=ids.device)).topk(self.beams, largest=False).indices
+        self.scores, ids, parents = scores.gather(1, going), ids.gather(1, going), parents.gather(1, going)
+        self.written.append((self.running, ids, parents))
+        self.place += 1
+        return ids, torch.arange(sentences, device=ids.device).unsqueeze(1) * beams + parents
+
+    def _set_aside(self, ends: Tensor, scores: Tensor, parents: Tensor) -> None:
+        """Those that end here, but none of a sentence that is done: what came with it must not matter."""
+        places = ends.nonzero().tolist()
+        if not places:
+            return
+        own = ends.shape[1]
+        values = zip(places, scores[:, :own][ends].tolist(), parents[:, :own][ends].tolist(), strict=True)
+        for (row, _), score, parent in values:
+            if self.running[row] not in self.done:
+                one = _Ended(score / (self.place + 1) ** self.penalty, score, self.place, parent, True)
+                self.ended[self.running[row]].append(one)
+
+    def finish(self, enough: int, most_tokens: int | None) -> None:
+        """Note what is done: `enough` have ended and, given `most_tokens`, none that runs can still be better."""
+        hopes = [0.0] * len(self.running) if most_tokens is None else self.scores.amax(1).tolist()
+        for sentence, hope in zip(self.running, hopes, strict=True):
+            if len(self.ended[sentence]) < enough:
+                continue
+            if most_tokens is None or hope / most_tokens**self.penalty <= self.best(sentence)[enough - 1].normalised:
+                self.done.add(sentence)
+
+    def drop(self) -> Tensor | None:
+        """Forget sentences that are done, where it pays; the places of those that are left (A',)"""
+        left = [i for i, sentence in enumerate(self.running) if sentence not in self.done]
+        if left and len(left) > (1 - WORTH) * len(self.running):
+            return None
+        places = torch.tensor(left, dtype=torch.int64, device=self.scores.device)
+        self.running, self.scores = [self.running[i] for i in left], self.scores[places]
+        return places
+
+    def best(self, sentence: int) -> list[_Ended]:
+        """What has ended, the best first."""
+        return sorted(self.ended[sentence], key=lambda one: (one.finished, one.normalised), reverse=True)
+
+    def hypotheses(self, n_best: int) -> list[list[Hypothesis]]:
+        """The best of every sentence; those that were cut off fill up what is missing."""
+        for sentence, scores in zip(self.running, self.scores.tolist(), strict=True):
+            if sentence not in self.done:
+                length = max(self.place, 1) ** self.penalty
+                self.ended[sentence] += [
+                    _Ended(score / length, score, self.place, beam, False)
+                    for beam, score in enumerate(scores)
+                    if beam == 0 or score > NOTHING  # one there must be, whatever the model says
+                ]
+        best = [self.best(sentence)[:n_best] for sentence in range(len(self.ended))]
+        chains = iter(self._chains([(sentence, one) for sentence, ones in enumerate(best) for one in ones]))
+        return [[Hypothesis(next(chains), one.score, one.normalised, one.finished) for one in ones] for ones in best]
+
+    def _chains(self, ends: list[tuple[int, _Ended]]) -> list[tuple[int, ...]]:
+        """The tokens of each, read from its end backwards, all at once."""
+        sentences = torch.tensor([sentence for sentence, _ in ends], dtype=torch.int64)
+        beams = torch.tensor([one.parent for _, one in ends], dtype=torch.int64)
+        lengths = torch.tensor([one.length for _, one in ends], dtype=torch.int64)
+        chains = torch.zeros(len(ends), len(self.written), dtype=torch.int64)
+        for place in range(len(self.written) - 1, -1, -1):
+            running, tokens, parents = self.written[place]
+            rows = torch.zeros(len(self.ended), dtype=torch.int64)
+            rows[running] = torch.arange(len(running))
+            live = (lengths > place).nonzero()[:, 0]
+            where = rows[sentences[live]], beams[live]
+            chains[live, place] = tokens.cpu()[where]
+            beams[live] = parents.cpu()[where]
+        return [tuple(chain[:length]) for chain, length in zip(chains.tolist(), lengths.tolist(), strict=True)]

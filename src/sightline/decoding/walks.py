@@ -1,0 +1,130 @@
+"""One hypothesis at a time for each row: the likeliest tokens, or tokens drawn by chance.
+
+Legend for all shapes: B sentences, A sentences still running, R rows of the model's state, K beams, N candidates,
+V vocabulary, T tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import check_most, check_whole
+from .hypotheses import MOST_BEAMS, NOTHING, WORTH, Hypothesis, Memory, Stepper, as_ids, check_ready
+
+
+@torch.inference_mode()
+def greedy(
+    model: Stepper,
+    memory: Memory,
+    *,
+    most_tokens: int = 256,
+    begin: int = 1,
+    end: int = 2,
+    never: Sequence[int] = (0, 1),
+) -> list[list[Hypothesis]]:
+    """The likeliest token at every step: of each sentence one hypothesis, in a list as `beam` returns them.
+
+    `begin` and `end` are the tokens a sentence begins and ends with; those in `never` are not written.
+    """
+    check_ready(model, most_tokens)
+    forbidden = as_ids(never, memory.device)
+
+    def choose(logits: Tensor) -> tuple[Tensor, Tensor]:
+        gains, tokens = logits.log_softmax(-1).index_fill_(-1, forbidden, NOTHING).max(-1)
+        return tokens, gains
+
+    alone = torch.arange(len(memory), device=memory.device)
+    return _follow(model, model.start(memory), alone, choose, most_tokens, begin, end)
+
+
+@torch.inference_mode()
+def sample(
+    model: Stepper,
+    memory: Memory,
+    *,
+    samples: int = 1,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+    most_tokens: int = 256,
+    begin: int = 1,
+    end: int = 2,
+    never: Sequence[int] = (0, 1),
+) -> list[list[Hypothesis]]:
+    """Tokens drawn by chance: of each sentence `samples` hypotheses, the best first.
+
+    A temperature below 1 favours likely tokens. `top_k` leaves only so many of the likeliest; `top_p` the fewest whose
+    probabilities, at this temperature, sum to so much. Scores are those of the model as it is, with neither.
+    """
+    check_ready(model, most_tokens)
+    check_whole(1, samples=samples)
+    check_most(MOST_BEAMS, samples=samples)
+    if not 0 < temperature < float("inf"):
+        raise ValueError(f"temperature must be above 0 and finite, got {temperature}; greedy is what 0 would mean")
+    if top_k is not None:
+        check_whole(1, top_k=top_k)
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
+
+    forbidden = as_ids(never, memory.device)
+
+    def draw(logits: Tensor) -> tuple[Tensor, Tensor]:
+        possible = logits.index_fill(-1, forbidden, NOTHING) / temperature
+        chances, ids = truncated(possible, top_k=top_k, top_p=top_p)
+        tokens = ids.gather(1, torch.multinomial(chances, 1, generator=generator))
+        return tokens[:, 0], logits.log_softmax(-1).gather(1, tokens)[:, 0]
+
+    owners = torch.arange(len(memory), device=memory.device).repeat_interleave(samples)
+    state = model.start(memory)
+    state = state if samples == 1 else model.reorder(state, owners)
+    return _follow(model, state, owners, draw, most_tokens, begin, end)
+
+
+def truncated(logits: Tensor, *, top_k: int | None = None, top_p: float | None = None) -> tuple[Tensor, Tensor]:
+    """What may be drawn: logits (R, V) -> chances (R, N), greatest first, 0 where cut off, and their ids (R, N)"""
+    count = logits.shape[-1] if top_k is None else min(top_k, logits.shape[-1])
+    best, ids = logits.topk(count, -1)
+    chances = best.softmax(-1)
+    if top_p is not None:
+        chances = chances.masked_fill(chances.cumsum(-1) - chances >= top_p, 0.0)  # the first is always left
+    return chances, ids
+
+
+def _follow(
+    model: Stepper,
+    state: Any,
+    owners: Tensor,
+    choose: Callable[[Tensor], tuple[Tensor, Tensor]],
+    most_tokens: int,
+    begin: int,
+    end: int,
+) -> list[list[Hypothesis]]:
+    """One token after the other for each row; `choose` takes logits (R, V) to tokens and log-probabilities (R,)."""
+    count, device = len(owners), owners.device
+    rows, tokens = torch.arange(count, device=device), torch.full((count,), begin, device=device)
+    written = torch.full((count, most_tokens), end, device=device)
+    scores = torch.zeros(count, dtype=torch.float64, device=device)
+    runs = torch.ones(count, dtype=torch.bool, device=device)
+    for place in range(most_tokens if count else 0):
+        logits, state = model.step(state, tokens)
+        tokens, gains = choose(logits.float())
+        tokens = tokens.where(runs, end)
+        written[rows, place] = tokens
+        scores[rows] += gains.double().where(runs, 0.0)
+        runs &= tokens != end
+        left = int(runs.sum())
+        if not left:
+            break
+        if left <= (1 - WORTH) * len(rows):
+            kept = runs.nonzero()[:, 0]
+            state = model.reorder(state, kept)
+            rows, tokens, runs = rows[kept], tokens[kept], runs[kept]
+    lengths = (written == end).long().argmax(1).where((written == end).any(1), most_tokens).tolist()
+    found: list[list[Hypothesis]] = [[] for _ in range(int(owners[-1]) + 1 if count else 0)]
+    for owner, chain, length, score in zip(owners.tolist(), written.tolist(), lengths, scores.tolist(), strict=True):
+        steps = min(length + 1, most_tokens)
+        found[owner].append(Hypothesis(tuple(chain[:length]), score, score / steps, length < most_tokens))
+    return [sorted(ones, key=lambda one: (one.finished, one.normalised), reverse=True) for ones in found]

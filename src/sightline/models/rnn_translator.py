@@ -1,0 +1,187 @@
+"""The recurrent translator: a sentence is read into vectors, and written word by word from them.
+
+Without attention all of the source must fit into one context vector, which is shown to every step of the decoder and of
+the output. With attention, each state of the decoder looks at all states of the encoder. The decoder's recurrence
+never waits for its attention, so a whole target is one fused call.
+
+Legend for all shapes: B batch, S source tokens, T target tokens, W width, E width of a word, V target vocabulary.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import AdditiveScore, Hard, Softmax, attend
+from ..attention.masks import Padding
+from ..attention.scores import make_score
+from ..checks import check_most, check_share, check_whole
+from ..layers import Dropout, Recurrence, RecurrentEncoder, Words
+from ..layers.recurrent import Cell, Hidden
+from .languages import Languages, check_choice, check_source
+
+MOST_CHANNELS = 1 << 14
+"""No model is wider or deeper."""
+ATTENTIONS = ("none", "general", "dot", "additive", "cosine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RNNTranslatorConfig(Languages):
+    """Encoder and decoder of the same width and depth."""
+
+    cell: Cell = "gru"
+    width: int = 512
+    """Channels of a state."""
+    word_width: int = 256
+    """Channels of a word."""
+    depth: int = 1
+    """Layers of cells, in the encoder and in the decoder."""
+    bidirectional: bool = True
+    """Whether the encoder reads both ways, with half of the width for each."""
+    attention: Literal["none", "general", "dot", "additive", "cosine"] = "none"
+    """How a state of the decoder is compared with those of the encoder; none for one context vector alone."""
+    hard: bool = False
+    """Whether attention picks one word instead of mixing all; it learns by the gradient of the mixture."""
+    dropout: float = 0.3
+    """On the words, between the layers and before the output."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("cell", self.cell, ("gru", "lstm"))
+        check_choice("attention", self.attention, ATTENTIONS)
+        sizes = {"width": self.width, "word_width": self.word_width, "depth": self.depth}
+        check_whole(1, **sizes)
+        check_most(MOST_CHANNELS, **sizes)
+        check_share(dropout=self.dropout)
+        if self.bidirectional and self.width % 2:
+            raise ValueError(f"width must be even where the encoder is bidirectional, got {self.width}")
+        if self.hard and self.attention == "none":
+            raise ValueError(f"hard must be false where attention is none, got {self.hard}; choose an attention")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A batch of sources as the encoder left them."""
+
+    states: Tensor
+    """What is mixed: (B, S, W)"""
+    keys: Tensor
+    """What is compared with: (B, S, W)"""
+    context: Tensor
+    """All of the sentence in one vector: (B, W)"""
+    real: Tensor
+    """(B, S)"""
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.states.device
+
+    def rows(self, rows: Tensor) -> "Memory":
+        """Some of it: rows (B',)"""
+        return Memory(*(part.index_select(0, rows) for part in (self.states, self.keys, self.context, self.real)))
+
+
+@dataclass(frozen=True)
+class State:
+    """How far a batch of translations has come."""
+
+    memory: Memory
+    hidden: Hidden
+
+
+class Alignment(nn.Module):
+    """Looks at the source: the decoder's states are queries, those of the encoder keys and values."""
+
+    def __init__(self, width: int, score: str, *, hard: bool = False):
+        super().__init__()
+        additive = score == "additive"
+        self.score = AdditiveScore(width, keys_ready=True) if additive else make_score(score, width=width, heads=1)
+        self.key = nn.Linear(width, width, bias=False) if additive else nn.Identity()
+        """What of the keys does not depend on the query, so it is made once for each sentence."""
+        self.normalise = Hard(gradient="straight_through") if hard else Softmax()
+
+    def forward(self, states: Tensor, memory: Memory) -> Tensor:
+        """states (B, T, W) -> contexts (B, T, W)"""
+        return attend(
+            states,
+            memory.keys,
+            memory.states,
+            score=self.score,
+            normalise=self.normalise,
+            mask=Padding(memory.real),
+            kind="cross",
+        )
+
+
+class RNNTranslator(nn.Module):
+    """Words, encoder, one vector or attention, decoder, words."""
+
+    def __init__(self, config: RNNTranslatorConfig):
+        super().__init__()
+        c = self.config = config
+        shown = c.width if c.attention == "none" else 0
+        self.words = Words(*c.vocabularies, c.word_width, tied=c.tied)
+        self.dropout = Dropout(c.dropout)
+        self.encoder = RecurrentEncoder(
+            c.word_width, c.width, cell=c.cell, depth=c.depth, bidirectional=c.bidirectional, dropout=c.dropout
+        )
+        self.context = nn.Sequential(nn.Linear(c.width, c.width), nn.Tanh())
+        self.decoder = Recurrence(c.word_width + shown, c.width, cell=c.cell, depth=c.depth, dropout=c.dropout)
+        self.bridge = nn.Sequential(nn.Linear(c.width, c.depth * self.decoder.memories * c.width), nn.Tanh())
+        self.attention = None if c.attention == "none" else Alignment(c.width, c.attention, hard=c.hard)
+        seen = 2 * c.width + (c.word_width if self.attention is None else 0)
+        self.concat = nn.Sequential(nn.Linear(seen, c.word_width), nn.Tanh())
+
+    def encode(self, source: Tensor, real: Tensor) -> Memory:
+        """source (B, S), real (B, S), padding last -> memory"""
+        check_source(source, real)
+        states, last = self.encoder(self.dropout(self.words.read_source(source)), real)
+        keys = states if self.attention is None else self.attention.key(states)
+        return Memory(states, keys, self.context(last), real)
+
+    def decode(self, memory: Memory, target: Tensor) -> Tensor:
+        """From each word of the target, which begins with BOS, what to write next: target (B, T) -> (B, T, E)"""
+        return self._read(self.start(memory), target)[0]
+
+    def forward(
+        self, source: Tensor, real: Tensor, target: Tensor, *, wanted: Tensor | None = None, smoothing: float = 0.0
+    ) -> Tensor:
+        """source (B, S), real (B, S), target (B, T) -> logits (B, T, V)
+
+        Given the `wanted` words (B, T), -100 where there are none: the sum of what each costs, with no logits kept.
+        """
+        states = self.decode(self.encode(source, real), target)
+        return self.words.write(states) if wanted is None else self.words.loss(states, wanted, smoothing=smoothing)
+
+    def start(self, memory: Memory) -> State:
+        """Before the first word."""
+        first = self.bridge(memory.context).unflatten(1, (self.decoder.memories, self.config.depth, -1))
+        return State(memory, tuple(part.contiguous() for part in first.permute(1, 2, 0, 3)))
+
+    def step(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:
+        """One word more: tokens (B,) -> logits of the next (B, V), and the state after it"""
+        states, hidden = self._read(state, tokens.unsqueeze(1))
+        return self.words.write(states[:, 0]), replace(state, hidden=hidden)
+
+    def reorder(self, state: State, rows: Tensor, *, within: bool = False) -> State:
+        """These rows, in this order; `within` says that each stands for its own sentence still."""
+        hidden = tuple(part.index_select(1, rows) for part in state.hidden)
+        return State(state.memory if within else state.memory.rows(rows), hidden)
+
+    def _read(self, state: State, target: Tensor) -> tuple[Tensor, Hidden]:
+        """target (B, T) -> what to write next (B, T, E), and what is remembered after it"""
+        memory = state.memory
+        words = self.dropout(self.words.read_target(target))
+        if self.attention is None:
+            shown = memory.context.unsqueeze(1).expand(-1, target.shape[1], -1)
+            states, hidden = self.decoder(torch.cat((words, shown), -1), state.hidden)
+            seen = torch.cat((states, shown, words), -1)
+        else:
+            states, hidden = self.decoder(words, state.hidden)
+            seen = torch.cat((states, self.attention(states, memory)), -1)
+        return self.dropout(self.concat(seen)), hidden

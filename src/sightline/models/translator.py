@@ -1,0 +1,174 @@
+"""The Transformer as a translator: the source looks at itself, the target at its past and at the source.
+
+Legend for all shapes: B batch, S source tokens, T target tokens, M model width, V target vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..attention.masks import Padding
+from ..checks import check_most, check_share, check_whole
+from ..layers import SIZES, Decoder, DecoderCache, Dropout, Encoder, LearntPositions, SinusoidalPositions, Words
+from .languages import Languages, check_choice, check_source
+
+MOST_CHANNELS = 1 << 14
+"""No model is wider, deeper, has more heads or more places."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslatorConfig(Languages):
+    """A size by its name, and what is to be other than that size says."""
+
+    size: Literal["tiny", "small", "base"] = "tiny"
+    """tiny is 128 wide with 4 + 4 blocks, small 256 with 3 + 3, base 512 with 6 + 6, as in the paper."""
+    width: int | None = None
+    """Channels of a token; null for the size's."""
+    hidden: int | None = None
+    """Width of the feed-forward's middle; null for the size's."""
+    heads: int | None = None
+    """Null for the size's."""
+    encoder_depth: int | None = None
+    """Blocks of the encoder; null for the size's."""
+    decoder_depth: int | None = None
+    """Blocks of the decoder; null for the size's."""
+    positions: Literal["sinusoidal", "learnt"] = "sinusoidal"
+    most_tokens: int = 256
+    """How many places a learnt table has; waves have no end."""
+    norm: Literal["pre", "post"] = "pre"
+    score: Literal["dot", "cosine"] = "dot"
+    dropout: float = 0.1
+    """On the words, on what attention and feed-forward add, and inside the latter."""
+    attention_dropout: float = 0.0
+    """On the attention weights."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("size", self.size, tuple(SIZES))
+        check_choice("positions", self.positions, ("sinusoidal", "learnt"))
+        check_choice("norm", self.norm, ("pre", "post"))
+        check_choice("score", self.score, ("dot", "cosine"))
+        form = self.form
+        check_whole(1, most_tokens=self.most_tokens, **form)
+        check_most(MOST_CHANNELS, most_tokens=self.most_tokens, **form)
+        check_share(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        if form["width"] % form["heads"]:
+            raise ValueError(f"heads must divide width={form['width']}, got {form['heads']}")
+        if self.positions == "sinusoidal" and form["width"] % 2:
+            raise ValueError(f"width must be even where positions are sinusoidal, got {form['width']}")
+
+    @property
+    def form(self) -> dict[str, int]:
+        """Every measure, the size's where none was given."""
+        size = SIZES[self.size]
+        return {
+            "width": size.width if self.width is None else self.width,
+            "hidden": size.hidden if self.hidden is None else self.hidden,
+            "heads": size.heads if self.heads is None else self.heads,
+            "encoder_depth": size.depth if self.encoder_depth is None else self.encoder_depth,
+            "decoder_depth": size.depth if self.decoder_depth is None else self.decoder_depth,
+        }
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A batch of sources as the encoder left them."""
+
+    states: Tensor
+    """(B, S, M)"""
+    real: Tensor
+    """(B, S)"""
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it lies."""
+        return self.states.device
+
+
+@dataclass
+class State:
+    """How far a batch of translations has come."""
+
+    memory: Memory
+    mask: Padding | None
+    """Of the source; None where no row of it is padded."""
+    caches: list[DecoderCache]
+
+
+class Translator(nn.Module):
+    """Words and places, encoder, decoder, words."""
+
+    def __init__(self, config: TranslatorConfig):
+        super().__init__()
+        c = self.config = config
+        form = c.form
+        width, options = form["width"], _block_options(c)
+        self.words = Words(*c.vocabularies, width, tied=c.tied)
+        self.source_positions, self.target_positions = _positions(c, width), _positions(c, width)
+        self.dropout = Dropout(c.dropout)
+        self.encoder = Encoder(width, form["heads"], form["hidden"], form["encoder_depth"], **options)
+        self.decoder = Decoder(width, form["heads"], form["hidden"], form["decoder_depth"], **options)
+
+    def encode(self, source: Tensor, real: Tensor) -> Memory:
+        """source (B, S), real (B, S) -> memory"""
+        check_source(source, real)
+        x = self.dropout(self.source_positions(self.words.read_source(source)))
+        return Memory(self.encoder(x, mask=Padding(real)), real)
+
+    def decode(self, memory: Memory, target: Tensor) -> Tensor:
+        """From each word of the target, which begins with BOS, what to write next: target (B, T) -> (B, T, M)"""
+        x = self.dropout(self.target_positions(self.words.read_target(target)))
+        states: Tensor = self.decoder(x, memory.states, cross_mask=Padding(memory.real))
+        return states
+
+    def forward(
+        self, source: Tensor, real: Tensor, target: Tensor, *, wanted: Tensor | None = None, smoothing: float = 0.0
+    ) -> Tensor:
+        """source (B, S), real (B, S), target (B, T) -> logits (B, T, V)
+
+        Given the `wanted` words (B, T), -100 where there are none: the sum of what each costs, with no logits kept.
+        """
+        states = self.decode(self.encode(source, real), target)
+        return self.words.write(states) if wanted is None else self.words.loss(states, wanted, smoothing=smoothing)
+
+    def start(self, memory: Memory) -> State:
+        """Before the first word; the source's keys and values are made here, once."""
+        return State(memory, _mask(memory), self.decoder.new_cache(memory.states))
+
+    def step(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:
+        """One word more: tokens (B,) -> logits of the next (B, V), and the state after it; the one given is spent."""
+        x = self.words.read_target(tokens.unsqueeze(1))
+        x = self.target_positions(x, first=len(state.caches[0].target))
+        x = self.decoder(self.dropout(x), state.memory.states, cross_mask=state.mask, cache=state.caches)
+        return self.words.write(x[:, 0]), state
+
+    def reorder(self, state: State, rows: Tensor, *, within: bool = False) -> State:
+        """These rows, in this order; `within` says that each stands for its own sentence still. The state is spent."""
+        for cache in state.caches:
+            cache.reorder(rows, within=within)
+        if within:
+            return state
+        memory = Memory(state.memory.states.index_select(0, rows), state.memory.real.index_select(0, rows))
+        return State(memory, None if state.mask is None else _mask(memory), state.caches)
+
+
+def _mask(memory: Memory) -> Padding | None:
+    return None if bool(memory.real.all()) else Padding(memory.real)
+
+
+def _positions(c: TranslatorConfig, width: int) -> nn.Module:
+    return SinusoidalPositions(width) if c.positions == "sinusoidal" else LearntPositions(c.most_tokens, width)
+
+
+def _block_options(c: TranslatorConfig) -> dict[str, Any]:
+    return {
+        "norm": c.norm,
+        "score": c.score,
+        "dropout": c.dropout,
+        "attention_dropout": c.attention_dropout,
+    }

@@ -1,0 +1,287 @@
+"""Learning to translate: its recipe, its batches and its loss."""
+
+import itertools
+from collections.abc import Generator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .. import seeds
+from ..checks import check_most, check_share, check_whole
+from ..data.buckets import MULTIPLE, Batch, Buckets, Encoded
+from ..data.text import Pairs, TextSplits, load, split
+from ..data.tokens import Tokenizer, Tokens, learn
+from ..models.rnn_translator import RNNTranslator, RNNTranslatorConfig
+from ..models.translator import Translator, TranslatorConfig
+from ..training.settings import Training
+from ..training.task import Part
+from .translation_judging import metrics, tally
+
+MOST_SEED, MOST_BATCH, MOST_LENGTH = 2**63 - 1, 2**24, 2**13
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextData:
+    """Which sentences to learn from."""
+
+    source: str = "numbers"
+    """A folder (train.de and train.en, or train.tsv; val and test likewise), a tab-separated file, two aligned files
+    less their endings, or numbers: German number words, which need no file. Any file may end in .gz."""
+    languages: tuple[str, str] = ("de", "en")
+    """From and to; the endings of aligned files."""
+    columns: tuple[int, int] = (1, 2)
+    """Where the two languages stand in a tab-separated file, counted from 1."""
+    header: bool = False
+    """Whether the first line of a tab-separated file names its columns."""
+    validation: float = 0.05
+    """Share of the training pairs to hold out for validation where the set brings none; 0 for none."""
+    test: float = 0.0
+    """Share to hold out for the test, likewise. No target sentence stands on both sides."""
+    most_tokens: int = 128
+    """Tokens of a sentence with its end. Longer pairs are not learnt from; to be judged they are cut."""
+
+    def __post_init__(self) -> None:
+        check_share(validation=self.validation, test=self.test)
+        check_whole(1, **{f"columns[{i}]": column for i, column in enumerate(self.columns)})
+        check_whole(2, most_tokens=self.most_tokens)
+        check_most(MOST_LENGTH, most_tokens=self.most_tokens)
+        if self.columns[0] == self.columns[1]:
+            raise ValueError(f"columns must be two different ones, got {self.columns[0]} twice")
+        for language in self.languages:
+            if not language or not language.replace("-", "").replace("_", "").isalnum():
+                raise ValueError(f"languages must be two endings such as de and en, got {language!r}")
+        if self.languages[0] == self.languages[1]:
+            raise ValueError(f"languages must be two different ones, got {self.languages[0]!r} twice")
+
+    def load(self) -> TextSplits:
+        """Read it."""
+        return load(self.source, languages=self.languages, columns=self.columns, header=self.header)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """Which of the translators, and how it is built; of the two sections that of the chosen kind counts."""
+
+    kind: Literal["rnn", "rnn_attention", "transformer"] = "transformer"
+    rnn: RNNTranslatorConfig = field(default_factory=RNNTranslatorConfig)
+    """For rnn, one context vector, and rnn_attention, whose attention is `general` if none is told."""
+    transformer: TranslatorConfig = field(default_factory=TranslatorConfig)
+
+    def __post_init__(self) -> None:
+        if self.kind == "rnn" and self.rnn.attention != "none":
+            raise ValueError(
+                f"rnn.attention must be none where kind is rnn, got {self.rnn.attention!r}; choose kind rnn_attention"
+            )
+        if self.kind == "rnn_attention" and self.rnn.attention == "none":
+            object.__setattr__(self, "rnn", replace(self.rnn, attention="general"))
+
+    def of_data(self, source_vocabulary: int, target_vocabulary: int) -> "Model":
+        """With these vocabularies in the section that counts."""
+        name = "transformer" if self.kind == "transformer" else "rnn"
+        sizes = {"source_vocabulary": source_vocabulary, "target_vocabulary": target_vocabulary}
+        return replace(self, **{name: getattr(self, name).of_data(**sizes)})
+
+    @property
+    def depth(self) -> int:
+        """Blocks or layers, all of them together."""
+        form = self.transformer.form
+        return form["encoder_depth"] + form["decoder_depth"] if self.kind == "transformer" else self.rnn.depth
+
+    def build(self) -> nn.Module:
+        """With weights that know nothing."""
+        return Translator(self.transformer) if self.kind == "transformer" else RNNTranslator(self.rnn)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How a trained model looks for a translation."""
+
+    beams: int = 5
+    """Hypotheses that grow side by side; 1 takes the likeliest token at every step."""
+    length_penalty: float = 1.0
+    """0 compares sums of log-probabilities, which favours the short; 1 their means over tokens."""
+
+    def __post_init__(self) -> None:
+        check_whole(1, beams=self.beams)
+        check_most(100, beams=self.beams)
+        if not 0 <= self.length_penalty <= 10:
+            raise ValueError(f"length_penalty must be from 0 to 10, got {self.length_penalty}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """All that is to be known to train a translator. `training.batch_size` counts tokens here, filling included, on the
+    side of a batch that has more; `training.epochs` are rounds through all pairs."""
+
+    task: Literal["translation"] = "translation"
+    out: str | None = None
+    """The folder of the run; null for runs/ and the name of the recipe."""
+    seed: int = 0
+    data: TextData = field(default_factory=TextData)
+    tokens: Tokens = field(default_factory=Tokens)
+    model: Model = field(default_factory=Model)
+    search: Search = field(default_factory=Search)
+    training: Training = field(default_factory=lambda: Training(batch_size=4096))
+
+    @classmethod
+    def starter(cls) -> "Recipe":
+        """What is trained where no recipe is given: German number words into English ones."""
+        return cls(
+            tokens=Tokens(size=340),
+            model=Model(transformer=TranslatorConfig(width=64, hidden=128, encoder_depth=2, decoder_depth=2)),
+            training=Training(
+                steps=400,
+                batch_size=1024,
+                learning_rate=4e-3,
+                schedule="inverse_sqrt",
+                warmup=100,
+                betas=(0.9, 0.98),
+                ema=0.99,
+                evaluate_every=100,
+                log_every=20,
+            ),
+        )
+
+    def __post_init__(self) -> None:
+        check_whole(0, seed=self.seed)
+        check_most(MOST_SEED, seed=self.seed)
+        check_most(MOST_BATCH, **{"training.batch_size": self.training.batch_size})
+        if self.training.shard:
+            raise ValueError(
+                "training.shard must be false for translation, whose decoding needs whole weights, got true"
+            )
+        section = self.model.transformer if self.model.kind == "transformer" else self.model.rnn
+        if section.tied == "all" and not self.tokens.shared:
+            raise ValueError(
+                "tokens.shared must be true where the model's tied is all, for both languages use one table, got false"
+            )
+        form, longest = self.model.transformer, -(-self.data.most_tokens // MULTIPLE) * MULTIPLE
+        if self.model.kind == "transformer" and form.positions == "learnt" and form.most_tokens < longest:
+            raise ValueError(
+                f"model.transformer.most_tokens must be at least data.most_tokens, filled up to {longest}, where "
+                f"positions are learnt, got {form.most_tokens}"
+            )
+
+
+class TranslationTask:
+    """Sentences to learn from, and the model that learns."""
+
+    goal, rising = "bleu", True
+
+    def __init__(self, recipe: Recipe, splits: TextSplits | None = None, progress: Any = None):
+        splits = divide(recipe.data, recipe.seed) if splits is None else splits
+        self.splits = splits
+        self.tokenizers = learn_both(recipe.tokens, splits.train)
+        self.train, long = self._encoded(splits.train, recipe.data.most_tokens)
+        self.validation = None if splits.validation is None else judged(splits.validation, self.tokenizers, recipe)
+        self.recipe = replace(recipe, model=recipe.model.of_data(*map(len, self.tokenizers)))
+        self.model = self.recipe.model.build()
+        self.held = held(splits, long)
+        """What the data hold, in few words: a run goes on with the same."""
+        self.device = torch.device("cpu")
+        self._buckets: dict[int, Buckets] = {}
+
+    def _encoded(self, pairs: Pairs, most: int) -> tuple[Encoded, int]:
+        """Pairs that are short enough to learn from, and how many are not."""
+        source, target = (
+            one.encode(side) for one, side in zip(self.tokenizers, (pairs.source, pairs.target), strict=True)
+        )
+        kept = [i for i in range(len(pairs)) if 0 < len(source[i]) < most and 0 < len(target[i]) < most]
+        if not kept:
+            raise ValueError(f"data must have a pair of at most {most} tokens, data.most_tokens, got none")
+        return Encoded([source[i] for i in kept], [target[i] for i in kept]), len(pairs) - len(kept)
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        return len(self._cut(batch_size))
+
+    def _cut(self, batch_size: int) -> Buckets:
+        if batch_size not in self._buckets:
+            self._buckets[batch_size] = Buckets(self.train.shapes(), batch_size)
+        return self._buckets[batch_size]
+
+    def to(self, device: torch.device) -> None:
+        self.device = device
+        self.model.to(device)
+        self.train.to(device)
+        if self.validation is not None:
+            self.validation.to(device)
+
+    def batches(self, first: int, batch_size: int, part: Part) -> Generator[list[Any], None, None]:
+        buckets, parts, epoch = self._cut(batch_size), part.world * part.pieces, -1
+        order, cuts, rows = buckets.keys, buckets.keys, torch.empty(0)
+        for step in itertools.count(first):
+            if step // len(buckets) != epoch:
+                epoch = step // len(buckets)
+                order, cuts = buckets.epoch(seeds.generator(self.recipe.seed, seeds.ORDER, epoch))
+                rows = torch.from_numpy(order).to(self.device)
+            places, shape = buckets.cuts[cuts[step % len(buckets)]]
+            total = int(self.train.target.lengths[order[places]].sum()) - (places.stop - places.start)  # less the BOS
+            share = -(-(places.stop - places.start) // parts)
+            yield [self._piece(rows[places], one, shape, total) for one in part.rows(share * parts)]
+
+    def _piece(self, rows: Tensor, own: slice, shape: tuple[int, int], total: int) -> tuple[Batch, int]:
+        """A part of a batch, and the tokens wanted in the whole; where too few rows are left, one that wants none."""
+        some = rows[own]
+        if len(some):
+            return self.train.batch(some, shape), total
+        blank = torch.ones(1, dtype=torch.bool, device=rows.device)
+        return self.train.batch(rows[:1], shape, blank), total
+
+    def loss(self, model: nn.Module, piece: tuple[Batch, int]) -> Tensor:
+        """The mean over all tokens that are wanted in the whole batch, as far as they are in this piece."""
+        batch, total = piece
+        smoothing = self.recipe.training.label_smoothing
+        cost: Tensor = model(batch.source, batch.real, batch.target, wanted=batch.wanted, smoothing=smoothing)
+        return cost / total
+
+    def evaluate(self, model: nn.Module, part: Part) -> dict[str, Tensor]:
+        if self.validation is None or self.splits.validation is None:
+            return {}
+        texts = self.splits.validation.target
+        return tally(model, self.validation, texts, self.tokenizers[1], part, self.recipe.data.most_tokens)
+
+    def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
+        return metrics(sums) if sums else {}
+
+
+def divide(data: TextData, seed: int) -> TextSplits:
+    """The data, with shares of the training pairs held out where it brings no test or validation set."""
+    splits = data.load()
+    train, test, validation = splits.train, splits.test, splits.validation
+    shares = data.test if test is None else 0.0, data.validation if validation is None else 0.0
+    if sum(shares) >= 1:
+        raise ValueError(
+            f"validation and test must leave something to learn from, got {data.validation} and {data.test}"
+        )
+    if shares[0]:
+        train, test = split(train, shares[0], seed)
+    if shares[1]:
+        train, validation = split(train, shares[1] / (1 - shares[0]), seed)
+    return TextSplits(replace(train, dropped=splits.train.dropped), validation, test)
+
+
+def learn_both(how: Tokens, pairs: Pairs) -> tuple[Tokenizer, Tokenizer]:
+    """A tokenizer for each language, or one for both, from the training pairs alone."""
+    if how.shared:
+        both = learn(how, [*pairs.source, *pairs.target])
+        return both, both
+    return learn(how, pairs.source), learn(how, pairs.target)
+
+
+def judged(pairs: Pairs, tokenizers: tuple[Tokenizer, Tokenizer], recipe: Recipe) -> Encoded:
+    """All pairs, in their order, to be judged by; what is too long is cut."""
+    most = recipe.data.most_tokens - 1
+    source, target = tokenizers[0].encode(pairs.source), tokenizers[1].encode(pairs.target)
+    return Encoded([one[:most] for one in source], [one[:most] for one in target])
+
+
+def held(splits: TextSplits, long: int) -> dict[str, Any]:
+    """Counts and digests of what a corpus holds; `long` pairs of it were too long to learn from."""
+    facts: dict[str, Any] = {}
+    for name in ("train", "validation", "test"):
+        pairs: Pairs | None = getattr(splits, name)
+        facts[name] = {"pairs": 0} if pairs is None else {"pairs": len(pairs), "sentences": pairs.digest()}
+    facts["train"] |= {"left_out_empty": splits.train.dropped, "left_out_long": long}
+    return facts

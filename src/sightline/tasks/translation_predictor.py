@@ -1,0 +1,305 @@
+"""A trained translator at work: a sentence in another language, how likely, and where it looked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import config
+from ..attention import Record, record_attention
+from ..data.buckets import Encoded
+from ..data.lines import MOST_CHARACTERS, read_lines
+from ..data.text import BOS, EOS, Pairs
+from ..data.tokens import SPECIAL, Tokenizer
+from ..decoding import Hypothesis
+from ..names import printable, shortened
+from ..sharing import CONFIG, Shared, read_json, read_weights
+from .translation import Recipe, Search, TranslationTask, divide, judged
+from .translation_judging import Progress, Score, scored, translate
+
+if TYPE_CHECKING:
+    from ..view.page import Page
+    from .image_pictures import Drawn
+
+MOST_SHOWN = 64
+"""Sentences on one page."""
+SHARED, APART = ("tokenizer.json",), ("tokenizer.source.json", "tokenizer.target.json")
+"""The files of tokenizers in a run."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model makes of one sentence."""
+
+    text: str
+    score: float
+    """The log-probability of the translation, normalised by its length."""
+    tokens: tuple[str, ...]
+    """As they were written, the end among them."""
+    source_tokens: tuple[str, ...]
+    """As the sentence was read, its end among them."""
+    others: "tuple[Answer, ...]" = ()
+    """The next best translations."""
+    unknown: int = 0
+    """Tokens of the sentence that stand for what the vocabulary lacks: unknown words, or bytes."""
+    finished: bool = True
+    """Whether the translation came to its end, or was cut off."""
+    attention: Record | None = None
+    """Who looked at whom; rows of cross-attention are `tokens`, columns `source_tokens`. Where it was asked for."""
+
+    def __str__(self) -> str:
+        return self.text
+
+    def told(self, top: int | None = None) -> str:
+        """One line for a terminal, or one for each of several translations."""
+        best = [self, *self.others][: top or 1]
+        lost = f"  ({self.unknown} of its tokens are unknown to the model)" if self.unknown else ""
+        return "\n  ".join(f"{printable(one.text)}  ({one.score:.2f})" for one in best) + lost
+
+
+@dataclass(frozen=True)
+class Look:
+    """Some sentences, their translations, and where the model looked."""
+
+    texts: list[str]
+    answers: list[Answer]
+    record: Record
+    """Of all sentences together, filled up to the longest."""
+
+
+class TranslationPredictor(Shared):
+    """What `sightline.load(run)` gives for a translator."""
+
+    def __init__(self, folder: Path, recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer], model: Any):
+        self.folder, self.recipe, self.tokenizers = folder, recipe, tokenizers
+        self.model = model.eval()
+        self.device = torch.device("cpu")
+
+    @staticmethod
+    def files(task: TranslationTask) -> dict[str, bytes]:
+        """What a run of this task keeps beside its weights."""
+        names = SHARED if task.recipe.tokens.shared else APART
+        return {name: one.to_json().encode() for name, one in zip(names, task.tokenizers, strict=False)}
+
+    @classmethod
+    def open(cls, folder: Path) -> "TranslationPredictor":
+        recipe = config.build(Recipe, config.read(folder / CONFIG))
+        names = SHARED if recipe.tokens.shared else APART
+        read = [Tokenizer.from_json(recipe.tokens, read_json(folder / name), str(folder / name)) for name in names]
+        tokenizers = read[0], read[-1]
+        chosen = recipe.model.of_data(*map(len, tokenizers))
+        return cls(folder, recipe, tokenizers, read_weights(folder, chosen.build, depth=chosen.depth))
+
+    @classmethod
+    def finish(cls, folder: Path, task: TranslationTask) -> dict[str, float]:
+        """There is nothing left to do."""
+        return {}
+
+    def to(self, device: str | torch.device) -> "TranslationPredictor":
+        """Work there from now on."""
+        self.device = torch.device(device)
+        self.model.to(self.device)
+        return self
+
+    @staticmethod
+    def read(words: Sequence[str]) -> list[str]:
+        """What was typed, as sentences; the name of a text file (.txt) stands for its lines."""
+        texts = []
+        for word in words:
+            path = Path(word) if word.endswith(".txt") else None
+            texts += [line for line in read_lines(path) if line.strip()] if path and path.is_file() else [word]
+        return texts
+
+    def predict(
+        self,
+        texts: Any,
+        *,
+        beams: int | None = None,
+        n_best: int | None = None,
+        length_penalty: float | None = None,
+        attention: bool = False,
+    ) -> Any:
+        """An `Answer` for a sentence, or a list of them for a list or tuple.
+
+        beams and length_penalty are those of the recipe if not told; n_best: how many translations
+        of each to give, as many as there are beams if not told;
+        attention: also where the model looked, in `answer.attention`.
+        """
+        if not isinstance(texts, list | tuple):
+            return self.predict(
+                [texts], beams=beams, n_best=n_best, length_penalty=length_penalty, attention=attention
+            )[0]
+        if attention:
+            return self.look(texts, beams=beams, n_best=n_best, length_penalty=length_penalty).answers
+        return self._answers(texts, beams, n_best, length_penalty)[0]
+
+    def _answers(
+        self, texts: Sequence[Any], beams: int | None, n_best: int | None, length_penalty: float | None
+    ) -> tuple[list[Answer], list[list[int]], list[list[Hypothesis]]]:
+        """The answers, the ids they were read as, and the hypotheses they are."""
+        if not texts:
+            return [], [], []
+        ids = self._read(texts)
+        encoded = self._encoded(ids, [()] * len(ids))
+        found: dict[int, list[Hypothesis]] = {}
+        how = self._search(beams, n_best, length_penalty)
+        with torch.inference_mode():
+            for some, hypotheses in translate(self.model, encoded, range(len(ids)), **how):
+                found |= dict(zip(some, hypotheses, strict=True))
+        every = [found[i] for i in range(len(ids))]
+        return [self._answer(one, own) for one, own in zip(ids, every, strict=True)], ids, every
+
+    def _encoded(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> Encoded:
+        encoded = Encoded(source, target)
+        encoded.to(self.device)
+        return encoded
+
+    def _search(self, beams: int | None, n_best: int | None, length_penalty: float | None) -> dict[str, Any]:
+        """As the recipe says, or as was told; wide enough for so many translations."""
+        own = self.recipe.search
+        beams = max(own.beams, n_best or 1) if beams is None else beams
+        chosen = Search(beams=beams, length_penalty=own.length_penalty if length_penalty is None else length_penalty)
+        most = self.recipe.data.most_tokens
+        return config.plain(chosen) | {"n_best": beams if n_best is None else n_best, "most_tokens": most}
+
+    def _answer(self, ids: list[int], found: list[Hypothesis]) -> Answer:
+        """The best hypothesis, and with it the others."""
+        source, target = self.tokenizers
+        best, *others = found
+        return Answer(
+            text=target.decode(best.tokens),
+            score=best.normalised,
+            tokens=(*target.names(best.tokens), *(SPECIAL[EOS : EOS + 1] if best.finished else ())),
+            source_tokens=(*source.names(ids), SPECIAL[EOS]),
+            others=tuple(self._answer(ids, [one]) for one in others),
+            unknown=source.unknown(ids),
+            finished=best.finished,
+        )
+
+    def _read(self, texts: Sequence[Any]) -> list[list[int]]:
+        """Sentences as ids; what is no sentence is refused."""
+        for text in texts:
+            if not isinstance(text, str):
+                raise ValueError(f"text must be a string, got {type(text).__name__}")
+            if len(text) > MOST_CHARACTERS:
+                raise ValueError(f"text must be at most {MOST_CHARACTERS:,} characters, got {len(text):,}; cut it up")
+        ids = self.tokenizers[0].encode(texts)
+        most = self.recipe.data.most_tokens
+        for text, one in zip(texts, ids, strict=True):
+            if not one:
+                raise ValueError(f"text must hold at least one word, got {text[:20]!r}")
+            if len(one) >= most:
+                raise ValueError(
+                    f"text must be less than {most} tokens, as the model has learnt from, got {len(one)} in "
+                    f"{shortened(text, 40)!r}; translate its sentences one by one"
+                )
+        return ids
+
+    def look(self, texts: Sequence[str], **how: Any) -> Look:
+        """At a few sentences: their translations, and where the model looked when it wrote them.
+
+        The attention is that of one more pass over each translation, which is the same to rounding.
+        """
+        if not texts:
+            raise ValueError("texts must hold at least one sentence, got none")
+        if len(texts) > MOST_SHOWN:
+            raise ValueError(f"texts must be at most {MOST_SHOWN} to be shown, got {len(texts)}")
+        if self.recipe.model.kind == "rnn":
+            raise ValueError("model.kind must be one with attention for it to be shown, got 'rnn'")
+        answers, ids, found = self._answers(texts, how.get("beams"), how.get("n_best"), how.get("length_penalty"))
+        record, kept = self._watched(ids, [one[0] for one in found], answers)
+        for place in range(1, max(map(len, found))):
+            rows = [i for i, one in enumerate(found) if len(one) > place]
+            others = [answers[i].others[place - 1] for i in rows]
+            seen = self._watched([ids[i] for i in rows], [found[i][place] for i in rows], others)[1]
+            for i, one in zip(rows, seen, strict=True):
+                before, after = kept[i].others[: place - 1], kept[i].others[place:]
+                kept[i] = replace(kept[i], others=(*before, one, *after))
+        return Look(list(texts), kept, record)
+
+    def _watched(
+        self, ids: list[list[int]], hypotheses: list[Hypothesis], answers: list[Answer]
+    ) -> tuple[Record, list[Answer]]:
+        """One hypothesis of each sentence read again: what was seen, and the answers, each with its own."""
+        encoded = self._encoded(ids, [one.tokens for one in hypotheses])
+        places = [len(one.tokens) for one in answers]
+        batch = encoded.batch(
+            torch.arange(len(ids), device=self.device), (int(encoded.source.lengths.max()), max(places))
+        )
+        with torch.inference_mode(), record_attention(self.model, cpu=True) as record:
+            self.model(batch.source, batch.real, batch.target)
+        return record, [
+            replace(one, attention=_of_sentence(record, i, len(one.source_tokens), places[i]))
+            for i, one in enumerate(answers)
+        ]
+
+    def page(self, texts: Sequence[str] | Look, *, title: str | None = None) -> "Page":
+        """The viewer on these sentences, an example each."""
+        look = texts if isinstance(texts, Look) else self.look(texts)
+        sizes = len(max((one.source_tokens for one in look.answers), key=len)), max(len(o.tokens) for o in look.answers)
+        pairs = zip(look.texts, look.answers, strict=True)
+        told = f"{len(look.texts)} sentences"
+        names = [shortened(f"{text} → {answer}", 60) for text, answer in pairs]
+        return look.record.view(
+            source=[_filled(one.source_tokens, sizes[0]) for one in look.answers],
+            target=[_filled((SPECIAL[BOS], *one.tokens[: len(one.tokens) - 1]), sizes[1]) for one in look.answers],
+            written=[_filled(one.tokens, sizes[1]) for one in look.answers],
+            batch=list(range(len(look.answers))),
+            special=set(SPECIAL[:3]),
+            title=(names[0] if len(names) == 1 else told) if title is None else title,
+            names=names,
+        )
+
+    def show(self, texts: Sequence[str] = (), out: str | Path | None = None, *, format: str = "png") -> "Drawn":
+        """How training went, and where it looked on these sentences, as pictures in a folder: `pictures/` in the run's.
+
+        `format` is png or svg. What comes back says which files were written.
+        """
+        from .translation_pictures import show
+
+        return show(self, texts, out, format=format)
+
+    def evaluate(self, pairs: Pairs, split: str, progress: Progress | None = None) -> Score:
+        """How near its translations are to those of a set."""
+        encoded = judged(pairs, self.tokenizers, self.recipe)
+        encoded.to(self.device)
+        wrote: dict[int, str] = {}
+        how, most = config.plain(self.recipe.search), self.recipe.data.most_tokens
+        with torch.inference_mode():
+            for some, hypotheses in translate(self.model, encoded, range(len(pairs)), most_tokens=most, **how):
+                decoded = [self.tokenizers[1].decode(one[0].tokens) for one in hypotheses]
+                wrote |= dict(zip(some, decoded, strict=True))
+                if progress:
+                    progress(len(wrote), len(pairs))
+        return scored(split, pairs.source, pairs.target, [wrote[i] for i in range(len(pairs))], **how)
+
+    def judged(self, source: str | None = None, progress: Progress | None = None) -> Score:
+        """On the test set of its data, or its validation set where there is none; or on other data of the same form:
+        the test set of that, or all of it where it brings none."""
+        data = self.recipe.data
+        ours = source is None or source == data.source
+        splits = divide(data, self.recipe.seed) if ours else replace(data, source=source or data.source).load()
+        if splits.test is not None:
+            return self.evaluate(splits.test, "test", progress)
+        if not ours:
+            return self.evaluate(splits.train, "whole", progress)
+        if splits.validation is None:
+            raise ValueError(f"data must have a test or validation set to judge by, got neither in {data.source!r}")
+        return self.evaluate(splits.validation, "validation", progress)
+
+
+def _of_sentence(record: Record, row: int, source: int, target: int) -> Record:
+    """One row without filling."""
+    sizes = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
+    seen = []
+    for one in record:
+        queries, keys = sizes[one.kind]
+        seen.append(replace(one, weights=one.weights[row : row + 1, :, :queries, :keys].clone()))
+    return Record(record.model, seen)
+
+
+def _filled(tokens: Sequence[str], size: int) -> list[str | None]:
+    """With None, which the page leaves out, up to this size."""
+    return [*tokens, *[None] * (size - len(tokens))]

@@ -1,0 +1,257 @@
+import json
+import re
+import resource
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli import app
+from sightline.data.text import load
+from sightline.tasks import translation_predictor
+from sightline.tasks.translation_judging import Score, scored
+
+SMALL = (
+    "task=translation",
+    "model.transformer.width=32",
+    "model.transformer.hidden=32",
+    "model.transformer.encoder_depth=1",
+    "model.transformer.decoder_depth=1",
+    "model.rnn.width=16",
+    "model.rnn.word_width=12",
+    "training.steps=50",
+    "training.batch_size=512",
+    "training.evaluate_every=50",
+    "training.device=cpu",
+)
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """A folder with aligned files: numbers below a hundred or so."""
+    folder = tmp_path_factory.mktemp("corpus")
+    train = load("numbers").train
+    short = [(s, t) for s, t in zip(train.source, train.target, strict=True) if len(s) < 32]
+    for name, some in (("train", short[:200]), ("val", short[200:209]), ("test", short[209:222])):
+        (folder / f"{name}.de").write_text("".join(f"{s}\n" for s, _ in some))
+        (folder / f"{name}.en").write_text("".join(f"{t}\n" for _, t in some))
+    return folder
+
+
+@pytest.fixture(scope="module", params=["rnn", "rnn_attention", "transformer"])
+def each(request, corpus, tmp_path_factory):
+    """A run of each kind."""
+    out = tmp_path_factory.mktemp("runs") / request.param
+    words = [*SMALL, f"data.source={corpus}", f"model.kind={request.param}", f"out={out}"]
+    if request.param == "transformer":
+        words += ["tokens.shared=true", "model.transformer.tied=all"]
+    return sightline.train(None, words, quiet=True).folder
+
+
+@pytest.fixture(scope="module")
+def trained(corpus, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "one"
+    return sightline.train(None, [*SMALL, f"data.source={corpus}", f"out={out}"], quiet=True).folder
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+
+
+TEXTS = ["siebenundvierzig", "eins", "dreihundertelf", "좋은 👩‍👩‍👧 저녁", "Zwei <s> \x00 \ud800"]
+
+
+def test_every_kind_translates_whatever_it_is_given(each):
+    predictor = sightline.load(each)
+    answers = predictor.predict(TEXTS)
+    assert [answer.source_tokens[-1] for answer in answers] == ["</s>"] * 5
+    for text, answer in zip(TEXTS, answers, strict=True):
+        alone = predictor.predict(text)
+        assert alone.text == answer.text
+        assert alone.score == pytest.approx(answer.score, abs=1e-4)
+        assert answer.score <= 0
+        assert len(answer.others) == 4
+        scores = [answer.score, *(other.score for other in answer.others)]
+        assert scores == sorted(scores, reverse=True)
+    assert [bool(answer.unknown) for answer in answers] == [False, False, False, True, True]
+    assert predictor.predict([]) == []
+
+
+def test_every_kind_is_judged_by_its_test_set(each):
+    score = sightline.evaluate(each, device="cpu")
+    assert (score.split, score.pairs, score.beams) == ("test", 13, 5)
+    assert sum(group["pairs"] for group in score.by_length) == 13
+    assert "tok:13a" in score.signature
+    kept = json.loads((each / "evaluation.json").read_text())
+    assert kept["bleu"] == score.bleu
+    assert score.sentence() in (each / "README.md").read_text()
+    assert sightline.evaluate(each, device="cpu") == score
+
+
+def test_a_model_without_attention_says_so(each):
+    predictor = sightline.load(each)
+    if predictor.recipe.model.kind == "rnn":
+        with pytest.raises(ValueError, match=r"model.kind must be one with attention for it to be shown, got 'rnn'"):
+            predictor.page(["eins"])
+    else:
+        assert "eins →" in predictor.page(["eins"]).html
+
+
+def test_attention_has_a_row_for_every_token_and_no_filling(trained):
+    predictor = sightline.load(trained)
+    answers = predictor.predict(TEXTS, attention=True)
+    assert all(len(answer.others) == 4 for answer in answers)
+    one_by_one = [predictor.predict([text], attention=True)[0] for text in TEXTS]
+    for answer, alone in zip(flat(answers), flat(one_by_one), strict=True):
+        assert {seen.kind for seen in answer.attention} == {"encoder", "decoder", "cross"}
+        for seen, other in zip(answer.attention, alone.attention, strict=True):
+            sizes = {"encoder": answer.source_tokens, "decoder": answer.tokens, "cross": answer.tokens}
+            keys = answer.tokens if seen.kind == "decoder" else answer.source_tokens
+            assert seen.weights.shape[2:] == (len(sizes[seen.kind]), len(keys))
+            torch.testing.assert_close(seen.weights.sum(-1), torch.ones_like(seen.weights.sum(-1)))
+            torch.testing.assert_close(seen.weights, other.weights, atol=1e-5, rtol=1e-4)
+    assert predictor.predict("eins").attention is None
+
+
+def flat(answers):
+    """Every hypothesis."""
+    return [one for answer in answers for one in (answer, *answer.others)]
+
+
+def test_what_is_no_sentence_is_refused_by_name(trained):
+    predictor = sightline.load(trained)
+    for text, message in (
+        ("", "text must hold at least one word, got ''"),
+        (" \n\t", "text must hold at least one word"),
+        ("eins " * 200, "text must be less than 128 tokens, as the model has learnt from, got .*one by one"),
+        ("x" * 100_001, "text must be at most 100,000 characters, got 100,001"),
+        (7, "text must be a string, got int"),
+        (None, "text must be a string, got NoneType"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            predictor.predict(text)
+    with pytest.raises(ValueError, match="beams must be at most 100, got 101"):
+        predictor.predict("eins", beams=101)
+    with pytest.raises(ValueError, match="texts must be at most 64 to be shown, got 65"):
+        predictor.look(["eins"] * 65)
+
+
+def test_one_beam_is_greedy_and_n_best_widens_the_search(trained):
+    predictor = sightline.load(trained)
+    assert predictor.predict("eins", beams=1).others == ()
+    assert len(predictor.predict("eins", n_best=7).others) == 6
+    assert len(predictor.predict("eins", n_best=2).others) == 1
+
+
+def test_other_data_of_the_same_form_can_judge(trained, tmp_path):
+    (tmp_path / "more.tsv").write_text("eins\tone\nzwei\ttwo\nvierzehn\tfourteen\n")
+    score = sightline.evaluate(trained, str(tmp_path / "more.tsv"), "cpu")
+    assert (score.split, score.pairs) == ("whole", 3)
+
+
+def test_scores_are_those_of_sacrebleu_and_groups_are_by_words():
+    from sacrebleu import BLEU, CHRF
+
+    sources = ["a b", "a b c d e f", "a " * 60]
+    texts = ["The cat sat there.", "A dog ran to the park.", "x y z w"]
+    wrote = ["the cat sat there .", "A dog ran to a park.", "x y z w"]
+    score = scored("test", sources, texts, wrote, beams=3, length_penalty=0.5)
+    assert score.bleu == BLEU().corpus_score(wrote, [texts]).score
+    assert score.bleu_lowercase == BLEU(lowercase=True).corpus_score(wrote, [texts]).score > score.bleu
+    assert score.chrf == CHRF().corpus_score(wrote, [texts]).score
+    groups = [(group["least"], group["most"], group["pairs"]) for group in score.by_length]
+    assert groups == [(1, 5, 1), (6, 10, 1), (51, None, 1)]
+    assert score.by_length[-1]["bleu"] == pytest.approx(100)
+    assert score.lines()[-1].split() == ["51+", "100.0", "1", "pairs"]
+    assert isinstance(score, Score)
+    json.dumps(score.by_length, allow_nan=False)
+
+
+def command(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_the_command_translates_and_draws(trained, tmp_path):
+    answer = command("predict", trained, "siebenundvierzig", "zwei", "--show", tmp_path / "page.html")
+    assert answer.exit_code == 0, answer.output
+    assert re.search(r"^siebenundvierzig: .+  \(-\d+\.\d\d\)$", answer.output, re.M)
+    page = (tmp_path / "page.html").read_text()
+    assert "siebenundvierzig → " in page
+    several = command("predict", trained, "zwei", "--top", 3).output.splitlines()
+    assert len(several) == 3
+    (tmp_path / "lines.txt").write_text("eins\n\nzwei\n")
+    assert len(command("predict", trained, tmp_path / "lines.txt").output.splitlines()) == 2
+    drawn = command("show", trained, "siebenundvierzig", "--out", tmp_path / "pictures")
+    assert drawn.exit_code == 0, drawn.output
+    names = {path.name for path in (tmp_path / "pictures").iterdir()}
+    assert names == {"training.png", "sentence-1.png", "page.html"}
+    assert command("evaluate", trained).output.startswith("test set, 13 pairs, beam 5\nBLEU  ")
+
+
+def test_what_the_terminal_could_stumble_over_is_replaced(trained):
+    answer = command("predict", trained, "\x1b[31m eins")
+    assert "\x1b" not in answer.output
+    assert command("predict", trained, "").exit_code == 2
+
+
+def test_a_run_travels_with_its_tokenizers(trained, tmp_path):
+    predictor = sightline.load(trained)
+    copy = sightline.load(predictor.save_pretrained(tmp_path / "copy"))
+    assert copy.predict("dreizehn") == predictor.predict("dreizehn")
+    assert {path.name for path in (tmp_path / "copy").glob("tokenizer*")} == set(translation_predictor.APART)
+
+
+def edit(path, old, new):
+    text = path.read_text()
+    assert re.search(old, text, re.M), old
+    path.write_text(re.sub(old, new, text, count=1, flags=re.M))
+
+
+def hostile(run, what):
+    config, tokenizer, weights = run / "config.yaml", run / "tokenizer.source.json", run / "model.safetensors"
+    changes = {
+        "a huge width": lambda: edit(config, "^    width: 32$", "    width: 16000"),
+        "a huge depth": lambda: edit(config, "^    encoder_depth: 1$", "    encoder_depth: 16000"),
+        "a huge vocabulary": lambda: edit(config, r"^    source_vocabulary: \d+$", "    source_vocabulary: 1000000"),
+        "a huge vocabulary of both": lambda: (
+            edit(config, r"^    source_vocabulary: \d+$", "    source_vocabulary: 1000000"),
+            edit(config, r"^    source_vocabulary: \d+$", "    source_vocabulary: 1000000"),
+        ),
+        "another kind": lambda: edit(config, "^  kind: transformer$", "  kind: rnn"),
+        "other tokens": lambda: edit(config, "^  kind: bpe$", "  kind: word"),
+        "no tokenizer": tokenizer.unlink,
+        "a tokenizer of brackets": lambda: tokenizer.write_text("[" * 1_000_000),
+        "a large tokenizer": lambda: tokenizer.write_text(" " * (1 << 25)),
+        "a tokenizer that is no JSON": lambda: tokenizer.write_bytes(b"\xff\xfe"),
+        "fewer tokens": lambda: shrink(tokenizer),
+        "other weights": lambda: save_file({"a": torch.ones(3)}, weights),
+        "a tensor less": lambda: save_file(dict(list(load_file(weights).items())[1:]), weights),
+    }
+    if what is None:
+        return list(changes)
+    return changes[what]()
+
+
+def shrink(path):
+    content = json.loads(path.read_text())
+    vocabulary = content["model"]["vocab"]
+    last = max(vocabulary, key=vocabulary.get)
+    del vocabulary[last]
+    content["model"]["merges"] = [merge for merge in content["model"]["merges"] if "".join(merge) != last]
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("what", hostile(Path(), None))
+def test_a_folder_that_lies_is_refused_quickly_and_costs_no_memory(run, what):
+    hostile(run, what)
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    with pytest.raises(ValueError, match="must"):
+        sightline.load(run)
+    assert time.process_time() - began < 10
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300_000  # KiB
