@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     __version__: str
     from . import attention, data, layers
     from .attention import Record, record_attention
+    from .classify import FewShotClassifier
     from .comparison import compare
     from .runs import evaluate, load, train
 
 __all__ = [
+    "FewShotClassifier",
     "Record",
     "__version__",
     "attention",
@@ -27,12 +29,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "record_attention": "attention",
+    "FewShotClassifier": "classify",
     "Record": "attention",
-    "train": "runs",
-    "load": "runs",
-    "evaluate": "runs",
     "compare": "comparison",
+    "evaluate": "runs",
+    "load": "runs",
+    "record_attention": "attention",
+    "train": "runs",
 }
 
 

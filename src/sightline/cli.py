@@ -123,8 +123,33 @@ def _listed(words: str) -> list[str]:
 
 
 @app.command()
+def fit(
+    folder: Annotated[str, typer.Argument(help="A folder with one folder of images for each class.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write, .sightline; named after the folder if not given.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="What to begin with: a model that ships, the folder of a few-shot run, or an embedder.")
+    ] = "glyphs",
+    device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
+) -> None:
+    """Make a classifier from a few images of each class; nothing is trained."""
+    from .classify import FewShotClassifier
+    from .classify.file import SUFFIX, check_path
+    from .runs import reading
+    from .training.device import choose_device
+
+    with _plain_errors():
+        path = check_path(out or Path(Path(folder).resolve().name).with_suffix(SUFFIX))
+        with reading() as progress:
+            classifier = FewShotClassifier.pretrained(model).to(choose_device(device)).fit(folder, progress=progress)
+        typer.echo(classifier.summary())
+        typer.echo(f"wrote {classifier.save(path)}\nnext: sightline predict {path} IMAGE... --show page.html")
+
+
+@app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="The folder of a run, or a file of `fit`.", show_default=False)],
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Images, or sentences.", show_default=False)],
     show: Annotated[Path | None, typer.Option(help="Write a page of what it looked at.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Answers to name for each input: 3 classes, 1 text.")] = None,

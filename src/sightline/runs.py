@@ -22,7 +22,7 @@ from typing import Any
 from . import catalogue, config
 from .sharing import CARD, CONFIG, WEIGHTS, pulled, read_json
 
-DATA = "data.json"
+DATA, CLASSIFIER = "data.json", ".sightline"
 FREE = ("out", "data.memory", "data.workers", "training.device", "training.keep", "training.tensorboard")
 """Keys that may differ when a run goes on: they do not change what comes out."""
 
@@ -95,8 +95,13 @@ def train(
 
 
 def load(run: str | Path) -> Any:
-    """The trained model of a run's folder, or by `owner/name` from a model hub, ready to `predict`."""
+    """The trained model of a run's folder, or by `owner/name` from a model hub, or the file of a few-shot classifier,
+    ready to `predict`."""
     folder = Path(run)
+    if folder.suffix == CLASSIFIER and not folder.is_dir():
+        from .classify import FewShotClassifier
+
+        return FewShotClassifier.load(folder)
     if not folder.exists() and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(run)) and not folder.parent.exists():
         folder = pulled(str(run))
     if not folder.is_dir():
@@ -211,6 +216,11 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat
+
+
+def reading(quiet: bool = False) -> "_Reading":
+    """A bar while many files are read; what `with` gives is told how far it is."""
+    return _Reading(quiet)
 
 
 class _Reading:

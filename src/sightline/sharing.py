@@ -3,7 +3,7 @@
 import json
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -107,15 +107,7 @@ def read_weights(folder: Path, make: Callable[[], Model], *, depth: int) -> Mode
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        if depth > len(there):
-            raise ValueError(f"{path} must hold the weights of {depth} blocks, got {len(there)} tensors")
-        wanted = _shapes(path, make)
-        for name in sorted(wanted.keys() | there.keys()):
-            if wanted.get(name) != there.get(name):
-                raise ValueError(
-                    f"{path} must fit its configuration: {name} must be {wanted.get(name, 'absent')}, "
-                    f"got {there.get(name, 'nothing')}"
-                )
+        check_shapes(path, there, make, depth=depth)
         state = safetensors.torch.load_file(path)
         for name, tensor in state.items():
             if not tensor.is_floating_point():
@@ -127,6 +119,21 @@ def read_weights(folder: Path, make: Callable[[], Model], *, depth: int) -> Mode
         for name, tensor in model.state_dict().items():
             tensor.copy_(state[name])
     return model
+
+
+def check_shapes(
+    path: Path, there: Mapping[str, tuple[int, ...]], make: Callable[[], nn.Module], *, depth: int
+) -> None:
+    """Whether a file holds tensors of the shapes that the model of `make` needs, found out without taking memory."""
+    if depth > len(there):
+        raise ValueError(f"{path} must hold the weights of {depth} blocks, got {len(there)} tensors")
+    wanted = _shapes(path, make)
+    for name in sorted(wanted.keys() | there.keys()):
+        if wanted.get(name) != there.get(name):
+            raise ValueError(
+                f"{path} must fit its configuration: {name} must be {wanted.get(name, 'absent')}, "
+                f"got {there.get(name, 'nothing')}"
+            )
 
 
 def _shapes(path: Path, make: Callable[[], nn.Module]) -> dict[str, tuple[int, ...]]:

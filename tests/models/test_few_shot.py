@@ -63,6 +63,28 @@ def test_an_answer_does_not_depend_on_the_other_queries(places):
     assert not torch.allclose(other(support, LABELS, query, way=N), other(support, LABELS, query[:, :1], way=N))
 
 
+@pytest.mark.parametrize("places", [1, P])
+@pytest.mark.parametrize("choice", [{}, {"score": "dot"}, {"depth": 2}, {"labels": False}, {"depth": 0}], ids=str)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_what_is_remembered_answers_as_the_whole_does(choice, places, recorded):
+    support, query = episode(places)
+    net = head(**choice)
+    labels = torch.tensor([[0, 0, 0, 0, 1, 2], [0, 1, 1, 2, 2, 2]])
+    with torch.set_grad_enabled(recorded):
+        memory = net.remember(support, labels, way=N)
+        for some in (query, query[:, :1], query[:, 1:]):  # asked again and again, nothing of the last time is left
+            expected = net(support, labels, some, way=N)
+            torch.testing.assert_close(net.ask(memory, some), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_class_without_an_image_is_nowhere():
+    support, query = episode()
+    net = head()
+    logits = net.ask(net.remember(support, LABELS, way=N + 1), query)
+    torch.testing.assert_close(logits[..., :N], net(support, LABELS, query, way=N))
+    assert not logits[..., N].any()
+
+
 def test_classes_have_no_order():
     support, query = episode()
     net = head()

@@ -1106,8 +1106,8 @@ def test_entropy_is_measured_against_what_may_be_looked_at(visitor, translated):
 def test_rollout_of_more_layers_than_fit_in_memory_comes_to_its_end(visitor, tmp_path, monkeypatch):
     from sightline.view import page
 
-    plain = page._static
-    monkeypatch.setattr(page, "_static", lambda name: plain(name).replace("96e6", "5e4"))
+    plain = page.static
+    monkeypatch.setattr(page, "static", lambda name: plain(name).replace("96e6", "5e4"))
     page.script_text.cache_clear()
     seen = [Seen(name=f"l{i}", kind="encoder", weights=weights(1, 210, 210)) for i in range(6)]
     path = Record("Deep", seen).save_html(tmp_path / "deep.html")

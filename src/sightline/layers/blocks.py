@@ -81,9 +81,9 @@ class EncoderBlock(nn.Module):
         self.around_attention = Residual(width, norm=norm, dropout=dropout)
         self.around_feed_forward = Residual(width, norm=norm, dropout=dropout)
 
-    def forward(self, x: Tensor, *, mask: Mask | None = None) -> Tensor:
-        """x (B, N, M) -> (B, N, M)"""
-        x = self.around_attention(x, lambda x: self.attention(x, mask=mask))
+    def forward(self, x: Tensor, *, mask: Mask | None = None, cache: Cache | None = None) -> Tensor:
+        """x (B, N, M) -> (B, N, M); with a cache, x comes after what is in it, and is added to it"""
+        x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=cache))
         return self.around_feed_forward(x, self.feed_forward)
 
 

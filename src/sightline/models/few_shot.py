@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..attention import Cache
 from ..attention.masks import Episode, Mask, Padding
 from ..attention.scores import CosineScore, DotScore, Score
 from ..checks import check_most, check_share, check_whole
@@ -135,10 +136,8 @@ class FewShotHead(nn.Module):
     def refine(self, support: Tensor, members: Tensor, query: Tensor, *, gaps: bool = False) -> tuple[Tensor, Tensor]:
         """The embeddings after every support token has seen the support, and every query the support and itself."""
         images, places = support.shape[1:3]
-        if self.label is not None and self.role is not None:
-            own = members.mT @ _means(members, support.mean(2))  # of each support image the mean of its class
-            support = support + (self.label(own) + self.role[0]).unsqueeze(2)
-            query = query + self.role[1]
+        support = self._support(support, members)
+        query = query if self.role is None else query + self.role[1]
         if not self.blocks:
             return support, query
         x = torch.cat((support, query), 1).flatten(1, 2)
@@ -151,6 +150,49 @@ class FewShotHead(nn.Module):
             x = block(x, mask=mask)
         x = x.unflatten(1, (-1, places))
         return x[:, :images], x[:, images:]
+
+    def remember(self, support: Tensor, labels: Tensor, *, way: int) -> "Memory":
+        """Learn from labelled examples once, to be asked any number of times.
+
+        support (E, K, P, M), labels (E, K), 0 to way - 1; a class without an image is nowhere, and its logits are 0.
+        """
+        members = members_of(labels, way).to(support.dtype)
+        x = self._support(support, members).flatten(1, 2)
+        caches = [Cache() for _ in self.blocks]
+        for block, cache in zip(self.blocks, caches, strict=True):
+            x = block(x, cache=cache)
+        images = x.unflatten(1, support.shape[1:3]).mean(2)
+        return Memory(tuple(tuple(cache.parts) for cache in caches), _means(members, images), x.shape[1])
+
+    def ask(self, memory: "Memory", query: Tensor) -> Tensor:
+        """query (E, Q, P, M) -> logits (E, Q, N); each query sees the support and itself, in a transductive head too"""
+        places = query.shape[2]
+        x = (query if self.role is None else query + self.role[1]).flatten(1, 2)
+        for block, seen in zip(self.blocks, memory.seen, strict=True):
+            cache = Cache()
+            cache.parts = list(seen)
+            x = block(x, mask=Episode(memory.tokens, size=places), cache=cache)
+        asked = x.unflatten(1, (-1, places)).mean(2)
+        return self.sharpness * self.answer(asked[:, None], memory.classes[:, None])[:, 0]
+
+    def _support(self, support: Tensor, members: Tensor) -> Tensor:
+        """Support tokens that know their class and their role."""
+        if self.label is None or self.role is None:
+            return support
+        own = members.mT @ _means(members, support.mean(2))  # of each support image the mean of its class
+        return support + (self.label(own) + self.role[0]).unsqueeze(2)
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """What a head keeps of labelled examples: all that a query looks at."""
+
+    seen: tuple[tuple[Tensor, ...], ...]
+    """Keys and values of every block, (E, H, K * P, D) each."""
+    classes: Tensor
+    """(E, N, M), where each class is."""
+    tokens: int
+    """K * P."""
 
 
 class FewShot(nn.Module):

@@ -186,7 +186,7 @@ def _check_height(height: object) -> None:
 def _html(meta: dict[str, Any], weights: list[str]) -> str:
     style, script = style_text(), script_text()
     policy = (
-        f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data: blob:; "
+        f"default-src 'none'; script-src {digest(script)}; style-src {digest(style)}; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
     return TEMPLATE.format(
@@ -209,7 +209,7 @@ def inert_json(value: Any) -> str:
 @cache
 def style_text() -> str:
     """The style sheet."""
-    return _static("style.css")
+    return static("style.css")
 
 
 @cache
@@ -218,7 +218,7 @@ def script_text() -> str:
     order: dict[str, str] = {}
 
     def add(name: str) -> None:
-        text = _static(f"{name}.js")
+        text = static(f"{name}.js")
         for _, needed in IMPORT.findall(text):
             if needed not in order:
                 add(needed)
@@ -230,9 +230,11 @@ def script_text() -> str:
     return '"use strict";\nconst modules = {};\n' + "\n".join(order.values())
 
 
-def _static(name: str) -> str:
+def static(name: str) -> str:
+    """A file of the front end."""
     return (files("sightline.view") / "static" / name).read_text(encoding="utf-8")
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """What a content security policy calls this text."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

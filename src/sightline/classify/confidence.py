@@ -1,0 +1,174 @@
+"""How sure to be, and what to call unknown: both from the examples alone.
+
+Each example is asked while it is left out (a moved copy of it, where it is the only one of its class), which shows what
+known images look like to the classifier; and each is asked while its whole class is left out, which shows what
+strangers look like.
+
+Legend for all shapes: K support images, N way, Q queries, P tokens of an image, M model width.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..models.few_shot import FewShotHead, Memory
+from .support import Support
+
+MANY = 1000
+"""Tokens of examples from which on fewer rounds are held."""
+ROUNDS, ROUNDS_OF_MANY = 10, 5
+"""In so many rounds, at most, all examples are left out once."""
+STRANGERS, STRANGERS_OF_MANY = 10, 3
+"""In so many rounds, at most, all classes are left out once."""
+ASKED = 1000
+"""Examples asked in all, at most."""
+COPIED = 50
+"""Examples that are alone in their class and are copied, at most."""
+AT_ONCE = 256
+"""Asked in one go."""
+TRUST = {True: 0.5, False: 1.5}
+"""By how much, in powers of e, the sharpness of a trained head and of an untrained one is expected to be off."""
+LEAST_SPREAD = 0.3
+"""What the logits of known images, and of strangers, are taken to vary by at least."""
+MIXED = 0.45
+"""How far a copy of an embedding is moved towards the nearest one of another class."""
+
+Copies = Callable[[Tensor], Tensor | None]
+"""Indices of examples (n,) -> moved copies, embedded (n, copies, P, M), where there are pictures to move."""
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How to read logits."""
+
+    sharpness: float
+    """What logits are multiplied by before they become shares."""
+    threshold: float
+    """Largest logits from this on are those of known images."""
+    scale: float
+    """How far above it familiarity is sure."""
+    separation: float
+    """How often an example looks more familiar than a stranger, over all pairs (AUROC)."""
+
+    def familiarity(self, logits: Tensor) -> Tensor:
+        """logits (Q, N) -> (Q,), from 0 to 1, 0.5 at the threshold"""
+        return torch.sigmoid((logits.double().amax(-1) - self.threshold) / self.scale)
+
+
+@torch.no_grad()
+def set_by(head: FewShotHead, support: Support, memory: Memory, copies: Copies) -> Confidence:
+    """The confidence of a classifier, from its examples alone."""
+    held = list(held_out(head, support))
+    asked = [(logits, labels) for logits, labels, _ in held]
+    asked += _copied(head, support, memory, copies)
+    known = torch.cat([logits.amax(-1) for logits, _ in asked]).double()
+    unknown = torch.cat(list(strangers(head, support))).double()
+    sharpness = sharpest(asked, trust=TRUST[head.config.depth > 0])
+    (high, wide), (low, narrow) = (
+        (float(x.mean()), max(LEAST_SPREAD, float(x.std(correction=0)))) for x in (known, unknown)
+    )
+    threshold = (high * narrow + low * wide) / (wide + narrow)  # where as many known are lost as strangers come in
+    return Confidence(sharpness, threshold, max(LEAST_SPREAD, abs(high - threshold)) / 2, auroc(known, unknown))
+
+
+def held_out(head: FewShotHead, support: Support) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Every example of a class with others, asked while it is left out: logits (Q, N), labels (Q,), indices (Q,)."""
+    counts, places = support.counts, support.places()
+    rounds = min(int(counts.max()), ROUNDS_OF_MANY if _many(support) else ROUNDS)
+    chosen = _some(counts[support.labels] > 1, ASKED)
+    for number in range(rounds if rounds > 1 else 0):
+        out = (places % rounds == number) & (counts[support.labels] > 1)
+        asked = (out & chosen).nonzero().flatten()
+        if len(asked):
+            memory = remembered(head, support, ~out)
+            yield ask(head, memory, support.embeddings[asked]), support.labels[asked], asked
+
+
+def strangers(head: FewShotHead, support: Support) -> Iterator[Tensor]:
+    """The largest logits (Q,) of examples whose class is left out."""
+    way = len(support.classes)
+    rounds = min(way, STRANGERS_OF_MANY if _many(support) else STRANGERS)
+    chosen = _some(torch.ones(len(support), dtype=torch.bool), ASKED)
+    for number in range(rounds):
+        out = support.labels % rounds == number
+        memory = remembered(head, support, ~out)
+        there = (torch.arange(way) % rounds != number).to(memory.classes.device)
+        yield ask(head, memory, support.embeddings[out & chosen])[:, there.cpu()].amax(-1)
+
+
+def remembered(head: FewShotHead, support: Support, rows: Tensor) -> Memory:
+    """What a head keeps of these examples; the classes stay as many."""
+    where = head.sharpness.device
+    embeddings, labels = support.embeddings[rows].to(where), support.labels[rows].to(where)
+    return head.remember(embeddings[None], labels[None], way=len(support.classes))
+
+
+@torch.no_grad()
+def ask(head: FewShotHead, memory: Memory, query: Tensor) -> Tensor:
+    """query (Q, P, M) -> logits (Q, N), on the CPU; how many are asked in one go changes no answer"""
+    parts = [head.ask(memory, some[None].to(memory.classes.device))[0].cpu() for some in query.split(AT_ONCE)]
+    return torch.cat(parts)
+
+
+def _copied(head: FewShotHead, support: Support, memory: Memory, copies: Copies) -> list[tuple[Tensor, Tensor]]:
+    """Moved copies of those that are alone in their class, with all there to see."""
+    alone = _some(support.counts[support.labels] == 1, COPIED).nonzero().flatten()
+    if not len(alone):
+        return []
+    made = copies(alone)
+    if made is None:
+        made = _mixed(support, alone)[:, None]
+    labels = support.labels[alone].repeat_interleave(made.shape[1])
+    return [(ask(head, memory, made.flatten(0, 1)), labels)]
+
+
+def _mixed(support: Support, rows: Tensor) -> Tensor:
+    """Embeddings nearly half way to the nearest of another class: (n, P, M)"""
+    vectors = F.normalize(support.embeddings.mean(1), dim=-1)
+    alike = vectors[rows] @ vectors.mT
+    alike[support.labels[rows][:, None] == support.labels] = -2
+    return support.embeddings[rows].lerp(support.embeddings[alike.argmax(1)], MIXED)
+
+
+def sharpest(asked: list[tuple[Tensor, Tensor]], *, trust: float) -> float:
+    """What to multiply logits (Q, N) by for the likeliest labels (Q,), 1/20 to 20.
+
+    It is expected to be near 1, within a factor of e^trust; what a handful of examples say must outweigh that.
+    """
+    parts = [(logits.double(), labels) for logits, labels in asked]
+
+    def loss(x: float) -> float:
+        found = sum(float(F.cross_entropy(math.exp(x) * logits, labels, reduction="sum")) for logits, labels in parts)
+        return found + (x / trust) ** 2 / 2
+
+    low, high = math.log(1 / 20), math.log(20)
+    for _ in range(40):
+        third = (high - low) / 3
+        low, high = (low, high - third) if loss(low + third) < loss(high - third) else (low + third, high)
+    return math.exp((low + high) / 2)
+
+
+def auroc(known: Tensor, unknown: Tensor) -> float:
+    """How often one of the known is above one of the unknown, over all pairs: (n,), (m,)"""
+    below = unknown.sort().values
+    less = torch.searchsorted(below, known, right=False).double()
+    equal = torch.searchsorted(below, known, right=True).double() - less
+    return float(((less + equal / 2) / len(unknown)).mean())
+
+
+def _many(support: Support) -> bool:
+    return len(support) * support.embeddings.shape[1] > MANY
+
+
+def _some(rows: Tensor, most: int) -> Tensor:
+    """At most so many of these rows (K,), evenly spread."""
+    there = rows.nonzero().flatten()
+    if len(there) <= most:
+        return rows
+    chosen = torch.zeros_like(rows)
+    chosen[there[torch.linspace(0, len(there) - 1, most).round().long()]] = True
+    return chosen

@@ -1,0 +1,162 @@
+"""What turns images into vectors for a classifier, and the head that was trained on them: by name or by folder.
+
+Legend for all shapes: B batch, C channels, S side of an image, P tokens of an image, M model width.
+"""
+
+from dataclasses import replace
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .. import config
+from ..models.few_shot import FewShot, FewShotConfig
+from ..sharing import CONFIG, read_weights
+
+if TYPE_CHECKING:
+    from ..models.embedders import Embedder
+
+AT_ONCE = {"cpu": 16, "cuda": 1024}
+"""Images embedded in one go: what fits a cache is faster on a CPU."""
+ZOO = "zoo"
+
+
+class Embeds(Protocol):
+    """Images of one size in, tokens out."""
+
+    @property
+    def image_size(self) -> int:
+        """The side of the images it takes."""
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for colour."""
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """pixels uint8 (B, C, S, S) -> float32 (B, P, M)"""
+
+
+class Ours:
+    """The backbone of a few-shot model."""
+
+    def __init__(self, model: FewShot):
+        assert model.config.image_size is not None
+        assert model.config.channels is not None
+        self.model, self.image_size, self.channels = model, model.config.image_size, model.config.channels
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    @torch.no_grad()
+    def embed(self, pixels: Tensor) -> Tensor:
+        where = self.model.head.sharpness.device
+        pixels = pixels.contiguous(memory_format=torch.channels_last)
+        parts = [self.model.embed(some.to(where).float() / 255) for some in pixels.split(AT_ONCE[where.type])]
+        return torch.cat(parts).float()
+
+
+class Theirs:
+    """A model from elsewhere, opened when it is first needed."""
+
+    def __init__(self, name: str, model: FewShot):
+        self.name, self.model = name, model
+
+    @cached_property
+    def opened(self) -> "Embedder":
+        """The model itself."""
+        from ..models.embedders import embedder
+
+        opened = embedder(self.name)
+        if opened.width != self.model.width:
+            raise ValueError(
+                f"the embedder {self.name!r} must give vectors of width {self.model.width}, as the head takes them, "
+                f"got {opened.width}"
+            )
+        return opened
+
+    @property
+    def image_size(self) -> int:
+        return self.opened.image_size
+
+    @property
+    def channels(self) -> int:
+        return self.opened.channels
+
+    @torch.no_grad()
+    def embed(self, pixels: Tensor) -> Tensor:
+        theirs = self.opened.to(self.model.head.sharpness.device)
+        return theirs.embed(pixels) if self.model.config.tokens == "patches" else theirs.embed_whole(pixels)[:, None]
+
+
+def prototypes(width: int) -> FewShot:
+    """A head that has learnt nothing: a class is the mean of its examples, and an answer goes by angle."""
+    return FewShot(FewShotConfig(backbone="none", widths=(width,), depth=0, heads=1)).eval()
+
+
+def opened(source: str | Path) -> tuple[FewShot, str | None]:
+    """A trained model by the folder of its run or its name in the zoo, or any embedder by name with a head that has
+    learnt nothing; beside it the name of the embedder, where that is not the model's own backbone."""
+    folder = Path(source).expanduser()
+    if not (folder / CONFIG).is_file():
+        shipped = zoo()
+        if str(source) not in shipped:
+            return _outside(source, shipped)
+        folder = shipped[str(source)]
+    values = config.read(folder / CONFIG)
+    section = values.get("model")
+    if not isinstance(section, dict) or "image_size" not in section or values.get("task", "few_shot") != "few_shot":
+        raise ValueError(
+            f"a model to begin with must be a few-shot model, got {str(source)!r} of task {values.get('task')!r}; "
+            f"train one with sightline train task=few_shot"
+        )
+    form = config.build(FewShotConfig, section, "model")
+    model = read_weights(folder, lambda: FewShot(form), depth=form.depth)
+    model.classifier, model.config = None, replace(form, classes=0)  # it was there to train by
+    data = values.get("data")
+    return model.eval().float(), data.get("embedder") if isinstance(data, dict) and form.backbone == "none" else None
+
+
+def zoo() -> dict[str, Path]:
+    """The models that ship with the package, by name."""
+    home = Path(str(files("sightline") / ZOO))
+    return {path.parent.name: path.parent for path in sorted(home.glob(f"*/{CONFIG}"))}
+
+
+def _outside(source: str | Path, shipped: dict[str, Path]) -> tuple[FewShot, str]:
+    from ..models.embedders import embedder
+
+    try:
+        theirs = embedder(str(source))
+    except ValueError as error:
+        known = ", ".join(shipped) or "none ship with this version"
+        raise ValueError(
+            f"a model must be the folder of a few-shot run, one that ships ({known}), or an embedder: {error}"
+        ) from error
+    return prototypes(theirs.width), str(source)
+
+
+def embeds(model: FewShot, name: str | None) -> Embeds | None:
+    """What makes embeddings for this model; None where they are brought."""
+    if name is not None:
+        return Theirs(name, model)
+    return None if model.backbone is None else Ours(model)
+
+
+def finite(x: Any, width: int | None, whose: str) -> Tensor:
+    """Embeddings from outside as float32 (n, P, M), all of one width and finite."""
+    tensor = torch.as_tensor(x).detach().cpu()
+    if tensor.dtype == torch.bool or tensor.is_complex() or tensor.dim() not in (2, 3) or 0 in tensor.shape:
+        raise ValueError(
+            f"embeddings of {whose} must be numbers of shape (n, width) or (n, tokens, width), "
+            f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+        )
+    tensor = tensor.float()[:, None] if tensor.dim() == 2 else tensor.float()
+    if width is not None and tensor.shape[-1] != width:
+        raise ValueError(
+            f"embeddings must all have one width, {width}, got {tensor.shape[-1]} for {whose}; embed them with one "
+            f"model, and begin with FewShotClassifier() where no head was trained for it"
+        )
+    if not tensor.isfinite().all():
+        raise ValueError(f"embeddings must be finite, got NaN or infinity in {whose}; leave that example out")
+    return tensor.contiguous()

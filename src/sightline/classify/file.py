@@ -1,0 +1,134 @@
+"""A classifier as one file: safetensors with its weights and examples, and what else it knows as JSON in the header."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from .. import config
+from ..files import whole
+from ..models.few_shot import FewShot, FewShotConfig
+from ..sharing import check_shapes
+from .confidence import Confidence
+from .support import MOST_EXAMPLES, Support, check_count, check_labels
+
+SUFFIX = ".sightline"
+FORMAT = "sightline few-shot classifier 1"
+MOST_TEXT = 1 << 24
+"""Letters of the JSON."""
+WEIGHTS = "model."
+
+
+def write(path: Path, model: FewShot, embedder: str | None, support: Support, confidence: Confidence) -> Path:
+    """Whole or not at all."""
+    about = {
+        "model": config.plain(model.config),
+        "embedder": embedder,
+        "classes": support.classes,
+        "names": support.names,
+        "confidence": dataclasses.asdict(confidence),
+    }
+    tensors = {f"{WEIGHTS}{name}": tensor.cpu().contiguous() for name, tensor in model.state_dict().items()}
+    tensors |= {"embeddings": support.embeddings, "labels": support.labels.to(torch.int32)}
+    if support.pictures is not None:
+        tensors["pictures"] = support.pictures
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    with whole(check_path(path)) as part:
+        safetensors.torch.save_file(tensors, part, {"format": FORMAT, "about": json.dumps(about, ensure_ascii=False)})
+    return path
+
+
+def check_path(path: Path) -> Path:
+    """The path, if a classifier can be written there."""
+    if path.suffix != SUFFIX or path.is_dir():
+        raise ValueError(f"the file of a classifier must end in {SUFFIX} and be no folder, got {str(path)!r}")
+    return path
+
+
+def read(path: Path) -> tuple[FewShot, str | None, Support, Confidence]:
+    """What `write` wrote, each part of it checked."""
+    if not path.is_file():
+        raise ValueError(f"a classifier must be a file that save wrote, got {str(path)!r}, which is not there")
+    try:
+        with safetensors.safe_open(path, framework="pt") as opened:
+            shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
+            about = _about(path, opened.metadata())
+        form = config.build(FewShotConfig, about["model"], "model")
+        weights = {name.removeprefix(WEIGHTS): s for name, s in shapes.items() if name.startswith(WEIGHTS)}
+        check_shapes(path, weights, lambda: FewShot(form), depth=form.depth)
+        tensors = safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise _foreign(path, str(error)) from error
+    model = FewShot(form)
+    model.load_state_dict({name: _floats(path, f"{WEIGHTS}{name}", tensors) for name in weights})
+    support = _support(path, about, tensors, model.width)
+    return model.eval(), about["embedder"], support, Confidence(**about["confidence"])
+
+
+def _about(path: Path, metadata: dict[str, str] | None) -> dict[str, Any]:
+    if not metadata or metadata.get("format") != FORMAT or len(metadata.get("about", "")) not in range(1, MOST_TEXT):
+        raise _foreign(path, "another format")
+    try:
+        about = json.loads(metadata["about"])
+    except (ValueError, RecursionError) as error:
+        raise _foreign(path, str(error)) from error
+    numbers = about.get("confidence") if isinstance(about, dict) else None
+    wanted = {field.name for field in dataclasses.fields(Confidence)}
+    if (
+        not isinstance(about, dict)
+        or set(about) != {"model", "embedder", "classes", "names", "confidence"}
+        or not isinstance(about["embedder"], str | None)
+        or not all(_texts(about[name]) for name in ("classes", "names"))
+        or not isinstance(numbers, dict)
+        or set(numbers) != wanted
+        or not all(isinstance(x, float) and math.isfinite(x) for x in numbers.values())
+        or not (numbers["sharpness"] > 0 and numbers["scale"] > 0)
+    ):
+        raise _foreign(path, "a header that says something else")
+    return about
+
+
+def _texts(x: Any) -> bool:
+    return isinstance(x, list) and len(x) <= MOST_EXAMPLES and all(isinstance(t, str) and len(t) <= 4096 for t in x)
+
+
+def _support(path: Path, about: dict[str, Any], tensors: dict[str, Tensor], width: int) -> Support:
+    classes, names = tuple(about["classes"]), tuple(about["names"])
+    check_count(len(classes))
+    check_labels(classes)
+    embeddings, labels = _floats(path, "embeddings", tensors), tensors.get("labels")
+    pictures = tensors.get("pictures")
+    count = len(names)
+    right = (
+        labels is not None
+        and labels.dtype == torch.int32
+        and labels.shape == (count,)
+        and embeddings.dim() == 3
+        and embeddings.shape[0] == count
+        and embeddings.shape[2] == width
+        and labels.tolist() == sorted(labels.tolist())
+        and set(labels.tolist()) == set(range(len(classes)))
+    )
+    if pictures is not None:
+        right = right and pictures.dtype == torch.uint8 and pictures.dim() == 4 and len(pictures) == count
+    if not right or labels is None:
+        raise _foreign(path, "examples that do not fit together")
+    return Support(embeddings, labels.long(), classes, names, None if pictures is None else pictures.clone())
+
+
+def _floats(path: Path, name: str, tensors: dict[str, Tensor]) -> Tensor:
+    """In memory of its own, which is aligned as fresh tensors are: the same bytes in, the same bytes out."""
+    tensor = tensors.get(name)
+    if tensor is None or not tensor.is_floating_point() or not tensor.isfinite().all():
+        raise _foreign(path, f"no finite numbers for {name}")
+    return tensor.float().clone()
+
+
+def _foreign(path: Path, got: str) -> ValueError:
+    return ValueError(f"{path} must be a classifier that save wrote, and whole, got {got}; fit it again")

@@ -1,0 +1,65 @@
+"""What a classifier is asked, embedded: what people bring, and moved copies of its own examples.
+
+Legend for all shapes: n images, C channels, S side of an image, P tokens of an image, M model width.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data import augment
+from ..data.augment import Augment
+from .embedding import Embeds, finite
+from .support import Support, pixels_of
+
+MOVED = Augment(rotate=15, scale=0.2, translate=0.1, shear=15)
+"""How copies of an image that is alone in its class are moved: about as much as two hands differ."""
+COPIES = 4
+"""Of one image."""
+
+
+def one_by_one(images: Any, support: Support) -> Sequence[Any] | None:
+    """The images of a list or of an array with a batch; None where there is one image alone."""
+    if isinstance(images, list | tuple):
+        return images
+    if isinstance(images, np.ndarray | Tensor):
+        alone = 3 if support.pictures is not None else 1 if support.embeddings.shape[1] == 1 else 2
+        several = images.ndim > alone
+        return list(images) if several else None
+    if isinstance(images, Mapping | set):
+        raise ValueError(f"images must be one or a list of them, got {type(images).__name__}")
+    return None
+
+
+def embedded(items: Sequence[Any], support: Support, embeds: Embeds | None) -> tuple[Tensor, Tensor | None]:
+    """As the examples were: embeddings (n, P, M), and the pixels they were made of, uint8 (n, C, S, S)."""
+    if support.pictures is not None:
+        assert embeds is not None
+        pixels = pixels_of(items, embeds)
+        return embeds.embed(pixels).cpu(), pixels
+    places, width = support.embeddings.shape[1:]
+    try:
+        stacked = torch.stack([torch.as_tensor(item).detach().cpu() for item in items])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            f"this classifier must be asked for embeddings of width {width}, as it was fitted, got "
+            f"{type(items[0]).__name__}"
+        ) from error
+    query = finite(stacked, width, "what was asked")
+    if query.shape[1] != places:
+        raise ValueError(f"embeddings must have {places} tokens, as those of the examples, got {query.shape[1]}")
+    return query, None
+
+
+def moved_copies(embeds: Embeds | None, support: Support, rows: Tensor) -> Tensor | None:
+    """Copies of these examples (n,), moved a little and embedded: (n, copies, P, M); None without pictures"""
+    pictures = support.pictures
+    if pictures is None or embeds is None or pictures.shape[-1] != embeds.image_size:
+        return None
+    pixels = pictures[rows].repeat_interleave(COPIES, 0)
+    draws = augment.draw(MOVED, len(pixels), seed=0, step=0)
+    moved, _ = augment.apply(MOVED, pixels, torch.zeros(len(pixels), dtype=torch.long), 1, draws)
+    return embeds.embed((moved * 255).round().to(torch.uint8)).cpu().unflatten(0, (-1, COPIES))

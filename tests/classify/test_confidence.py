@@ -1,0 +1,109 @@
+import math
+
+import pytest
+import torch
+
+from sightline import FewShotClassifier
+from sightline.classify import confidence
+from sightline.classify.confidence import auroc, held_out, sharpest, strangers
+from sightline.classify.embedding import prototypes
+from sightline.classify.support import Support
+
+M = 5
+
+
+def support(*counts: int) -> Support:
+    """Classes along axes of their own, so many examples each, told apart by their second number."""
+    labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    embeddings = torch.eye(max(M, len(counts)))[labels] + 0.01 * torch.rand(len(labels), 1)
+    return Support(
+        embeddings[:, None], labels, tuple(f"c{i}" for i in range(len(counts))), tuple(map(str, range(len(labels))))
+    )
+
+
+@pytest.mark.parametrize("counts", [(4, 3, 2, 1), (1, 1, 9), (13, 2)])
+def test_every_example_with_others_is_left_out_once_while_it_is_asked(counts, monkeypatch):
+    examples = support(*counts)
+    left = []
+    plain = confidence.remembered
+    monkeypatch.setattr(confidence, "remembered", lambda h, s, rows: left.append(rows) or plain(h, s, rows))
+    seen = []
+    for (_, labels, rows), kept in zip(held_out(prototypes(M).head, examples), left, strict=False):
+        assert not kept[rows].any()
+        assert set(examples.labels[kept].tolist()) == set(range(len(counts)))  # no class is ever left empty
+        assert labels.tolist() == examples.labels[rows].tolist()
+        seen += rows.tolist()
+    assert sorted(seen) == [i for i, label in enumerate(examples.labels.tolist()) if counts[label] > 1]
+
+
+def test_strangers_do_not_see_their_class():
+    """Their own class would answer 10, the cosine of 1 over the temperature of 0.1; another is at a right angle."""
+    for counts in ((3, 3, 3), (2, 1), (2,) * 23):
+        found = torch.cat(list(strangers(prototypes(max(M, len(counts))).head, support(*counts))))
+        assert len(found) == sum(counts)
+        assert found.max() < 2
+
+
+def test_work_is_bounded(monkeypatch):
+    monkeypatch.setattr(confidence, "ASKED", 17)
+    examples = support(*[2] * 40)
+    head = prototypes(40).head
+    assert sum(len(rows) for _, _, rows in held_out(head, examples)) == 17
+    assert sum(len(x) for x in strangers(head, examples)) == 17
+
+
+def test_sharpness_is_what_the_labels_say():
+    random = torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(4000, 5, generator=random).double()
+    labels = torch.multinomial((2 * logits).softmax(-1), 1, generator=random).flatten()
+    assert sharpest([(logits, labels)], trust=0.5) == pytest.approx(2, rel=0.1)
+    assert sharpest([(logits / 5, labels)], trust=1.5) == pytest.approx(10, rel=0.1)
+
+
+def test_a_few_right_answers_do_not_make_it_certain():
+    logits, labels = 9 * torch.eye(5), torch.arange(5)
+    assert 1 <= sharpest([(logits, labels)], trust=0.5) < 1.1
+    wrong = labels.roll(1)
+    assert sharpest([(logits, wrong)], trust=0.5) < 0.3
+
+
+def test_auroc():
+    assert auroc(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0])) == 1
+    assert auroc(torch.tensor([1.0, 3.0]), torch.tensor([2.0])) == 0.5
+    assert auroc(torch.tensor([2.0]), torch.tensor([2.0])) == 0.5
+
+
+def test_what_belongs_to_no_class_is_unknown(fitted, drawn):
+    """Most of what was not seen is refused, most of what was is not; the two would be alike without a threshold."""
+    known = [answer for name in fitted.classes for answer in fitted.predict(drawn[name][3:])]
+    unknown = [answer for own in list(drawn.values())[5:] for answer in fitted.predict(own)]
+    kept, refused = (sum(answer.known for answer in answers) / len(answers) for answers in (known, unknown))
+    assert kept > 0.65
+    assert refused < 0.5
+    assert kept - refused > 0.4
+    scores = [torch.tensor([answer.familiarity for answer in answers]) for answers in (known, unknown)]
+    assert auroc(*scores) > 0.8
+    assert all(answer.known == (answer.familiarity >= 0.5) for answer in known + unknown)
+    assert any(str(answer).startswith("none of these (closest ") for answer in unknown)
+
+
+def test_one_image_of_each_class_is_enough_for_both_thresholds(run, drawn):
+    made = FewShotClassifier.pretrained(run).fit({name: own[:1] for name, own in list(drawn.items())[:5]})
+    known = [answer.known for name in made.classes for answer in made.predict(drawn[name][1:])]
+    unknown = [answer.known for own in list(drawn.values())[5:] for answer in made.predict(own)]
+    assert sum(known) / len(known) - sum(unknown) / len(unknown) > 0.25
+    again = FewShotClassifier.pretrained(run).fit({name: own[:1] for name, own in list(drawn.items())[:5]})
+    assert again.confidence == made.confidence
+
+
+def test_confidence_of_an_untrained_head_is_set_too():
+    """Cosines over the fixed temperature would be far from sure; the examples say that it may be."""
+    random = torch.Generator().manual_seed(0)
+    middles = 2.0 + torch.randn(6, 1, 11, generator=random)
+    clouds = middles + 0.1 * torch.randn(6, 12, 11, generator=random)
+    made = FewShotClassifier().fit({f"c{i}": cloud[:6] for i, cloud in enumerate(clouds)})
+    assert made.confidence.sharpness > 1.5
+    answers = [(i, answer) for i, cloud in enumerate(clouds) for answer in made.predict(cloud[6:])]
+    right = sum(answer.label == f"c{i}" for i, answer in answers) / len(answers)
+    sure = sum(answer.confidence for _, answer in answers) / len(answers)
+    assert math.isclose(right, sure, abs_tol=0.05)

@@ -1,0 +1,89 @@
+import json
+import shutil
+
+import pytest
+import safetensors.torch
+import torch
+from safetensors import safe_open
+
+from sightline import FewShotClassifier
+
+
+def test_answers_after_load_are_the_same_to_the_last_bit(fitted, drawn, tmp_path):
+    path = fitted.save(tmp_path / "characters.sightline")
+    again = FewShotClassifier.load(path)
+    images = [image for own in drawn.values() for image in own[::3]]
+    before, after = fitted.predict(images), again.predict(images)
+    assert [answer.scores for answer in before] == [answer.scores for answer in after]
+    assert [answer.familiarity for answer in before] == [answer.familiarity for answer in after]
+    assert before == after
+    assert (again.classes, again.counts, again.confidence) == (fitted.classes, fitted.counts, fitted.confidence)
+    why = [answer.explain(parts=3) for answer in (before[0], after[0])]
+    assert (why[0].parts == why[1].parts).all()
+    assert [example.worth for example in why[0].examples] == [example.worth for example in why[1].examples]
+    assert [file.name for file in tmp_path.iterdir()] == ["characters.sightline"]
+
+
+def test_what_is_loaded_goes_on_learning(fitted, drawn, tmp_path):
+    again = FewShotClassifier.load(fitted.save(tmp_path / "a.sightline"))
+    name, own = list(drawn.items())[6]
+    again.add(name, own[:2]).remove(again.classes[0])
+    assert again.predict(own[0]).label == name
+
+
+def test_a_classifier_of_embeddings_is_kept_too(tmp_path):
+    made = FewShotClassifier().fit({"a": torch.eye(3)[:2], "b": -torch.eye(3)})
+    again = FewShotClassifier.load(made.save(tmp_path / "a.sightline"))
+    assert again.predict(torch.rand(5, 3)) is not None
+    assert again.predict(torch.eye(3)) == made.predict(torch.eye(3))
+
+
+def rewritten(path, change):
+    """The file with its tensors or its header changed."""
+    tensors = safetensors.torch.load_file(path)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    about = json.loads(metadata["about"])
+    change(tensors, about)
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    safetensors.torch.save_file(tensors, path, {**metadata, "about": json.dumps(about)})
+
+
+def test_foreign_and_damaged_files_are_refused(fitted, tmp_path):
+    good = fitted.save(tmp_path / "good.sightline")
+    bad = tmp_path / "bad.sightline"
+
+    def refused(message):
+        with pytest.raises(ValueError, match=message):
+            FewShotClassifier.load(bad)
+
+    refused("must be a file that save wrote, got .*bad.sightline', which is not there")
+    for data in (b"", b"PK\x03\x04" * 99, good.read_bytes()[:-7], b"\xff" * 8 + good.read_bytes()[8:]):
+        bad.write_bytes(data)
+        refused("bad.sightline must be a classifier that save wrote, and whole, got .*; fit it again")
+    safetensors.torch.save_file({"x": torch.ones(1)}, bad)
+    refused("got another format")
+    for change, message in (
+        (lambda t, a: a.pop("classes"), "got a header that says something else"),
+        (lambda t, a: a["confidence"].update(sharpness=float("nan")), "got a header that says something else"),
+        (lambda t, a: a["confidence"].update(scale=0.0), "got a header that says something else"),
+        (lambda t, a: a.update(embedder=["x"]), "got a header that says something else"),
+        (lambda t, a: a["model"].update(depth=10**6), "must hold the weights of 1000000 blocks"),
+        (lambda t, a: a["model"].update(widths=[10**6] * 4), "must fit its configuration"),
+        (lambda t, a: a["model"].update(nonsense=1), "model.nonsense: a key here must be"),
+        (lambda t, a: a["classes"].append("more"), "got examples that do not fit together"),
+        (lambda t, a: a["classes"].__setitem__(1, a["classes"][0]), "classes must have different names"),
+        (lambda t, a: t["labels"].fill_(99), "got examples that do not fit together"),
+        (lambda t, a: t["embeddings"][0].fill_(float("nan")), "got no finite numbers for embeddings"),
+        (lambda t, a: t.update(pictures=t["pictures"][1:]), "got examples that do not fit together"),
+        (lambda t, a: t.pop("labels"), "got examples that do not fit together"),
+    ):
+        shutil.copy(good, bad)
+        rewritten(bad, change)
+        refused(message)
+
+
+def test_a_file_of_another_name_is_not_written(fitted, tmp_path):
+    with pytest.raises(ValueError, match=r"must end in .sightline and be no folder, got '.*a.zip'"):
+        fitted.save(tmp_path / "a.zip")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,78 @@
+"""What `sightline fit` and `sightline predict FILE` say and do."""
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli import app
+
+
+def call(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def write(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels[0].numpy()).save(path)
+
+
+@pytest.fixture
+def characters(tmp_path, monkeypatch, drawn):
+    monkeypatch.chdir(tmp_path)
+    for number, own in enumerate(list(drawn.values())[:3]):
+        for i, pixels in enumerate(own[:4]):
+            write(tmp_path / "characters" / f"sign {number}" / f"{i}.png", pixels)
+    write(tmp_path / "asked.png", next(iter(drawn.values()))[2])
+    write(tmp_path / "noise.png", torch.randint(256, (1, 28, 28), dtype=torch.uint8))
+    return tmp_path / "characters"
+
+
+def test_fit_then_predict_then_the_page(run, characters, tmp_path):
+    answer = call("fit", characters, "--model", run, "--out", "mine.sightline", "--device", "cpu")
+    assert answer.exit_code == 0, answer.stderr
+    lines = answer.stdout.splitlines()
+    assert lines[0] == "3 classes, 12 examples (4 of each)"
+    assert "of 12 held-out images right (95% interval " in lines[1]
+    assert lines[-2] == "wrote mine.sightline"
+    assert lines[-1] == "next: sightline predict mine.sightline IMAGE... --show page.html"
+    answer = call("predict", "mine.sightline", "asked.png", "noise.png", "--show", "page.html", "--device", "cpu")
+    assert answer.exit_code == 0, answer.stderr
+    lines = answer.stdout.splitlines()
+    assert lines[0].startswith("asked.png: sign 0 ")
+    assert "% (known)" in lines[0]
+    assert lines[1].startswith("noise.png: none of these (closest sign ")
+    assert lines[2] == "wrote page.html"
+    page = (tmp_path / "page.html").read_text()
+    assert "asked.png" in page
+    assert "none of these" in page
+    assert sightline.load("mine.sightline").classes == ("sign 0", "sign 1", "sign 2")
+
+
+def test_the_file_is_named_after_the_folder(run, characters, tmp_path):
+    answer = call("fit", characters, "--model", run, "--device", "cpu")
+    assert answer.exit_code == 0, answer.stderr
+    assert (tmp_path / "characters.sightline").is_file()
+
+
+def test_what_cannot_be_is_refused_in_one_line_and_leaves_nothing(run, characters, tmp_path):
+    (tmp_path / "one" / "class").mkdir(parents=True)
+    (characters / "empty").mkdir()
+    (tmp_path / "torn.sightline").write_bytes(b"torn")
+    before = sorted(tmp_path.rglob("*"))
+    for words, message in (
+        (["fit", "nowhere", "--model", run], "a data set must be a path that is there"),
+        (["fit", "one", "--model", run], "must hold at least two class folders, got only 'class'"),
+        (["fit", characters, "--model", run], "must hold at least one image"),
+        (["fit", characters, "--model", "glyps"], "a model must be the folder of a few-shot run"),
+        (["fit", characters, "--model", run, "--out", "x.zip"], "must end in .sightline"),
+        (["predict", "torn.sightline", "asked.png"], "must be a classifier that save wrote"),
+        (["predict", "gone.sightline", "asked.png"], "which is not there"),
+    ):
+        answer = call(*words)
+        assert answer.exit_code == 2
+        assert answer.stderr.startswith("error: ")
+        assert message in answer.stderr
+        assert "Traceback" not in answer.stderr
+    assert sorted(tmp_path.rglob("*")) == before
