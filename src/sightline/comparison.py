@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from .checks import check_most, check_whole, nearest
-from .data.images import ImageSet
+from .data.images import ImageSet, Progress
 from .models.baselines import BASELINES
 from .names import printable
-from .runs import load
+from .runs import load, reading
 from .tasks.few_shot import MOST_EPISODES, classes_of
 from .tasks.few_shot_judging import Answers, Setting, mean_and_half, tally
 from .tasks.few_shot_predictor import FewShotPredictor
@@ -107,7 +107,8 @@ def compare(
     count = judged.episodes if episodes is None else episodes
     check_whole(1, episodes=count)
     check_most(MOST_EPISODES, episodes=count)
-    sets = _sets(runs, opened)
+    with reading() as progress:
+        sets = _sets(runs, opened, progress)
     images, split = sets[0]
     classes = classes_of(images)
     for setting in wanted.values():
@@ -144,14 +145,16 @@ def _names(runs: Sequence[str | Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(run) for run in runs]
 
 
-def _sets(runs: Sequence[str | Path], opened: Sequence[FewShotPredictor]) -> list[tuple[ImageSet, str]]:
+def _sets(
+    runs: Sequence[str | Path], opened: Sequence[FewShotPredictor], progress: Progress
+) -> list[tuple[ImageSet, str]]:
     """What each is judged on, at its own size: the same classes and the same images of each, or it is refused."""
     kept: dict[object, tuple[ImageSet, str]] = {}
     sets = []
     for run, predictor in zip(runs, opened, strict=True):
         r = predictor.recipe
         key = (r.data, r.seed, r.model.image_size, r.model.channels)
-        kept[key] = kept.get(key) or predictor.judged_on()
+        kept[key] = kept.get(key) or predictor.judged_on(progress=progress)
         sets.append(kept[key])
         ours, theirs = sets[0][0], sets[-1][0]
         rule = "runs must be judged on the same classes to be compared"

@@ -190,7 +190,8 @@ class FewShotPredictor(Shared):
         """What an answer comes to over the episodes of its recipe."""
         e, one = self.recipe.evaluation, Setting.of(setting)
         one.check(classes, e.query)
-        return tally(answer, embeddings, classes, **one._asdict(), query=e.query, episodes=e.episodes)
+        alone = not self.recipe.model.transductive  # strangers would be seen by the others
+        return tally(answer, embeddings, classes, **one._asdict(), query=e.query, episodes=e.episodes, unknown=alone)
 
     @torch.no_grad()
     def one_shot_runs(self, path: str | Path) -> tuple[int, int]:
