@@ -117,7 +117,8 @@ def compare(
     def shares(answer: Answers, embeddings: Tensor) -> dict[str, Tensor]:
         found = {}
         for name, setting in wanted.items():
-            seen = tally(answer, embeddings, classes, **setting._asdict(), query=judged.query, episodes=count)
+            how = setting._asdict() | {"query": judged.query, "episodes": count}
+            seen = tally(answer, embeddings, classes, **how, unknown=False)  # nobody sees a stranger among the queries
             found[name] = torch.cat(seen.accuracies)
         return found
 

@@ -5,9 +5,10 @@ import torch
 
 from sightline import FewShotClassifier
 from sightline.classify import confidence
-from sightline.classify.confidence import auroc, held_out, sharpest, strangers
+from sightline.classify.confidence import held_out, sharpest, strangers
 from sightline.classify.embedding import prototypes
 from sightline.classify.support import Support
+from sightline.tasks.few_shot_judging import auroc
 
 M = 5
 
@@ -65,12 +66,6 @@ def test_a_few_right_answers_do_not_make_it_certain():
     assert 1 <= sharpest([(logits, labels)], trust=0.5) < 1.1
     wrong = labels.roll(1)
     assert sharpest([(logits, wrong)], trust=0.5) < 0.3
-
-
-def test_auroc():
-    assert auroc(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0])) == 1
-    assert auroc(torch.tensor([1.0, 3.0]), torch.tensor([2.0])) == 0.5
-    assert auroc(torch.tensor([2.0]), torch.tensor([2.0])) == 0.5
 
 
 def test_what_belongs_to_no_class_is_unknown(fitted, drawn):

@@ -1,4 +1,5 @@
 import io
+import tracemalloc
 import warnings
 import zipfile
 
@@ -53,6 +54,28 @@ def test_what_is_too_much_is_refused_before_it_is_read(bound, message, tmp_path,
     monkeypatch.setattr(archives, bound, 2)
     write_zip(tmp_path / "x.zip", {f"a/{number}.png": b"12345" for number in range(3)})
     with pytest.raises(ValueError, match=message), opened(tmp_path / "x.zip"):
+        pass
+
+
+def test_what_unpacks_to_more_than_it_says_is_cut_short(tmp_path):
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a/b.png", bytes(1 << 26))
+    data = stream.getvalue().replace((1 << 26).to_bytes(4, "little"), (1009).to_bytes(4, "little"))
+    (tmp_path / "x.zip").write_bytes(data)
+    tracemalloc.start()
+    with opened(tmp_path / "x.zip") as archive, pytest.raises(ValueError, match=r"a/b\.png in .* must be whole"):
+        archive.read("a/b.png")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 1 << 22
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_what_can_only_be_unpacked_all_at_once_is_refused(kind, tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.zip", "w", kind) as archive:
+        archive.writestr("a/b.png", png())
+    with pytest.raises(ValueError, match=r"a/b\.png in .* must be stored or deflated, got"), opened(tmp_path / "x.zip"):
         pass
 
 

@@ -74,6 +74,9 @@ def test_some_episodes_stay_within_one_group():
             assert inside.float().mean() < 0.3
         else:
             assert inside[:wanted].all()
+    single = [some(episodes=1, within=0.5, step=step).classes for step in range(40)]
+    inside = sum(len(set(GROUPS[classes[0]].tolist())) == 1 for classes in single)
+    assert 20 <= inside < 30  # half of them, and some more by chance
     wide = some(way=4, within=1.0)  # a group has three: the fourth comes from the other
     assert (torch.nn.functional.one_hot(GROUPS[wide.classes]).sum(1).max(1).values == 3).all()
 

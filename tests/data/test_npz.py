@@ -126,6 +126,14 @@ def test_a_zip_bomb_is_left_as_soon_as_it_says_more_than_its_header(tmp_path):
         load(tmp_path / "set.npz")
 
 
+def test_what_can_only_be_unpacked_all_at_once_is_refused(tmp_path):
+    head = io.BytesIO()
+    np.save(head, pixels())
+    npz(tmp_path / "set.npz", head.getvalue(), zipfile.ZIP_BZIP2)
+    with pytest.raises(ValueError, match=r"images in .* must be stored or deflated, got kind 12; pack it again"):
+        load(tmp_path / "set.npz")
+
+
 def test_an_npz_of_nonsense_is_named(tmp_path):
     path = tmp_path / "set.npz"
     path.write_bytes(b"nothing")

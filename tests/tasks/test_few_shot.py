@@ -213,11 +213,26 @@ def test_without_a_class_to_spare_nothing_is_unknown():
     assert judged(guess, unknown=False).auroc() is None
 
 
-def test_two_processes_see_what_one_sees(monkeypatch):
-    monkeypatch.setattr(few_shot_judging, "CHUNK", 7)
+@pytest.mark.parametrize("chunk", [7, 250])  # of 40 episodes: with the second, one process has none
+def test_two_processes_see_what_one_sees(chunk, monkeypatch):
+    monkeypatch.setattr(few_shot_judging, "CHUNK", chunk)
     parts = [judged(by_grey, Part(rank, 2)).sums for rank in range(2)]
     for name, value in judged(by_grey).sums.items():
         torch.testing.assert_close(parts[0][name] + parts[1][name], value)
+
+
+def test_without_strangers_the_episodes_are_the_same():
+    asked = []
+
+    def listen(support, labels, query, *, way):
+        asked.append((support, query[:, : 5 * 3]))
+        return by_grey(support, labels, query, way=way)
+
+    judged(listen)
+    judged(listen, unknown=False)
+    (support, query), (again, likewise) = asked
+    assert again.equal(support)
+    assert likewise.equal(query)
 
 
 def test_how_many_are_worked_on_at_once_changes_nothing(monkeypatch):

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..models.few_shot import FewShotHead, Memory
+from ..tasks.few_shot_judging import auroc
 from .support import Support
 
 MANY = 1000
@@ -111,7 +112,10 @@ def remembered(head: FewShotHead, support: Support, rows: Tensor) -> Memory:
 def ask(head: FewShotHead, memory: Memory, query: Tensor) -> Tensor:
     """query (Q, P, M) -> logits (Q, N), on the CPU; how many are asked in one go changes no answer"""
     parts = [head.ask(memory, some[None].to(memory.classes.device))[0].cpu() for some in query.split(AT_ONCE)]
-    return torch.cat(parts)
+    logits = torch.cat(parts)
+    if not logits.isfinite().all():
+        raise ValueError("answers must be finite, got NaN or infinity; are the weights of the model whole?")
+    return logits
 
 
 def _copied(head: FewShotHead, support: Support, memory: Memory, copies: Copies) -> list[tuple[Tensor, Tensor]]:
@@ -150,14 +154,6 @@ def sharpest(asked: list[tuple[Tensor, Tensor]], *, trust: float) -> float:
         third = (high - low) / 3
         low, high = (low, high - third) if loss(low + third) < loss(high - third) else (low + third, high)
     return math.exp((low + high) / 2)
-
-
-def auroc(known: Tensor, unknown: Tensor) -> float:
-    """How often one of the known is above one of the unknown, over all pairs: (n,), (m,)"""
-    below = unknown.sort().values
-    less = torch.searchsorted(below, known, right=False).double()
-    equal = torch.searchsorted(below, known, right=True).double() - less
-    return float(((less + equal / 2) / len(unknown)).mean())
 
 
 def _many(support: Support) -> bool:

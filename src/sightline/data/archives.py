@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from .decode import MOST_BYTES
-from .npz import BROKEN
+from .npz import BROKEN, check_packed
 
 MOST_ENTRIES: Final = 1_000_000
 """No zip file holds more entries than this."""
@@ -43,8 +43,10 @@ class Archive:
 
     def read(self, name: str) -> bytes:
         """One file, never more of it than the archive says and no more than a picture may have."""
+        entry = self._files[name]
         try:
-            return self._archive.read(self._files[name])
+            with self._archive.open(entry) as file:
+                return file.read(entry.file_size)  # without a number all would be unpacked before it is cut
         except BROKEN as error:
             raise ValueError(f"{name} in {self.path} must be whole, got an error: {error}; pack it again") from error
 
@@ -68,4 +70,5 @@ def _checked(path: Path, entry: zipfile.ZipInfo) -> list[str]:
         raise ValueError(f"names in {path} must be plain paths below it, got {name!r:.200}; pack it again")
     if entry.file_size > MOST_BYTES:
         raise ValueError(f"{name} in {path} must be at most {MOST_BYTES:,} bytes, got {entry.file_size:,}")
+    check_packed(f"{name} in {path}", entry)
     return parts

@@ -102,7 +102,7 @@ def draw(
 ) -> Episodes:
     """The episodes of one step: the same for the same arguments, on the same kind of device.
 
-    Of `within` of them all classes come from one group, as far as it has enough.
+    Over the steps, of `within` of them all classes come from one group, as far as it has enough.
     """
     check_whole(1, episodes=episodes, shot=shot, query=query)
     check_whole(0, seed=seed, step=step)
@@ -112,7 +112,7 @@ def draw(
     random = torch.Generator(device).manual_seed(seeds.number(seed, seeds.EPISODES, step))
     likes = torch.rand(episodes, len(classes.names), generator=random, device=device)
     if within and classes.groups is not None:
-        inside = round(within * episodes)
+        inside = round(within * episodes * (step + 1)) - round(within * episodes * step)  # right on the whole
         middle = torch.randint(len(classes.names), (inside, 1), generator=random, device=device)
         likes[:inside] += classes.groups == classes.groups[middle]
     chosen = likes.topk(way, 1).indices

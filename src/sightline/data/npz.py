@@ -24,6 +24,8 @@ _KEYS: tuple[dict[str, tuple[str, str]], ...] = (
 
 BROKEN = (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
 """What reading a zip file stumbles over."""
+PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""How files in a zip may be packed: of other kinds Python unpacks all at once, however much that is."""
 
 
 def read_npz(path: Path, size: int | None, channels: int | None) -> Splits:
@@ -63,6 +65,7 @@ def read_npy(
 ) -> Array:
     """One array of the archive, its header checked before its room is made; never a pickle."""
     where = f"{info.filename.removesuffix('.npy')} in {path}"
+    check_packed(where, info)
     with archive.open(info) as file:
         try:
             version = np.lib.format.read_magic(file)
@@ -78,6 +81,12 @@ def read_npy(
             raise ValueError(f"{where} must hold {expected:,} bytes as its header says, got {info.file_size:,}")
         data = read_exactly(where, file, expected).view(dtype)
     return data.reshape(shape[::-1]).T if by_column else data.reshape(shape)
+
+
+def check_packed(where: str, info: zipfile.ZipInfo) -> None:
+    """A file in a zip must be packed so that it can be unpacked bit by bit."""
+    if info.compress_type not in PACKED:
+        raise ValueError(f"{where} must be stored or deflated, got kind {info.compress_type}; pack it again")
 
 
 def _check_images(where: str, shape: tuple[int, ...], dtype: Any) -> None:

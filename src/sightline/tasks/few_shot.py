@@ -270,6 +270,7 @@ class FewShotTask:
             query=self.recipe.evaluation.query,
             episodes=self.recipe.evaluation.chosen_over,
             part=part,
+            unknown=False,
         )
         facts = attention_facts(model.head, embeddings, self.judged_by, setting.way, setting.shot)
         return {**sums.sums, **facts, "judges": torch.ones((), dtype=torch.float64, device=self.device)}

@@ -108,7 +108,7 @@ class Tally:
             "sure": spread(BINS, bins, shares),
             "sure_right": spread(BINS, bins, right),
         }
-        self.sums = {name: self.sums[name] + found[name] for name in self.sums} or found
+        self.sums = {name: self.sums[name] + value for name, value in found.items()}
         self.accuracies.append(right.mean(1).cpu())
         self.known.append(known.amax(-1).flatten().cpu())
         self.unknown.append(unknown.amax(-1).flatten().cpu())
@@ -122,10 +122,15 @@ class Tally:
         known, unknown = torch.cat(self.known).double(), torch.cat(self.unknown).double()
         if not len(unknown):
             return None
-        below = unknown.sort().values
-        less = torch.searchsorted(below, known, right=False).double()
-        equal = torch.searchsorted(below, known, right=True).double() - less
-        return float(((less + equal / 2) / len(unknown)).mean())
+        return auroc(known, unknown)
+
+
+def auroc(known: Tensor, unknown: Tensor) -> float:
+    """How often one of the known is above one of the unknown, over all pairs; a tie is half: (n,), (m,)"""
+    below = unknown.sort().values
+    less = torch.searchsorted(below, known, right=False).double()
+    equal = torch.searchsorted(below, known, right=True).double() - less
+    return float(((less + equal / 2) / len(unknown)).mean())
 
 
 def mean_and_half(values: Tensor) -> tuple[float, float]:
@@ -155,19 +160,35 @@ def tally(
     part: Part = ALL,
     unknown: bool = True,
 ) -> Tally:
-    """Judge answers over seeded episodes, the same for all that are judged on these classes."""
-    result, device = Tally(), embeddings.device
-    strangers = min(MOST_UNKNOWN, way, len(classes.names) - way) if unknown else 0
+    """Judge answers over seeded episodes, the same for all that are judged on these classes.
+
+    Without `unknown` no image of other classes is asked; the episodes stay the same.
+    """
+    device = embeddings.device
+    result = Tally(sums=_nothing(len(classes.names), device))
+    strangers = min(MOST_UNKNOWN, way, len(classes.names) - way)
     each = (way * (shot + query) + strangers * query) * embeddings.shape[1] * embeddings.shape[2]
     together = max(1, FLOATS_AT_ONCE[device.type] // each)
     for drawn, extra in _drawn(classes, Setting(way, shot, within), strangers, query, episodes, part):
         for start in range(0, len(drawn.classes), together):
             some = slice(start, start + together)
             few = Episodes(drawn.classes[some].to(device), drawn.support[some].to(device), drawn.query[some].to(device))
-            asked = torch.cat((few.query, extra[some].to(device)), 1)
+            asked = torch.cat((few.query, extra[some].to(device)), 1) if unknown else few.query
             logits = answer(embeddings[few.support], few.support_labels, embeddings[asked], way=way)
             result.add(few, logits.float(), len(classes.names))
     return result
+
+
+def _nothing(classes: int, device: torch.device) -> dict[str, Tensor]:
+    """What is counted before anything is seen: a process without episodes has it too, to be summed with the others."""
+    sizes: dict[str, tuple[int, ...]] = {
+        "loss": (),
+        "right": (classes,),
+        "seen": (classes,),
+        "sure": (BINS,),
+        "sure_right": (BINS,),
+    }
+    return {name: torch.zeros(size, dtype=torch.float64, device=device) for name, size in sizes.items()}
 
 
 def _drawn(

@@ -131,7 +131,8 @@ class FewShotPredictor(Shared):
                 tally(listening, embeddings, classes, **setting._asdict(), **how, unknown=False)
         head.sharpness.fill_(sharpest([(logits.double().cpu(), labels) for logits, labels in asked]))
         write_bytes(folder / WEIGHTS, to_bytes({n: t.cpu() for n, t in predictor.model.state_dict().items()}))
-        return metrics(tally(head, embeddings, classes, **Setting.of(e.chosen_by)._asdict(), **how).sums)
+        one = Setting.of(e.chosen_by)
+        return metrics(tally(head, embeddings, classes, **one._asdict(), **how, unknown=False).sums)
 
     def to(self, device: str | torch.device) -> "FewShotPredictor":
         """Work there from now on."""
