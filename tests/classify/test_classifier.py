@@ -44,6 +44,32 @@ def test_a_folder_a_dict_and_arrays_make_the_same_classifier(run, folder, drawn)
         assert answer.familiarity == pytest.approx(answers[0].familiarity, abs=1e-6)
 
 
+def test_a_class_is_given_as_a_folder_a_stream_or_a_single_image(run, folder, drawn):
+    made = FewShotClassifier.pretrained(run).fit(folder)
+    name = made.classes[0]
+    image = np.array(Image.open(folder / name / "0.png"))
+    for label, given, count in (
+        ("folder", folder / name, 3),
+        ("text", str(folder / name), 3),
+        ("stream", (folder / name).glob("*.png"), 3),
+        ("picture", Image.fromarray(image), 1),
+        ("grey", image, 1),  # not as many embeddings as it has rows
+        ("colour", np.stack([image] * 3, -1), 1),  # not as many images as it has rows
+        ("tensor", torch.from_numpy(image)[None], 1),
+        ("batch", torch.from_numpy(image).expand(5, 1, -1, -1), 5),
+    ):
+        assert made.add(label, given).counts[label] == count
+    alike = made.predict(image).scores
+    for label in ("grey", "colour", "tensor", "batch"):
+        assert alike[label] == pytest.approx(alike["picture"], rel=1e-3)
+    with pytest.raises(
+        ValueError, match=r"class 'a' must be a list .* got shape \(3, 28, 28\), which may be one image or 3"
+    ):
+        made.add("a", torch.from_numpy(image).expand(3, -1, -1))
+    with pytest.raises(ValueError, match=r"class 'a': an image must be a path, .*got dict"):
+        made.add("a", {"b": image})
+
+
 def test_it_is_right_and_says_how_sure(fitted, drawn):
     right = [answer.label == name for name in fitted.classes for answer in fitted.predict(drawn[name][3:])]
     assert np.mean(right) > 0.7
@@ -112,6 +138,11 @@ def test_embeddings_of_ones_own():
     made.add("new", [torch.eye(M)[3], torch.eye(M)[3] + 0.1])
     assert made.predict(torch.eye(M)[3]).label == "new"
     assert made.fit(vectors(3, width=5)).predict(torch.ones(5)).label in made.classes  # another width, another head
+
+
+def test_embeddings_may_be_plain_lists():
+    made = FewShotClassifier().fit({"a": [[1.0, 2, 3], [1, 2, 4]], "b": [(3.0, 2, 1), torch.tensor([5.0, 2, 1])]})
+    assert made.predict([[1, 2, 3.5], [4, 2, 1]])[1].label == "b"
 
 
 def test_a_trained_head_takes_its_own_embeddings():
@@ -196,8 +227,11 @@ def test_what_cannot_be_is_refused(run, drawn, tmp_path):
     [
         ({"a": torch.ones(2, 5), "b": torch.ones(2, 7)}, "one width, got 5 for class 'a' and 7 for class 'b'"),
         ({"a": torch.ones(2, 5), "b": [torch.ones(5), torch.ones(4)]}, r"one width, got \[4, 5\] in class 'b'"),
-        ({"a": torch.ones(2, 5), "b": torch.full((2, 5), float("nan"))}, "must be finite, got NaN .* in class 'b'"),
-        ({"a": torch.ones(2, 5), "b": ["image.png"]}, "examples must be embeddings for this model, got images in"),
+        ({"a": torch.ones(2, 5), "b": torch.full((2, 5), float("nan"))}, "must be finite, .*got NaN.* in class 'b'"),
+        ({"a": torch.ones(2, 5), "b": torch.full((2, 5), 1e30)}, r"at most 1e\+15, got .* more in class 'b'; leave"),
+        ({"a": torch.ones(2, 5), "b": np.array([["x"] * 5])}, "embeddings of class 'b' must be numbers of shape"),
+        ({"a": torch.ones(2, 5), "b": ["image.png"]}, "must be embeddings for this model, got str in class 'b'; begin"),
+        ({"a": torch.ones(2, 5), "b": "image.png"}, "must be embeddings for this model, got str in class 'b'; begin"),
         ("somewhere", "examples must be embeddings for this model, got 'somewhere'"),
     ],
 )

@@ -1,9 +1,12 @@
 import json
+import os
 import shutil
+import sys
 
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
 from safetensors import safe_open
 
 from sightline import FewShotClassifier
@@ -76,11 +79,51 @@ def test_foreign_and_damaged_files_are_refused(fitted, tmp_path):
         (lambda t, a: t["labels"].fill_(99), "got examples that do not fit together"),
         (lambda t, a: t["embeddings"][0].fill_(float("nan")), "got no finite numbers for embeddings"),
         (lambda t, a: t.update(pictures=t["pictures"][1:]), "got examples that do not fit together"),
+        (lambda t, a: t.update(pictures=t["pictures"][:, :, 1:]), "got examples that do not fit together"),
+        (lambda t, a: t.update(pictures=t["pictures"].repeat(1, 3, 1, 1)), "got examples that do not fit together"),
+        (lambda t, a: t.update(pictures=t["pictures"][..., :0, :0]), "got examples that do not fit together"),
+        (lambda t, a: t.update(embeddings=t["embeddings"][:, :0]), "got examples that do not fit together"),
+        (lambda t, a: t["embeddings"].fill_(1e30), "got examples that do not fit together"),
+        (
+            lambda t, a: a.update(classes=["a", "a", "b", "c", "d"]),
+            "classes must have different names, got 'a' and 'a'",
+        ),
         (lambda t, a: t.pop("labels"), "got examples that do not fit together"),
     ):
         shutil.copy(good, bad)
         rewritten(bad, change)
         refused(message)
+
+
+def test_pictures_without_anything_that_sees_are_refused(tmp_path):
+    path = FewShotClassifier().fit({"a": torch.eye(3)[:2], "b": -torch.eye(3)}).save(tmp_path / "a.sightline")
+    rewritten(path, lambda t, a: t.update(pictures=torch.zeros(5, 1, 7, 7, dtype=torch.uint8)))
+    with pytest.raises(ValueError, match="got examples that do not fit together"):
+        FewShotClassifier.load(path)
+
+
+def test_weights_that_lead_nowhere_are_refused_when_asked(fitted, drawn, tmp_path):
+    path = fitted.save(tmp_path / "a.sightline")
+    rewritten(path, lambda t, a: t["model.std"].zero_())
+    with pytest.raises(ValueError, match="answers must be finite, got NaN or infinity"):
+        FewShotClassifier.load(path).predict(next(iter(drawn.values()))[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems allow no such names")
+def test_a_file_whose_name_is_no_text_is_kept(run, drawn, tmp_path):
+    for label, own in list(drawn.items())[:2]:
+        home = tmp_path / "characters" / label.replace("/", " ")
+        home.mkdir(parents=True)
+        Image.fromarray(own[0][0].numpy()).save(home / "image.png")
+        (home / "image.png").rename(os.fsdecode(os.fsencode(home) + b"/\xff.png"))
+    made = FewShotClassifier.pretrained(run).fit(tmp_path / "characters")
+    again = FewShotClassifier.load(made.save(tmp_path / "a.sightline"))
+    assert again.predict(own[1]).explain(parts=2).page().html
+
+
+def test_others_may_read_the_file(fitted, tmp_path):
+    (tmp_path / "plain").touch()
+    assert fitted.save(tmp_path / "a.sightline").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 def test_a_file_of_another_name_is_not_written(fitted, tmp_path):

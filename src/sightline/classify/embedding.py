@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 AT_ONCE = {"cpu": 16, "cuda": 1024}
 """Images embedded in one go: what fits a cache is faster on a CPU."""
 ZOO = "zoo"
+MOST_LEVEL = 1e15
+"""Of a number in an embedding: squares must still be finite."""
 
 
 class Embeds(Protocol):
@@ -143,20 +146,25 @@ def embeds(model: FewShot, name: str | None) -> Embeds | None:
     return None if model.backbone is None else Ours(model)
 
 
-def finite(x: Any, width: int | None, whose: str) -> Tensor:
+def finite(x: Tensor | np.ndarray[Any, Any], width: int | None, whose: str) -> Tensor:
     """Embeddings from outside as float32 (n, P, M), all of one width and finite."""
-    tensor = torch.as_tensor(x).detach().cpu()
-    if tensor.dtype == torch.bool or tensor.is_complex() or tensor.dim() not in (2, 3) or 0 in tensor.shape:
+    numbers = x.dtype != torch.bool and not x.is_complex() if isinstance(x, Tensor) else x.dtype.kind in "iuf"
+    if not numbers or x.ndim not in (2, 3) or 0 in x.shape:
         raise ValueError(
             f"embeddings of {whose} must be numbers of shape (n, width) or (n, tokens, width), "
-            f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+            f"got {x.dtype} of shape {tuple(x.shape)}"
         )
-    tensor = tensor.float()[:, None] if tensor.dim() == 2 else tensor.float()
+    with np.errstate(over="ignore"):
+        tensor = x.detach().cpu().float() if isinstance(x, Tensor) else torch.from_numpy(np.array(x, dtype=np.float32))
+    tensor = tensor[:, None] if tensor.dim() == 2 else tensor
     if width is not None and tensor.shape[-1] != width:
         raise ValueError(
             f"embeddings must all have one width, {width}, got {tensor.shape[-1]} for {whose}; embed them with one "
             f"model, and begin with FewShotClassifier() where no head was trained for it"
         )
-    if not tensor.isfinite().all():
-        raise ValueError(f"embeddings must be finite, got NaN or infinity in {whose}; leave that example out")
+    if not (tensor.abs() <= MOST_LEVEL).all():  # NaN is refused too
+        raise ValueError(
+            f"embeddings must be finite, and at most {MOST_LEVEL:g}, got NaN, infinity or more in {whose}; "
+            f"leave that example out"
+        )
     return tensor.contiguous()

@@ -16,10 +16,13 @@ from ..files import whole
 from ..models.few_shot import FewShot, FewShotConfig
 from ..sharing import check_shapes
 from .confidence import Confidence
+from .embedding import MOST_LEVEL
 from .support import MOST_EXAMPLES, Support, check_count, check_labels
 
 SUFFIX = ".sightline"
 FORMAT = "sightline few-shot classifier 1"
+MOST_SIDE = 1024
+"""Of a picture."""
 MOST_TEXT = 1 << 24
 """Letters of the JSON."""
 WEIGHTS = "model."
@@ -39,8 +42,9 @@ def write(path: Path, model: FewShot, embedder: str | None, support: Support, co
     if support.pictures is not None:
         tensors["pictures"] = support.pictures
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    data = safetensors.torch.save(tensors, {"format": FORMAT, "about": json.dumps(about, ensure_ascii=False)})
     with whole(check_path(path)) as part:
-        safetensors.torch.save_file(tensors, part, {"format": FORMAT, "about": json.dumps(about, ensure_ascii=False)})
+        part.write_bytes(data)  # safetensors itself would make a file that its owner alone may read
     return path
 
 
@@ -54,7 +58,8 @@ def check_path(path: Path) -> Path:
 def read(path: Path) -> tuple[FewShot, str | None, Support, Confidence]:
     """What `write` wrote, each part of it checked."""
     if not path.is_file():
-        raise ValueError(f"a classifier must be a file that save wrote, got {str(path)!r}, which is not there")
+        there = "no file; did you mean pretrained(...)?" if path.exists() else "not there"
+        raise ValueError(f"a classifier must be a file that save wrote, got {str(path)!r}, which is {there}")
     try:
         with safetensors.safe_open(path, framework="pt") as opened:
             shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
@@ -67,7 +72,7 @@ def read(path: Path) -> tuple[FewShot, str | None, Support, Confidence]:
         raise _foreign(path, str(error)) from error
     model = FewShot(form)
     model.load_state_dict({name: _floats(path, f"{WEIGHTS}{name}", tensors) for name in weights})
-    support = _support(path, about, tensors, model.width)
+    support = _support(path, about, tensors, model, sees=model.backbone is not None or about["embedder"] is not None)
     return model.eval(), about["embedder"], support, Confidence(**about["confidence"])
 
 
@@ -98,7 +103,7 @@ def _texts(x: Any) -> bool:
     return isinstance(x, list) and len(x) <= MOST_EXAMPLES and all(isinstance(t, str) and len(t) <= 4096 for t in x)
 
 
-def _support(path: Path, about: dict[str, Any], tensors: dict[str, Tensor], width: int) -> Support:
+def _support(path: Path, about: dict[str, Any], tensors: dict[str, Tensor], model: FewShot, *, sees: bool) -> Support:
     classes, names = tuple(about["classes"]), tuple(about["names"])
     check_count(len(classes))
     check_labels(classes)
@@ -111,15 +116,29 @@ def _support(path: Path, about: dict[str, Any], tensors: dict[str, Tensor], widt
         and labels.shape == (count,)
         and embeddings.dim() == 3
         and embeddings.shape[0] == count
-        and embeddings.shape[2] == width
+        and embeddings.shape[1] > 0
+        and embeddings.shape[2] == model.width
+        and bool((embeddings.abs() <= MOST_LEVEL).all())
         and labels.tolist() == sorted(labels.tolist())
         and set(labels.tolist()) == set(range(len(classes)))
     )
     if pictures is not None:
-        right = right and pictures.dtype == torch.uint8 and pictures.dim() == 4 and len(pictures) == count
+        right = right and sees and pictures.dtype == torch.uint8 and _are_pictures(tuple(pictures.shape), count, model)
     if not right or labels is None:
         raise _foreign(path, "examples that do not fit together")
     return Support(embeddings, labels.long(), classes, names, None if pictures is None else pictures.clone())
+
+
+def _are_pictures(shape: tuple[int, ...], count: int, model: FewShot) -> bool:
+    """So many squares of grey or colour, as the model takes them."""
+    if len(shape) != 4:
+        return False
+    many, channels, *sides = shape
+    return (
+        many == count
+        and channels in ({1, 3} if model.backbone is None else {model.config.channels})
+        and (sides[0] == sides[1] and 1 <= sides[0] <= MOST_SIDE)
+    )
 
 
 def _floats(path: Path, name: str, tensors: dict[str, Tensor]) -> Tensor:

@@ -6,6 +6,7 @@ Legend for all shapes: K support images, C channels, P tokens of an image, M mod
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from ..checks import nearest
 from ..data.class_splits import divides_by_class, load_classes
+from ..data.folders import images_in
 from ..data.images import ImageFiles, Progress, load, read_image
 from ..names import printable
 from .embedding import Embeds, finite
@@ -163,9 +165,10 @@ def check_labels(labels: Iterable[Any]) -> None:
             raise ValueError(
                 f"a class must have a name of 1 to {MOST_NAME} letters, got {label!r:.60}; name it with str(...)"
             )
-        same = alike.setdefault(unicodedata.normalize("NFC", label).strip(), label)
-        if same is not label:
-            raise ValueError(f"classes must have different names, got {same!r} and {label!r}")
+        plain = unicodedata.normalize("NFC", label).strip()
+        if plain in alike:
+            raise ValueError(f"classes must have different names, got {alike[plain]!r} and {label!r}")
+        alike[plain] = label
 
 
 def pixels_of(images: Sequence[Any], embeds: Embeds, whose: str = "") -> Tensor:
@@ -190,16 +193,16 @@ def _from_disk(source: str | Path, embeds: Embeds | None, progress: Progress | N
     check_labels(images.classes)
     if len(images) > MOST_EXAMPLES:
         raise ValueError(f"examples must be at most {MOST_EXAMPLES:,}, got {len(images):,}; bring fewer of each class")
-    files = [path.name for path in images.paths] if isinstance(images, ImageFiles) else None
+    files = [printable(path.name) for path in images.paths] if isinstance(images, ImageFiles) else None
     pixels = (images.loaded(progress) if isinstance(images, ImageFiles) else images).pixels
     order = images.labels.argsort(stable=True)
     labels = images.labels[order]
+    if not labels.equal(images.labels):
+        pixels = pixels[order]
     if len(empty := set(range(len(images.classes))) - set(labels.tolist())):
         name = images.classes[min(empty)]
         raise ValueError(f"class {name!r} must have at least one image, got none; fill it or leave it out")
-    support = Support(
-        embeds.embed(pixels[order]).cpu(), labels, tuple(images.classes), ("",) * len(labels), pixels[order]
-    )
+    support = Support(embeds.embed(pixels).cpu(), labels, tuple(images.classes), ("",) * len(labels), pixels)
     numbers = [f"image {i + 1}" for i in support.places().tolist()]
     names = numbers if files is None else [files[i] for i in order.tolist()]
     return replace(support, names=tuple(names))
@@ -208,28 +211,64 @@ def _from_disk(source: str | Path, embeds: Embeds | None, progress: Progress | N
 def _examples(label: str, given: Any, embeds: Embeds | None, width: int | None) -> tuple[Tensor, list[str]]:
     """Pixels or embeddings of one class, and what to call each."""
     whose = f"class {label!r}"
-    if isinstance(given, str | Path | bytes) or not hasattr(given, "__len__"):
-        given = [given]
-    if not len(given):
+    if _is_array(given) and len(given) and (embeds is None or _is_embedding(given, 2)):
+        return finite(given, width, whose), [f"example {i + 1}" for i in range(len(given))]
+    several = _listed(given, whose)
+    if not len(several):
         raise ValueError(f"{whose} must have at least one image, got none; fill it or leave it out")
-    arrays = isinstance(given, np.ndarray | Tensor)
-    vectors = given.ndim == 2 if arrays else all(_is_vector(one) for one in given)
-    if embeds is None or vectors:
-        if not (arrays or vectors):
-            raise ValueError(f"examples must be embeddings for this model, got images in {whose}")
-        numbers = [f"example {i + 1}" for i in range(len(given))]
-        if arrays:
-            return finite(given, width, whose), numbers
-        widths = {len(one) for one in given}
-        if len(widths) > 1:
-            raise ValueError(f"embeddings must all have one width, got {sorted(widths)} in {whose}")
-        return finite(np.stack([np.asarray(one) for one in given]), width, whose), numbers
-    names = [Path(one).name if isinstance(one, str | Path) else f"image {i + 1}" for i, one in enumerate(given)]
-    return pixels_of(list(given), embeds, f"{whose}: "), names
+    if len(several) > MOST_EXAMPLES:
+        raise ValueError(f"{whose} must have at most {MOST_EXAMPLES:,} images, got more; bring fewer")
+    if embeds is not None and not all(_is_embedding(one, 1) for one in several):
+        names = [
+            printable(Path(one).name) if isinstance(one, str | Path) else f"image {i + 1}"
+            for i, one in enumerate(several)
+        ]
+        return pixels_of(several, embeds, f"{whose}: "), names
+    return finite(_stacked(several, whose), width, whose), [f"example {i + 1}" for i in range(len(several))]
 
 
-def _is_vector(one: Any) -> bool:
-    return isinstance(one, np.ndarray | Tensor) and one.ndim == 1
+def _listed(given: Any, whose: str) -> list[Any]:
+    """The images of one class, one by one: of a folder, an array, or whatever can be gone through."""
+    if isinstance(given, str | Path) and Path(given).is_dir():
+        return [Path(given) / name for name in images_in(Path(given))]
+    if isinstance(given, Tensor) and given.ndim == 3 and 1 < len(given) <= 4:
+        raise ValueError(
+            f"{whose} must be a list of images or an array (n, C, H, W), got shape {tuple(given.shape)}, which may be "
+            f"one image or {len(given)}; write [image] for one"
+        )
+    if _is_array(given):
+        alone = given.ndim == 3 and given.shape[0 if isinstance(given, Tensor) else 2] <= 4
+        return [given] if given.ndim < 3 or alone else list(given)
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        return [given]
+    return list(islice(given, MOST_EXAMPLES + 1))
+
+
+def _stacked(vectors: Sequence[Any], whose: str) -> np.ndarray[Any, Any]:
+    """Embeddings that were given one by one."""
+    try:
+        rows = [np.asarray(one.detach().cpu() if isinstance(one, Tensor) else one) for one in vectors]
+    except ValueError:
+        rows = []
+    if not rows or not all(row.ndim and row.dtype.kind in "iuf" for row in rows):
+        raise ValueError(
+            f"examples must be embeddings for this model, got {type(vectors[0]).__name__} in {whose}; "
+            f"begin with pretrained(name) for images"
+        )
+    if len(widths := {row.shape[-1] for row in rows}) > 1:
+        raise ValueError(f"embeddings must all have one width, got {sorted(widths)} in {whose}")
+    return np.stack(rows)
+
+
+def _is_array(one: Any) -> bool:
+    return isinstance(one, np.ndarray | Tensor)
+
+
+def _is_embedding(one: Any, dimensions: int) -> bool:
+    """Whether it is of so many dimensions, and of floats where these might be those of an image."""
+    if not _is_array(one) or one.ndim != dimensions:
+        return False
+    return dimensions == 1 or one.is_floating_point() if isinstance(one, Tensor) else one.dtype.kind == "f"
 
 
 def _smaller(pictures: Tensor, side: int) -> Tensor:

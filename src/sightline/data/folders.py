@@ -106,7 +106,7 @@ def _list(home: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
     for name in folders_in(home):
         if name not in numbers:
             raise ValueError(f"a class folder in {home} must be one of those in train: {nearest(name, classes)}")
-        found = _images(home / name)
+        found = images_in(home / name)
         files += [home / name / file for file in found]
         labels += [numbers[name]] * len(found)
         if len(files) > MOST_FILES:
@@ -116,7 +116,7 @@ def _list(home: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
     return files, labels
 
 
-def _images(folder: Path) -> list[str]:
+def images_in(folder: Path) -> list[str]:
     """The images directly inside: what is hidden, and what does not end like an image, is passed over."""
     found = []
     with os.scandir(folder) as entries:
