@@ -211,7 +211,7 @@ def _from_disk(source: str | Path, embeds: Embeds | None, progress: Progress | N
 def _examples(label: str, given: Any, embeds: Embeds | None, width: int | None) -> tuple[Tensor, list[str]]:
     """Pixels or embeddings of one class, and what to call each."""
     whose = f"class {label!r}"
-    if _is_array(given) and len(given) and (embeds is None or _is_embedding(given, 2)):
+    if _is_array(given) and given.ndim and len(given) and (embeds is None or _is_embedding(given, 2)):
         return finite(given, width, whose), [f"example {i + 1}" for i in range(len(given))]
     several = _listed(given, whose)
     if not len(several):
@@ -247,7 +247,7 @@ def _listed(given: Any, whose: str) -> list[Any]:
 def _stacked(vectors: Sequence[Any], whose: str) -> np.ndarray[Any, Any]:
     """Embeddings that were given one by one."""
     try:
-        rows = [np.asarray(one.detach().cpu() if isinstance(one, Tensor) else one) for one in vectors]
+        rows = [np.asarray(one.detach().cpu().float() if isinstance(one, Tensor) else one) for one in vectors]
     except ValueError:
         rows = []
     if not rows or not all(row.ndim and row.dtype.kind in "iuf" for row in rows):
@@ -255,8 +255,8 @@ def _stacked(vectors: Sequence[Any], whose: str) -> np.ndarray[Any, Any]:
             f"examples must be embeddings for this model, got {type(vectors[0]).__name__} in {whose}; "
             f"begin with pretrained(name) for images"
         )
-    if len(widths := {row.shape[-1] for row in rows}) > 1:
-        raise ValueError(f"embeddings must all have one width, got {sorted(widths)} in {whose}")
+    if len(shapes := {row.shape for row in rows}) > 1:
+        raise ValueError(f"embeddings must all have one width, got {sorted(shapes)} in {whose}")
     return np.stack(rows)
 
 
@@ -268,7 +268,7 @@ def _is_embedding(one: Any, dimensions: int) -> bool:
     """Whether it is of so many dimensions, and of floats where these might be those of an image."""
     if not _is_array(one) or one.ndim != dimensions:
         return False
-    return dimensions == 1 or one.is_floating_point() if isinstance(one, Tensor) else one.dtype.kind == "f"
+    return dimensions == 1 or (one.is_floating_point() if isinstance(one, Tensor) else one.dtype.kind == "f")
 
 
 def _smaller(pictures: Tensor, side: int) -> Tensor:

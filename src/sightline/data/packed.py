@@ -7,11 +7,11 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from .arrays import AT_ONCE, fit
+from .arrays import fit
 from .decode import MOST_SIZE
 from .npz import BROKEN, check_label_array, check_names, read_npy
 from .pool import Pool, apart, check_memory
-from .sets import ImageSet
+from .sets import BYTES_AT_ONCE, ImageSet
 from .trees import OMNIGLOT
 
 SIDE: Final = 105
@@ -55,8 +55,9 @@ def read_packed(path: Path, size: int | None, channels: int | None) -> Pool:
         raise ValueError(f"images_packed in {path} must have {row} bytes for {side} x {side}, got {packed.shape[1]}")
     check_memory(len(packed), channels or 1, size or side)
     pixels = torch.empty(len(packed), channels or 1, size or side, size or side, dtype=torch.uint8)
-    for start in range(0, len(packed), AT_ONCE):
-        some = slice(start, start + AT_ONCE)
+    step = max(1, BYTES_AT_ONCE // (side * side))
+    for start in range(0, len(packed), step):
+        some = slice(start, start + step)
         ink = np.unpackbits(packed[some], axis=1)[:, : side * side].reshape(-1, 1, side, side)
         pixels[some] = fit(torch.from_numpy(255 - 255 * ink), size, channels, f"the images of {path}")
     return _divided(ImageSet(pixels, torch.from_numpy(labels), tuple(names)))

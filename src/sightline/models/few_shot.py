@@ -173,7 +173,7 @@ class FewShotHead(nn.Module):
             cache.parts = list(seen)
             x = block(x, mask=Episode(memory.tokens, size=places), cache=cache)
         asked = x.unflatten(1, (-1, places)).mean(2)
-        return self.sharpness * self.answer(asked[:, None], memory.classes[:, None])[:, 0]
+        return self.sharpness * self.answer(asked[:, None].double(), memory.classes[:, None].double())[:, 0]
 
     def _support(self, support: Tensor, members: Tensor) -> Tensor:
         """Support tokens that know their class and their role."""
