@@ -193,8 +193,8 @@ class FewShotTask:
     def to(self, device: torch.device) -> None:
         self.device = device
         self.model.to(device)
-        if device.type == "cuda" and self.model.backbone is not None:
-            self.model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if self.recipe.training.shard:  # torch shares out only what lies in order
+            self.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.classes = self.classes.to(device)
         self.train = ImageSet(self.train.pixels.to(device), self.train.labels.to(device), self.train.classes)
         if self.validation is not None:

@@ -20,7 +20,8 @@ from ..training.task import Part
 
 BINS = 15
 """Of confidence, for the calibration error."""
-EMBEDDED_AT_ONCE = 1024
+EMBEDDED_AT_ONCE = {"cpu": 64, "cuda": 1024}
+"""Images; on a CPU so few that what is between two layers stays in its cache."""
 CHUNK = 250
 """Episodes drawn together: the same ones, however many are worked on at once."""
 FLOATS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 28}
@@ -107,7 +108,7 @@ def mean_and_half(values: Tensor) -> tuple[float, float]:
 @torch.no_grad()
 def embed_all(model: FewShot, pixels: Tensor, device: torch.device) -> Tensor:
     """All images once: uint8 (I, C, size, size) -> (I, P, M)"""
-    parts = [model.embed(some.to(device).float() / 255).float() for some in pixels.split(EMBEDDED_AT_ONCE)]
+    parts = [model.embed(some.to(device).float() / 255).float() for some in pixels.split(EMBEDDED_AT_ONCE[device.type])]
     return torch.cat(parts)
 
 
