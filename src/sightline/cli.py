@@ -218,10 +218,11 @@ def data(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the pictures; made if it is not there.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for what it writes; made if it is not there.")] = Path("demo"),
+    model: Annotated[str, typer.Option(help="A model that ships, or the folder of a few-shot run.")] = "glyphs",
 ) -> None:
-    """Show the core at work: the magnitude trap and the temperature sweep, each with a picture."""
+    """Make a classifier from a handful of drawings, judge it and show why it answers as it does."""
     from .demo import run
 
     with _plain_errors():
-        run(out)
+        run(out, model)
