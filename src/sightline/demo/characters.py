@@ -1,4 +1,4 @@
-"""Drawn characters as a user has them: a folder of class folders, and images to ask about; and as dots in a terminal."""
+"""Drawn characters as files: a folder of class folders, and images to ask about. And as dots in a terminal."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,7 @@ def write(out: Path) -> tuple[Path, list[Question]]:
         drawings = images.pixels[images.labels == number][:, 0]
         alphabet, _, name = full.partition("/")
         if number >= CHARACTERS:
-            questions.append(Question(out / "asked" / "strangers" / f"{alphabet}-{name}.png", None))
+            questions.append(Question(out / "asked" / "strangers" / f"{alphabet}-{name}-1.png", None))
             _save(drawings[0], questions[-1].path)
             continue
         for i, drawing in enumerate(drawings[: SHOT + ASKED]):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from .. import runs
 from ..classify import Answer, FewShotClassifier
+from ..classify.classifier import Look
 from ..classify.embedding import zoo
 from ..comparison import Standing
 from ..data.augment import Augment
@@ -46,69 +47,66 @@ SMALL = Recipe(
 
 def tell(console: Console, out: Path, model: str) -> None:
     """Print the story, and leave its files in `out`."""
-    console.print("\n[bold]A classifier from a handful of images[/]")
-    own = str(_trained(console, out / "model")) if model == "glyphs" and model not in zoo() else model
-    classifier = FewShotClassifier.pretrained(own)
+    console.print("\n[bold]A classifier from a handful of images[/]\n")
+    begin = str(_trained(console, out / "model")) if model == "glyphs" and model not in zoo() else model
+    classifier = FewShotClassifier.pretrained(begin)
     if classifier.model is None or classifier.model.backbone is None:
-        raise ValueError(f"model must be a few-shot run with a backbone of its own, got {model!r}")
+        raise ValueError(f"model must be a few-shot model with a backbone of its own, got {model!r}; pass a run")
     folder, questions = characters.write(out)
     began = time.perf_counter()
     classifier.fit(folder)
-    seconds = time.perf_counter() - began
     console.print(
-        f"\n{len(classifier.classes)} characters of an alphabet it has never seen, {characters.SHOT} drawings of each, "
-        f"learnt in {seconds:.1f} s:\n"
+        f"{len(classifier.classes)} characters of an unseen alphabet, {characters.SHOT} drawings of each, "
+        f"learnt in {time.perf_counter() - began:.1f} s:\n"
     )
-    console.print(_drawn(folder, classifier.classes))
+    console.print(_drawn(folder, [question.truth for question in questions if question.truth]))
     answers = classifier.predict([question.path for question in questions])
     console.print(_asked(questions, answers))
-    shown = chosen(questions, answers)
-    console.print(_answers([(why, questions[i], answers[i]) for why, i in shown]))
+    shown = [(why, questions[i], answers[i]) for why, i in chosen(questions, answers)]
+    console.print(_answers(shown))
     console.print(_judged(classifier.model))
-    page = classifier.page([questions[i].path for _, i in shown]).save(out / "page.html")
-    _say(console, f"wrote {page}: these answers, and what each rests on\n")
-    console.print("[bold]Try it[/]")
-    for line in _commands(out, folder, None if own == "glyphs" else own):
+    reasons = [answer.explain().reason(name=f"{question.path.name}, {why}") for why, question, answer in shown]
+    page = classifier.page(Look([answer for _, _, answer in shown], reasons)).save(out / "page.html")
+    _say(console, f"wrote {page}: the answers above, and what each rests on\n")
+    console.print("[bold]Now you[/], with these or with folders of your own beside them:\n")
+    for line in _commands(out, folder, begin):
         _say(console, f"  {line}")
     console.print()
 
 
 def chosen(questions: Sequence[Question], answers: Sequence[Answer]) -> list[tuple[str, int]]:
-    """Which to look at, and why: two clear ones, the hardest, two strangers, and one that was taken for what it is not."""
-    every = range(len(questions))
-    right = sorted((i for i in every if answers[i].label == questions[i].truth), key=lambda i: -answers[i].confidence)
-    wrong = [i for i in every if questions[i].truth not in (None, answers[i].label)]
-    clear: dict[str, int] = {}
-    for i in right:
-        clear.setdefault(answers[i].label, i)
-    found = [("clear", i) for i in list(clear.values())[:2]]
-    hardest = min(
-        (i for i in right if i not in dict(found).values()), key=lambda i: answers[i].confidence, default=None
-    )
-    found += [("hardest that is right", hardest)] if hardest is not None else []
-    found += [("mistaken", max(wrong, key=lambda i: answers[i].confidence))] if wrong else []
-    strangers = sorted((i for i in every if questions[i].truth is None), key=lambda i: answers[i].familiarity)
-    refused = [i for i in strangers if not answers[i].known]
-    taken = [i for i in strangers if answers[i].known]
-    found += [("stranger", i) for i in refused[: 2 - bool(taken)]]
-    return found + ([("stranger, taken in", taken[-1])] if taken else [])
+    """Which to look at, and what each is; by a rule, so that what went wrong is there too."""
+    known = [i for i, question in enumerate(questions) if question.truth]
+    known.sort(key=lambda i: answers[i].scores[questions[i].truth or ""], reverse=True)
+    first = known[0]
+    second = next(i for i in known if questions[i].truth != questions[first].truth)
+    strangers = [i for i, question in enumerate(questions) if not question.truth]
+    strangers.sort(key=lambda i: answers[i].familiarity)
+    return [
+        ("clear", first),
+        ("clear, too", second),
+        ("hardest", known[-1]),
+        ("least familiar stranger", strangers[0]),
+        ("stranger in between", strangers[len(strangers) // 2]),
+        ("most familiar stranger", strangers[-1]),
+    ]
 
 
 def _trained(console: Console, folder: Path) -> Path:
     """A small model of our own; one that is there is not trained again."""
     _say(
         console,
-        f"No trained model ships with this version, so a small one learns first, from the characters of eight drawn "
+        f"No trained model ships with this version, so a small one learns first, from the characters of eight drawn\n"
         f"alphabets: less than a minute on two free cores. It stays in {folder}.\n",
     )
     return runs.train(SMALL, [f"out={folder}"], resume=folder.exists()).folder
 
 
-def _drawn(folder: Path, classes: Sequence[str]) -> Table:
+def _drawn(folder: Path, names: Sequence[str]) -> Table:
     """A drawing of each character, its name below it."""
-    grid = Table.grid(padding=(0, 2))
-    grid.add_row(*(characters.dots(folder / name / "1.png") for name in classes[: characters.CHARACTERS]))
-    grid.add_row(*(f"[bold]{name}[/]" for name in classes[: characters.CHARACTERS]))
+    grid, names = Table.grid(padding=(0, 2)), list(dict.fromkeys(names))
+    grid.add_row(*(characters.dots(folder / name / "1.png") for name in names))
+    grid.add_row(*(f"[bold]{name}[/]" for name in names))
     return grid
 
 
@@ -143,11 +141,11 @@ def _judged(model: FewShot) -> Table:
     images = characters.unseen(model.config.image_size, model.config.channels)
     classes = Classes.of(images.labels, images.classes)
     embeddings = embed_all(model, images.pixels, torch.device("cpu"))
-    table = Table(f"{EPISODES:,} episodes, the same for all", box=box.SIMPLE)
+    table = Table(f"accuracy, {EPISODES:,} episodes,\nthe same for all", box=box.SIMPLE)
     columns = []
     for setting in SETTINGS:
         way, shot = way_and_shot(setting)
-        table.add_column(f"{way} characters,\n{shot} drawing{'s' * (shot > 1)} each", justify="right")
+        table.add_column(f"{way} characters,\n{shot} drawing{'s' * (shot > 1)}", justify="right")
         columns.append(_column(model, embeddings, classes, way, shot))
     for row in zip(_rows(), *columns, strict=True):
         table.add_row(*row)
@@ -155,8 +153,8 @@ def _judged(model: FewShot) -> Table:
 
 
 def _rows() -> list[str]:
-    beside = (cell for name in BESIDE.values() for cell in (name, "  ours is ahead by, in points"))
-    return ["[bold]cosine transformer[/]", *beside, "confidence is off by", "told from strangers (AUROC)"]
+    beside = (cell for name in BESIDE.values() for cell in (name, "  ours ahead by (points)"))
+    return ["[bold]cosine transformer[/]", *beside, "confidence is off by", "AUROC against strangers"]
 
 
 def _column(model: FewShot, embeddings: Tensor, classes: Classes, way: int, shot: int) -> list[str]:
@@ -172,13 +170,16 @@ def _column(model: FewShot, embeddings: Tensor, classes: Classes, way: int, shot
     return [*cells, f"{score.calibration_error:.1%}", "-" if score.auroc is None else f"{score.auroc:.3f}"]
 
 
-def _commands(out: Path, folder: Path, model: str | None) -> list[str]:
+def _commands(out: Path, folder: Path, model: str) -> list[str]:
     """What to type next."""
-    begin = [] if model is None else ["--model", model]
-    file = out / "characters.sightline"
-    fit = shlex.join(["sightline", "fit", str(folder), *begin, "--out", str(file)])
-    asked, page = shlex.quote(str(out / "asked")), shlex.quote(str(out / "mine.html"))
-    return [fit, f"sightline predict {shlex.quote(str(file))} {asked}/*/*.png --show {page}"]
+    begin = [] if model == "glyphs" else ["--model", model]
+    file, asked = out / "characters.sightline", shlex.quote(str(out / "asked"))
+    predict = f"{shlex.join(['sightline', 'predict', str(file)])} {asked}"
+    return [
+        shlex.join(["sightline", "fit", str(folder), *begin, "--out", str(file)]),
+        f"{predict}/*/*.png",
+        f"{predict}/strangers/*.png {shlex.join(['--show', str(out / 'strangers.html')])}",
+    ]
 
 
 def _say(console: Console, text: str) -> None:
