@@ -1,6 +1,7 @@
 """Drawn characters as files: a folder of class folders, and images to ask about. And as dots in a terminal."""
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ class Question:
     """Its character; None for a stranger."""
 
 
+@cache
 def unseen(size: int, channels: int = 1) -> ImageSet:
     """Two drawn alphabets that nothing is ever trained or chosen by."""
     test = load_classes("glyphs", size=size, channels=channels).test
