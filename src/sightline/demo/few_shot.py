@@ -95,10 +95,10 @@ def chosen(questions: Sequence[Question], answers: Sequence[Answer]) -> list[tup
 
 def _trained(console: Console, folder: Path) -> Path:
     """A small model of our own; one that is there is not trained again."""
-    _say(
-        console,
-        f"No trained model ships with this version, so a small one learns first, from the characters of eight drawn\n"
-        f"alphabets: a minute on two cores. It stays in {folder}.\n",
+    console.print(
+        f"No trained model ships with this version, so a small one learns first, from the characters of eight drawn "
+        f"alphabets: about a minute on two cores. It stays in {folder}.\n",
+        markup=False,
     )
     return runs.train(SMALL, [f"out={folder}"], resume=folder.exists()).folder
 
