@@ -167,7 +167,9 @@ def main() -> None:
     words.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cpu", "cuda"))
     given = words.parse_args()
     read = load_classes(given.data, size=SIZE, channels=1)
-    splits = replace(read, validation=None, test=read.test or read.validation or read.train)
+    if read.test is None:
+        raise SystemExit(f"data must have test classes, got none in {given.data}")
+    splits = replace(read, validation=None)
     judge = task(splits, TRAINED["20w1s"], given.device)
     print(f"{Path(given.data).name}, {SIZE} px, Conv4 of 64 channels; {machine(given.device)}")
     with tempfile.TemporaryDirectory() as folder:

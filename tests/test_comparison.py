@@ -84,7 +84,7 @@ def test_the_difference_is_paired(home):
     shares = []
     for run in (one, two):
         images, _ = run.judged_on()
-        classes = comparison.Classes.of(images.labels, images.classes)
+        classes = comparison.classes_of(images)
         seen = comparison.tally(
             run.model.head, run.embedded(images), classes, way=2, shot=1, query=3, episodes=EPISODES
         )

@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from .checks import check_most, check_whole, nearest
-from .data.episodes import Classes
-from .data.images import ImageSet
+from .data.images import ImageSet, Progress
 from .models.baselines import BASELINES
 from .names import printable
-from .runs import load
-from .tasks.few_shot import MOST_EPISODES, way_and_shot
-from .tasks.few_shot_judging import Answers, mean_and_half, tally
+from .runs import load, reading
+from .tasks.few_shot import MOST_EPISODES, classes_of
+from .tasks.few_shot_judging import Answers, Setting, mean_and_half, tally
 from .tasks.few_shot_predictor import FewShotPredictor
 from .training.device import choose_device
 
@@ -104,21 +103,22 @@ def compare(
             raise ValueError(f"a baseline must be {nearest(name, BASELINES)}")
     opened = [_opened(run) for run in runs]
     judged = opened[0].recipe.evaluation
-    ways = {setting: way_and_shot(setting) for setting in settings or judged.settings}
+    wanted = {name: Setting.of(name) for name in settings or judged.settings}
     count = judged.episodes if episodes is None else episodes
     check_whole(1, episodes=count)
     check_most(MOST_EPISODES, episodes=count)
-    sets = _sets(runs, opened)
+    with reading() as progress:
+        sets = _sets(runs, opened, progress)
     images, split = sets[0]
-    classes = Classes.of(images.labels, images.classes)
-    for way, shot in ways.values():
-        classes.check(way, shot + judged.query)
+    classes = classes_of(images)
+    for setting in wanted.values():
+        setting.check(classes, judged.query)
 
     def shares(answer: Answers, embeddings: Tensor) -> dict[str, Tensor]:
         found = {}
-        for setting, (way, shot) in ways.items():
-            seen = tally(answer, embeddings, classes, way=way, shot=shot, query=judged.query, episodes=count)
-            found[setting] = torch.cat(seen.accuracies)
+        for name, setting in wanted.items():
+            seen = tally(answer, embeddings, classes, **setting._asdict(), query=judged.query, episodes=count)
+            found[name] = torch.cat(seen.accuracies)
         return found
 
     place, right = choose_device(device), []
@@ -128,7 +128,7 @@ def compare(
         if len(right) == 1:
             right += [(baseline, shares(BASELINES[baseline], embeddings)) for baseline in baselines]
     first = right[0][1]
-    standings = tuple((name, {s: Standing.of(own[s], first[s]) for s in ways}) for name, own in right)
+    standings = tuple((name, {s: Standing.of(own[s], first[s]) for s in wanted}) for name, own in right)
     return Comparison(split, len(classes.names), count, standings)
 
 
@@ -145,14 +145,16 @@ def _names(runs: Sequence[str | Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(run) for run in runs]
 
 
-def _sets(runs: Sequence[str | Path], opened: Sequence[FewShotPredictor]) -> list[tuple[ImageSet, str]]:
+def _sets(
+    runs: Sequence[str | Path], opened: Sequence[FewShotPredictor], progress: Progress
+) -> list[tuple[ImageSet, str]]:
     """What each is judged on, at its own size: the same classes and the same images of each, or it is refused."""
     kept: dict[object, tuple[ImageSet, str]] = {}
     sets = []
     for run, predictor in zip(runs, opened, strict=True):
         r = predictor.recipe
         key = (r.data, r.seed, r.model.image_size, r.model.channels)
-        kept[key] = kept.get(key) or predictor.judged_on()
+        kept[key] = kept.get(key) or predictor.judged_on(progress=progress)
         sets.append(kept[key])
         ours, theirs = sets[0][0], sets[-1][0]
         rule = "runs must be judged on the same classes to be compared"

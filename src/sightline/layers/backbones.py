@@ -56,7 +56,7 @@ class Conv4(Backbone):
         blocks = [
             nn.Sequential(
                 *_convolution(a, b), nn.MaxPool2d(2), nn.ReLU(inplace=True)
-            )  # halved first: the same for less
+            )  # the same as bent first, for less
             for a, b in zip(ins, widths, strict=True)
         ]
         super().__init__(channels, widths, blocks)

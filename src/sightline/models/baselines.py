@@ -83,7 +83,7 @@ def svm(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
 def rbf_svm(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
     """The same with a bell around each support image, on embeddings that are standardised by the support.
 
-    This is what AutoGluon 1.6 does with few images.
+    This is what AutoGluon's few-shot learner does.
     """
     x, q = _vectors(support), _vectors(query)
     spread, middle = torch.std_mean(x, 1, keepdim=True, correction=0)

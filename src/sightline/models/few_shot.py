@@ -235,16 +235,21 @@ class FewShot(nn.Module):
             return places
         return places.flatten(1)[:, None] if self.config.pool == "flat" else places.mean(1, keepdim=True)
 
-    def forward(self, images: Tensor, *, way: int, shot: int) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, images: Tensor, *, way: int, shot: int, labels: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """images (E, K + Q, C, size, size), support first, class by class -> logits (E, Q, N)
 
-        Beside them those of the plain classifier for all images, (E * (K + Q), classes), if there is one.
+        Beside them those of the plain classifier for all images, (E * (K + Q), classes), if there is one. Labels (E, K)
+        are given where some of the support is to be passed over: they are -1 there.
         """
         x = self.embed(images.flatten(0, 1))
         plain = None if self.classifier is None else self.classifier(x.mean(1))
         x = x.unflatten(0, images.shape[:2])
-        labels = torch.arange(way, device=x.device).repeat_interleave(shot).expand(len(x), -1)
-        return self.head(x[:, : way * shot], labels, x[:, way * shot :], way=way), plain
+        gaps = labels is not None
+        if labels is None:
+            labels = torch.arange(way, device=x.device).repeat_interleave(shot).expand(len(x), -1)
+        return self.head(x[:, : way * shot], labels, x[:, way * shot :], way=way, gaps=gaps), plain
 
 
 def members_of(labels: Tensor, way: int) -> Tensor:

@@ -1,10 +1,9 @@
 """Learning to learn from a few images: its recipe, its episodes and its loss."""
 
 import itertools
-import re
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -16,13 +15,13 @@ from ..checks import check_most, check_share, check_whole
 from ..data import augment
 from ..data.augment import Augment
 from ..data.class_splits import ClassSplits, Rotations, groups_of, load_classes
-from ..data.episodes import Classes, draw
+from ..data.episodes import Classes, draw, left_out
 from ..data.images import ImageSet, Progress
 from ..data.levels import histogram, mean_and_spread
 from ..models.few_shot import FewShot, FewShotConfig
 from ..training.settings import Training
 from ..training.task import Part
-from .few_shot_judging import attention_facts, embed_all, metrics, tally
+from .few_shot_judging import Setting, attention_facts, embed_all, metrics, tally
 from .image_classification import MOST_SEED, SEEN_FOR_NORMALISATION, digest
 
 MOST_EPISODES = 1_000_000
@@ -70,6 +69,8 @@ class Episode:
     """Classes to tell apart."""
     shot: int = 1
     """Images of each to learn from."""
+    least_shot: int | None = None
+    """If given, a class has this many to `shot` of them, by lot: for any number, and for classes of unequal size."""
     query: int = 5
     """Images of each to be asked."""
     within: float = 0.0
@@ -78,13 +79,17 @@ class Episode:
     def __post_init__(self) -> None:
         check_whole(2, way=self.way)
         check_whole(1, shot=self.shot, query=self.query)
+        if self.least_shot is not None:
+            check_whole(1, least_shot=self.least_shot)
+            if self.least_shot > self.shot:
+                raise ValueError(f"least_shot must be at most shot, {self.shot}, got {self.least_shot}")
         if not 0 <= self.within <= 1:
             raise ValueError(f"within must be 0 to 1, got {self.within}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """How a model is judged: `5w1s` is five classes with one image of each."""
+    """How a model is judged: `5w1s` is five classes with one image of each, `5w1s within` of one group."""
 
     settings: tuple[str, ...] = ("5w1s", "5w5s", "20w1s", "20w5s")
     query: int = 15
@@ -104,17 +109,7 @@ class Evaluation:
         if not self.settings:
             raise ValueError("settings must name at least one way and shot such as 5w1s, got none")
         for setting in (*self.settings, self.chosen_by):
-            way_and_shot(setting)
-
-
-def way_and_shot(setting: str) -> tuple[int, int]:
-    """Of `5w1s`, 5 and 1."""
-    found = re.fullmatch(r"(\d{1,4})w(\d{1,4})s", setting)
-    if not found or int(found[1]) < 2 or int(found[2]) < 1:
-        raise ValueError(
-            f"a setting must read like 5w1s, for two classes or more with an image or more, got {setting!r}"
-        )
-    return int(found[1]), int(found[2])
+            Setting.of(setting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +152,21 @@ class Recipe:
             )
 
 
+class Piece(NamedTuple):
+    """Some episodes of a batch."""
+
+    images: Tensor
+    """(E, K + Q, C, size, size), support first, class by class"""
+    labels: Tensor
+    """(E * (K + Q)), among all training classes"""
+    answers: Tensor
+    """(E, Q), among the classes of the episode"""
+    known: Tensor | None
+    """(E, K), -1 where an image of the support is passed over; null where none is"""
+    total: int
+    """Episodes of the whole batch."""
+
+
 class FewShotTask:
     """Classes to learn from, and the model that learns."""
 
@@ -166,12 +176,11 @@ class FewShotTask:
         divided = recipe.data.load(recipe.seed, progress) if splits is None else splits
         train, e = divided.train, recipe.episode
         self.train, self.validation, self.test = train, divided.validation, divided.test
-        self.classes = Classes.of(train.labels, train.classes, groups_of(train.classes))
+        self.classes = classes_of(train)
         self.classes.check(e.way, e.shot + e.query)
         if self.validation is not None:
-            self.judged_by = Classes.of(self.validation.labels, self.validation.classes)
-            way, shot = way_and_shot(recipe.evaluation.chosen_by)
-            self.judged_by.check(way, shot + recipe.evaluation.query)
+            self.judged_by = classes_of(self.validation)
+            Setting.of(recipe.evaluation.chosen_by).check(self.judged_by, recipe.evaluation.query)
         count = len(train.classes) if recipe.auxiliary else 0
         config = replace(recipe.model, image_size=train.size, channels=train.channels, classes=count)
         self.recipe = replace(recipe, model=config)
@@ -218,11 +227,16 @@ class FewShotTask:
             if step == first:
                 drawn.check()  # later ones are drawn alike, and to look at them would make a GPU wait
             draws = augment.draw(self.recipe.augment, batch_size * each, seed=self.recipe.seed, step=step)
-            chosen = torch.cat((drawn.support, drawn.query), 1)
+            chosen, known = torch.cat((drawn.support, drawn.query), 1), None
+            if e.least_shot is not None:
+                known = left_out(drawn.support_labels, way=e.way, least=e.least_shot, seed=self.recipe.seed, step=step)
             pieces = []
             for some in rows:
                 own = draws.rows(slice(some.start * each, some.stop * each)).to(self.device)
-                pieces.append((*self._images(chosen[some], own), drawn.query_labels[some], batch_size))
+                images, labels = self._images(chosen[some], own)
+                pieces.append(
+                    Piece(images, labels, drawn.query_labels[some], None if known is None else known[some], batch_size)
+                )
             yield pieces
 
     def _images(self, chosen: Tensor, draws: augment.Draws) -> tuple[Tensor, Tensor]:
@@ -232,10 +246,10 @@ class FewShotTask:
         )
         return images.unflatten(0, chosen.shape), labels
 
-    def loss(self, model: nn.Module, piece: tuple[Tensor, Tensor, Tensor, int]) -> Tensor:
-        images, labels, answers, total = piece
+    def loss(self, model: nn.Module, piece: Piece) -> Tensor:
+        images, labels, answers, known, total = piece
         e, smoothing = self.recipe.episode, self.recipe.training.label_smoothing
-        logits, plain = model(images, way=e.way, shot=e.shot)
+        logits, plain = model(images, way=e.way, shot=e.shot, labels=known)
         share = len(images) / total
         loss = share * F.cross_entropy(logits.flatten(0, 1).float(), answers.flatten(), label_smoothing=smoothing)
         if plain is not None:
@@ -247,22 +261,26 @@ class FewShotTask:
             return {}
         assert isinstance(model, FewShot)
         embeddings = embed_all(model, self.validation.pixels, self.device)
-        way, shot = way_and_shot(self.recipe.evaluation.chosen_by)
+        setting = Setting.of(self.recipe.evaluation.chosen_by)
         sums = tally(
             model.head,
             embeddings,
             self.judged_by,
-            way=way,
-            shot=shot,
+            **setting._asdict(),
             query=self.recipe.evaluation.query,
             episodes=self.recipe.evaluation.chosen_over,
             part=part,
         )
-        facts = attention_facts(model.head, embeddings, self.judged_by, way, shot)
+        facts = attention_facts(model.head, embeddings, self.judged_by, setting.way, setting.shot)
         return {**sums.sums, **facts, "judges": torch.ones((), dtype=torch.float64, device=self.device)}
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return metrics(sums) if sums else {}
+
+
+def classes_of(images: ImageSet) -> Classes:
+    """Where its classes lie, and which of them go together."""
+    return Classes.of(images.labels, images.classes, groups_of(images.classes))
 
 
 def _held(splits: ClassSplits, levels: Tensor) -> dict[str, Any]:
