@@ -4,6 +4,7 @@ import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich import box
@@ -20,8 +21,8 @@ from ..data.augment import Augment
 from ..data.episodes import Classes
 from ..models.baselines import BASELINES
 from ..models.few_shot import FewShot, FewShotConfig
-from ..tasks.few_shot import Episode, Evaluation, FewShotData, Recipe, way_and_shot
-from ..tasks.few_shot_judging import Answers, Tally, embed_all, tally
+from ..tasks.few_shot import Episode, Evaluation, FewShotData, Recipe, classes_of
+from ..tasks.few_shot_judging import Answers, Setting, Tally, embed_all, tally
 from ..tasks.few_shot_predictor import SettingScore
 from ..tasks.image_predictor import wilson
 from ..training.settings import Training
@@ -140,14 +141,13 @@ def _judged(model: FewShot) -> Table:
     assert model.config.image_size is not None
     assert model.config.channels is not None
     images = characters.unseen(model.config.image_size, model.config.channels)
-    classes = Classes.of(images.labels, images.classes)
-    embeddings = embed_all(model, images.pixels, torch.device("cpu"))
+    classes, embeddings = classes_of(images), embed_all(model, images.pixels, torch.device("cpu"))
     table = Table(f"accuracy, {EPISODES:,} episodes,\nthe same for all", box=box.SIMPLE)
     columns = []
-    for setting in SETTINGS:
-        way, shot = way_and_shot(setting)
+    for setting in map(Setting.of, SETTINGS):
+        way, shot, _ = setting
         table.add_column(f"{way} characters,\n{shot} drawing{'s' * (shot > 1)}", justify="right")
-        columns.append(_column(model, embeddings, classes, way, shot))
+        columns.append(_column(model, embeddings, classes, setting))
     for row in zip(_rows(), *columns, strict=True):
         table.add_row(*row)
     return table
@@ -158,9 +158,11 @@ def _rows() -> list[str]:
     return ["[bold]cosine transformer[/]", *beside, "confidence is off by", "AUROC against strangers"]
 
 
-def _column(model: FewShot, embeddings: Tensor, classes: Classes, way: int, shot: int) -> list[str]:
+def _column(model: FewShot, embeddings: Tensor, classes: Classes, setting: Setting) -> list[str]:
     def seen(answers: Answers) -> Tally:
-        return tally(answers, embeddings, classes, way=way, shot=shot, query=QUERY, episodes=EPISODES)
+        alone = not model.config.transductive  # strangers would be seen by the others
+        how: dict[str, Any] = {"query": QUERY, "episodes": EPISODES, "unknown": alone}
+        return tally(answers, embeddings, classes, **setting._asdict(), **how)
 
     ours = seen(model.head)
     score, right = SettingScore.of(ours), torch.cat(ours.accuracies)
