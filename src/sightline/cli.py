@@ -10,6 +10,7 @@ import typer
 from .names import printable
 
 DEVICES = "auto, cpu, cuda or cuda:N."
+RUN = "The folder of a run, or the name of a model that ships."
 
 app = typer.Typer(
     help="Attention models that learn from little data and show what they looked at.",
@@ -80,7 +81,7 @@ def train(
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    run: Annotated[str, typer.Argument(help=RUN, show_default=False)],
     data: Annotated[str | None, typer.Option(help="Other data to judge by, of the same classes.")] = None,
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
@@ -120,7 +121,7 @@ def fit(
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or a file of `fit`.", show_default=False)],
+    run: Annotated[str, typer.Argument(help=f"{RUN[:-1]}, or a file of `fit`.", show_default=False)],
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Images, or sentences.", show_default=False)],
     show: Annotated[Path | None, typer.Option(help="Write a page of what it looked at.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Answers to name for each input: 3 classes, 1 text.")] = None,
@@ -143,13 +144,13 @@ def predict(
 
 @app.command()
 def show(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    run: Annotated[str, typer.Argument(help=RUN, show_default=False)],
     inputs: Annotated[
         list[str] | None,
         typer.Argument(metavar="[INPUT]...", help="Images or sentences to draw its attention on.", show_default=False),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the pictures; pictures/ in the run's if not given.")
+        Path | None, typer.Option(help="Folder for the pictures; pictures/ in the run's, or here, if not given.")
     ] = None,
     format: Annotated[str, typer.Option(help="png or svg.")] = "png",
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
