@@ -22,6 +22,7 @@ from ..data.levels import histogram, mean_and_spread
 from ..models.few_shot import FewShot, FewShotConfig
 from ..training.settings import Training
 from ..training.task import Part
+from .few_shot_embeddings import Embedded, check_embedder
 from .few_shot_judging import attention_facts, embed_all, metrics, tally
 from .image_classification import MOST_SEED, SEEN_FOR_NORMALISATION, digest
 
@@ -44,6 +45,12 @@ class FewShotData:
     """Share of the training classes to hold out where the set brings none; whole alphabets where there are some."""
     rotations: Rotations = "none"
     """Of which classes those turned by 90, 180 and 270 degrees are classes of their own: none, train or all."""
+    embedder: str | None = None
+    """A model that sees each image once and learns no more: efficientnet_lite0, or a vision model of Hugging Face."""
+    weights: str | None = None
+    """The file of its weights; null for those it comes with."""
+    copies: int = 0
+    """Copies of each training image that it sees too, changed as `augment` says."""
 
     def __post_init__(self) -> None:
         check_share(validation=self.validation)
@@ -155,6 +162,7 @@ class Recipe:
             raise ValueError(
                 "augment.mixup and augment.cutmix must be 0, for an image of two classes belongs to no episode"
             )
+        check_embedder(self)
 
 
 class FewShotTask:
@@ -182,6 +190,7 @@ class FewShotTask:
         levels = histogram(train, chosen)
         if self.model.backbone is not None:
             self.model.set_normalisation(*mean_and_spread(levels))
+        self.embedded = Embedded.of(recipe, divided, progress)
         self.held = _held(divided, levels)
         """What the data hold, in few words: a run goes on with the same."""
         self.device = torch.device("cpu")
@@ -196,9 +205,11 @@ class FewShotTask:
         if device.type == "cuda" and self.model.backbone is not None:
             self.model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.classes = self.classes.to(device)
+        if self.embedded is not None:
+            self.embedded = self.embedded.to(device)
+            return
         self.train = ImageSet(self.train.pixels.to(device), self.train.labels.to(device), self.train.classes)
-        if self.validation is not None:
-            v = self.validation
+        if (v := self.validation) is not None:
             self.validation = ImageSet(v.pixels.to(device), v.labels.to(device), v.classes)
 
     def batches(self, first: int, batch_size: int, part: Part) -> Generator[list[Any], None, None]:
@@ -217,6 +228,9 @@ class FewShotTask:
             )
             if step == first:
                 drawn.check()  # later ones are drawn alike, and to look at them would make a GPU wait
+            if self.embedded is not None:
+                yield self.embedded.pieces(drawn, rows, seed=self.recipe.seed, step=step)
+                continue
             draws = augment.draw(self.recipe.augment, batch_size * each, seed=self.recipe.seed, step=step)
             chosen = torch.cat((drawn.support, drawn.query), 1)
             pieces = []
@@ -232,6 +246,13 @@ class FewShotTask:
         )
         return images.unflatten(0, chosen.shape), labels
 
+    def seen(self, model: FewShot) -> Tensor:
+        """The images to choose by, embedded: (I, P, M)"""
+        if self.embedded is not None:
+            return self.embedded.validation
+        assert self.validation is not None
+        return embed_all(model, self.validation.pixels, self.device)
+
     def loss(self, model: nn.Module, piece: tuple[Tensor, Tensor, Tensor, int]) -> Tensor:
         images, labels, answers, total = piece
         e, smoothing = self.recipe.episode, self.recipe.training.label_smoothing
@@ -246,7 +267,7 @@ class FewShotTask:
         if self.validation is None:
             return {}
         assert isinstance(model, FewShot)
-        embeddings = embed_all(model, self.validation.pixels, self.device)
+        embeddings = self.seen(model)
         way, shot = way_and_shot(self.recipe.evaluation.chosen_by)
         sums = tally(
             model.head,
