@@ -188,6 +188,28 @@ def data(
             typer.echo(f"wrote {show}")
 
 
+@app.command(hidden=True)
+def ship(
+    run: Annotated[Path, typer.Argument(help="The folder of a run that was evaluated.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="What to call the model.", show_default=False)],
+    licence: Annotated[str, typer.Option(help="Whose the data are, and under which terms.", show_default=False)],
+    command: Annotated[str | None, typer.Option(help="What made it, if not as its card says.")] = None,
+    data: Annotated[str | None, typer.Option(help="What to compare answers on, if not its own data.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where its folder goes; the zoo if not given.")] = None,
+    device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
+) -> None:
+    """Put a finished run among the models that ship: small, with a card."""
+    from .runs import reading
+    from .shipping import ship as put
+
+    with _plain_errors():
+        with reading() as progress:
+            folder = put(
+                run, name, licence=licence, command=command, data=data, out=out, device=device, progress=progress
+            )
+        typer.echo(f"wrote {folder}")
+
+
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures; made if it is not there.")] = Path("demo"),

@@ -22,7 +22,7 @@ from typing import Any
 from . import catalogue, config, zoo
 from .sharing import CARD, CONFIG, WEIGHTS, pulled, read_json
 
-DATA, CLASSIFIER = "data.json", ".sightline"
+DATA, EVALUATION, CLASSIFIER = "data.json", "evaluation.json", ".sightline"
 FREE = ("out", "data.memory", "data.workers", "training.device", "training.keep", "training.tensorboard")
 """Keys that may differ when a run goes on: they do not change what comes out."""
 
@@ -121,7 +121,7 @@ def evaluate(run: str | Path, source: str | None = None, device: str = "auto") -
         score = predictor.judged(source, progress)
     folder = Path(run).expanduser()
     if source is None and (folder / CONFIG).is_file():  # one that ships, or from a hub, stays as it came
-        write_bytes(folder / "evaluation.json", json.dumps(dataclasses.asdict(score), indent=1).encode())
+        write_bytes(folder / EVALUATION, json.dumps(dataclasses.asdict(score), indent=1).encode())
         if (folder / CARD).is_file():
             write_bytes(folder / CARD, _with_score((folder / CARD).read_text(encoding="utf-8"), score).encode())
     return score
