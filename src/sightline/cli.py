@@ -120,6 +120,35 @@ def fit(
 
 
 @app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.", show_default=False)],
+    with_: Annotated[
+        str, typer.Option("--with", help="Baselines on the first run's embeddings, such as protonet,nearest,svm.")
+    ] = "",
+    settings: Annotated[str, typer.Option(help="Such as 5w1s,20w1s; those of the first run if not given.")] = "",
+    episodes: Annotated[int | None, typer.Option(help="Of each setting; as many as the first run has.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the table here, as Markdown.")] = None,
+    device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
+) -> None:
+    """Judge few-shot models on the same episodes, and say how far each is from the first."""
+    from .comparison import compare as judge
+    from .files import whole
+
+    with _plain_errors():
+        found = judge(runs, baselines=_listed(with_), settings=_listed(settings), episodes=episodes, device=device)
+        for line in found.lines():
+            typer.echo(line)
+        if out is not None:
+            with whole(out) as part:
+                part.write_text(found.markdown(), encoding="utf-8")
+            typer.echo(f"wrote {out}")
+
+
+def _listed(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
+@app.command()
 def predict(
     run: Annotated[str, typer.Argument(help=f"{RUN[:-1]}, or a file of `fit`.", show_default=False)],
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Images, or sentences.", show_default=False)],

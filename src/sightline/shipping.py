@@ -17,12 +17,12 @@ from torch import Tensor
 
 from . import config, zoo
 from .checks import nearest
-from .data.episodes import Classes
 from .data.images import Progress
 from .data.text import Pairs
 from .runs import DATA, EVALUATION, SCORE, load
 from .sharing import CARD, CONFIG, WEIGHTS, read_json
-from .tasks.few_shot import way_and_shot
+from .tasks.few_shot import classes_of
+from .tasks.few_shot_judging import Setting
 from .tasks.few_shot_predictor import FewShotPredictor, FewShotScore, SettingScore
 from .tasks.translation_judging import Score
 from .tasks.translation_predictor import TranslationPredictor
@@ -112,10 +112,10 @@ def _compare_episodes(
 ) -> str:
     e, setting = before.recipe.evaluation, before.recipe.evaluation.settings[0]
     images, split = before.judged_on(data, progress)
-    most = max(IMAGES, way_and_shot(setting)[1] + e.query)
-    rows = Classes.of(images.labels, images.classes).places[:, :most].flatten()
+    most = max(IMAGES, Setting.of(setting).shot + e.query)
+    rows = classes_of(images).places[:, :most].flatten()
     few = images.take(rows[rows >= 0])
-    classes = Classes.of(few.labels, few.classes)
+    classes = classes_of(few)
     after.recipe = before.recipe = replace(before.recipe, evaluation=replace(e, episodes=EPISODES))
 
     def accuracy(one: FewShotPredictor) -> float:

@@ -83,7 +83,8 @@ def test_each_image_is_seen_once_and_episodes_are_drawn_from_what_was_seen(monke
     told = []
     task = FewShotTask(recipe(), splits(), lambda done, count: told.append((done, count)))
     task.to(CPU)
-    ((vectors, labels, answers, total),) = pieces(task)
+    ((vectors, labels, answers, known, total),) = pieces(task)
+    assert known is None
     task.evaluate(task.model, Part())
     assert Thumbs.looks == 7 * (11 + 7)
     assert told[:3] == [(13, 77), (26, 77), (39, 77)]
@@ -121,6 +122,14 @@ def test_a_flipped_copy_is_the_embedding_of_the_flipped_image():
     flipped = (copy == mirrored).all(1)
     assert 0.3 < flipped.float().mean() < 0.7
     assert copy[~flipped].equal(plain[~flipped])
+
+
+def test_support_images_may_be_passed_over_here_too():
+    task = FewShotTask(recipe(episode=Episode(way=5, shot=3, query=2, least_shot=1)), splits())
+    piece = pieces(task)[0]
+    assert piece.known.shape == (4, 15)
+    assert (piece.known == -1).any()
+    assert task.loss(task.model, piece).isfinite()
 
 
 def test_patches_and_grey_images_go_in_too():

@@ -228,6 +228,7 @@ class FewShot(nn.Module):
                 raise ValueError("image_size and channels must be given to make a model, got null")
             make = BACKBONES[c.backbone]
             self.backbone = make(c.channels) if c.widths is None else make(c.channels, widths=c.widths)
+            self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster everywhere
             side = self.backbone.side(c.image_size)
             self.width, self.grid = self.backbone.width * (side * side if c.pool == "flat" else 1), (side, side)
             self.register_buffer("mean", torch.zeros(c.channels, 1, 1))
@@ -249,16 +250,21 @@ class FewShot(nn.Module):
             return places
         return places.flatten(1)[:, None] if self.config.pool == "flat" else places.mean(1, keepdim=True)
 
-    def forward(self, images: Tensor, *, way: int, shot: int) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, images: Tensor, *, way: int, shot: int, labels: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """images (E, K + Q, C, size, size), support first, class by class -> logits (E, Q, N)
 
-        Beside them those of the plain classifier for all images, (E * (K + Q), classes), if there is one.
+        Beside them those of the plain classifier for all images, (E * (K + Q), classes), if there is one. Labels (E, K)
+        are given where some of the support is to be passed over: they are -1 there.
         """
         x = self.embed(images.flatten(0, 1))
         plain = None if self.classifier is None else self.classifier(x.mean(1))
         x = x.unflatten(0, images.shape[:2])
-        labels = torch.arange(way, device=x.device).repeat_interleave(shot).expand(len(x), -1)
-        return self.head(x[:, : way * shot], labels, x[:, way * shot :], way=way), plain
+        gaps = labels is not None
+        if labels is None:
+            labels = torch.arange(way, device=x.device).repeat_interleave(shot).expand(len(x), -1)
+        return self.head(x[:, : way * shot], labels, x[:, way * shot :], way=way, gaps=gaps), plain
 
 
 def members_of(labels: Tensor, way: int) -> Tensor:

@@ -15,11 +15,11 @@ from ..checks import check_most, check_whole
 from ..data import augment
 from ..data.augment import Augment
 from ..data.class_splits import ClassSplits
-from ..data.episodes import Episodes
 from ..data.images import Progress
 from ..models.embedders import Embedder, embedder
 from ..models.few_shot import FewShotConfig
 from ..training.device import choose_device
+from .few_shot_pieces import Shown
 
 if TYPE_CHECKING:
     from .few_shot import Recipe
@@ -135,19 +135,12 @@ class Embedded:
         """The same there."""
         return Embedded(*(tensor.to(device) for tensor in (self.train, self.labels, self.validation)))
 
-    def pieces(
-        self, drawn: Episodes, rows: Sequence[slice], *, seed: int, step: int
-    ) -> list[tuple[Tensor, Tensor, Tensor, int]]:
-        """These rows of the episodes drawn for a step: float32 (E, K, P, M), each image as it is or as one of its
-        copies; labels (E * K,); answers (E, queries); and how many episodes there are in all."""
-        chosen, answers = torch.cat((drawn.support, drawn.query), 1), drawn.query_labels
-        which = seeds.generator(seed, seeds.AUGMENTATION, step).integers(len(self.train), size=tuple(chosen.shape))
+    def shown(self, chosen: Tensor, rows: Sequence[slice], *, seed: int, step: int) -> Shown:
+        """These rows of the images chosen for a step, (E, K), each as it is or as one of its copies."""
+        random = seeds.generator(seed, seeds.AUGMENTATION, step, 1)  # without the 1 it is that of the copies themselves
+        which = random.integers(len(self.train), size=tuple(chosen.shape))
         copies = torch.from_numpy(which).to(chosen.device)
-        found = []
-        for some in rows:
-            vectors, labels = self.train[copies[some], chosen[some]].float(), self.labels[chosen[some]].flatten()
-            found.append((vectors, labels, answers[some], len(chosen)))
-        return found
+        return [(self.train[copies[some], chosen[some]].float(), self.labels[chosen[some]].flatten()) for some in rows]
 
 
 def _change(how: Augment, count: int, *, seed: int, step: int) -> Callable[[Tensor, slice], Tensor]:

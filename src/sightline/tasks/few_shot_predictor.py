@@ -17,9 +17,9 @@ from ..models.few_shot import FewShot
 from ..names import printable
 from ..sharing import CONFIG, WEIGHTS, Shared, read_weights
 from ..training.checkpoint import to_bytes, write_bytes
-from .few_shot import FewShotTask, Recipe, way_and_shot
+from .few_shot import FewShotTask, Recipe, classes_of
 from .few_shot_embeddings import Frozen
-from .few_shot_judging import Answers, Tally, embed_all, metrics, tally
+from .few_shot_judging import Answers, Setting, Tally, embed_all, metrics, tally
 from .image_judging import sharpest
 from .image_predictor import wilson
 
@@ -126,15 +126,14 @@ class FewShotPredictor(Shared):
             asked.append((logits.flatten(0, 1), torch.arange(way).repeat_interleave(e.query).repeat(len(logits))))
             return logits
 
-        for setting in dict.fromkeys((*e.settings, e.chosen_by)):
-            way, shot = way_and_shot(setting)
-            if way <= len(classes.names) and shot + e.query <= int(classes.counts.min()):
-                how: dict[str, Any] = {"way": way, "shot": shot, "query": e.query, "episodes": e.chosen_over}
-                tally(listening, embeddings, classes, **how, unknown=False)
+        how: dict[str, Any] = {"query": e.query, "episodes": e.chosen_over}
+        for name in dict.fromkeys((*e.settings, e.chosen_by)):
+            setting = Setting.of(name)
+            if setting.way <= len(classes.names) and setting.shot + e.query <= int(classes.counts.min()):
+                tally(listening, embeddings, classes, **setting._asdict(), **how, unknown=False)
         head.sharpness.fill_(sharpest([(logits.double().cpu(), labels) for logits, labels in asked]))
         write_bytes(folder / WEIGHTS, to_bytes({n: t.cpu() for n, t in predictor.model.state_dict().items()}))
-        way, shot = way_and_shot(e.chosen_by)
-        return metrics(tally(head, embeddings, classes, way=way, shot=shot, query=e.query, episodes=e.chosen_over).sums)
+        return metrics(tally(head, embeddings, classes, **Setting.of(e.chosen_by)._asdict(), **how).sums)
 
     def to(self, device: str | torch.device) -> "FewShotPredictor":
         """Work there from now on."""
@@ -175,7 +174,7 @@ class FewShotPredictor(Shared):
         """Thousands of episodes of classes it has never seen, at every setting of its recipe."""
         images, split = self.judged_on(source, progress)
         e = self.recipe.evaluation
-        classes, embeddings = Classes.of(images.labels, images.classes), self.embedded(images, progress)
+        classes, embeddings = classes_of(images), self.embedded(images, progress)
         found: dict[str, SettingScore] = {}
         per_class: dict[str, float] = {}
         for setting in e.settings:
@@ -203,9 +202,10 @@ class FewShotPredictor(Shared):
 
     def tallied(self, answer: Answers, embeddings: Tensor, classes: Classes, setting: str) -> Tally:
         """What an answer comes to over the episodes of its recipe."""
-        e, (way, shot) = self.recipe.evaluation, way_and_shot(setting)
-        classes.check(way, shot + e.query)
-        return tally(answer, embeddings, classes, way=way, shot=shot, query=e.query, episodes=e.episodes)
+        e, one = self.recipe.evaluation, Setting.of(setting)
+        one.check(classes, e.query)
+        alone = not self.recipe.model.transductive  # strangers would be seen by the others
+        return tally(answer, embeddings, classes, **one._asdict(), query=e.query, episodes=e.episodes, unknown=alone)
 
     @torch.no_grad()
     def one_shot_runs(self, path: str | Path) -> tuple[int, int]:
