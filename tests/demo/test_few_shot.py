@@ -49,7 +49,7 @@ def test_the_story_with_a_run(run, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("_quick")
 def test_where_no_model_ships_a_small_one_learns_first_and_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(few_shot, "zoo", dict)
+    monkeypatch.setattr(few_shot.zoo, "names", tuple)
     model = FewShotConfig(widths=(4, 4, 4, 8), heads=2)
     training = replace(few_shot.SMALL.training, steps=2, evaluate_every=2, device="cpu")
     evaluation = replace(few_shot.SMALL.evaluation, chosen_over=3, settings=("5w1s",))

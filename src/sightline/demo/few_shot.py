@@ -12,10 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from .. import runs
+from .. import runs, zoo
 from ..classify import Answer, FewShotClassifier
 from ..classify.classifier import Look
-from ..classify.embedding import zoo
 from ..comparison import Standing
 from ..data.augment import Augment
 from ..data.episodes import Classes
@@ -49,7 +48,7 @@ SMALL = Recipe(
 def tell(console: Console, out: Path, model: str) -> None:
     """Print the story, and leave its files in `out`."""
     console.print("\n[bold]A classifier from a handful of images[/]\n")
-    begin = str(_trained(console, out / "model")) if model == "glyphs" and model not in zoo() else model
+    begin = str(_trained(console, out / "model")) if model == "glyphs" and model not in zoo.names() else model
     classifier = FewShotClassifier.pretrained(begin)
     if classifier.model is None or classifier.model.backbone is None:
         raise ValueError(f"model must be a few-shot model with a backbone of its own, got {model!r}; pass a run")

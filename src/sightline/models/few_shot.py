@@ -39,6 +39,8 @@ class FewShotConfig:
     """Channels of the backbone's blocks, or the width of the embeddings; null for those of the papers."""
     pool: Literal["mean", "flat"] = "mean"
     """How the places of the backbone's grid become one vector: their mean, or all of them side by side."""
+    narrow: int | None = None
+    """Width that the head brings embeddings to before it does anything else; null to leave them as wide as they are."""
     classes: int = 0
     """Classes that a second, plain classifier tells apart while training; 0 for none."""
     depth: int = 1
@@ -67,7 +69,7 @@ class FewShotConfig:
         if not 0 < self.expansion < float("inf"):
             raise ValueError(f"expansion must be above 0 and finite, got {self.expansion}")
         CosineScore(temperature=self.temperature, floor=self.floor)  # refuses what it cannot be
-        for name in ("image_size", "channels"):
+        for name in ("image_size", "channels", "narrow"):
             if getattr(self, name) is not None:
                 check_whole(1, **{name: getattr(self, name)})
         check_most(MOST_SIZE, image_size=self.image_size or 0)
@@ -87,9 +89,16 @@ class FewShotHead(nn.Module):
     def __init__(self, width: int, config: FewShotConfig):
         super().__init__()
         check_whole(1, width=width)
+        c = self.config = config
+        self.narrow: nn.Linear | None = None
+        if c.narrow is not None:
+            if c.narrow >= width:
+                raise ValueError(f"narrow must be below the embedding's width {width}, got {c.narrow}")
+            self.narrow = nn.Linear(width, c.narrow, bias=False)
+            nn.init.orthogonal_(self.narrow.weight)  # at first a projection: angles stay about what they were
+            width = c.narrow
         if width % config.heads:
             raise ValueError(f"heads must divide the embedding's width {width}, got {config.heads}")
-        c = self.config = config
         blocks = [
             EncoderBlock(
                 width,
@@ -137,7 +146,7 @@ class FewShotHead(nn.Module):
         """The embeddings after every support token has seen the support, and every query the support and itself."""
         images, places = support.shape[1:3]
         support = self._support(support, members)
-        query = query if self.role is None else query + self.role[1]
+        query = self._query(query)
         if not self.blocks:
             return support, query
         x = torch.cat((support, query), 1).flatten(1, 2)
@@ -167,7 +176,7 @@ class FewShotHead(nn.Module):
     def ask(self, memory: "Memory", query: Tensor) -> Tensor:
         """query (E, Q, P, M) -> logits (E, Q, N); each query sees the support and itself, in a transductive head too"""
         places = query.shape[2]
-        x = (query if self.role is None else query + self.role[1]).flatten(1, 2)
+        x = self._query(query).flatten(1, 2)
         for block, seen in zip(self.blocks, memory.seen, strict=True):
             cache = Cache()
             cache.parts = list(seen)
@@ -177,10 +186,16 @@ class FewShotHead(nn.Module):
 
     def _support(self, support: Tensor, members: Tensor) -> Tensor:
         """Support tokens that know their class and their role."""
+        support = support if self.narrow is None else self.narrow(support)
         if self.label is None or self.role is None:
             return support
         own = members.mT @ _means(members, support.mean(2))  # of each support image the mean of its class
         return support + (self.label(own) + self.role[0]).unsqueeze(2)
+
+    def _query(self, query: Tensor) -> Tensor:
+        """Query tokens that know their role."""
+        query = query if self.narrow is None else self.narrow(query)
+        return query if self.role is None else query + self.role[1]
 
 
 @dataclass(frozen=True, eq=False)
