@@ -170,7 +170,9 @@ def test_a_part_is_found_wherever_it_lies_in_a_class():
     torch.nn.init.ones_(parts.weight)
     tokens = torch.eye(M)[:6]
     owners = members_of(torch.tensor([[0, 0, 1, 1, 2, 2]]), N).float()
-    query = tokens[[[1, 0], [3, 4]]][None]  # both of the first class, the other way round; one each of the other two
+    query = tokens[torch.tensor([[1, 0], [3, 4]])][
+        None
+    ]  # both of the first class, the other way round; one each of the other two
     found = parts(3 * query, Known(torch.zeros(1, N, M), tokens[None], owners))
     torch.testing.assert_close(found[0, 0], torch.tensor([1.0, 0.0, 0.0]), atol=1e-3, rtol=0)
     torch.testing.assert_close(found[0, 1], torch.tensor([0.0, 0.5, 0.5]), atol=1e-3, rtol=0)
