@@ -10,6 +10,7 @@ import typer
 from .names import printable
 
 DEVICES = "auto, cpu, cuda or cuda:N."
+RUN = "The folder of a run, or the name of a model that ships."
 
 app = typer.Typer(
     help="Attention models that learn from little data and show what they looked at.",
@@ -80,7 +81,7 @@ def train(
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    run: Annotated[str, typer.Argument(help=RUN, show_default=False)],
     data: Annotated[str | None, typer.Option(help="Other data to judge by, of the same classes.")] = None,
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
@@ -149,7 +150,7 @@ def _listed(words: str) -> list[str]:
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or a file of `fit`.", show_default=False)],
+    run: Annotated[str, typer.Argument(help=f"{RUN[:-1]}, or a file of `fit`.", show_default=False)],
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Images, or sentences.", show_default=False)],
     show: Annotated[Path | None, typer.Option(help="Write a page of what it looked at.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Answers to name for each input: 3 classes, 1 text.")] = None,
@@ -172,13 +173,13 @@ def predict(
 
 @app.command()
 def show(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    run: Annotated[str, typer.Argument(help=RUN, show_default=False)],
     inputs: Annotated[
         list[str] | None,
         typer.Argument(metavar="[INPUT]...", help="Images or sentences to draw its attention on.", show_default=False),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the pictures; pictures/ in the run's if not given.")
+        Path | None, typer.Option(help="Folder for the pictures; pictures/ in the run's, or here, if not given.")
     ] = None,
     format: Annotated[str, typer.Option(help="png or svg.")] = "png",
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
@@ -216,12 +217,35 @@ def data(
             typer.echo(f"wrote {show}")
 
 
+@app.command(hidden=True)
+def ship(
+    run: Annotated[Path, typer.Argument(help="The folder of a run that was evaluated.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="What to call the model.", show_default=False)],
+    licence: Annotated[str, typer.Option(help="Whose the data are, and under which terms.", show_default=False)],
+    command: Annotated[str | None, typer.Option(help="What made it, if not as its card says.")] = None,
+    data: Annotated[str | None, typer.Option(help="What to compare answers on, if not its own data.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where its folder goes; the zoo if not given.")] = None,
+    device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
+) -> None:
+    """Put a finished run among the models that ship: small, with a card."""
+    from .runs import reading
+    from .shipping import ship as put
+
+    with _plain_errors():
+        with reading() as progress:
+            folder = put(
+                run, name, licence=licence, command=command, data=data, out=out, device=device, progress=progress
+            )
+        typer.echo(f"wrote {folder}")
+
+
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the pictures; made if it is not there.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for what it writes; made if it is not there.")] = Path("demo"),
+    model: Annotated[str, typer.Option(help="A model that ships, or the folder of a few-shot run.")] = "glyphs",
 ) -> None:
-    """Show the core at work: the magnitude trap and the temperature sweep, each with a picture."""
+    """Make a classifier from a handful of drawings, judge it and show why it answers as it does."""
     from .demo import run
 
     with _plain_errors():
-        run(out)
+        run(out, model)

@@ -141,7 +141,9 @@ def test_embeddings_of_ones_own():
 
 
 def test_embeddings_may_be_plain_lists():
-    made = FewShotClassifier().fit({"a": [[1.0, 2, 3], [1, 2, 4]], "b": [(3.0, 2, 1), torch.tensor([5.0, 2, 1]).bfloat16()]})
+    made = FewShotClassifier().fit(
+        {"a": [[1.0, 2, 3], [1, 2, 4]], "b": [(3.0, 2, 1), torch.tensor([5.0, 2, 1]).bfloat16()]}
+    )
     assert made.predict([[1, 2, 3.5], [4, 2, 1]])[1].label == "b"
 
 
@@ -226,7 +228,10 @@ def test_what_cannot_be_is_refused(run, drawn, tmp_path):
     ("wrong", "message"),
     [
         ({"a": torch.ones(2, 5), "b": torch.ones(2, 7)}, "one width, got 5 for class 'a' and 7 for class 'b'"),
-        ({"a": torch.ones(2, 5), "b": [torch.ones(5), torch.ones(4)]}, r"one width, got \[\(4,\), \(5,\)\] in class 'b'"),
+        (
+            {"a": torch.ones(2, 5), "b": [torch.ones(5), torch.ones(4)]},
+            r"one width, got \[\(4,\), \(5,\)\] in class 'b'",
+        ),
         ({"a": torch.ones(2, 5), "b": torch.full((2, 5), float("nan"))}, "must be finite, .*got NaN.* in class 'b'"),
         ({"a": torch.ones(2, 5), "b": torch.full((2, 5), 1e30)}, r"at most 1e\+15, got .* more in class 'b'; leave"),
         ({"a": torch.ones(2, 5), "b": np.array([["x"] * 5])}, "embeddings of class 'b' must be numbers of shape"),

@@ -173,7 +173,7 @@ class _Again:
         if pixels is None or embeds is None or pixels.shape[-1] != embeds.image_size:
             return None
         hidden, changed = hide_each(pixels, parts)
-        worth = torch.zeros(len(hidden))
+        worth = torch.zeros(len(hidden), dtype=torch.float64)
         for rows in changed.nonzero().flatten().split(self.at_once):
             new = embeds.embed(hidden[rows]).cpu()
             examples = self.support.embeddings.expand(len(rows), -1, -1, -1)

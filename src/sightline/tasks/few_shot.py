@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from .. import seeds
 from ..checks import check_most, check_share, check_whole
-from ..data import augment
 from ..data.augment import Augment
 from ..data.class_splits import ClassSplits, Rotations, groups_of, load_classes
 from ..data.episodes import Classes, draw, left_out
@@ -21,7 +20,9 @@ from ..data.levels import histogram, mean_and_spread
 from ..models.few_shot import FewShot, FewShotConfig
 from ..training.settings import Training
 from ..training.task import Part
+from .few_shot_embeddings import Embedded, check_embedder
 from .few_shot_judging import Setting, attention_facts, embed_all, metrics, tally
+from .few_shot_pieces import Piece, Shown, changed, pieces
 from .image_classification import MOST_SEED, SEEN_FOR_NORMALISATION, digest
 
 MOST_EPISODES = 1_000_000
@@ -43,6 +44,12 @@ class FewShotData:
     """Share of the training classes to hold out where the set brings none; whole alphabets where there are some."""
     rotations: Rotations = "none"
     """Of which classes those turned by 90, 180 and 270 degrees are classes of their own: none, train or all."""
+    embedder: str | None = None
+    """A model that sees each image once and learns no more: efficientnet_lite0, or a vision model of Hugging Face."""
+    weights: str | None = None
+    """The file of its weights; null for those it comes with."""
+    copies: int = 0
+    """Copies of each training image that it sees too, changed as `augment` says."""
 
     def __post_init__(self) -> None:
         check_share(validation=self.validation)
@@ -150,21 +157,7 @@ class Recipe:
             raise ValueError(
                 "augment.mixup and augment.cutmix must be 0, for an image of two classes belongs to no episode"
             )
-
-
-class Piece(NamedTuple):
-    """Some episodes of a batch."""
-
-    images: Tensor
-    """(E, K + Q, C, size, size), support first, class by class"""
-    labels: Tensor
-    """(E * (K + Q)), among all training classes"""
-    answers: Tensor
-    """(E, Q), among the classes of the episode"""
-    known: Tensor | None
-    """(E, K), -1 where an image of the support is passed over; null where none is"""
-    total: int
-    """Episodes of the whole batch."""
+        check_embedder(self)
 
 
 class FewShotTask:
@@ -191,6 +184,7 @@ class FewShotTask:
         levels = histogram(train, chosen)
         if self.model.backbone is not None:
             self.model.set_normalisation(*mean_and_spread(levels))
+        self.embedded = Embedded.of(recipe, divided, progress)
         self.held = _held(divided, levels)
         """What the data hold, in few words: a run goes on with the same."""
         self.device = torch.device("cpu")
@@ -205,6 +199,9 @@ class FewShotTask:
         if self.recipe.training.shard:  # torch shares out only what lies in order
             self.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.classes = self.classes.to(device)
+        if self.embedded is not None:
+            self.embedded = self.embedded.to(device)
+            return
         self.train = ImageSet(self.train.pixels.to(device), self.train.labels.to(device), self.train.classes)
         if self.validation is not None:
             v = self.validation
@@ -212,7 +209,6 @@ class FewShotTask:
 
     def batches(self, first: int, batch_size: int, part: Part) -> Generator[list[Any], None, None]:
         e, rows = self.recipe.episode, part.rows(batch_size)
-        each = e.way * (e.shot + e.query)
         for step in itertools.count(first):
             drawn = draw(
                 self.classes,
@@ -226,25 +222,22 @@ class FewShotTask:
             )
             if step == first:
                 drawn.check()  # later ones are drawn alike, and to look at them would make a GPU wait
-            draws = augment.draw(self.recipe.augment, batch_size * each, seed=self.recipe.seed, step=step)
-            chosen, known = torch.cat((drawn.support, drawn.query), 1), None
+            known = None
             if e.least_shot is not None:
                 known = left_out(drawn.support_labels, way=e.way, least=e.least_shot, seed=self.recipe.seed, step=step)
-            pieces = []
-            for some in rows:
-                own = draws.rows(slice(some.start * each, some.stop * each)).to(self.device)
-                images, labels = self._images(chosen[some], own)
-                pieces.append(
-                    Piece(images, labels, drawn.query_labels[some], None if known is None else known[some], batch_size)
-                )
-            yield pieces
+            yield pieces(drawn, known, rows, self._shown(torch.cat((drawn.support, drawn.query), 1), rows, step))
 
-    def _images(self, chosen: Tensor, draws: augment.Draws) -> tuple[Tensor, Tensor]:
-        flat = chosen.flatten()
-        images, labels = augment.apply(
-            self.recipe.augment, self.train.pixels[flat], self.train.labels[flat], len(self.train.classes), draws
-        )
-        return images.unflatten(0, chosen.shape), labels
+    def _shown(self, chosen: Tensor, rows: list[slice], step: int) -> Shown:
+        if self.embedded is not None:
+            return self.embedded.shown(chosen, rows, seed=self.recipe.seed, step=step)
+        return changed(self.train, self.recipe.augment, chosen, rows, seed=self.recipe.seed, step=step)
+
+    def seen(self, model: FewShot) -> Tensor:
+        """The images to choose by, embedded: (I, P, M)"""
+        if self.embedded is not None:
+            return self.embedded.validation
+        assert self.validation is not None
+        return embed_all(model, self.validation.pixels, self.device)
 
     def loss(self, model: nn.Module, piece: Piece) -> Tensor:
         images, labels, answers, known, total = piece
@@ -260,7 +253,7 @@ class FewShotTask:
         if self.validation is None:
             return {}
         assert isinstance(model, FewShot)
-        embeddings = embed_all(model, self.validation.pixels, self.device)
+        embeddings = self.seen(model)
         setting = Setting.of(self.recipe.evaluation.chosen_by)
         sums = tally(
             model.head,
