@@ -4,6 +4,9 @@ import torch
 from PIL import Image
 
 from sightline import FewShotClassifier
+from sightline.classify.confidence import ask
+from sightline.classify.embedding import opened
+from sightline.classify.questions import embedded
 from sightline.models.few_shot import FewShot, FewShotConfig
 
 M = 7
@@ -90,6 +93,21 @@ def test_an_answer_does_not_depend_on_those_asked_beside_it(fitted, drawn):
         alone = fitted.predict(image)
         assert alone.scores == pytest.approx(answer.scores, abs=1e-5)
         assert alone.familiarity == pytest.approx(answer.familiarity, abs=1e-5)
+
+
+def test_logits_do_not_either_however_low_the_temperature(run, drawn):
+    model, _ = opened(run)
+    model.head.sharpness.fill_(model.head.answer.temperature().item() / 0.01)
+    made = FewShotClassifier(model).fit({name: own[:3] for name, own in list(drawn.items())[:5]})
+    images = [image for own in drawn.values() for image in own][:75]
+
+    def logits(some):
+        query, _ = embedded(some, made._support, made._embeds)
+        return ask(model.head, made._ready().memory, query)
+
+    together = logits(images)
+    assert together.abs().max() > 50
+    torch.testing.assert_close(torch.cat([logits([image]) for image in images]), together, rtol=0, atol=1e-5)
 
 
 def test_images_of_other_sizes_and_modes_are_asked_alike(fitted, drawn, tmp_path):
@@ -209,9 +227,14 @@ def test_what_cannot_be_is_refused(run, drawn, tmp_path):
     ):
         with pytest.raises(ValueError, match=message):
             made.fit(wrong)
-    for ask in (made.predict, made.remove, lambda _: made.estimate(), lambda _: made.save(tmp_path / "x.sightline")):
+    for question in (
+        made.predict,
+        made.remove,
+        lambda _: made.estimate(),
+        lambda _: made.save(tmp_path / "x.sightline"),
+    ):
         with pytest.raises(ValueError, match=r"must be fitted first, .*; call fit"):
-            ask("image.png")
+            question("image.png")
     made.fit(two)
     with pytest.raises(ValueError, match="a class to remove must be one of a, b, got 'c'"):
         made.remove("c")

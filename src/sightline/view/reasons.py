@@ -228,7 +228,7 @@ def _png(pixels: Array, parts: Array | None) -> str:
     small = parts is None and max(pixels.shape[:2]) < SIDE
     drawn = Image.fromarray(pixels if small else glowing(pixels, parts))
     file = io.BytesIO()
-    drawn.save(file, "PNG", optimize=True)
+    drawn.save(file, "PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
