@@ -1,7 +1,7 @@
 import pytest
 
 from class_folders import png, write_zip
-from sightline.data import one_shot_runs
+from sightline.data import one_shot_runs, pool
 from sightline.data.one_shot_runs import read_one_shot_runs
 
 ANSWERS = {"item01": "class03", "item02": "class01", "item03": "class02"}
@@ -67,4 +67,13 @@ def test_runs_must_be_there_and_not_too_many(tmp_path, monkeypatch):
         read_one_shot_runs(tmp_path / "none.zip")
     monkeypatch.setattr(one_shot_runs, "MOST_RUNS", 1)
     with pytest.raises(ValueError, match=r"must hold 1 to 1 runs, .* got 2"):
+        read_one_shot_runs(write_zip(tmp_path / "runs.zip", files()))
+
+
+@pytest.mark.parametrize(("most", "count"), [(5 * 5 * 2, 3), (5 * 5 * 7, 12)])
+def test_more_than_memory_may_hold_is_refused(most, count, tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "MOST_BYTES", most)
+    with pytest.raises(
+        ValueError, match=rf"must take at most {most} bytes of memory, got {25 * count} for {count} images"
+    ):
         read_one_shot_runs(write_zip(tmp_path / "runs.zip", files()))

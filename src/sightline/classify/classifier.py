@@ -277,7 +277,8 @@ class FewShotClassifier:
                 "train one with model.transductive=true"
             )
         if not items:
-            raise ValueError("transductive questions must be a list of images, got one image")
+            got = "one image" if items is None else "none"
+            raise ValueError(f"transductive questions must be a list of images, got {got}; write [image, ...]")
         check_most(MOST_TOGETHER, images=len(items))
         query, pixels = embedded(items, fitted.support, self._embeds)
         where = head.sharpness.device

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from .archives import Archive, opened
 from .decode import SUFFIXES, check_form, read_image
+from .pool import check_memory
 
 MOST_RUNS: Final = 1000
 """No zip file holds more runs than this."""
@@ -44,22 +45,28 @@ def read_one_shot_runs(path: str | Path, *, size: int | None = None) -> list[One
         keys = [file for file in archive.files if PurePosixPath(file).name == _KEY]
         if not 1 <= len(keys) <= MOST_RUNS:
             raise ValueError(f"{path} must hold 1 to {MOST_RUNS:,} runs, each with its {_KEY}, got {len(keys):,}")
-        runs = [_read_run(archive, PurePosixPath(key).parent, size) for key in keys]
+        files: dict[PurePosixPath, list[str]] = {}
+        for file in archive.files:
+            if (name := PurePosixPath(file)).suffix.lower() in SUFFIXES:
+                files.setdefault(name.parent, []).append(file)
+        runs: list[OneShotRun] = []
+        for key in keys:
+            runs.append(_read_run(archive, PurePosixPath(key).parent, files, size))
+            check_memory(sum(len(run.support) + len(run.query) for run in runs), 1, max(runs[-1].support.shape[2:]))
     forms = {tuple(run.support.shape[1:]) for run in runs}
     if len(forms) > 1:
         raise ValueError(f"images in {path} must be of one size unless size is given, got {sorted(forms)}; give size")
     return runs
 
 
-def _read_run(archive: Archive, folder: PurePosixPath, size: int | None) -> OneShotRun:
+def _read_run(
+    archive: Archive, folder: PurePosixPath, files: dict[PurePosixPath, list[str]], size: int | None
+) -> OneShotRun:
     where = f"{folder} in {archive.path}"
-    below = [file for file in archive.files if PurePosixPath(file).suffix.lower() in SUFFIXES]
-    support, query = (
-        [file for file in below if PurePosixPath(file).parent == folder / part] for part in ("training", "test")
-    )
-    for part, files in (("training", support), ("test", query)):
-        if not 1 <= len(files) <= MOST_IMAGES:
-            raise ValueError(f"{part} of {where} must hold 1 to {MOST_IMAGES:,} images, got {len(files):,}")
+    support, query = (files.get(folder / part, []) for part in ("training", "test"))
+    for part, found in (("training", support), ("test", query)):
+        if not 1 <= len(found) <= MOST_IMAGES:
+            raise ValueError(f"{part} of {where} must hold 1 to {MOST_IMAGES:,} images, got {len(found):,}")
     answers = _answers(archive, folder, where)
     if missing := sorted(set(query) ^ set(answers)):
         raise ValueError(
@@ -99,6 +106,8 @@ def _images(archive: Archive, files: list[str], size: int | None) -> Tensor:
             images.append(read_image(archive.read(file), size=size, channels=1))
         except ValueError as error:
             raise ValueError(str(error).replace("the image", f"{file} in {archive.path}", 1)) from None
+        if len(images) == 1:
+            check_memory(len(files), 1, max(images[0].shape[1:]))
         if images[-1].shape != images[0].shape:
             one, two = (tuple(image.shape[1:]) for image in (images[0], images[-1]))
             raise ValueError(f"images of {archive.path} must be of one size, got {one} and {two} in {file}; give size")
