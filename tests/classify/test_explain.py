@@ -83,9 +83,9 @@ def test_parts_of_an_example_are_worth_what_hiding_them_costs(run):
 
 def test_it_takes_less_than_a_second(fitted, drawn):
     answer = fitted.predict(drawn[fitted.classes[0]][5])
-    start = time.perf_counter()
+    start = time.process_time()
     answer.explain()
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_among_many_examples_the_nearest_are_asked(monkeypatch, fitted, drawn):
