@@ -36,7 +36,7 @@ def test_the_source_s_keys_are_made_once_and_shared_by_all_steps(monkeypatch):
     attention = type(model.decoder.layers[0].cross_attention)
     made = []
     plain = attention._project_context
-    monkeypatch.setattr(attention, "_project_context", lambda self, x: made.append(x.shape) or plain(self, x))
+    monkeypatch.setattr(attention, "_project_context", lambda self, x, maps: made.append(x.shape) or plain(self, x, maps))
     state = model.start(model.encode(source, real))
     for tokens in target.T:
         _, state = model.step(state, tokens)

@@ -67,8 +67,9 @@ class MultiHeadAttention(nn.Module):
             self._check_width("context", context)
             if context.shape[0] != x.shape[0]:
                 raise ValueError(f"context must have the batch of x, {x.shape[0]}, got {context.shape[0]}")
-            q = self._project(x, slice(0, self.heads * self.head_width))
-            seen = cache.parts if cache is not None and cache.parts else self._project_context(context)
+            for_query, for_context = self._divided()
+            q = self._project(x, *for_query)
+            seen = cache.parts if cache is not None and cache.parts else self._project_context(context, for_context)
             if cache is not None:
                 cache.parts = seen
         k, v, *biases = seen
@@ -93,24 +94,31 @@ class MultiHeadAttention(nn.Module):
         """A cache of this context, filled before the first look at it. context (B, K, M)"""
         self._check_width("context", context)
         cache = Cache()
-        cache.parts = self._project_context(context)
+        cache.parts = self._project_context(context, self._divided()[1])
         return cache
 
     def _project_all(self, x: Tensor) -> list[Tensor]:
         """Queries, keys, values and key biases of the same tokens, by one product: x (B, N, M) -> (B, H, N, D) each"""
         return [self._split(part) for part in self.qkv(x).chunk(3, -1)] + self._biases(x)
 
-    def _project_context(self, context: Tensor) -> list[Tensor]:
+    def _project_context(self, context: Tensor, maps: "Maps") -> list[Tensor]:
         """Keys, values and key biases: context (B, K, M) -> (B, H, K, D), (B, H, K, D), (B, H, K, 1)"""
-        kv = self._project(context, slice(self.heads * self.head_width, None))
-        return [*kv.chunk(2, 1), *self._biases(context)]
+        return [*self._project(context, *maps).chunk(2, 1), *self._biases(context)]
+
+    def _divided(self) -> "tuple[Maps, Maps]":
+        """The weights and biases for queries, and those for keys and values; cut once, so their gradient is one."""
+        sizes = [self.heads * self.head_width, 2 * self.heads * self.head_width]
+        of_query, of_context = self.qkv.weight.split(sizes)
+        if self.qkv.bias is None:
+            return (of_query, None), (of_context, None)
+        bias, context_bias = self.qkv.bias.split(sizes)
+        return (of_query, bias), (of_context, context_bias)
 
     def _biases(self, x: Tensor) -> list[Tensor]:
         return [] if self.key_bias is None else [self.key_bias(x).mT.unsqueeze(-1)]
 
-    def _project(self, x: Tensor, part: slice) -> Tensor:
-        bias = None if self.qkv.bias is None else self.qkv.bias[part]
-        return self._split(F.linear(x, self.qkv.weight[part], bias))
+    def _project(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self._split(F.linear(x, weight, bias))
 
     def _split(self, x: Tensor) -> Tensor:
         """(B, N, any * D) -> (B, any, N, D)"""
@@ -122,6 +130,10 @@ class MultiHeadAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"width={self.width}, heads={self.heads}, head_width={self.head_width}, dropout={self.dropout}"
+
+
+Maps = tuple[Tensor, Tensor | None]
+"""A weight and its bias."""
 
 
 class Cache:

@@ -72,7 +72,8 @@ def sample(
     forbidden = as_ids(never, memory.device)
 
     def draw(logits: Tensor) -> tuple[Tensor, Tensor]:
-        possible = logits.index_fill(-1, forbidden, NOTHING) / temperature
+        possible = logits.index_fill(-1, forbidden, NOTHING)
+        possible = (possible - possible.amax(-1, keepdim=True)) / temperature  # however cold, the best stays finite
         chances, ids = truncated(possible, top_k=top_k, top_p=top_p)
         tokens = ids.gather(1, torch.multinomial(chances, 1, generator=generator))
         return tokens[:, 0], logits.log_softmax(-1).gather(1, tokens)[:, 0]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..attention.masks import Padding
 from ..checks import check_most, check_share, check_whole
 from ..layers import SIZES, Decoder, DecoderCache, Dropout, Encoder, LearntPositions, SinusoidalPositions, Words
-from .languages import Languages, check_choice, check_source
+from .languages import Languages, check_choice, checked_source
 
 MOST_CHANNELS = 1 << 14
 """No model is wider, deeper, has more heads or more places."""
@@ -116,14 +116,14 @@ class Translator(nn.Module):
 
     def encode(self, source: Tensor, real: Tensor) -> Memory:
         """source (B, S), real (B, S) -> memory"""
-        check_source(source, real)
+        real = checked_source(source, real)
         x = self.dropout(self.source_positions(self.words.read_source(source)))
-        return Memory(self.encoder(x, mask=Padding(real)), real)
+        return Memory(self.encoder(x, mask=Padding(real, sighted=True)), real)
 
     def decode(self, memory: Memory, target: Tensor) -> Tensor:
         """From each word of the target, which begins with BOS, what to write next: target (B, T) -> (B, T, M)"""
         x = self.dropout(self.target_positions(self.words.read_target(target)))
-        states: Tensor = self.decoder(x, memory.states, cross_mask=Padding(memory.real))
+        states: Tensor = self.decoder(x, memory.states, cross_mask=Padding(memory.real, sighted=True))
         return states
 
     def forward(
@@ -158,7 +158,7 @@ class Translator(nn.Module):
 
 
 def _mask(memory: Memory) -> Padding | None:
-    return None if bool(memory.real.all()) else Padding(memory.real)
+    return None if bool(memory.real.all()) else Padding(memory.real, sighted=True)
 
 
 def _positions(c: TranslatorConfig, width: int) -> nn.Module:

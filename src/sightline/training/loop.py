@@ -106,7 +106,7 @@ class _Trainer:
             self.called = compiled(self.model, graphs=parts == 1)
         if not settings.shard:
             self.called = processes.wrap(self.called, shard=False)
-        self.optimisers = make_optimisers(self.model, settings, processes.device)
+        self.optimisers = make_optimisers(self.model, settings)
         self.mean = RunningMean(self.model, settings.ema) if settings.ema is not None else None
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=max(settings.keep, settings.average_last))
         self.log = Log(folder, self.steps, quiet=quiet, silent=not processes.leads, tensorboard=settings.tensorboard)
