@@ -10,8 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.masks import Padding
+from ..attention.packing import Packing
 from ..checks import check_most, check_share, check_whole
 from ..layers import SIZES, Decoder, DecoderCache, Dropout, Encoder, LearntPositions, SinusoidalPositions, Words
+from ..layers.words import NONE_WANTED
 from .languages import Languages, check_choice, checked_source
 
 MOST_CHANNELS = 1 << 14
@@ -133,8 +135,21 @@ class Translator(nn.Module):
 
         Given the `wanted` words (B, T), -100 where there are none: the sum of what each costs, with no logits kept.
         """
+        if wanted is not None and self.training and source.device.type == "cpu" and not torch.compiler.is_compiling():
+            return self._packed_loss(source, real, target, wanted, smoothing)
         states = self.decode(self.encode(source, real), target)
         return self.words.write(states) if wanted is None else self.words.loss(states, wanted, smoothing=smoothing)
+
+    def _packed_loss(self, source: Tensor, real: Tensor, target: Tensor, wanted: Tensor, smoothing: float) -> Tensor:
+        """The same without a thought for filling: a CPU pays for each token, a GPU for each shape it has not seen."""
+        real = checked_source(source, real)
+        there = (wanted != NONE_WANTED).flip(1).cummax(1).values.flip(1)  # up to the last word that is wanted
+        read, written, mask = Packing(real), Packing(there), Padding(real, sighted=True)
+        x = self.dropout(read.pack(self.source_positions(self.words.read_source(source))))
+        x = self.encoder(x, mask=mask, packing=read)
+        y = self.dropout(written.pack(self.target_positions(self.words.read_target(target))))
+        y = self.decoder(y, x, cross_mask=mask, packing=written, source_packing=read)
+        return self.words.loss(y, wanted[there].unsqueeze(0), smoothing=smoothing)
 
     def start(self, memory: Memory) -> State:
         """Before the first word; the source's keys and values are made here, once."""

@@ -163,9 +163,8 @@ class _Trainer:
 
     def _update(self, pieces: list[Any]) -> Tensor:
         """One step of the optimiser; the mean loss of the batch as far as it was worked on here."""
-        torch.manual_seed(
-            seeds.number(self.seed, seeds.DROPOUT, self.step, self.processes.rank)
-        )  # dropout follows from the step alone
+        # dropout follows from the step alone
+        torch.manual_seed(seeds.number(self.seed, seeds.DROPOUT, self.step, self.processes.rank))
         losses = []
         for i, piece in enumerate(pieces):
             with self._unsynchronised(last=i == len(pieces) - 1):
@@ -193,15 +192,8 @@ class _Trainer:
 
     def _learning_rate(self, step: int) -> float:
         s = self.settings
-        return s.learning_rate * rate(
-            s.schedule,
-            step,
-            self.steps,
-            warmup=self.warmup,
-            every=s.step_every,
-            factor=s.step_factor,
-            floor=s.floor,
-        )
+        falls = {"every": s.step_every, "factor": s.step_factor, "floor": s.floor}
+        return s.learning_rate * rate(s.schedule, step, self.steps, warmup=self.warmup, **falls)
 
     def _loss_of_window(self) -> float:
         """The mean loss since the last line, over all processes."""
