@@ -122,9 +122,8 @@ class MultiHeadAttention(nn.Module):
         """The weights and biases for queries, and those for keys and values; cut once, so their gradient is one."""
         sizes = [self.heads * self.head_width, 2 * self.heads * self.head_width]
         of_query, of_context = self.qkv.weight.split(sizes)
-        if self.qkv.bias is None:
-            return (of_query, None), (of_context, None)
-        bias, context_bias = self.qkv.bias.split(sizes)
+        both: Tensor | None = self.qkv.bias
+        bias, context_bias = (None, None) if both is None else both.split(sizes)
         return (of_query, bias), (of_context, context_bias)
 
     def _biases(self, x: Tensor, packing: Packing | None) -> list[Tensor]:

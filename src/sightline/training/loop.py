@@ -192,8 +192,9 @@ class _Trainer:
 
     def _learning_rate(self, step: int) -> float:
         s = self.settings
-        falls = {"every": s.step_every, "factor": s.step_factor, "floor": s.floor}
-        return s.learning_rate * rate(s.schedule, step, self.steps, warmup=self.warmup, **falls)
+        how = (s.schedule, step, self.steps)
+        share = rate(*how, warmup=self.warmup, every=s.step_every, factor=s.step_factor, floor=s.floor)
+        return s.learning_rate * share
 
     def _loss_of_window(self) -> float:
         """The mean loss since the last line, over all processes."""
