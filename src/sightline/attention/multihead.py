@@ -121,9 +121,9 @@ class MultiHeadAttention(nn.Module):
     def _divided(self) -> "tuple[Maps, Maps]":
         """The weights and biases for queries, and those for keys and values; cut once, so their gradient is one."""
         sizes = [self.heads * self.head_width, 2 * self.heads * self.head_width]
-        of_query, of_context = self.qkv.weight.split(sizes)
+        of_query, of_context = self.qkv.weight.split_with_sizes(sizes)
         both: Tensor | None = self.qkv.bias
-        bias, context_bias = (None, None) if both is None else both.split(sizes)
+        bias, context_bias = (None, None) if both is None else both.split_with_sizes(sizes)
         return (of_query, bias), (of_context, context_bias)
 
     def _biases(self, x: Tensor, packing: Packing | None) -> list[Tensor]:
