@@ -6,12 +6,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sightline import demo
 from sightline.attention import NORMALISERS, SCORES, CosineScore, weigh
 from sightline.attention.masks import Additive, Allow, Causal, Episode, Mask, Padding, Window
 from sightline.attention.normalise import make_normaliser
 from sightline.attention.scores import make_score
 from sightline.data import glyphs, images
+from sightline.demo import cosine
 from sightline.layers import sinusoids
 from sightline.view import pictures
 
@@ -87,9 +87,9 @@ def draw_temperatures() -> None:
     """The same angles from flat to sharp."""
     x = animals()
     drawn, axes = pictures.figure(1, 5, size=(15, 3.2))
-    for axis, temperature in zip(axes[0], demo.TEMPERATURES, strict=True):
+    for axis, temperature in zip(axes[0], cosine.TEMPERATURES, strict=True):
         weights = weigh(x, x, score=CosineScore(temperature=temperature)).detach()
-        bits = sum(demo.entropy(row.tolist()) for row in weights) / len(weights)
+        bits = sum(cosine.entropy(row.tolist()) for row in weights) / len(weights)
         title = f"temperature {temperature:g} ({bits:.2f} bits)"
         pictures.heatmap(axis, weights, title=title, rows=NAMES, columns=NAMES, top=1.0)
     pictures.save(drawn, IMAGES / "temperatures.png")
@@ -120,8 +120,8 @@ def draw_reversal() -> None:
 
 def main() -> None:
     """Draw them all."""
-    demo.draw_magnitude_trap(IMAGES / "magnitude-trap.png")
-    demo.draw_temperature_sweep(IMAGES / "temperature-sweep.png")
+    cosine.draw_magnitude_trap(IMAGES / "magnitude-trap.png")
+    cosine.draw_temperature_sweep(IMAGES / "temperature-sweep.png")
     drawn = (draw_scores, draw_normalisers, draw_masks, draw_temperatures, draw_positions, draw_glyphs, draw_reversal)
     for draw in drawn:
         draw()

@@ -182,7 +182,7 @@ def test_predict_names_classes_and_writes_the_page(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("evaluate", "nowhere"), "run must be the folder of a trained model, got 'nowhere'"),
+        (("evaluate", "nowhere"), "run must be the folder of a trained model, or "),
         (("predict", "run", "nowhere.png"), "nowhere.png"),
         (("predict", "run", "images.npz"), "images.npz"),
         (("predict", ".", "images.npz"), "a configuration must be a YAML file"),

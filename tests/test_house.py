@@ -41,15 +41,6 @@ def test_everything_promised_is_there():
         sightline.atention  # noqa: B018
 
 
-def test_demo_prints_both_examples_and_writes_both_pictures(tmp_path):
-    answer = run("-m", "sightline", "demo", "--out", tmp_path / "new" / "folder")
-    assert answer.returncode == 0, answer.stderr
-    assert "0.4248" in answer.stdout
-    assert "0.893" in answer.stdout
-    for name in ("magnitude-trap.png", "temperature-sweep.png"):
-        assert (tmp_path / "new" / "folder" / name).read_bytes().startswith(b"\x89PNG")
-
-
 def test_a_folder_that_cannot_be_made_is_named_without_a_stack_trace(tmp_path):
     (tmp_path / "file").write_text("")
     answer = run("-m", "sightline", "demo", "--out", tmp_path / "file")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from . import attention, data, layers
     from .attention import Record, record_attention
     from .classify import FewShotClassifier
+    from .comparison import compare
     from .runs import evaluate, load, train
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Record",
     "__version__",
     "attention",
+    "compare",
     "data",
     "evaluate",
     "layers",
@@ -29,6 +31,7 @@ __all__ = [
 _HOMES = {
     "FewShotClassifier": "classify",
     "Record": "attention",
+    "compare": "comparison",
     "evaluate": "runs",
     "load": "runs",
     "record_attention": "attention",

@@ -10,6 +10,7 @@ import typer
 from .names import printable
 
 DEVICES = "auto, cpu, cuda or cuda:N."
+RUN = "The folder of a run, or the name of a model that ships."
 
 app = typer.Typer(
     help="Attention models that learn from little data and show what they looked at.",
@@ -80,7 +81,7 @@ def train(
 
 @app.command()
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    run: Annotated[str, typer.Argument(help=RUN, show_default=False)],
     data: Annotated[str | None, typer.Option(help="Other data to judge by, of the same classes.")] = None,
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
@@ -119,8 +120,37 @@ def fit(
 
 
 @app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.", show_default=False)],
+    with_: Annotated[
+        str, typer.Option("--with", help="Baselines on the first run's embeddings, such as protonet,nearest,svm.")
+    ] = "",
+    settings: Annotated[str, typer.Option(help="Such as 5w1s,20w1s; those of the first run if not given.")] = "",
+    episodes: Annotated[int | None, typer.Option(help="Of each setting; as many as the first run has.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the table here, as Markdown.")] = None,
+    device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
+) -> None:
+    """Judge few-shot models on the same episodes, and say how far each is from the first."""
+    from .comparison import compare as judge
+    from .files import whole
+
+    with _plain_errors():
+        found = judge(runs, baselines=_listed(with_), settings=_listed(settings), episodes=episodes, device=device)
+        for line in found.lines():
+            typer.echo(line)
+        if out is not None:
+            with whole(out) as part:
+                part.write_text(found.markdown(), encoding="utf-8")
+            typer.echo(f"wrote {out}")
+
+
+def _listed(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
+
+
+@app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="The folder of a run, or a file of `fit`.", show_default=False)],
+    run: Annotated[str, typer.Argument(help=f"{RUN[:-1]}, or a file of `fit`.", show_default=False)],
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Images, or sentences.", show_default=False)],
     show: Annotated[Path | None, typer.Option(help="Write a page of what it looked at.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Answers to name for each input: 3 classes, 1 text.")] = None,
@@ -143,13 +173,13 @@ def predict(
 
 @app.command()
 def show(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.", show_default=False)],
+    run: Annotated[str, typer.Argument(help=RUN, show_default=False)],
     inputs: Annotated[
         list[str] | None,
         typer.Argument(metavar="[INPUT]...", help="Images or sentences to draw its attention on.", show_default=False),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the pictures; pictures/ in the run's if not given.")
+        Path | None, typer.Option(help="Folder for the pictures; pictures/ in the run's, or here, if not given.")
     ] = None,
     format: Annotated[str, typer.Option(help="png or svg.")] = "png",
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
@@ -187,12 +217,35 @@ def data(
             typer.echo(f"wrote {show}")
 
 
+@app.command(hidden=True)
+def ship(
+    run: Annotated[Path, typer.Argument(help="The folder of a run that was evaluated.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="What to call the model.", show_default=False)],
+    licence: Annotated[str, typer.Option(help="Whose the data are, and under which terms.", show_default=False)],
+    command: Annotated[str | None, typer.Option(help="What made it, if not as its card says.")] = None,
+    data: Annotated[str | None, typer.Option(help="What to compare answers on, if not its own data.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where its folder goes; the zoo if not given.")] = None,
+    device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
+) -> None:
+    """Put a finished run among the models that ship: small, with a card."""
+    from .runs import reading
+    from .shipping import ship as put
+
+    with _plain_errors():
+        with reading() as progress:
+            folder = put(
+                run, name, licence=licence, command=command, data=data, out=out, device=device, progress=progress
+            )
+        typer.echo(f"wrote {folder}")
+
+
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the pictures; made if it is not there.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for what it writes; made if it is not there.")] = Path("demo"),
+    model: Annotated[str, typer.Option(help="A model that ships, or the folder of a few-shot run.")] = "glyphs",
 ) -> None:
-    """Show the core at work: the magnitude trap and the temperature sweep, each with a picture."""
+    """Make a classifier from a handful of drawings, judge it and show why it answers as it does."""
     from .demo import run
 
     with _plain_errors():
-        run(out)
+        run(out, model)

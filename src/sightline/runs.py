@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import catalogue, config
+from . import catalogue, config, zoo
 from .sharing import CARD, CONFIG, WEIGHTS, pulled, read_json
 
-DATA, CLASSIFIER = "data.json", ".sightline"
+DATA, EVALUATION, CLASSIFIER = "data.json", "evaluation.json", ".sightline"
 FREE = ("out", "data.memory", "data.workers", "training.device", "training.keep", "training.tensorboard")
 """Keys that may differ when a run goes on: they do not change what comes out."""
 
@@ -95,9 +95,9 @@ def train(
 
 
 def load(run: str | Path) -> Any:
-    """The trained model of a run's folder, or by `owner/name` from a model hub, or the file of a few-shot classifier,
-    ready to `predict`."""
-    folder = Path(run)
+    """The trained model of a run's folder, or one that ships by its name, or by `owner/name` from a model hub, or the
+    file of a few-shot classifier, ready to `predict`."""
+    folder = zoo.folder(run)
     if folder.suffix == CLASSIFIER and not folder.is_dir():
         from .classify import FewShotClassifier
 
@@ -105,7 +105,7 @@ def load(run: str | Path) -> Any:
     if not folder.exists() and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(run)) and not folder.parent.exists():
         folder = pulled(str(run))
     if not folder.is_dir():
-        raise ValueError(f"run must be the folder of a trained model, got {str(run)!r}, which is not a folder")
+        raise ValueError(f"run must be the folder of a trained model, or {zoo.known(str(run))}")
     task = config.read(folder / CONFIG).get("task")
     return catalogue.entry(task).get("predictor").open(folder)
 
@@ -119,9 +119,9 @@ def evaluate(run: str | Path, source: str | None = None, device: str = "auto") -
     predictor = load(run).to(choose_device(device))
     with _Reading(quiet=False) as progress:
         score = predictor.judged(source, progress)
-    folder = Path(run)
-    if source is None and folder.is_dir():
-        write_bytes(folder / "evaluation.json", json.dumps(dataclasses.asdict(score), indent=1).encode())
+    folder = Path(run).expanduser()
+    if source is None and (folder / CONFIG).is_file():  # one that ships, or from a hub, stays as it came
+        write_bytes(folder / EVALUATION, json.dumps(dataclasses.asdict(score), indent=1).encode())
         if (folder / CARD).is_file():
             write_bytes(folder / CARD, _with_score((folder / CARD).read_text(encoding="utf-8"), score).encode())
     return score

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-AUGMENTATION, ORDER, NORMALISATION, DROPOUT, EPISODES = range(1, 6)
+AUGMENTATION, ORDER, NORMALISATION, DROPOUT, EPISODES, SHOTS = range(1, 7)
 """The purposes. None is 0: numpy takes a seed that ends in zeros for the seed without them."""
 
 

@@ -1,5 +1,6 @@
 import pytest
 import torch
+import torch.nn.functional as F
 
 from sightline.layers import Conv4, ResNet12
 
@@ -21,6 +22,33 @@ def test_resnet12_has_the_size_of_the_papers():
     assert sum(p.numel() for p in backbone.parameters()) == 12_424_320
     assert backbone.width == 640
     assert ResNet12(1, widths=(4, 6), dropout=0.1)(torch.rand(2, 1, 9, 9)).shape == (2, 4, 6)
+
+
+def _gradients(backbone, answer, images):
+    backbone.zero_grad()
+    answer(images).square().sum().backward()
+    return [parameter.grad.clone() for parameter in backbone.parameters()]
+
+
+def test_bent_after_the_halving_or_before_is_the_same_to_the_last_bit():
+    """The papers bend first; a bend that only rises may wait until there is a quarter of the places."""
+    images = torch.randn(5, 1, 13, 13)
+    small, large = Conv4(1, widths=(3, 5)), ResNet12(1, widths=(3, 5))
+
+    def conv4_of_the_papers(x):
+        for convolution, norm, *_ in small.blocks:
+            x = F.max_pool2d(norm(convolution(x)).relu(), 2)
+        return x.flatten(2).mT
+
+    def resnet12_of_the_papers(x):
+        for block in large.blocks:
+            x = F.max_pool2d(F.leaky_relu(block.path(x) + block.shortcut(x), 0.1), 2)
+        return x.flatten(2).mT
+
+    for backbone, papers in ((small, conv4_of_the_papers), (large, resnet12_of_the_papers)):
+        assert torch.equal(backbone(images), papers(images))
+        ours, theirs = (_gradients(backbone, answer, images) for answer in (backbone, papers))
+        assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
 
 
 def test_a_file_s_weights_go_in():

@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sightline.models.few_shot import FewShotConfig, FewShotHead, members_of
+from sightline.models.few_shot import FewShotConfig, FewShotHead, Known, PartsScore, members_of
 
 E, N, S, Q, P, M = 2, 3, 2, 5, 4, 12
 K = N * S
@@ -32,6 +32,7 @@ CHOICES = [
     {"expansion": 0.5},
     {"learn_temperature": False},
     {"transductive": True},
+    {"narrow": 6},
 ]
 
 
@@ -41,6 +42,24 @@ def test_before_it_learns_it_is_a_prototype_classifier():
     prototypes = support.view(E, N, S, M).mean(2)
     angles = F.cosine_similarity(query.squeeze(2)[:, :, None], prototypes[:, None], dim=-1)
     torch.testing.assert_close(logits, angles / 0.1)
+
+
+def test_a_narrow_head_starts_as_prototypes_of_a_projection():
+    support, query = episode()
+    net = FewShotHead(M, FewShotConfig(heads=3, narrow=6)).double()
+    weight = net.narrow.weight
+    torch.testing.assert_close(weight @ weight.mT, torch.eye(6, dtype=torch.float64), atol=1e-6, rtol=0)
+    plain = FewShotHead(6, FewShotConfig(heads=3)).double()
+    torch.testing.assert_close(
+        net(support, LABELS, query, way=N), plain(support @ weight.mT, LABELS, query @ weight.mT, way=N)
+    )
+    assert net.label.weight.shape == (6, 6)
+
+
+@pytest.mark.parametrize(("narrow", "message"), [(M, "narrow must be below the embedding's width 12, got 12"), (0, "")])
+def test_a_head_that_is_not_narrower_is_refused(narrow, message):
+    with pytest.raises(ValueError, match=message or "narrow must be a whole number of at least 1, got 0"):
+        FewShotHead(M, FewShotConfig(heads=3, narrow=narrow))
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
@@ -64,7 +83,9 @@ def test_an_answer_does_not_depend_on_the_other_queries(places):
 
 
 @pytest.mark.parametrize("places", [1, P])
-@pytest.mark.parametrize("choice", [{}, {"score": "dot"}, {"depth": 2}, {"labels": False}, {"depth": 0}], ids=str)
+@pytest.mark.parametrize(
+    "choice", [{}, {"score": "dot"}, {"depth": 2}, {"labels": False}, {"depth": 0}, {"narrow": 6}], ids=str
+)
 @pytest.mark.parametrize("recorded", [False, True])
 def test_what_is_remembered_answers_as_the_whole_does(choice, places, recorded):
     support, query = episode(places)
@@ -142,3 +163,25 @@ def test_unequal_classes_go_together():
 def test_what_cannot_be_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_part_is_found_wherever_it_lies_in_a_class():
+    parts = PartsScore()
+    torch.nn.init.ones_(parts.weight)
+    tokens = torch.eye(M)[:6]
+    owners = members_of(torch.tensor([[0, 0, 1, 1, 2, 2]]), N).float()
+    query = tokens[torch.tensor([[1, 0], [3, 4]])][
+        None
+    ]  # both of the first class, the other way round; one each of the other two
+    found = parts(3 * query, Known(torch.zeros(1, N, M), tokens[None], owners))
+    torch.testing.assert_close(found[0, 0], torch.tensor([1.0, 0.0, 0.0]), atol=1e-3, rtol=0)
+    torch.testing.assert_close(found[0, 1], torch.tensor([0.0, 0.5, 0.5]), atol=1e-3, rtol=0)
+
+
+def test_parts_weigh_nothing_before_they_are_learnt():
+    support, query = episode(P)
+    torch.manual_seed(0)
+    whole = FewShotHead(M, FewShotConfig(heads=3)).double()
+    both = FewShotHead(M, FewShotConfig(heads=3, parts=True)).double()
+    both.load_state_dict(both.state_dict() | whole.state_dict())
+    torch.testing.assert_close(both(support, LABELS, query, way=N), whole(support, LABELS, query, way=N))

@@ -14,7 +14,7 @@ from sightline.data.images import ImageSet
 from sightline.models.few_shot import FewShotConfig
 from sightline.tasks import few_shot, few_shot_judging
 from sightline.tasks.few_shot import Episode, Evaluation, FewShotTask, Recipe
-from sightline.tasks.few_shot_judging import Tally, mean_and_half, metrics, tally
+from sightline.tasks.few_shot_judging import Setting, Tally, mean_and_half, metrics, tally
 from sightline.training.settings import Training
 from sightline.training.task import Part
 
@@ -53,7 +53,8 @@ def pieces(task: FewShotTask, step: int = 0, size: int = 4, part: Part | None = 
 
 def test_a_batch_is_whole_episodes_with_their_labels():
     task = FewShotTask(recipe(), splits())
-    ((pixels, labels, answers, total),) = pieces(task)
+    ((pixels, labels, answers, known, total),) = pieces(task)
+    assert known is None
     assert pixels.shape == (4, 25, 1, 16, 16)
     assert total == 4
     assert answers.tolist() == [[c for c in range(5) for _ in range(3)]] * 4
@@ -75,6 +76,38 @@ def test_a_step_is_the_same_however_it_is_come_to_and_cut():
     assert not pieces(task, 3)[0][0].equal(third[0])
     parts = [pieces(task, 2, part=Part(rank, 2, 2)) for rank in range(2)]
     torch.testing.assert_close(torch.cat([one[0] for part in parts for one in part]), third[0], rtol=0, atol=0)
+
+
+def test_classes_may_have_unequal_numbers_of_examples():
+    task = FewShotTask(recipe(episode=Episode(way=5, shot=4, least_shot=2, query=3)), splits())
+    ((_, _, _, known, _),) = pieces(task, size=40)
+    counts = torch.stack([(known == c).sum(1) for c in range(5)])
+    assert sorted(counts.unique().tolist()) == [2, 3, 4]
+    halves = [pieces(task, size=40, part=Part(rank, 2))[0].known for rank in range(2)]
+    assert torch.cat(halves).equal(known)
+    task.model.eval()
+    piece = pieces(task, size=4)[0]
+    other = piece.images.clone()
+    other[:, :20][piece.known < 0] = 0.5  # what is passed over makes no difference
+    torch.testing.assert_close(task.loss(task.model, piece), task.loss(task.model, piece._replace(images=other)))
+
+
+def test_episodes_of_judging_can_stay_within_a_group():
+    test = images(9)
+    places = test.pixels.float().flatten(1).mean(1)[:, None, None]
+    classes = few_shot.classes_of(test)
+    seen = []
+
+    def listen(support, labels, query, *, way):
+        seen.append(support)
+        return by_grey(support, labels, query, way=way)
+
+    tally(listen, places, classes, way=3, shot=1, query=2, within=True, episodes=20, unknown=False)
+    for row in seen[0][:, :, 0, 0]:
+        own = {int(test.labels[(places.flatten() == grey).nonzero()[0]]) % 3 for grey in row}
+        assert len(own) == 1
+    with pytest.raises(ValueError, match="classes in groups"):
+        Setting(3, 1, within=True).check(Classes.of(test.labels, test.classes), 2)
 
 
 def test_the_loss_of_pieces_adds_up_to_that_of_the_batch():
@@ -118,6 +151,7 @@ def test_episodes_that_cannot_be_drawn_are_refused_with_the_fix(change, message)
         (lambda: Evaluation(settings=("5w",)), "a setting must read like 5w1s"),
         (lambda: Evaluation(settings=("1w1s",)), "a setting must read like 5w1s"),
         (lambda: Evaluation(settings=()), "settings must name at least one"),
+        (lambda: Episode(shot=2, least_shot=3), "least_shot must be at most shot, 2, got 3"),
         (lambda: Episode(within=1.5), "within must be 0 to 1, got 1.5"),
         (lambda: Recipe(augment=Augment(mixup=0.5)), "mixup and augment.cutmix must be 0"),
         (lambda: Recipe(auxiliary=-1.0), "auxiliary must be at least 0"),

@@ -96,7 +96,7 @@ def strangers(head: FewShotHead, support: Support) -> Iterator[Tensor]:
     for number in range(rounds):
         out = support.labels % rounds == number
         memory = remembered(head, support, ~out)
-        there = (torch.arange(way) % rounds != number).to(memory.classes.device)
+        there = (torch.arange(way) % rounds != number).to(memory.known.classes.device)
         yield ask(head, memory, support.embeddings[out & chosen])[:, there.cpu()].amax(-1)
 
 
@@ -110,7 +110,7 @@ def remembered(head: FewShotHead, support: Support, rows: Tensor) -> Memory:
 @torch.no_grad()
 def ask(head: FewShotHead, memory: Memory, query: Tensor) -> Tensor:
     """query (Q, P, M) -> logits (Q, N), on the CPU; how many are asked in one go changes no answer"""
-    parts = [head.ask(memory, some[None].to(memory.classes.device))[0].cpu() for some in query.split(AT_ONCE)]
+    parts = [head.ask(memory, some[None].to(memory.known.classes.device))[0].cpu() for some in query.split(AT_ONCE)]
     return torch.cat(parts)
 
 

@@ -5,14 +5,13 @@ Legend for all shapes: B batch, C channels, S side of an image, P tokens of an i
 
 from dataclasses import replace
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
-from .. import config
+from .. import config, zoo
 from ..models.few_shot import FewShot, FewShotConfig
 from ..sharing import CONFIG, read_weights
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = {"cpu": 16, "cuda": 1024}
 """Images embedded in one go: what fits a cache is faster on a CPU."""
-ZOO = "zoo"
 
 
 class Embeds(Protocol):
@@ -97,12 +95,9 @@ def prototypes(width: int) -> FewShot:
 def opened(source: str | Path) -> tuple[FewShot, str | None]:
     """A trained model by the folder of its run or its name in the zoo, or any embedder by name with a head that has
     learnt nothing; beside it the name of the embedder, where that is not the model's own backbone."""
-    folder = Path(source).expanduser()
+    folder = zoo.folder(source)
     if not (folder / CONFIG).is_file():
-        shipped = zoo()
-        if str(source) not in shipped:
-            return _outside(source, shipped)
-        folder = shipped[str(source)]
+        return _outside(source)
     values = config.read(folder / CONFIG)
     section = values.get("model")
     if not isinstance(section, dict) or "image_size" not in section or values.get("task", "few_shot") != "few_shot":
@@ -117,21 +112,14 @@ def opened(source: str | Path) -> tuple[FewShot, str | None]:
     return model.eval().float(), data.get("embedder") if isinstance(data, dict) and form.backbone == "none" else None
 
 
-def zoo() -> dict[str, Path]:
-    """The models that ship with the package, by name."""
-    home = Path(str(files("sightline") / ZOO))
-    return {path.parent.name: path.parent for path in sorted(home.glob(f"*/{CONFIG}"))}
-
-
-def _outside(source: str | Path, shipped: dict[str, Path]) -> tuple[FewShot, str]:
+def _outside(source: str | Path) -> tuple[FewShot, str]:
     from ..models.embedders import embedder
 
     try:
         theirs = embedder(str(source))
     except ValueError as error:
-        known = ", ".join(shipped) or "none ship with this version"
         raise ValueError(
-            f"a model must be the folder of a few-shot run, one that ships ({known}), or an embedder: {error}"
+            f"a model must be the folder of a few-shot run, an embedder ({error}), or {zoo.known(str(source))}"
         ) from error
     return prototypes(theirs.width), str(source)
 

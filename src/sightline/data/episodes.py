@@ -122,6 +122,15 @@ def draw(
     return Episodes(chosen, images[..., :shot].flatten(1), images[..., shot:].flatten(1))
 
 
+def left_out(labels: Tensor, *, way: int, least: int, seed: int, step: int) -> Tensor:
+    """Support labels (E, N * S) with -1 in the place of some, so that a class keeps `least` to S images, by lot."""
+    shot = labels.shape[1] // way
+    random = torch.Generator(labels.device).manual_seed(seeds.number(seed, seeds.SHOTS, step))
+    kept = torch.randint(least, shot + 1, (len(labels), way, 1), generator=random, device=labels.device)
+    gone = torch.arange(shot, device=labels.device) >= kept
+    return labels.masked_fill(gone.flatten(1), -1)
+
+
 def check_apart(**splits: tuple[str, ...]) -> None:
     """No class may be in two splits: what is judged must be new."""
     seen: dict[str, str] = {}

@@ -54,7 +54,9 @@ class Conv4(Backbone):
     def __init__(self, channels: int, *, widths: Sequence[int] = (64, 64, 64, 64)):
         ins = _checked(channels, widths)
         blocks = [
-            nn.Sequential(*_convolution(a, b), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+            nn.Sequential(
+                *_convolution(a, b), nn.MaxPool2d(2), nn.ReLU(inplace=True)
+            )  # the same as bent first, for less
             for a, b in zip(ins, widths, strict=True)
         ]
         super().__init__(channels, widths, blocks)
@@ -81,7 +83,7 @@ class _Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, C, height, width) -> (B, C', height / 2, width / 2)"""
-        return self.dropout(F.max_pool2d(F.leaky_relu(self.path(x) + self.shortcut(x), 0.1), 2))
+        return self.dropout(F.leaky_relu(F.max_pool2d(self.path(x) + self.shortcut(x), 2), 0.1))
 
 
 def _convolution(ins: int, outs: int, size: int = 3) -> tuple[nn.Module, nn.Module]:

@@ -39,6 +39,8 @@ class FewShotConfig:
     """Channels of the backbone's blocks, or the width of the embeddings; null for those of the papers."""
     pool: Literal["mean", "flat"] = "mean"
     """How the places of the backbone's grid become one vector: their mean, or all of them side by side."""
+    narrow: int | None = None
+    """Width that the head brings embeddings to before it does anything else; null to leave them as wide as they are."""
     classes: int = 0
     """Classes that a second, plain classifier tells apart while training; 0 for none."""
     depth: int = 1
@@ -56,6 +58,8 @@ class FewShotConfig:
     """Whether support tokens know their class."""
     tokens: Literal["vector", "patches"] = "vector"
     """What an image is to attention: one vector, or a token for each place of the backbone's grid."""
+    parts: bool = False
+    """Whether each token of a query also looks for its like in each class, beside the angle of the whole."""
     transductive: bool = False
     """Whether queries see each other; answers then depend on who else is asked, and are no longer comparable."""
     dropout: float = 0.0
@@ -67,7 +71,7 @@ class FewShotConfig:
         if not 0 < self.expansion < float("inf"):
             raise ValueError(f"expansion must be above 0 and finite, got {self.expansion}")
         CosineScore(temperature=self.temperature, floor=self.floor)  # refuses what it cannot be
-        for name in ("image_size", "channels"):
+        for name in ("image_size", "channels", "narrow"):
             if getattr(self, name) is not None:
                 check_whole(1, **{name: getattr(self, name)})
         check_most(MOST_SIZE, image_size=self.image_size or 0)
@@ -87,9 +91,16 @@ class FewShotHead(nn.Module):
     def __init__(self, width: int, config: FewShotConfig):
         super().__init__()
         check_whole(1, width=width)
+        c = self.config = config
+        self.narrow: nn.Linear | None = None
+        if c.narrow is not None:
+            if c.narrow >= width:
+                raise ValueError(f"narrow must be below the embedding's width {width}, got {c.narrow}")
+            self.narrow = nn.Linear(width, c.narrow, bias=False)
+            nn.init.orthogonal_(self.narrow.weight)  # at first a projection: angles stay about what they were
+            width = c.narrow
         if width % config.heads:
             raise ValueError(f"heads must divide the embedding's width {width}, got {config.heads}")
-        c = self.config = config
         blocks = [
             EncoderBlock(
                 width,
@@ -112,6 +123,7 @@ class FewShotHead(nn.Module):
         if self.label is not None:
             nn.init.zeros_(self.label.weight)
         self.answer = CosineScore(temperature=0.1, floor=c.floor, learn=True)
+        self.parts = PartsScore() if c.parts else None
         self.register_buffer("sharpness", torch.ones(()))  # set by what was not learnt from, so that confidence is true
 
     def _score(self) -> Score:
@@ -129,15 +141,29 @@ class FewShotHead(nn.Module):
         members = members_of(labels, way).to(support.dtype)
         support, query = self.refine(support, members, query, gaps=gaps)
         with torch.autocast(query.device.type, enabled=False):  # an answer is as fine as its numbers
-            support, query = (x.to(torch.promote_types(x.dtype, torch.float32)).mean(2) for x in (support, query))
-            classes = _means(members.to(support.dtype), support)
-            return self.sharpness * self.answer(query[:, None], classes[:, None])[:, 0]
+            support, query = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (support, query))
+            return self._answer(query, self._known(support, members.to(support.dtype)))
+
+    def _known(self, support: Tensor, members: Tensor) -> "Known":
+        """Refined support tokens (E, K, P, M), members (E, N, K)"""
+        classes = _means(members, support.mean(2))
+        if self.parts is None:
+            return Known(classes)
+        owners = members.repeat_interleave(support.shape[2], 2)
+        return Known(classes, F.normalize(support.flatten(1, 2), dim=-1), owners)
+
+    def _answer(self, query: Tensor, known: "Known") -> Tensor:
+        """Refined query tokens (E, Q, P, M) -> logits (E, Q, N)"""
+        logits = self.answer(query.mean(2)[:, None], known.classes[:, None])[:, 0]
+        if self.parts is not None:
+            logits = logits + self.parts(query, known) / self.answer.temperature()
+        return self.sharpness * logits
 
     def refine(self, support: Tensor, members: Tensor, query: Tensor, *, gaps: bool = False) -> tuple[Tensor, Tensor]:
         """The embeddings after every support token has seen the support, and every query the support and itself."""
         images, places = support.shape[1:3]
         support = self._support(support, members)
-        query = query if self.role is None else query + self.role[1]
+        query = self._query(query)
         if not self.blocks:
             return support, query
         x = torch.cat((support, query), 1).flatten(1, 2)
@@ -161,26 +187,43 @@ class FewShotHead(nn.Module):
         caches = [Cache() for _ in self.blocks]
         for block, cache in zip(self.blocks, caches, strict=True):
             x = block(x, cache=cache)
-        images = x.unflatten(1, support.shape[1:3]).mean(2)
-        return Memory(tuple(tuple(cache.parts) for cache in caches), _means(members, images), x.shape[1])
+        known = self._known(x.unflatten(1, support.shape[1:3]), members)
+        return Memory(tuple(tuple(cache.parts) for cache in caches), known, x.shape[1])
 
     def ask(self, memory: "Memory", query: Tensor) -> Tensor:
         """query (E, Q, P, M) -> logits (E, Q, N); each query sees the support and itself, in a transductive head too"""
         places = query.shape[2]
-        x = (query if self.role is None else query + self.role[1]).flatten(1, 2)
+        x = self._query(query).flatten(1, 2)
         for block, seen in zip(self.blocks, memory.seen, strict=True):
             cache = Cache()
             cache.parts = list(seen)
             x = block(x, mask=Episode(memory.tokens, size=places), cache=cache)
-        asked = x.unflatten(1, (-1, places)).mean(2)
-        return self.sharpness * self.answer(asked[:, None], memory.classes[:, None])[:, 0]
+        return self._answer(x.unflatten(1, (-1, places)), memory.known)
 
     def _support(self, support: Tensor, members: Tensor) -> Tensor:
         """Support tokens that know their class and their role."""
+        support = support if self.narrow is None else self.narrow(support)
         if self.label is None or self.role is None:
             return support
         own = members.mT @ _means(members, support.mean(2))  # of each support image the mean of its class
         return support + (self.label(own) + self.role[0]).unsqueeze(2)
+
+    def _query(self, query: Tensor) -> Tensor:
+        """Query tokens that know their role."""
+        query = query if self.narrow is None else self.narrow(query)
+        return query if self.role is None else query + self.role[1]
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What a query is held against."""
+
+    classes: Tensor
+    """(E, N, M), where each class is."""
+    parts: Tensor | None = None
+    """(E, K * P, M), the direction of every support token, where parts count."""
+    owners: Tensor | None = None
+    """(E, N, K * P), 1 where a token is of a class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,10 +232,30 @@ class Memory:
 
     seen: tuple[tuple[Tensor, ...], ...]
     """Keys and values of every block, (E, H, K * P, D) each."""
-    classes: Tensor
-    """(E, N, M), where each class is."""
+    known: Known
     tokens: int
     """K * P."""
+
+
+class PartsScore(nn.Module):
+    """How well each part of a query is found again in a class: the mean over its tokens of their softly best cosine.
+
+    It enters with a weight that starts at 0, so that training decides what parts are worth beside the whole.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.nearness = CosineScore(temperature=0.1, floor=0.05)  # e to the power of -2 / 0.05 is still a number
+
+    def forward(self, query: Tensor, known: Known) -> Tensor:
+        """query (E, Q, P, M) -> (E, Q, N)"""
+        assert known.parts is not None
+        assert known.owners is not None
+        cosines = F.normalize(query.flatten(1, 2), dim=-1) @ known.parts.mT
+        near = ((cosines - 1) / self.nearness.temperature()).exp()  # cosines are bounded, so no largest need be sought
+        found = (near * cosines) @ known.owners.mT / (near @ known.owners.mT).clamp_min(1e-30)
+        return self.weight * found.unflatten(1, query.shape[1:3]).mean(2)
 
 
 class FewShot(nn.Module):
@@ -213,6 +276,7 @@ class FewShot(nn.Module):
                 raise ValueError("image_size and channels must be given to make a model, got null")
             make = BACKBONES[c.backbone]
             self.backbone = make(c.channels) if c.widths is None else make(c.channels, widths=c.widths)
+            self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster everywhere
             side = self.backbone.side(c.image_size)
             self.width, self.grid = self.backbone.width * (side * side if c.pool == "flat" else 1), (side, side)
             self.register_buffer("mean", torch.zeros(c.channels, 1, 1))
@@ -234,16 +298,21 @@ class FewShot(nn.Module):
             return places
         return places.flatten(1)[:, None] if self.config.pool == "flat" else places.mean(1, keepdim=True)
 
-    def forward(self, images: Tensor, *, way: int, shot: int) -> tuple[Tensor, Tensor | None]:
+    def forward(
+        self, images: Tensor, *, way: int, shot: int, labels: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """images (E, K + Q, C, size, size), support first, class by class -> logits (E, Q, N)
 
-        Beside them those of the plain classifier for all images, (E * (K + Q), classes), if there is one.
+        Beside them those of the plain classifier for all images, (E * (K + Q), classes), if there is one. Labels (E, K)
+        are given where some of the support is to be passed over: they are -1 there.
         """
         x = self.embed(images.flatten(0, 1))
         plain = None if self.classifier is None else self.classifier(x.mean(1))
         x = x.unflatten(0, images.shape[:2])
-        labels = torch.arange(way, device=x.device).repeat_interleave(shot).expand(len(x), -1)
-        return self.head(x[:, : way * shot], labels, x[:, way * shot :], way=way), plain
+        gaps = labels is not None
+        if labels is None:
+            labels = torch.arange(way, device=x.device).repeat_interleave(shot).expand(len(x), -1)
+        return self.head(x[:, : way * shot], labels, x[:, way * shot :], way=way, gaps=gaps), plain
 
 
 def members_of(labels: Tensor, way: int) -> Tensor:

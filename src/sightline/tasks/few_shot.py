@@ -1,7 +1,6 @@
 """Learning to learn from a few images: its recipe, its episodes and its loss."""
 
 import itertools
-import re
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -13,16 +12,17 @@ from torch import Tensor, nn
 
 from .. import seeds
 from ..checks import check_most, check_share, check_whole
-from ..data import augment
 from ..data.augment import Augment
 from ..data.class_splits import ClassSplits, Rotations, groups_of, load_classes
-from ..data.episodes import Classes, draw
+from ..data.episodes import Classes, draw, left_out
 from ..data.images import ImageSet, Progress
 from ..data.levels import histogram, mean_and_spread
 from ..models.few_shot import FewShot, FewShotConfig
 from ..training.settings import Training
 from ..training.task import Part
-from .few_shot_judging import attention_facts, embed_all, metrics, tally
+from .few_shot_embeddings import Embedded, check_embedder
+from .few_shot_judging import Setting, attention_facts, embed_all, metrics, tally
+from .few_shot_pieces import Piece, Shown, changed, pieces
 from .image_classification import MOST_SEED, SEEN_FOR_NORMALISATION, digest
 
 MOST_EPISODES = 1_000_000
@@ -44,6 +44,12 @@ class FewShotData:
     """Share of the training classes to hold out where the set brings none; whole alphabets where there are some."""
     rotations: Rotations = "none"
     """Of which classes those turned by 90, 180 and 270 degrees are classes of their own: none, train or all."""
+    embedder: str | None = None
+    """A model that sees each image once and learns no more: efficientnet_lite0, or a vision model of Hugging Face."""
+    weights: str | None = None
+    """The file of its weights; null for those it comes with."""
+    copies: int = 0
+    """Copies of each training image that it sees too, changed as `augment` says."""
 
     def __post_init__(self) -> None:
         check_share(validation=self.validation)
@@ -70,6 +76,8 @@ class Episode:
     """Classes to tell apart."""
     shot: int = 1
     """Images of each to learn from."""
+    least_shot: int | None = None
+    """If given, a class has this many to `shot` of them, by lot: for any number, and for classes of unequal size."""
     query: int = 5
     """Images of each to be asked."""
     within: float = 0.0
@@ -78,13 +86,17 @@ class Episode:
     def __post_init__(self) -> None:
         check_whole(2, way=self.way)
         check_whole(1, shot=self.shot, query=self.query)
+        if self.least_shot is not None:
+            check_whole(1, least_shot=self.least_shot)
+            if self.least_shot > self.shot:
+                raise ValueError(f"least_shot must be at most shot, {self.shot}, got {self.least_shot}")
         if not 0 <= self.within <= 1:
             raise ValueError(f"within must be 0 to 1, got {self.within}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation:
-    """How a model is judged: `5w1s` is five classes with one image of each."""
+    """How a model is judged: `5w1s` is five classes with one image of each, `5w1s within` of one group."""
 
     settings: tuple[str, ...] = ("5w1s", "5w5s", "20w1s", "20w5s")
     query: int = 15
@@ -104,17 +116,7 @@ class Evaluation:
         if not self.settings:
             raise ValueError("settings must name at least one way and shot such as 5w1s, got none")
         for setting in (*self.settings, self.chosen_by):
-            way_and_shot(setting)
-
-
-def way_and_shot(setting: str) -> tuple[int, int]:
-    """Of `5w1s`, 5 and 1."""
-    found = re.fullmatch(r"(\d{1,4})w(\d{1,4})s", setting)
-    if not found or int(found[1]) < 2 or int(found[2]) < 1:
-        raise ValueError(
-            f"a setting must read like 5w1s, for two classes or more with an image or more, got {setting!r}"
-        )
-    return int(found[1]), int(found[2])
+            Setting.of(setting)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +157,7 @@ class Recipe:
             raise ValueError(
                 "augment.mixup and augment.cutmix must be 0, for an image of two classes belongs to no episode"
             )
+        check_embedder(self)
 
 
 class FewShotTask:
@@ -166,12 +169,11 @@ class FewShotTask:
         divided = recipe.data.load(recipe.seed, progress) if splits is None else splits
         train, e = divided.train, recipe.episode
         self.train, self.validation, self.test = train, divided.validation, divided.test
-        self.classes = Classes.of(train.labels, train.classes, groups_of(train.classes))
+        self.classes = classes_of(train)
         self.classes.check(e.way, e.shot + e.query)
         if self.validation is not None:
-            self.judged_by = Classes.of(self.validation.labels, self.validation.classes)
-            way, shot = way_and_shot(recipe.evaluation.chosen_by)
-            self.judged_by.check(way, shot + recipe.evaluation.query)
+            self.judged_by = classes_of(self.validation)
+            Setting.of(recipe.evaluation.chosen_by).check(self.judged_by, recipe.evaluation.query)
         count = len(train.classes) if recipe.auxiliary else 0
         config = replace(recipe.model, image_size=train.size, channels=train.channels, classes=count)
         self.recipe = replace(recipe, model=config)
@@ -182,6 +184,7 @@ class FewShotTask:
         levels = histogram(train, chosen)
         if self.model.backbone is not None:
             self.model.set_normalisation(*mean_and_spread(levels))
+        self.embedded = Embedded.of(recipe, divided, progress)
         self.held = _held(divided, levels)
         """What the data hold, in few words: a run goes on with the same."""
         self.device = torch.device("cpu")
@@ -193,9 +196,12 @@ class FewShotTask:
     def to(self, device: torch.device) -> None:
         self.device = device
         self.model.to(device)
-        if device.type == "cuda" and self.model.backbone is not None:
-            self.model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if self.recipe.training.shard:  # torch shares out only what lies in order
+            self.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
         self.classes = self.classes.to(device)
+        if self.embedded is not None:
+            self.embedded = self.embedded.to(device)
+            return
         self.train = ImageSet(self.train.pixels.to(device), self.train.labels.to(device), self.train.classes)
         if self.validation is not None:
             v = self.validation
@@ -203,7 +209,6 @@ class FewShotTask:
 
     def batches(self, first: int, batch_size: int, part: Part) -> Generator[list[Any], None, None]:
         e, rows = self.recipe.episode, part.rows(batch_size)
-        each = e.way * (e.shot + e.query)
         for step in itertools.count(first):
             drawn = draw(
                 self.classes,
@@ -217,25 +222,27 @@ class FewShotTask:
             )
             if step == first:
                 drawn.check()  # later ones are drawn alike, and to look at them would make a GPU wait
-            draws = augment.draw(self.recipe.augment, batch_size * each, seed=self.recipe.seed, step=step)
-            chosen = torch.cat((drawn.support, drawn.query), 1)
-            pieces = []
-            for some in rows:
-                own = draws.rows(slice(some.start * each, some.stop * each)).to(self.device)
-                pieces.append((*self._images(chosen[some], own), drawn.query_labels[some], batch_size))
-            yield pieces
+            known = None
+            if e.least_shot is not None:
+                known = left_out(drawn.support_labels, way=e.way, least=e.least_shot, seed=self.recipe.seed, step=step)
+            yield pieces(drawn, known, rows, self._shown(torch.cat((drawn.support, drawn.query), 1), rows, step))
 
-    def _images(self, chosen: Tensor, draws: augment.Draws) -> tuple[Tensor, Tensor]:
-        flat = chosen.flatten()
-        images, labels = augment.apply(
-            self.recipe.augment, self.train.pixels[flat], self.train.labels[flat], len(self.train.classes), draws
-        )
-        return images.unflatten(0, chosen.shape), labels
+    def _shown(self, chosen: Tensor, rows: list[slice], step: int) -> Shown:
+        if self.embedded is not None:
+            return self.embedded.shown(chosen, rows, seed=self.recipe.seed, step=step)
+        return changed(self.train, self.recipe.augment, chosen, rows, seed=self.recipe.seed, step=step)
 
-    def loss(self, model: nn.Module, piece: tuple[Tensor, Tensor, Tensor, int]) -> Tensor:
-        images, labels, answers, total = piece
+    def seen(self, model: FewShot) -> Tensor:
+        """The images to choose by, embedded: (I, P, M)"""
+        if self.embedded is not None:
+            return self.embedded.validation
+        assert self.validation is not None
+        return embed_all(model, self.validation.pixels, self.device)
+
+    def loss(self, model: nn.Module, piece: Piece) -> Tensor:
+        images, labels, answers, known, total = piece
         e, smoothing = self.recipe.episode, self.recipe.training.label_smoothing
-        logits, plain = model(images, way=e.way, shot=e.shot)
+        logits, plain = model(images, way=e.way, shot=e.shot, labels=known)
         share = len(images) / total
         loss = share * F.cross_entropy(logits.flatten(0, 1).float(), answers.flatten(), label_smoothing=smoothing)
         if plain is not None:
@@ -246,23 +253,27 @@ class FewShotTask:
         if self.validation is None:
             return {}
         assert isinstance(model, FewShot)
-        embeddings = embed_all(model, self.validation.pixels, self.device)
-        way, shot = way_and_shot(self.recipe.evaluation.chosen_by)
+        embeddings = self.seen(model)
+        setting = Setting.of(self.recipe.evaluation.chosen_by)
         sums = tally(
             model.head,
             embeddings,
             self.judged_by,
-            way=way,
-            shot=shot,
+            **setting._asdict(),
             query=self.recipe.evaluation.query,
             episodes=self.recipe.evaluation.chosen_over,
             part=part,
         )
-        facts = attention_facts(model.head, embeddings, self.judged_by, way, shot)
+        facts = attention_facts(model.head, embeddings, self.judged_by, setting.way, setting.shot)
         return {**sums.sums, **facts, "judges": torch.ones((), dtype=torch.float64, device=self.device)}
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return metrics(sums) if sums else {}
+
+
+def classes_of(images: ImageSet) -> Classes:
+    """Where its classes lie, and which of them go together."""
+    return Classes.of(images.labels, images.classes, groups_of(images.classes))
 
 
 def _held(splits: ClassSplits, levels: Tensor) -> dict[str, Any]:

@@ -4,9 +4,10 @@ Legend for all shapes: I images, E episodes, N way, K support images, Q queries,
 """
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +21,8 @@ from ..training.task import Part
 
 BINS = 15
 """Of confidence, for the calibration error."""
-EMBEDDED_AT_ONCE = 1024
+EMBEDDED_AT_ONCE = {"cpu": 64, "cuda": 1024}
+"""Images; on a CPU so few that what is between two layers stays in its cache."""
 CHUNK = 250
 """Episodes drawn together: the same ones, however many are worked on at once."""
 FLOATS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 28}
@@ -32,6 +34,34 @@ SEED = 0
 ALL = Part()
 RECORDED = 8
 """Episodes whose attention is looked at."""
+
+
+class Setting(NamedTuple):
+    """What an episode of judging is: `5w1s` is five classes with one image of each, `5w1s within` of one group."""
+
+    way: int
+    shot: int
+    within: bool = False
+
+    @classmethod
+    def of(cls, text: str) -> "Setting":
+        """From its name."""
+        found = re.fullmatch(r"(\d{1,4})w(\d{1,4})s( within)?", text)
+        if not found or int(found[1]) < 2 or int(found[2]) < 1:
+            raise ValueError(
+                f"a setting must read like 5w1s, two classes or more with an image or more, or like 5w1s within for "
+                f"classes of one group, got {text!r}"
+            )
+        return cls(int(found[1]), int(found[2]), found[3] is not None)
+
+    def check(self, classes: Classes, query: int) -> None:
+        """Whether such episodes can be drawn."""
+        classes.check(self.way, self.shot + query)
+        if self.within and classes.groups is None:
+            raise ValueError(
+                "a setting within groups must have classes in groups, named like Alphabet/character, got none; "
+                "leave `within` out"
+            )
 
 
 class Answers(Protocol):
@@ -107,7 +137,7 @@ def mean_and_half(values: Tensor) -> tuple[float, float]:
 @torch.no_grad()
 def embed_all(model: FewShot, pixels: Tensor, device: torch.device) -> Tensor:
     """All images once: uint8 (I, C, size, size) -> (I, P, M)"""
-    parts = [model.embed(some.to(device).float() / 255).float() for some in pixels.split(EMBEDDED_AT_ONCE)]
+    parts = [model.embed(some.to(device).float() / 255).float() for some in pixels.split(EMBEDDED_AT_ONCE[device.type])]
     return torch.cat(parts)
 
 
@@ -121,6 +151,7 @@ def tally(
     shot: int,
     query: int,
     episodes: int,
+    within: bool = False,
     part: Part = ALL,
     unknown: bool = True,
 ) -> Tally:
@@ -129,7 +160,7 @@ def tally(
     strangers = min(MOST_UNKNOWN, way, len(classes.names) - way) if unknown else 0
     each = (way * (shot + query) + strangers * query) * embeddings.shape[1] * embeddings.shape[2]
     together = max(1, FLOATS_AT_ONCE[device.type] // each)
-    for drawn, extra in _drawn(classes, way, strangers, shot, query, episodes, part):
+    for drawn, extra in _drawn(classes, Setting(way, shot, within), strangers, query, episodes, part):
         for start in range(0, len(drawn.classes), together):
             some = slice(start, start + together)
             few = Episodes(drawn.classes[some].to(device), drawn.support[some].to(device), drawn.query[some].to(device))
@@ -140,9 +171,10 @@ def tally(
 
 
 def _drawn(
-    classes: Classes, way: int, strangers: int, shot: int, query: int, episodes: int, part: Part
+    classes: Classes, setting: Setting, strangers: int, query: int, episodes: int, part: Part
 ) -> Iterator[tuple[Episodes, Tensor]]:
     """Episodes, and for each some images of classes that it does not have; drawn on the CPU, so the same everywhere."""
+    way, shot, within = setting
     for number, start in enumerate(range(0, episodes, CHUNK)):
         if number % part.world != part.rank:
             continue
@@ -154,6 +186,7 @@ def _drawn(
             query=query,
             seed=SEED,
             step=number,
+            within=float(within),
         )
         wide.check()
         own, asked = way * shot, way * query

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..checks import nearest
 from ..view import curves, pictures
-from .image_pictures import FORMATS, LOG, Drawn, Missing, log_lines, number, training
+from .image_pictures import FORMATS, LOG, Drawn, Missing, log_lines, number, place, training
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,12 +17,10 @@ PANELS = {"temperature": "temperature of each head", "entropy": "entropy of atte
 
 
 def show(predictor: "FewShotPredictor", out: str | Path | None = None, *, format: str = "png") -> Drawn:
-    """Draw them into a folder; without `out` it is `pictures/` in that of the run."""
+    """Draw them into a folder; without `out` it is as `place` says."""
     if format not in FORMATS:
         raise ValueError(f"format must be {nearest(format, FORMATS)}")
-    folder = predictor.folder / "pictures" if out is None else Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"out must be a folder, got {str(folder)!r}, which is a file")
+    folder = place(predictor, out)
     drawn = Drawn()
     for name, draw in (("training", training), ("attention", attention)):
         try:

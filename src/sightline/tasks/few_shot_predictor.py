@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,9 @@ from ..models.few_shot import FewShot
 from ..names import printable
 from ..sharing import CONFIG, WEIGHTS, Shared, read_weights
 from ..training.checkpoint import to_bytes, write_bytes
-from .few_shot import FewShotTask, Recipe, way_and_shot
-from .few_shot_judging import Answers, Tally, embed_all, metrics, tally
+from .few_shot import FewShotTask, Recipe, classes_of
+from .few_shot_embeddings import Frozen
+from .few_shot_judging import Answers, Setting, Tally, embed_all, metrics, tally
 from .image_judging import sharpest
 from .image_predictor import wilson
 
@@ -116,7 +118,7 @@ class FewShotPredictor(Shared):
             return {}
         predictor, e = cls.open(folder).to(task.device), task.recipe.evaluation
         head, classes = predictor.model.head, task.judged_by
-        embeddings = embed_all(predictor.model, task.validation.pixels, task.device)
+        embeddings = task.seen(predictor.model)
         asked: list[tuple[Tensor, Tensor]] = []
 
         def listening(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
@@ -124,15 +126,14 @@ class FewShotPredictor(Shared):
             asked.append((logits.flatten(0, 1), torch.arange(way).repeat_interleave(e.query).repeat(len(logits))))
             return logits
 
-        for setting in dict.fromkeys((*e.settings, e.chosen_by)):
-            way, shot = way_and_shot(setting)
-            if way <= len(classes.names) and shot + e.query <= int(classes.counts.min()):
-                how: dict[str, Any] = {"way": way, "shot": shot, "query": e.query, "episodes": e.chosen_over}
-                tally(listening, embeddings, classes, **how, unknown=False)
+        how: dict[str, Any] = {"query": e.query, "episodes": e.chosen_over}
+        for name in dict.fromkeys((*e.settings, e.chosen_by)):
+            setting = Setting.of(name)
+            if setting.way <= len(classes.names) and setting.shot + e.query <= int(classes.counts.min()):
+                tally(listening, embeddings, classes, **setting._asdict(), **how, unknown=False)
         head.sharpness.fill_(sharpest([(logits.double().cpu(), labels) for logits, labels in asked]))
         write_bytes(folder / WEIGHTS, to_bytes({n: t.cpu() for n, t in predictor.model.state_dict().items()}))
-        way, shot = way_and_shot(e.chosen_by)
-        return metrics(tally(head, embeddings, classes, way=way, shot=shot, query=e.query, episodes=e.chosen_over).sums)
+        return metrics(tally(head, embeddings, classes, **Setting.of(e.chosen_by)._asdict(), **how).sums)
 
     def to(self, device: str | torch.device) -> "FewShotPredictor":
         """Work there from now on."""
@@ -155,6 +156,8 @@ class FewShotPredictor(Shared):
         """The classes to judge by, and what they are: those of test, or of validation, or all of other data."""
         ours = source is None or source == self.recipe.data.source
         form: dict[str, Any] = {"image_size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
+        if not ours and self.frozen is not None:
+            form = {"image_size": self.frozen.embedder.image_size, "channels": self.frozen.embedder.channels}
         data = replace(self.recipe.data, source=source or self.recipe.data.source, **form)
         if not ours:
             data = replace(data, split=None, validation=0.0)
@@ -171,7 +174,7 @@ class FewShotPredictor(Shared):
         """Thousands of episodes of classes it has never seen, at every setting of its recipe."""
         images, split = self.judged_on(source, progress)
         e = self.recipe.evaluation
-        classes, embeddings = Classes.of(images.labels, images.classes), self.embedded(images)
+        classes, embeddings = classes_of(images), self.embedded(images, progress)
         found: dict[str, SettingScore] = {}
         per_class: dict[str, float] = {}
         for setting in e.settings:
@@ -183,15 +186,26 @@ class FewShotPredictor(Shared):
         runs = None if e.one_shot_runs is None or source else self.one_shot_runs(e.one_shot_runs)
         return FewShotScore(split, len(classes.names), e.episodes, found, per_class, runs)
 
-    def embedded(self, images: ImageSet) -> Tensor:
+    def embedded(self, images: ImageSet, progress: Progress | None = None) -> Tensor:
         """Each image once: (I, P, M)"""
-        return embed_all(self.model, images.pixels, self.device)
+        return self._seen(images.pixels, progress)
+
+    @cached_property
+    def frozen(self) -> Frozen | None:
+        """The embedder its head was trained on, if that is not a backbone of its own."""
+        return Frozen.of(self.recipe)
+
+    def _seen(self, pixels: Tensor, progress: Progress | None = None) -> Tensor:
+        if self.frozen is not None:
+            return self.frozen.all(pixels, self.device, progress)
+        return embed_all(self.model, pixels, self.device)
 
     def tallied(self, answer: Answers, embeddings: Tensor, classes: Classes, setting: str) -> Tally:
         """What an answer comes to over the episodes of its recipe."""
-        e, (way, shot) = self.recipe.evaluation, way_and_shot(setting)
-        classes.check(way, shot + e.query)
-        return tally(answer, embeddings, classes, way=way, shot=shot, query=e.query, episodes=e.episodes)
+        e, one = self.recipe.evaluation, Setting.of(setting)
+        one.check(classes, e.query)
+        alone = not self.recipe.model.transductive  # strangers would be seen by the others
+        return tally(answer, embeddings, classes, **one._asdict(), query=e.query, episodes=e.episodes, unknown=alone)
 
     @torch.no_grad()
     def one_shot_runs(self, path: str | Path) -> tuple[int, int]:
@@ -199,7 +213,7 @@ class FewShotPredictor(Shared):
         right = count = 0
         for run in read_one_shot_runs(path, size=self.recipe.model.image_size):
             way = len(run.support)
-            support, query = (embed_all(self.model, x, self.device)[None] for x in (run.support, run.query))
+            support, query = (self._seen(x)[None] for x in (run.support, run.query))
             labels = torch.arange(way, device=self.device)[None]
             answers = self.model.head(support, labels, query, way=way)[0].argmax(-1).cpu()
             right, count = right + int((answers == run.labels).sum()), count + len(answers)

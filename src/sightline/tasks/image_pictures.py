@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .. import zoo
 from ..attention import MultiHeadAttention
 from ..attention.masks import LearntMask
 from ..attention.scores import CosineScore
@@ -46,13 +47,11 @@ def show(
 ) -> Drawn:
     """Draw a model's weights and training, and its attention on these images, into a folder.
 
-    Without `out` it is `pictures/` in the folder of the run. The images also become `page.html`, the viewer.
+    Without `out` it is as `place` says. The images also become `page.html`, the viewer.
     """
     if format not in FORMATS:
         raise ValueError(f"format must be {nearest(format, FORMATS)}")
-    folder = predictor.folder / "pictures" if out is None else Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"out must be a folder, got {str(folder)!r}, which is a file")
+    folder = place(predictor, out)
     look = predictor.look(images) if images else None  # what cannot be read is refused before anything is drawn
     drawn = Drawn()
     for name, draw in PICTURES.items():
@@ -65,6 +64,15 @@ def show(
             drawn.files.append(pictures.save(figure, folder / f"image-{number}.{format}"))
         drawn.files.append(predictor.page(look).save(folder / "page.html"))
     return drawn
+
+
+def place(predictor: Shared, out: str | Path | None) -> Path:
+    """Where pictures go: the folder that was told, or `pictures/` in the run's, or here for a model that ships."""
+    home = Path() if zoo.ships(predictor.folder) else predictor.folder
+    folder = home / "pictures" if out is None else Path(out)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"out must be a folder, got {str(folder)!r}, which is a file")
+    return folder
 
 
 def filters(predictor: "ImagePredictor") -> "Figure":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..checks import nearest
 from ..view import pictures
-from .image_pictures import FORMATS, Drawn, Missing, training_of
+from .image_pictures import FORMATS, Drawn, Missing, place, training_of
 
 if TYPE_CHECKING:
     from .translation_predictor import TranslationPredictor
@@ -17,13 +17,11 @@ def show(
 ) -> Drawn:
     """Draw a run's training, and for each sentence the attention between both languages, into a folder.
 
-    Without `out` it is `pictures/` in the folder of the run. The sentences also become `page.html`, the viewer.
+    Without `out` it is as `place` says. The sentences also become `page.html`, the viewer.
     """
     if format not in FORMATS:
         raise ValueError(f"format must be {nearest(format, FORMATS)}")
-    folder = predictor.folder / "pictures" if out is None else Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"out must be a folder, got {str(folder)!r}, which is a file")
+    folder = place(predictor, out)
     look = predictor.look(texts) if texts else None  # what cannot be read is refused before anything is drawn
     drawn = Drawn()
     try:

@@ -274,19 +274,23 @@ class TranslationPredictor(Shared):
                     progress(len(wrote), len(pairs))
         return scored(split, pairs.source, pairs.target, [wrote[i] for i in range(len(pairs))], **how)
 
-    def judged(self, source: str | None = None, progress: Progress | None = None) -> Score:
-        """On the test set of its data, or its validation set where there is none; or on other data of the same form:
-        the test set of that, or all of it where it brings none."""
+    def judged_on(self, source: str | None = None) -> tuple[Pairs, str]:
+        """The test set of its data, or its validation set where there is none; or of other data of the same form: the
+        test set of that, or all of it where it brings none. And what it is called."""
         data = self.recipe.data
         ours = source is None or source == data.source
         splits = divide(replace(data, more=()), self.recipe.seed) if ours else data.load(source)
         if splits.test is not None:
-            return self.evaluate(splits.test, "test", progress)
+            return splits.test, "test"
         if not ours:
-            return self.evaluate(splits.train, "whole", progress)
+            return splits.train, "whole"
         if splits.validation is None:
             raise ValueError(f"data must have a test or validation set to judge by, got neither in {data.source!r}")
-        return self.evaluate(splits.validation, "validation", progress)
+        return splits.validation, "validation"
+
+    def judged(self, source: str | None = None, progress: Progress | None = None) -> Score:
+        """How it does on these."""
+        return self.evaluate(*self.judged_on(source), progress)
 
 
 def _of_sentence(record: Record, row: int, source: int, target: int) -> Record:

@@ -25,13 +25,12 @@ from .optimisers import make_optimisers
 from .schedules import rate
 from .settings import Training
 from .signals import Interrupted, Interrupts
+from .state import restore, state_of
 from .task import Part, Task
 
 WEIGHTS = "model.safetensors"
 DEFAULT_EPOCHS = 10
 """Where neither epochs nor steps are told."""
-OPTIMISER_STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
-"""What optimisers remember of a parameter."""
 STEPS_BETWEEN_AGREEMENTS = {"cpu": 1, "cuda": 10}
 """How often several processes ask each other whether one was told to stop; on a GPU each question is a wait."""
 
@@ -259,14 +258,7 @@ class _Trainer:
     @torch.no_grad()
     def _save(self, *, scheduled: bool) -> None:
         window = self._sound_window()
-        tensors = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        if self.mean is not None:
-            tensors |= {f"mean.{name}": tensor for name, tensor in self.mean.weights.items()}
-        names: dict[Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
-        for optimiser in self.optimisers:
-            for parameter, state in optimiser.state.items():
-                tensors |= {f"optimiser.{key}.{names[parameter]}": value for key, value in state.items()}
-        tensors = gathered(tensors)
+        tensors = gathered(state_of(self.model, self.mean, self.optimisers))
         if self.processes.leads:
             facts = {"best": self.best, "waited": self.waited, "window": window}
             self.checkpoints.save(self.step, tensors, facts, scheduled=scheduled)
@@ -282,7 +274,7 @@ class _Trainer:
         if found is None:
             self.log.say("nothing to go on from: starting at step 0")
             return
-        self._load(found.tensors)
+        restore(found.tensors, self.model, self.mean, self.optimisers)
         self.step, self.saved, facts = found.step, found.step, found.facts
         self.best, self.waited = facts["best"], facts["waited"]
         self.window.fill_(facts["window"] if self.processes.leads else 0.0)
@@ -292,20 +284,6 @@ class _Trainer:
         for complaint in self.checkpoints.complaints:
             self.log.say(complaint)
         self.checkpoints.complaints.clear()
-
-    def _load(self, tensors: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for name, tensor in self.model.state_dict().items():
-                tensor.copy_(like(tensors[f"model.{name}"], tensor))
-                if self.mean is not None:
-                    self.mean.weights[name].copy_(like(tensors[f"mean.{name}"], tensor))
-        names: dict[Tensor, str] = {parameter: name for name, parameter in self.model.named_parameters()}
-        for optimiser in self.optimisers:
-            state: dict[int, dict[str, Tensor]] = {}
-            for i, parameter in enumerate(p for settings in optimiser.param_groups for p in settings["params"]):
-                saved = {key: tensors.get(f"optimiser.{key}.{names[parameter]}") for key in OPTIMISER_STATE}
-                state[i] = {k: like(v, parameter) if v.dim() else v for k, v in saved.items() if v is not None}
-            optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
 
     def _obey_signals(self) -> None:
         if self.step % STEPS_BETWEEN_AGREEMENTS[self.processes.device.type] and self.processes.world > 1:

@@ -1,4 +1,4 @@
-"""The core at work on two small examples that can be checked by hand."""
+"""Why attention goes by angle, and what a temperature does: two examples that can be checked by hand."""
 
 import math
 from pathlib import Path
@@ -8,8 +8,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from .attention import CosineScore, weigh
-from .view import pictures
+from ..attention import CosineScore, weigh
+from ..view import pictures
 
 TEMPERATURES = (10.0, 1.0, 0.1, 0.05, 0.01)
 
@@ -39,9 +39,8 @@ def entropy(weights: list[float]) -> float:
     return -sum(w * math.log2(w) for w in weights if w > 0)
 
 
-def run(out: Path) -> None:
+def tell(console: Console, out: Path) -> None:
     """Print both examples as tables and write a picture of each."""
-    console = Console()
     trap = Table("brightness of the dog", "dot: cat", "dot: dog", "cosine: cat", "cosine: dog", box=box.SIMPLE)
     for brightness in (5, 10, 20, 50, 100):
         weights = magnitude_trap(brightness)
@@ -59,7 +58,7 @@ def run(out: Path) -> None:
         draw_magnitude_trap(out / "magnitude-trap.png"),
         draw_temperature_sweep(out / "temperature-sweep.png"),
     ):
-        console.print(f"wrote {path}", highlight=False, soft_wrap=True)
+        console.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
 def draw_magnitude_trap(path: Path) -> Path:

@@ -1,0 +1,188 @@
+"""The headline: a classifier from a handful of drawings, judged, asked, and asked why."""
+
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from .. import runs, zoo
+from ..classify import Answer, FewShotClassifier
+from ..classify.classifier import Look
+from ..comparison import Standing
+from ..data.augment import Augment
+from ..data.episodes import Classes
+from ..models.baselines import BASELINES
+from ..models.few_shot import FewShot, FewShotConfig
+from ..tasks.few_shot import Episode, Evaluation, FewShotData, Recipe, classes_of
+from ..tasks.few_shot_judging import Answers, Setting, Tally, embed_all, tally
+from ..tasks.few_shot_predictor import SettingScore
+from ..tasks.image_predictor import wilson
+from ..training.settings import Training
+from . import characters
+from .characters import Question
+
+SETTINGS, QUERY, EPISODES = ("5w1s", "5w5s", "20w1s"), 15, 1000
+BESIDE = {"protonet": "ProtoNet", "nearest": "nearest neighbour"}
+
+SMALL = Recipe(
+    data=FewShotData(rotations="train"),
+    augment=Augment(rotate=10.0, scale=0.1, shear=5.0, translate=0.05),
+    episode=Episode(way=10, shot=1, query=3, within=0.5),
+    evaluation=Evaluation(episodes=EPISODES, chosen_by="5w1s"),
+    model=FewShotConfig(widths=(32, 64, 96, 128)),
+    auxiliary=0.5,
+    training=Training(
+        steps=600, batch_size=2, learning_rate=3e-3, warmup=40, ema=0.98, evaluate_every=300, log_every=20
+    ),
+)
+"""What is learnt first where no model ships: a minute of one core. Chosen by validation alphabets."""
+
+
+def tell(console: Console, out: Path, model: str) -> None:
+    """Print the story, and leave its files in `out`."""
+    console.print("\n[bold]A classifier from a handful of images[/]\n")
+    begin = str(_trained(console, out / "model")) if model == "glyphs" and model not in zoo.names() else model
+    classifier = FewShotClassifier.pretrained(begin)
+    if classifier.model is None or classifier.model.backbone is None:
+        raise ValueError(f"model must be a few-shot model with a backbone of its own, got {model!r}; pass a run")
+    folder, questions = characters.write(out)
+    began = time.perf_counter()
+    classifier.fit(folder)
+    console.print(
+        f"{len(classifier.classes)} characters of an unseen alphabet, {characters.SHOT} drawings of each, "
+        f"learnt in {time.perf_counter() - began:.1f} s:\n"
+    )
+    names = list(dict.fromkeys(question.truth for question in questions if question.truth))
+    console.print(_drawn(folder, names))
+    answers = classifier.predict([question.path for question in questions])
+    console.print(_asked(questions, answers))
+    shown = [(why, questions[i], answers[i]) for why, i in chosen(questions, answers)]
+    console.print(_answers(shown))
+    console.print(_judged(classifier.model))
+    reasons = [answer.explain().reason(name=f"{question.path.name}, {why}") for why, question, answer in shown]
+    page = classifier.page(Look([answer for _, _, answer in shown], reasons)).save(out / "page.html")
+    _say(console, f"wrote {page}: the answers above, and what each rests on\n")
+    console.print("[bold]Now you[/], with these or with folders of your own beside them:\n")
+    for line in _commands(out, folder, begin, names[0]):
+        _say(console, f"  {line}")
+    console.print()
+
+
+def chosen(questions: Sequence[Question], answers: Sequence[Answer]) -> list[tuple[str, int]]:
+    """Which to look at, and what each is; by a rule, so that what went wrong is there too."""
+    known = [i for i, question in enumerate(questions) if question.truth]
+    known.sort(key=lambda i: answers[i].scores[questions[i].truth or ""], reverse=True)
+    first = known[0]
+    second = next(i for i in known if questions[i].truth != questions[first].truth)
+    strangers = [i for i, question in enumerate(questions) if not question.truth]
+    strangers.sort(key=lambda i: answers[i].familiarity)
+    return [
+        ("clear", first),
+        ("clear, too", second),
+        ("hardest", known[-1]),
+        ("least familiar stranger", strangers[0]),
+        ("stranger in between", strangers[len(strangers) // 2]),
+        ("most familiar stranger", strangers[-1]),
+    ]
+
+
+def _trained(console: Console, folder: Path) -> Path:
+    """A small model of our own; one that is there is not trained again."""
+    console.print(
+        f"No trained model ships with this version, so a small one learns first, from the characters of eight drawn "
+        f"alphabets: about a minute on two cores. It stays in {folder}.\n",
+        markup=False,
+    )
+    return runs.train(SMALL, [f"out={folder}"], resume=folder.exists()).folder
+
+
+def _drawn(folder: Path, names: Sequence[str]) -> Table:
+    """A drawing of each character, its name below it."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row(*(characters.dots(folder / name / "1.png") for name in names))
+    grid.add_row(*(f"[bold]{name}[/]" for name in names))
+    return grid
+
+
+def _asked(questions: Sequence[Question], answers: Sequence[Answer]) -> Table:
+    """How many were right, and how many strangers were refused."""
+    pairs = list(zip(questions, answers, strict=True))
+    known = [(question.truth == answer.label, answer.known) for question, answer in pairs if question.truth]
+    refused = [not answer.known for question, answer in pairs if not question.truth]
+    table = Table("asked", "", "of", "95% interval", box=box.SIMPLE)
+    for what, told, hits in (
+        ("other drawings of these", "right", [right for right, _ in known]),
+        ("", "called known", [called for _, called in known]),
+        ("characters that are none of these", "refused", refused),
+    ):
+        low, high = wilson(sum(hits), len(hits))
+        table.add_row(what, f"[bold]{sum(hits)}[/] {told}", str(len(hits)), f"{low:.0%} to {high:.0%}")
+    return table
+
+
+def _answers(shown: Sequence[tuple[str, Question, Answer]]) -> Table:
+    table = Table("drawing", "which is", "answer", box=box.SIMPLE)
+    for why, question, answer in shown:
+        good = answer.known and answer.label == question.truth if question.truth else not answer.known
+        table.add_row(question.path.name, why, f"[{'green' if good else 'yellow'}]{answer}[/]")
+    return table
+
+
+def _judged(model: FewShot) -> Table:
+    """Accuracy over seeded episodes, beside what else can be done with the same embeddings."""
+    assert model.config.image_size is not None
+    assert model.config.channels is not None
+    images = characters.unseen(model.config.image_size, model.config.channels)
+    classes, embeddings = classes_of(images), embed_all(model, images.pixels, torch.device("cpu"))
+    table = Table(f"accuracy, {EPISODES:,} episodes,\nthe same for all", box=box.SIMPLE)
+    columns = []
+    for setting in map(Setting.of, SETTINGS):
+        way, shot, _ = setting
+        table.add_column(f"{way} characters,\n{shot} drawing{'s' * (shot > 1)}", justify="right")
+        columns.append(_column(model, embeddings, classes, setting))
+    for row in zip(_rows(), *columns, strict=True):
+        table.add_row(*row)
+    return table
+
+
+def _rows() -> list[str]:
+    beside = (cell for name in BESIDE.values() for cell in (name, "  ours ahead by (points)"))
+    return ["[bold]cosine transformer[/]", *beside, "confidence is off by", "AUROC against strangers"]
+
+
+def _column(model: FewShot, embeddings: Tensor, classes: Classes, setting: Setting) -> list[str]:
+    def seen(answers: Answers) -> Tally:
+        alone = not model.config.transductive  # strangers would be seen by the others
+        how: dict[str, Any] = {"query": QUERY, "episodes": EPISODES, "unknown": alone}
+        return tally(answers, embeddings, classes, **setting._asdict(), **how)
+
+    ours = seen(model.head)
+    score, right = SettingScore.of(ours), torch.cat(ours.accuracies)
+    cells = [f"[bold]{Standing.of(right, right)}[/]"]
+    for name in BESIDE:
+        theirs = torch.cat(seen(BASELINES[name]).accuracies)
+        cells += [str(Standing.of(theirs, theirs)), Standing.of(right, theirs).beside]
+    return [*cells, f"{score.calibration_error:.1%}", "-" if score.auroc is None else f"{score.auroc:.3f}"]
+
+
+def _commands(out: Path, folder: Path, model: str, name: str) -> list[str]:
+    """What to type next; `name` is one of the characters."""
+    begin = [] if model == "glyphs" else ["--model", model]
+    file, asked = out / "characters.sightline", shlex.quote(str(out / "asked"))
+    predict = f"{shlex.join(['sightline', 'predict', str(file)])} {asked}"
+    return [
+        shlex.join(["sightline", "fit", str(folder), *begin, "--out", str(file)]),
+        f"{predict}/*/*.png",
+        f"{predict}/known/{name}-*.png {shlex.join(['--show', str(out / f'{name}.html')])}",
+    ]
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, soft_wrap=True)

@@ -1,0 +1,51 @@
+"""All that training is at a step, as named tensors: the weights, their running mean, what the optimisers remember."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .averaging import RunningMean
+from .distributed import like
+
+REMEMBERED = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
+"""What optimisers keep of a parameter."""
+
+
+def state_of(
+    model: nn.Module, mean: RunningMean | None, optimisers: Sequence[torch.optim.Optimizer]
+) -> dict[str, Tensor]:
+    """As tensors, each by its name."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    if mean is not None:
+        tensors |= {f"mean.{name}": tensor for name, tensor in mean.weights.items()}
+    names = _names(model)
+    for optimiser in optimisers:
+        for parameter, kept in optimiser.state.items():
+            tensors |= {f"optimiser.{key}.{names[parameter]}": value for key, value in kept.items()}
+    return tensors
+
+
+@torch.no_grad()
+def restore(
+    tensors: Mapping[str, Tensor],
+    model: nn.Module,
+    mean: RunningMean | None,
+    optimisers: Sequence[torch.optim.Optimizer],
+) -> None:
+    """Make them what `state_of` found."""
+    for name, tensor in model.state_dict().items():
+        tensor.copy_(like(tensors[f"model.{name}"], tensor))
+        if mean is not None:
+            mean.weights[name].copy_(like(tensors[f"mean.{name}"], tensor))
+    names = _names(model)
+    for optimiser in optimisers:
+        state: dict[int, dict[str, Tensor]] = {}
+        for i, parameter in enumerate(p for settings in optimiser.param_groups for p in settings["params"]):
+            kept = {key: tensors.get(f"optimiser.{key}.{names[parameter]}") for key in REMEMBERED}
+            state[i] = {key: like(one, parameter) if one.dim() else one for key, one in kept.items() if one is not None}
+        optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+
+
+def _names(model: nn.Module) -> dict[Tensor, str]:
+    return {parameter: name for name, parameter in model.named_parameters()}

@@ -1,0 +1,18 @@
+import pytest
+
+import glyph_run
+from sightline.demo import characters, few_shot
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory):
+    """The folder of a small few-shot model of drawn alphabets."""
+    return glyph_run.train(tmp_path_factory.mktemp("runs"), steps=30)
+
+
+@pytest.fixture
+def _quick(monkeypatch):
+    """Small drawings, few episodes and one setting."""
+    monkeypatch.setattr(characters, "SIDE", 28)
+    monkeypatch.setattr(few_shot, "EPISODES", 11)
+    monkeypatch.setattr(few_shot, "SETTINGS", ("5w1s",))

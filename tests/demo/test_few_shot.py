@@ -1,0 +1,94 @@
+"""The story that `sightline demo` tells, and that what it tells is so."""
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import sightline
+from sightline.classify import Answer
+from sightline.cli import app
+from sightline.demo import few_shot
+from sightline.demo.characters import Question
+from sightline.models.few_shot import FewShotConfig
+
+
+def call(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "80"})
+
+
+def answer(label, share, familiarity):
+    return Answer(label, share, familiarity >= 0.5, {label: share, "other": 1 - share}, familiarity)
+
+
+@pytest.mark.usefixtures("_quick")
+def test_the_story_with_a_run(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = call("demo", "--out", "the demo", "--model", run)
+    assert told.exit_code == 0, told.stderr
+    assert "No trained model ships" not in told.stdout
+    assert max(len(line) for line in told.stdout.splitlines() if "sightline" not in line and "wrote" not in line) <= 80
+    assert re.search(r"other drawings of these +\d+ right +30 ", told.stdout)
+    assert re.search(r"none of these +\d+ refused +34 ", told.stdout)
+    for line in ("cosine transformer", "ProtoNet", "nearest neighbour", "confidence is off by", "AUROC"):
+        assert line in told.stdout
+    page = (tmp_path / "the demo" / "page.html").read_text()
+    assert page.count("<article") == 6
+    assert page.count(" stranger</span>") == 2
+    commands = [shlex.split(line) for line in told.stdout.splitlines() if line.startswith("  sightline ")]
+    assert [words[1] for words in commands] == ["fit", "predict", "predict"]
+    for _, *words in commands:  # what is printed works as it is
+        words = [found for word in words for found in (sorted(Path().glob(word)) if "*" in word else [word])]
+        did = call(*words, "--device", "cpu")
+        assert did.exit_code == 0, did.stderr
+    assert (tmp_path / "the demo" / "ka.html").is_file()
+
+
+@pytest.mark.usefixtures("_quick")
+def test_where_no_model_ships_a_small_one_learns_first_and_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(few_shot.zoo, "names", tuple)
+    model = FewShotConfig(widths=(4, 4, 4, 8), heads=2)
+    training = replace(few_shot.SMALL.training, steps=2, evaluate_every=2, device="cpu")
+    evaluation = replace(few_shot.SMALL.evaluation, chosen_over=3, settings=("5w1s",))
+    small = replace(few_shot.SMALL, model=model, training=training, evaluation=evaluation)
+    monkeypatch.setattr(few_shot, "SMALL", small)
+    told = call("demo", "--out", tmp_path)
+    assert told.exit_code == 0, told.stderr
+    assert "No trained model ships with this version, so a small one learns first" in told.stdout
+    assert f"--model {tmp_path / 'model'}" in told.stdout
+    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
+    again = call("demo", "--out", tmp_path)
+    assert again.exit_code == 0, again.stderr
+    assert "going on from step 2 of 2" in again.stderr
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
+
+    compared = sightline.compare([tmp_path / "model"], baselines=["protonet", "nearest"], episodes=11, device="cpu")
+    rows = ("cosine transformer", "ProtoNet", "nearest neighbour")
+    for (_, found), row in zip(compared.standings, rows, strict=True):
+        assert re.search(rf"{row} +{re.escape(str(found['5w1s']))}", told.stdout)
+
+
+def test_what_is_shown_is_chosen_by_a_rule():
+    asked = [
+        ("a", answer("a", 0.9, 0.8)),
+        ("a", answer("a", 0.99, 0.9)),
+        ("b", answer("b", 0.7, 0.3)),
+        ("other", answer("b", 0.6, 0.9)),  # mistaken: the least share on its truth
+        (None, answer("a", 0.5, 0.2)),
+        (None, answer("b", 0.9, 0.7)),
+        (None, answer("b", 0.9, 0.1)),
+    ]
+    questions = [Question(Path(f"{i}.png"), truth) for i, (truth, _) in enumerate(asked)]
+    shown = few_shot.chosen(questions, [one for _, one in asked])
+    assert [i for _, i in shown] == [1, 2, 3, 6, 4, 5]
+
+
+def test_a_model_without_a_backbone_of_its_own_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(few_shot.FewShotClassifier, "pretrained", lambda name: sightline.FewShotClassifier())
+    told = call("demo", "--out", tmp_path, "--model", "vectors")
+    assert told.exit_code == 2
+    assert "model must be a few-shot model with a backbone of its own, got 'vectors'" in told.stderr
+    assert not list(tmp_path.iterdir())

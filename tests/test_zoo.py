@@ -1,0 +1,92 @@
+"""Models that ship: found by name, wherever a folder is taken. Tiny stand-ins take their place here."""
+
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+import glyph_run
+import number_run
+import sightline
+from sightline import FewShotClassifier, zoo
+from sightline.cli import app
+from sightline.sharing import WEIGHTS
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    return number_run.train(tmp_path_factory.mktemp("translator"))
+
+
+@pytest.fixture(scope="module")
+def few_shot(tmp_path_factory):
+    return glyph_run.train(tmp_path_factory.mktemp("runs"), steps=1)
+
+
+@pytest.fixture
+def home(few_shot, translator, tmp_path, monkeypatch):
+    """A zoo of two, in half precision; and here is a folder of its own."""
+    home = tmp_path / "zoo"
+    shutil.copytree(few_shot, home / "glyphs")
+    shutil.copytree(translator, home / "de-en", ignore=shutil.ignore_patterns("checkpoints", "metrics.jsonl"))
+    for name in ("glyphs", "de-en"):
+        state = load_file(home / name / WEIGHTS)
+        save_file({key: tensor.half() for key, tensor in state.items()}, home / name / WEIGHTS)
+    (home / "__pycache__").mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(zoo, "HOME", home)
+    return home
+
+
+def test_every_door_knows_the_names(home):
+    assert zoo.names() == ("de-en", "glyphs")
+    assert sightline.load("glyphs").folder == home / "glyphs"
+    assert FewShotClassifier.pretrained("glyphs").model is not None
+    answer = CliRunner().invoke(app, ["predict", "de-en", "zwei", "--device", "cpu"])
+    assert answer.stdout.startswith("zwei: "), answer.output
+    answer = CliRunner().invoke(app, ["predict", "glyphs", "image.png"])
+    assert "sightline fit FOLDER" in answer.stderr
+
+
+def test_half_precision_is_opened_as_float32(home):
+    for model in (sightline.load("de-en").model, FewShotClassifier.pretrained("glyphs").model):
+        assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
+
+
+def test_a_run_of_that_name_wins_and_another_folder_does_not(home, few_shot, tmp_path):
+    here = tmp_path / "here"
+    (here / "glyphs").mkdir()  # such as a folder of images
+    assert zoo.folder("glyphs") == home / "glyphs"
+    shutil.copytree(few_shot, here / "glyphs", dirs_exist_ok=True)
+    assert sightline.load("glyphs").folder.resolve() == here / "glyphs"
+    assert zoo.folder("./de-en").resolve() == here / "de-en"  # a path, not a name
+
+
+def test_a_name_that_does_not_ship_is_answered_with_the_nearest(home):
+    for door in (sightline.load, FewShotClassifier.pretrained):
+        with pytest.raises(ValueError, match="one of de-en, glyphs, got 'glyps'; did you mean 'glyphs'"):
+            door("glyps")
+
+
+def test_where_nothing_ships_the_message_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo, "HOME", tmp_path)
+    for door in (sightline.load, FewShotClassifier.pretrained):
+        with pytest.raises(ValueError, match=r"one that ships \(none do\), got 'glyphs'"):
+            door("glyphs")
+
+
+def test_nothing_is_written_into_the_zoo(home, tmp_path):
+    def held():
+        return {path: path.stat().st_mtime_ns for path in sorted(home.rglob("*"))}
+
+    before = held()
+    (tmp_path / "here" / "de-en").mkdir()
+    score = sightline.evaluate("de-en", device="cpu")
+    drawn = sightline.load("de-en").show(["eins"])
+    assert score.pairs > 0
+    assert [path.parent.resolve() for path in drawn.files] == [tmp_path / "here" / "pictures"] * 2
+    assert held() == before
+    assert not list((tmp_path / "here" / "de-en").iterdir())
