@@ -31,7 +31,7 @@ def batch(device: str, tokens: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def step(model: nn.Module, loss: Callable[[], Tensor], device: str) -> Callable[[], None]:
     """Forward, backward and the optimiser."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device == "cuda")
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def run() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):

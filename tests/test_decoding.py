@@ -250,6 +250,15 @@ def test_samples_follow_the_model_s_chances():
     assert shares() == shares()
 
 
+@pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-300])
+def test_the_coldest_sample_is_greedy(temperature):
+    memory = chain({(BEGIN, A): 0.6, (BEGIN, C): 0.4, (A, END): 1.0, (C, END): 1.0})
+    (found,) = sample(Chain(), memory, samples=50, temperature=temperature)
+    assert {one.tokens for one in found} == {(A,)}
+    (found,) = sample(Chain(), memory, samples=50, temperature=temperature, never=(0, BEGIN, A))
+    assert {one.tokens for one in found} == {(C,)}
+
+
 def test_samples_come_best_first_for_each_sentence():
     found = sample(Chain(), random_tables(3), samples=7, most_tokens=9)
     assert [len(hypotheses) for hypotheses in found] == [7, 7, 7]

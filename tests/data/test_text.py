@@ -4,7 +4,7 @@ import pytest
 
 from sightline.data import number_words, text
 from sightline.data.lines import MOST_CHARACTERS, read_lines
-from sightline.data.text import Pairs, load, split
+from sightline.data.text import Pairs, joined, load, split
 
 GERMAN, ENGLISH = ["Geh.", "Guten Abend!", "Na\u2028so\x85was?"], ["Go.", "Good evening!", "Well, well."]
 
@@ -111,6 +111,14 @@ def test_what_is_no_corpus_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "train"):
         with pytest.raises(ValueError, match=r"train.de and train.en must both be there, got no .en in"):
             load(path)
+
+
+def test_pairs_of_one_s_own_join_the_others_unless_their_target_is_held_out():
+    first = Pairs(("Geh.",), ("Go.",), dropped=2)
+    more = [Pairs(("Lauf!", "Na?"), ("Run!", "Well?"), dropped=1), Pairs(("He!",), ("Hey!",))]
+    both = joined(first, more, [Pairs(("Und?",), (" WELL? ",)), Pairs(("x",), ("y",))])
+    assert (both.source, both.target) == (("Geh.", "Lauf!", "He!"), ("Go.", "Run!", "Hey!"))
+    assert both.dropped == 3
 
 
 def test_no_target_sentence_stands_on_both_sides_of_a_split():

@@ -36,7 +36,9 @@ def test_the_source_s_keys_are_made_once_and_shared_by_all_steps(monkeypatch):
     attention = type(model.decoder.layers[0].cross_attention)
     made = []
     plain = attention._project_context
-    monkeypatch.setattr(attention, "_project_context", lambda self, x: made.append(x.shape) or plain(self, x))
+    monkeypatch.setattr(
+        attention, "_project_context", lambda self, x, *how: made.append(x.shape) or plain(self, x, *how)
+    )
     state = model.start(model.encode(source, real))
     for tokens in target.T:
         _, state = model.step(state, tokens)
@@ -50,6 +52,61 @@ def test_a_batch_without_padding_needs_no_mask():
     state = model.start(model.encode(source, whole))
     assert state.mask is None
     assert_close(model.step(state, target[:, 0])[0], model(source, whole, target)[:, 0], atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "post", "score": "cosine", "tied": "none"}])
+def test_what_a_cpu_learns_without_filling_is_what_it_would_learn_with_it(options):
+    model, (source, real, target) = make("transformer", dropout=0.0, **options).train(), batch()
+    wanted = target.roll(-1, 1)
+    wanted[0, 1], wanted[1, 3:] = -100, -100  # one word in the middle, and the filling of a shorter sentence
+    seen = []
+    model.encoder.layers[0].feed_forward.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[:2]))
+    model(source, real, target, wanted=wanted, smoothing=0.1).backward()
+    packed = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    loss = model.words.loss(model.decode(model.encode(source, real), target), wanted, smoothing=0.1)
+    loss.backward()
+    assert seen == [(1, 7 + 3 + 1), (3, 7)]
+    assert_close(model(source, real, target, wanted=wanted, smoothing=0.1), loss)
+    for name, p in model.named_parameters():
+        assert_close(packed[name], p.grad, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_a_batch_of_which_nothing_is_wanted_costs_nothing_and_reaches_every_weight():
+    model, (source, real, target) = make("transformer").train(), batch()
+    loss = model(source, real, target, wanted=torch.full_like(target, -100))
+    loss.backward()
+    assert loss == 0
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+
+
+def test_a_sentence_without_a_word_is_no_number_gone_wrong():
+    model, (source, real, target) = make("transformer"), batch()
+    real[1] = False
+    logits = model(source, real, target)
+    assert logits.isfinite().all()
+    alone = model(source[[0, 2]], real[[0, 2]], target[[0, 2]])
+    assert_close(logits[[0, 2]], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_compiled_it_is_one_graph_for_one_shape_and_one_for_all_others():
+    model = make("transformer", encoder_depth=1, decoder_depth=1, dropout=0.0).train()
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    torch.compiler.reset()
+    run = torch.compile(model, backend=backend, fullgraph=True)  # a break would raise
+    for rows, places, words in ((5, 16, 16), (7, 24, 24), (3, 8, 16), (16, 16, 8), (11, 40, 32)):
+        real = torch.arange(places) < torch.randint(1, places + 1, (rows, 1))
+        source, target = torch.randint(4, 13, (rows, places)), torch.randint(4, 17, (rows, words))
+        wanted = target.roll(-1, 1).masked_fill(torch.arange(words) >= words - 2, -100)
+        loss = run(source, real, target, wanted=wanted, smoothing=0.1)
+        assert_close(loss, model(source, real, target, wanted=wanted, smoothing=0.1), atol=1e-3, rtol=1e-4)
+    torch.compiler.reset()
+    assert len(graphs) == 2
 
 
 def test_a_learnt_table_says_where_it_ends():

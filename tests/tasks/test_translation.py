@@ -170,6 +170,18 @@ def test_shares_are_held_out_where_a_set_brings_none(tmp_path):
     assert (len(none.train), none.validation, none.test) == (60, None, None)
 
 
+def test_more_pairs_are_learnt_from_and_change_nothing_that_is_held_out(tmp_path):
+    lines = [f"{source}\tx {i} y" for i, source in enumerate(pairs(60).source)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(lines))
+    (tmp_path / "own.tsv").write_text("\n".join(["7\tseven", *lines]))
+    data = TextData(source=str(tmp_path / "pairs.tsv"), validation=0.1, test=0.2)
+    plain, more = divide(data, 5), divide(replace(data, more=(str(tmp_path / "own.tsv"),)), 5)
+    assert (more.validation, more.test) == (plain.validation, plain.test)
+    assert more.train.target == (*plain.train.target, "seven", *sorted(plain.train.target, key=lambda t: int(t[2:-2])))
+    with pytest.raises(ValueError, match="data must be a folder, a tab-separated file"):
+        divide(replace(data, more=(str(tmp_path / "gone.tsv"),)), 5)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

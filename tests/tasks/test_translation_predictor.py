@@ -147,6 +147,14 @@ def test_one_beam_is_greedy_and_n_best_widens_the_search(trained):
     assert predictor.predict("eins", beams=1).others == ()
     assert len(predictor.predict("eins", n_best=7).others) == 6
     assert len(predictor.predict("eins", n_best=2).others) == 1
+    with pytest.raises(ValueError, match="n_best must be at most beams=1, got 2"):
+        predictor.predict("eins", beams=1, n_best=2)
+
+
+def test_what_cannot_be_the_name_of_a_file_is_a_sentence(trained):
+    predictor = sightline.load(trained)
+    for word in ("see notes.txt", "x" * 5000 + ".txt", "\0.txt"):
+        assert predictor.read([word]) == [word]
 
 
 def test_other_data_of_the_same_form_can_judge(trained, tmp_path):

@@ -19,7 +19,7 @@ def test_only_matrices_decay(name: str) -> None:
     net = model()
     names = {parameter: name for name, parameter in net.named_parameters()}
     decaying, resting = set(), set()
-    for optimiser in make_optimisers(net, Training(optimiser=name), torch.device("cpu")):  # type: ignore[arg-type]
+    for optimiser in make_optimisers(net, Training(optimiser=name)):  # type: ignore[arg-type]
         for group in optimiser.param_groups:
             (decaying if group["weight_decay"] else resting).update(names[p] for p in group["params"])
     assert decaying | resting == set(names.values())
@@ -35,14 +35,14 @@ def test_tables_of_places_do_not_decay(name: str) -> None:
     net = ImageClassifier(ImageClassifierConfig(**form, mask="multiplicative"))
     tables = {id(p) for name, p in net.named_parameters() if name.endswith("table")}
     assert len(tables) == 3
-    for optimiser in make_optimisers(net, Training(optimiser=name), torch.device("cpu")):  # type: ignore[arg-type]
+    for optimiser in make_optimisers(net, Training(optimiser=name)):  # type: ignore[arg-type]
         for group in optimiser.param_groups:
             assert not group["weight_decay"] or not tables & {id(p) for p in group["params"]}
 
 
 def test_muon_takes_the_matrices_of_the_blocks_alone() -> None:
     net = model()
-    muon, adam = make_optimisers(net, Training(optimiser="muon"), torch.device("cpu"))
+    muon, adam = make_optimisers(net, Training(optimiser="muon"))
     assert isinstance(muon, Muon)
     taken = {id(p) for group in muon.param_groups for p in group["params"]}
     assert taken == {id(p) for name, p in net.named_parameters() if name.startswith("encoder.layers") and p.dim() == 2}

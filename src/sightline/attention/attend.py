@@ -61,7 +61,8 @@ def attend(
 
     rules = resolve(mask, (*q.shape[:3], k.shape[2]), q.device)
     if fused and rules.factor is None:
-        return _as_given(_fused_masked(q, k, v, fused, rules, dropout), dims)
+        sighted = mask is not None and mask.sighted
+        return _as_given(_fused_masked(q, k, v, fused, rules, dropout, sighted), dims)
 
     scores = rules.bend(score(q, k))
     weights = normalise(scores, rules.allowed)
@@ -93,10 +94,14 @@ def self_attend(x: Tensor) -> Tensor:
     return attend(x, x, x, score=DotScore(scaled=False))
 
 
-def _fused_masked(q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, rules: Rules, dropout: float) -> Tensor:
+def _fused_masked(
+    q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, rules: Rules, dropout: float, sighted: bool
+) -> Tensor:
     allowed, bias = rules.allowed, rules.bias
     if allowed is None:
         return _fused(q, k, v, score, bias, dropout)
+    if sighted and bias is None:
+        return _fused(q, k, v, score, allowed, dropout)
     looks = allowed.any(-1, keepdim=True)  # torch makes NaN of a row that sees nothing: let it see all, then blank it
     all_look = allowed.device.type == "cpu" and not torch.compiler.is_compiling() and bool(looks.all())  # free to ask
     allowed = allowed if all_look else allowed | ~looks

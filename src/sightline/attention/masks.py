@@ -25,6 +25,8 @@ class Mask(nn.Module):
     """Whether it bends scores; such a mask can only be combined with `&`."""
     causal = False
     """Whether it hides the future."""
+    sighted = False
+    """Whether every query is known to see something, so that nobody need ask."""
 
     def __and__(self, other: "Mask") -> "Mask":
         """May look where both allow it."""
@@ -108,13 +110,14 @@ def forbid(table: Tensor) -> Mask:
 
 
 class Padding(Mask):
-    """Nobody looks at padding. real (B, K): True where there is a token."""
+    """Nobody looks at padding. real (B, K): True where there is a token; `sighted` promises one in every row."""
 
     real: Tensor
 
-    def __init__(self, real: Tensor):
+    def __init__(self, real: Tensor, *, sighted: bool = False):
         super().__init__()
         _check_bool("Padding", real, (2,))
+        self.sighted = sighted
         self.register_buffer("real", real[:, None, None, :], persistent=False)
 
     @classmethod

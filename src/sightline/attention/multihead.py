@@ -11,6 +11,7 @@ from ..checks import check_share, check_whole
 from .attend import attend
 from .masks import Bias, Mask, check_mask
 from .normalise import Normaliser, make_normaliser
+from .packing import Packing
 from .scores import Score, make_score
 
 
@@ -56,19 +57,31 @@ class MultiHeadAttention(nn.Module):
             nn.init.zeros_(self.out.bias)
 
     def forward(
-        self, x: Tensor, context: Tensor | None = None, *, mask: Mask | None = None, cache: "Cache | None" = None
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        mask: Mask | None = None,
+        cache: "Cache | None" = None,
+        packing: Packing | None = None,
+        context_packing: Packing | None = None,
     ) -> Tensor:
-        """x (B, Q, M), context (B, K, M) -> (B, Q, M)"""
+        """x (B, Q, M), context (B, K, M) -> (B, Q, M)
+
+        Given its packing, x or the context comes packed; what comes back is packed as x is.
+        """
         self._check_width("x", x)
         if context is None:
-            q, *seen = self._project_all(x)
+            q, *seen = self._project_all(x, packing)
             seen = seen if cache is None else cache.extend(seen)
         else:
             self._check_width("context", context)
             if context.shape[0] != x.shape[0]:
                 raise ValueError(f"context must have the batch of x, {x.shape[0]}, got {context.shape[0]}")
-            q = self._project(x, slice(0, self.heads * self.head_width))
-            seen = cache.parts if cache is not None and cache.parts else self._project_context(context)
+            for_query, for_context = self._divided()
+            q = self._split(F.linear(x, *for_query), packing)
+            ready = cache.parts if cache is not None else []
+            seen = ready or self._project_context(context, for_context, context_packing)
             if cache is not None:
                 cache.parts = seen
         k, v, *biases = seen
@@ -87,33 +100,41 @@ class MultiHeadAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             kind=None if context is None else "cross",
         )
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        mixed = mixed.transpose(1, 2).flatten(2)
+        return self.out(mixed if packing is None else packing.pack(mixed))
 
     def remember(self, context: Tensor) -> "Cache":
         """A cache of this context, filled before the first look at it. context (B, K, M)"""
         self._check_width("context", context)
         cache = Cache()
-        cache.parts = self._project_context(context)
+        cache.parts = self._project_context(context, self._divided()[1])
         return cache
 
-    def _project_all(self, x: Tensor) -> list[Tensor]:
+    def _project_all(self, x: Tensor, packing: Packing | None) -> list[Tensor]:
         """Queries, keys, values and key biases of the same tokens, by one product: x (B, N, M) -> (B, H, N, D) each"""
-        return [self._split(part) for part in self.qkv(x).chunk(3, -1)] + self._biases(x)
+        return [*self._split(self.qkv(x), packing).chunk(3, 1), *self._biases(x, packing)]
 
-    def _project_context(self, context: Tensor) -> list[Tensor]:
+    def _project_context(self, context: Tensor, maps: "Maps", packing: Packing | None = None) -> list[Tensor]:
         """Keys, values and key biases: context (B, K, M) -> (B, H, K, D), (B, H, K, D), (B, H, K, 1)"""
-        kv = self._project(context, slice(self.heads * self.head_width, None))
-        return [*kv.chunk(2, 1), *self._biases(context)]
+        return [*self._split(F.linear(context, *maps), packing).chunk(2, 1), *self._biases(context, packing)]
 
-    def _biases(self, x: Tensor) -> list[Tensor]:
-        return [] if self.key_bias is None else [self.key_bias(x).mT.unsqueeze(-1)]
+    def _divided(self) -> "tuple[Maps, Maps]":
+        """The weights and biases for queries, and those for keys and values; cut once, so their gradient is one."""
+        sizes = [self.heads * self.head_width, 2 * self.heads * self.head_width]
+        of_query, of_context = self.qkv.weight.split_with_sizes(sizes)
+        both: Tensor | None = self.qkv.bias
+        bias, context_bias = (None, None) if both is None else both.split_with_sizes(sizes)
+        return (of_query, bias), (of_context, context_bias)
 
-    def _project(self, x: Tensor, part: slice) -> Tensor:
-        bias = None if self.qkv.bias is None else self.qkv.bias[part]
-        return self._split(F.linear(x, self.qkv.weight[part], bias))
+    def _biases(self, x: Tensor, packing: Packing | None) -> list[Tensor]:
+        if self.key_bias is None:
+            return []
+        biases = self.key_bias(x) if packing is None else packing.fill(self.key_bias(x))
+        return [biases.mT.unsqueeze(-1)]
 
-    def _split(self, x: Tensor) -> Tensor:
+    def _split(self, x: Tensor, packing: Packing | None) -> Tensor:
         """(B, N, any * D) -> (B, any, N, D)"""
+        x = x if packing is None else packing.fill(x)
         return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
 
     def _check_width(self, name: str, x: Tensor) -> None:
@@ -122,6 +143,10 @@ class MultiHeadAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"width={self.width}, heads={self.heads}, head_width={self.head_width}, dropout={self.dropout}"
+
+
+Maps = tuple[Tensor, Tensor | None]
+"""A weight and its bias."""
 
 
 class Cache:

@@ -6,7 +6,7 @@ validation and test sets of either form; any of them may be packed by gzip.
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -103,7 +103,7 @@ def split(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:
     """The rest and the held-out share, the same for the same seed; no target sentence stands on both sides."""
     check_share(share=share)
     check_whole(0, seed=seed)
-    unique = {text: i for i, text in enumerate(dict.fromkeys(" ".join(t.split()).lower() for t in pairs.target))}
+    unique = {text: i for i, text in enumerate(dict.fromkeys(map(_plain, pairs.target)))}
     if len(unique) < 2:
         raise ValueError(f"target must have at least 2 different sentences to be divided, got {len(unique)}")
     count = min(max(round(share * len(unique)), 1), len(unique) - 1)
@@ -111,8 +111,25 @@ def split(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:
     held[np.random.default_rng(seed).permutation(len(unique))[:count]] = True
     sides: tuple[list[int], list[int]] = ([], [])
     for i, text in enumerate(pairs.target):
-        sides[int(held[unique[" ".join(text.split()).lower()]])].append(i)
+        sides[int(held[unique[_plain(text)]])].append(i)
     return pairs.take(sides[0]), pairs.take(sides[1])
+
+
+def joined(pairs: Pairs, more: Iterable[Pairs], held_out: Iterable[Pairs]) -> Pairs:
+    """With more pairs after them, less those whose target sentence is held out, to choose or to judge by."""
+    held = {_plain(text) for one in held_out for text in one.target}
+    source, target, dropped = [*pairs.source], [*pairs.target], pairs.dropped
+    for one in more:
+        dropped += one.dropped
+        kept = [i for i, text in enumerate(one.target) if _plain(text) not in held]
+        source += [one.source[i] for i in kept]
+        target += [one.target[i] for i in kept]
+    return Pairs(tuple(source), tuple(target), dropped)
+
+
+def _plain(text: str) -> str:
+    """What two sentences have in common that differ in case and spaces alone."""
+    return " ".join(text.split()).lower()
 
 
 def _find(folder: Path, part: str, languages: tuple[str, str]) -> Path | None:

@@ -107,14 +107,13 @@ class _Beams:
 
     def _set_aside(self, ends: Tensor, scores: Tensor, parents: Tensor) -> None:
         """Those that end here, but none of a sentence that is done: what came with it must not matter."""
-        places = ends.nonzero().tolist()
-        if not places:
-            return
         own = ends.shape[1]
-        values = zip(places, scores[:, :own][ends].tolist(), parents[:, :own][ends].tolist(), strict=True)
-        for (row, _), score, parent in values:
+        told = torch.stack((ends, scores[:, :own], parents[:, :own])).cpu()  # all at once: a GPU is waited for here
+        rows, columns = told[0].nonzero(as_tuple=True)
+        _, values, beams = told[:, rows, columns].tolist()
+        for row, score, beam in zip(rows.tolist(), values, beams, strict=True):
             if self.running[row] not in self.done:
-                one = _Ended(score / (self.place + 1) ** self.penalty, score, self.place, parent, True)
+                one = _Ended(score / (self.place + 1) ** self.penalty, score, self.place, int(beam), True)
                 self.ended[self.running[row]].append(one)
 
     def finish(self, enough: int, most_tokens: int | None) -> None:

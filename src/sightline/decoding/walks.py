@@ -69,10 +69,11 @@ def sample(
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
 
-    forbidden = as_ids(never, memory.device)
+    forbidden, heat = as_ids(never, memory.device), max(temperature, torch.finfo(torch.float32).tiny)
 
     def draw(logits: Tensor) -> tuple[Tensor, Tensor]:
-        possible = logits.index_fill(-1, forbidden, NOTHING) / temperature
+        possible = logits.index_fill(-1, forbidden, NOTHING)
+        possible = (possible - possible.amax(-1, keepdim=True)) / heat  # however cold, the best stays finite
         chances, ids = truncated(possible, top_k=top_k, top_p=top_p)
         tokens = ids.gather(1, torch.multinomial(chances, 1, generator=generator))
         return tokens[:, 0], logits.log_softmax(-1).gather(1, tokens)[:, 0]

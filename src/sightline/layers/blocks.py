@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor, nn
 
 from ..attention import Cache, Mask, MultiHeadAttention
+from ..attention.packing import Packing
 from ..checks import check_share, check_whole, nearest
 from .dropout import Dropout
 
@@ -81,9 +82,11 @@ class EncoderBlock(nn.Module):
         self.around_attention = Residual(width, norm=norm, dropout=dropout)
         self.around_feed_forward = Residual(width, norm=norm, dropout=dropout)
 
-    def forward(self, x: Tensor, *, mask: Mask | None = None, cache: Cache | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, *, mask: Mask | None = None, cache: Cache | None = None, packing: Packing | None = None
+    ) -> Tensor:
         """x (B, N, M) -> (B, N, M); with a cache, x comes after what is in it, and is added to it"""
-        x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=cache))
+        x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=cache, packing=packing))
         return self.around_feed_forward(x, self.feed_forward)
 
 
@@ -131,11 +134,14 @@ class DecoderBlock(EncoderBlock):
         mask: Mask | None = None,
         cross_mask: Mask | None = None,
         cache: DecoderCache | None = None,
+        packing: Packing | None = None,
+        source_packing: Packing | None = None,
     ) -> Tensor:
         """x (B, T, M), source (B, S, M) -> (B, T, M); the masks are (T, T) and (T, S)"""
         own, other = (None, None) if cache is None else (cache.target, cache.source)
-        x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=own))
-        x = self.around_cross_attention(x, lambda x: self.cross_attention(x, source, mask=cross_mask, cache=other))
+        cross = {"mask": cross_mask, "cache": other, "packing": packing, "context_packing": source_packing}
+        x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=own, packing=packing))
+        x = self.around_cross_attention(x, lambda x: self.cross_attention(x, source, **cross))
         return self.around_feed_forward(x, self.feed_forward)
 
     def new_cache(self, source: Tensor | None = None) -> DecoderCache:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..attention import Mask
 from ..attention.masks import Causal
+from ..attention.packing import Packing
 from ..checks import check_whole, nearest
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock
 
@@ -43,10 +44,10 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(EncoderBlock(width, heads, hidden, **block) for _ in range(depth))
         self.norm = _final_norm(width, final_norm, block)
 
-    def forward(self, x: Tensor, *, mask: Mask | None = None) -> Tensor:
-        """x (B, N, M) -> (B, N, M)"""
+    def forward(self, x: Tensor, *, mask: Mask | None = None, packing: Packing | None = None) -> Tensor:
+        """x (B, N, M) -> (B, N, M), or both packed"""
         for layer in self.layers:
-            x = layer(x, mask=mask)
+            x = layer(x, mask=mask, packing=packing)
         return self.norm(x)
 
 
@@ -69,13 +70,18 @@ class Decoder(nn.Module):
         mask: Mask | None = None,
         cross_mask: Mask | None = None,
         cache: list[DecoderCache] | None = None,
+        packing: Packing | None = None,
+        source_packing: Packing | None = None,
     ) -> Tensor:
-        """x (B, T, M), source (B, S, M) -> (B, T, M); `mask` comes beside the causal one"""
+        """x (B, T, M), source (B, S, M) -> (B, T, M); `mask` comes beside the causal one; given its packing, x or the
+        source comes packed"""
         mask = Causal() if mask is None else Causal() & mask
         if cache is not None and len(cache) != len(self.layers):
             raise ValueError(f"cache must have one entry per layer, {len(self.layers)}, got {len(cache)}")
         for i, layer in enumerate(self.layers):
-            x = layer(x, source, mask=mask, cross_mask=cross_mask, cache=None if cache is None else cache[i])
+            own = None if cache is None else cache[i]
+            packed = {"packing": packing, "source_packing": source_packing}
+            x = layer(x, source, mask=mask, cross_mask=cross_mask, cache=own, **packed)
         return self.norm(x)
 
     def new_cache(self, source: Tensor | None = None) -> list[DecoderCache]:

@@ -64,8 +64,8 @@ def check_choice(name: str, value: object, known: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be {nearest(str(value), known)}")
 
 
-def check_source(source: Tensor, real: Tensor) -> None:
-    """Whether these are ids, and what is real of them."""
+def checked_source(source: Tensor, real: Tensor) -> Tensor:
+    """What is real, if these are ids; a sentence without a word reads its first place, for something must be seen."""
     if source.dim() != 2 or source.dtype != torch.int64 or not source.shape[1]:
         raise ValueError(
             f"source must be int64 of shape (batch, tokens) with a token at least, got {source.dtype} "
@@ -75,3 +75,4 @@ def check_source(source: Tensor, real: Tensor) -> None:
         raise ValueError(
             f"real must be bool and of source's shape {tuple(source.shape)}, got {real.dtype} {tuple(real.shape)}"
         )
+    return real | (torch.arange(source.shape[1], device=real.device) == 0)

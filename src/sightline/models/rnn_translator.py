@@ -19,7 +19,7 @@ from ..attention.scores import make_score
 from ..checks import check_most, check_share, check_whole
 from ..layers import Dropout, Recurrence, RecurrentEncoder, Words
 from ..layers.recurrent import Cell, Hidden
-from .languages import Languages, check_choice, check_source
+from .languages import Languages, check_choice, checked_source
 
 MOST_CHANNELS = 1 << 14
 """No model is wider or deeper."""
@@ -113,7 +113,7 @@ class Alignment(nn.Module):
             memory.states,
             score=self.score,
             normalise=self.normalise,
-            mask=Padding(memory.real),
+            mask=Padding(memory.real, sighted=True),
             kind="cross",
         )
 
@@ -139,7 +139,7 @@ class RNNTranslator(nn.Module):
 
     def encode(self, source: Tensor, real: Tensor) -> Memory:
         """source (B, S), real (B, S), padding last -> memory"""
-        check_source(source, real)
+        real = checked_source(source, real)
         states, last = self.encoder(self.dropout(self.words.read_source(source)), real)
         keys = states if self.attention is None else self.attention.key(states)
         return Memory(states, keys, self.context(last), real)

@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.masks import Padding
+from ..attention.packing import Packing
 from ..checks import check_most, check_share, check_whole
 from ..layers import SIZES, Decoder, DecoderCache, Dropout, Encoder, LearntPositions, SinusoidalPositions, Words
-from .languages import Languages, check_choice, check_source
+from ..layers.words import NONE_WANTED
+from .languages import Languages, check_choice, checked_source
 
 MOST_CHANNELS = 1 << 14
 """No model is wider, deeper, has more heads or more places."""
@@ -116,14 +118,14 @@ class Translator(nn.Module):
 
     def encode(self, source: Tensor, real: Tensor) -> Memory:
         """source (B, S), real (B, S) -> memory"""
-        check_source(source, real)
+        real = checked_source(source, real)
         x = self.dropout(self.source_positions(self.words.read_source(source)))
-        return Memory(self.encoder(x, mask=Padding(real)), real)
+        return Memory(self.encoder(x, mask=Padding(real, sighted=True)), real)
 
     def decode(self, memory: Memory, target: Tensor) -> Tensor:
         """From each word of the target, which begins with BOS, what to write next: target (B, T) -> (B, T, M)"""
         x = self.dropout(self.target_positions(self.words.read_target(target)))
-        states: Tensor = self.decoder(x, memory.states, cross_mask=Padding(memory.real))
+        states: Tensor = self.decoder(x, memory.states, cross_mask=Padding(memory.real, sighted=True))
         return states
 
     def forward(
@@ -133,8 +135,21 @@ class Translator(nn.Module):
 
         Given the `wanted` words (B, T), -100 where there are none: the sum of what each costs, with no logits kept.
         """
+        if wanted is not None and self.training and source.device.type == "cpu" and not torch.compiler.is_compiling():
+            return self._packed_loss(source, real, target, wanted, smoothing)
         states = self.decode(self.encode(source, real), target)
         return self.words.write(states) if wanted is None else self.words.loss(states, wanted, smoothing=smoothing)
+
+    def _packed_loss(self, source: Tensor, real: Tensor, target: Tensor, wanted: Tensor, smoothing: float) -> Tensor:
+        """The same without a thought for filling: a CPU pays for each token, a GPU for each shape it has not seen."""
+        real = checked_source(source, real)
+        there = (wanted != NONE_WANTED).flip(1).cummax(1).values.flip(1)  # up to the last word that is wanted
+        read, written, mask = Packing(real), Packing(there), Padding(real, sighted=True)
+        x = self.dropout(read.pack(self.source_positions(self.words.read_source(source))))
+        x = self.encoder(x, mask=mask, packing=read)
+        y = self.dropout(written.pack(self.target_positions(self.words.read_target(target))))
+        y = self.decoder(y, x, cross_mask=mask, packing=written, source_packing=read)
+        return self.words.loss(y, wanted[there].unsqueeze(0), smoothing=smoothing)
 
     def start(self, memory: Memory) -> State:
         """Before the first word; the source's keys and values are made here, once."""
@@ -158,7 +173,7 @@ class Translator(nn.Module):
 
 
 def _mask(memory: Memory) -> Padding | None:
-    return None if bool(memory.real.all()) else Padding(memory.real)
+    return None if bool(memory.real.all()) else Padding(memory.real, sighted=True)
 
 
 def _positions(c: TranslatorConfig, width: int) -> nn.Module:

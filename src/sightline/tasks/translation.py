@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .. import seeds
 from ..checks import check_most, check_share, check_whole
 from ..data.buckets import MULTIPLE, Batch, Buckets, Encoded
-from ..data.text import Pairs, TextSplits, load, split
+from ..data.text import Pairs, TextSplits, joined, load, split
 from ..data.tokens import Tokenizer, Tokens, learn
 from ..models.rnn_translator import RNNTranslator, RNNTranslatorConfig
 from ..models.translator import Translator, TranslatorConfig
@@ -29,6 +29,9 @@ class TextData:
     source: str = "numbers"
     """A folder (train.de and train.en, or train.tsv; val and test likewise), a tab-separated file, two aligned files
     less their endings, or numbers: German number words, which need no file. Any file may end in .gz."""
+    more: tuple[str, ...] = ()
+    """Further pairs to learn from alone, phrases of your own for instance: tab-separated files, or aligned ones less
+    their endings. None whose target sentence is held out is learnt from."""
     languages: tuple[str, str] = ("de", "en")
     """From and to; the endings of aligned files."""
     columns: tuple[int, int] = (1, 2)
@@ -55,9 +58,10 @@ class TextData:
         if self.languages[0] == self.languages[1]:
             raise ValueError(f"languages must be two different ones, got {self.languages[0]!r} twice")
 
-    def load(self) -> TextSplits:
-        """Read it."""
-        return load(self.source, languages=self.languages, columns=self.columns, header=self.header)
+    def load(self, source: str | None = None) -> TextSplits:
+        """Read the source, or another of the same form."""
+        source = self.source if source is None else source
+        return load(source, languages=self.languages, columns=self.columns, header=self.header)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +263,9 @@ def divide(data: TextData, seed: int) -> TextSplits:
         train, test = split(train, shares[0], seed)
     if shares[1]:
         train, validation = split(train, shares[1] / (1 - shares[0]), seed)
-    return TextSplits(replace(train, dropped=splits.train.dropped), validation, test)
+    train = replace(train, dropped=splits.train.dropped)
+    held_out = [one for one in (validation, test) if one is not None]
+    return TextSplits(joined(train, (data.load(path).train for path in data.more), held_out), validation, test)
 
 
 def learn_both(how: Tokens, pairs: Pairs) -> tuple[Tokenizer, Tokenizer]:

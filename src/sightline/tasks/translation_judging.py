@@ -82,7 +82,7 @@ def translate(
         index = torch.tensor(some, device=encoded.source.ids.device)
         source, real = encoded.source.take(index, length)
         memory = model.encode(source, real)
-        if beams == 1:
+        if beams == n_best == 1:
             yield some, greedy(model, memory, most_tokens=most_tokens)
         else:
             how: dict[str, Any] = {"beams": beams, "n_best": n_best, "most_tokens": most_tokens}

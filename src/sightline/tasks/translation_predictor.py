@@ -108,8 +108,7 @@ class TranslationPredictor(Shared):
         """What was typed, as sentences; the name of a text file (.txt) stands for its lines."""
         texts = []
         for word in words:
-            path = Path(word) if word.endswith(".txt") else None
-            texts += [line for line in read_lines(path) if line.strip()] if path and path.is_file() else [word]
+            texts += [line for line in read_lines(Path(word)) if line.strip()] if _is_text_file(word) else [word]
         return texts
 
     def predict(
@@ -280,7 +279,7 @@ class TranslationPredictor(Shared):
         test set of that, or all of it where it brings none. And what it is called."""
         data = self.recipe.data
         ours = source is None or source == data.source
-        splits = divide(data, self.recipe.seed) if ours else replace(data, source=source or data.source).load()
+        splits = divide(replace(data, more=()), self.recipe.seed) if ours else data.load(source)
         if splits.test is not None:
             return splits.test, "test"
         if not ours:
@@ -302,6 +301,13 @@ def _of_sentence(record: Record, row: int, source: int, target: int) -> Record:
         queries, keys = sizes[one.kind]
         seen.append(replace(one, weights=one.weights[row : row + 1, :, :queries, :keys].clone()))
     return Record(record.model, seen)
+
+
+def _is_text_file(word: str) -> bool:
+    try:
+        return word.endswith(".txt") and Path(word).is_file()
+    except (OSError, ValueError):  # too long for a name, or with a zero in it: no file, so a sentence
+        return False
 
 
 def _filled(tokens: Sequence[str], size: int) -> list[str | None]:

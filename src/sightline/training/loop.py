@@ -105,7 +105,7 @@ class _Trainer:
             self.called = compiled(self.model, graphs=parts == 1)
         if not settings.shard:
             self.called = processes.wrap(self.called, shard=False)
-        self.optimisers = make_optimisers(self.model, settings, processes.device)
+        self.optimisers = make_optimisers(self.model, settings)
         self.mean = RunningMean(self.model, settings.ema) if settings.ema is not None else None
         self.checkpoints = Checkpoints(folder / "checkpoints", keep=max(settings.keep, settings.average_last))
         self.log = Log(folder, self.steps, quiet=quiet, silent=not processes.leads, tensorboard=settings.tensorboard)
@@ -162,9 +162,8 @@ class _Trainer:
 
     def _update(self, pieces: list[Any]) -> Tensor:
         """One step of the optimiser; the mean loss of the batch as far as it was worked on here."""
-        torch.manual_seed(
-            seeds.number(self.seed, seeds.DROPOUT, self.step, self.processes.rank)
-        )  # dropout follows from the step alone
+        # dropout follows from the step alone
+        torch.manual_seed(seeds.number(self.seed, seeds.DROPOUT, self.step, self.processes.rank))
         losses = []
         for i, piece in enumerate(pieces):
             with self._unsynchronised(last=i == len(pieces) - 1):
@@ -192,15 +191,9 @@ class _Trainer:
 
     def _learning_rate(self, step: int) -> float:
         s = self.settings
-        return s.learning_rate * rate(
-            s.schedule,
-            step,
-            self.steps,
-            warmup=self.warmup,
-            every=s.step_every,
-            factor=s.step_factor,
-            floor=s.floor,
-        )
+        how = (s.schedule, step, self.steps)
+        share = rate(*how, warmup=self.warmup, every=s.step_every, factor=s.step_factor, floor=s.floor)
+        return s.learning_rate * share
 
     def _loss_of_window(self) -> float:
         """The mean loss since the last line, over all processes."""

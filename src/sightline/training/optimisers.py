@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .settings import Training
 
 
-def make_optimisers(model: nn.Module, settings: Training, device: torch.device) -> list[torch.optim.Optimizer]:
+def make_optimisers(model: nn.Module, settings: Training) -> list[torch.optim.Optimizer]:
     """What moves the weights, each parameter by one of these.
 
     Only matrices decay: not what has one side only, and not tables of places (modules marked `is_table`), to which zero
@@ -20,7 +20,7 @@ def make_optimisers(model: nn.Module, settings: Training, device: torch.device) 
     learnt: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
     tables = {id(p) for part in model.modules() if getattr(part, "is_table", False) for p in part.parameters(False)}
     if settings.optimiser != "muon":
-        return [_adam(learnt, tables, settings, device)]
+        return [_adam(learnt, tables, settings)]
     blocks = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
     inside = {id(parameter) for block in blocks for parameter in block.parameters()}
     inside -= tables
@@ -28,7 +28,7 @@ def make_optimisers(model: nn.Module, settings: Training, device: torch.device) 
     inside = {id(parameter) for parameter in inner}
     others = [parameter for parameter in learnt if id(parameter) not in inside]
     muon = [Muon(inner, lr=settings.learning_rate, weight_decay=settings.weight_decay)] if inner else []
-    return [*muon, _adam(others, tables, settings, device)] if others else [*muon]
+    return [*muon, _adam(others, tables, settings)] if others else [*muon]
 
 
 class Muon(torch.optim.Optimizer):
@@ -83,9 +83,7 @@ def orthogonal(matrices: Tensor, rounds: int = 5) -> Tensor:
     return x.mT if matrices.shape[-2] > matrices.shape[-1] else x
 
 
-def _adam(
-    parameters: list[Tensor], tables: set[int], settings: Training, device: torch.device
-) -> torch.optim.Optimizer:
+def _adam(parameters: list[Tensor], tables: set[int], settings: Training) -> torch.optim.Optimizer:
     decays = [_is_matrix(parameter) and id(parameter) not in tables for parameter in parameters]
     matrices = [parameter for parameter, decay in zip(parameters, decays, strict=True) if decay]
     others = [parameter for parameter, decay in zip(parameters, decays, strict=True) if not decay]
@@ -96,7 +94,7 @@ def _adam(
         lr=settings.learning_rate,
         betas=settings.betas,
         weight_decay=settings.weight_decay,
-        fused=device.type == "cuda" and not settings.shard,
+        fused=not settings.shard,  # one pass over all weights, on a CPU too; those that are shared out take many
     )
 
 
