@@ -120,8 +120,8 @@ def test_a_translator_ships_with_its_tokenizers_and_says_the_same(here):
         ({"licence": " "}, "licence must say whose the data are"),
         ({"run": "nowhere"}, "run must be trained and evaluated, got 'nowhere' without config.yaml"),
         (
-            {"command": "sightline train /tmp/x.yaml"},
-            "the command must hold no path of this machine, got '/tmp/x.yaml'",
+            {"command": "sightline train /home/me/x.yaml"},
+            "the command must hold no path of this machine, got '/home/me/x.yaml'",
         ),
         ({"command": "sightline train data.source=~/x"}, "must hold no path of this machine, got '~/x'"),
         ({"data": "nowhere.npz"}, "a data set must be a path that is there"),

@@ -51,10 +51,11 @@ def test_the_story_with_a_run(run, tmp_path, monkeypatch):
 def test_where_no_model_ships_a_small_one_learns_first_and_once(tmp_path, monkeypatch):
     monkeypatch.setattr(few_shot.zoo, "names", tuple)
     model = FewShotConfig(widths=(4, 4, 4, 8), heads=2)
-    training = replace(few_shot.SMALL.training, steps=2, evaluate_every=2, device="cpu")
-    evaluation = replace(few_shot.SMALL.evaluation, chosen_over=3, settings=("5w1s",))
-    small = replace(few_shot.SMALL, model=model, training=training, evaluation=evaluation)
-    monkeypatch.setattr(few_shot, "SMALL", small)
+    starter = few_shot.Recipe.starter()
+    training = replace(starter.training, steps=2, evaluate_every=2, device="cpu")
+    evaluation = replace(starter.evaluation, chosen_over=3, settings=("5w1s",))
+    small = replace(starter, model=model, training=training, evaluation=evaluation)
+    monkeypatch.setattr(few_shot.Recipe, "starter", lambda: small)
     told = call("demo", "--out", tmp_path)
     assert told.exit_code == 0, told.stderr
     assert "No trained model ships with this version, so a small one learns first" in told.stdout

@@ -132,7 +132,7 @@ def test_a_log_with_broken_lines_is_read_as_far_as_it_can_be(tmp_path, predictor
 @pytest.mark.parametrize("pool", ["class_token", "mean"])
 def test_attention_is_that_of_the_answer_or_of_all(tmp_path, predictor, image, pool):
     model = predictor if pool == "class_token" else untrained(tmp_path, predictor, pool=pool, score="dot")
-    (drawn,) = image_pictures.attention(model, model.look([image]))
+    drawn = image_pictures.attention(model, model.look([image]), 0)
     ax = drawn.axes[0]
     shown = tiles(ax)[9:18]  # three blocks of two heads, and the rollout of each, over as many pictures
     weights = model.record([image]).stacked()[:, 0].numpy()  # (3, 2, N, N)
@@ -169,7 +169,7 @@ def test_coloured_images_are_drawn_in_colour(tmp_path, predictor):
     kernel = tiles(image_pictures.filters(model).axes[0])[0]
     assert kernel.shape == (7, 7, 3)
     pixels = np.random.default_rng(0).integers(0, 256, (28, 28, 3), dtype=np.uint8)
-    (drawn,) = image_pictures.attention(model, model.look([pixels]))
+    drawn = image_pictures.attention(model, model.look([pixels]), 0)
     np.testing.assert_allclose(tiles(drawn.axes[0])[-1], pixels / 255, atol=1e-6)
 
 

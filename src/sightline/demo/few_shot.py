@@ -16,33 +16,18 @@ from .. import runs, zoo
 from ..classify import Answer, FewShotClassifier
 from ..classify.classifier import Look
 from ..comparison import Standing
-from ..data.augment import Augment
 from ..data.episodes import Classes
 from ..models.baselines import BASELINES
-from ..models.few_shot import FewShot, FewShotConfig
-from ..tasks.few_shot import Episode, Evaluation, FewShotData, Recipe, classes_of
+from ..models.few_shot import FewShot
+from ..tasks.few_shot import Recipe, classes_of
 from ..tasks.few_shot_judging import Answers, Setting, Tally, embed_all, tally
 from ..tasks.few_shot_predictor import SettingScore
 from ..tasks.image_predictor import wilson
-from ..training.settings import Training
 from . import characters
 from .characters import Question
 
 SETTINGS, QUERY, EPISODES = ("5w1s", "5w5s", "20w1s"), 15, 1000
 BESIDE = {"protonet": "ProtoNet", "nearest": "nearest neighbour"}
-
-SMALL = Recipe(
-    data=FewShotData(rotations="train"),
-    augment=Augment(rotate=10.0, scale=0.1, shear=5.0, translate=0.05),
-    episode=Episode(way=10, shot=1, query=3, within=0.5),
-    evaluation=Evaluation(episodes=EPISODES, chosen_by="5w1s"),
-    model=FewShotConfig(widths=(32, 64, 96, 128)),
-    auxiliary=0.5,
-    training=Training(
-        steps=600, batch_size=2, learning_rate=3e-3, warmup=40, ema=0.98, evaluate_every=300, log_every=20
-    ),
-)
-"""What is learnt first where no model ships: a minute of one core. Chosen by validation alphabets."""
 
 
 def tell(console: Console, out: Path, model: str) -> None:
@@ -100,7 +85,7 @@ def _trained(console: Console, folder: Path) -> Path:
         f"alphabets: about a minute on two cores. It stays in {folder}.\n",
         markup=False,
     )
-    return runs.train(SMALL, [f"out={folder}"], resume=folder.exists()).folder
+    return runs.train(Recipe.starter(), [f"out={folder}"], resume=folder.exists()).folder
 
 
 def _drawn(folder: Path, names: Sequence[str]) -> Table:

@@ -4,9 +4,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..checks import nearest
-from ..view import curves, pictures
-from .image_pictures import FORMATS, LOG, Drawn, Missing, log_lines, number, place, training
+from ..view import curves
+from .run_pictures import LOG, Drawn, Missing, curves_of, log_lines, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,16 +16,10 @@ PANELS = {"temperature": "temperature of each head", "entropy": "entropy of atte
 
 
 def show(predictor: "FewShotPredictor", out: str | Path | None = None, *, format: str = "png") -> Drawn:
-    """Draw them into a folder; without `out` it is as `place` says."""
-    if format not in FORMATS:
-        raise ValueError(f"format must be {nearest(format, FORMATS)}")
-    folder = place(predictor, out)
-    drawn = Drawn()
-    for name, draw in (("training", training), ("attention", attention)):
-        try:
-            drawn.files.append(pictures.save(draw(predictor), folder / f"{name}.{format}"))
-        except Missing as reason:
-            drawn.left_out[name] = str(reason)
+    """Draw them into a folder; without `out` it is as `Drawn.into` says."""
+    drawn = Drawn.into(predictor, out, format)
+    drawn.add("training", curves_of, predictor.folder, "accuracy")
+    drawn.add("attention", attention, predictor)
     return drawn
 
 

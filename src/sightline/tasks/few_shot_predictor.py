@@ -24,7 +24,7 @@ from .image_judging import sharpest
 from .image_predictor import wilson
 
 if TYPE_CHECKING:
-    from .image_pictures import Drawn
+    from .run_pictures import Drawn
 
 HARDEST = 10
 """Classes listed one by one."""

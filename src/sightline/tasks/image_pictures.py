@@ -1,45 +1,26 @@
 """Pictures of a trained image classifier: what it has learnt, how it came to, and what it looks at."""
 
-import json
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from .. import zoo
 from ..attention import MultiHeadAttention
 from ..attention.masks import LearntMask
 from ..attention.scores import CosineScore
-from ..checks import nearest
 from ..layers import LearntPositions, SinusoidalPositions
 from ..models.image_classifier import ImageClassifier
-from ..sharing import MOST_BYTES, Shared
-from ..view import curves, learnt, overlays, pictures
+from ..sharing import Shared
+from ..view import learnt, overlays
+from .run_pictures import Drawn, Missing, curves_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from .image_predictor import ImagePredictor, Look
-
-FORMATS = ("png", "svg")
-LOG = "metrics.jsonl"
-
-
-@dataclass
-class Drawn:
-    """What was drawn of a model, and what there is none of."""
-
-    files: list[Path] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
-    """The name of a picture, and why it was not drawn."""
-
-
-class Missing(Exception):  # noqa: N818 - it is no error
-    """Why a model has nothing to draw here."""
 
 
 def show(
@@ -47,32 +28,17 @@ def show(
 ) -> Drawn:
     """Draw a model's weights and training, and its attention on these images, into a folder.
 
-    Without `out` it is as `place` says. The images also become `page.html`, the viewer.
+    Without `out` it is as `Drawn.into` says. The images also become `page.html`, the viewer.
     """
-    if format not in FORMATS:
-        raise ValueError(f"format must be {nearest(format, FORMATS)}")
-    folder = place(predictor, out)
+    drawn = Drawn.into(predictor, out, format)
     look = predictor.look(images) if images else None  # what cannot be read is refused before anything is drawn
-    drawn = Drawn()
     for name, draw in PICTURES.items():
-        try:
-            drawn.files.append(pictures.save(draw(predictor), folder / f"{name}.{format}"))
-        except Missing as reason:
-            drawn.left_out[name] = str(reason)
+        drawn.add(name, draw, predictor)
     if look is not None:
-        for number, figure in enumerate(attention(predictor, look), start=1):
-            drawn.files.append(pictures.save(figure, folder / f"image-{number}.{format}"))
-        drawn.files.append(predictor.page(look).save(folder / "page.html"))
+        for number in range(len(look.answers)):
+            drawn.add(f"image-{number + 1}", attention, predictor, look, number)
+        drawn.add_page(predictor.page(look))
     return drawn
-
-
-def place(predictor: Shared, out: str | Path | None) -> Path:
-    """Where pictures go: the folder that was told, or `pictures/` in the run's, or here for a model that ships."""
-    home = Path() if zoo.ships(predictor.folder) else predictor.folder
-    folder = home / "pictures" if out is None else Path(out)
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"out must be a folder, got {str(folder)!r}, which is a file")
-    return folder
 
 
 def filters(predictor: "ImagePredictor") -> "Figure":
@@ -112,26 +78,7 @@ def temperatures(predictor: "ImagePredictor") -> "Figure":
 
 def training(predictor: Shared) -> "Figure":
     """Loss, validation accuracy and learning rate, as the run wrote them down."""
-    return training_of(predictor.folder, "accuracy")
-
-
-def training_of(folder: Path, goal: str) -> "Figure":
-    """The same of any run, whatever the metric it was judged by."""
-    lines = list(log_lines(folder / LOG))
-    panels: dict[str, dict[str, curves.Line]] = {}
-    for panel, line, path in (
-        ("loss", "training", ("loss",)),
-        ("loss", "validation", ("validation", "loss")),
-        (f"validation {goal}", goal, ("validation", goal)),
-        ("learning rate", "rate", ("learning_rate",)),
-    ):
-        points = [(fact["step"], value) for fact in lines if (value := number(fact, path)) is not None]
-        if points:
-            panels.setdefault(panel, {})[line] = ([step for step, _ in points], [value for _, value in points])
-    if not panels:
-        raise Missing(f"there is no {LOG} with measurements in {folder}")
-    best = [fact["step"] for fact in lines if fact.get("best") is True]
-    return curves.curves(panels, best=best[-1] if best else None)
+    return curves_of(predictor.folder, "accuracy")
 
 
 PICTURES: dict[str, Callable[["ImagePredictor"], "Figure"]] = {
@@ -145,18 +92,17 @@ PICTURES: dict[str, Callable[["ImagePredictor"], "Figure"]] = {
 """What is drawn of every run, by the name of its file."""
 
 
-def attention(predictor: "ImagePredictor", look: "Look") -> Iterator["Figure"]:
-    """For each image every head of every block, and the rollout, over the pixels."""
-    form = _form(predictor.model)
-    for i, (name, pixels, answer) in enumerate(zip(look.names, look.pixels, look.answers, strict=True)):
-        weights = [_array(seen.weights[i]) for seen in look.record]
-        likeliest = [f"{share:.1%} {label}" for label, share in list(answer.scores.items())[:3]]
-        yield overlays.over_pixels(
-            _array(pixels.permute(1, 2, 0).squeeze(-1)),
-            [overlays.looked_at(block, **form) for block in weights],
-            [overlays.looked_at(flow, **form) for flow in overlays.rollout(weights)],
-            words=[*likeliest, *([name] if name else [])],
-        )
+def attention(predictor: "ImagePredictor", look: "Look", number: int) -> "Figure":
+    """For one of the images every head of every block, and the rollout, over the pixels."""
+    form, name, answer = _form(predictor.model), look.names[number], look.answers[number]
+    weights = [_array(seen.weights[number]) for seen in look.record]
+    likeliest = [f"{share:.1%} {label}" for label, share in list(answer.scores.items())[:3]]
+    return overlays.over_pixels(
+        _array(look.pixels[number].permute(1, 2, 0).squeeze(-1)),
+        [overlays.looked_at(block, **form) for block in weights],
+        [overlays.looked_at(flow, **form) for flow in overlays.rollout(weights)],
+        words=[*likeliest, *([name] if name else [])],
+    )
 
 
 def position_table(model: ImageClassifier) -> Any:
@@ -165,29 +111,6 @@ def position_table(model: ImageClassifier) -> Any:
         raise Missing("model.positions is none")
     blank = torch.zeros(1, model.config.sequence_length, model.config.width, device=model.mean.device)
     return _array(model.positions(blank)[0])
-
-
-def log_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a run's log that can be read; a broken one is passed over."""
-    if not path.is_file():
-        return
-    if path.stat().st_size > MOST_BYTES:
-        raise Missing(f"{path} is over {MOST_BYTES:,} bytes")
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            fact = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(fact, dict) and number(fact, ("step",)) is not None:
-            yield fact
-
-
-def number(fact: Any, path: tuple[str, ...]) -> float | None:
-    """The number at the end of these keys, if it is one that can be drawn."""
-    for key in path:
-        fact = fact.get(key) if isinstance(fact, dict) else None
-    plain = isinstance(fact, int | float) and not isinstance(fact, bool)
-    return float(fact) if plain and abs(fact) < 1e30 else None
 
 
 def _attentions(model: ImageClassifier) -> list[MultiHeadAttention]:

@@ -23,7 +23,7 @@ from .image_judging import metrics, sharpness, tally
 
 if TYPE_CHECKING:
     from ..view.page import Page
-    from .image_pictures import Drawn
+    from .run_pictures import Drawn
 
 AT_ONCE = 64
 """Images looked at in one go."""

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..checks import nearest
-from ..view import pictures
-from .image_pictures import FORMATS, Drawn, Missing, place, training_of
+from .run_pictures import Drawn, curves_of
 
 if TYPE_CHECKING:
-    from .translation_predictor import TranslationPredictor
+    from matplotlib.figure import Figure
+
+    from .translation_predictor import Answer, TranslationPredictor
 
 
 def show(
@@ -17,22 +17,20 @@ def show(
 ) -> Drawn:
     """Draw a run's training, and for each sentence the attention between both languages, into a folder.
 
-    Without `out` it is as `place` says. The sentences also become `page.html`, the viewer.
+    Without `out` it is as `Drawn.into` says. The sentences also become `page.html`, the viewer.
     """
-    if format not in FORMATS:
-        raise ValueError(f"format must be {nearest(format, FORMATS)}")
-    folder = place(predictor, out)
+    drawn = Drawn.into(predictor, out, format)
     look = predictor.look(texts) if texts else None  # what cannot be read is refused before anything is drawn
-    drawn = Drawn()
-    try:
-        drawn.files.append(pictures.save(training_of(predictor.folder, "bleu"), folder / f"training.{format}"))
-    except Missing as reason:
-        drawn.left_out["training"] = str(reason)
+    drawn.add("training", curves_of, predictor.folder, "bleu")
     if look is not None:
         for number, answer in enumerate(look.answers, start=1):
-            assert answer.attention is not None
-            cross = answer.attention.of("cross")
-            figure = cross.plot(-1, "mean", source=answer.source_tokens, target=answer.tokens, title=answer.text)
-            drawn.files.append(pictures.save(figure, folder / f"sentence-{number}.{format}"))
-        drawn.files.append(predictor.page(look).save(folder / "page.html"))
+            drawn.add(f"sentence-{number}", alignment, answer)
+        drawn.add_page(predictor.page(look))
     return drawn
+
+
+def alignment(answer: "Answer") -> "Figure":
+    """Which words of the source each word looked at, the mean of the last block's heads."""
+    assert answer.attention is not None
+    cross = answer.attention.of("cross")
+    return cross.plot(-1, "mean", source=answer.source_tokens, target=answer.tokens, title=answer.text)

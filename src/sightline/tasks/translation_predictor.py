@@ -21,7 +21,7 @@ from .translation_judging import Progress, Score, scored, translate
 
 if TYPE_CHECKING:
     from ..view.page import Page
-    from .image_pictures import Drawn
+    from .run_pictures import Drawn
 
 MOST_SHOWN = 64
 """Sentences on one page."""
