@@ -2,11 +2,12 @@
 
 It reads an order in JSON from each line of its input, carries it out and answers with a line of JSON.
 
-Two patches make it run beside torch 2.13. Its torchvision was built for another torch, so its operators, none of which
-is used here, are only declared; and its TaskSampler hands `torch.utils.data.Sampler` an argument that torch no longer
-takes.
+Two patches make it run beside torch 2.13. Where its torchvision was built for another torch, its operators, none of
+which is used here, are only declared; and its TaskSampler hands `torch.utils.data.Sampler` an argument that torch no
+longer takes.
 """
 
+import importlib
 import importlib.util
 import json
 import re
@@ -20,14 +21,21 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 
 
-def patch() -> torch.library.Library:
+def patch() -> torch.library.Library | None:
     """Both; what comes back must be kept."""
+    Sampler.__init__ = lambda self, data_source=None: None
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError:  # its operators are not there
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+    else:
+        return None
     home = importlib.util.find_spec("torchvision").submodule_search_locations[0]
     text = Path(home, "_meta_registrations.py").read_text()
     library = torch.library.Library("torchvision", "DEF")
     for name in re.findall(r'register_(?:meta|fake)\("(?:torchvision::)?(\w+)"', text):
         library.define(f"{name}(Tensor x) -> Tensor")
-    Sampler.__init__ = lambda self, data_source=None: None
     return library
 
 
@@ -76,21 +84,24 @@ def loader(images: Images, way: int, shot: int, query: int, episodes: int) -> Da
     return DataLoader(images, batch_sampler=sampler, collate_fn=sampler.episodic_collate_fn)
 
 
-def train(model: PrototypicalNetworks, optimiser: torch.optim.Optimizer, episodes: DataLoader) -> None:
+def train(model: PrototypicalNetworks, optimiser: torch.optim.Optimizer, episodes: DataLoader, device: str) -> None:
     """As its tutorials train."""
     model.train()
-    for support, labels, query, answers, _ in episodes:
+    for *tensors, _ in episodes:
+        support, labels, query, answers = (tensor.to(device) for tensor in tensors)
         optimiser.zero_grad()
         model.process_support_set(support, labels)
-        nn.functional.cross_entropy(model(query), answers).backward()
+        loss = nn.functional.cross_entropy(model(query), answers)
+        loss.backward()
         optimiser.step()
+        loss.item()  # they log it
 
 
 def main() -> None:
     """Wait for orders."""
-    folder, threads = Path(sys.argv[1]), int(sys.argv[2])
+    folder, threads, device = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(threads)
-    judged, learner = (PrototypicalNetworks(conv4(folder)) for _ in range(2))
+    judged, learner = (PrototypicalNetworks(conv4(folder)).to(device) for _ in range(2))
     optimiser = torch.optim.AdamW(learner.parameters(), lr=1e-3)
     sets = {part: Images(folder, part) for part in ("train", "test")}
     print(json.dumps({"torch": torch.__version__}), flush=True)
@@ -100,9 +111,9 @@ def main() -> None:
         episodes = loader(sets["test" if verb == "evaluate" else "train"], **shape)
         began, answer = time.perf_counter(), {}
         if verb == "evaluate":
-            answer["accuracy"] = evaluate(judged, episodes, device="cpu", use_tqdm=False)
+            answer["accuracy"] = evaluate(judged, episodes, device=device, use_tqdm=False)
         else:
-            train(learner, optimiser, episodes)
+            train(learner, optimiser, episodes, device)
         print(json.dumps({"seconds": time.perf_counter() - began, **answer}), flush=True)
 
 

@@ -2,6 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from sightline.models.baselines import protonet
 from sightline.models.few_shot import FewShotConfig, FewShotHead, Known, PartsScore, members_of
 
 E, N, S, Q, P, M = 2, 3, 2, 5, 4, 12
@@ -84,7 +85,9 @@ def test_an_answer_does_not_depend_on_the_other_queries(places):
 
 @pytest.mark.parametrize("places", [1, P])
 @pytest.mark.parametrize(
-    "choice", [{}, {"score": "dot"}, {"depth": 2}, {"labels": False}, {"depth": 0}, {"narrow": 6}], ids=str
+    "choice",
+    [{}, {"score": "dot"}, {"depth": 2}, {"labels": False}, {"depth": 0}, {"narrow": 6}, {"answer": "distance"}],
+    ids=str,
 )
 @pytest.mark.parametrize("recorded", [False, True])
 def test_what_is_remembered_answers_as_the_whole_does(choice, places, recorded):
@@ -104,6 +107,14 @@ def test_a_class_without_an_image_is_nowhere():
     logits = net.ask(net.remember(support, LABELS, way=N + 1), query)
     torch.testing.assert_close(logits[..., :N], net(support, LABELS, query, way=N))
     assert not logits[..., N].any()
+
+
+def test_by_distance_and_without_a_block_it_is_a_prototypical_network():
+    support, query = episode(P)
+    net = head(depth=0, answer="distance")
+    net.sharpness.fill_(1)
+    torch.testing.assert_close(net(support, LABELS, query, way=N), protonet(support, LABELS, query, way=N))
+    assert not [*net.parameters()]
 
 
 def test_classes_have_no_order():

@@ -44,7 +44,7 @@ class FewShotConfig:
     classes: int = 0
     """Classes that a second, plain classifier tells apart while training; 0 for none."""
     depth: int = 1
-    """Blocks; 0 is a prototype classifier by angle."""
+    """Blocks; 0 is a prototype classifier by angle, and with `answer: distance` a prototypical network."""
     heads: int = 8
     expansion: float = 2.0
     """Width of the feed-forward's middle, as a multiple of the embedding's."""
@@ -54,6 +54,8 @@ class FewShotConfig:
     floor: float = 0.01
     """What neither temperature falls below."""
     learn_temperature: bool = True
+    answer: Literal["cosine", "distance"] = "cosine"
+    """How a query is held against a class: by their angle over a learnt temperature, or by their squared distance."""
     labels: bool = True
     """Whether support tokens know their class."""
     tokens: Literal["vector", "patches"] = "vector"
@@ -122,7 +124,7 @@ class FewShotHead(nn.Module):
         self.role = nn.Parameter(torch.zeros(2, width)) if c.labels and c.depth else None
         if self.label is not None:
             nn.init.zeros_(self.label.weight)
-        self.answer = CosineScore(temperature=0.1, floor=c.floor, learn=True)
+        self.answer = CosineScore(temperature=0.1, floor=c.floor, learn=True) if c.answer == "cosine" else Distance()
         self.parts = PartsScore() if c.parts else None
         self.register_buffer("sharpness", torch.ones(()))  # set by what was not learnt from, so that confidence is true
 
@@ -239,6 +241,18 @@ class Memory:
     known: Known
     tokens: int
     """K * P."""
+
+
+class Distance(nn.Module):
+    """Minus the squared distance, with nothing to learn."""
+
+    def temperature(self) -> Tensor:
+        """It is taken as it is."""
+        return torch.ones(())
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        """q (..., Q, M), k (..., N, M) -> (..., Q, N)"""
+        return 2 * q @ k.mT - q.square().sum(-1, keepdim=True) - k.square().sum(-1)[..., None, :]
 
 
 class PartsScore(nn.Module):

@@ -243,5 +243,5 @@ def attention_facts(head: FewShotHead, embeddings: Tensor, classes: Classes, way
             facts[f"entropy/block {number + 1} head {i + 1}"] = bits[i]
             if isinstance(score, CosineScore):
                 facts[f"temperature/block {number + 1} head {i + 1}"] = score.temperature().flatten()[i]
-    facts["temperature/answer"] = head.answer.temperature().flatten()[0]
+    facts["temperature/answer"] = head.answer.temperature().flatten()[0].to(embeddings.device)
     return facts
