@@ -91,7 +91,7 @@ class CosineScore(FoldedScore):
     def fold(self, q: Tensor, k: Tensor, heads: slice = slice(None)) -> tuple[Tensor, Tensor, float]:
         _check_same_width(q, k)
         temperature = _of_heads(self.temperature(), heads, q)
-        return _Direction.apply(q, temperature), _Direction.apply(k, torch.ones_like(temperature)), 1.0
+        return _direction(q, temperature), _direction(k, torch.ones_like(temperature)), 1.0
 
     def extra_repr(self) -> str:
         return f"heads={len(self.drift)}, floor={self.floor}, learn={self.drift.requires_grad}"
@@ -190,11 +190,15 @@ def make_score(score: str | Score, *, width: int, heads: int) -> Score:
     return score if isinstance(score, Score) else find_score(score).sized(width, heads)
 
 
-class _Direction(torch.autograd.Function):
-    """x / (|x| divisor) for x (..., D); a zero vector stays zero and passes no gradient.
+def _direction(x: Tensor, divisor: Tensor) -> Tensor:
+    """x / (|x| divisor) for x (..., D); a zero vector stays zero and passes no gradient."""
+    if torch.compiler.is_compiling():  # the compiler saves the copies by itself, and that of torch 2.11 loses gradients
+        return _scaled(x, _inverse_norm(x) / divisor)
+    return _Direction.apply(x, divisor)  # type: ignore[no-any-return]
 
-    Plain operations say the same in more kernels and keep four copies of x for the way back; this keeps none but x.
-    """
+
+class _Direction(torch.autograd.Function):
+    """The same: plain operations take more kernels and keep four copies of x for the way back; this keeps none but x."""
 
     generate_vmap_rule = True
 
