@@ -40,6 +40,10 @@ class Mask(nn.Module):
         """May look where this one forbids it."""
         return Not(self)
 
+    def rules(self, queries: int, keys: int, device: torch.device) -> Rules:
+        """What it says. Written out, for to compile mask(...) torch 2.11 asks for the truth of the mask."""
+        return self.__call__(queries, keys, device)  # type: ignore[no-any-return]
+
     def __bool__(self) -> bool:
         raise ValueError("masks must be combined with &, | and ~, got `and`, `or`, `not` or `if`, which would drop one")
 
@@ -54,7 +58,7 @@ class Both(Mask):
         self.causal = one.causal or other.causal
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        a, b = self.one(queries, keys, device), self.other(queries, keys, device)
+        a, b = self.one.rules(queries, keys, device), self.other.rules(queries, keys, device)
         return Rules(
             meet(torch.logical_and, a.allowed, b.allowed),
             meet(torch.add, a.bias, b.bias),
@@ -72,7 +76,7 @@ class Either(Mask):
         self.causal = one.causal and other.causal
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        a, b = self.one(queries, keys, device).allowed, self.other(queries, keys, device).allowed
+        a, b = self.one.rules(queries, keys, device).allowed, self.other.rules(queries, keys, device).allowed
         return Rules(None if a is None or b is None else meet(torch.logical_or, a, b))
 
 
@@ -85,7 +89,7 @@ class Not(Mask):
         self.other = other
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        allowed = self.other(queries, keys, device).allowed
+        allowed = self.other.rules(queries, keys, device).allowed
         return Rules(torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=device) if allowed is None else ~allowed)
 
 
@@ -279,8 +283,7 @@ def resolve(mask: Mask | None, shape: tuple[int, int, int, int], device: torch.d
     if mask is None:
         return Rules()
     check_mask(mask, "mask")
-    # written out, for to compile mask(...) torch 2.11 asks for the truth of the mask
-    rules: Rules = mask.__call__(shape[2], shape[3], device)
+    rules = mask.rules(shape[2], shape[3], device)
     for part in rules:
         if part is not None and not broadcasts(part.shape, shape):
             batch, heads, queries, keys = shape
