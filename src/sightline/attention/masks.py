@@ -42,7 +42,7 @@ class Mask(nn.Module):
 
     def rules(self, queries: int, keys: int, device: torch.device) -> Rules:
         """What it says. Written out, for to compile mask(...) torch 2.11 asks for the truth of the mask."""
-        return self.__call__(queries, keys, device)  # type: ignore[no-any-return]
+        return self.__call__(queries, keys, device)
 
     def __bool__(self) -> bool:
         raise ValueError("masks must be combined with &, | and ~, got `and`, `or`, `not` or `if`, which would drop one")

@@ -194,11 +194,11 @@ def _direction(x: Tensor, divisor: Tensor) -> Tensor:
     """x / (|x| divisor) for x (..., D); a zero vector stays zero and passes no gradient."""
     if torch.compiler.is_compiling():  # the compiler saves the copies by itself, and that of torch 2.11 loses gradients
         return _scaled(x, _inverse_norm(x) / divisor)
-    return _Direction.apply(x, divisor)  # type: ignore[no-any-return]
+    return _Direction.apply(x, divisor)
 
 
 class _Direction(torch.autograd.Function):
-    """The same: plain operations take more kernels and keep four copies of x for the way back; this keeps none but x."""
+    """The same: plain operations take more kernels and keep copies of x for the way back; this keeps none but x."""
 
     generate_vmap_rule = True
 
