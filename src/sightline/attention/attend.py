@@ -56,8 +56,9 @@ def attend(
     check_share(dropout=dropout)
     watchers = [watcher for watcher in WATCHERS if watcher.wants()]
     fused = score if not watchers and isinstance(score, FoldedScore) and isinstance(normalise, Softmax) else None
-    if fused and type(mask) is Causal and q.shape[2] == k.shape[2]:  # the one mask torch needs no table for
-        return _as_given(_fused(q, k, v, fused, None, dropout, is_causal=True), dims)
+    queries, keys = q.shape[2], k.shape[2]
+    if fused and (mask is None or (type(mask) is Causal and 0 < keys and queries in (1, keys))):  # no table is needed
+        return _as_given(_fused(q, k, v, fused, None, dropout, is_causal=mask is not None and queries > 1), dims)
 
     rules = resolve(mask, (*q.shape[:3], k.shape[2]), q.device)
     if fused and rules.factor is None:
@@ -118,16 +119,16 @@ def _fused(
     if table is not None:
         table = table.to(q.dtype) if table.is_floating_point() else table
         table = table[(None,) * (4 - table.dim())]
+    options = {"dropout_p": dropout, "is_causal": is_causal}
+    if isinstance(score, DotScore) or q.shape[2] < LONG or heads < GROUPS or torch.is_grad_enabled():
+        q, k, scale = score.fold(q, k)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=table, scale=scale, **options)
 
     def run(part: slice) -> Tensor:
         folded_q, folded_k, scale = score.fold(q[:, part], k[:, part], part)
         mask = table if table is None or table.shape[1] == 1 else table[:, part]
-        return F.scaled_dot_product_attention(
-            folded_q, folded_k, v[:, part], attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale
-        )
+        return F.scaled_dot_product_attention(folded_q, folded_k, v[:, part], attn_mask=mask, scale=scale, **options)
 
-    if isinstance(score, DotScore) or q.shape[2] < LONG or heads < GROUPS or torch.is_grad_enabled():
-        return run(slice(None))
     size = -(-heads // GROUPS)
     first = run(slice(0, size))
     mixed = first.new_empty(*q.shape[:3], v.shape[-1])
