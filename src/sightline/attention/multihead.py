@@ -184,11 +184,11 @@ class Cache:
         if not self.parts:
             self.parts, self._room, self._spare = new, [], []
             return new
-        for part, part_new in zip(self.parts, new, strict=True):
-            if part.shape[:2] != part_new.shape[:2]:
+        for part, added in zip(self.parts, new, strict=True):
+            if part.shape[:2] != added.shape[:2]:
                 raise ValueError(
-                    f"cache must be used with the batch and heads it began with, {tuple(part.shape[:2])}, "
-                    f"got {tuple(part_new.shape[:2])}"
+                    f"cache must be used with the batch it began with, and its heads of keys and values, "
+                    f"{tuple(part.shape[:2])}, got {tuple(added.shape[:2])}"
                 )
         if torch.is_grad_enabled():  # what was handed out may be needed on the way back, so nothing is overwritten
             self.parts = [torch.cat(pair, 2) for pair in zip(self.parts, new, strict=True)]
@@ -214,8 +214,9 @@ class Cache:
         self.parts = [room[:, :, :end] for room in self._room]
 
     def _written(self, new: list[Tensor]) -> list[Tensor]:
-        start, end = len(self), len(self) + new[0].shape[2]
-        if not self._usable(self.parts[0].shape[0], end):
+        rows, _, start, _ = self.parts[0].shape
+        end = start + new[0].shape[2]
+        if not self._usable(rows, end):
             self._room = [part.new_empty(*part.shape[:2], 2 * end, part.shape[3]) for part in self.parts]
             self._spare = []
             for room, part in zip(self._room, self.parts, strict=True):
