@@ -261,7 +261,6 @@ def test_bad_input_is_answered_with_the_rule_and_the_value(call, message):
 def test_a_cache_of_another_batch_is_refused(x):
     attention, cache = MultiHeadAttention(WIDTH, HEADS), Cache()
     attention(x, cache=cache)
-    with pytest.raises(
-        ValueError, match=re.escape("cache must be used with the batch and heads it began with, (2, 3), got (1, 3)")
-    ):
+    told = "cache must be used with the batch it began with, and its heads of keys and values, (2, 6), got (1, 6)"
+    with pytest.raises(ValueError, match=re.escape(told)):
         attention(x[:1], cache=cache)

@@ -56,8 +56,11 @@ def attend(
     check_share(dropout=dropout)
     watchers = [watcher for watcher in WATCHERS if watcher.wants()]
     fused = score if not watchers and isinstance(score, FoldedScore) and isinstance(normalise, Softmax) else None
-    if fused and type(mask) is Causal and q.shape[2] == k.shape[2]:  # the one mask torch needs no table for
+    queries, keys, causal = q.shape[2], k.shape[2], type(mask) is Causal
+    if fused and causal and queries == keys:  # the one mask torch needs no table for
         return _as_given(_fused(q, k, v, fused, None, dropout, is_causal=True), dims)
+    if fused and (mask is None or (causal and queries == 1 and keys > 0)):  # the last token sees all the others
+        return _as_given(_fused(q, k, v, fused, None, dropout), dims)
 
     rules = resolve(mask, (*q.shape[:3], k.shape[2]), q.device)
     if fused and rules.factor is None:
@@ -117,17 +120,16 @@ def _fused(
     heads = q.shape[1]
     if table is not None:
         table = table.to(q.dtype) if table.is_floating_point() else table
-        table = table[(None,) * (4 - table.dim())]
+        table = table if table.dim() == 4 else table[(None,) * (4 - table.dim())]
+    if isinstance(score, DotScore) or q.shape[2] < LONG or heads < GROUPS or torch.is_grad_enabled():
+        q, k, scale = score.fold(q, k)
+        return F.scaled_dot_product_attention(q, k, v, table, dropout, is_causal, scale=scale)
 
     def run(part: slice) -> Tensor:
         folded_q, folded_k, scale = score.fold(q[:, part], k[:, part], part)
         mask = table if table is None or table.shape[1] == 1 else table[:, part]
-        return F.scaled_dot_product_attention(
-            folded_q, folded_k, v[:, part], attn_mask=mask, dropout_p=dropout, is_causal=is_causal, scale=scale
-        )
+        return F.scaled_dot_product_attention(folded_q, folded_k, v[:, part], mask, dropout, is_causal, scale=scale)
 
-    if isinstance(score, DotScore) or q.shape[2] < LONG or heads < GROUPS or torch.is_grad_enabled():
-        return run(slice(None))
     size = -(-heads // GROUPS)
     first = run(slice(0, size))
     mixed = first.new_empty(*q.shape[:3], v.shape[-1])
@@ -165,15 +167,16 @@ def _fixed(name: str, device: torch.device) -> Score:
 
 def _four_dims(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(N, D) or (B, N, D) or (B, H, N, D) -> (B, H, N, D)"""
-    if not q.dim() == k.dim() == v.dim() or q.dim() not in (2, 3, 4):
+    dims = q.dim()
+    if not dims == k.dim() == v.dim() or dims not in (2, 3, 4):
         raise ValueError(f"q, k and v must all have 2, 3 or 4 dimensions, got {_shapes(q, k, v)}")
     if q.shape[:-2] != k.shape[:-2] or k.shape[:-1] != v.shape[:-1]:
         raise ValueError(
             f"q, k and v must have the same batch and heads, k and v the same length, got {_shapes(q, k, v)}"
         )
-    if q.dim() == 2:
+    if dims == 2:
         return q[None, None], k[None, None], v[None, None]
-    if q.dim() == 3:
+    if dims == 3:
         return q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
     return q, k, v
 

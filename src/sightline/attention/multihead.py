@@ -72,19 +72,12 @@ class MultiHeadAttention(nn.Module):
         """
         self._check_width("x", x)
         if context is None:
-            q, *seen = self._project_all(x, packing)
-            seen = seen if cache is None else cache.extend(seen)
+            q, k, v, *biases = self._project_all(x, cache, packing)
         else:
             self._check_width("context", context)
             if context.shape[0] != x.shape[0]:
                 raise ValueError(f"context must have the batch of x, {x.shape[0]}, got {context.shape[0]}")
-            for_query, for_context = self._divided()
-            q = self._split(F.linear(x, *for_query), packing)
-            ready = cache.parts if cache is not None else []
-            seen = ready or self._project_context(context, for_context, context_packing)
-            if cache is not None:
-                cache.parts = seen
-        k, v, *biases = seen
+            q, k, v, *biases = self._project_both(x, context, cache, packing, context_packing)
         if self.mask is not None:
             mask = self.mask if mask is None else self.mask & mask
         if biases:
@@ -110,9 +103,28 @@ class MultiHeadAttention(nn.Module):
         cache.parts = self._project_context(context, self._divided()[1])
         return cache
 
-    def _project_all(self, x: Tensor, packing: Packing | None) -> list[Tensor]:
+    def _project_all(self, x: Tensor, cache: "Cache | None", packing: Packing | None) -> list[Tensor]:
         """Queries, keys, values and key biases of the same tokens, by one product: x (B, N, M) -> (B, H, N, D) each"""
-        return [*self._split(self.qkv(x), packing).chunk(3, 1), *self._biases(x, packing)]
+        made, biases = self._split(self.qkv(x), packing), self._biases(x, packing)
+        if cache is None:
+            return [*made.chunk(3, 1), *biases]
+        q, new = made.split_with_sizes([self.heads, 2 * self.heads], 1)
+        pairs, *biases = cache.extend([new, *biases])
+        return [q, *pairs.chunk(2, 1), *biases]
+
+    def _project_both(
+        self, x: Tensor, context: Tensor, cache: "Cache | None", packing: Packing | None, other: Packing | None
+    ) -> list[Tensor]:
+        """Queries of x, and keys, values and key biases of the context, which a cache may have ready."""
+        if cache is not None and cache.parts:
+            size, bias = self.heads * self.head_width, self.qkv.bias
+            made = F.linear(x, self.qkv.weight[:size], None if bias is None else bias[:size])
+            return [self._split(made, packing), *cache.parts]
+        for_query, for_context = self._divided()
+        seen = self._project_context(context, for_context, other)
+        if cache is not None:
+            cache.parts = seen
+        return [self._split(F.linear(x, *for_query), packing), *seen]
 
     def _project_context(self, context: Tensor, maps: "Maps", packing: Packing | None = None) -> list[Tensor]:
         """Keys, values and key biases: context (B, K, M) -> (B, H, K, D), (B, H, K, D), (B, H, K, 1)"""
@@ -135,7 +147,8 @@ class MultiHeadAttention(nn.Module):
     def _split(self, x: Tensor, packing: Packing | None) -> Tensor:
         """(B, N, any * D) -> (B, any, N, D)"""
         x = x if packing is None else packing.fill(x)
-        return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+        rows, tokens, channels = x.shape
+        return x.view(rows, tokens, channels // self.head_width, self.head_width).transpose(1, 2)
 
     def _check_width(self, name: str, x: Tensor) -> None:
         if x.dim() != 3 or x.shape[-1] != self.width:
@@ -150,7 +163,7 @@ Maps = tuple[Tensor, Tensor | None]
 
 
 class Cache:
-    """What an attention has seen so far: keys, values and whatever belongs to them, each (B, H, K, channels).
+    """What an attention has seen so far: keys, values and whatever belongs to them, each (B, any, K, channels).
 
     Make one for each attention and sentence, and pass it at every step. Self-attention adds each step's tokens to it,
     cross-attention fills it once. Room is doubled when it runs out, so a step costs one token's copy.
@@ -170,12 +183,14 @@ class Cache:
         """Add tokens at the end and return all there are."""
         if not self.parts:
             self.parts, self._room, self._spare = new, [], []
-        elif any(part.shape[:2] != part_new.shape[:2] for part, part_new in zip(self.parts, new, strict=True)):
-            raise ValueError(
-                f"cache must be used with the batch and heads it began with, {tuple(self.parts[0].shape[:2])}, "
-                f"got {tuple(new[0].shape[:2])}"
-            )
-        elif torch.is_grad_enabled():  # what was handed out may be needed on the way back, so nothing is overwritten
+            return new
+        for part, added in zip(self.parts, new, strict=True):
+            if part.shape[:2] != added.shape[:2]:
+                raise ValueError(
+                    f"cache must be used with the batch it began with, and its heads of keys and values, "
+                    f"{tuple(part.shape[:2])}, got {tuple(added.shape[:2])}"
+                )
+        if torch.is_grad_enabled():  # what was handed out may be needed on the way back, so nothing is overwritten
             self.parts = [torch.cat(pair, 2) for pair in zip(self.parts, new, strict=True)]
             self._room, self._spare = [], []
         else:
@@ -199,8 +214,9 @@ class Cache:
         self.parts = [room[:, :, :end] for room in self._room]
 
     def _written(self, new: list[Tensor]) -> list[Tensor]:
-        start, end = len(self), len(self) + new[0].shape[2]
-        if not self._usable(self.parts[0].shape[0], end):
+        rows, _, start, _ = self.parts[0].shape
+        end = start + new[0].shape[2]
+        if not self._usable(rows, end):
             self._room = [part.new_empty(*part.shape[:2], 2 * end, part.shape[3]) for part in self.parts]
             self._spare = []
             for room, part in zip(self._room, self.parts, strict=True):

@@ -105,27 +105,30 @@ def _follow(
 ) -> list[list[Hypothesis]]:
     """One token after the other for each row; `choose` takes logits (R, V) to tokens and log-probabilities (R,)."""
     count, device = len(owners), owners.device
-    rows, tokens = torch.arange(count, device=device), torch.full((count,), begin, device=device)
-    written = torch.full((count, most_tokens), end, device=device)
-    scores = torch.zeros(count, dtype=torch.float64, device=device)
-    runs = torch.ones(count, dtype=torch.bool, device=device)
-    for place in range(most_tokens if count else 0):
+    rows, tokens = list(range(count)), torch.full((count,), begin, device=device)
+    written: list[list[int]] = [[] for _ in rows]
+    scores, ended = [0.0] * count, set[int]()
+    for _ in range(most_tokens if count else 0):
         logits, state = model.step(state, tokens)
         tokens, gains = choose(logits.float())
-        tokens = tokens.where(runs, end)
-        written[rows, place] = tokens
-        scores[rows] += gains.double().where(runs, 0.0)
-        runs &= tokens != end
-        left = int(runs.sum())
+        for row, token, gain in zip(rows, tokens.tolist(), gains.tolist(), strict=True):
+            if row in ended:
+                continue
+            scores[row] += gain
+            if token == end:
+                ended.add(row)
+            else:
+                written[row].append(token)
+        left = [i for i, row in enumerate(rows) if row not in ended]
         if not left:
             break
-        if left <= (1 - WORTH) * len(rows):
-            kept = runs.nonzero()[:, 0]
+        if len(left) <= (1 - WORTH) * len(rows):
+            kept = torch.tensor(left, device=device)
             state = model.reorder(state, kept)
-            rows, tokens, runs = rows[kept], tokens[kept], runs[kept]
-    lengths = (written == end).long().argmax(1).where((written == end).any(1), most_tokens).tolist()
+            rows, tokens = [rows[i] for i in left], tokens[kept]
     found: list[list[Hypothesis]] = [[] for _ in range(int(owners[-1]) + 1 if count else 0)]
-    for owner, chain, length, score in zip(owners.tolist(), written.tolist(), lengths, scores.tolist(), strict=True):
-        steps = min(length + 1, most_tokens)
-        found[owner].append(Hypothesis(tuple(chain[:length]), score, score / steps, length < most_tokens))
+    for row, owner in enumerate(owners.tolist()):
+        finished = row in ended
+        mean = scores[row] / (len(written[row]) + finished)  # the end is a token too
+        found[owner].append(Hypothesis(tuple(written[row]), scores[row], mean, finished))
     return [sorted(ones, key=lambda one: (one.finished, one.normalised), reverse=True) for ones in found]

@@ -33,6 +33,10 @@ SIZES: dict[str, Size] = {
 """`base` is the paper's; `tiny` is for some ten thousand sentences."""
 
 
+CAUSAL = Causal()
+"""It has no sizes, so one serves all."""
+
+
 class Encoder(nn.Module):
     """Encoder blocks, one upon the other. Options are those of `EncoderBlock`."""
 
@@ -75,7 +79,7 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """x (B, T, M), source (B, S, M) -> (B, T, M); `mask` comes beside the causal one; given its packing, x or the
         source comes packed"""
-        mask = Causal() if mask is None else Causal() & mask
+        mask = CAUSAL if mask is None else CAUSAL & mask
         if cache is not None and len(cache) != len(self.layers):
             raise ValueError(f"cache must have one entry per layer, {len(self.layers)}, got {len(cache)}")
         for i, layer in enumerate(self.layers):
