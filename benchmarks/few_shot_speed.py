@@ -44,7 +44,7 @@ SIZE, ROUNDS = 28, 3
 EPISODES, PEER_EPISODES = 10_000, 100
 JUDGED = {"way": 5, "shot": 1, "query": 15}
 TRAINED = {"20w5s": {"way": 20, "shot": 5, "query": 5}, "20w1s": {"way": 20, "shot": 1, "query": 5}}
-STEPS = {"cpu": 8, "cuda": 200}
+STEPS = {"cpu": 8, "cuda": 30}
 TOGETHER = {"cpu": 1, "cuda": 128}
 """Episodes behind one update: on a CPU many at once do not pay."""
 

@@ -237,7 +237,7 @@ class Memory:
     """What a head keeps of labelled examples: all that a query looks at."""
 
     seen: tuple[tuple[Tensor, ...], ...]
-    """Keys and values of every block, (E, H, K * P, D) each."""
+    """Keys and values of every block, (E, 2 * H, K * P, D)."""
     known: Known
     tokens: int
     """K * P."""
