@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..checks import check_share
-from .masks import Causal, Mask, resolve
+from .masks import Causal, Episode, Mask, resolve
 from .normalise import Normaliser, Softmax, make_normaliser
 from .rules import Rules
 from .scores import DotScore, FoldedScore, Score, find_score
@@ -61,6 +61,8 @@ def attend(
         return _as_given(_fused(q, k, v, fused, None, dropout, is_causal=True), dims)
     if fused and (mask is None or (causal and queries == 1 and keys > 0)):  # the last token sees all the others
         return _as_given(_fused(q, k, v, fused, None, dropout), dims)
+    if fused and type(mask) is Episode and mask.mostly_queries(queries, keys):
+        return _as_given(_each_query_alone(q, k, v, fused, mask, dropout), dims)
 
     rules = resolve(mask, (*q.shape[:3], k.shape[2]), q.device)
     if fused and rules.factor is None:
@@ -111,6 +113,20 @@ def _fused_masked(
     table = allowed if bias is None else bias.to(q.dtype).masked_fill(~allowed, float("-inf"))
     mixed = _fused(q, k, v, score, table, dropout)
     return mixed if all_look else torch.where(looks, mixed, 0.0)
+
+
+def _each_query_alone(q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, mask: Episode, dropout: float) -> Tensor:
+    """The support looks at itself, each query at the support and at itself: of all other pairs no score is made."""
+    known, size, asked = mask.support, mask.size, k.shape[2] - mask.support
+    q, k, scale = score.fold(q, k)
+    own_q, own_k, own_v = (x[:, :, -asked:].unflatten(2, (-1, size)) for x in (q, k, v))
+    of_support = (q[:, :, -asked:] @ k[:, :, :known].mT).unflatten(2, (-1, size))
+    weights = F.dropout((scale * torch.cat((of_support, own_q @ own_k.mT), -1)).softmax(-1), dropout).to(v.dtype)
+    mixed = weights[..., :known].flatten(2, 3) @ v[:, :, :known] + (weights[..., known:] @ own_v).flatten(2, 3)
+    if q.shape[2] == asked:
+        return mixed
+    q, k, v = (x[:, :, :known] for x in (q, k, v))
+    return torch.cat((F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale), mixed), 2)
 
 
 def _fused(

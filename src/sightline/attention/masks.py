@@ -181,6 +181,11 @@ class Episode(Mask):
     def extra_repr(self) -> str:
         return str(self.support) if self.size == 1 else f"{self.support}, size={self.size}"
 
+    def mostly_queries(self, queries: int, keys: int) -> bool:
+        """Whether most tokens are of whole queries, which see few of the others; the support may lie in a cache."""
+        asked = keys - self.support
+        return asked > self.support and asked % self.size == 0 and queries in (asked, keys)
+
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
         if keys < self.support:
             raise ValueError(f"Episode must have at least its {self.support} support tokens as keys, got {keys}")
