@@ -4,6 +4,7 @@ import torch.nn.functional as F
 
 from sightline.models.baselines import protonet
 from sightline.models.few_shot import FewShotConfig, FewShotHead
+from sightline.models.few_shot_answers import members_of
 
 E, N, S, Q, P, M = 2, 3, 2, 5, 4, 12
 K = N * S
