@@ -18,8 +18,9 @@ from .support import Support, pixels_of
 MOVED = Augment(rotate=30, scale=0.35, translate=0.15, shear=30)
 """How copies of an image that is alone in its class are moved.
 
-So far that they look as familiar to a trained model as the same character by another hand does, on held-out alphabets of
-Omniglot's background set; moved half as far, a third to a half of true members would be called unknown.
+So far that they look as familiar to a trained model as the same character by another hand does, on held-out alphabets
+of Omniglot's background set. Moved half as far, they would set the threshold too high: with one image of each of five
+classes, 21% of new images of these classes would be called unknown instead of 8%.
 """
 COPIES = 4
 """Of one image."""
