@@ -41,8 +41,9 @@ class Mask(nn.Module):
         return Not(self)
 
     def rules(self, queries: int, keys: int, device: torch.device) -> Rules:
-        """What it says. Written out, for to compile mask(...) torch 2.11 asks for the truth of the mask."""
-        return self.__call__(queries, keys, device)
+        """What it says."""
+        said: Rules = self.forward(queries, keys, device)
+        return said
 
     def __bool__(self) -> bool:
         raise ValueError("masks must be combined with &, | and ~, got `and`, `or`, `not` or `if`, which would drop one")
