@@ -15,6 +15,10 @@ from ..checks import check_whole, nearest
 from .rules import Rules, broadcasts, meet
 
 
+ALIGNED = 8
+"""Numbers that torch's kernels load at once; rows of a table that begin elsewhere are copied at every call."""
+
+
 class Mask(nn.Module):
     """forward: number of queries, number of keys, device -> Rules.
 
@@ -25,8 +29,6 @@ class Mask(nn.Module):
     """Whether it bends scores; such a mask can only be combined with `&`."""
     causal = False
     """Whether it hides the future."""
-    sighted = False
-    """Whether every query is known to see something, so that nobody need ask."""
 
     def __and__(self, other: "Mask") -> "Mask":
         """May look where both allow it."""
@@ -115,7 +117,10 @@ def forbid(table: Tensor) -> Mask:
 
 
 class Padding(Mask):
-    """Nobody looks at padding. real (B, K): True where there is a token; `sighted` promises one in every row."""
+    """Nobody looks at padding. real (B, K): True where there is a token.
+
+    `sighted` promises one in every row, and that all stays as it is: so nobody need ask, and one table serves all layers.
+    """
 
     real: Tensor
 
@@ -124,6 +129,24 @@ class Padding(Mask):
         _check_bool("Padding", real, (2,))
         self.sighted = sighted
         self.register_buffer("real", real[:, None, None, :], persistent=False)
+        self._table: Tensor | None = None
+
+    def fits(self, rows: int, keys: int) -> bool:
+        """Whether it serves a batch of this size."""
+        own = self.real.shape
+        return own[0] in (1, rows) and own[3] in (1, keys)
+
+    def table(self, like: Tensor) -> Tensor:
+        """What to add to scores of this precision, 0 or minus infinity: (B, 1, 1, K), as torch's kernels want it"""
+        if torch.compiler.is_compiling():  # who makes once what is asked for often
+            return self.real.to(like.device)
+        made = self._table
+        if made is None or made.dtype != like.dtype or made.device != like.device:
+            real, keys = self.real.to(like.device), self.real.shape[3]
+            with torch.inference_mode(False):  # it serves calls of any kind
+                room = like.new_zeros(len(real), 1, 1, -(-keys // ALIGNED) * ALIGNED)
+                made = self._table = room[..., :keys].masked_fill_(~real, float("-inf"))
+        return made
 
     @classmethod
     def of_lengths(cls, lengths: Tensor | Sequence[int], size: int | None = None) -> "Padding":

@@ -117,8 +117,8 @@ class MultiHeadAttention(nn.Module):
     ) -> list[Tensor]:
         """Queries of x, and keys, values and key biases of the context, which a cache may have ready."""
         if cache is not None and cache.parts:
-            size, bias = self.heads * self.head_width, self.qkv.bias
-            made = F.linear(x, self.qkv.weight[:size], None if bias is None else bias[:size])
+            size, maps = self.heads * self.head_width, self.qkv
+            made = F.linear(x, maps.weight[:size], None if maps.bias is None else maps.bias[:size])
             return [self._divided(made, packing).transpose(1, 2), *cache.parts]
         for_query, for_context = self._maps()
         seen = self._project_context(context, for_context, other)
@@ -133,8 +133,8 @@ class MultiHeadAttention(nn.Module):
     def _maps(self) -> "tuple[Maps, Maps]":
         """The weights and biases for queries, and those for keys and values; cut once, so their gradient is one."""
         sizes = [self.heads * self.head_width, 2 * self.heads * self.head_width]
-        of_query, of_context = self.qkv.weight.split_with_sizes(sizes)
-        both: Tensor | None = self.qkv.bias
+        weight, both = _lowered(self.qkv.weight), None if self.qkv.bias is None else _lowered(self.qkv.bias)
+        of_query, of_context = weight.split_with_sizes(sizes)
         bias, context_bias = (None, None) if both is None else both.split_with_sizes(sizes)
         return (of_query, bias), (of_context, context_bias)
 
@@ -161,6 +161,12 @@ class MultiHeadAttention(nn.Module):
 def _apart(x: Tensor, parts: int) -> list[Tensor]:
     """(B, N, parts * H, D) -> (B, H, N, D) for each; cut first, so that the gradient is joined as it was cut"""
     return [part.transpose(1, 2) for part in x.chunk(parts, 2)]
+
+
+def _lowered(weight: Tensor) -> Tensor:
+    """In the precision autocast will want it in: lowered before it is cut, for afterwards each part would be."""
+    kind = weight.device.type
+    return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight
 
 
 Maps = tuple[Tensor, Tensor | None]
@@ -227,8 +233,8 @@ class Cache:
             for room, part in zip(self._room, self.parts, strict=True):
                 room[:, :, :start] = part
         for room, part in zip(self._room, new, strict=True):
-            room[:, :, start:end] = part
-        return [room[:, :, :end] for room in self._room]
+            room.narrow(2, start, end - start).copy_(part)
+        return [room.narrow(2, 0, end) for room in self._room]
 
     def _usable(self, rows: int, end: int) -> bool:
         """Whether there is room for this much that may be written to: what inference mode made, it alone may change."""
