@@ -13,7 +13,7 @@ from torch import Tensor
 from ..checks import check_share
 from .masks import Causal, Mask, Padding, resolve
 from .normalise import Normaliser, Softmax, make_normaliser
-from .rules import Rules
+from .rules import Rules, broadcasts
 from .scores import DotScore, FoldedScore, Score, find_score
 
 Kind = Literal["encoder", "decoder", "cross"]
@@ -61,7 +61,7 @@ def attend(
         return _as_given(_fused(q, k, v, fused, None, dropout, is_causal=True), dims)
     if fused and (mask is None or (causal and queries == 1 and keys > 0)):  # the last token sees all the others
         return _as_given(_fused(q, k, v, fused, None, dropout), dims)
-    if fused and type(mask) is Padding and mask.sighted and mask.fits(len(q), keys):
+    if fused and type(mask) is Padding and mask.sighted and broadcasts(mask.real.shape, (len(q), 1, 1, keys)):
         return _as_given(_fused(q, k, v, fused, mask.table(q), dropout), dims)
 
     rules = resolve(mask, (*q.shape[:3], k.shape[2]), q.device)

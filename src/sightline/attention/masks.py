@@ -15,10 +15,6 @@ from ..checks import check_whole, nearest
 from .rules import Rules, broadcasts, meet
 
 
-ALIGNED = 8
-"""Numbers that torch's kernels load at once; rows of a table that begin elsewhere are copied at every call."""
-
-
 class Mask(nn.Module):
     """forward: number of queries, number of keys, device -> Rules.
 
@@ -119,7 +115,7 @@ def forbid(table: Tensor) -> Mask:
 class Padding(Mask):
     """Nobody looks at padding. real (B, K): True where there is a token.
 
-    `sighted` promises one in every row, and that all stays as it is: so nobody need ask, and one table serves all layers.
+    `sighted` promises one in every row, and that it stays so: nobody need ask, and one table serves all layers.
     """
 
     real: Tensor
@@ -131,11 +127,6 @@ class Padding(Mask):
         self.register_buffer("real", real[:, None, None, :], persistent=False)
         self._table: Tensor | None = None
 
-    def fits(self, rows: int, keys: int) -> bool:
-        """Whether it serves a batch of this size."""
-        own = self.real.shape
-        return own[0] in (1, rows) and own[3] in (1, keys)
-
     def table(self, like: Tensor) -> Tensor:
         """What to add to scores of this precision, 0 or minus infinity: (B, 1, 1, K), as torch's kernels want it"""
         if torch.compiler.is_compiling():  # who makes once what is asked for often
@@ -144,7 +135,7 @@ class Padding(Mask):
         if made is None or made.dtype != like.dtype or made.device != like.device:
             real, keys = self.real.to(like.device), self.real.shape[3]
             with torch.inference_mode(False):  # it serves calls of any kind
-                room = like.new_zeros(len(real), 1, 1, -(-keys // ALIGNED) * ALIGNED)
+                room = like.new_zeros(len(real), 1, 1, -(-keys // 8) * 8)  # a row that begins elsewhere is copied
                 made = self._table = room[..., :keys].masked_fill_(~real, float("-inf"))
         return made
 

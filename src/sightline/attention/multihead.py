@@ -166,7 +166,8 @@ def _apart(x: Tensor, parts: int) -> list[Tensor]:
 def _lowered(weight: Tensor) -> Tensor:
     """In the precision autocast will want it in: lowered before it is cut, for afterwards each part would be."""
     kind = weight.device.type
-    return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight
+    lowered = torch.is_autocast_enabled(kind) and weight.dtype is not torch.float64  # which autocast leaves alone
+    return weight.to(torch.get_autocast_dtype(kind)) if lowered else weight
 
 
 Maps = tuple[Tensor, Tensor | None]

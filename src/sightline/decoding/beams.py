@@ -7,6 +7,7 @@ V vocabulary, T tokens.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -82,8 +83,10 @@ class _Beams:
         self.done: set[int] = set()
         """Sentences that have all they need; they wait to be dropped."""
         self.ended: list[list[_Ended]] = [[] for _ in range(sentences)]
-        self.written: list[tuple[list[int], Tensor, Tensor]] = []
-        """Place by place: which sentences ran, the tokens (A, K) and the parents (A, K) of their beams."""
+        self.rows = {sentence: sentence for sentence in range(sentences)}
+        """In which of the rows each of them stands."""
+        self.written: list[tuple[dict[int, int], np.ndarray, np.ndarray]] = []
+        """Place by place: the rows of the sentences, the tokens (A, K) and the parents (A, K) of their beams."""
 
     def grow(self, gains: Tensor, end: int) -> Tensor:
         """One token more: gains (A * K, V) -> the tokens, and the rows of the state they go on from (2, A, K)"""
@@ -100,7 +103,7 @@ class _Beams:
         # of each beam at most one ends, so of twice as many there are enough that go on
         going = ends.argsort(stable=True)[:, : self.beams]
         self.scores, ids, parents = scores.gather(1, going), ids.gather(1, going), parents.gather(1, going)
-        self.written.append((self.running, ids, parents))
+        self.written.append((self.rows, ids.numpy(), parents.numpy()))
         self.place += 1
         return torch.stack((ids, parents + beams * torch.arange(sentences).unsqueeze(1)))
 
@@ -129,6 +132,7 @@ class _Beams:
             return None
         places = torch.tensor(left, dtype=torch.int64)
         self.running, self.scores = [self.running[i] for i in left], self.scores[places]
+        self.rows = {sentence: row for row, sentence in enumerate(self.running)}
         return places
 
     def best(self, sentence: int) -> list[_Ended]:
@@ -145,22 +149,19 @@ class _Beams:
                     for beam, score in enumerate(scores)
                     if beam == 0 or score > NOTHING  # one there must be, whatever the model says
                 ]
-        best = [self.best(sentence)[:n_best] for sentence in range(len(self.ended))]
-        chains = iter(self._chains([(sentence, one) for sentence, ones in enumerate(best) for one in ones]))
-        return [[Hypothesis(next(chains), one.score, one.normalised, one.finished) for one in ones] for ones in best]
+        return [
+            [
+                Hypothesis(self._chain(sentence, one), one.score, one.normalised, one.finished)
+                for one in self.best(sentence)[:n_best]
+            ]
+            for sentence in range(len(self.ended))
+        ]
 
-    def _chains(self, ends: list[tuple[int, _Ended]]) -> list[tuple[int, ...]]:
-        """The tokens of each, read from its end backwards, all at once."""
-        sentences = torch.tensor([sentence for sentence, _ in ends], dtype=torch.int64)
-        beams = torch.tensor([one.parent for _, one in ends], dtype=torch.int64)
-        lengths = torch.tensor([one.length for _, one in ends], dtype=torch.int64)
-        chains = torch.zeros(len(ends), len(self.written), dtype=torch.int64)
-        for place in range(len(self.written) - 1, -1, -1):
-            running, tokens, parents = self.written[place]
-            rows = torch.zeros(len(self.ended), dtype=torch.int64)
-            rows[running] = torch.arange(len(running))
-            live = (lengths > place).nonzero()[:, 0]
-            where = rows[sentences[live]], beams[live]
-            chains[live, place] = tokens[where]
-            beams[live] = parents[where]
-        return [tuple(chain[:length]) for chain, length in zip(chains.tolist(), lengths.tolist(), strict=True)]
+    def _chain(self, sentence: int, one: _Ended) -> tuple[int, ...]:
+        """Its tokens, read from the end backwards."""
+        tokens, beam = [], one.parent
+        for rows, ids, parents in reversed(self.written[: one.length]):
+            where = rows[sentence], beam
+            tokens.append(int(ids[where]))
+            beam = int(parents[where])
+        return tuple(reversed(tokens))
