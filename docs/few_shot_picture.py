@@ -1,7 +1,7 @@
 """Makes the picture of docs/few-shot.md: a classifier of five drawn characters, asked for one it knows and one it does
 not, photographed by Chromium.
 
-sightline train task=few_shot out=runs/mine && python docs/few_shot_picture.py --model runs/mine
+python docs/few_shot_picture.py
 """
 
 import argparse
@@ -37,7 +37,7 @@ def write(folder: Path) -> list[Path]:
 def main() -> None:
     """Fit, ask, photograph."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--model", default="glyphs")
     model = FewShotClassifier.pretrained(parser.parse_args().model)
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)

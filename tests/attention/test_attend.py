@@ -84,6 +84,22 @@ def test_both_paths_agree_in_outputs_and_gradients(score, mask, qkv, device):
         assert_close(ours, expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("score", ["dot", "cosine", "general"])
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("rows", [8, 11])
+def test_queries_of_an_episode_are_worked_on_alone(score, size, rows):
+    """Most tokens are of queries, all of them asked; the support is asked too, or lies in a cache."""
+    score, mask = make_score(score, width=D, heads=H), Episode(3, size=size)
+    assert mask.mostly_queries(rows, 11)
+    qkv = [torch.randn(B, H, length, D, requires_grad=True) for length in (rows, 11, 11)]
+    alone, (explicit, _) = attend(*qkv, score=score, mask=mask), watched(*qkv, score=score, mask=mask)
+    assert_close(alone, explicit, atol=1e-5, rtol=0)
+    learnt_parts = [*qkv, *score.parameters()]
+    theirs = input_gradients(explicit, *learnt_parts)
+    for ours, expected in zip(input_gradients(alone, *learnt_parts), theirs, strict=True):
+        assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("mask", ["none", "causal", "padding", "empty rows", "additive"])
 @pytest.mark.parametrize("score", ["dot", "cosine", "general"])
 @pytest.mark.parametrize(

@@ -91,6 +91,35 @@ def test_one_image_of_each_class_is_enough_for_both_thresholds(run, drawn):
     assert again.confidence == made.confidence
 
 
+def test_the_threshold_lies_a_share_of_the_way_from_examples_to_strangers():
+    """Examples answer 10, the cosine of 1 over the temperature of 0.1; strangers are at a right angle and answer 0."""
+    axes = torch.eye(M)
+    made = FewShotClassifier().fit({f"c{i}": axes[[i, i, i]] for i in range(M)})
+    assert made.confidence.threshold == pytest.approx(10 * (1 - confidence.FALL), abs=1e-4)
+    assert made.confidence.scale == pytest.approx(5 * confidence.FALL, abs=1e-4)
+    assert made.confidence.separation == 1
+
+
+@pytest.mark.parametrize("turn", [0.0, 0.1, 1.0])
+def test_two_classes_of_one_image_know_their_own(turn):
+    """However alike the two are, an image that is near one of them is known, and its opposite is not."""
+    first = torch.tensor([1.0, 0, 0])
+    second = torch.tensor([math.cos(turn), math.sin(turn), 0])
+    made = FewShotClassifier().fit({"a": first[None], "b": second[None]})
+    assert all(math.isfinite(x) for x in (made.confidence.threshold, made.confidence.sharpness, made.confidence.scale))
+    assert all(answer.known for answer in made.predict([first, second]))
+    assert not made.predict(-first - second).known
+
+
+def test_most_known_images_stay_where_strangers_look_the_same():
+    """Both classes are one cloud, so that leaving one out changes nothing."""
+    random = torch.Generator().manual_seed(0)
+    cloud = torch.tensor([3.0, 0, 0, 0, 0, 0, 0]) + torch.randn(130, 7, generator=random)
+    made = FewShotClassifier().fit({"a": cloud[:15], "b": cloud[15:30]})
+    assert made.confidence.separation < 0.8
+    assert sum(answer.known for answer in made.predict(cloud[30:])) > 60
+
+
 def test_confidence_of_an_untrained_head_is_set_too():
     """Cosines over the fixed temperature would be far from sure; the examples say that it may be."""
     random = torch.Generator().manual_seed(0)

@@ -14,6 +14,7 @@ from sightline.cli import app
 from sightline.demo import few_shot
 from sightline.demo.characters import Question
 from sightline.models.few_shot import FewShotConfig
+from sightline.tasks.few_shot import Recipe
 
 
 def call(*words):
@@ -29,7 +30,6 @@ def test_the_story_with_a_run(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = call("demo", "--out", "the demo", "--model", run)
     assert told.exit_code == 0, told.stderr
-    assert "No trained model ships" not in told.stdout
     assert max(len(line) for line in told.stdout.splitlines() if "sightline" not in line and "wrote" not in line) <= 80
     assert re.search(r"other drawings of these +\d+ right +30 ", told.stdout)
     assert re.search(r"none of these +\d+ refused +34 ", told.stdout)
@@ -48,25 +48,18 @@ def test_the_story_with_a_run(run, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("_quick")
-def test_where_no_model_ships_a_small_one_learns_first_and_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(few_shot.zoo, "names", tuple)
-    model = FewShotConfig(widths=(4, 4, 4, 8), heads=2)
-    starter = few_shot.Recipe.starter()
-    training = replace(starter.training, steps=2, evaluate_every=2, device="cpu")
-    evaluation = replace(starter.evaluation, chosen_over=3, settings=("5w1s",))
-    small = replace(starter, model=model, training=training, evaluation=evaluation)
-    monkeypatch.setattr(few_shot.Recipe, "starter", lambda: small)
-    told = call("demo", "--out", tmp_path)
+def test_the_table_is_what_compare_says(tmp_path):
+    starter = Recipe.starter()
+    small = replace(
+        starter,
+        model=FewShotConfig(widths=(4, 4, 4, 8), heads=2),
+        training=replace(starter.training, steps=2, evaluate_every=2, device="cpu"),
+        evaluation=replace(starter.evaluation, query=few_shot.QUERY, chosen_over=3, settings=("5w1s",)),
+    )
+    run = sightline.train(small, [f"out={tmp_path / 'run'}"], quiet=True).folder
+    told = call("demo", "--out", tmp_path / "demo", "--model", run)
     assert told.exit_code == 0, told.stderr
-    assert "No trained model ships with this version, so a small one learns first" in told.stdout
-    assert f"--model {tmp_path / 'model'}" in told.stdout
-    weights = (tmp_path / "model" / "model.safetensors").read_bytes()
-    again = call("demo", "--out", tmp_path)
-    assert again.exit_code == 0, again.stderr
-    assert "going on from step 2 of 2" in again.stderr
-    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
-
-    compared = sightline.compare([tmp_path / "model"], baselines=["protonet", "nearest"], episodes=11, device="cpu")
+    compared = sightline.compare([run], baselines=["protonet", "nearest"], episodes=11, device="cpu")
     rows = ("cosine transformer", "ProtoNet", "nearest neighbour")
     for (_, found), row in zip(compared.standings, rows, strict=True):
         assert re.search(rf"{row} +{re.escape(str(found['5w1s']))}", told.stdout)

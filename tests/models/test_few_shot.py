@@ -3,7 +3,8 @@ import torch
 import torch.nn.functional as F
 
 from sightline.models.baselines import protonet
-from sightline.models.few_shot import FewShotConfig, FewShotHead, Known, PartsScore, members_of
+from sightline.models.few_shot import FewShotConfig, FewShotHead
+from sightline.models.few_shot_answers import members_of
 
 E, N, S, Q, P, M = 2, 3, 2, 5, 4, 12
 K = N * S
@@ -188,19 +189,6 @@ def test_unequal_classes_go_together():
 def test_what_cannot_be_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_a_part_is_found_wherever_it_lies_in_a_class():
-    parts = PartsScore()
-    torch.nn.init.ones_(parts.weight)
-    tokens = torch.eye(M)[:6]
-    owners = members_of(torch.tensor([[0, 0, 1, 1, 2, 2]]), N).float()
-    query = tokens[torch.tensor([[1, 0], [3, 4]])][
-        None
-    ]  # both of the first class, the other way round; one each of the other two
-    found = parts(3 * query, Known(torch.zeros(1, N, M), tokens[None], owners))
-    torch.testing.assert_close(found[0, 0], torch.tensor([1.0, 0.0, 0.0]), atol=1e-3, rtol=0)
-    torch.testing.assert_close(found[0, 1], torch.tensor([0.0, 0.5, 0.5]), atol=1e-3, rtol=0)
 
 
 def test_parts_weigh_nothing_before_they_are_learnt():

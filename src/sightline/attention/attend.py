@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..checks import check_share
-from .masks import Causal, Mask, Padding, resolve
+from .masks import Causal, Episode, Mask, Padding, resolve
 from .normalise import Normaliser, Softmax, make_normaliser
 from .rules import Rules, broadcasts
 from .scores import DotScore, FoldedScore, Score, find_score
@@ -63,6 +63,8 @@ def attend(
         return _as_given(_fused(q, k, v, fused, None, dropout), dims)
     if fused and type(mask) is Padding and mask.sighted and broadcasts(mask.real.shape, (len(q), 1, 1, keys)):
         return _as_given(_fused(q, k, v, fused, mask.table(q), dropout), dims)
+    if fused and type(mask) is Episode and mask.mostly_queries(queries, keys):
+        return _as_given(_each_query_alone(q, k, v, fused, mask, dropout), dims)
 
     rules = resolve(mask, (*q.shape[:3], k.shape[2]), q.device)
     if fused and rules.factor is None:
@@ -113,6 +115,20 @@ def _fused_masked(q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, rules: Ru
 def _whole(table: Tensor) -> Tensor:
     """With all four dimensions."""
     return table if table.dim() == 4 else table[(None,) * (4 - table.dim())]
+
+
+def _each_query_alone(q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, mask: Episode, dropout: float) -> Tensor:
+    """The support looks at itself, each query at the support and at itself: of all other pairs no score is made."""
+    known, size, asked = mask.support, mask.size, k.shape[2] - mask.support
+    q, k, scale = score.fold(q, k)
+    own_q, own_k, own_v = (x[:, :, -asked:].unflatten(2, (-1, size)) for x in (q, k, v))
+    of_support = (q[:, :, -asked:] @ k[:, :, :known].mT).unflatten(2, (-1, size))
+    weights = F.dropout((scale * torch.cat((of_support, own_q @ own_k.mT), -1)).softmax(-1), dropout).to(v.dtype)
+    mixed = weights[..., :known].flatten(2, 3) @ v[:, :, :known] + (weights[..., known:] @ own_v).flatten(2, 3)
+    if q.shape[2] == asked:
+        return mixed
+    q, k, v = (x[:, :, :known] for x in (q, k, v))
+    return torch.cat((F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale), mixed), 2)
 
 
 def _fused(

@@ -6,7 +6,7 @@ the keys, and every mask here knows it. A new mask is one class here and its lin
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +40,7 @@ class Mask(nn.Module):
 
     def rules(self, queries: int, keys: int, device: torch.device) -> Rules:
         """What it says."""
-        said: Rules = self.forward(queries, keys, device)
-        return said
+        return cast(Rules, self.forward(queries, keys, device))
 
     def __bool__(self) -> bool:
         raise ValueError("masks must be combined with &, | and ~, got `and`, `or`, `not` or `if`, which would drop one")
@@ -129,11 +128,10 @@ class Padding(Mask):
 
     def table(self, like: Tensor) -> Tensor:
         """What to add to scores of this precision, 0 or minus infinity: (B, 1, 1, K), as torch's kernels want it"""
+        real, keys, made = self.real.to(like.device), self.real.shape[3], self._table
         if torch.compiler.is_compiling():  # who makes once what is asked for often
-            return self.real.to(like.device)
-        made = self._table
+            return real
         if made is None or made.dtype != like.dtype or made.device != like.device:
-            real, keys = self.real.to(like.device), self.real.shape[3]
             with torch.inference_mode(False):  # it serves calls of any kind
                 room = like.new_zeros(len(real), 1, 1, -(-keys // 8) * 8)  # a row that begins elsewhere is copied
                 made = self._table = room[..., :keys].masked_fill_(~real, float("-inf"))
@@ -195,6 +193,11 @@ class Episode(Mask):
 
     def extra_repr(self) -> str:
         return str(self.support) if self.size == 1 else f"{self.support}, size={self.size}"
+
+    def mostly_queries(self, queries: int, keys: int) -> bool:
+        """Whether most tokens are of whole queries, which see few of the others; the support may lie in a cache."""
+        asked = keys - self.support
+        return asked > self.support and asked % self.size == 0 and queries in (asked, keys)
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
         if keys < self.support:

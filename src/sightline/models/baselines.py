@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .few_shot import members_of
+from .few_shot_answers import members_of
 
 MOST_STEPS = 2000
 """Where neither learner comes to rest before."""

@@ -20,6 +20,7 @@ from ..attention.scores import CosineScore, DotScore, Score
 from ..checks import check_most, check_share, check_whole
 from ..layers import EncoderBlock
 from ..layers.backbones import BACKBONES, Backbone
+from .few_shot_answers import Distance, Known, PartsScore, means, members_of
 
 MOST_SIZE = 512
 """Images are at most so large."""
@@ -144,17 +145,17 @@ class FewShotHead(nn.Module):
         support, query = self.refine(support, members, query, gaps=gaps)
         with torch.autocast(query.device.type, enabled=False):  # an answer is as fine as its numbers
             support, query = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (support, query))
-            return self._answer(query, self._known(support, members.to(support.dtype)))
+            return self._answer(query, self._known(support, labels, members.to(support.dtype)))
 
-    def _known(self, support: Tensor, members: Tensor) -> "Known":
-        """Refined support tokens (E, K, P, M), members (E, N, K)"""
-        classes = _means(members, support.mean(2))
+    def _known(self, support: Tensor, labels: Tensor, members: Tensor) -> Known:
+        """Refined support tokens (E, K, P, M), labels (E, K), members (E, N, K)"""
+        classes = means(members, support.mean(2))
         if self.parts is None:
             return Known(classes)
-        owners = members.repeat_interleave(support.shape[2], 2)
+        owners = labels.repeat_interleave(support.shape[2], 1)
         return Known(classes, F.normalize(support.flatten(1, 2), dim=-1), owners)
 
-    def _answer(self, query: Tensor, known: "Known") -> Tensor:
+    def _answer(self, query: Tensor, known: Known) -> Tensor:
         """Refined query tokens (E, Q, P, M) -> logits (E, Q, N)"""
         logits = self.answer(query.mean(2)[:, None], known.classes[:, None])[:, 0]
         if self.parts is not None:
@@ -189,7 +190,7 @@ class FewShotHead(nn.Module):
         caches = [Cache() for _ in self.blocks]
         for block, cache in zip(self.blocks, caches, strict=True):
             x = block(x, cache=cache)
-        known = self._known(x.unflatten(1, support.shape[1:3]).double(), members.double())
+        known = self._known(x.unflatten(1, support.shape[1:3]).double(), labels, members.double())
         return Memory(tuple(tuple(cache.parts) for cache in caches), known, x.shape[1])
 
     def ask(self, memory: "Memory", query: Tensor) -> Tensor:
@@ -211,25 +212,13 @@ class FewShotHead(nn.Module):
         support = support if self.narrow is None else self.narrow(support)
         if self.label is None or self.role is None:
             return support
-        own = members.mT @ _means(members, support.mean(2))  # of each support image the mean of its class
+        own = members.mT @ means(members, support.mean(2))  # of each support image the mean of its class
         return support + (self.label(own) + self.role[0]).unsqueeze(2)
 
     def _query(self, query: Tensor) -> Tensor:
         """Query tokens that know their role."""
         query = query if self.narrow is None else self.narrow(query)
         return query if self.role is None else query + self.role[1]
-
-
-@dataclass(frozen=True, eq=False)
-class Known:
-    """What a query is held against."""
-
-    classes: Tensor
-    """(E, N, M), where each class is."""
-    parts: Tensor | None = None
-    """(E, K * P, M), the direction of every support token, where parts count."""
-    owners: Tensor | None = None
-    """(E, N, K * P), 1 where a token is of a class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,39 +230,6 @@ class Memory:
     known: Known
     tokens: int
     """K * P."""
-
-
-class Distance(nn.Module):
-    """Minus the squared distance, with nothing to learn."""
-
-    def temperature(self) -> Tensor:
-        """It is taken as it is."""
-        return torch.ones(())
-
-    def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        """q (..., Q, M), k (..., N, M) -> (..., Q, N)"""
-        return 2 * q @ k.mT - q.square().sum(-1, keepdim=True) - k.square().sum(-1)[..., None, :]
-
-
-class PartsScore(nn.Module):
-    """How well each part of a query is found again in a class: the mean over its tokens of their softly best cosine.
-
-    It enters with a weight that starts at 0, so that training decides what parts are worth beside the whole.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(()))
-        self.nearness = CosineScore(temperature=0.1, floor=0.05)  # e to the power of -2 / 0.05 is still a number
-
-    def forward(self, query: Tensor, known: Known) -> Tensor:
-        """query (E, Q, P, M) -> (E, Q, N)"""
-        assert known.parts is not None
-        assert known.owners is not None
-        cosines = F.normalize(query.flatten(1, 2), dim=-1) @ known.parts.mT
-        near = ((cosines - 1) / self.nearness.temperature()).exp()  # cosines are bounded, so no largest need be sought
-        found = (near * cosines) @ known.owners.mT / (near @ known.owners.mT).clamp_min(1e-30)
-        return self.weight * found.unflatten(1, query.shape[1:3]).mean(2)
 
 
 class FewShot(nn.Module):
@@ -331,13 +287,3 @@ class FewShot(nn.Module):
         if labels is None:
             labels = torch.arange(way, device=x.device).repeat_interleave(shot).expand(len(x), -1)
         return self.head(x[:, : way * shot], labels, x[:, way * shot :], way=way, gaps=gaps), plain
-
-
-def members_of(labels: Tensor, way: int) -> Tensor:
-    """Which support image is of which class: labels (E, K) -> bool (E, N, K)"""
-    return labels[:, None] == torch.arange(way, device=labels.device)[:, None]
-
-
-def _means(members: Tensor, x: Tensor) -> Tensor:
-    """The mean of each class: members (E, N, K), x (E, K, M) -> (E, N, M)"""
-    return members / members.sum(-1, keepdim=True).clamp_min(1) @ x

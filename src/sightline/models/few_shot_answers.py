@@ -1,0 +1,76 @@
+"""How a query is held against the classes of an episode: as a whole, by distance, and part by part.
+
+Legend for all shapes: E episodes, N way, K support images, Q queries, P tokens of an image, M model width.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..attention.scores import CosineScore
+
+PARTS_AT_ONCE = 4096
+"""Support tokens that a query's are held against together, so that memory does not grow with their number."""
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What a query is held against."""
+
+    classes: Tensor
+    """(E, N, M), where each class is."""
+    parts: Tensor | None = None
+    """(E, K * P, M), the direction of every support token, where parts count."""
+    owners: Tensor | None = None
+    """(E, K * P), the class of each."""
+
+
+class Distance(nn.Module):
+    """Minus the squared distance, with nothing to learn."""
+
+    def temperature(self) -> Tensor:
+        """It is taken as it is."""
+        return torch.ones(())
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        """q (..., Q, M), k (..., N, M) -> (..., Q, N)"""
+        return 2 * q @ k.mT - q.square().sum(-1, keepdim=True) - k.square().sum(-1)[..., None, :]
+
+
+class PartsScore(nn.Module):
+    """How well each part of a query is found again in a class: the mean over its tokens of their softly best cosine.
+
+    It enters with a weight that starts at 0, so that training decides what parts are worth beside the whole.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.nearness = CosineScore(temperature=0.1, floor=0.05)  # e to the power of -2 / 0.05 is still a number
+
+    def forward(self, query: Tensor, known: Known) -> Tensor:
+        """query (E, Q, P, M) -> (E, Q, N)"""
+        assert known.parts is not None
+        assert known.owners is not None
+        asked, way = F.normalize(query.flatten(1, 2), dim=-1), known.classes.shape[1]
+        found = weight = asked.new_zeros(())
+        for parts, owners in zip(
+            known.parts.split(PARTS_AT_ONCE, 1), known.owners.split(PARTS_AT_ONCE, 1), strict=True
+        ):
+            cosines = asked @ parts.mT
+            near = ((cosines - 1) / self.nearness.temperature()).exp()  # cosines are bounded, so no largest is sought
+            members = members_of(owners, way).mT.to(cosines.dtype)
+            found, weight = found + (near * cosines) @ members, weight + near @ members
+        return self.weight * (found / weight.clamp_min(1e-30)).unflatten(1, query.shape[1:3]).mean(2)
+
+
+def members_of(labels: Tensor, way: int) -> Tensor:
+    """Which support image is of which class: labels (E, K) -> bool (E, N, K)"""
+    return labels[:, None] == torch.arange(way, device=labels.device)[:, None]
+
+
+def means(members: Tensor, x: Tensor) -> Tensor:
+    """The mean of each class: members (E, N, K), x (E, K, M) -> (E, N, M)"""
+    return members / members.sum(-1, keepdim=True).clamp_min(1) @ x
