@@ -20,6 +20,7 @@ from ..attention.scores import CosineScore, DotScore, Score
 from ..checks import check_most, check_share, check_whole
 from ..layers import EncoderBlock
 from ..layers.backbones import BACKBONES, Backbone
+from .drawings import dark_on_white
 from .few_shot_answers import Distance, Known, PartsScore, means, members_of
 
 MOST_SIZE = 512
@@ -34,6 +35,8 @@ class FewShotConfig:
     """Side of the square input; null for that of the data."""
     channels: int | None = None
     """1 for grey, 3 for colour; null for those of the data."""
+    drawings: bool = False
+    """Whether images are drawings, to be brought to dark ink on white paper first."""
     backbone: Literal["conv4", "resnet12", "none"] = "conv4"
     """What makes an embedding of an image; `none` where embeddings themselves go in."""
     widths: tuple[int, ...] | None = None
@@ -82,6 +85,8 @@ class FewShotConfig:
             raise ValueError(
                 f"widths must be the one width of the embeddings where backbone is none, got {self.widths}"
             )
+        if self.drawings and self.channels not in (None, 1):
+            raise ValueError(f"channels must be 1 where images are drawings, got {self.channels}")
         if self.tokens == "patches" and self.pool == "flat":
             raise ValueError("pool must be mean where tokens are patches, got 'flat'")
 
@@ -267,6 +272,7 @@ class FewShot(nn.Module):
         """images (B, C, image_size, image_size), from 0 to 1 -> (B, P, M); embeddings (B, M) or (B, P, M) likewise"""
         if self.backbone is None:
             return images if images.dim() == 3 else images[:, None]
+        images = dark_on_white(images) if self.config.drawings else images
         places: Tensor = self.backbone((images - self.mean) / self.std)
         if self.config.tokens == "patches":
             return places
