@@ -49,6 +49,8 @@ def tell(console: Console, out: Path, model: str) -> None:
     shown = [(why, questions[i], answers[i]) for why, i in chosen(questions, answers)]
     console.print(_answers(shown))
     console.print(_judged(classifier.model))
+    if model == "glyphs":
+        console.print("These characters are a program's; glyphs has learnt from people's. README tells how it does there.\n")
     reasons = [answer.explain().reason(name=f"{question.path.name}, {why}") for why, question, answer in shown]
     page = classifier.page(Look([answer for _, _, answer in shown], reasons)).save(out / "page.html")
     _say(console, f"wrote {page}: the answers above, and what each rests on\n")
@@ -126,7 +128,7 @@ def _judged(model: FewShot) -> Table:
 
 
 def _rows() -> list[str]:
-    beside = (cell for name in BESIDE.values() for cell in (name, "  ours ahead by (points)"))
+    beside = (cell for name in BESIDE.values() for cell in (name, "  ours less that (points)"))
     return ["[bold]cosine transformer[/]", *beside, "confidence is off by", "AUROC against strangers"]
 
 
