@@ -221,6 +221,18 @@ def test_dropout_acts_in_training_only(x):
     assert torch.equal(attention(x), attention(x))
 
 
+def test_autocast_lowers_what_it_always_lowers_and_leaves_float64_alone(x, context):
+    attention = MultiHeadAttention(WIDTH, HEADS)
+    plain = attention(x, context)
+    with torch.autocast("cpu", torch.bfloat16):
+        lowered = attention(x, context)
+        exact = MultiHeadAttention(WIDTH, HEADS).double()(x.double(), context.double())
+    assert (lowered.dtype, exact.dtype) == (torch.bfloat16, torch.float64)
+    assert_close(lowered.float(), plain, atol=0.05, rtol=0.05)
+    lowered.sum().backward()
+    assert attention.qkv.weight.grad.dtype == torch.float32
+
+
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch's own doing
 def test_it_compiles_whole(x):
     attention = MultiHeadAttention(WIDTH, HEADS, score="cosine", mask=Causal())

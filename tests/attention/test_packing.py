@@ -1,3 +1,4 @@
+import pytest
 import torch
 from torch.testing import assert_close
 
@@ -41,5 +42,17 @@ def test_a_mask_that_promises_sight_sees_the_same():
     attention, x = MultiHeadAttention(M, H), torch.randn(2, N, M)
     promised = Padding(REAL[:2], sighted=True)
     assert_close(attention(x, mask=promised), attention(x, mask=Padding(REAL[:2])))
-    assert promised.sighted
-    assert not (promised & Causal()).sighted
+    assert_close(attention(x, mask=promised & Causal()), attention(x, mask=Padding(REAL[:2]) & Causal()))
+
+
+def test_a_promised_mask_is_written_out_once_for_each_precision():
+    promised, q = Padding(REAL[:2], sighted=True), torch.randn(2, H, N, M)
+    with torch.inference_mode():
+        table = promised.table(q)
+    assert promised.table(q) is table
+    assert not table.is_inference()  # so that training may use it
+    assert table.stride()[:3] == (8, 8, 8)  # torch's kernels would copy it otherwise
+    assert_close(table.exp().bool(), REAL[:2, None, None])
+    assert promised.table(q.bfloat16()).dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="mask must broadcast"):
+        MultiHeadAttention(M, H)(torch.randn(3, N, M), mask=promised)

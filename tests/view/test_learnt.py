@@ -152,3 +152,14 @@ def test_hostile_names_are_drawn_as_they_are_written(tmp_path):
 def test_a_letter_no_font_has_is_a_box_and_no_warning(tmp_path):
     drawn = curves({"\U000e0100猫": {"x": ([1], [1])}})
     assert pictures.save(drawn, tmp_path / "cat.png").stat().st_size > 1000
+
+
+def test_letters_of_other_scripts_take_what_is_installed(monkeypatch):
+    from matplotlib import font_manager
+
+    monkeypatch.setattr(font_manager, "get_font_names", lambda: ["NanumGothic", "Comic Sans"])
+    pictures._fonts.cache_clear()
+    try:
+        assert pictures._fonts() == [pictures.FONT, "NanumGothic"]
+    finally:
+        pictures._fonts.cache_clear()

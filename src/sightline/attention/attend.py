@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..checks import check_share
-from .masks import Causal, Episode, Mask, resolve
+from .masks import Causal, Episode, Mask, Padding, resolve
 from .normalise import Normaliser, Softmax, make_normaliser
-from .rules import Rules
+from .rules import Rules, broadcasts
 from .scores import DotScore, FoldedScore, Score, find_score
 
 Kind = Literal["encoder", "decoder", "cross"]
@@ -61,13 +61,14 @@ def attend(
         return _as_given(_fused(q, k, v, fused, None, dropout, is_causal=True), dims)
     if fused and (mask is None or (causal and queries == 1 and keys > 0)):  # the last token sees all the others
         return _as_given(_fused(q, k, v, fused, None, dropout), dims)
+    if fused and type(mask) is Padding and mask.sighted and broadcasts(mask.real.shape, (len(q), 1, 1, keys)):
+        return _as_given(_fused(q, k, v, fused, mask.table(q), dropout), dims)
     if fused and type(mask) is Episode and mask.mostly_queries(queries, keys):
         return _as_given(_each_query_alone(q, k, v, fused, mask, dropout), dims)
 
     rules = resolve(mask, (*q.shape[:3], k.shape[2]), q.device)
     if fused and rules.factor is None:
-        sighted = mask is not None and mask.sighted
-        return _as_given(_fused_masked(q, k, v, fused, rules, dropout, sighted), dims)
+        return _as_given(_fused_masked(q, k, v, fused, rules, dropout), dims)
 
     scores = rules.bend(score(q, k))
     weights = normalise(scores, rules.allowed)
@@ -99,20 +100,21 @@ def self_attend(x: Tensor) -> Tensor:
     return attend(x, x, x, score=DotScore(scaled=False))
 
 
-def _fused_masked(
-    q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, rules: Rules, dropout: float, sighted: bool
-) -> Tensor:
+def _fused_masked(q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, rules: Rules, dropout: float) -> Tensor:
     allowed, bias = rules.allowed, rules.bias
     if allowed is None:
-        return _fused(q, k, v, score, bias, dropout)
-    if sighted and bias is None:
-        return _fused(q, k, v, score, allowed, dropout)
+        return _fused(q, k, v, score, None if bias is None else _whole(bias.to(q.dtype)), dropout)
     looks = allowed.any(-1, keepdim=True)  # torch makes NaN of a row that sees nothing: let it see all, then blank it
     all_look = allowed.device.type == "cpu" and not torch.compiler.is_compiling() and bool(looks.all())  # free to ask
     allowed = allowed if all_look else allowed | ~looks
     table = allowed if bias is None else bias.to(q.dtype).masked_fill(~allowed, float("-inf"))
-    mixed = _fused(q, k, v, score, table, dropout)
+    mixed = _fused(q, k, v, score, _whole(table), dropout)
     return mixed if all_look else torch.where(looks, mixed, 0.0)
+
+
+def _whole(table: Tensor) -> Tensor:
+    """With all four dimensions."""
+    return table if table.dim() == 4 else table[(None,) * (4 - table.dim())]
 
 
 def _each_query_alone(q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, mask: Episode, dropout: float) -> Tensor:
@@ -147,11 +149,8 @@ def _each_query_alone(q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, mask:
 def _fused(
     q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, table: Tensor | None, dropout: float, is_causal: bool = False
 ) -> Tensor:
-    """Torch's fused attention on folded vectors; table is a mask in its terms, broadcastable to (B, H, Q, K)."""
+    """Torch's fused attention on folded vectors; table is a mask in its terms, (B, H, Q, K) with sizes of 1 for all."""
     heads = q.shape[1]
-    if table is not None:
-        table = table.to(q.dtype) if table.is_floating_point() else table
-        table = table if table.dim() == 4 else table[(None,) * (4 - table.dim())]
     if isinstance(score, DotScore) or q.shape[2] < LONG or heads < GROUPS or torch.is_grad_enabled():
         q, k, scale = score.fold(q, k)
         return F.scaled_dot_product_attention(q, k, v, table, dropout, is_causal, scale=scale)
@@ -200,10 +199,10 @@ def _fixed(name: str, device: torch.device) -> Score:
 
 def _four_dims(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """(N, D) or (B, N, D) or (B, H, N, D) -> (B, H, N, D)"""
-    dims = q.dim()
-    if not dims == k.dim() == v.dim() or dims not in (2, 3, 4):
+    dims, keys = q.dim(), k.shape
+    if not dims == len(keys) == v.dim() or dims not in (2, 3, 4):
         raise ValueError(f"q, k and v must all have 2, 3 or 4 dimensions, got {_shapes(q, k, v)}")
-    if q.shape[:-2] != k.shape[:-2] or k.shape[:-1] != v.shape[:-1]:
+    if q.shape[:-2] != keys[:-2] or keys[:-1] != v.shape[:-1]:
         raise ValueError(
             f"q, k and v must have the same batch and heads, k and v the same length, got {_shapes(q, k, v)}"
         )

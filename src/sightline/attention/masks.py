@@ -6,7 +6,7 @@ the keys, and every mask here knows it. A new mask is one class here and its lin
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,6 @@ class Mask(nn.Module):
     """Whether it bends scores; such a mask can only be combined with `&`."""
     causal = False
     """Whether it hides the future."""
-    sighted = False
-    """Whether every query is known to see something, so that nobody need ask."""
 
     def __and__(self, other: "Mask") -> "Mask":
         """May look where both allow it."""
@@ -41,8 +39,8 @@ class Mask(nn.Module):
         return Not(self)
 
     def rules(self, queries: int, keys: int, device: torch.device) -> Rules:
-        """What it says. Written out, for to compile mask(...) torch 2.11 asks for the truth of the mask."""
-        return self.__call__(queries, keys, device)
+        """What it says."""
+        return cast(Rules, self.forward(queries, keys, device))
 
     def __bool__(self) -> bool:
         raise ValueError("masks must be combined with &, | and ~, got `and`, `or`, `not` or `if`, which would drop one")
@@ -114,7 +112,10 @@ def forbid(table: Tensor) -> Mask:
 
 
 class Padding(Mask):
-    """Nobody looks at padding. real (B, K): True where there is a token; `sighted` promises one in every row."""
+    """Nobody looks at padding. real (B, K): True where there is a token.
+
+    `sighted` promises one in every row, and that it stays so: nobody need ask, and one table serves all layers.
+    """
 
     real: Tensor
 
@@ -123,6 +124,18 @@ class Padding(Mask):
         _check_bool("Padding", real, (2,))
         self.sighted = sighted
         self.register_buffer("real", real[:, None, None, :], persistent=False)
+        self._table: Tensor | None = None
+
+    def table(self, like: Tensor) -> Tensor:
+        """What to add to scores of this precision, 0 or minus infinity: (B, 1, 1, K), as torch's kernels want it"""
+        real, keys, made = self.real.to(like.device), self.real.shape[3], self._table
+        if torch.compiler.is_compiling():  # who makes once what is asked for often
+            return real
+        if made is None or made.dtype != like.dtype or made.device != like.device:
+            with torch.inference_mode(False):  # it serves calls of any kind
+                room = like.new_zeros(len(real), 1, 1, -(-keys // 8) * 8)  # a row that begins elsewhere is copied
+                made = self._table = room[..., :keys].masked_fill_(~real, float("-inf"))
+        return made
 
     @classmethod
     def of_lengths(cls, lengths: Tensor | Sequence[int], size: int | None = None) -> "Padding":

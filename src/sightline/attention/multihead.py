@@ -100,15 +100,15 @@ class MultiHeadAttention(nn.Module):
         """A cache of this context, filled before the first look at it. context (B, K, M)"""
         self._check_width("context", context)
         cache = Cache()
-        cache.parts = self._project_context(context, self._divided()[1])
+        cache.parts = self._project_context(context, self._maps()[1])
         return cache
 
     def _project_all(self, x: Tensor, cache: "Cache | None", packing: Packing | None) -> list[Tensor]:
         """Queries, keys, values and key biases of the same tokens, by one product: x (B, N, M) -> (B, H, N, D) each"""
-        made, biases = self._split(self.qkv(x), packing), self._biases(x, packing)
+        made, biases = self._divided(self.qkv(x), packing), self._biases(x, packing)
         if cache is None:
-            return [*made.chunk(3, 1), *biases]
-        q, new = made.split_with_sizes([self.heads, 2 * self.heads], 1)
+            return [*_apart(made, 3), *biases]
+        q, new = made.transpose(1, 2).split_with_sizes([self.heads, 2 * self.heads], 1)
         pairs, *biases = cache.extend([new, *biases])
         return [q, *pairs.chunk(2, 1), *biases]
 
@@ -117,24 +117,24 @@ class MultiHeadAttention(nn.Module):
     ) -> list[Tensor]:
         """Queries of x, and keys, values and key biases of the context, which a cache may have ready."""
         if cache is not None and cache.parts:
-            size, bias = self.heads * self.head_width, self.qkv.bias
-            made = F.linear(x, self.qkv.weight[:size], None if bias is None else bias[:size])
-            return [self._split(made, packing), *cache.parts]
-        for_query, for_context = self._divided()
+            size, maps = self.heads * self.head_width, self.qkv
+            made = F.linear(x, maps.weight[:size], None if maps.bias is None else maps.bias[:size])
+            return [self._divided(made, packing).transpose(1, 2), *cache.parts]
+        for_query, for_context = self._maps()
         seen = self._project_context(context, for_context, other)
         if cache is not None:
             cache.parts = seen
-        return [self._split(F.linear(x, *for_query), packing), *seen]
+        return [self._divided(F.linear(x, *for_query), packing).transpose(1, 2), *seen]
 
     def _project_context(self, context: Tensor, maps: "Maps", packing: Packing | None = None) -> list[Tensor]:
         """Keys, values and key biases: context (B, K, M) -> (B, H, K, D), (B, H, K, D), (B, H, K, 1)"""
-        return [*self._split(F.linear(context, *maps), packing).chunk(2, 1), *self._biases(context, packing)]
+        return [*_apart(self._divided(F.linear(context, *maps), packing), 2), *self._biases(context, packing)]
 
-    def _divided(self) -> "tuple[Maps, Maps]":
+    def _maps(self) -> "tuple[Maps, Maps]":
         """The weights and biases for queries, and those for keys and values; cut once, so their gradient is one."""
         sizes = [self.heads * self.head_width, 2 * self.heads * self.head_width]
-        of_query, of_context = self.qkv.weight.split_with_sizes(sizes)
-        both: Tensor | None = self.qkv.bias
+        weight, both = _lowered(self.qkv.weight), None if self.qkv.bias is None else _lowered(self.qkv.bias)
+        of_query, of_context = weight.split_with_sizes(sizes)
         bias, context_bias = (None, None) if both is None else both.split_with_sizes(sizes)
         return (of_query, bias), (of_context, context_bias)
 
@@ -144,11 +144,11 @@ class MultiHeadAttention(nn.Module):
         biases = self.key_bias(x) if packing is None else packing.fill(self.key_bias(x))
         return [biases.mT.unsqueeze(-1)]
 
-    def _split(self, x: Tensor, packing: Packing | None) -> Tensor:
-        """(B, N, any * D) -> (B, any, N, D)"""
+    def _divided(self, x: Tensor, packing: Packing | None) -> Tensor:
+        """(B, N, any * D) -> (B, N, any, D)"""
         x = x if packing is None else packing.fill(x)
         rows, tokens, channels = x.shape
-        return x.view(rows, tokens, channels // self.head_width, self.head_width).transpose(1, 2)
+        return x.view(rows, tokens, channels // self.head_width, self.head_width)
 
     def _check_width(self, name: str, x: Tensor) -> None:
         if x.dim() != 3 or x.shape[-1] != self.width:
@@ -156,6 +156,18 @@ class MultiHeadAttention(nn.Module):
 
     def extra_repr(self) -> str:
         return f"width={self.width}, heads={self.heads}, head_width={self.head_width}, dropout={self.dropout}"
+
+
+def _apart(x: Tensor, parts: int) -> list[Tensor]:
+    """(B, N, parts * H, D) -> (B, H, N, D) for each; cut first, so that the gradient is joined as it was cut"""
+    return [part.transpose(1, 2) for part in x.chunk(parts, 2)]
+
+
+def _lowered(weight: Tensor) -> Tensor:
+    """In the precision autocast will want it in: lowered before it is cut, for afterwards each part would be."""
+    kind = weight.device.type
+    lowered = torch.is_autocast_enabled(kind) and weight.dtype is not torch.float64  # which autocast leaves alone
+    return weight.to(torch.get_autocast_dtype(kind)) if lowered else weight
 
 
 Maps = tuple[Tensor, Tensor | None]
@@ -222,8 +234,8 @@ class Cache:
             for room, part in zip(self._room, self.parts, strict=True):
                 room[:, :, :start] = part
         for room, part in zip(self._room, new, strict=True):
-            room[:, :, start:end] = part
-        return [room[:, :, :end] for room in self._room]
+            room.narrow(2, start, end - start).copy_(part)
+        return [room.narrow(2, 0, end) for room in self._room]
 
     def _usable(self, rows: int, end: int) -> bool:
         """Whether there is room for this much that may be written to: what inference mode made, it alone may change."""

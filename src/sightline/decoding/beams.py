@@ -7,12 +7,13 @@ V vocabulary, T tokens.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..checks import check_most, check_whole
-from .hypotheses import MOST_BEAMS, NOTHING, WORTH, Hypothesis, Memory, Stepper, as_ids, check_ready, likeliest
+from .hypotheses import MOST_BEAMS, NOTHING, WORTH, Hypothesis, Memory, Stepper, as_ids, check_ready
 
 
 @torch.inference_mode()
@@ -42,19 +43,18 @@ def beam(
         raise ValueError(f"n_best must be at most beams={beams}, got {n_best}; widen the search")
     if not 0 <= length_penalty < float("inf"):
         raise ValueError(f"length_penalty must be at least 0 and finite, got {length_penalty}")
-    search, forbidden = _Beams(len(memory), beams, length_penalty, memory.device), as_ids(never, memory.device)
+    search, forbidden = _Beams(len(memory), beams, length_penalty), as_ids(never, memory.device)
     state, tokens = model.start(memory), torch.full((len(memory),), begin, device=memory.device)
     while search.running:
         logits, state = model.step(state, tokens)
-        ids, rows = search.grow(*likeliest(logits.float(), forbidden, 2 * beams), end)
+        grown = search.grow(logits.float().log_softmax(-1).index_fill_(-1, forbidden, NOTHING), end)
         search.finish(*(beams, None) if early else (n_best, most_tokens))
         if search.place == most_tokens:
             break
         left = search.drop()
         within = left is None and search.place > 1  # after the first step, one beam becomes many
-        ids, rows = (ids, rows) if left is None else (ids[left], rows[left])
-        tokens = ids.flatten()
-        state = model.reorder(state, rows.flatten(), within=within) if search.running else state
+        tokens, rows = (grown if left is None else grown[:, left]).flatten(1).to(memory.device)
+        state = model.reorder(state, rows, within=within) if search.running else state
     return search.hypotheses(n_best)
 
 
@@ -74,47 +74,47 @@ class _Beams:
     Who wrote what is kept as one token and one parent for each place and beam; sentences are read off at the end.
     """
 
-    def __init__(self, sentences: int, beams: int, penalty: float, device: torch.device):
+    def __init__(self, sentences: int, beams: int, penalty: float):
         self.beams, self.penalty, self.place = beams, penalty, 0
-        self.scores = torch.zeros(sentences, 1, device=device)
+        self.scores = torch.zeros(sentences, 1)
         """Of the hypotheses that run: (A, K), at first one for each sentence."""
         self.running = list(range(sentences))
         """Which sentences those are."""
         self.done: set[int] = set()
         """Sentences that have all they need; they wait to be dropped."""
         self.ended: list[list[_Ended]] = [[] for _ in range(sentences)]
-        self.written: list[tuple[list[int], Tensor, Tensor]] = []
-        """Place by place: which sentences ran, the tokens (A, K) and the parents (A, K) of their beams."""
+        self.rows = {sentence: sentence for sentence in range(sentences)}
+        """In which of the rows each of them stands."""
+        self.written: list[tuple[dict[int, int], np.ndarray, np.ndarray]] = []
+        """Place by place: the rows of the sentences, the tokens (A, K) and the parents (A, K) of their beams."""
 
-    def grow(self, gains: Tensor, ids: Tensor, end: int) -> tuple[Tensor, Tensor]:
-        """One token more: gains, ids (A * K, N) -> tokens (A, K), and the rows of the state they go on from (A, K)"""
-        sentences, beams = self.scores.shape
-        each, most = gains.shape[1], 2 * self.beams
-        scores = (self.scores.view(-1, 1) + gains).view(sentences, beams * each)
-        scores, picks = scores.topk(min(most, beams * each))
-        ids, parents = ids.view(sentences, -1).gather(1, picks), picks // each
+    def grow(self, gains: Tensor, end: int) -> Tensor:
+        """One token more: gains (A * K, V) -> the tokens, and the rows of the state they go on from (2, A, K)"""
+        (sentences, beams), words, most = self.scores.shape, gains.shape[1], 2 * self.beams
+        totals = gains.add_(self.scores.view(-1, 1).to(gains.device)).view(sentences, beams * words)
+        best = totals.topk(min(most, beams * words))
+        scores, picks = best.values.cpu(), best.indices.cpu()  # a GPU is waited for; what follows is too little for one
         if scores.shape[1] < most:  # a small vocabulary has not as many words
             rest = (0, most - scores.shape[1])
-            scores, ids, parents = F.pad(scores, rest, value=NOTHING), F.pad(ids, rest), F.pad(parents, rest)
+            scores, picks = F.pad(scores, rest, value=NOTHING), F.pad(picks, rest)
+        ids, parents = picks % words, picks // words
         ends = (ids == end) & (scores > NOTHING)
         self._set_aside(ends[:, : self.beams], scores, parents)
         # of each beam at most one ends, so of twice as many there are enough that go on
-        going = (ends * most + torch.arange(most, device=ids.device)).topk(self.beams, largest=False).indices
+        going = ends.argsort(stable=True)[:, : self.beams]
         self.scores, ids, parents = scores.gather(1, going), ids.gather(1, going), parents.gather(1, going)
-        self.written.append((self.running, ids, parents))
+        self.written.append((self.rows, ids.numpy(), parents.numpy()))
         self.place += 1
-        return ids, torch.arange(sentences, device=ids.device).unsqueeze(1) * beams + parents
+        return torch.stack((ids, parents + beams * torch.arange(sentences).unsqueeze(1)))
 
     def _set_aside(self, ends: Tensor, scores: Tensor, parents: Tensor) -> None:
         """Those that end here, but none of a sentence that is done: what came with it must not matter."""
-        own = ends.shape[1]
-        told = torch.stack((ends, scores[:, :own], parents[:, :own])).cpu()  # all at once: a GPU is waited for here
-        rows, columns = told[0].nonzero(as_tuple=True)
-        _, values, beams = told[:, rows, columns].tolist()
-        for row, score, beam in zip(rows.tolist(), values, beams, strict=True):
-            if self.running[row] not in self.done:
-                one = _Ended(score / (self.place + 1) ** self.penalty, score, self.place, int(beam), True)
-                self.ended[self.running[row]].append(one)
+        for row, column in ends.nonzero().tolist():
+            sentence = self.running[row]
+            if sentence not in self.done:
+                score, beam = scores[row, column].item(), int(parents[row, column])
+                normalised = score / (self.place + 1) ** self.penalty
+                self.ended[sentence].append(_Ended(normalised, score, self.place, beam, True))
 
     def finish(self, enough: int, most_tokens: int | None) -> None:
         """Note what is done: `enough` have ended and, given `most_tokens`, none that runs can still be better."""
@@ -130,8 +130,9 @@ class _Beams:
         left = [i for i, sentence in enumerate(self.running) if sentence not in self.done]
         if left and len(left) > (1 - WORTH) * len(self.running):
             return None
-        places = torch.tensor(left, dtype=torch.int64, device=self.scores.device)
+        places = torch.tensor(left, dtype=torch.int64)
         self.running, self.scores = [self.running[i] for i in left], self.scores[places]
+        self.rows = {sentence: row for row, sentence in enumerate(self.running)}
         return places
 
     def best(self, sentence: int) -> list[_Ended]:
@@ -148,22 +149,19 @@ class _Beams:
                     for beam, score in enumerate(scores)
                     if beam == 0 or score > NOTHING  # one there must be, whatever the model says
                 ]
-        best = [self.best(sentence)[:n_best] for sentence in range(len(self.ended))]
-        chains = iter(self._chains([(sentence, one) for sentence, ones in enumerate(best) for one in ones]))
-        return [[Hypothesis(next(chains), one.score, one.normalised, one.finished) for one in ones] for ones in best]
+        return [
+            [
+                Hypothesis(self._chain(sentence, one), one.score, one.normalised, one.finished)
+                for one in self.best(sentence)[:n_best]
+            ]
+            for sentence in range(len(self.ended))
+        ]
 
-    def _chains(self, ends: list[tuple[int, _Ended]]) -> list[tuple[int, ...]]:
-        """The tokens of each, read from its end backwards, all at once."""
-        sentences = torch.tensor([sentence for sentence, _ in ends], dtype=torch.int64)
-        beams = torch.tensor([one.parent for _, one in ends], dtype=torch.int64)
-        lengths = torch.tensor([one.length for _, one in ends], dtype=torch.int64)
-        chains = torch.zeros(len(ends), len(self.written), dtype=torch.int64)
-        for place in range(len(self.written) - 1, -1, -1):
-            running, tokens, parents = self.written[place]
-            rows = torch.zeros(len(self.ended), dtype=torch.int64)
-            rows[running] = torch.arange(len(running))
-            live = (lengths > place).nonzero()[:, 0]
-            where = rows[sentences[live]], beams[live]
-            chains[live, place] = tokens.cpu()[where]
-            beams[live] = parents.cpu()[where]
-        return [tuple(chain[:length]) for chain, length in zip(chains.tolist(), lengths.tolist(), strict=True)]
+    def _chain(self, sentence: int, one: _Ended) -> tuple[int, ...]:
+        """Its tokens, read from the end backwards."""
+        tokens, beam = [], one.parent
+        for rows, ids, parents in reversed(self.written[: one.length]):
+            where = rows[sentence], beam
+            tokens.append(int(ids[where]))
+            beam = int(parents[where])
+        return tuple(reversed(tokens))

@@ -68,11 +68,6 @@ def as_targets(hypotheses: Sequence[Hypothesis], *, begin: int = 1, pad: int = 0
     return torch.tensor(rows, dtype=torch.int64).view(len(hypotheses), size + 1)
 
 
-def likeliest(logits: Tensor, never: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The likeliest: logits (R, V) -> their log-probabilities (R, N) and ids (R, N), N at most `count`"""
-    return logits.log_softmax(-1).index_fill_(-1, never, NOTHING).topk(min(count, logits.shape[-1]))
-
-
 def as_ids(never: Sequence[int], device: torch.device) -> Tensor:
     """Tokens that are not to be written, as a tensor where the model is."""
     return torch.tensor(list(never), dtype=torch.int64, device=device)

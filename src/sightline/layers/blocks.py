@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import Cache, Mask, MultiHeadAttention
@@ -16,7 +18,7 @@ from ..checks import check_share, check_whole, nearest
 from .dropout import Dropout
 
 Norm = Literal["post", "pre"]
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "gelu": F.gelu}
 
 
 class FeedForward(nn.Module):
@@ -29,13 +31,14 @@ class FeedForward(nn.Module):
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation must be {nearest(str(activation), ACTIVATIONS)}")
         self.widen = nn.Linear(width, hidden, bias=bias)
-        self.bend = ACTIVATIONS[activation]()
+        self.bend = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
         self.narrow = nn.Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, N, M) -> (B, N, M)"""
-        return self.narrow(self.dropout(self.bend(self.widen(x))))
+        x = self.bend(self.widen(x))
+        return self.narrow(self.dropout(x) if self.training else x)
 
 
 class Residual(nn.Module):
@@ -51,9 +54,9 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
         """x (B, N, M) -> (B, N, M)"""
-        if self.pre:
-            return x + self.dropout(layer(self.norm(x)))
-        return self.norm(x + self.dropout(layer(x)))
+        added = layer(self.norm(x) if self.pre else x)
+        x = x + (self.dropout(added) if self.training else added)  # decoding is made of small calls: none for nothing
+        return x if self.pre else self.norm(x)
 
 
 class EncoderBlock(nn.Module):

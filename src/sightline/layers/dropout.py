@@ -1,7 +1,6 @@
 """Dropout that does not keep a CPU waiting for its dice."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 SIDES = 1 << 16
@@ -17,7 +16,7 @@ class Dropout(nn.Dropout):
             return x
         dropped = round(self.p * SIDES)
         if x.device.type != "cpu" or dropped >= SIDES or torch.compiler.is_compiling():
-            return F.dropout(x, self.p)
+            return torch.dropout(x, self.p, True)
         dice = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(LOWEST, None).view(torch.int16)
         kept = dice[: x.numel()].view(x.shape) >= dropped - SIDES // 2
         return x * kept.to(x.dtype).mul_(SIDES / (SIDES - dropped))

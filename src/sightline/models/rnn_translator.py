@@ -70,8 +70,8 @@ class Memory:
     """What is compared with: (B, S, W)"""
     context: Tensor
     """All of the sentence in one vector: (B, W)"""
-    real: Tensor
-    """(B, S)"""
+    mask: Padding
+    """Which of them are words, (B, S)"""
 
     def __len__(self) -> int:
         return len(self.states)
@@ -83,7 +83,9 @@ class Memory:
 
     def rows(self, rows: Tensor) -> "Memory":
         """Some of it: rows (B',)"""
-        return Memory(*(part.index_select(0, rows) for part in (self.states, self.keys, self.context, self.real)))
+        real = self.mask.real[:, 0, 0]
+        states, keys, context, real = (x.index_select(0, rows) for x in (self.states, self.keys, self.context, real))
+        return Memory(states, keys, context, Padding(real, sighted=True))
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class Alignment(nn.Module):
             memory.states,
             score=self.score,
             normalise=self.normalise,
-            mask=Padding(memory.real, sighted=True),
+            mask=memory.mask,
             kind="cross",
         )
 
@@ -142,7 +144,7 @@ class RNNTranslator(nn.Module):
         real = checked_source(source, real)
         states, last = self.encoder(self.dropout(self.words.read_source(source)), real)
         keys = states if self.attention is None else self.attention.key(states)
-        return Memory(states, keys, self.context(last), real)
+        return Memory(states, keys, self.context(last), Padding(real, sighted=True))
 
     def decode(self, memory: Memory, target: Tensor) -> Tensor:
         """From each word of the target, which begins with BOS, what to write next: target (B, T) -> (B, T, E)"""

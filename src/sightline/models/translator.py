@@ -80,8 +80,13 @@ class Memory:
 
     states: Tensor
     """(B, S, M)"""
-    real: Tensor
-    """(B, S)"""
+    mask: Padding
+    """Of (B, S), one for all who look at them."""
+
+    @property
+    def real(self) -> Tensor:
+        """(B, S)"""
+        return self.mask.real[:, 0, 0]
 
     def __len__(self) -> int:
         return len(self.states)
@@ -118,14 +123,14 @@ class Translator(nn.Module):
 
     def encode(self, source: Tensor, real: Tensor) -> Memory:
         """source (B, S), real (B, S) -> memory"""
-        real = checked_source(source, real)
+        mask = Padding(checked_source(source, real), sighted=True)
         x = self.dropout(self.source_positions(self.words.read_source(source)))
-        return Memory(self.encoder(x, mask=Padding(real, sighted=True)), real)
+        return Memory(self.encoder(x, mask=mask), mask)
 
     def decode(self, memory: Memory, target: Tensor) -> Tensor:
         """From each word of the target, which begins with BOS, what to write next: target (B, T) -> (B, T, M)"""
         x = self.dropout(self.target_positions(self.words.read_target(target)))
-        states: Tensor = self.decoder(x, memory.states, cross_mask=Padding(memory.real, sighted=True))
+        states: Tensor = self.decoder(x, memory.states, cross_mask=memory.mask)
         return states
 
     def forward(
@@ -168,12 +173,13 @@ class Translator(nn.Module):
             cache.reorder(rows, within=within)
         if within:
             return state
-        memory = Memory(state.memory.states.index_select(0, rows), state.memory.real.index_select(0, rows))
+        mask = Padding(state.memory.real.index_select(0, rows), sighted=True)
+        memory = Memory(state.memory.states.index_select(0, rows), mask)
         return State(memory, None if state.mask is None else _mask(memory), state.caches)
 
 
 def _mask(memory: Memory) -> Padding | None:
-    return None if bool(memory.real.all()) else Padding(memory.real, sighted=True)
+    return None if bool(memory.mask.real.all()) else memory.mask
 
 
 def _positions(c: TranslatorConfig, width: int) -> nn.Module:

@@ -7,6 +7,7 @@ import textwrap
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,15 @@ if TYPE_CHECKING:
 MOST_NUMBERS = 400
 """Cells up to which a heat map prints its numbers."""
 
+FONT = "DejaVu Sans"
+"""It comes with matplotlib."""
+OTHER_SCRIPTS = (
+    "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo", "Noto Sans CJK KR", "Noto Sans CJK JP", "Noto Sans CJK SC",
+    "Microsoft YaHei", "PingFang SC", "Hiragino Sans", "WenQuanYi Zen Hei", "Noto Sans Devanagari", "Noto Sans Thai",
+    "Arial Unicode MS", "Unifont",
+)  # fmt: skip
+"""What to write the letters with that it lacks, as far as it is installed."""
 STYLE: Any = {
-    "font.family": "sans-serif",
     "font.size": 10,
     "axes.titlesize": 11,
     "axes.spines.top": False,
@@ -137,4 +145,12 @@ def _style() -> AbstractContextManager[None]:
         from matplotlib import rc_context
     except ImportError as error:
         raise ValueError("pictures must have matplotlib: pip install 'sightline[plot]'") from error
-    return rc_context(STYLE)
+    return rc_context({**STYLE, "font.family": _fonts()})
+
+
+@cache
+def _fonts() -> list[str]:
+    from matplotlib.font_manager import get_font_names
+
+    installed = set(get_font_names())
+    return [FONT, *(name for name in OTHER_SCRIPTS if name in installed)]
