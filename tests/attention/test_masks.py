@@ -53,8 +53,6 @@ def test_episode_lets_a_query_see_the_support_and_itself():
     assert table(Episode(2), 2, 4) == [[1, 1, 1, 0], [1, 1, 0, 1]]
     two_each = [[1, 0, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 1, 0, 0], [1, 0, 0, 1, 1], [1, 0, 0, 1, 1]]
     assert table(Episode(1, size=2), 5, 5) == two_each
-    assert Episode(2).sighted
-    assert not (Episode(2) & Padding(torch.ones(1, 4, dtype=torch.bool))).sighted
 
 
 def test_padding_hides_the_keys_that_are_not_real():

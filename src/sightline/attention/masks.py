@@ -186,8 +186,6 @@ class Episode(Mask):
     """The first `support` tokens are labelled examples, seen by all; those after them are queries of `size` tokens each
     that see the support and themselves, so that no answer depends on the other queries."""
 
-    sighted = True
-
     def __init__(self, support: int, *, size: int = 1):
         super().__init__()
         check_whole(1, support=support, size=size)
