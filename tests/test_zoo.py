@@ -1,4 +1,4 @@
-"""Models that ship: found by name, wherever a folder is taken. Tiny stand-ins take their place here."""
+"""Models that ship: found by name, wherever a folder is taken. But for the last tests, tiny ones stand in for them."""
 
 import shutil
 
@@ -11,7 +11,10 @@ import glyph_run
 import number_run
 import sightline
 from sightline import FewShotClassifier, zoo
+from sightline.classify.confidence import ask
+from sightline.classify.questions import embedded
 from sightline.cli import app
+from sightline.data.glyphs import draw_alphabets
 from sightline.sharing import WEIGHTS
 
 
@@ -90,3 +93,34 @@ def test_nothing_is_written_into_the_zoo(home, tmp_path):
     assert [path.parent.resolve() for path in drawn.files] == [tmp_path / "here" / "pictures"] * 2
     assert held() == before
     assert not list((tmp_path / "here" / "de-en").iterdir())
+
+
+@pytest.mark.parametrize("name", zoo.names())
+def test_what_ships_is_small_and_has_a_card(name):
+    folder = zoo.folder(name)
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 8_000_000
+    card = (folder / "README.md").read_text()
+    assert f"# {name}\n" in card
+    assert "not installed" not in card
+    assert {tensor.dtype for tensor in load_file(folder / WEIGHTS).values() if tensor.numel() > 1000} == {torch.float16}
+
+
+def test_glyphs_tells_drawn_characters_apart(tmp_path):
+    drawn = draw_alphabets(alphabets=1, characters=10, drawers=8).pixels.unflatten(0, (10, 8))
+    model = FewShotClassifier.pretrained("glyphs").fit({str(i): list(drawn[i, :3]) for i in range(5)})
+    asked = list(drawn[:5, 3:].flatten(0, 1))
+    answers = model.predict(asked)
+    assert sum(answer.label == str(i // 5) for i, answer in enumerate(answers)) >= 24
+    assert sum(answer.known for answer in answers) >= 20
+    assert sum(answer.known for answer in model.predict(list(drawn[5:].flatten(0, 1)))) <= 10
+    again = FewShotClassifier.load(model.save(tmp_path / "drawn.sightline"))
+    assert [answer.scores for answer in again.predict(asked)] == [answer.scores for answer in answers]
+
+
+def test_logits_of_glyphs_do_not_depend_on_how_many_are_asked():
+    drawn = draw_alphabets(alphabets=1, characters=5, drawers=16).pixels.unflatten(0, (5, 16))
+    model = FewShotClassifier.pretrained("glyphs").fit({str(i): list(drawn[i, :1]) for i in range(5)})
+    head, memory = model.model.head, model._fitted.memory
+    query, _ = embedded(list(drawn[:, 1:].flatten(0, 1)), model._fitted.support, model._embeds)
+    alone = torch.cat([ask(head, memory, one[None]) for one in query])
+    torch.testing.assert_close(ask(head, memory, query), alone, rtol=0, atol=1e-5)

@@ -100,6 +100,28 @@ def test_queries_of_an_episode_are_worked_on_alone(score, size, rows):
         assert_close(ours, expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("rows", [8, 11])
+@pytest.mark.parametrize("at_once", [1, 3 * B * H * 2 * (3 + 2)])
+def test_queries_worked_on_some_at_a_time_are_answered_the_same(rows, at_once, monkeypatch):
+    q, k, v = (torch.randn(B, H, length, D) for length in (rows, 11, 11))
+    whole, _ = watched(q, k, v, mask=Episode(3, size=2))
+    monkeypatch.setattr(sys.modules["sightline.attention.attend"], "SCORES_AT_ONCE", at_once)
+    with torch.no_grad():
+        assert_close(attend(q, k, v, mask=Episode(3, size=2)), whole, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("score", ["dot", "cosine"])
+def test_queries_worked_on_alone_are_finite_in_half_precision(score):
+    """Unscaled, these scores would be above 65,504, where half precision ends."""
+    q, k, v = (torch.randn(B, H, 11, 64, dtype=torch.float16) for _ in range(3))
+    q, k = 60 * q.sign(), 60 * k.sign()
+    q[..., :3, :] = k[..., :3, :]
+    q[..., -1, :] = k[..., 0, :]
+    mixed = attend(q, k, v, score=make_score(score, width=64, heads=H), mask=Episode(3))
+    assert mixed.isfinite().all()
+    assert_close(mixed[..., -1, :], v[..., 0, :], atol=1e-2, rtol=0)
+
+
 @pytest.mark.parametrize("mask", ["none", "causal", "padding", "empty rows", "additive"])
 @pytest.mark.parametrize("score", ["dot", "cosine", "general"])
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from sightline.classify import confidence
 from sightline.classify.confidence import held_out, sharpest, strangers
 from sightline.classify.embedding import prototypes
 from sightline.classify.support import Support
+from sightline.models.few_shot import Memory
+from sightline.models.few_shot_answers import Known
 from sightline.tasks.few_shot_judging import auroc
 
 M = 5
@@ -131,3 +133,21 @@ def test_confidence_of_an_untrained_head_is_set_too():
     right = sum(answer.label == f"c{i}" for i, answer in answers) / len(answers)
     sure = sum(answer.confidence for _, answer in answers) / len(answers)
     assert math.isclose(right, sure, abs_tol=0.05)
+
+
+def test_few_tokens_are_asked_in_one_go(monkeypatch):
+    """As many images as these tokens make, and one at least."""
+    counts = []
+
+    class Head:
+        def ask(self, memory, query):
+            counts.append(query.shape[1])
+            return query.sum((2, 3))[..., None].expand(-1, -1, 2)
+
+    memory = Memory((), Known(torch.zeros(1, 2, M)), 0)
+    monkeypatch.setattr(confidence, "TOKENS_AT_ONCE", 10)
+    query = torch.randn(7, 3, M)
+    torch.testing.assert_close(confidence.ask(Head(), memory, query)[:, 0], query.sum((1, 2)))
+    assert counts == [3, 3, 1]
+    confidence.ask(Head(), memory, torch.randn(2, 11, M))
+    assert counts[3:] == [1, 1]

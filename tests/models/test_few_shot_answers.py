@@ -31,6 +31,8 @@ def test_parts_held_against_some_at_a_time_are_the_same(monkeypatch):
     together = learnt()(query, known)
     monkeypatch.setattr(few_shot_answers, "PARTS_AT_ONCE", 3)
     torch.testing.assert_close(learnt()(query, known), together)
+    monkeypatch.setattr(few_shot_answers, "PARTS_AT_ONCE", 1)  # the one that is of no class is alone
+    torch.testing.assert_close(learnt()(query[1:], Known(known.classes[1:], tokens[1:], owners[1:])), together[1:])
     left_out = Known(known.classes[1:], tokens[1:, owners[1] >= 0], owners[1:, owners[1] >= 0])
     torch.testing.assert_close(learnt()(query[1:], left_out), together[1:])
 

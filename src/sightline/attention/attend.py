@@ -121,14 +121,29 @@ def _each_query_alone(q: Tensor, k: Tensor, v: Tensor, score: FoldedScore, mask:
     """The support looks at itself, each query at the support and at itself: of all other pairs no score is made."""
     known, size, asked = mask.support, mask.size, k.shape[2] - mask.support
     q, k, scale = score.fold(q, k)
-    own_q, own_k, own_v = (x[:, :, -asked:].unflatten(2, (-1, size)) for x in (q, k, v))
-    of_support = (q[:, :, -asked:] @ k[:, :, :known].mT).unflatten(2, (-1, size))
-    weights = F.dropout((scale * torch.cat((of_support, own_q @ own_k.mT), -1)).softmax(-1), dropout).to(v.dtype)
-    mixed = weights[..., :known].flatten(2, 3) @ v[:, :, :known] + (weights[..., known:] @ own_v).flatten(2, 3)
+    seen_k, seen_v = k[:, :, :known], v[:, :, :known]
+    alone = q[:, :, -asked:]
+    own = (alone if scale == 1 else alone * scale, k[:, :, -asked:], v[:, :, -asked:])  # half precision ends at 65,504
+    own_q, own_k, own_v = (x.unflatten(2, (-1, size)) for x in own)
+
+    def run(part: slice) -> Tensor:
+        mine = own_q[:, :, part]
+        of_support = (mine.flatten(2, 3) @ seen_k.mT).unflatten(2, (-1, size))
+        weights = torch.cat((of_support, mine @ own_k[:, :, part].mT), -1).softmax(-1)
+        weights = F.dropout(weights, dropout).to(v.dtype)
+        of_itself = weights[..., known:] @ own_v[:, :, part]
+        return weights[..., :known].flatten(2, 3) @ seen_v + of_itself.flatten(2, 3)
+
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():  # the way back needs all weights
+        mixed = run(slice(None))
+    else:
+        some = max(1, SCORES_AT_ONCE // max(1, q.shape[0] * q.shape[1] * size * (known + size)))
+        parts = [run(slice(start, start + some)) for start in range(0, asked // size, some)]
+        mixed = parts[0] if len(parts) == 1 else torch.cat(parts, 2)
     if q.shape[2] == asked:
         return mixed
-    q, k, v = (x[:, :, :known] for x in (q, k, v))
-    return torch.cat((F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale), mixed), 2)
+    of_others = F.scaled_dot_product_attention(q[:, :, :known], seen_k, seen_v, dropout_p=dropout, scale=scale)
+    return torch.cat((of_others, mixed), 2)
 
 
 def _fused(
@@ -161,6 +176,8 @@ LONG = 1024
 copies kept, they are made for some heads at a time, so that memory stays near that of the dot product."""
 GROUPS = 4
 """Into how many groups the heads are divided for it."""
+SCORES_AT_ONCE = 1 << 25
+"""Scores that are made together for queries that look alone, where no gradient needs them kept."""
 
 _SOFTMAX = Softmax()
 

@@ -29,8 +29,8 @@ ASKED = 1000
 """Examples asked in all, at most."""
 COPIED = 50
 """Examples that are alone in their class and are copied, at most."""
-AT_ONCE = 256
-"""Asked in one go."""
+AT_ONCE, TOKENS_AT_ONCE = 256, 512
+"""Images asked in one go, and their tokens, so that a table of who looks at whom stays small beside 1,000 classes."""
 TRUST = {True: 0.5, False: 1.5}
 """By how much, in powers of e, the sharpness of a trained head and of an untrained one is expected to be off.
 
@@ -120,7 +120,8 @@ def remembered(head: FewShotHead, support: Support, rows: Tensor) -> Memory:
 @torch.no_grad()
 def ask(head: FewShotHead, memory: Memory, query: Tensor) -> Tensor:
     """query (Q, P, M) -> logits (Q, N), on the CPU; how many are asked in one go changes no answer"""
-    parts = [head.ask(memory, some[None].to(memory.known.classes.device))[0].cpu() for some in query.split(AT_ONCE)]
+    some, where = max(1, min(AT_ONCE, TOKENS_AT_ONCE // query.shape[1])), memory.known.classes.device
+    parts = [head.ask(memory, part[None].to(where))[0].cpu() for part in query.split(some)]
     logits = torch.cat(parts)
     if not logits.isfinite().all():
         raise ValueError("answers must be finite, got NaN or infinity; are the weights of the model whole?")

@@ -50,7 +50,9 @@ def tell(console: Console, out: Path, model: str) -> None:
     console.print(_answers(shown))
     console.print(_judged(classifier.model))
     if model == "glyphs":
-        console.print("These characters are a program's; glyphs has learnt from people's. README tells how it does there.\n")
+        console.print(
+            "A program drew these characters; glyphs has learnt from people's. README tells how it does there.\n"
+        )
     reasons = [answer.explain().reason(name=f"{question.path.name}, {why}") for why, question, answer in shown]
     page = classifier.page(Look([answer for _, _, answer in shown], reasons)).save(out / "page.html")
     _say(console, f"wrote {page}: the answers above, and what each rests on\n")

@@ -188,7 +188,8 @@ class FewShotHead(nn.Module):
     def remember(self, support: Tensor, labels: Tensor, *, way: int) -> "Memory":
         """Learn from labelled examples once, to be asked any number of times.
 
-        support (E, K, P, M), labels (E, K), 0 to way - 1; a class without an image is nowhere, and its logits are 0.
+        support (E, K, P, M), labels (E, K), 0 to way - 1; a class without an image is at the origin: by angle its
+        logits are 0, by distance minus the square of the query's length.
         """
         members = members_of(labels, way).to(support.dtype)
         x = self._support(support, members).flatten(1, 2)

@@ -55,15 +55,24 @@ class PartsScore(nn.Module):
         assert known.parts is not None
         assert known.owners is not None
         asked, way = F.normalize(query.flatten(1, 2), dim=-1), known.classes.shape[1]
-        found = weight = asked.new_zeros(())
-        for parts, owners in zip(
-            known.parts.split(PARTS_AT_ONCE, 1), known.owners.split(PARTS_AT_ONCE, 1), strict=True
-        ):
-            cosines = asked @ parts.mT
-            near = ((cosines - 1) / self.nearness.temperature()).exp()  # cosines are bounded, so no largest is sought
-            members = members_of(owners, way).mT.to(cosines.dtype)
-            found, weight = found + (near * cosines) @ members, weight + near @ members
+        if known.parts.shape[1] <= PARTS_AT_ONCE:
+            found, weight = self._sums(asked, known.parts, known.owners, torch.arange(way, device=asked.device))
+        else:
+            found, weight = (asked.new_zeros(*asked.shape[:2], way) for _ in range(2))
+            pieces = (x.split(PARTS_AT_ONCE, 1) for x in (known.parts, known.owners))
+            for parts, owners in zip(*pieces, strict=True):
+                here = owners.unique()
+                here = here[here >= 0]  # of many classes, few have a token among these
+                near_found, near_weight = self._sums(asked, parts, owners, here)
+                found, weight = found.index_add(2, here, near_found), weight.index_add(2, here, near_weight)
         return self.weight * (found / weight.clamp_min(1e-30)).unflatten(1, query.shape[1:3]).mean(2)
+
+    def _sums(self, asked: Tensor, parts: Tensor, owners: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Of each of these classes (n,) the sum of nearness times cosine, and of nearness: (E, Q * P, n) each"""
+        cosines = asked @ parts.mT
+        near = ((cosines - 1) / self.nearness.temperature()).exp()  # cosines are bounded, so no largest is sought
+        members = (owners[..., None] == classes).to(cosines.dtype)
+        return (near * cosines) @ members, near @ members
 
 
 def members_of(labels: Tensor, way: int) -> Tensor:
