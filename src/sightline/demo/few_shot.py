@@ -51,7 +51,7 @@ def tell(console: Console, out: Path, model: str) -> None:
     console.print(_judged(classifier.model))
     if model == "glyphs":
         console.print(
-            "A program drew these characters; glyphs has learnt from people's. README tells how it does there.\n"
+            "A program drew these; glyphs has learnt from people's characters. README tells how it does there.\n"
         )
     reasons = [answer.explain().reason(name=f"{question.path.name}, {why}") for why, question, answer in shown]
     page = classifier.page(Look([answer for _, _, answer in shown], reasons)).save(out / "page.html")
