@@ -24,14 +24,19 @@ def support(*counts: int) -> Support:
     )
 
 
+def all_of(head, examples):
+    """What a head keeps of all of them."""
+    return confidence.remembered(head, examples, torch.ones(len(examples), dtype=torch.bool))
+
+
 @pytest.mark.parametrize("counts", [(4, 3, 2, 1), (1, 1, 9), (13, 2)])
 def test_every_example_with_others_is_left_out_once_while_it_is_asked(counts, monkeypatch):
-    examples = support(*counts)
-    left = []
+    examples, head = support(*counts), prototypes(M).head
+    left, memory = [], all_of(head, examples)
     plain = confidence.remembered
     monkeypatch.setattr(confidence, "remembered", lambda h, s, rows: left.append(rows) or plain(h, s, rows))
     seen = []
-    for (_, labels, rows), kept in zip(held_out(prototypes(M).head, examples), left, strict=False):
+    for (_, labels, rows), kept in zip(held_out(head, examples, memory), left, strict=False):
         assert not kept[rows].any()
         assert set(examples.labels[kept].tolist()) == set(range(len(counts)))  # no class is ever left empty
         assert labels.tolist() == examples.labels[rows].tolist()
@@ -42,7 +47,8 @@ def test_every_example_with_others_is_left_out_once_while_it_is_asked(counts, mo
 def test_strangers_do_not_see_their_class():
     """Their own class would answer 10, the cosine of 1 over the temperature of 0.1; another is at a right angle."""
     for counts in ((3, 3, 3), (2, 1), (2,) * 23):
-        found = torch.cat(list(strangers(prototypes(max(M, len(counts))).head, support(*counts))))
+        head, examples = prototypes(max(M, len(counts))).head, support(*counts)
+        found = torch.cat(list(strangers(head, examples, all_of(head, examples))))
         assert len(found) == sum(counts)
         assert found.max() < 2
 
@@ -51,8 +57,21 @@ def test_work_is_bounded(monkeypatch):
     monkeypatch.setattr(confidence, "ASKED", 17)
     examples = support(*[2] * 40)
     head = prototypes(40).head
-    assert sum(len(rows) for _, _, rows in held_out(head, examples)) == 17
-    assert sum(len(x) for x in strangers(head, examples)) == 17
+    memory = all_of(head, examples)
+    assert sum(len(rows) for _, _, rows in held_out(head, examples, memory)) == 17
+    assert sum(len(x) for x in strangers(head, examples, memory)) == 17
+
+
+def test_of_very_many_examples_none_is_looked_at_anew(monkeypatch):
+    """A head of no block knows each example by itself, so there the answers are the same."""
+    examples, head = support(4, 3, 5), prototypes(M).head
+    memory = all_of(head, examples)
+    anew = [torch.cat([logits for logits, _, _ in held_out(head, examples, memory)])]
+    anew.append(torch.cat(list(strangers(head, examples, memory))))
+    monkeypatch.setattr(confidence, "MOST", 11)
+    monkeypatch.setattr(confidence, "remembered", None)
+    torch.testing.assert_close(torch.cat([logits for logits, _, _ in held_out(head, examples, memory)]), anew[0])
+    torch.testing.assert_close(torch.cat(list(strangers(head, examples, memory))), anew[1])
 
 
 def test_sharpness_is_what_the_labels_say():
@@ -144,7 +163,7 @@ def test_few_tokens_are_asked_in_one_go(monkeypatch):
             counts.append(query.shape[1])
             return query.sum((2, 3))[..., None].expand(-1, -1, 2)
 
-    memory = Memory((), Known(torch.zeros(1, 2, M)), 0)
+    memory = Memory((), Known(torch.zeros(1, 2, M), torch.zeros(1, 0, M)), 0)
     monkeypatch.setattr(confidence, "TOKENS_AT_ONCE", 10)
     query = torch.randn(7, 3, M)
     torch.testing.assert_close(confidence.ask(Head(), memory, query)[:, 0], query.sum((1, 2)))

@@ -102,6 +102,19 @@ def test_what_is_remembered_answers_as_the_whole_does(choice, places, recorded):
             torch.testing.assert_close(net.ask(memory, some), expected, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("places", [1, P])
+def test_a_memory_of_some_examples(places):
+    """All of them are what they were; without a block, some are what they would be alone."""
+    support, query = (x[:1] for x in episode(places))
+    labels, kept = torch.tensor([0, 1, 0, 2, 1, 0]), torch.tensor([True, True, False, True, False, True])
+    for choice in ({"parts": True}, {"parts": True, "depth": 0}):
+        net = head(**choice)
+        memory = net.remember(support, labels[None], way=N)
+        torch.testing.assert_close(net.ask(memory.only(kept | True, labels), query), net.ask(memory, query))
+    alone = net.remember(support[:, kept], labels[None, kept], way=N)
+    torch.testing.assert_close(net.ask(memory.only(kept, labels), query), net.ask(alone, query))
+
+
 def test_a_class_without_an_image_is_nowhere():
     support, query = episode()
     net = head()

@@ -140,9 +140,10 @@ class FewShotClassifier:
 
     def estimate(self) -> Estimate:
         """How often it should be right on new images of its classes: every example is asked while it is left out."""
-        support = self._some()
+        fitted = self._ready()
+        support = fitted.support
         right, seen = torch.zeros(len(support.classes)), torch.zeros(len(support.classes))
-        for logits, labels, _ in held_out(self._model.head, support):
+        for logits, labels, _ in held_out(self._model.head, support, fitted.memory):
             right.index_add_(0, labels, (logits.argmax(-1) == labels).float())
             seen.index_add_(0, labels, torch.ones(len(labels)))
         count = int(seen.sum())

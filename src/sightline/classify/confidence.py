@@ -21,6 +21,9 @@ from .support import Support
 
 MANY = 1000
 """Tokens of examples from which on fewer rounds are held."""
+MOST = 10_000
+"""And from which on none is looked at anew in a round: what is left out has been seen by the rest, and counts
+for next to nothing among so many."""
 ROUNDS, ROUNDS_OF_MANY = 10, 5
 """In so many rounds, at most, all examples are left out once."""
 STRANGERS, STRANGERS_OF_MANY = 10, 3
@@ -74,18 +77,18 @@ class Confidence:
 @torch.no_grad()
 def set_by(head: FewShotHead, support: Support, memory: Memory, copies: Copies) -> Confidence:
     """The confidence of a classifier, from its examples alone."""
-    held = list(held_out(head, support))
+    held = list(held_out(head, support, memory))
     asked = [(logits, labels) for logits, labels, _ in held]
     asked += _copied(head, support, memory, copies)
     known = torch.cat([logits.amax(-1) for logits, _ in asked]).double()
-    unknown = torch.cat(list(strangers(head, support))).double()
+    unknown = torch.cat(list(strangers(head, support, memory))).double()
     sharpness = sharpest(asked, trust=TRUST[head.config.depth > 0])
     high, low, spread = float(known.mean()), float(unknown.mean()), float(known.std(correction=0))
     fall = max(FALL * (high - low), spread / 2, LEAST_FALL)  # most known images stay, even if strangers look like them
     return Confidence(sharpness, high - fall, fall / 2, auroc(known, unknown))
 
 
-def held_out(head: FewShotHead, support: Support) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def held_out(head: FewShotHead, support: Support, memory: Memory) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Every example of a class with others, asked while it is left out: logits (Q, N), labels (Q,), indices (Q,)."""
     counts, places = support.counts, support.places()
     rounds = min(int(counts.max()), ROUNDS_OF_MANY if _many(support) else ROUNDS)
@@ -94,20 +97,20 @@ def held_out(head: FewShotHead, support: Support) -> Iterator[tuple[Tensor, Tens
         out = (places % rounds == number) & (counts[support.labels] > 1)
         asked = (out & chosen).nonzero().flatten()
         if len(asked):
-            memory = remembered(head, support, ~out)
-            yield ask(head, memory, support.embeddings[asked]), support.labels[asked], asked
+            left = _left(head, support, memory, ~out)
+            yield ask(head, left, support.embeddings[asked]), support.labels[asked], asked
 
 
-def strangers(head: FewShotHead, support: Support) -> Iterator[Tensor]:
+def strangers(head: FewShotHead, support: Support, memory: Memory) -> Iterator[Tensor]:
     """The largest logits (Q,) of examples whose class is left out."""
     way = len(support.classes)
     rounds = min(way, STRANGERS_OF_MANY if _many(support) else STRANGERS)
     chosen = _some(torch.ones(len(support), dtype=torch.bool), ASKED)
     for number in range(rounds):
         out = support.labels % rounds == number
-        memory = remembered(head, support, ~out)
-        there = (torch.arange(way) % rounds != number).to(memory.known.classes.device)
-        yield ask(head, memory, support.embeddings[out & chosen])[:, there.cpu()].amax(-1)
+        left = _left(head, support, memory, ~out)
+        there = (torch.arange(way) % rounds != number).to(left.known.classes.device)
+        yield ask(head, left, support.embeddings[out & chosen])[:, there.cpu()].amax(-1)
 
 
 def remembered(head: FewShotHead, support: Support, rows: Tensor) -> Memory:
@@ -164,6 +167,14 @@ def sharpest(asked: list[tuple[Tensor, Tensor]], *, trust: float) -> float:
         third = (high - low) / 3
         low, high = (low, high - third) if loss(low + third) < loss(high - third) else (low + third, high)
     return math.exp((low + high) / 2)
+
+
+def _left(head: FewShotHead, support: Support, memory: Memory, rows: Tensor) -> Memory:
+    """What a head keeps of these examples, where `memory` is what it keeps of all."""
+    if memory.tokens <= MOST:
+        return remembered(head, support, rows)
+    where = memory.known.classes.device
+    return memory.only(rows.to(where), support.labels.to(where))
 
 
 def _many(support: Support) -> bool:

@@ -154,11 +154,12 @@ class FewShotHead(nn.Module):
 
     def _known(self, support: Tensor, labels: Tensor, members: Tensor) -> Known:
         """Refined support tokens (E, K, P, M), labels (E, K), members (E, N, K)"""
-        classes = means(members, support.mean(2))
+        images = support.mean(2)
+        classes = means(members, images)
         if self.parts is None:
-            return Known(classes)
+            return Known(classes, images)
         owners = labels.repeat_interleave(support.shape[2], 1)
-        return Known(classes, F.normalize(support.flatten(1, 2), dim=-1), owners)
+        return Known(classes, images, F.normalize(support.flatten(1, 2), dim=-1), owners)
 
     def _answer(self, query: Tensor, known: Known) -> Tensor:
         """Refined query tokens (E, Q, P, M) -> logits (E, Q, N)"""
@@ -236,6 +237,16 @@ class Memory:
     known: Known
     tokens: int
     """K * P."""
+
+    def only(self, kept: Tensor, labels: Tensor) -> "Memory":
+        """Of some examples alone, at next to no cost: those that stay have still seen the others. kept, labels (K,)"""
+        known, images = self.known, self.known.images[:, kept]
+        tokens = kept.repeat_interleave(self.tokens // len(kept))
+        members = members_of(labels[kept][None], known.classes.shape[1]).to(images.dtype)
+        parts = None if known.parts is None else known.parts[:, tokens]
+        owners = None if known.owners is None else known.owners[:, tokens]
+        seen = tuple(tuple(part[:, :, tokens] for part in block) for block in self.seen)
+        return Memory(seen, Known(means(members, images), images, parts, owners), int(tokens.sum()))
 
 
 class FewShot(nn.Module):

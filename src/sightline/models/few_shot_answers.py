@@ -21,6 +21,8 @@ class Known:
 
     classes: Tensor
     """(E, N, M), where each class is."""
+    images: Tensor
+    """(E, K, M), where each support image is."""
     parts: Tensor | None = None
     """(E, K * P, M), the direction of every support token, where parts count."""
     owners: Tensor | None = None
