@@ -185,10 +185,11 @@ def show(
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
     """Draw what a trained model has learnt, and where it looks."""
-    from .runs import load
+    from .runs import check_run, load
     from .training.device import choose_device
 
     with _plain_errors():
+        check_run(run, f"for why it answers as it does: sightline predict {run} IMAGE --show page.html")
         predictor = load(run).to(choose_device(device))
         drawn = predictor.show(predictor.read(inputs) if inputs else [], out, format=format)
         for path in drawn.files:

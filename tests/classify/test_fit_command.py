@@ -56,6 +56,20 @@ def test_the_file_is_named_after_the_folder(run, characters, tmp_path):
     assert (tmp_path / "characters.sightline").is_file()
 
 
+def test_a_file_of_fit_is_no_run_and_the_fix_is_named(fitted, characters):
+    fitted.save("mine.sightline")
+    for words, fix in (
+        (["evaluate"], "FewShotClassifier.load('mine.sightline').estimate()"),
+        (["show"], "sightline predict mine.sightline IMAGE --show page.html"),
+        (["compare"], "compare the runs that classifiers began with"),
+    ):
+        answer = call(*words, "mine.sightline")
+        assert answer.exit_code == 2
+        assert answer.stderr.startswith("error: run must be the folder of a trained model, got 'mine.sightline'")
+        assert fix in answer.stderr
+    assert "which is not there" in call("evaluate", "gone.sightline").stderr
+
+
 def test_what_cannot_be_is_refused_in_one_line_and_leaves_nothing(run, characters, tmp_path):
     (tmp_path / "one" / "class").mkdir(parents=True)
     (characters / "empty").mkdir()
