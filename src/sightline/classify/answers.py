@@ -45,7 +45,7 @@ class Answer:
     def __str__(self) -> str:
         if self.known:
             return f"{self.label} {self.confidence:.1%} (known)"
-        return f"none of these (closest {self.label} {self.confidence:.0%})"
+        return f"none of these (closest {self.label})"
 
 
 @dataclass(frozen=True)
