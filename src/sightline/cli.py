@@ -159,8 +159,11 @@ def predict(
     """Say what is on images, or translate sentences, and how sure it is."""
     from .runs import load
     from .training.device import choose_device
+    from .view.page import check_path
 
     with _plain_errors():
+        if show is not None:
+            check_path(show)
         predictor = load(run).to(choose_device(device))
         given = predictor.read(inputs)
         look = None if show is None else predictor.look(given)

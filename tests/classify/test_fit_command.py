@@ -85,6 +85,7 @@ def test_what_cannot_be_is_refused_in_one_line_and_leaves_nothing(run, character
         (["fit", characters, "--model", run, "--out", "x.zip"], "must end in .sightline"),
         (["predict", "torn.sightline", "asked.png"], "must be a classifier that save wrote"),
         (["predict", "gone.sightline", "asked.png"], "which is not there"),
+        (["predict", "gone.sightline", "asked.png", "--show", "out.png"], "path must end in .html, got 'out.png'"),
     ):
         answer = call(*words)
         assert answer.exit_code == 2

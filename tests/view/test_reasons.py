@@ -43,7 +43,7 @@ def test_a_page_says_all_that_it_shows(visitor, tmp_path):
     assert page.title() == "2 images"
     text = page.inner_text("body")
     for words in ("1 of 2 known", "asked.png", "beta", "75.0% sure", "none of these", "closest: beta", "A note.",
-                  "If it were one of them",                   "worth +1.50", "worth -0.25", "and 4 more classes"):  # fmt: skip
+                  "If it were one of them", "worth +1.50", "worth -0.25", "and 4 more classes"):  # fmt: skip
         assert words in text
     assert [badge.inner_text() for badge in page.locator(".badge").all()] == [
         "known",
@@ -98,7 +98,7 @@ def test_pictures_of_what_has_none():
     html = reasons.page([reason(pictures=False)]).html
     assert "<img" not in html
     drawn = reasons.picture(reason(pictures=False, known=False))
-    assert drawn.get_suptitle().split() == "unknown: none of these (closest beta)".split()
+    assert drawn.get_suptitle().split() == ["unknown:", "none", "of", "these", "(closest", "beta)"]
     assert [axes.get_title() for axes in drawn.axes] == ["If it were one of them"]
 
 
