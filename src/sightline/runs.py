@@ -282,7 +282,7 @@ tags: [sightline, {recipe.task}]
 ---
 # {run.folder.name}
 
-Made by Sightline, for the task `{recipe.task}`: `sightline.load(folder).predict(input)`.
+Made by Sightline, for the task `{recipe.task}`: `{catalogue.entry(recipe.task).use}`.
 
 ## How it was made
 

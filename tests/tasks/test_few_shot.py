@@ -284,7 +284,9 @@ def test_a_run_is_judged_on_classes_it_has_not_seen(run):
     assert set(score.settings) == {"3w1s", "5w2s"}
     kept = json.loads((run / "evaluation.json").read_text())
     assert kept["settings"]["3w1s"]["accuracy"] == score.settings["3w1s"].accuracy
-    assert "3w1s" in (run / "README.md").read_text()
+    card = (run / "README.md").read_text()
+    assert "3w1s" in card
+    assert '`FewShotClassifier.pretrained("folder").fit("images/")`' in card
     assert score.lines()[2].startswith("3w1s")
     again = sightline.evaluate(run, device="cpu")
     assert again == score

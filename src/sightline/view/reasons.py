@@ -112,7 +112,7 @@ def picture(reason: Reason) -> Figure:
     wide = 2.5 * columns + 0.6
     title = wrapped(reason.verdict, wide, 13)
     drawn, axes = figure(1, columns, size=(wide, 3.6 + 0.25 * title.count("\n")))
-    drawn.get_layout_engine().set(h_pad=0.12)
+    drawn.set_layout_engine("constrained", h_pad=0.12)
     drawn.suptitle(title, color=COLOURS["ink"] if reason.known else AMBER, fontsize=13)
     for ax, sight in zip(axes[0], shown, strict=False):
         assert sight.pixels is not None
