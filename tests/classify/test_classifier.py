@@ -223,7 +223,7 @@ def test_what_cannot_be_is_refused(run, drawn, tmp_path):
         ({**two, "c": torch.ones(2, 5)}, "embeddings must all have one width, 32, got 5 for class 'c'"),
         ({**two, "c": torch.ones(2, 32)}, "examples must be images alone or embeddings alone, got both"),
         ([images], "examples must be a folder of class folders, or {label: images}, got list"),
-        (tmp_path / "nowhere", "a data set must be a path that is there"),
+        (tmp_path / "nowhere", "examples must be a folder with one folder of images for each class, got"),
     ):
         with pytest.raises(ValueError, match=message):
             made.fit(wrong)

@@ -74,11 +74,19 @@ def test_a_file_of_fit_is_no_run_and_the_fix_is_named(fitted, characters):
 
 def test_what_cannot_be_is_refused_in_one_line_and_leaves_nothing(run, characters, tmp_path):
     (tmp_path / "one" / "class").mkdir(parents=True)
+    (tmp_path / "hollow").mkdir()
+    for name in ("1.png", "2.PNG", "notes.txt"):
+        (tmp_path / "flat").mkdir(exist_ok=True)
+        (tmp_path / "flat" / name).write_bytes(b"")
+    wanted = "examples must be a folder with one folder of images for each class, got "
     (characters / "empty").mkdir()
     (tmp_path / "torn.sightline").write_bytes(b"torn")
     before = sorted(tmp_path.rglob("*"))
     for words, message in (
-        (["fit", "nowhere", "--model", run], "a data set must be a path that is there"),
+        (["fit", "nowhere", "--model", run], f"{wanted}'nowhere', which is not there"),
+        (["fit", "asked.png", "--model", run], f"{wanted}'asked.png', which is a file"),
+        (["fit", "hollow", "--model", run], f"{wanted}'hollow', which holds neither folders nor images"),
+        (["fit", "flat", "--model", run], f"{wanted}'flat', which holds 2 images and no folders; move those of each"),
         (["fit", "one", "--model", run], "must hold at least two class folders, got only 'class'"),
         (["fit", characters, "--model", run], "must hold at least one image"),
         (["fit", characters, "--model", "glyps"], "a model must be the folder of a few-shot run"),

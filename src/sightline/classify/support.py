@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..checks import nearest
 from ..data.class_splits import divides_by_class, load_classes
-from ..data.folders import images_in
-from ..data.images import ImageFiles, Progress, load, read_image
+from ..data.folders import count_images, images_in
+from ..data.images import ImageFiles, NoDataSetError, Progress, load, read_image
 from ..names import printable
 from .embedding import Embeds, finite
 
@@ -185,10 +185,14 @@ def _from_disk(source: str | Path, embeds: Embeds | None, progress: Progress | N
             f"examples must be embeddings for this model, got {str(source)!r}; begin with a model that sees"
         )
     form: dict[str, Any] = {"size": embeds.image_size, "channels": embeds.channels, "progress": progress}
-    if divides_by_class(source):
-        images: Any = load_classes(source, **form).train
-    else:
-        images = load(source, keep_in_memory=0, **form).train
+    try:
+        apart = divides_by_class(source)
+        images: Any = (load_classes(source, **form) if apart else load(source, keep_in_memory=0, **form)).train
+    except NoDataSetError:
+        raise ValueError(
+            f"examples must be a folder with one folder of images for each class, got {str(source)!r}, "
+            f"{_found(Path(source).expanduser())}"
+        ) from None
     check_count(len(images.classes))
     check_labels(images.classes)
     if len(images) > MOST_EXAMPLES:
@@ -206,6 +210,16 @@ def _from_disk(source: str | Path, embeds: Embeds | None, progress: Progress | N
     numbers = [f"image {i + 1}" for i in support.places().tolist()]
     names = numbers if files is None else [files[i] for i in order.tolist()]
     return replace(support, names=tuple(names))
+
+
+def _found(path: Path) -> str:
+    """What is there where class folders were wanted."""
+    if not path.is_dir():
+        return "which is a file" if path.exists() else "which is not there"
+    images = count_images(path)
+    if not images:
+        return "which holds neither folders nor images"
+    return f"which holds {images:,} images and no folders; move those of each class into a folder named after it"
 
 
 def _examples(label: str, given: Any, embeds: Embeds | None, width: int | None) -> tuple[Tensor, list[str]]:

@@ -116,6 +116,16 @@ def _list(home: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
     return files, labels
 
 
+def count_images(folder: Path) -> int:
+    """How many files directly inside end like an image."""
+    with os.scandir(folder) as entries:
+        return sum(_is_image(entry.name) for entry in entries)
+
+
+def _is_image(name: str) -> bool:
+    return not name.startswith((".", "__")) and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122 - fast
+
+
 def images_in(folder: Path) -> list[str]:
     """The images directly inside: what is hidden, and what does not end like an image, is passed over."""
     found = []
@@ -128,7 +138,7 @@ def images_in(folder: Path) -> list[str]:
                     f"class folder {folder} must hold its images directly, got the folder {entry.name!r} inside; "
                     "move its images up, or name the folder above the class folders"
                 )
-            if os.path.splitext(entry.name)[1].lower() in SUFFIXES:  # noqa: PTH122 - a Path for each would be slow
+            if _is_image(entry.name):
                 found.append(entry.name)
     if not found:
         raise ValueError(
