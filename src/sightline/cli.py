@@ -151,7 +151,10 @@ def _listed(words: str) -> list[str]:
 @app.command()
 def predict(
     run: Annotated[str, typer.Argument(help=f"{RUN[:-1]}, or a file of `fit`.", show_default=False)],
-    inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Images, or sentences.", show_default=False)],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT...", help="Images or folders of them, or sentences.", show_default=False),
+    ],
     show: Annotated[Path | None, typer.Option(help="Write a page of what it looked at.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Answers to name for each input: 3 classes, 1 text.")] = None,
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",

@@ -58,6 +58,17 @@ def test_the_file_is_named_after_the_folder(run, characters, tmp_path):
     assert (tmp_path / "characters.sightline").is_file()
 
 
+def test_a_folder_stands_for_the_images_in_it(fitted, characters, tmp_path):
+    fitted.save("mine.sightline")
+    answer = call("predict", "mine.sightline", characters / "sign 0", "asked.png")
+    assert answer.exit_code == 0, answer.stderr
+    told = [line.partition(": ")[0] for line in answer.stdout.splitlines()]
+    assert told == [*(str(characters / "sign 0" / f"{i}.png") for i in range(4)), "asked.png"]
+    answer = call("predict", "mine.sightline", "characters")
+    assert answer.exit_code == 2
+    assert "a folder of images must hold them directly, got 'characters', which holds none" in answer.stderr
+
+
 def test_a_file_of_fit_is_no_run_and_the_fix_is_named(fitted, characters):
     fitted.save("mine.sightline")
     for words, fix in (
@@ -86,7 +97,7 @@ def test_what_cannot_be_is_refused_in_one_line_and_leaves_nothing(run, character
         (["fit", "nowhere", "--model", run], f"{wanted}'nowhere', which is not there"),
         (["fit", "asked.png", "--model", run], f"{wanted}'asked.png', which is a file"),
         (["fit", "hollow", "--model", run], f"{wanted}'hollow', which holds neither folders nor images"),
-        (["fit", "flat", "--model", run], f"{wanted}'flat', which holds 2 images and no folders; move those of each"),
+        (["fit", "flat", "--model", run], f"{wanted}'flat', which holds 2 images and no folders; move each class"),
         (["fit", "one", "--model", run], "must hold at least two class folders, got only 'class'"),
         (["fit", characters, "--model", run], "must hold at least one image"),
         (["fit", characters, "--model", "glyps"], "a model must be the folder of a few-shot run"),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..checks import check_most
+from ..data.folders import named_images
 from ..data.images import Progress
 from ..models.few_shot import FewShot, Memory
 from ..names import shortened
@@ -174,8 +175,8 @@ class FewShotClassifier:
 
     @staticmethod
     def read(words: Sequence[str]) -> list[Path]:
-        """What was typed, as paths of images."""
-        return [Path(word) for word in words]
+        """What was typed, as paths of images; a folder stands for those in it."""
+        return named_images(words)
 
     def look(self, images: Sequence[Any]) -> "Look":
         """At a few images: what is seen, and why."""

@@ -219,7 +219,8 @@ def _found(path: Path) -> str:
     images = count_images(path)
     if not images:
         return "which holds neither folders nor images"
-    return f"which holds {images:,} images and no folders; move those of each class into a folder named after it"
+    several = "s" if images > 1 else ""
+    return f"which holds {images:,} image{several} and no folders; move each class into a folder of its name"
 
 
 def _examples(label: str, given: Any, embeds: Embeds | None, width: int | None) -> tuple[Tensor, list[str]]:

@@ -116,6 +116,21 @@ def _list(home: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
     return files, labels
 
 
+def named_images(words: Sequence[str]) -> list[Path]:
+    """What was typed, as paths of images; a folder stands for those directly in it."""
+    paths: list[Path] = []
+    for path in map(Path, words):
+        if not path.is_dir():
+            paths.append(path)
+            continue
+        with os.scandir(path) as entries:
+            found = sorted(entry.name for entry in entries if _is_image(entry.name))
+        if not found:
+            raise ValueError(f"a folder of images must hold them directly, got {str(path)!r}, which holds none")
+        paths += [path / name for name in found]
+    return paths
+
+
 def count_images(folder: Path) -> int:
     """How many files directly inside end like an image."""
     with os.scandir(folder) as entries:
