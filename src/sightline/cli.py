@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -168,13 +168,37 @@ def predict(
         if show is not None:
             check_path(show)
         predictor = load(run).to(choose_device(device))
+        ask = predictor.predict if show is None else predictor.look
         given = predictor.read(inputs)
-        look = None if show is None else predictor.look(given)
-        answers = predictor.predict(given) if look is None else look.answers
-        for one, answer in zip(given, answers, strict=True):
+        problems: list[str] = []
+        try:
+            told = ask(given)
+        except ValueError:
+            given, problems = _sorted_out(predictor, given)
+            if not given or not problems:
+                raise
+            told = ask(given)
+        for one, answer in zip(given, told if isinstance(told, list) else told.answers, strict=True):
             typer.echo(f"{printable(str(one))}: {answer.told(top)}")
         if show is not None:
-            typer.echo(f"wrote {predictor.page(look).save(show)}")
+            typer.echo(f"wrote {predictor.page(told).save(show)}")
+        for problem in problems:
+            typer.echo(f"error: {problem}", err=True)
+        if problems:
+            raise typer.Exit(2)
+
+
+def _sorted_out(predictor: Any, given: list[Any]) -> tuple[list[Any], list[str]]:
+    """Those that can be answered, and what is wrong with the others."""
+    good, problems = [], []
+    for one in given:
+        try:
+            predictor.predict([one])
+        except ValueError as error:
+            problems.append(str(error))
+        else:
+            good.append(one)
+    return good, problems
 
 
 @app.command()

@@ -58,6 +58,24 @@ def test_the_file_is_named_after_the_folder(run, characters, tmp_path):
     assert (tmp_path / "characters.sightline").is_file()
 
 
+def test_one_bad_file_does_not_keep_the_others_from_their_answers(fitted, characters, tmp_path):
+    fitted.save("mine.sightline")
+    (tmp_path / "bad.png").write_bytes(b"torn")
+    for words in ([], ["--show", "page.html"]):
+        answer = call("predict", "mine.sightline", "asked.png", "bad.png", "gone.png", "noise.png", *words)
+        assert answer.exit_code == 2
+        lines = answer.stdout.splitlines()
+        assert [line.partition(": ")[0] for line in lines[:2]] == ["asked.png", "noise.png"]
+        assert lines[2:] == ["wrote page.html" for _ in words[1:]]
+        torn, gone = answer.stderr.splitlines()
+        assert torn.startswith("error: bad.png must be a PNG")
+        assert gone == "error: an image must be a file, got 'gone.png', which is not there"
+    (tmp_path / "page.html").unlink()
+    answer = call("predict", "mine.sightline", "bad.png", "--show", "page.html")
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert not (tmp_path / "page.html").exists()
+
+
 def test_a_folder_stands_for_the_images_in_it(fitted, characters, tmp_path):
     fitted.save("mine.sightline")
     answer = call("predict", "mine.sightline", characters / "sign 0", "asked.png")
