@@ -5,7 +5,7 @@ import torch
 
 from sightline import FewShotClassifier
 from sightline.classify import Answer, confidence
-from sightline.classify.confidence import held_out, sharpest, strangers
+from sightline.classify.confidence import Confidence, held_out, sharpest, strangers
 from sightline.classify.embedding import prototypes
 from sightline.classify.support import Support
 from sightline.tasks.few_shot_judging import auroc
@@ -80,6 +80,14 @@ def test_what_belongs_to_no_class_is_unknown(fitted, drawn):
     assert auroc(*scores) > 0.8
     assert all(answer.known == (answer.familiarity >= 0.5) for answer in known + unknown)
     assert any(str(answer).startswith("none of these (closest ") for answer in unknown)
+
+
+@pytest.mark.parametrize(
+    ("sharpness", "words"),
+    [(1.02, "sharpened a little (x 1.02) to fit"), (7, "sharpened (x 7.00) to fit"), (0.5, "softened (x 0.50) to fit")],
+)
+def test_what_was_done_to_confidence_is_told_in_words(sharpness, words):
+    assert Confidence(sharpness, 1.0, 1.0, 1.0).change.startswith(words)
 
 
 def test_a_stranger_is_told_without_shares():

@@ -37,6 +37,8 @@ def test_fit_then_predict_then_the_page(run, characters, tmp_path):
     lines = answer.stdout.splitlines()
     assert lines[0] == "3 classes, 12 examples (4 of each)"
     assert "of 12 held-out images right (95% interval " in lines[1]
+    assert re.fullmatch(r"confidence  (sharpened|softened)( a little)? \(x \d+\.\d\d\) to fit .*", lines[-4])
+    assert re.fullmatch(r"unknown     \d+\.\d% of pairs of an example and a stranger are told apart", lines[-3])
     assert lines[-2] == "wrote mine.sightline"
     assert lines[-1] == "next: sightline predict mine.sightline IMAGE... --show page.html"
     answer = call("predict", "mine.sightline", "asked.png", "noise.png", "--show", "page.html", "--device", "cpu")

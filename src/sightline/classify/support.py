@@ -128,8 +128,9 @@ def read(
             f"examples must be a folder of class folders, or {{label: images}}, got {type(source).__name__}"
         )
     check_count(len(source), least)
-    check_labels(list(source))
-    read_in = {label: _examples(label, one, embeds, width) for label, one in source.items()}
+    labelled = [(as_text(label), one) for label, one in source.items()]
+    check_labels(label for label, _ in labelled)
+    read_in = {label: _examples(label, one, embeds, width) for label, one in labelled}
     fed = {tensor.dtype == torch.uint8 for tensor, _ in read_in.values()}
     if len(fed) > 1:
         raise ValueError("examples must be images alone or embeddings alone, got both")
@@ -155,6 +156,11 @@ def check_count(classes: int, least: int = LEAST_CLASSES) -> None:
     if not least <= classes <= MOST_CLASSES:
         fix = "bring one more to tell it from" if classes < least else "bring fewer, or divide them among classifiers"
         raise ValueError(f"classes must be {least} to {MOST_CLASSES:,}, got {classes:,}; {fix}")
+
+
+def as_text(label: Any) -> Any:
+    """The label itself; a whole number as its text."""
+    return str(label) if isinstance(label, int | np.integer) and not isinstance(label, bool) else label
 
 
 def check_labels(labels: Iterable[Any]) -> None:
