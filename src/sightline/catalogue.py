@@ -14,6 +14,8 @@ class Entry:
     recipe: str
     task: str
     predictor: str
+    use: str = "sightline.load(folder).predict(input)"
+    """How a trained model is put to work, for its card."""
 
     def get(self, what: str) -> Any:
         """The class behind one of these names."""
@@ -36,6 +38,7 @@ TASKS: dict[str, Entry] = {
         recipe="tasks.few_shot:Recipe",
         task="tasks.few_shot:FewShotTask",
         predictor="tasks.few_shot_predictor:FewShotPredictor",
+        use='FewShotClassifier.pretrained("folder").fit("images/")',
     ),
 }
 DEFAULT = "image_classifier"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -151,7 +151,10 @@ def _listed(words: str) -> list[str]:
 @app.command()
 def predict(
     run: Annotated[str, typer.Argument(help=f"{RUN[:-1]}, or a file of `fit`.", show_default=False)],
-    inputs: Annotated[list[str], typer.Argument(metavar="INPUT...", help="Images, or sentences.", show_default=False)],
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT...", help="Images or folders of them, or sentences.", show_default=False),
+    ],
     show: Annotated[Path | None, typer.Option(help="Write a page of what it looked at.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Answers to name for each input: 3 classes, 1 text.")] = None,
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
@@ -159,16 +162,43 @@ def predict(
     """Say what is on images, or translate sentences, and how sure it is."""
     from .runs import load
     from .training.device import choose_device
+    from .view.page import check_path
 
     with _plain_errors():
+        if show is not None:
+            check_path(show)
         predictor = load(run).to(choose_device(device))
+        ask = predictor.predict if show is None else predictor.look
         given = predictor.read(inputs)
-        look = None if show is None else predictor.look(given)
-        answers = predictor.predict(given) if look is None else look.answers
-        for one, answer in zip(given, answers, strict=True):
+        problems: list[str] = []
+        try:
+            told = ask(given)
+        except ValueError:
+            given, problems = _sorted_out(predictor, given)
+            if not given or not problems:
+                raise
+            told = ask(given)
+        for one, answer in zip(given, told if isinstance(told, list) else told.answers, strict=True):
             typer.echo(f"{printable(str(one))}: {answer.told(top)}")
         if show is not None:
-            typer.echo(f"wrote {predictor.page(look).save(show)}")
+            typer.echo(f"wrote {predictor.page(told).save(show)}")
+        for problem in problems:
+            typer.echo(f"error: {problem}", err=True)
+        if problems:
+            raise typer.Exit(2)
+
+
+def _sorted_out(predictor: Any, given: list[Any]) -> tuple[list[Any], list[str]]:
+    """Those that can be answered, and what is wrong with the others."""
+    good, problems = [], []
+    for one in given:
+        try:
+            predictor.predict([one])
+        except ValueError as error:
+            problems.append(str(error))
+        else:
+            good.append(one)
+    return good, problems
 
 
 @app.command()
@@ -185,10 +215,11 @@ def show(
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
     """Draw what a trained model has learnt, and where it looks."""
-    from .runs import load
+    from .runs import check_run, load
     from .training.device import choose_device
 
     with _plain_errors():
+        check_run(run, f"for why it answers as it does: sightline predict {run} IMAGE --show page.html")
         predictor = load(run).to(choose_device(device))
         drawn = predictor.show(predictor.read(inputs) if inputs else [], out, format=format)
         for path in drawn.files:

@@ -11,7 +11,7 @@ from .checks import check_most, check_whole, nearest
 from .data.images import ImageSet, Progress
 from .models.baselines import BASELINES
 from .names import printable
-from .runs import load, reading
+from .runs import check_run, load, reading
 from .tasks.few_shot import MOST_EPISODES, classes_of
 from .tasks.few_shot_judging import Answers, Setting, mean_and_half, tally
 from .tasks.few_shot_predictor import FewShotPredictor
@@ -134,6 +134,7 @@ def compare(
 
 
 def _opened(run: str | Path) -> FewShotPredictor:
+    check_run(run, "compare the runs that classifiers began with")
     predictor = load(run)
     if not isinstance(predictor, FewShotPredictor):
         raise ValueError(f"a run to compare must be of task few_shot, got {str(run)!r} of task {predictor.recipe.task}")

@@ -110,12 +110,26 @@ def load(run: str | Path) -> Any:
     return catalogue.entry(task).get("predictor").open(folder)
 
 
+def check_run(run: str | Path, fix: str) -> None:
+    """Not the file of a few-shot classifier: that has no data to judge by, and no log."""
+    path = Path(run).expanduser()
+    if path.suffix == CLASSIFIER and path.is_file():
+        raise ValueError(
+            f"run must be the folder of a trained model, got {str(run)!r}, a classifier that fit made; {fix}"
+        )
+
+
 def evaluate(run: str | Path, source: str | None = None, device: str = "auto") -> Any:
     """How good a run is on the test set of its data; its card says so from then on. Or on other data: the test set of
     that, or all of it where it brings none."""
     from .training.checkpoint import write_bytes
     from .training.device import choose_device
 
+    check_run(
+        run,
+        f"it knows its examples alone: FewShotClassifier.load({str(run)!r}).estimate() judges it by these, and "
+        f"sightline evaluate RUN the model it began with",
+    )
     predictor = load(run).to(choose_device(device))
     with _Reading(quiet=False) as progress:
         score = predictor.judged(source, progress)
@@ -268,7 +282,7 @@ tags: [sightline, {recipe.task}]
 ---
 # {run.folder.name}
 
-Made by Sightline, for the task `{recipe.task}`: `sightline.load(folder).predict(input)`.
+Made by Sightline, for the task `{recipe.task}`: `{catalogue.entry(recipe.task).use}`.
 
 ## How it was made
 

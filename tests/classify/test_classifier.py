@@ -165,6 +165,13 @@ def test_embeddings_may_be_plain_lists():
     assert made.predict([[1, 2, 3.5], [4, 2, 1]])[1].label == "b"
 
 
+def test_whole_numbers_are_labels_too():
+    made = FewShotClassifier().fit({0: torch.eye(3)[:2], np.int64(7): -torch.eye(3)})
+    assert made.classes == ("0", "7")
+    assert made.add(7, torch.ones(2, 3)).counts == {"0": 2, "7": 5}
+    assert made.add(11, -torch.ones(2, 3)).remove(0).classes == ("7", "11")
+
+
 def test_a_trained_head_takes_its_own_embeddings():
     torch.manual_seed(0)
     model = FewShot(FewShotConfig(backbone="none", widths=(8,), heads=2))
@@ -219,11 +226,13 @@ def test_what_cannot_be_is_refused(run, drawn, tmp_path):
         ({**two, "c": []}, "class 'c' must have at least one image, got none; fill it or leave it out"),
         ({**two, "c": [tmp_path / "torn.png"]}, r"class 'c': .*torn.png must be a PNG, JPEG"),
         ({**two, "a ": images[2:3]}, "classes must have different names, got 'a' and 'a '"),
-        ({**two, 3: images[2:3]}, "a class must have a name of 1 to 200 letters, got 3"),
+        ({**two, 3.5: images[2:3]}, "a class must have a name of 1 to 200 letters, got 3.5"),
+        ({**two, True: images[2:3]}, "a class must have a name of 1 to 200 letters, got True"),
+        ({0: images[:1], "0": images[1:2]}, "classes must have different names, got '0' and '0'"),
         ({**two, "c": torch.ones(2, 5)}, "embeddings must all have one width, 32, got 5 for class 'c'"),
         ({**two, "c": torch.ones(2, 32)}, "examples must be images alone or embeddings alone, got both"),
         ([images], "examples must be a folder of class folders, or {label: images}, got list"),
-        (tmp_path / "nowhere", "a data set must be a path that is there"),
+        (tmp_path / "nowhere", "examples must be a folder with one folder of images for each class, got"),
     ):
         with pytest.raises(ValueError, match=message):
             made.fit(wrong)

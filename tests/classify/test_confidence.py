@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from sightline import FewShotClassifier
-from sightline.classify import confidence
-from sightline.classify.confidence import held_out, sharpest, strangers
+from sightline.classify import Answer, confidence
+from sightline.classify.confidence import Confidence, held_out, sharpest, strangers
 from sightline.classify.embedding import prototypes
 from sightline.classify.support import Support
 from sightline.models.few_shot import Memory
@@ -101,6 +101,21 @@ def test_what_belongs_to_no_class_is_unknown(fitted, drawn):
     assert auroc(*scores) > 0.8
     assert all(answer.known == (answer.familiarity >= 0.5) for answer in known + unknown)
     assert any(str(answer).startswith("none of these (closest ") for answer in unknown)
+
+
+@pytest.mark.parametrize(
+    ("sharpness", "words"),
+    [(1.02, "sharpened a little (x 1.02) to fit"), (7, "sharpened (x 7.00) to fit"), (0.5, "softened (x 0.50) to fit")],
+)
+def test_what_was_done_to_confidence_is_told_in_words(sharpness, words):
+    assert Confidence(sharpness, 1.0, 1.0, 1.0).change.startswith(words)
+
+
+def test_a_stranger_is_told_without_shares():
+    known = Answer("a", 0.7, True, {"a": 0.7, "b": 0.3}, 0.9)
+    assert (str(known), known.told(2)) == ("a 70.0% (known)", "a 70.0% (known), b 30.0%")
+    stranger = Answer("a", 0.7, False, {"a": 0.7, "b": 0.3}, 0.1)
+    assert (str(stranger), stranger.told(2)) == ("none of these (closest a)", "none of these (closest a, b)")
 
 
 def test_one_image_of_each_class_is_enough_for_both_thresholds(run, drawn):

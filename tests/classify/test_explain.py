@@ -8,6 +8,7 @@ from sightline import FewShotClassifier
 from sightline.classify import explain
 from sightline.classify.answers import Answer
 from sightline.classify.explain import cells_of, hide_each, paper
+from sightline.view import reasons
 
 PARTS = 6
 
@@ -119,12 +120,13 @@ def test_cells_cover_every_pixel_once():
     assert (hidden[0] == 200).all()
 
 
-def test_a_picture_and_a_page_are_written(fitted, drawn, tmp_path):
+def test_a_picture_and_a_page_are_written(fitted, drawn, tmp_path, monkeypatch):
     why = fitted.predict(drawn[fitted.classes[0]][4]).explain()
     assert why.save(tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
     assert "<!doctype html>" in why.save(tmp_path / "why.html").read_text()
-    with pytest.raises(ValueError, match=r"path must end in .png or .svg, got 'why.doc'"):
-        why.save(tmp_path / "why.doc")
+    monkeypatch.setattr(reasons, "picture", None)  # refused before anything is drawn
+    with pytest.raises(ValueError, match=r"path must end in .png, .svg or .html, got 'why.pdf'"):
+        why.save(tmp_path / "why.pdf")
 
 
 def test_an_answer_without_its_classifier_is_refused(fitted, drawn):

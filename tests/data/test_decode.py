@@ -269,6 +269,16 @@ def test_formats_that_start_other_programs_are_not_opened(tmp_path):
         read_image(tmp_path / "page.eps")
 
 
+@pytest.mark.parametrize(("side", "got"), [(9_500, "9500 x 9500"), (20_000, "over 178,956,970")])
+def test_what_pillow_would_warn_of_is_refused_by_our_rule(tmp_path, recwarn, side, got):
+    path = tmp_path / "vast.pbm"
+    path.write_bytes(f"P4 {side} {side}\n".encode())  # a header is all that is looked at
+    for call in (read_image, decode.header):
+        with pytest.raises(ValueError, match=f"vast.pbm must have 1 to 80,000,000 pixels, got {got}; make it smaller"):
+            call(path)
+    assert not recwarn
+
+
 def test_a_file_or_picture_over_the_limits_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
     path = tmp_path / "a.png"
     Image.fromarray(colours()).save(path)

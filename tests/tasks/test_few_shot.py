@@ -1,11 +1,13 @@
 import json
 import math
+import shutil
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 import sightline
+from sightline import zoo
 from sightline.data import episodes
 from sightline.data.augment import Augment
 from sightline.data.class_splits import ClassSplits
@@ -282,7 +284,9 @@ def test_a_run_is_judged_on_classes_it_has_not_seen(run):
     assert set(score.settings) == {"3w1s", "5w2s"}
     kept = json.loads((run / "evaluation.json").read_text())
     assert kept["settings"]["3w1s"]["accuracy"] == score.settings["3w1s"].accuracy
-    assert "3w1s" in (run / "README.md").read_text()
+    card = (run / "README.md").read_text()
+    assert "3w1s" in card
+    assert '`FewShotClassifier.pretrained("folder").fit("images/")`' in card
     assert score.lines()[2].startswith("3w1s")
     again = sightline.evaluate(run, device="cpu")
     assert again == score
@@ -303,6 +307,20 @@ def test_temperatures_and_entropies_are_logged_and_drawn(run, tmp_path):
 def test_images_alone_are_answered_with_what_to_do_first(run):
     with pytest.raises(ValueError, match="sightline fit FOLDER --model"):
         sightline.load(run).predict("image.png")
+
+
+def test_what_ships_is_called_by_its_name_and_judged_by_data_that_are_named(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(zoo, "HOME", tmp_path)
+    shutil.copytree(run, tmp_path / "signs", ignore=shutil.ignore_patterns("checkpoints", "metrics.jsonl"))
+    path = tmp_path / "signs" / "config.yaml"
+    path.write_text(path.read_text().replace("source: glyphs", "source: data/away.npz"))
+    with pytest.raises(ValueError, match=r"--model signs --out mine.sightline"):
+        sightline.load("signs").predict("image.png")
+    with pytest.raises(ValueError, match=r"got 'data/away.npz', which is not; .* sightline evaluate signs --data PATH"):
+        sightline.evaluate("signs", device="cpu")
+    assert sightline.evaluate("signs", "glyphs", device="cpu").split == "test"
+    drawn = sightline.load("signs").show(out=tmp_path / "out")
+    assert [reason.rpartition(" ")[2] for reason in drawn.left_out.values()] == ["signs"] * 2
 
 
 def test_confidence_is_set_by_validation_classes(run):

@@ -42,8 +42,8 @@ def test_a_page_says_all_that_it_shows(visitor, tmp_path):
     page.goto(path.as_uri())
     assert page.title() == "2 images"
     text = page.inner_text("body")
-    for words in ("1 of 2 known", "asked.png", "beta", "75.0% sure", "none of these", "closest: beta, 75%", "A note.",
-                  "worth +1.50", "worth -0.25", "and 4 more classes"):  # fmt: skip
+    for words in ("1 of 2 known", "asked.png", "beta", "75.0% sure", "none of these", "closest: beta", "A note.",
+                  "If it were one of them", "worth +1.50", "worth -0.25", "and 4 more classes"):  # fmt: skip
         assert words in text
     assert [badge.inner_text() for badge in page.locator(".badge").all()] == [
         "known",
@@ -98,18 +98,32 @@ def test_pictures_of_what_has_none():
     html = reasons.page([reason(pictures=False)]).html
     assert "<img" not in html
     drawn = reasons.picture(reason(pictures=False, known=False))
-    assert drawn.get_suptitle() == "none of these (closest beta 75%)"
-    assert len(drawn.axes) == 1
+    assert drawn.get_suptitle().split() == ["unknown:", "none", "of", "these", "(closest", "beta)"]
+    assert [axes.get_title() for axes in drawn.axes] == ["If it were one of them"]
 
 
 def test_a_picture_has_the_image_the_examples_and_the_scores():
     drawn = reasons.picture(reason())
-    assert [axes.get_title() for axes in drawn.axes] == ["asked", "beta", "gamma", ""]
-    assert [text.get_text() for axes in drawn.axes[:3] for text in axes.texts] == [
-        "1.png, worth +1.50",
-        "2.png, worth -0.25",
-    ]
+    assert drawn.get_suptitle() == "beta 75.0% (known)"
+    assert [axes.get_title() for axes in drawn.axes] == ["asked", "beta", "gamma", "All scores"]
+    assert [axes.get_xlabel() for axes in drawn.axes[1:3]] == ["1.png, worth +1.50", "2.png, worth -0.25"]
     assert len(drawn.axes[3].patches) == 8
+
+
+@pytest.mark.parametrize("label", ["beta", "a longer name " * 5])
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("pictures", [True, False])
+def test_no_words_of_a_picture_are_cut_off_or_lie_on_others(label, known, pictures):
+    drawn = reasons.picture(reason(label=label, known=known, pictures=pictures))
+    drawn.draw_without_rendering()
+    words = [drawn._suptitle, *(text for axes in drawn.axes for text in (axes.title, axes.xaxis.label, *axes.texts))]
+    boxes = [word.get_window_extent() for word in words if word.get_text()]
+    for i, box in enumerate(boxes):
+        assert box.x0 >= 0
+        assert box.y0 >= 0
+        assert box.x1 <= drawn.bbox.x1
+        assert box.y1 <= drawn.bbox.y1
+        assert not any(box.overlaps(other) for other in boxes[:i])
 
 
 def test_nothing_to_show_is_refused():

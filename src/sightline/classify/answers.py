@@ -39,13 +39,15 @@ class Answer:
 
     def told(self, top: int | None = None) -> str:
         """One line for a terminal; the next classes too, where more than one is wanted."""
-        others = [f"{name} {share:.1%}" for name, share in list(self.scores.items())[1 : top or 1]]
-        return printable(", ".join((str(self), *others)))
+        first = list(self.scores.items())[: top or 1]
+        if not self.known:
+            return printable(f"none of these (closest {', '.join(name for name, _ in first)})")
+        return printable(", ".join((str(self), *(f"{name} {share:.1%}" for name, share in first[1:]))))
 
     def __str__(self) -> str:
         if self.known:
             return f"{self.label} {self.confidence:.1%} (known)"
-        return f"none of these (closest {self.label} {self.confidence:.0%})"
+        return f"none of these (closest {self.label})"
 
 
 @dataclass(frozen=True)

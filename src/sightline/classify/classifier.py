@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..checks import check_most
+from ..data.folders import named_images
 from ..data.images import Progress
 from ..models.few_shot import FewShot, Memory
 from ..names import shortened
@@ -23,7 +24,7 @@ from .confidence import Confidence, ask, held_out, remembered, set_by
 from .embedding import Embeds, embeds, opened, prototypes
 from .explain import Asked, explained
 from .questions import embedded, moved_copies, one_by_one
-from .support import Support, check_labels, read
+from .support import Support, as_text, check_labels, read
 
 AT_ONCE = 64
 """Images asked in one go."""
@@ -97,6 +98,7 @@ class FewShotClassifier:
     def fit(self, examples: Any, *, progress: Progress | None = None) -> "FewShotClassifier":
         """Learn from a folder of class folders (or any data set that `sightline data` reads), or from
         {label: images}, an image being a path, a PIL image, an array or a tensor; or from {label: embeddings (n, M)}.
+        A label that is a whole number becomes its text.
         """
         support = read(examples, self._embeds, self._width, progress, least=2).fitting()
         if self.model is None or (self._embeds is None and self.model.width != support.embeddings.shape[-1]):
@@ -105,17 +107,17 @@ class FewShotClassifier:
         self._ready()
         return self
 
-    def add(self, label: str, examples: Any) -> "FewShotClassifier":
+    def add(self, label: str | int, examples: Any) -> "FewShotClassifier":
         """One more class, or more examples of one that is there; nothing is trained."""
-        before = self._some()
+        before, label = self._some(), as_text(label)
         check_labels([*(name for name in before.classes if name != label), label])
         new = read({label: examples}, self._embeds, before.embeddings.shape[-1])
         self._support, self._fitted = before.and_(new), None
         return self
 
-    def remove(self, label: str) -> "FewShotClassifier":
+    def remove(self, label: str | int) -> "FewShotClassifier":
         """One class less."""
-        left = self._some().without(label)
+        left = self._some().without(label := as_text(label))
         if len(left.classes) < 2:
             raise ValueError(f"a classifier must keep 2 classes, got {label!r} to remove of 2; add another one first")
         self._support, self._fitted = left, None
@@ -175,8 +177,8 @@ class FewShotClassifier:
 
     @staticmethod
     def read(words: Sequence[str]) -> list[Path]:
-        """What was typed, as paths of images."""
-        return [Path(word) for word in words]
+        """What was typed, as paths of images; a folder stands for those in it."""
+        return named_images(words)
 
     def look(self, images: Sequence[Any]) -> "Look":
         """At a few images: what is seen, and why."""
@@ -206,11 +208,8 @@ class FewShotClassifier:
             )
         else:
             lines.append("expected    unknown with one image of each class; a second one of some would tell")
-        lines.append(f"confidence  logits times {sure.sharpness:.2f}")
-        lines.append(
-            f"unknown     below a logit of {sure.threshold:.2f}; {sure.separation:.1%} of pairs of an example and a "
-            f"stranger are told apart"
-        )
+        lines.append(f"confidence  {sure.change}")
+        lines.append(f"unknown     {sure.separation:.1%} of pairs of an example and a stranger are told apart")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -69,6 +69,13 @@ class Confidence:
     separation: float
     """How often an example looks more familiar than a stranger, over all pairs (AUROC)."""
 
+    @property
+    def change(self) -> str:
+        """What was done to the model's own confidence, in words."""
+        how = "sharpened" if self.sharpness >= 1 else "softened"
+        little = " a little" if 0.8 < self.sharpness < 1.25 else ""
+        return f"{how}{little} (x {self.sharpness:.2f}) to fit how often held-out examples were right"
+
     def familiarity(self, logits: Tensor) -> Tensor:
         """logits (Q, N) -> (Q,), from 0 to 1, 0.5 at the threshold"""
         return torch.sigmoid((logits.double().amax(-1) - self.threshold) / self.scale)

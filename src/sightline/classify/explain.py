@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..checks import check_most, check_whole
 from ..models.few_shot import FewShotHead
-from ..view import reasons
+from ..view import page, pictures, reasons
 from ..view.reasons import Array, Reason, Sight
 from .answers import Answer
 from .confidence import Confidence
@@ -86,10 +86,10 @@ class Explanation:
     def save(self, path: str | Path) -> Path:
         """A picture (.png or .svg) or a page (.html)."""
         path = Path(path)
-        if path.suffix in (".html", ".htm"):
+        if path.suffix in page.SUFFIXES:
             return self.page().save(path)
-        from ..view import pictures
-
+        if path.suffix not in pictures.SUFFIXES:
+            raise ValueError(f"path must end in .png, .svg or .html, got {path.name!r}")
         return pictures.save(reasons.picture(self.reason()), path)
 
     def page(self, *, name: str = "image") -> "Page":

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..checks import nearest
 from ..data.class_splits import divides_by_class, load_classes
-from ..data.folders import images_in
-from ..data.images import ImageFiles, Progress, load, read_image
+from ..data.folders import count_images, images_in
+from ..data.images import ImageFiles, NoDataSetError, Progress, load, read_image
 from ..names import printable
 from .embedding import Embeds, finite
 
@@ -128,8 +128,9 @@ def read(
             f"examples must be a folder of class folders, or {{label: images}}, got {type(source).__name__}"
         )
     check_count(len(source), least)
-    check_labels(list(source))
-    read_in = {label: _examples(label, one, embeds, width) for label, one in source.items()}
+    labelled = [(as_text(label), one) for label, one in source.items()]
+    check_labels(label for label, _ in labelled)
+    read_in = {label: _examples(label, one, embeds, width) for label, one in labelled}
     fed = {tensor.dtype == torch.uint8 for tensor, _ in read_in.values()}
     if len(fed) > 1:
         raise ValueError("examples must be images alone or embeddings alone, got both")
@@ -155,6 +156,11 @@ def check_count(classes: int, least: int = LEAST_CLASSES) -> None:
     if not least <= classes <= MOST_CLASSES:
         fix = "bring one more to tell it from" if classes < least else "bring fewer, or divide them among classifiers"
         raise ValueError(f"classes must be {least} to {MOST_CLASSES:,}, got {classes:,}; {fix}")
+
+
+def as_text(label: Any) -> Any:
+    """The label itself; a whole number as its text."""
+    return str(label) if isinstance(label, int | np.integer) and not isinstance(label, bool) else label
 
 
 def check_labels(labels: Iterable[Any]) -> None:
@@ -185,10 +191,14 @@ def _from_disk(source: str | Path, embeds: Embeds | None, progress: Progress | N
             f"examples must be embeddings for this model, got {str(source)!r}; begin with a model that sees"
         )
     form: dict[str, Any] = {"size": embeds.image_size, "channels": embeds.channels, "progress": progress}
-    if divides_by_class(source):
-        images: Any = load_classes(source, **form).train
-    else:
-        images = load(source, keep_in_memory=0, **form).train
+    try:
+        apart = divides_by_class(source)
+        images: Any = (load_classes(source, **form) if apart else load(source, keep_in_memory=0, **form)).train
+    except NoDataSetError:
+        raise ValueError(
+            f"examples must be a folder with one folder of images for each class, got {str(source)!r}, "
+            f"{_found(Path(source).expanduser())}"
+        ) from None
     check_count(len(images.classes))
     check_labels(images.classes)
     if len(images) > MOST_EXAMPLES:
@@ -206,6 +216,17 @@ def _from_disk(source: str | Path, embeds: Embeds | None, progress: Progress | N
     numbers = [f"image {i + 1}" for i in support.places().tolist()]
     names = numbers if files is None else [files[i] for i in order.tolist()]
     return replace(support, names=tuple(names))
+
+
+def _found(path: Path) -> str:
+    """What is there where class folders were wanted."""
+    if not path.is_dir():
+        return "which is a file" if path.exists() else "which is not there"
+    images = count_images(path)
+    if not images:
+        return "which holds neither folders nor images"
+    several = "s" if images > 1 else ""
+    return f"which holds {images:,} image{several} and no folders; move each class into a folder of its name"
 
 
 def _examples(label: str, given: Any, embeds: Embeds | None, width: int | None) -> tuple[Tensor, list[str]]:

@@ -2,6 +2,8 @@
 
 import io
 import math
+import threading
+import warnings
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +27,7 @@ SUFFIXES = frozenset(f".{ending}" for ending in _ENDINGS.split())
 
 Source = str | PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
 
+_WARNINGS = threading.Lock()  # what is done with warnings is the same for all threads
 # Only plain pictures: some of Pillow's other readers start other programs or follow links.
 _FORMATS = ("PNG", "JPEG", "MPO", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")
 _READABLE = "a PNG, JPEG, GIF, BMP, TIFF, WebP, AVIF or PPM image"
@@ -83,7 +86,10 @@ def header(source: Path | bytes) -> tuple[int, int, bool]:
     try:
         if not isinstance(source, bytes):
             _check_file(source)
-        with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file, _decoder(file) as picture:
+        with (
+            io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file,
+            _decoder(name, file) as picture,
+        ):
             _check_pixels(name, picture)
             width, height = picture.size
             # a TIFF gives its size upright, and a PNG that does not begin with EXIF would be decoded to look for it
@@ -120,7 +126,7 @@ def _open(source: Source) -> tuple[str, Image.Image]:
                 raise _RefusedError(
                     f"{name} must be at most {MOST_BYTES:,} bytes, got {len(source):,}; make it smaller"
                 )
-            return name, _decoder(io.BytesIO(source))
+            return name, _decoder(name, io.BytesIO(source))
         if not isinstance(source, str | PathLike):
             raise _RefusedError(
                 f"an image must be a path, bytes, a PIL image, an array or a tensor, got {type(source).__name__}"
@@ -129,7 +135,7 @@ def _open(source: Source) -> tuple[str, Image.Image]:
         name = str(path)
         _check_file(path)
         with path.open("rb") as file:
-            return name, _decoder(io.BytesIO(file.read(MOST_BYTES + 1)))
+            return name, _decoder(name, io.BytesIO(file.read(MOST_BYTES + 1)))
     except _RefusedError as error:
         raise ValueError(str(error)) from None
     except Exception as error:
@@ -145,9 +151,18 @@ def _check_file(path: Path) -> None:
         raise _RefusedError(f"{path} must be at most {MOST_BYTES:,} bytes, got {size:,}; make it smaller")
 
 
-def _decoder(file: IO[bytes]) -> Image.Image:
+def _decoder(name: str, file: IO[bytes]) -> Image.Image:
+    """The picture by its header; Pillow's own limit is told in our words, and its warning comes to nothing."""
     Image.init()
-    return Image.open(file, formats=[name for name in _FORMATS if name in Image.OPEN])
+    with _WARNINGS, warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        try:
+            return Image.open(file, formats=[kind for kind in _FORMATS if kind in Image.OPEN])
+        except Image.DecompressionBombError:
+            most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+            raise _RefusedError(
+                f"{name} must have 1 to {MOST_PIXELS:,} pixels, got over {most:,}; make it smaller"
+            ) from None
 
 
 def _check_pixels(name: str, picture: Image.Image) -> None:

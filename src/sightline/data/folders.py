@@ -116,6 +116,31 @@ def _list(home: Path, classes: tuple[str, ...]) -> tuple[list[Path], list[int]]:
     return files, labels
 
 
+def named_images(words: Sequence[str]) -> list[Path]:
+    """What was typed, as paths of images; a folder stands for those directly in it."""
+    paths: list[Path] = []
+    for path in map(Path, words):
+        if not path.is_dir():
+            paths.append(path)
+            continue
+        with os.scandir(path) as entries:
+            found = sorted(entry.name for entry in entries if _is_image(entry.name))
+        if not found:
+            raise ValueError(f"a folder of images must hold them directly, got {str(path)!r}, which holds none")
+        paths += [path / name for name in found]
+    return paths
+
+
+def count_images(folder: Path) -> int:
+    """How many files directly inside end like an image."""
+    with os.scandir(folder) as entries:
+        return sum(_is_image(entry.name) for entry in entries)
+
+
+def _is_image(name: str) -> bool:
+    return not name.startswith((".", "__")) and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122 - fast
+
+
 def images_in(folder: Path) -> list[str]:
     """The images directly inside: what is hidden, and what does not end like an image, is passed over."""
     found = []
@@ -128,7 +153,7 @@ def images_in(folder: Path) -> list[str]:
                     f"class folder {folder} must hold its images directly, got the folder {entry.name!r} inside; "
                     "move its images up, or name the folder above the class folders"
                 )
-            if os.path.splitext(entry.name)[1].lower() in SUFFIXES:  # noqa: PTH122 - a Path for each would be slow
+            if _is_image(entry.name):
                 found.append(entry.name)
     if not found:
         raise ValueError(

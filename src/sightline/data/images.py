@@ -17,6 +17,7 @@ __all__ = [
     "ImageFiles",
     "ImageSet",
     "Images",
+    "NoDataSetError",
     "Progress",
     "SplitSummary",
     "Splits",
@@ -41,6 +42,10 @@ FORMATS = (
 """What `load` reads."""
 
 
+class NoDataSetError(ValueError):
+    """Nothing is there that `load` reads."""
+
+
 def load(
     source: str | Path,
     *,
@@ -60,7 +65,7 @@ def load(
         return _fitted(NAMED[source](), size, channels)
     path = Path(source).expanduser()
     if not path.exists():
-        raise ValueError(f"a data set must be a path that is there, or {nearest(str(source), NAMED)}")
+        raise NoDataSetError(f"a data set must be a path that is there, or {nearest(str(source), NAMED)}")
     try:
         if path.is_file():
             if path.suffix.lower() == ".npz":
@@ -78,7 +83,7 @@ def load(
     except OSError as error:
         raise ValueError(f"{path} must be readable, got an error: {error}") from error
     listed = "".join(f"\n  {text}" for text in FORMATS)
-    raise ValueError(f"a data set must be one of these:{listed}\ngot {str(path)!r}, which is none of them")
+    raise NoDataSetError(f"a data set must be one of these:{listed}\ngot {str(path)!r}, which is none of them")
 
 
 def _fitted(splits: Splits, size: int | None, channels: int | None) -> Splits:

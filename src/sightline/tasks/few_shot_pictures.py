@@ -4,6 +4,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .. import zoo
 from ..view import curves
 from .run_pictures import LOG, Drawn, Missing, curves_of, log_lines, number
 
@@ -33,7 +34,7 @@ def attention(predictor: "FewShotPredictor") -> "Figure":
             if slash and kind in PANELS and value is not None:
                 found[PANELS[kind]][head].append((fact["step"], value))
     if not found:
-        raise Missing(f"there is no {LOG} with temperatures in {predictor.folder}")
+        raise Missing(f"there is no {LOG} with temperatures in {zoo.called(predictor.folder)}")
     panels = {
         panel: {head: ([step for step, _ in points], [value for _, value in points]) for head, points in lines.items()}
         for panel, lines in sorted(found.items(), reverse=True)

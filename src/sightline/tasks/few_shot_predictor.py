@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .. import config
+from .. import config, zoo
 from ..data.episodes import Classes
-from ..data.images import ImageSet, Progress
+from ..data.images import NAMED, ImageSet, Progress
 from ..data.one_shot_runs import read_one_shot_runs
 from ..models.few_shot import FewShot
 from ..names import printable
@@ -146,7 +146,7 @@ class FewShotPredictor(Shared):
         """Images cannot be named before there are classes."""
         raise ValueError(
             f"a few-shot model must first see what to tell apart, got images alone; begin with: "
-            f"sightline fit FOLDER --model {self.folder} --out mine.sightline"
+            f"sightline fit FOLDER --model {zoo.called(self.folder)} --out mine.sightline"
         )
 
     def predict(self, images: Any) -> Any:
@@ -173,6 +173,12 @@ class FewShotPredictor(Shared):
 
     def judged(self, source: str | None = None, progress: Progress | None = None) -> FewShotScore:
         """Thousands of episodes of classes it has never seen, at every setting of its recipe."""
+        there, run = self.recipe.data.source, zoo.called(self.folder)
+        if source is None and there not in NAMED and not Path(there).expanduser().exists():
+            raise ValueError(
+                f"the data of {run} must be there to judge by, got {there!r}, which is not; name their place, or other "
+                f"data: sightline evaluate {run} --data PATH"
+            )
         images, split = self.judged_on(source, progress)
         e = self.recipe.evaluation
         classes, embeddings = classes_of(images), self.embedded(images, progress)

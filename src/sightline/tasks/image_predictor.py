@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import config
 from ..attention import Record, record_attention
+from ..data.folders import named_images
 from ..data.images import Images, Progress, read_image
 from ..data.sets import check_classes
 from ..models.image_classifier import ImageClassifier
@@ -143,8 +144,8 @@ class ImagePredictor(Shared):
 
     @staticmethod
     def read(words: Sequence[str]) -> list[Path]:
-        """What was typed, as paths of images."""
-        return [Path(word) for word in words]
+        """What was typed, as paths of images; a folder stands for those in it."""
+        return named_images(words)
 
     def predict(self, images: Any) -> Any:
         """An `Answer` for an image (path, PIL image, array or tensor), or a list of them for a list or tuple."""

@@ -71,7 +71,7 @@ def curves_of(folder: Path, goal: str) -> "Figure":
         if points:
             panels.setdefault(panel, {})[line] = ([step for step, _ in points], [value for _, value in points])
     if not panels:
-        raise Missing(f"there is no {LOG} with measurements in {folder}")
+        raise Missing(f"there is no {LOG} with measurements in {zoo.called(folder)}")
     best = [fact["step"] for fact in lines if fact.get("best") is True]
     return curves.curves(panels, best=best[-1] if best else None)
 

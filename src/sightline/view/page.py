@@ -21,6 +21,7 @@ from .sides import sides, sides_of, without_filling
 
 IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([\w-]+)\.js";$', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:async )?(?:function|const) (\w+))", re.MULTILINE)
+SUFFIXES = (".html", ".htm")
 
 TEMPLATE = """<!doctype html>
 <html lang="en">
@@ -52,9 +53,7 @@ class Page:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file that works from disk and asks no host for anything."""
-        path = Path(path)
-        if path.suffix not in (".html", ".htm"):
-            raise ValueError(f"path must end in .html, got {path.name!r}")
+        path = check_path(Path(path))
         with whole(path) as part:
             part.write_text(self.html, encoding="utf-8", newline="\n")
         return path
@@ -68,6 +67,13 @@ class Page:
 
     def __repr__(self) -> str:
         return f"Page({len(self.html.encode()) / 1e6:.1f} MB of HTML)"
+
+
+def check_path(path: Path) -> Path:
+    """The path, if a page can be written there."""
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"path must end in .html, got {path.name!r}")
+    return path
 
 
 def page(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+SUFFIXES = (".png", ".svg")
 MOST_NUMBERS = 400
 """Cells up to which a heat map prints its numbers."""
 
@@ -131,9 +132,9 @@ def name(text: str, most: int = 40) -> str:
 
 def save(drawn: Figure, path: Path) -> Path:
     """Write a picture as PNG or SVG, whole or not at all."""
-    kind = path.suffix.lstrip(".")
-    if kind not in ("png", "svg"):
+    if path.suffix not in SUFFIXES:
         raise ValueError(f"path must end in .png or .svg, got {path.name!r}")
+    kind = path.suffix[1:]
     with whole(path) as part, _style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a box stands for a letter no font has
         drawn.savefig(part, dpi=150, format=kind, metadata={"Date": None} if kind == "svg" else None)

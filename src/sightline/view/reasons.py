@@ -18,7 +18,7 @@ import numpy as np
 from ..names import shortened
 from .overlays import GLOW
 from .page import Page, digest, static
-from .pictures import COLOURS, figure, name
+from .pictures import COLOURS, figure, name, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,9 +66,12 @@ class Reason:
     def verdict(self) -> str:
         """In a few words."""
         label = shortened(self.label, 60)
-        return (
-            f"{label} {self.confidence:.1%}" if self.known else f"none of these (closest {label} {self.confidence:.0%})"
-        )
+        return f"{label} {self.confidence:.1%} (known)" if self.known else f"unknown: none of these (closest {label})"
+
+    @property
+    def heading(self) -> str:
+        """What the shares of the classes are."""
+        return "All scores" if self.known else "If it were one of them"
 
 
 def glowing(pixels: Array, parts: Array | None, side: int = SIDE) -> Array:
@@ -106,16 +109,19 @@ def picture(reason: Reason) -> Figure:
     """The image, the examples behind the answer, and the shares of the classes, side by side."""
     shown = [sight for sight in (reason.image, *reason.examples) if sight.pixels is not None]
     columns = len(shown) + 1
-    drawn, axes = figure(1, columns, size=(2.5 * columns + 0.6, 3.1))
+    wide = 2.5 * columns + 0.6
+    title = wrapped(reason.verdict, wide, 13)
+    drawn, axes = figure(1, columns, size=(wide, 3.6 + 0.25 * title.count("\n")))
+    drawn.set_layout_engine("constrained", h_pad=0.12)
+    drawn.suptitle(title, color=COLOURS["ink"] if reason.known else AMBER, fontsize=13)
     for ax, sight in zip(axes[0], shown, strict=False):
         assert sight.pixels is not None
         ax.imshow(glowing(sight.pixels, sight.parts), interpolation="none")
-        ax.set_axis_off()
-        title = name(sight.label, 24) or "asked"
-        ax.set_title(title, color=COLOURS["ink"], fontsize=10)
+        ax.set(xticks=[], yticks=[])
+        ax.spines[:].set_visible(False)
+        ax.set_title(name(sight.label, 24) or "asked", color=COLOURS["ink"], fontsize=10)
         if sight.worth is not None:
-            below = f"{name(sight.name, 18)}, worth {sight.worth:+.2f}"
-            ax.text(0.5, -0.04, below, transform=ax.transAxes, ha="center", va="top", fontsize=9, color=COLOURS["grey"])
+            ax.set_xlabel(f"{name(sight.name, 18)}, worth {sight.worth:+.2f}", fontsize=9, color=COLOURS["grey"])
     ax = axes[0, -1]
     bars = list(reason.scores[:MOST_SCORES])[::-1]
     inks = [COLOURS["grey"]] * (len(bars) - 1) + [COLOURS["blue"] if reason.known else COLOURS["amber"]]
@@ -125,7 +131,7 @@ def picture(reason: Reason) -> Figure:
         ax.text(share + 0.02, i, f"{share:.0%}", va="center", fontsize=8, color=COLOURS["ink"])
     ax.tick_params(length=0, labelsize=8)
     ax.spines[:].set_visible(False)
-    drawn.suptitle(name(reason.verdict, 90), color=COLOURS["ink"] if reason.known else AMBER, fontsize=13)
+    ax.set_title(reason.heading, color=COLOURS["ink"], fontsize=10)
     return drawn
 
 
@@ -167,12 +173,7 @@ def _card(reason: Reason) -> str:
     state = "known" if reason.known else "unknown"
     says = "known" if reason.known else "unknown: belongs to none of the classes"
     verdict = shortened(reason.label, 60) if reason.known else "none of these"
-    share = (
-        f"{reason.confidence:.1%} sure"
-        if reason.known
-        else f"closest: {shortened(reason.label, 60)}, {reason.confidence:.0%}"
-    )
-    heading = "All scores" if reason.known else "If it were one of them"
+    share = f"{reason.confidence:.1%} sure" if reason.known else f"closest: {shortened(reason.label, 60)}"
     top = max((e.worth or 0.0 for e in reason.examples), default=0.0)
     examples = "".join(_figure(sight, top) for sight in reason.examples)
     bars = "".join(_bar(_text(shortened(label, 40)), share) for label, share in reason.scores[:MOST_SCORES])
@@ -185,7 +186,7 @@ def _card(reason: Reason) -> str:
 <div class="row">
 <section class="asked" aria-label="the image that was asked">{_figure(reason.image, 0.0)}</section>
 <section class="behind"><h3>The examples behind it</h3><div class="examples">{examples}</div></section>
-<section class="scores"><h3>{heading}</h3><ol>{bars}</ol>{small}</section>
+<section class="scores"><h3>{reason.heading}</h3><ol>{bars}</ol>{small}</section>
 </div>
 </article>
 """

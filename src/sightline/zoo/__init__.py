@@ -28,6 +28,11 @@ def ships(path: Path) -> bool:
     return path.parent == HOME
 
 
+def called(path: Path) -> str:
+    """What to call a run in a message: its name if it ships, else its path."""
+    return path.name if ships(path) else str(path)
+
+
 def known(name: str) -> str:
     """The end of an error message: what ships, and what was probably meant."""
     shipped = names()
