@@ -13,10 +13,12 @@ from visitor import visiting
 def reads(visitor, exact):
     """Whether the first row of the matrix view is the recorded one."""
     visitor.press("ArrowRight")
+    wrong = []
     for k in range(min(4, exact.shape[-1])):
         shown = visitor.status.split(": ")[1].split()[0]
-        assert abs((0.0 if shown[0] == "<" else float(shown)) - float(exact[0, k])) <= float(exact[0].max()) / 255
+        wrong.append(abs((0.0 if shown[0] == "<" else float(shown)) - float(exact[0, k])))
         visitor.step("ArrowRight")
+    return max(wrong) <= float(exact[0].max()) / 255
 
 
 def test_ours(browser, tmp_path):
@@ -26,7 +28,7 @@ def test_ours(browser, tmp_path):
     path = record.save_html(tmp_path / "page.html", list("abcde"), batch=1)
     with visiting(browser) as visitor:
         visitor.open(path, "view=matrix&heads=2")
-        reads(visitor, record[0].weights[1, 2])
+        assert reads(visitor, record[0].weights[1, 2])
 
 
 def test_torch(browser, tmp_path):
@@ -43,7 +45,7 @@ def test_torch(browser, tmp_path):
             visitor.choose("Attention", kind)
             exact = record.of(kind.lower())[0].weights[0].mean(0)
             visitor.press("Escape")
-            reads(visitor, exact)
+            assert reads(visitor, exact)
 
 
 def test_hugging_face_bert(browser, tmp_path):
@@ -57,7 +59,7 @@ def test_hugging_face_bert(browser, tmp_path):
     with visiting(browser) as visitor:
         visitor.open(path, "view=matrix&layer=1&heads=1")
         assert visitor.frame.locator("h1").inner_text() == "BertModel"
-        reads(visitor, record[1].weights[0, 1])
+        assert reads(visitor, record[1].weights[0, 1])
 
 
 def test_hugging_face_vit(browser, tmp_path, photo):
@@ -74,7 +76,7 @@ def test_hugging_face_vit(browser, tmp_path, photo):
         visitor.open(path)
         assert visitor.frame.locator("html").get_attribute("data-view") == "image"
         visitor.tab("Matrix")
-        reads(visitor, record[0].weights[0].mean(0))
+        assert reads(visitor, record[0].weights[0].mean(0))
 
 
 def test_decoding_with_a_cache_reads_as_one_map(browser, tmp_path):
@@ -179,4 +181,4 @@ def test_any_precision(browser, encoder, tmp_path, dtype):
     path = record.save_html(tmp_path / "page.html")
     with visiting(browser) as visitor:
         visitor.open(path, "view=matrix&layer=1&heads=2")
-        reads(visitor, seen[1].weights[0, 2].double())
+        assert reads(visitor, seen[1].weights[0, 2].double())

@@ -19,8 +19,8 @@ MOVED = Augment(rotate=30, scale=0.35, translate=0.15, shear=30)
 """How copies of an image that is alone in its class are moved.
 
 So far that they look as familiar to a trained model as the same character by another hand does, on held-out alphabets
-of Omniglot's background set. Moved half as far, they would set the threshold too high: with one image of each of five
-classes, 21% of new images of these classes would be called unknown instead of 8%.
+of Omniglot's background set. Moved half as far, they set the threshold too high: new images of the class would be called
+unknown.
 """
 COPIES = 4
 """Of one image."""
