@@ -19,7 +19,7 @@ MOVED = Augment(rotate=30, scale=0.35, translate=0.15, shear=30)
 """How copies of an image that is alone in its class are moved.
 
 So far that they look as familiar to a trained model as the same character by another hand does, on held-out alphabets
-of Omniglot's background set. Moved half as far, they set the threshold too high: new images of the class would be called
+of Omniglot's background set. Moved half as far, they set the threshold too high, and new images would be called
 unknown.
 """
 COPIES = 4
