@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from sightline.layers import Conv4, ResNet12
 
@@ -22,6 +23,16 @@ def test_resnet12_has_the_size_of_the_papers():
     assert sum(p.numel() for p in backbone.parameters()) == 12_424_320
     assert backbone.width == 640
     assert ResNet12(1, widths=(4, 6), dropout=0.1)(torch.rand(2, 1, 9, 9)).shape == (2, 4, 6)
+
+
+@pytest.mark.parametrize("make", [Conv4, ResNet12])
+def test_dropout_leaves_out_channels_of_every_block_while_learning(make):
+    backbone, images = make(1, widths=(53, 59), dropout=0.5), torch.rand(1, 1, 8, 8)
+    gone = (backbone.blocks(images) == 0).flatten(2).all(2).float().mean()
+    assert 0.25 < gone < 0.75
+    whole = backbone.eval()(images)
+    torch.testing.assert_close(whole, backbone(images))
+    assert len([one for one in backbone.modules() if isinstance(one, nn.Dropout2d)]) == 2
 
 
 def _gradients(backbone, answer, images):

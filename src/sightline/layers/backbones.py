@@ -13,7 +13,10 @@ from ..checks import check_share, check_whole
 
 
 class Backbone(nn.Module):
-    """Blocks that each halve the picture, from `channels` to the last of `widths`."""
+    """Blocks that each halve the picture, from `channels` to the last of `widths`.
+
+    While they learn, a share of each block's channels, its `dropout`, is left out.
+    """
 
     def __init__(self, channels: int, widths: Sequence[int], blocks: Sequence[nn.Module]):
         super().__init__()
@@ -51,12 +54,11 @@ class Norm(nn.BatchNorm2d):
 class Conv4(Backbone):
     """Four convolutions, each with a norm, a bend and a halving: the small backbone of few-shot papers."""
 
-    def __init__(self, channels: int, *, widths: Sequence[int] = (64, 64, 64, 64)):
+    def __init__(self, channels: int, *, widths: Sequence[int] = (64, 64, 64, 64), dropout: float = 0.0):
+        check_share(dropout=dropout)
         ins = _checked(channels, widths)
-        blocks = [
-            nn.Sequential(
-                *_convolution(a, b), nn.MaxPool2d(2), nn.ReLU(inplace=True)
-            )  # the same as bent first, for less
+        blocks = [  # halved, then bent: the same as bent first, for less
+            nn.Sequential(*_convolution(a, b), nn.MaxPool2d(2), nn.ReLU(inplace=True), nn.Dropout2d(dropout))
             for a, b in zip(ins, widths, strict=True)
         ]
         super().__init__(channels, widths, blocks)

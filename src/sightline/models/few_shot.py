@@ -69,11 +69,14 @@ class FewShotConfig:
     transductive: bool = False
     """Whether queries see each other; answers then depend on who else is asked, and are no longer comparable."""
     dropout: float = 0.0
+    """In the head's blocks."""
+    backbone_dropout: float = 0.0
+    """Share of channels left out after each block of the backbone while it learns."""
 
     def __post_init__(self) -> None:
         check_whole(0, depth=self.depth, classes=self.classes)
         check_whole(1, heads=self.heads)
-        check_share(dropout=self.dropout)
+        check_share(dropout=self.dropout, backbone_dropout=self.backbone_dropout)
         if not 0 < self.expansion < float("inf"):
             raise ValueError(f"expansion must be above 0 and finite, got {self.expansion}")
         CosineScore(temperature=self.temperature, floor=self.floor)  # refuses what it cannot be
@@ -266,7 +269,8 @@ class FewShot(nn.Module):
             if c.image_size is None or c.channels is None:
                 raise ValueError("image_size and channels must be given to make a model, got null")
             make = BACKBONES[c.backbone]
-            self.backbone = make(c.channels) if c.widths is None else make(c.channels, widths=c.widths)
+            widths = {} if c.widths is None else {"widths": c.widths}
+            self.backbone = make(c.channels, dropout=c.backbone_dropout, **widths)
             self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster everywhere
             side = self.backbone.side(c.image_size)
             self.width, self.grid = self.backbone.width * (side * side if c.pool == "flat" else 1), (side, side)
