@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -168,8 +170,10 @@ def predict(
         if show is not None:
             check_path(show)
         predictor = load(run).to(choose_device(device))
-        ask = predictor.predict if show is None else predictor.look
         given = predictor.read(inputs)
+        ask = predictor.predict if show is None else predictor.look
+        if "n_best" in signature(predictor.predict).parameters:  # texts are searched for; of classes all have a share
+            ask = partial(ask, n_best=top)
         problems: list[str] = []
         try:
             told = ask(given)

@@ -191,8 +191,6 @@ def test_the_command_translates_and_draws(trained, tmp_path):
     assert re.search(r"^siebenundvierzig: .+  \(-\d+\.\d\d\)$", answer.output, re.M)
     page = (tmp_path / "page.html").read_text()
     assert "siebenundvierzig → " in page
-    several = command("predict", trained, "zwei", "--top", 3).output.splitlines()
-    assert len(several) == 3
     (tmp_path / "lines.txt").write_text("eins\n\nzwei\n")
     assert len(command("predict", trained, tmp_path / "lines.txt").output.splitlines()) == 2
     drawn = command("show", trained, "siebenundvierzig", "--out", tmp_path / "pictures")
@@ -200,6 +198,21 @@ def test_the_command_translates_and_draws(trained, tmp_path):
     names = {path.name for path in (tmp_path / "pictures").iterdir()}
     assert names == {"training.png", "sentence-1.png", "page.html"}
     assert command("evaluate", trained).output.startswith("test set, 13 pairs, beam 5\nBLEU  ")
+
+
+@pytest.mark.parametrize("top", [1, 3, 7])
+def test_the_command_tells_as_many_translations_as_are_asked_for(trained, tmp_path, top):
+    """Also more than the recipe has beams, which are 5, and beside a page."""
+    told = command("predict", trained, "zwei", "--top", top).output.splitlines()
+    assert len(told) == top
+    shown = command("predict", trained, "zwei", "--top", top, "--show", tmp_path / "page.html").output.splitlines()
+    assert shown == [*told, f"wrote {tmp_path / 'page.html'}"]
+
+
+def test_more_translations_than_can_be_searched_for_are_refused(trained):
+    answer = command("predict", trained, "zwei", "--top", 101)
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert answer.stderr == "error: translations of a sentence must be at most 100, got 101; ask for fewer\n"
 
 
 def test_what_the_terminal_could_stumble_over_is_replaced(trained):
