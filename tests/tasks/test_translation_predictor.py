@@ -181,6 +181,25 @@ def test_scores_are_those_of_sacrebleu_and_groups_are_by_words():
     json.dumps(score.by_length, allow_nan=False)
 
 
+def test_a_model_that_writes_lower_case_is_judged_by_lower_case_first(corpus, tmp_path):
+    words = [*SMALL, f"data.source={corpus}", f"out={tmp_path / 'run'}", "tokens.lowercase=true", "training.steps=1"]
+    small = sightline.evaluate(sightline.train(None, words, quiet=True).folder, device="cpu")
+    assert small.lowercase
+    assert "; the model writes lower case. `" in small.sentence()
+    assert (tmp_path / "run/README.md").read_text().count(small.sentence()) == 1
+    lowercase, cased, chrf = small.lines()[1:4]
+    assert lowercase.startswith("BLEU, lower-cased  ")
+    assert cased.startswith(f"BLEU               {small.bleu:.1f}  cased, but the model writes lower case  (nrefs:1|")
+    assert chrf == f"chrF               {small.chrf:.1f}  cased, but the model writes lower case"
+
+
+def test_of_a_model_that_writes_as_it_has_read_nothing_is_said_of_case():
+    score = scored("test", ["a b"], ["Two cats sat."], ["two cats sat."], beams=1, length_penalty=1.0)
+    assert "lower case" not in "".join([*score.lines(), score.sentence()])
+    assert score.lines()[1].startswith("BLEU               ")
+    assert f"BLEU {score.bleu:.1f} cased, {score.bleu_lowercase:.1f} lower-cased (13a)" in score.sentence()
+
+
 def command(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 

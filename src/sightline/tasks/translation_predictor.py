@@ -274,7 +274,8 @@ class TranslationPredictor(Shared):
                 wrote |= dict(zip(some, decoded, strict=True))
                 if progress:
                     progress(len(wrote), len(pairs))
-        return scored(split, pairs.source, pairs.target, [wrote[i] for i in range(len(pairs))], **how)
+        texts, small = [wrote[i] for i in range(len(pairs))], self.recipe.tokens.lowercase
+        return scored(split, pairs.source, pairs.target, texts, lowercase=small, **how)
 
     def judged_on(self, source: str | None = None) -> tuple[Pairs, str]:
         """The test set of its data, or its validation set where there is none; or of other data of the same form: the
