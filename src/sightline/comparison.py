@@ -96,7 +96,7 @@ def compare(
     """Judge few-shot runs on the same episodes; baselines are judged on the embeddings of the first.
 
     Settings such as `5w1s` and the number of episodes are those of the first run's recipe where they are not given.
-    They are judged on the test classes of their data, or of other `data`: all of it where it brings no test part.
+    Runs are judged on the test classes of their data, or of other `data`: all of it where it brings no test part.
     """
     if not runs:
         raise ValueError("runs must name at least one run, got none")
