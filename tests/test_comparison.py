@@ -1,6 +1,7 @@
 """Few-shot runs beside each other: on the same episodes, or refused."""
 
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from typer.testing import CliRunner
 
 import sightline
 from children import SMALL, write_images
-from sightline import comparison
+from sightline import comparison, zoo
 from sightline.cli import app
 from sightline.comparison import compare
 
@@ -73,6 +74,34 @@ def test_accuracies_are_those_of_evaluate(home):
         judged = sightline.load(home / run).judged().settings
         for setting, one in standing.items():
             assert (one.accuracy, one.half) == (judged[setting].accuracy, judged[setting].half)
+
+
+def test_other_data_judge_as_they_do_for_evaluate(home):
+    """All classes of a set without a test part, at each run's own size."""
+    write_classes(home / "signs.npz", [f"Signs/{letter}" for letter in "klmnopq"])
+    found = compare([home / "one", home / "two"], data=str(home / "signs.npz"), baselines=["nearest"], device="cpu")
+    assert (found.split, found.classes) == ("whole", 7)
+    standings = dict(found.standings)
+    for run in ("one", "two"):
+        judged = sightline.evaluate(home / run, str(home / "signs.npz"), "cpu")
+        assert (judged.split, judged.classes) == (found.split, found.classes)
+        for setting, one in standings[run].items():
+            assert (one.accuracy, one.half) == (judged.settings[setting].accuracy, judged.settings[setting].half)
+
+
+def test_a_model_that_ships_is_compared_on_data_that_are_named(home, tmp_path, monkeypatch):
+    shutil.copytree(home / "one", tmp_path / "signs")
+    recipe = tmp_path / "signs/config.yaml"
+    recipe.write_text(recipe.read_text().replace(str(home / "letters.npz"), "data/away.npz"))
+    monkeypatch.setattr(zoo, "HOME", tmp_path)
+    words = ["compare", "signs", str(home / "two"), "--settings", "2w1s", "--episodes", "5", "--device", "cpu"]
+    answer = CliRunner().invoke(app, words)
+    assert answer.exit_code == 2
+    assert answer.stderr.startswith("error: the data of signs must be there to judge by, got 'data/away.npz', which is")
+    answer = CliRunner().invoke(app, [*words, "--data", str(home / "letters.npz")])
+    assert answer.exit_code == 0, answer.stderr
+    assert answer.stdout.startswith("test set, 6 classes, the same 5 episodes")
+    assert [line.split()[0] for line in answer.stdout.splitlines()[2:]] == ["signs", "two"]
 
 
 def test_the_difference_is_paired(home):

@@ -50,8 +50,9 @@ def test_every_door_knows_the_names(home):
     assert FewShotClassifier.pretrained("glyphs").model is not None
     answer = CliRunner().invoke(app, ["predict", "de-en", "zwei", "--device", "cpu"])
     assert answer.stdout.startswith("zwei: "), answer.output
-    answer = CliRunner().invoke(app, ["predict", "glyphs", "image.png"])
-    assert "sightline fit FOLDER" in answer.stderr
+    for page in ([], ["--show", "page.html"]):
+        answer = CliRunner().invoke(app, ["predict", "glyphs", "image.png", *page])
+        assert "sightline fit FOLDER" in answer.stderr
 
 
 def test_half_precision_is_opened_as_float32(home):

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -121,7 +123,11 @@ def fit(
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.", show_default=False)],
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN...", help="Folders of runs, or names of models that ship.", show_default=False),
+    ],
+    data: Annotated[str | None, typer.Option(help="Other data to judge by, such as images of your own.")] = None,
     with_: Annotated[
         str, typer.Option("--with", help="Baselines on the first run's embeddings, such as protonet,nearest,svm.")
     ] = "",
@@ -135,7 +141,8 @@ def compare(
     from .files import whole
 
     with _plain_errors():
-        found = judge(runs, baselines=_listed(with_), settings=_listed(settings), episodes=episodes, device=device)
+        baselines, wanted = _listed(with_), _listed(settings)
+        found = judge(runs, data=data, baselines=baselines, settings=wanted, episodes=episodes, device=device)
         for line in found.lines():
             typer.echo(line)
         if out is not None:
@@ -168,8 +175,10 @@ def predict(
         if show is not None:
             check_path(show)
         predictor = load(run).to(choose_device(device))
-        ask = predictor.predict if show is None else predictor.look
         given = predictor.read(inputs)
+        ask = predictor.predict if show is None else predictor.look
+        if "n_best" in signature(predictor.predict).parameters:  # texts are searched for; of classes all have a share
+            ask = partial(ask, n_best=top)
         problems: list[str] = []
         try:
             told = ask(given)

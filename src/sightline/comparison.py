@@ -87,6 +87,7 @@ class Comparison:
 def compare(
     runs: Sequence[str | Path],
     *,
+    data: str | None = None,
     baselines: Sequence[str] = (),
     settings: Sequence[str] | None = None,
     episodes: int | None = None,
@@ -95,6 +96,7 @@ def compare(
     """Judge few-shot runs on the same episodes; baselines are judged on the embeddings of the first.
 
     Settings such as `5w1s` and the number of episodes are those of the first run's recipe where they are not given.
+    Runs are judged on the test classes of their data, or of other `data`: all of it where it brings no test part.
     """
     if not runs:
         raise ValueError("runs must name at least one run, got none")
@@ -108,7 +110,7 @@ def compare(
     check_whole(1, episodes=count)
     check_most(MOST_EPISODES, episodes=count)
     with reading() as progress:
-        sets = _sets(runs, opened, progress)
+        sets = _sets(runs, opened, data, progress)
     images, split = sets[0]
     classes = classes_of(images)
     for setting in wanted.values():
@@ -148,7 +150,7 @@ def _names(runs: Sequence[str | Path]) -> list[str]:
 
 
 def _sets(
-    runs: Sequence[str | Path], opened: Sequence[FewShotPredictor], progress: Progress
+    runs: Sequence[str | Path], opened: Sequence[FewShotPredictor], data: str | None, progress: Progress
 ) -> list[tuple[ImageSet, str]]:
     """What each is judged on, at its own size: the same classes and the same images of each, or it is refused."""
     kept: dict[object, tuple[ImageSet, str]] = {}
@@ -156,7 +158,7 @@ def _sets(
     for run, predictor in zip(runs, opened, strict=True):
         r = predictor.recipe
         key = (r.data, r.seed, r.model.image_size, r.model.channels)
-        kept[key] = kept.get(key) or predictor.judged_on(progress=progress)
+        kept[key] = kept.get(key) or predictor.judged_on(data, progress)
         sets.append(kept[key])
         ours, theirs = sets[0][0], sets[-1][0]
         rule = "runs must be judged on the same classes to be compared"

@@ -316,7 +316,7 @@ def test_what_ships_is_called_by_its_name_and_judged_by_data_that_are_named(run,
     path.write_text(path.read_text().replace("source: glyphs", "source: data/away.npz"))
     with pytest.raises(ValueError, match=r"--model signs --out mine.sightline"):
         sightline.load("signs").predict("image.png")
-    with pytest.raises(ValueError, match=r"got 'data/away.npz', which is not; .* sightline evaluate signs --data PATH"):
+    with pytest.raises(ValueError, match=r"got 'data/away.npz', which is not; .* with --data PATH"):
         sightline.evaluate("signs", device="cpu")
     assert sightline.evaluate("signs", "glyphs", device="cpu").split == "test"
     drawn = sightline.load("signs").show(out=tmp_path / "out")

@@ -181,6 +181,25 @@ def test_scores_are_those_of_sacrebleu_and_groups_are_by_words():
     json.dumps(score.by_length, allow_nan=False)
 
 
+def test_a_model_that_writes_lower_case_is_judged_by_lower_case_first(corpus, tmp_path):
+    words = [*SMALL, f"data.source={corpus}", f"out={tmp_path / 'run'}", "tokens.lowercase=true", "training.steps=1"]
+    small = sightline.evaluate(sightline.train(None, words, quiet=True).folder, device="cpu")
+    assert small.lowercase
+    assert "; the model writes lower case. `" in small.sentence()
+    assert (tmp_path / "run/README.md").read_text().count(small.sentence()) == 1
+    lowercase, cased, chrf = small.lines()[1:4]
+    assert lowercase.startswith("BLEU, lower-cased  ")
+    assert cased.startswith(f"BLEU               {small.bleu:.1f}  cased, but the model writes lower case  (nrefs:1|")
+    assert chrf == f"chrF               {small.chrf:.1f}  cased, but the model writes lower case"
+
+
+def test_of_a_model_that_writes_as_it_has_read_nothing_is_said_of_case():
+    score = scored("test", ["a b"], ["Two cats sat."], ["two cats sat."], beams=1, length_penalty=1.0)
+    assert "lower case" not in "".join([*score.lines(), score.sentence()])
+    assert score.lines()[1].startswith("BLEU               ")
+    assert f"BLEU {score.bleu:.1f} cased, {score.bleu_lowercase:.1f} lower-cased (13a)" in score.sentence()
+
+
 def command(*words):
     return CliRunner().invoke(app, [str(word) for word in words])
 
@@ -191,8 +210,6 @@ def test_the_command_translates_and_draws(trained, tmp_path):
     assert re.search(r"^siebenundvierzig: .+  \(-\d+\.\d\d\)$", answer.output, re.M)
     page = (tmp_path / "page.html").read_text()
     assert "siebenundvierzig → " in page
-    several = command("predict", trained, "zwei", "--top", 3).output.splitlines()
-    assert len(several) == 3
     (tmp_path / "lines.txt").write_text("eins\n\nzwei\n")
     assert len(command("predict", trained, tmp_path / "lines.txt").output.splitlines()) == 2
     drawn = command("show", trained, "siebenundvierzig", "--out", tmp_path / "pictures")
@@ -200,6 +217,21 @@ def test_the_command_translates_and_draws(trained, tmp_path):
     names = {path.name for path in (tmp_path / "pictures").iterdir()}
     assert names == {"training.png", "sentence-1.png", "page.html"}
     assert command("evaluate", trained).output.startswith("test set, 13 pairs, beam 5\nBLEU  ")
+
+
+@pytest.mark.parametrize("top", [1, 3, 7])
+def test_the_command_tells_as_many_translations_as_are_asked_for(trained, tmp_path, top):
+    """Also more than the recipe has beams, which are 5, and beside a page."""
+    told = command("predict", trained, "zwei", "--top", top).output.splitlines()
+    assert len(told) == top
+    shown = command("predict", trained, "zwei", "--top", top, "--show", tmp_path / "page.html").output.splitlines()
+    assert shown == [*told, f"wrote {tmp_path / 'page.html'}"]
+
+
+def test_more_translations_than_can_be_searched_for_are_refused(trained):
+    answer = command("predict", trained, "zwei", "--top", 101)
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert answer.stderr == "error: translations of a sentence must be at most 100, got 101; ask for fewer\n"
 
 
 def test_what_the_terminal_could_stumble_over_is_replaced(trained):

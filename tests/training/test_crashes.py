@@ -308,7 +308,7 @@ def test_a_mean_of_checkpoints_is_the_same_whatever_signals_came(here):
     for step in (6, 6, 4):  # at 6, and then at 12 and 16, which have checkpoints of their own
         prepare = functools.partial(signal_at, step, signal.SIGTERM)
         assert Child(*TRAIN, *means, "out=run", "--resume", cwd=here, prepare=prepare).wait() == 143
-    resumed(here, *means)
+    assert "kept the mean of the last 3 checkpoints" in resumed(here, *means)
     assert_as_if_never_broken(here / "run", here / "whole3")
 
 

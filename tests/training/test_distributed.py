@@ -70,6 +70,7 @@ def test_two_processes_learn_what_one_does_with_the_same_batch(tmp_path):
     for name, (_, one) in RUNS.items():
         child = Child("train", *f"{RECIPE} {one} out=alone-{name}".split(), cwd=tmp_path)
         assert child.wait() == 0, child.said
+        assert ("kept the mean of the last 2" in child.said) == ("average_last" in one)
         assert sorted(losses(tmp_path / name)) == list(range(1, 13))
         assert sorted(metrics(tmp_path / name)) == [5, 10, 12]  # over 9 images, which two cannot share evenly
         assert_alike(tmp_path / name, tmp_path / f"alone-{name}")

@@ -27,12 +27,12 @@ SETTINGS = {
 }
 
 
-def train(folder, *, task=None, resume=False, seed=0, **changes):
-    """Train the line; the outcome, and its task."""
+def train(folder, *, task=None, validation=7, resume=False, seed=0, **changes):
+    """Train the line, or another task; the outcome, and its task."""
     made = []
 
     def make():
-        made.append(task or Line())
+        made.append(task or Line(validation=validation))
         return made[0]
 
     settings = Training(**{**SETTINGS, **changes})
@@ -81,9 +81,13 @@ class Disk:
         return act
 
 
-@pytest.mark.parametrize(("changes", "every"), [({"ema": 0.7}, 1), ({"average_last": 3}, 3)], ids=["best", "mean"])
+@pytest.mark.parametrize(
+    ("changes", "every"),
+    [({"ema": 0.7}, 1), ({"average_last": 3}, 3), ({"average_last": 3, "validation": 0, "steps": 11}, 3)],
+    ids=["best", "best or mean", "mean"],
+)
 def test_a_run_broken_off_at_any_act_on_the_disk_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, changes, every):
-    changes = {**changes, "steps": 7, "evaluate_every": 3}
+    changes = {"steps": 7, "evaluate_every": 3, **changes}
     monkeypatch.setattr(os, "fsync", lambda file: None)  # takes its time, and no machine loses power here
     whole = tmp_path / "whole"
     with monkeypatch.context() as patch:
@@ -229,22 +233,20 @@ def test_the_running_mean_is_the_one_written_down(tmp_path):
 
 
 def test_the_mean_of_the_last_checkpoints_is_theirs(tmp_path):
-    outcome, task = train(tmp_path, task=fresh(), average_last=3)
+    outcome, _ = train(tmp_path, task=fresh(validation=0), average_last=3)
     states = [model_of(checkpoint(tmp_path, step)) for step in (8, 10, 11)]
     expected = {name: sum(state[name] for state in states) / 3 for name in states[0]}
     torch.testing.assert_close(weights(tmp_path), expected)
     torch.testing.assert_close(weights(tmp_path), mean(states))
-    task.model.eval()
-    with torch.no_grad():
-        assert outcome.metrics["loss"] == pytest.approx(float((task.model(task.x[:7]) - task.y[:7]).square().sum() / 7))
+    assert outcome.metrics == {}
 
 
 def test_a_torn_checkpoint_among_the_last_is_told_of_and_left_out_of_the_mean(tmp_path, capsys):
     run, changes = tmp_path / "run", {"average_last": 3}
-    train(run, **changes)
+    train(run, validation=0, **changes)
     (run / "checkpoints/step-00000008.safetensors").write_bytes(b"torn")
     settings = Training(**{**SETTINGS, **changes})
-    loop.train(Line, settings, run, resume=True)
+    loop.train(lambda: Line(validation=0), settings, run, resume=True)
     assert "step-00000008 is torn or corrupt and was passed over" in capsys.readouterr().err
     torch.testing.assert_close(weights(run), mean([model_of(checkpoint(run, step)) for step in (10, 11)]))
 
@@ -257,6 +259,7 @@ class Judged(Line):
         self.values = list(values)
 
     def evaluate(self, model, part):
+        self.seen = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         return {"loss": torch.tensor(self.values.pop(0)), "count": torch.tensor(1)}
 
 
@@ -265,6 +268,25 @@ def test_the_best_weights_are_kept_and_not_the_last(tmp_path):
     assert outcome.metrics == {"loss": 1.0}
     torch.testing.assert_close(weights(tmp_path), model_of(checkpoint(tmp_path, 8)))
     assert weights(tmp_path)["0.weight"].ne(model_of(checkpoint(tmp_path, 11))["0.weight"]).any()
+
+
+@pytest.mark.parametrize("rising", [False, True])
+@pytest.mark.parametrize(("mean_s", "wins"), [(1.0, True), (0.5, True), (2.5, False), (math.nan, False)])
+def test_of_the_mean_and_the_best_the_better_is_kept_and_told(tmp_path, capsys, rising, mean_s, wins):
+    sign = -1 if rising else 1
+    task = Judged(sign * value for value in (3.0, 1.0, 2.0, mean_s))
+    task.rising = rising
+    settings = Training(**{**SETTINGS, "average_last": 3, "checkpoint_every": 1, "keep": 20})
+    outcome = loop.train(lambda: task, settings, tmp_path)
+    average = mean([model_of(checkpoint(tmp_path, step)) for step in (9, 10, 11)])
+    torch.testing.assert_close(task.seen, average)  # judged last
+    torch.testing.assert_close(weights(tmp_path), average if wins else model_of(checkpoint(tmp_path, 8)))
+    assert outcome.metrics == {"loss": sign * (mean_s if wins else 1.0)}
+    told = [
+        f"the mean of the last 3 checkpoints, validation loss {sign * mean_s:.4g}",
+        f"the best of one step, 8, validation loss {sign * 1.0:.4g}",
+    ]
+    assert "kept {}; not {}\n".format(*(told if wins else reversed(told))) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("rising", [False, True])

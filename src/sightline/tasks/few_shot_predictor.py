@@ -155,13 +155,21 @@ class FewShotPredictor(Shared):
 
     def judged_on(self, source: str | None = None, progress: Progress | None = None) -> tuple[ImageSet, str]:
         """The classes to judge by, and what they are: those of test, or of validation, or all of other data."""
-        ours = source is None or source == self.recipe.data.source
+        there, run = self.recipe.data.source, zoo.called(self.folder)
+        if source is None and there not in NAMED and not Path(there).expanduser().exists():
+            raise ValueError(
+                f"the data of {run} must be there to judge by, got {there!r}, which is not; name their place, or other "
+                f"data, with --data PATH"
+            )
+        ours = source is None or source == there
         form: dict[str, Any] = {"image_size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
         if not ours and self.frozen is not None:
             form = {"image_size": self.frozen.embedder.image_size, "channels": self.frozen.embedder.channels}
-        data = replace(self.recipe.data, source=source or self.recipe.data.source, **form)
+        data = replace(self.recipe.data, source=source or there, **form)
         if not ours:
             data = replace(data, split=None, validation=0.0)
+            if data.rotations == "train":  # nothing is learnt from: what is turned is no class of its own
+                data = replace(data, rotations="none")
         splits = data.load(self.recipe.seed, progress)
         if splits.test is not None:
             return splits.test, "test"
@@ -173,12 +181,6 @@ class FewShotPredictor(Shared):
 
     def judged(self, source: str | None = None, progress: Progress | None = None) -> FewShotScore:
         """Thousands of episodes of classes it has never seen, at every setting of its recipe."""
-        there, run = self.recipe.data.source, zoo.called(self.folder)
-        if source is None and there not in NAMED and not Path(there).expanduser().exists():
-            raise ValueError(
-                f"the data of {run} must be there to judge by, got {there!r}, which is not; name their place, or other "
-                f"data: sightline evaluate {run} --data PATH"
-            )
         images, split = self.judged_on(source, progress)
         e = self.recipe.evaluation
         classes, embeddings = classes_of(images), self.embedded(images, progress)

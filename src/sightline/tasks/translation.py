@@ -19,7 +19,7 @@ from ..training.settings import Training
 from ..training.task import Part
 from .translation_judging import metrics, tally
 
-MOST_SEED, MOST_BATCH, MOST_LENGTH = 2**63 - 1, 2**24, 2**13
+MOST_SEED, MOST_BATCH, MOST_LENGTH, MOST_BEAMS = 2**63 - 1, 2**24, 2**13, 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +109,7 @@ class Search:
 
     def __post_init__(self) -> None:
         check_whole(1, beams=self.beams)
-        check_most(100, beams=self.beams)
+        check_most(MOST_BEAMS, beams=self.beams)
         if not 0 <= self.length_penalty <= 10:
             raise ValueError(f"length_penalty must be from 0 to 10, got {self.length_penalty}")
 

@@ -36,14 +36,20 @@ class Score:
     length_penalty: float
     signature: str
     """Of the cased BLEU, as sacreBLEU writes it."""
+    lowercase: bool = False
+    """Whether the model writes lower case: then BLEU and chrF, which are cased, say little."""
 
     def lines(self) -> list[str]:
-        """For a terminal."""
+        """For a terminal; the BLEU that says most comes first."""
+        note = "  cased, but the model writes lower case" if self.lowercase else ""
+        both = [
+            f"BLEU               {self.bleu:.1f}{note}  ({self.signature})",
+            f"BLEU, lower-cased  {self.bleu_lowercase:.1f}",
+        ]
         told = [
             f"{self.split} set, {self.pairs:,} pairs, {_way(self.beams)}",
-            f"BLEU               {self.bleu:.1f}  ({self.signature})",
-            f"BLEU, lower-cased  {self.bleu_lowercase:.1f}",
-            f"chrF               {self.chrf:.1f}",
+            *(reversed(both) if self.lowercase else both),
+            f"chrF               {self.chrf:.1f}{note}",
             "BLEU, lower-cased, by words of the source",
         ]
         for group in self.by_length:
@@ -52,9 +58,12 @@ class Score:
 
     def sentence(self) -> str:
         """For a card."""
+        both = [f"{self.bleu:.1f} cased", f"{self.bleu_lowercase:.1f} lower-cased"]
+        told = ", ".join(reversed(both) if self.lowercase else both)
+        note = "; the model writes lower case" if self.lowercase else ""
         return (
-            f"On the {self.split} set ({self.pairs:,} pairs), {_way(self.beams)}: BLEU {self.bleu:.1f} cased, "
-            f"{self.bleu_lowercase:.1f} lower-cased (13a), chrF {self.chrf:.1f}. `{self.signature}`"
+            f"On the {self.split} set ({self.pairs:,} pairs), {_way(self.beams)}: BLEU {told} (13a), "
+            f"chrF {self.chrf:.1f}{note}. `{self.signature}`"
         )
 
 
@@ -141,7 +150,14 @@ def bleu(wrote: Sequence[str], texts: Sequence[str], *, lowercase: bool = False)
 
 
 def scored(
-    split: str, sources: Sequence[str], texts: Sequence[str], wrote: Sequence[str], beams: int, length_penalty: float
+    split: str,
+    sources: Sequence[str],
+    texts: Sequence[str],
+    wrote: Sequence[str],
+    *,
+    beams: int,
+    length_penalty: float,
+    lowercase: bool = False,
 ) -> Score:
     """All there is to say of translations beside what they should be."""
     from sacrebleu import BLEU, CHRF
@@ -164,4 +180,5 @@ def scored(
         beams=beams,
         length_penalty=length_penalty,
         signature=str(cased.get_signature()),
+        lowercase=lowercase,
     )

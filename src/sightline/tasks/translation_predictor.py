@@ -16,7 +16,7 @@ from ..data.tokens import SPECIAL, Tokenizer
 from ..decoding import Hypothesis
 from ..names import printable, shortened
 from ..sharing import CONFIG, Shared, read_json, read_weights
-from .translation import Recipe, Search, TranslationTask, divide, judged
+from .translation import MOST_BEAMS, Recipe, Search, TranslationTask, divide, judged
 from .translation_judging import Progress, Score, scored, translate
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class TranslationPredictor(Shared):
         """An `Answer` for a sentence, or a list of them for a list or tuple.
 
         beams and length_penalty are those of the recipe if not told; n_best: how many translations
-        of each to give, as many as there are beams if not told;
+        of each to give, as many as there are beams if not told; more widen the search;
         attention: also where the model looked, in `answer.attention`.
         """
         if not isinstance(texts, list | tuple):
@@ -158,6 +158,8 @@ class TranslationPredictor(Shared):
     def _search(self, beams: int | None, n_best: int | None, length_penalty: float | None) -> dict[str, Any]:
         """As the recipe says, or as was told; wide enough for so many translations."""
         own = self.recipe.search
+        if n_best is not None and n_best > MOST_BEAMS:
+            raise ValueError(f"translations of a sentence must be at most {MOST_BEAMS}, got {n_best}; ask for fewer")
         beams = max(own.beams, n_best or 1) if beams is None else beams
         chosen = Search(beams=beams, length_penalty=own.length_penalty if length_penalty is None else length_penalty)
         most = self.recipe.data.most_tokens
@@ -272,7 +274,8 @@ class TranslationPredictor(Shared):
                 wrote |= dict(zip(some, decoded, strict=True))
                 if progress:
                     progress(len(wrote), len(pairs))
-        return scored(split, pairs.source, pairs.target, [wrote[i] for i in range(len(pairs))], **how)
+        texts, small = [wrote[i] for i in range(len(pairs))], self.recipe.tokens.lowercase
+        return scored(split, pairs.source, pairs.target, texts, lowercase=small, **how)
 
     def judged_on(self, source: str | None = None) -> tuple[Pairs, str]:
         """The test set of its data, or its validation set where there is none; or of other data of the same form: the

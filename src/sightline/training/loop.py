@@ -223,18 +223,22 @@ class _Trainer:
         metrics = self._metrics(self._judged())
         if not metrics:
             return
-        value = metrics[self.task.goal]
-        sign = 1 if self.task.rising else -1
-        best = -math.inf if self.best is None else sign * self.best["value"]
-        self.waited = 0 if sign * value > best else self.waited + 1
-        kept = math.isfinite(value) and sign * value >= best  # of equals the one that has learnt for longer
+        ahead = self._ahead(metrics)
+        self.waited = 0 if ahead > 0 else self.waited + 1
+        kept = ahead >= 0  # of equals the one that has learnt for longer
         if kept:
             weights = gathered(self._weights())
-            self.best = {"step": self.step, "value": value, "metrics": metrics}
+            self.best = {"step": self.step, "value": metrics[self.task.goal], "metrics": metrics}
             if self.processes.leads:
                 self.best |= self.checkpoints.save_best(self.step, weights)
                 write_bytes(self.folder / WEIGHTS, to_bytes(weights))
         self.log.evaluated(self.step, metrics, best=kept)
+
+    def _ahead(self, metrics: dict[str, float]) -> float:
+        """How much better they are than the best so far; NaN, which is ahead of nothing, where they are no numbers."""
+        value, sign = metrics[self.task.goal], 1 if self.task.rising else -1
+        best = -math.inf if self.best is None else sign * self.best["value"]
+        return sign * value - best if math.isfinite(value) else math.nan
 
     def _metrics(self, weights: AbstractContextManager[Any]) -> dict[str, float]:
         self.model.eval()
@@ -300,25 +304,36 @@ class _Trainer:
         raise Interrupted(caught, message)
 
     def _finish(self) -> dict[str, float]:
-        """Leave the final weights: the mean of the last checkpoints, the best, or the last."""
-        if self.settings.average_last:
-            last = self.checkpoints.last(self.settings.average_last)
-            self._complain()
-            prefix = "model." if self.mean is None else "mean."
-            weights = mean(
-                [{n.removeprefix(prefix): t for n, t in one.items() if n.startswith(prefix)} for one in last]
-            )
-            with torch.no_grad():
-                for name, tensor in self.model.state_dict().items():
-                    tensor.copy_(like(weights[name], tensor))
-            metrics = self._metrics(nullcontext())
-        elif self.best is not None:
-            metrics = self.best["metrics"]
-            weights = self.checkpoints.read(self.best) if self.processes.leads else {}
-        else:
-            weights = gathered(self._weights())
-            metrics = self._metrics(self._judged())
+        """Leave the final weights."""
+        weights, metrics = self._final()
         if self.processes.leads:
             write_bytes(self.folder / WEIGHTS, to_bytes(weights))
         self.processes.wait()
         return metrics
+
+    def _final(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """The mean of the last checkpoints, where it is wanted and no worse than the best; the best; or the last."""
+        if self.settings.average_last:
+            weights, metrics, count = self._mean_of_last()
+            if self.best is None:
+                return weights, metrics
+            won, goal = self._ahead(metrics) >= 0, self.task.goal
+            own = f"the mean of the last {count} checkpoints, validation {goal} {metrics[goal]:.4g}"
+            best = f"the best of one step, {self.best['step']}, validation {goal} {self.best['value']:.4g}"
+            self.log.say(f"kept {own}; not {best}" if won else f"kept {best}; not {own}")
+            if won:
+                return weights, metrics
+        if self.best is not None:
+            return self.checkpoints.read(self.best) if self.processes.leads else {}, self.best["metrics"]
+        return gathered(self._weights()), self._metrics(self._judged())
+
+    def _mean_of_last(self) -> tuple[dict[str, Tensor], dict[str, float], int]:
+        """The mean of the last checkpoints, what it comes to, and how many there were."""
+        last = self.checkpoints.last(self.settings.average_last)
+        self._complain()
+        prefix = "model." if self.mean is None else "mean."
+        weights = mean([{n.removeprefix(prefix): t for n, t in one.items() if n.startswith(prefix)} for one in last])
+        with torch.no_grad():
+            for name, tensor in self.model.state_dict().items():
+                tensor.copy_(like(weights[name], tensor))
+        return weights, self._metrics(nullcontext()), len(last)

@@ -40,7 +40,8 @@ class Training:
     ema: float | None = None
     """How much of the running mean of the weights stays at each step, e.g. 0.999; null for none."""
     average_last: int = 0
-    """The final weights are the mean of this many last checkpoints; 0 for the best."""
+    """The final weights are the mean of this many last checkpoints, unless the best of one step are better on the
+    validation set; 0 for the best."""
     evaluate_every: int | None = None
     """Steps between two looks at the validation set; null for each epoch."""
     checkpoint_every: int | None = None
