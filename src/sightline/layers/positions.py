@@ -4,6 +4,7 @@ Legend for all shapes: B batch, N tokens, M model width.
 """
 
 import math
+import sys
 from typing import Literal, get_args
 
 import torch
@@ -24,14 +25,10 @@ def sinusoids(length: int, width: int, *, first: int = 0, device: torch.device |
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1).float().to(device)
 
 
-class SinusoidalPositions(nn.Module):
-    """Fixed waves; nothing to learn, defined at every length."""
+class _Table(nn.Module):
+    """A vector for each place."""
 
     table: Tensor
-
-    def __init__(self, width: int):
-        super().__init__()
-        self.register_buffer("table", sinusoids(256, width), persistent=False)
 
     def forward(self, x: Tensor, *, first: int = 0) -> Tensor:
         """x (B, N, M), whose first token stands at `first` -> (B, N, M)"""
@@ -39,13 +36,38 @@ class SinusoidalPositions(nn.Module):
         width, end = self.table.shape[1], first + x.shape[1]
         if x.shape[-1] != width:
             raise ValueError(f"x must have width {width}, got {x.shape[-1]}")
-        if end > self.table.shape[0]:
-            with torch.inference_mode(False):  # it stays, whatever this call is for
-                self.table = sinusoids(2 * end, width, device=self.table.device).to(self.table.dtype)
+        self.reserve(end)
         return x + self.table[first:end].to(x.dtype)
 
+    def at(self, x: Tensor, place: Tensor) -> Tensor:
+        """x (B, 1, M), which stands at a place (1,) that is reserved, and that only the device knows -> (B, 1, M)"""
+        return x + self.table.index_select(0, place).to(x.dtype)
 
-class LearntPositions(nn.Module):
+    def reserve(self, end: int) -> None:
+        """See that there are so many places, or say why not."""
+        raise NotImplementedError
+
+
+class SinusoidalPositions(_Table):
+    """Fixed waves; nothing to learn, defined at every length."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.register_buffer("table", sinusoids(256, width), persistent=False)
+
+    @property
+    def most(self) -> int:
+        """How many places there may be."""
+        return sys.maxsize
+
+    def reserve(self, end: int) -> None:
+        """See that there are so many places."""
+        if end > self.table.shape[0]:
+            with torch.inference_mode(False):  # it stays, whatever this call is for
+                self.table = sinusoids(2 * end, self.table.shape[1], device=self.table.device).to(self.table.dtype)
+
+
+class LearntPositions(_Table):
     """A vector for each of `length` positions, started from zeros, ones, noise or sinusoids, then trained or frozen."""
 
     is_table = True
@@ -64,14 +86,12 @@ class LearntPositions(nn.Module):
         }[start]()
         self.table = nn.Parameter(table, requires_grad=trainable)
 
-    def forward(self, x: Tensor, *, first: int = 0) -> Tensor:
-        """x (B, N, M), whose first token stands at `first` -> (B, N, M)"""
-        check_whole(0, first=first)
-        length, width = self.table.shape
-        if x.shape[-1] != width:
-            raise ValueError(f"x must have width {width}, got {x.shape[-1]}")
-        if first + x.shape[1] > length:
-            raise ValueError(
-                f"positions must be below {length}, the length they were learnt for, got {first + x.shape[1] - 1}"
-            )
-        return x + self.table[first : first + x.shape[1]].to(x.dtype)
+    @property
+    def most(self) -> int:
+        """How many places there may be."""
+        return self.table.shape[0]
+
+    def reserve(self, end: int) -> None:
+        """Refuse more places than were learnt."""
+        if end > self.most:
+            raise ValueError(f"positions must be below {self.most}, the length they were learnt for, got {end - 1}")

@@ -15,6 +15,7 @@ from ..checks import check_most, check_share, check_whole
 from ..layers import SIZES, Decoder, DecoderCache, Dropout, Encoder, LearntPositions, SinusoidalPositions, Words
 from ..layers.words import NONE_WANTED
 from .languages import Languages, check_choice, checked_source
+from .replay import Replayed, Seen, Writer, worth_replaying
 
 MOST_CHANNELS = 1 << 14
 """No model is wider, deeper, has more heads or more places."""
@@ -160,15 +161,24 @@ class Translator(nn.Module):
         """Before the first word; the source's keys and values are made here, once."""
         return State(memory, _mask(memory), self.decoder.new_cache(memory.states))
 
-    def step(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:
+    def step(self, state: State | Replayed, tokens: Tensor) -> tuple[Tensor, State | Replayed]:
         """One word more: tokens (B,) -> logits of the next (B, V), and the state after it; the one given is spent."""
+        if isinstance(state, State) and len(state.caches[0].target):  # the first word shows what is to be recorded
+            writer = Writer(self.words, self.target_positions, self.decoder)
+            if worth_replaying(writer, state.caches):
+                state = Replayed(writer, Seen.of(state.caches, state.memory.real))
+        if isinstance(state, Replayed):
+            return state.step(tokens), state
         x = self.words.read_target(tokens.unsqueeze(1))
         x = self.target_positions(x, first=len(state.caches[0].target))
         x = self.decoder(self.dropout(x), state.memory.states, cross_mask=state.mask, cache=state.caches)
         return self.words.write(x[:, 0]), state
 
-    def reorder(self, state: State, rows: Tensor, *, within: bool = False) -> State:
+    def reorder(self, state: State | Replayed, rows: Tensor, *, within: bool = False) -> State | Replayed:
         """These rows, in this order; `within` says that each stands for its own sentence still. The state is spent."""
+        if isinstance(state, Replayed):
+            state.reorder(rows, within=within)
+            return state
         for cache in state.caches:
             cache.reorder(rows, within=within)
         if within:
@@ -182,7 +192,7 @@ def _mask(memory: Memory) -> Padding | None:
     return None if bool(memory.mask.real.all()) else memory.mask
 
 
-def _positions(c: TranslatorConfig, width: int) -> nn.Module:
+def _positions(c: TranslatorConfig, width: int) -> SinusoidalPositions | LearntPositions:
     return SinusoidalPositions(width) if c.positions == "sinusoidal" else LearntPositions(c.most_tokens, width)
 
 
