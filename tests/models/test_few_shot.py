@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from sightline.models.baselines import protonet
 from sightline.models.few_shot import FewShotConfig, FewShotHead
@@ -38,24 +39,24 @@ CHOICES = [
 ]
 
 
-def test_before_it_learns_it_is_a_prototype_classifier():
+@pytest.mark.parametrize("choices", [{}, {"narrow": 6}])
+def test_before_it_learns_it_is_a_prototype_classifier(choices):
     support, query = episode()
-    logits = FewShotHead(M, FewShotConfig(heads=3)).double()(support, LABELS, query, way=N)
+    logits = FewShotHead(M, FewShotConfig(heads=3, **choices)).double()(support, LABELS, query, way=N)
     prototypes = support.view(E, N, S, M).mean(2)
     angles = F.cosine_similarity(query.squeeze(2)[:, :, None], prototypes[:, None], dim=-1)
     torch.testing.assert_close(logits, angles / 0.1)
 
 
-def test_a_narrow_head_starts_as_prototypes_of_a_projection():
+def test_what_a_narrow_head_adds_lies_where_its_blocks_work():
     support, query = episode()
     net = FewShotHead(M, FewShotConfig(heads=3, narrow=6)).double()
-    weight = net.narrow.weight
-    torch.testing.assert_close(weight @ weight.mT, torch.eye(6, dtype=torch.float64), atol=1e-6, rtol=0)
-    plain = FewShotHead(6, FewShotConfig(heads=3)).double()
-    torch.testing.assert_close(
-        net(support, LABELS, query, way=N), plain(support @ weight.mT, LABELS, query @ weight.mT, way=N)
-    )
+    nn.init.normal_(net.blocks[0].feed_forward.narrow.weight)
+    _, refined = net.refine(support, members_of(LABELS, N).double(), query)
+    added, space = refined - query, net.narrow.weight
     assert net.label.weight.shape == (6, 6)
+    assert added.abs().max() > 0.1
+    torch.testing.assert_close(added @ space.mT @ space, added, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("narrow", "message"), [(M, "narrow must be below the embedding's width 12, got 12"), (0, "")])

@@ -44,7 +44,7 @@ class FewShotConfig:
     pool: Literal["mean", "flat"] = "mean"
     """How the places of the backbone's grid become one vector: their mean, or all of them side by side."""
     narrow: int | None = None
-    """Width that the head brings embeddings to before it does anything else; null to leave them as wide as they are."""
+    """Width at which the blocks work; what they add there is added to the embeddings. Null for that of the embeddings."""
     classes: int = 0
     """Classes that a second, plain classifier tells apart while training; 0 for none."""
     depth: int = 1
@@ -108,7 +108,7 @@ class FewShotHead(nn.Module):
             if c.narrow >= width:
                 raise ValueError(f"narrow must be below the embedding's width {width}, got {c.narrow}")
             self.narrow = nn.Linear(width, c.narrow, bias=False)
-            nn.init.orthogonal_(self.narrow.weight)  # at first a projection: angles stay about what they were
+            nn.init.orthogonal_(self.narrow.weight)
             width = c.narrow
         if width % config.heads:
             raise ValueError(f"heads must divide the embedding's width {width}, got {config.heads}")
@@ -174,11 +174,10 @@ class FewShotHead(nn.Module):
     def refine(self, support: Tensor, members: Tensor, query: Tensor, *, gaps: bool = False) -> tuple[Tensor, Tensor]:
         """The embeddings after every support token has seen the support, and every query the support and itself."""
         images, places = support.shape[1:3]
-        support = self._support(support, members)
-        query = self._query(query)
         if not self.blocks:
             return support, query
-        x = torch.cat((support, query), 1).flatten(1, 2)
+        given = torch.cat((support, query), 1).flatten(1, 2)
+        x = torch.cat((self._support(support, members), self._query(query)), 1).flatten(1, 2)
         mask: Mask | None = None if self.config.transductive else Episode(images * places, size=places)
         if gaps:
             there = members.any(1)
@@ -186,7 +185,7 @@ class FewShotHead(nn.Module):
             mask = Padding(real) if mask is None else mask & Padding(real)
         for block in self.blocks:
             x = block(x, mask=mask)
-        x = x.unflatten(1, (-1, places))
+        x = self._widened(x, given).unflatten(1, (-1, places))
         return x[:, :images], x[:, images:]
 
     def remember(self, support: Tensor, labels: Tensor, *, way: int) -> "Memory":
@@ -200,8 +199,9 @@ class FewShotHead(nn.Module):
         caches = [Cache() for _ in self.blocks]
         for block, cache in zip(self.blocks, caches, strict=True):
             x = block(x, cache=cache)
-        known = self._known(x.unflatten(1, support.shape[1:3]).double(), labels, members.double())
-        return Memory(tuple(tuple(cache.parts) for cache in caches), known, x.shape[1])
+        x = self._widened(x, support.flatten(1, 2)).unflatten(1, support.shape[1:3])
+        known = self._known(x.double(), labels, members.double())
+        return Memory(tuple(tuple(cache.parts) for cache in caches), known, support.shape[1] * support.shape[2])
 
     def ask(self, memory: "Memory", query: Tensor) -> Tensor:
         """query (E, Q, P, M) -> logits float64 (E, Q, N)
@@ -215,7 +215,8 @@ class FewShotHead(nn.Module):
             cache = Cache()
             cache.parts = list(seen)
             x = block(x, mask=Episode(memory.tokens, size=places), cache=cache)
-        return self._answer(x.unflatten(1, (-1, places)).double(), memory.known)
+        x = self._widened(x, query.flatten(1, 2)).unflatten(1, (-1, places))
+        return self._answer(x.double(), memory.known)
 
     def _support(self, support: Tensor, members: Tensor) -> Tensor:
         """Support tokens that know their class and their role."""
@@ -224,6 +225,10 @@ class FewShotHead(nn.Module):
             return support
         own = members.mT @ means(members, support.mean(2))  # of each support image the mean of its class
         return support + (self.label(own) + self.role[0]).unsqueeze(2)
+
+    def _widened(self, x: Tensor, given: Tensor) -> Tensor:
+        """Tokens x as the blocks left them, at the width they were given in: what was added to them, added to those."""
+        return x if self.narrow is None else given + (x - self.narrow(given)) @ self.narrow.weight
 
     def _query(self, query: Tensor) -> Tensor:
         """Query tokens that know their role."""

@@ -22,8 +22,8 @@ from ..layers import Decoder, DecoderCache, LearntPositions, SinusoidalPositions
 
 KEPT = 8
 """Graphs of one decoder that are kept for the next sentences."""
-LARGEST = 1 << 28
-"""Numbers that the room for keys and values may hold. Beyond, a step is work enough to keep a GPU busy."""
+LARGEST, FORESEEN = 1 << 28, 256
+"""Numbers that the room for keys and values may hold, for so many places. Beyond, a step is work enough for a GPU."""
 LEAST_PLACES, LEAST_SOURCE = 64, 16
 
 
@@ -69,7 +69,7 @@ def worth_replaying(writer: Writer, caches: list[DecoderCache]) -> bool:
     if not (keys.is_cuda and torch.is_inference_mode_enabled()) or WATCHERS or keys.shape[2] == 0:
         return False
     hooked = any(part._forward_hooks or part._forward_pre_hooks for module in writer for part in module.modules())
-    return not hooked and 2 * keys.numel() // keys.shape[2] * LEAST_PLACES * len(caches) <= LARGEST
+    return not hooked and keys.numel() // keys.shape[2] * FORESEEN * len(caches) <= LARGEST
 
 
 class Replayed:
