@@ -125,3 +125,18 @@ def test_logits_of_glyphs_do_not_depend_on_how_many_are_asked():
     query, _ = embedded(list(drawn[:, 1:].flatten(0, 1)), model._fitted.support, model._embeds)
     alone = torch.cat([ask(head, memory, one[None]) for one in query])
     torch.testing.assert_close(ask(head, memory, query), alone, rtol=0, atol=1e-5)
+
+
+def test_de_en_translates_everyday_sentences_and_shows_where_it_looked():
+    translator = sightline.load("de-en")
+    wanted = {
+        "guten abend": "good evening",
+        "Hast du Hunger?": "are you hungry?",
+        "Meine Schwester wohnt in Berlin.": "my sister lives in berlin.",
+        "Eine Frau in einem blauen Kleid läuft die Straße entlang.": "a woman in a blue dress is walking down the street.",
+    }
+    assert {text: answer.text for text, answer in zip(wanted, translator.predict(list(wanted)), strict=True)} == wanted
+    answer = translator.predict("guten abend", attention=True)
+    looked = answer.attention.of("cross")[-1].weights[0].mean(0)  # (tokens written, tokens read)
+    assert list(answer.tokens[:2]) == ["good", "evening"]
+    assert looked[0].argmax() < looked[1].argmax()

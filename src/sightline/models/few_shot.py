@@ -44,7 +44,7 @@ class FewShotConfig:
     pool: Literal["mean", "flat"] = "mean"
     """How the places of the backbone's grid become one vector: their mean, or all of them side by side."""
     narrow: int | None = None
-    """Width at which the blocks work; what they add there is added to the embeddings. Null for that of the embeddings."""
+    """Width at which the blocks work; what they add there is added to the embeddings. Null for their own width."""
     classes: int = 0
     """Classes that a second, plain classifier tells apart while training; 0 for none."""
     depth: int = 1
