@@ -2,9 +2,9 @@
 
     python benchmarks/ablation.py configs/few-shot-cub-conv4.yaml [key=value ...] [--at-once 11]
 
-Trains what is not there yet, `--at-once` side by side (for a GPU that one does not fill), then compares all with
-the first and with the baselines on its embeddings. `protonet` is a prototypical network that also learns from the plain
-classifier beside it, as ours does; `protonet-alone` learns from episodes alone.
+Trains what is not trained yet, `--at-once` side by side (for a GPU that one does not fill), then compares all with
+the first and with the baselines on its embeddings. `trained-protonet` is a prototypical network that also learns
+from the plain classifier beside it, as ours does; `trained-protonet-alone` learns from episodes alone.
 """
 
 import argparse
@@ -18,8 +18,8 @@ ONE_VECTOR = ("model.tokens=vector", "model.parts=false")
 PROTONET = ("model.depth=0", "model.answer=distance", *ONE_VECTOR)
 CHOICES: dict[str, tuple[str, ...]] = {
     "ours": (),
-    "protonet": PROTONET,
-    "protonet-alone": (*PROTONET, "auxiliary=0"),
+    "trained-protonet": PROTONET,
+    "trained-protonet-alone": (*PROTONET, "auxiliary=0"),
     "dot": ("model.score=dot",),
     "no-labels": ("model.labels=false",),
     "fixed-temperature": ("model.learn_temperature=false",),
@@ -51,8 +51,7 @@ def main() -> None:
 
     def trained(name: str) -> Path:
         run = home / name
-        if not (run / "model.safetensors").is_file():
-            sightline("train", str(asked.recipe), *asked.changes, *CHOICES[name], f"out={run}")
+        sightline("train", str(asked.recipe), *asked.changes, *CHOICES[name], f"out={run}", "--resume")
         print(f"{name}: trained", file=sys.stderr, flush=True)
         return run
 

@@ -194,7 +194,7 @@ def test_unequal_classes_go_together():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FewShotHead(10, FewShotConfig(heads=3)), "heads must divide the embedding's width 10, got 3"),
+        (lambda: FewShotHead(10, FewShotConfig(heads=3)), "heads must divide the width 10 at which blocks work, got 3"),
         (lambda: FewShotConfig(depth=-1), "depth must be a whole number of at least 0, got -1"),
         (lambda: FewShotConfig(temperature=0.001), "temperature must be at least the floor 0.01, got 0.001"),
         (lambda: FewShotConfig(expansion=0), "expansion must be above 0 and finite, got 0"),

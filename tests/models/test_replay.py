@@ -4,6 +4,7 @@ import weakref
 
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 from sightline.attention import record_attention
@@ -26,7 +27,7 @@ SEARCHES = {
 def replaying(monkeypatch):
     """As on a GPU: steps in fixed room; on a CPU they are run where a GPU replays them."""
     replay._FREE.clear()
-    monkeypatch.setattr(translator, "worth_replaying", lambda *_: True)
+    monkeypatch.setattr(translator, "worth_replaying", lambda *_: replay.nobody_watches())
 
 
 def _memory(model, device):
@@ -60,7 +61,8 @@ def test_two_batches_in_turns_do_not_meet():
             for i in range(2):
                 made, states[i] = model.step(states[i], tokens.roll(i, 0))
                 logits[i].append(made)
-        assert all(isinstance(state, replay.Replayed) for state in states)
+        assert all(state.replay is not None for state in states)
+        assert states[0].replay.graph is not states[1].replay.graph
         for i in range(2):
             whole = model(source.roll(i, 0), real.roll(i, 0), target.roll(i, 0))
             assert_close(torch.stack(logits[i], 1), whole, atol=1e-5, rtol=1e-5)
@@ -80,25 +82,107 @@ def test_rows_may_change_places_twice_and_multiply_between_steps():
         assert_close(logits, model(source, real, target)[rows, 3], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.usefixtures("replaying")
-def test_a_graph_serves_the_next_batch_until_the_weights_lie_elsewhere(monkeypatch):
-    model = make("transformer")
-    made = []
+@pytest.fixture
+def made(monkeypatch):
+    """How many rows each graph has that is recorded."""
+    rows = []
     plain = replay._Graph.__init__
-    monkeypatch.setattr(replay._Graph, "__init__", lambda self, *how: made.append(how) or plain(self, *how))
+    monkeypatch.setattr(
+        replay._Graph, "__init__", lambda self, *how: rows.append(how[1].size.rows) or plain(self, *how)
+    )
+    return rows
+
+
+@pytest.mark.usefixtures("replaying")
+def test_a_graph_serves_the_next_batch_until_the_weights_lie_elsewhere(made):
+    model = make("transformer")
     memory = _memory(model, "cpu")
     for _ in range(3):
         greedy(model, memory, most_tokens=7)
-    assert len(made) == 1
+    assert made == [3]
     model.words.target_table.data.mul_(2)  # learnt on, in place
     greedy(model, memory, most_tokens=7)
-    assert len(made) == 1
+    assert made == [3]
     model.words.target_table.data = model.words.target_table.data.clone()
     greedy(model, memory, most_tokens=7)
-    assert len(made) == 2
-    assert len(replay._FREE[model.decoder]) == 2
+    assert made == [3, 3]
+    assert len(replay._FREE[model.decoder]) == 1  # the first serves no more
     greedy(copy.deepcopy(model), memory, most_tokens=7)
-    assert len(made) == 3
+    assert made == [3, 3, 3]
+
+
+@pytest.mark.usefixtures("replaying")
+def test_sentences_that_end_leave_the_graph_and_few_rows_have_one_of_their_own(made):
+    model, (source, real, target) = make("transformer"), batch()
+    with torch.inference_mode():
+        state = model.start(model.encode(source.repeat(9, 1), real.repeat(9, 1)))
+        for tokens in target.T[:2]:
+            _, state = model.step(state, tokens.repeat(9))
+        state = model.reorder(state, torch.tensor([4, 26, 3, 0]))
+        _, state = model.step(state, target[[1, 2, 0, 0], 2])
+        assert made == [32]
+        state = model.reorder(state, torch.tensor([1]))
+        logits, state = model.step(state, target[[2], 3])
+        assert made == [32, 1]
+        assert_close(logits, model(source, real, target)[[2], 3], atol=1e-5, rtol=1e-5)
+        with pytest.raises(ValueError, match=r"tokens must be one for each of 1 rows, got shape \(2,\)"):
+            model.step(state, target[:2, 4])
+
+
+@pytest.mark.usefixtures("replaying")
+def test_who_begins_to_watch_or_leaves_inference_mode_sees_every_step():
+    model, (source, real, target) = make("transformer"), batch()
+    whole = model(source, real, target)
+    with torch.inference_mode():
+        state = model.start(model.encode(source, real))
+        for tokens in target.T[:3]:
+            _, state = model.step(state, tokens)
+        assert state.replay is not None
+        with record_attention(model) as record:
+            logits, state = model.step(state, target[:, 3])
+    assert_close(logits, whole[:, 3], atol=1e-5, rtol=1e-5)
+    assert len(record.of("cross")) == len(model.decoder.layers)
+    with torch.no_grad():
+        logits, _ = model.step(state, target[:, 4])
+    assert_close(logits, whole[:, 4], atol=1e-5, rtol=1e-5)
+
+
+def test_what_a_graph_may_not_be_made_of():
+    model = make("transformer")
+    writer = replay.Writer(model.words, model.target_positions, model.decoder)
+    assert not replay.hooked(writer)
+    assert replay.hooked(writer._replace(decoder=copy.deepcopy(model.decoder).train()))
+    hook = model.decoder.layers[1].attention.register_forward_hook(lambda *_: None)
+    assert replay.hooked(writer)
+    hook.remove()
+    assert not replay.hooked(writer)
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert replay.hooked(writer)
+    hook.remove()
+    assert not replay.nobody_watches()
+    with torch.inference_mode():
+        assert replay.nobody_watches()
+        with record_attention(model):
+            assert not replay.nobody_watches()
+            model(*batch())
+
+
+def test_a_graph_is_no_larger_than_it_may_be(monkeypatch):
+    model, (source, real, target) = make("transformer"), batch()
+    writer = replay.Writer(model.words, model.target_positions, model.decoder)
+    with torch.inference_mode():
+        state = model.start(model.encode(source, real))
+        _, state = model.step(state, target[:, 0])
+        numbers = 3 * 2 * 12 * 3 * (2 * 64 + 16)  # rows, keys and values of a width of 12, layers, places and source
+        for most, fits in ((numbers, True), (numbers - 1, False)):
+            monkeypatch.setattr(replay, "LARGEST", most)
+            assert replay.small(writer, state.caches) == fits
+        graph = replay.Replay(writer, state.caches, real).graph
+    assert graph.numbers == numbers
+    monkeypatch.setattr(replay, "KEPT_NUMBERS", 2 * numbers)
+    for _ in range(3):
+        replay._give_back(model.decoder, graph)
+    assert len(replay._FREE[model.decoder]) == 2
 
 
 @pytest.mark.usefixtures("replaying")

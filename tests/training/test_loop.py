@@ -1,4 +1,5 @@
 import json
+import json
 import math
 import os
 import random
@@ -287,6 +288,11 @@ def test_of_the_mean_and_the_best_the_better_is_kept_and_told(tmp_path, capsys, 
         f"the best of one step, 8, validation loss {sign * 1.0:.4g}",
     ]
     assert "kept {}; not {}\n".format(*(told if wins else reversed(told))) in capsys.readouterr().err
+    task.values.append(sign * mean_s)
+    loop.train(lambda: task, settings, tmp_path, resume=True, quiet=True)  # there is nothing left to do but this
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["best"] for line in lines if "average" in line] == [wins]
+    assert lines[-1]["step"] == 11
 
 
 @pytest.mark.parametrize("rising", [False, True])

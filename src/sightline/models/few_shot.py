@@ -51,7 +51,7 @@ class FewShotConfig:
     """Blocks; 0 is a prototype classifier by angle, and with `answer: distance` a prototypical network."""
     heads: int = 8
     expansion: float = 2.0
-    """Width of the feed-forward's middle, as a multiple of the embedding's."""
+    """Width of the feed-forward's middle, as a multiple of that at which blocks work."""
     score: Literal["cosine", "dot"] = "cosine"
     temperature: float = 0.05
     """What the temperature of attention starts from."""
@@ -104,14 +104,14 @@ class FewShotHead(nn.Module):
         check_whole(1, width=width)
         c = self.config = config
         self.narrow: nn.Linear | None = None
-        if c.narrow is not None:
+        if c.narrow is not None and c.depth:
             if c.narrow >= width:
                 raise ValueError(f"narrow must be below the embedding's width {width}, got {c.narrow}")
             self.narrow = nn.Linear(width, c.narrow, bias=False)
             nn.init.orthogonal_(self.narrow.weight)
             width = c.narrow
         if width % config.heads:
-            raise ValueError(f"heads must divide the embedding's width {width}, got {config.heads}")
+            raise ValueError(f"heads must divide the width {width} at which blocks work, got {config.heads}")
         blocks = [
             EncoderBlock(
                 width,

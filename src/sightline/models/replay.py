@@ -6,24 +6,27 @@ once. It wants everything to stay where it lay, so keys and values have room of 
 Legend for all shapes: L layers, R rows, H heads, T places, S source tokens, D head width, V vocabulary.
 """
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from ..attention import Cache
 from ..attention.attend import WATCHERS
 from ..attention.masks import Padding
 from ..layers import Decoder, DecoderCache, LearntPositions, SinusoidalPositions, Words
 
-KEPT = 8
-"""Graphs of one decoder that are kept for the next sentences."""
-LARGEST, FORESEEN = 1 << 28, 256
-"""Numbers that the room for keys and values may hold, for so many places. Beyond, a step is work enough for a GPU."""
+LARGEST = 1 << 28
+"""Numbers that a graph may hold. Beyond, a step is work enough to keep a GPU busy."""
+KEPT, KEPT_NUMBERS = 8, 2 * LARGEST
+"""Graphs of one decoder that are kept for the next sentences, and the numbers they may hold together."""
+SPARE = 8
+"""How many times as many rows as are asked for a graph may have: one that is there is better than one that fits."""
 LEAST_PLACES, LEAST_SOURCE = 64, 16
 
 
@@ -39,86 +42,102 @@ class Writer(NamedTuple):
         return [one for module in self for one in (*module.parameters(), *module.buffers())]
 
 
-@dataclass(frozen=True)
-class Seen:
-    """The keys and values of every layer."""
+class Size(NamedTuple):
+    """How much room there is."""
 
-    target: Tensor
-    """(L, R, 2 H, T, D)"""
-    source: Tensor
-    """(L, 2, R, H, S, D)"""
-    real: Tensor
-    """(R, S)"""
+    rows: int
+    places: int
+    source: int
 
     @classmethod
-    def of(cls, caches: list[DecoderCache], real: Tensor) -> "Seen":
-        """What caches hold."""
-        target = torch.stack([cache.target.parts[0] for cache in caches])
-        return cls(target, torch.stack([torch.stack(cache.source.parts) for cache in caches]), real)
+    def around(cls, keys: Tensor, source: int, most: int) -> "Size":
+        """Room for keys and values (R, 2 H, T, D), one place more, and so much of the source; few sizes serve all."""
+        rows, _, written, _ = keys.shape
+        places = min(max(LEAST_PLACES, 1 << written.bit_length()), most)
+        return cls(_rounded(rows), places, max(LEAST_SOURCE, _rounded(source)))
 
-    def at(self, rows: Tensor) -> "Seen":
-        """These rows, in this order."""
-        return Seen(
-            self.target.index_select(1, rows), self.source.index_select(2, rows), self.real.index_select(0, rows)
-        )
+    def numbers(self, keys: Tensor, layers: int) -> int:
+        """How many it takes: the room, as much again to change places in, and the source."""
+        _, pairs, _, width = keys.shape
+        return self.rows * pairs * width * layers * (2 * self.places + self.source)
 
 
 def worth_replaying(writer: Writer, caches: list[DecoderCache]) -> bool:
     """Whether steps may be a graph, and gain by it: on a GPU, where nobody watches, and where they are small."""
-    keys = caches[0].target.parts[0]
-    if not (keys.is_cuda and torch.is_inference_mode_enabled()) or WATCHERS or keys.shape[2] == 0:
-        return False
-    hooked = any(part._forward_hooks or part._forward_pre_hooks for module in writer for part in module.modules())
-    return not hooked and keys.numel() // keys.shape[2] * FORESEEN * len(caches) <= LARGEST
+    return caches[0].target.parts[0].is_cuda and nobody_watches() and not hooked(writer) and small(writer, caches)
 
 
-class Replayed:
-    """How far a batch of translations has come, each step of which is a graph."""
+def nobody_watches() -> bool:
+    """Whether what happens inside a step is nobody's business, gradients' neither."""
+    return torch.is_inference_mode_enabled() and not WATCHERS
 
-    def __init__(self, writer: Writer, seen: Seen):
-        self.writer, self.graph = writer, _take(writer, seen)
-        self._fill(seen)
+
+def hooked(writer: Writer) -> bool:
+    """Whether anybody else's code runs inside a step, or chance does."""
+    parts = (part for module in writer for part in module.modules())
+    return (
+        writer.decoder.training
+        or _has_any_global_hook()
+        or any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+    )
+
+
+def small(writer: Writer, caches: list[DecoderCache]) -> bool:
+    """Whether the next step has room in a graph."""
+    keys, source = caches[0].target.parts[0], caches[0].source.parts[0].shape[2]
+    return Size.around(keys, source, writer.positions.most).numbers(keys, len(caches)) <= LARGEST
+
+
+class Replay:
+    """A batch whose steps are a graph, from what its caches hold until its room is full or its sentences change."""
+
+    def __init__(self, writer: Writer, caches: list[DecoderCache], real: Tensor):
+        self.writer, self.given = writer, caches
+        self.rows, _, self.place, _ = caches[0].target.parts[0].shape
+        self.graph = _take(writer, caches, real.shape[1])
+        self.graph.fill(caches, real)
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for another step."""
+        return self.place == self.graph.key.size.places
 
     def step(self, tokens: Tensor) -> Tensor:
         """One word more: tokens (R,) -> logits of the next (R, V)"""
-        if self.place == self.graph.places:
-            self._go_on(self._seen())
+        if tokens.shape != (self.rows,):
+            raise ValueError(f"tokens must be one for each of {self.rows} rows, got shape {tuple(tokens.shape)}")
         self.graph.tokens[: self.rows] = tokens
         self.place += 1
         return self.graph.replay()[: self.rows].clone()
 
-    def reorder(self, rows: Tensor, *, within: bool) -> None:
-        """These rows, in this order; `within` says that each stands for its own sentence still."""
-        if within:  # the graph does it, before its next step
-            self.graph.rows[: self.rows] = self.graph.rows[rows]
-        else:
-            self._go_on(self._seen().at(rows))
+    def reorder(self, rows: Tensor) -> None:
+        """These rows, in this order, each standing for its own sentence still; the graph does it before its step."""
+        self.graph.rows[: self.rows] = self.graph.rows[rows]
 
-    def _seen(self) -> Seen:
-        graph, rows = self.graph, self.graph.rows[: self.rows]
-        target = graph.target[..., : self.place, :].index_select(1, rows)
-        return Seen(target, graph.source[:, :, : self.rows], graph.real[: self.rows])
-
-    def _go_on(self, seen: Seen) -> None:
-        """With this, in a graph that has room for one place more."""
-        if not self.graph.fits(seen):
-            graph = _take(self.writer, seen)
-            self._leave()
-            self.graph = graph
-        self._fill(seen)
-
-    def _fill(self, seen: Seen) -> None:
-        self.rows, self.place = seen.target.shape[1], seen.target.shape[3]
-        self.graph.fill(seen)
-
-    def _leave(self) -> None:
-        free = _FREE.setdefault(self.writer.decoder, [])
-        free.append(self.graph)
-        del free[:-KEPT]
+    def caches(self) -> list[DecoderCache]:
+        """What it has come to, to go on without it."""
+        rows = self.graph.rows[: self.rows]
+        written = self.graph.target[..., : self.place, :].index_select(1, rows)
+        return [DecoderCache(_holding(one), cache.source) for one, cache in zip(written, self.given, strict=True)]
 
     def __del__(self) -> None:
-        if hasattr(self, "graph"):  # which a place too many prevents
-            self._leave()
+        if hasattr(self, "graph"):  # there is none where none could be made
+            _give_back(self.writer.decoder, self.graph)
+
+
+class _Key(NamedTuple):
+    """What a graph was recorded for."""
+
+    size: Size
+    kind: tuple[torch.dtype, torch.device, int, torch.dtype | None]
+    """Of keys and values, where, on which stream, and what autocast makes of the rest."""
+    where: tuple[int, ...]
+    """Where the weights lie: a graph would not notice that others have come."""
+
+    def serves(self, other: "_Key") -> bool:
+        """Whether a graph of this key will do for another."""
+        enough = other.size.rows <= self.size.rows <= SPARE * other.size.rows
+        return enough and self.size[1:] == other.size[1:] and self[1:] == other[1:]
 
 
 class _Room(Cache):
@@ -136,35 +155,37 @@ class _Room(Cache):
 class _Graph:
     """One step, recorded for a size. Its rows and places are filled as far as there are some."""
 
-    def __init__(self, writer: Writer, key: "_Key", like: Seen):
-        (_, rows, places, source), target = key.size, like.target
-        self.key, self.places = key, places
-        self.own, self.all_places = (torch.arange(count, device=target.device) for count in (rows, places))
+    def __init__(self, writer: Writer, key: _Key, keys: Tensor):
+        rows, places, source = key.size
+        _, pairs, _, width = keys.shape
+        layers = len(writer.decoder.layers)
+        self.key, self.numbers = key, key.size.numbers(keys, layers)
+        self.weights = writer.tensors()  # kept, for they are read where they lie
+        self.own, self.all_places = (torch.arange(count, device=keys.device) for count in (rows, places))
         self.rows, self.tokens, self.place = self.own.clone(), torch.zeros_like(self.own), self.own.new_zeros(1)
-        self.real = like.real.new_ones(rows, source)
-        layers, _, pairs, _, width = target.shape
-        self.target = target.new_zeros(layers, rows, pairs, places, width)
-        self.source = target.new_zeros(layers, 2, rows, pairs // 2, source, width)
+        self.real = torch.ones(rows, source, dtype=torch.bool, device=keys.device)
+        self.target = keys.new_zeros(layers, rows, pairs, places, width)
+        self.source = keys.new_zeros(layers, 2, rows, pairs // 2, source, width)
         self.caches = [
-            DecoderCache(_Room(room, self.place), _filled(list(pair)))
+            DecoderCache(_Room(room, self.place), _holding(*pair))
             for room, pair in zip(self.target, self.source, strict=True)
         ]
         step = partial(self._step, writer)
-        self.replay = _recorded(step) if target.is_cuda else step  # a graph outlives no weights: it does not keep them
+        self.replay = _recorded(step, keys.device) if keys.is_cuda else step
 
-    def fits(self, seen: Seen) -> bool:
-        """Whether there is room for this, and for one place more."""
-        _, rows, _, place, _ = seen.target.shape
-        return rows <= len(self.rows) and place < self.places and seen.real.shape[1] <= self.real.shape[1]
-
-    def fill(self, seen: Seen) -> None:
-        """Begin with this."""
-        _, rows, _, places, _ = seen.target.shape
-        self.target.zero_()[:, :rows, :, :places] = seen.target
-        self.source.zero_()[:, :, :rows, :, : seen.source.shape[4]] = seen.source
+    def fill(self, caches: list[DecoderCache], real: Tensor) -> None:
+        """Begin with what caches hold, and the source's real tokens (R, S)."""
+        rows, source = real.shape
+        self.target.zero_()
+        self.source.zero_()
+        for i, one in enumerate(caches):
+            keys = one.target.parts[0]
+            self.target[i, :rows, :, : keys.shape[2]] = keys
+            for j in range(2):
+                self.source[i, j, :rows, :, :source] = one.source.parts[j]
         self.real.fill_(True)[:rows] = False  # a row that nobody asks for sees something too, or it is no number
-        self.real[:rows, : seen.real.shape[1]] = seen.real
-        self.place.fill_(places)
+        self.real[:rows, :source] = real
+        self.place.fill_(len(caches[0].target))
         self.rows.copy_(self.own)
 
     def _step(self, writer: Writer) -> Tensor:
@@ -179,72 +200,78 @@ class _Graph:
             x = words.read_target(self.tokens.unsqueeze(1))
             x = positions.at(x, self.place)
             context = x.expand(-1, self.real.shape[1], -1)  # known to the caches already
-            for layer, cache in zip(decoder.layers, self.caches, strict=True):
-                x = layer(x, context, mask=written, cross_mask=real, cache=cache)
+            for layer, one in zip(decoder.layers, self.caches, strict=True):
+                x = layer(x, context, mask=written, cross_mask=real, cache=one)
             self.place += 1
             return words.write(decoder.norm(x)[:, 0])
 
 
-class _Key(NamedTuple):
-    """What a graph was recorded for."""
-
-    size: tuple[int, int, int, int]
-    """Layers, rows, places, source tokens."""
-    kind: tuple[torch.dtype, torch.device, torch.dtype | None]
-    """Of keys and values, where, and what autocast makes of the rest."""
-    where: tuple[int, ...]
-    """Where the weights lie: a graph would not notice that they have gone."""
-
-
 _FREE: WeakKeyDictionary[nn.Module, list[_Graph]] = WeakKeyDictionary()
-"""Of each decoder the graphs that nobody uses now."""
+"""Of each decoder the graphs that nobody uses now, the one used last at the end."""
+_ALONE = threading.RLock()
+"""One at a time takes a graph, gives one back or records one."""
 
 
-def _take(writer: Writer, seen: Seen) -> _Graph:
+def _take(writer: Writer, caches: list[DecoderCache], source: int) -> _Graph:
     """A graph with room for this and one place more; no other batch goes on in it meanwhile."""
-    layers, rows, _, place, _ = seen.target.shape
-    places = min(max(LEAST_PLACES, 1 << place.bit_length()), writer.positions.most)
-    writer.positions.reserve(max(places, place + 1))
-    device = seen.target.device
+    keys, positions = caches[0].target.parts[0], writer.positions
+    size = Size.around(keys, source, positions.most)
+    positions.reserve(max(size.places, keys.shape[2] + 1))
+    device = keys.device
+    stream = torch.cuda.current_stream(device).cuda_stream if keys.is_cuda else 0
     half = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
-    key = _Key(
-        (layers, _rounded(rows), places, max(LEAST_SOURCE, _rounded(seen.real.shape[1]))),
-        (seen.target.dtype, device, half),
-        tuple(one.data_ptr() for one in writer.tensors()),
-    )
-    free = _FREE.get(writer.decoder, [])
-    for i in reversed(range(len(free))):
-        if free[i].key == key:
-            return free.pop(i)
-    return _Graph(writer, key, seen)
+    key = _Key(size, (keys.dtype, device, stream, half), tuple(one.data_ptr() for one in writer.tensors()))
+    with _ALONE:
+        free = [one for one in _FREE.get(writer.decoder, []) if one.key.where == key.where]  # others serve no more
+        fitting = [one for one in free if one.key.serves(key)]
+        chosen = min(fitting, key=lambda one: one.key.size.rows) if fitting else _Graph(writer, key, keys)
+        _FREE[writer.decoder] = [one for one in free if one is not chosen]
+        return chosen
+
+
+def _give_back(decoder: nn.Module, graph: _Graph) -> None:
+    with _ALONE:
+        free = _FREE.setdefault(decoder, [])
+        free.append(graph)
+        while len(free) > KEPT or sum(one.numbers for one in free) > KEPT_NUMBERS:
+            del free[0]
 
 
 def _rounded(count: int) -> int:
-    """Up to a power of two or three quarters of one, so that few sizes serve all."""
+    """Up to a power of two or three quarters of one."""
     power = 1 << (count - 1).bit_length()
     return power * 3 // 4 if count <= power * 3 // 4 else power
 
 
-def _filled(parts: list[Tensor]) -> Cache:
-    cache = Cache()
-    cache.parts = parts
-    return cache
+def _holding(*parts: Tensor) -> Cache:
+    made = Cache()
+    made.parts = list(parts)
+    return made
 
 
-def _recorded(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+def _recorded(run: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
     """Run it twice, so that all it needs is there, then record it."""
-    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        run()
-        run()
-        graph.capture_begin(capture_error_mode="thread_local")
-        made = run()
-        graph.capture_end()
-    torch.cuda.current_stream().wait_stream(stream)
+    with torch.cuda.device(device):
+        graph, stream = torch.cuda.CUDAGraph(), _stream(device)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            run()
+            run()
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                made = run()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(stream)
 
     def replay() -> Tensor:
         graph.replay()
         return made
 
     return replay
+
+
+@cache
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    """What graphs are recorded on; one for all, for torch keeps work space for each."""
+    return torch.cuda.Stream(device)

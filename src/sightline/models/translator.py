@@ -15,7 +15,7 @@ from ..checks import check_most, check_share, check_whole
 from ..layers import SIZES, Decoder, DecoderCache, Dropout, Encoder, LearntPositions, SinusoidalPositions, Words
 from ..layers.words import NONE_WANTED
 from .languages import Languages, check_choice, checked_source
-from .replay import Replayed, Seen, Writer, worth_replaying
+from .replay import Replay, Writer, nobody_watches, worth_replaying
 
 MOST_CHANNELS = 1 << 14
 """No model is wider, deeper, has more heads or more places."""
@@ -106,6 +106,13 @@ class State:
     mask: Padding | None
     """Of the source; None where no row of it is padded."""
     caches: list[DecoderCache]
+    replay: Replay | None = None
+    """Where steps are a graph; then the caches are those it began with."""
+
+    def stop_replaying(self) -> None:
+        """Go on with caches alone."""
+        if self.replay is not None:
+            self.caches, self.replay = self.replay.caches(), None
 
 
 class Translator(nn.Module):
@@ -161,24 +168,28 @@ class Translator(nn.Module):
         """Before the first word; the source's keys and values are made here, once."""
         return State(memory, _mask(memory), self.decoder.new_cache(memory.states))
 
-    def step(self, state: State | Replayed, tokens: Tensor) -> tuple[Tensor, State | Replayed]:
+    def step(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:
         """One word more: tokens (B,) -> logits of the next (B, V), and the state after it; the one given is spent."""
-        if isinstance(state, State) and len(state.caches[0].target):  # the first word shows what is to be recorded
+        if state.replay is not None and (state.replay.full or not nobody_watches()):
+            state.stop_replaying()
+        if state.replay is None and len(state.caches[0].target):  # the first word shows what is to be recorded
             writer = Writer(self.words, self.target_positions, self.decoder)
             if worth_replaying(writer, state.caches):
-                state = Replayed(writer, Seen.of(state.caches, state.memory.real))
-        if isinstance(state, Replayed):
-            return state.step(tokens), state
+                state.replay = Replay(writer, state.caches, state.memory.real)
+        if state.replay is not None:
+            return state.replay.step(tokens), state
         x = self.words.read_target(tokens.unsqueeze(1))
         x = self.target_positions(x, first=len(state.caches[0].target))
         x = self.decoder(self.dropout(x), state.memory.states, cross_mask=state.mask, cache=state.caches)
         return self.words.write(x[:, 0]), state
 
-    def reorder(self, state: State | Replayed, rows: Tensor, *, within: bool = False) -> State | Replayed:
+    def reorder(self, state: State, rows: Tensor, *, within: bool = False) -> State:
         """These rows, in this order; `within` says that each stands for its own sentence still. The state is spent."""
-        if isinstance(state, Replayed):
-            state.reorder(rows, within=within)
-            return state
+        if state.replay is not None:
+            if within and len(rows) == state.replay.rows:
+                state.replay.reorder(rows)
+                return state
+            state.stop_replaying()
         for cache in state.caches:
             cache.reorder(rows, within=within)
         if within:

@@ -161,7 +161,7 @@ class FewShotPredictor(Shared):
                 f"the data of {run} must be there to judge by, got {there!r}, which is not; name their place, or other "
                 f"data, with --data PATH"
             )
-        ours = source is None or source == there
+        ours = source is None or source == there or _same(source, there)
         form: dict[str, Any] = {"image_size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
         if not ours and self.frozen is not None:
             form = {"image_size": self.frozen.embedder.image_size, "channels": self.frozen.embedder.channels}
@@ -233,3 +233,9 @@ class FewShotPredictor(Shared):
         from .few_shot_pictures import show
 
         return show(self, out, format=format)
+
+
+def _same(a: str, b: str) -> bool:
+    """Whether two paths are one place."""
+    first, second = Path(a).expanduser(), Path(b).expanduser()
+    return first.exists() and second.exists() and first.samefile(second)

@@ -12,6 +12,8 @@ from rich.table import Column
 from .checkpoint import write_bytes
 
 SECONDS_BETWEEN_LINES = 10
+AVERAGE = "average"
+"""What the line about the mean of the last checkpoints is known by."""
 
 
 class Log:
@@ -40,7 +42,8 @@ class Log:
         if step and self.path.is_file():
             for line in self.path.read_text(encoding="utf-8", errors="replace").splitlines():
                 try:
-                    if json.loads(line)["step"] <= step:
+                    facts = json.loads(line)
+                    if facts["step"] <= step and AVERAGE not in facts:  # that one ends a run, and this one goes on
                         kept.append(line)
                 except (ValueError, KeyError, TypeError):
                     continue  # the line that was being written when the run died
@@ -67,6 +70,10 @@ class Log:
         told = {name: value for name, value in metrics.items() if "/" not in name}  # others are for the curves alone
         self._best = "  ".join(f"{name} {value:.4g}" for name, value in told.items()) if best else self._best
         self._show(step, {f"validation {name}": value for name, value in told.items()}, always=True, best=best)
+
+    def averaged(self, step: int, metrics: dict[str, float], *, best: bool) -> None:
+        """The last line, about the mean of the last checkpoints on the validation set."""
+        self._write(step, {AVERAGE: metrics, "best": best})
 
     def say(self, message: str) -> None:
         """A word to the user."""

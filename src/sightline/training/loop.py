@@ -321,6 +321,7 @@ class _Trainer:
             own = f"the mean of the last {count} checkpoints, validation {goal} {metrics[goal]:.4g}"
             best = f"the best of one step, {self.best['step']}, validation {goal} {self.best['value']:.4g}"
             self.log.say(f"kept {own}; not {best}" if won else f"kept {best}; not {own}")
+            self.log.averaged(self.step, metrics, best=won)
             if won:
                 return weights, metrics
         if self.best is not None:
