@@ -1,8 +1,8 @@
 """The command `sightline`. Verbs only: parse, call, print; heavy imports wait until a verb needs them."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +11,9 @@ import typer
 
 from .names import printable
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+"""Read when torch is loaded: threads that spin while they wait win an idle machine nothing, and bring a busy one to a
+halt."""
 DEVICES = "auto, cpu, cuda or cuda:N."
 RUN = "The folder of a run, or the name of a model that ships."
 
@@ -163,11 +166,14 @@ def predict(
         typer.Argument(metavar="INPUT...", help="Images or folders of them, or sentences.", show_default=False),
     ],
     show: Annotated[Path | None, typer.Option(help="Write a page of what it looked at.")] = None,
-    top: Annotated[int | None, typer.Option(min=1, help="Answers to name for each input: 3 classes, 1 text.")] = None,
+    top: Annotated[
+        int | None,
+        typer.Option(min=1, help="Answers to name for each input."),
+    ] = None,
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
     """Say what is on images, or translate sentences, and how sure it is."""
-    from .runs import load
+    from .runs import load, reading
     from .training.device import choose_device
     from .view.page import check_path
 
@@ -177,16 +183,17 @@ def predict(
         predictor = load(run).to(choose_device(device))
         given = predictor.read(inputs)
         ask = predictor.predict if show is None else predictor.look
-        if "n_best" in signature(predictor.predict).parameters:  # texts are searched for; of classes all have a share
-            ask = partial(ask, n_best=top)
+        known = signature(ask).parameters  # texts are searched for; reasons take their time
         problems: list[str] = []
-        try:
-            told = ask(given)
-        except ValueError:
-            given, problems = _sorted_out(predictor, given)
-            if not given or not problems:
-                raise
-            told = ask(given)
+        with reading() as progress:
+            how = {name: value for name, value in (("n_best", top), ("progress", progress)) if name in known}
+            try:
+                told = ask(given, **how)
+            except ValueError:
+                given, problems = _sorted_out(predictor, given)
+                if not given or not problems:
+                    raise
+                told = ask(given, **how)
         for one, answer in zip(given, told if isinstance(told, list) else told.answers, strict=True):
             typer.echo(f"{printable(str(one))}: {answer.told(top)}")
         if show is not None:

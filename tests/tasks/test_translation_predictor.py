@@ -228,6 +228,14 @@ def test_the_command_tells_as_many_translations_as_are_asked_for(trained, tmp_pa
     assert shown == [*told, f"wrote {tmp_path / 'page.html'}"]
 
 
+def test_what_cannot_be_read_is_told_so(trained):
+    told = command("predict", trained, "👩‍👩‍👧").output
+    assert re.fullmatch(
+        r".*: not to be read: \d+ of its \d+ tokens are unknown to the model; another language\?\n", told
+    )
+    assert "not to be read" not in command("predict", trained, "siebenundvierzig").output
+
+
 def test_more_translations_than_can_be_searched_for_are_refused(trained):
     answer = command("predict", trained, "zwei", "--top", 101)
     assert (answer.exit_code, answer.stdout) == (2, "")

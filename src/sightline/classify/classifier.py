@@ -180,13 +180,18 @@ class FewShotClassifier:
         """What was typed, as paths of images; a folder stands for those in it."""
         return named_images(words)
 
-    def look(self, images: Sequence[Any]) -> "Look":
-        """At a few images: what is seen, and why."""
+    def look(self, images: Sequence[Any], *, progress: Progress | None = None) -> "Look":
+        """At a few images: what is seen, and why. `progress` is told how many are done, and of how many."""
         if not images or len(images) > MOST_SHOWN:
             raise ValueError(f"images must be 1 to {MOST_SHOWN} to be shown, got {len(images)}")
         answers = self.predict(list(images))
         names = [Path(image).name if isinstance(image, str | Path) else "image" for image in images]
-        return Look(answers, [answer.explain().reason(name=name) for answer, name in zip(answers, names, strict=True)])
+        look = Look(answers, [])
+        for answer, name in zip(answers, names, strict=True):
+            if progress is not None:
+                progress(len(look.reasons), len(answers))
+            look.reasons.append(answer.explain().reason(name=name))
+        return look
 
     def page(self, images: "Sequence[Any] | Look") -> Page:
         """One self-contained page of these images, their answers and why."""
@@ -208,7 +213,8 @@ class FewShotClassifier:
             )
         else:
             lines.append("expected    unknown with one image of each class; a second one of some would tell")
-        lines.append(f"confidence  {sure.change}")
+        whose = "held-out examples were" if most > 1 else "moved copies of the examples were"
+        lines.append(f"confidence  {sure.change} to fit how often {whose} right")
         lines.append(f"unknown     {sure.separation:.1%} of pairs of an example and a stranger are told apart")
         return "\n".join(lines)
 

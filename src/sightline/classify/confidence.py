@@ -73,7 +73,7 @@ class Confidence:
         """What was done to the model's own confidence, in words."""
         how = "sharpened" if self.sharpness >= 1 else "softened"
         little = " a little" if 0.8 < self.sharpness < 1.25 else ""
-        return f"{how}{little} (x {self.sharpness:.2f}) to fit how often held-out examples were right"
+        return f"{how}{little} (x {self.sharpness:.2f})"
 
     def familiarity(self, logits: Tensor) -> Tensor:
         """logits (Q, N) -> (Q,), from 0 to 1, 0.5 at the threshold"""

@@ -54,8 +54,10 @@ class Answer:
 
     def told(self, top: int | None = None) -> str:
         """One line for a terminal, or one for each of several translations."""
-        best = [self, *self.others][: top or 1]
-        lost = f"  ({self.unknown} of its tokens are unknown to the model)" if self.unknown else ""
+        best, read = [self, *self.others][: top or 1], len(self.source_tokens) - 1
+        if 2 * self.unknown > read:
+            return f"not to be read: {self.unknown} of its {read} tokens are unknown to the model; another language?"
+        lost = f"  ({self.unknown} of its {read} tokens are unknown to the model)" if self.unknown else ""
         return "\n  ".join(f"{printable(one.text)}  ({one.score:.2f})" for one in best) + lost
 
 
@@ -198,7 +200,14 @@ class TranslationPredictor(Shared):
                 )
         return ids
 
-    def look(self, texts: Sequence[str], **how: Any) -> Look:
+    def look(
+        self,
+        texts: Sequence[str],
+        *,
+        beams: int | None = None,
+        n_best: int | None = None,
+        length_penalty: float | None = None,
+    ) -> Look:
         """At a few sentences: their translations, and where the model looked when it wrote them.
 
         The attention is that of one more pass over each translation, which is the same to rounding.
@@ -209,7 +218,7 @@ class TranslationPredictor(Shared):
             raise ValueError(f"texts must be at most {MOST_SHOWN} to be shown, got {len(texts)}")
         if self.recipe.model.kind == "rnn":
             raise ValueError("model.kind must be one with attention for it to be shown, got 'rnn'")
-        answers, ids, found = self._answers(texts, how.get("beams"), how.get("n_best"), how.get("length_penalty"))
+        answers, ids, found = self._answers(texts, beams, n_best, length_penalty)
         record, kept = self._watched(ids, [one[0] for one in found], answers)
         for place in range(1, max(map(len, found))):
             rows = [i for i, one in enumerate(found) if len(one) > place]
