@@ -230,9 +230,7 @@ def test_the_command_tells_as_many_translations_as_are_asked_for(trained, tmp_pa
 
 def test_what_cannot_be_read_is_told_so(trained):
     told = command("predict", trained, "👩‍👩‍👧").output
-    assert re.fullmatch(
-        r".*: not to be read: \d+ of its \d+ tokens are unknown to the model; another language\?\n", told
-    )
+    assert re.search(r": not to be read: \d+ of its \d+ tokens are unknown to the model; another language\?\n$", told)
     assert "not to be read" not in command("predict", trained, "siebenundvierzig").output
 
 
