@@ -17,6 +17,8 @@ from sightline.training.checkpoint import to_bytes
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 ELSEWHERE = ("easyfsl_peer.py",)
 """Runs in another environment."""
+SERVING = ("clock.py", "marian.py")
+"""What other benchmarks import."""
 
 
 def scripts():
@@ -37,8 +39,8 @@ def test_a_benchmark_compiles_and_says_what_it_measures(name):
 
 
 @pytest.mark.parametrize("name", [name for name in scripts() if name not in ELSEWHERE])
-def test_a_benchmark_finds_what_it_imports(name, opened):
-    opened(name)
+def test_a_benchmark_finds_what_it_imports_and_has_a_command_unless_it_serves_others(name, opened):
+    assert ("main" in opened(name)) == (name not in SERVING)
 
 
 @pytest.fixture

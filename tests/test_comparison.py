@@ -89,6 +89,15 @@ def test_other_data_judge_as_they_do_for_evaluate(home):
             assert (one.accuracy, one.half) == (judged.settings[setting].accuracy, judged.settings[setting].half)
 
 
+def test_a_run_s_own_data_by_another_path_are_its_own(home):
+    """Not all of them, among which are those that it has learnt from."""
+    write_classes(home / "own.npz", [f"Own/{letter}" for letter in "abcdefgh"])
+    predictor = sightline.load(train(home, "owner", "data.validation=0.4", data="own.npz"))
+    for path in (None, f"{home}/../{home.name}/own.npz"):
+        images, split = predictor.judged_on(path)
+        assert (len(images.classes), split) == (3, "validation")
+
+
 def test_a_model_that_ships_is_compared_on_data_that_are_named(home, tmp_path, monkeypatch):
     shutil.copytree(home / "one", tmp_path / "signs")
     recipe = tmp_path / "signs/config.yaml"

@@ -166,10 +166,7 @@ def predict(
         typer.Argument(metavar="INPUT...", help="Images or folders of them, or sentences.", show_default=False),
     ],
     show: Annotated[Path | None, typer.Option(help="Write a page of what it looked at.")] = None,
-    top: Annotated[
-        int | None,
-        typer.Option(min=1, help="Answers to name for each input."),
-    ] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Answers to name for each input.")] = None,
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
     """Say what is on images, or translate sentences, and how sure it is."""

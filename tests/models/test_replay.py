@@ -27,7 +27,7 @@ SEARCHES = {
 def replaying(monkeypatch):
     """As on a GPU: steps in fixed room; on a CPU they are run where a GPU replays them."""
     replay._FREE.clear()
-    monkeypatch.setattr(translator, "worth_replaying", lambda *_: replay.nobody_watches())
+    monkeypatch.setattr(translator, "worth_replaying", lambda *_: replay.unwatched())
 
 
 def _memory(model, device):
@@ -159,11 +159,11 @@ def test_what_a_graph_may_not_be_made_of():
     hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
     assert replay.hooked(writer)
     hook.remove()
-    assert not replay.nobody_watches()
+    assert not replay.unwatched()
     with torch.inference_mode():
-        assert replay.nobody_watches()
+        assert replay.unwatched()
         with record_attention(model):
-            assert not replay.nobody_watches()
+            assert not replay.unwatched()
             model(*batch())
 
 

@@ -5,6 +5,7 @@ Legend for all shapes: B batch, N tokens, M model width.
 
 import math
 import sys
+from abc import ABC, abstractmethod
 from typing import Literal, get_args
 
 import torch
@@ -25,7 +26,7 @@ def sinusoids(length: int, width: int, *, first: int = 0, device: torch.device |
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1).float().to(device)
 
 
-class _Table(nn.Module):
+class _Table(nn.Module, ABC):
     """A vector for each place."""
 
     table: Tensor
@@ -43,9 +44,14 @@ class _Table(nn.Module):
         """x (B, 1, M), which stands at a place (1,) that is reserved, and that only the device knows -> (B, 1, M)"""
         return x + self.table.index_select(0, place).to(x.dtype)
 
+    @property
+    @abstractmethod
+    def most(self) -> int:
+        """How many places there may be."""
+
+    @abstractmethod
     def reserve(self, end: int) -> None:
         """See that there are so many places, or say why not."""
-        raise NotImplementedError
 
 
 class SinusoidalPositions(_Table):

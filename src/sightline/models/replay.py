@@ -64,10 +64,10 @@ class Size(NamedTuple):
 
 def worth_replaying(writer: Writer, caches: list[DecoderCache]) -> bool:
     """Whether steps may be a graph, and gain by it: on a GPU, where nobody watches, and where they are small."""
-    return caches[0].target.parts[0].is_cuda and nobody_watches() and not hooked(writer) and small(writer, caches)
+    return caches[0].target.parts[0].is_cuda and unwatched() and not hooked(writer) and small(writer, caches)
 
 
-def nobody_watches() -> bool:
+def unwatched() -> bool:
     """Whether what happens inside a step is nobody's business, gradients' neither."""
     return torch.is_inference_mode_enabled() and not WATCHERS
 

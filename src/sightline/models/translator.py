@@ -15,7 +15,7 @@ from ..checks import check_most, check_share, check_whole
 from ..layers import SIZES, Decoder, DecoderCache, Dropout, Encoder, LearntPositions, SinusoidalPositions, Words
 from ..layers.words import NONE_WANTED
 from .languages import Languages, check_choice, checked_source
-from .replay import Replay, Writer, nobody_watches, worth_replaying
+from .replay import Replay, Writer, unwatched, worth_replaying
 
 MOST_CHANNELS = 1 << 14
 """No model is wider, deeper, has more heads or more places."""
@@ -170,7 +170,7 @@ class Translator(nn.Module):
 
     def step(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:
         """One word more: tokens (B,) -> logits of the next (B, V), and the state after it; the one given is spent."""
-        if state.replay is not None and (state.replay.full or not nobody_watches()):
+        if state.replay is not None and (state.replay.full or not unwatched()):
             state.stop_replaying()
         if state.replay is None and len(state.caches[0].target):  # the first word shows what is to be recorded
             writer = Writer(self.words, self.target_positions, self.decoder)
