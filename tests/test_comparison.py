@@ -92,7 +92,7 @@ def test_other_data_judge_as_they_do_for_evaluate(home):
 def test_a_run_s_own_data_by_another_path_are_its_own(home):
     """Not all of them, among which are those that it has learnt from."""
     write_classes(home / "own.npz", [f"Own/{letter}" for letter in "abcdefgh"])
-    predictor = sightline.load(train(home, "owner", "data.validation=0.4", data="own.npz"))
+    predictor = sightline.load(train(home, "owner", "data.validation=0.4", "evaluation.chosen_by=2w1s", data="own.npz"))
     for path in (None, f"{home}/../{home.name}/own.npz"):
         images, split = predictor.judged_on(path)
         assert (len(images.classes), split) == (3, "validation")
