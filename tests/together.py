@@ -1,13 +1,16 @@
 """Several runs one after the other, for torchrun: each argument is one command line.
 
-With `stop=N` among its words the second process, and it alone, is sent SIGTERM in step N. Models are compiled without
-making machine code: that is torch's affair, and takes minutes.
+The second process is always late. With `stop=N` among its words it, and it alone, is sent SIGTERM in step N. Models are
+compiled without making machine code: that is torch's affair, and takes minutes. Processes that wait for each other for
+ever say where, and fail.
 """
 
+import faulthandler
 import functools
 import os
 import signal
 import sys
+import time
 
 import torch
 import torch.distributed as dist
@@ -19,8 +22,11 @@ from sightline.training.signals import Interrupted
 
 torch.compile = functools.partial(torch.compile, backend="eager")
 loss = ImageTask.loss
+faulthandler.dump_traceback_later(150, exit=True)
 dist.init_process_group("gloo")
 for line in sys.argv[1:]:
+    if os.environ["RANK"] == "1":
+        time.sleep(0.3)
     words = line.split()
     stops = [int(word.removeprefix("stop=")) for word in words if word.startswith("stop=")]
     ImageTask.loss = loss
@@ -33,3 +39,4 @@ for line in sys.argv[1:]:
         stops.clear()
     assert not stops, f"should have stopped at {stops}"
 dist.destroy_process_group()
+faulthandler.cancel_dump_traceback_later()

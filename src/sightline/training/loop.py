@@ -66,6 +66,7 @@ def train(
         task = make()
         with Interrupts() as interrupts:
             trainer = _Trainer(task, settings, folder, seed, processes, interrupts, quiet)
+            processes.wait()  # one that is late would find what another has written already
             begin(task)
             return trainer.run(resume)
 
