@@ -22,7 +22,7 @@ from sightline.training.signals import Interrupted
 
 torch.compile = functools.partial(torch.compile, backend="eager")
 loss = ImageTask.loss
-faulthandler.dump_traceback_later(150, exit=True)
+faulthandler.dump_traceback_later(100, exit=True)
 dist.init_process_group("gloo")
 for line in sys.argv[1:]:
     if os.environ["RANK"] == "1":

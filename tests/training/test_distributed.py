@@ -1,9 +1,12 @@
 """Two processes on one machine, as torchrun starts them, against one process alone."""
 
 import json
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -54,6 +57,22 @@ def assert_alike(run, other):
     )
 
 
+def run_together(folder, runs, *, again=True):
+    """By two processes. Torch itself, its exchange between processes on a CPU, breaks off about once in a hundred times
+    (a segmentation fault, memory freed twice, or no end); that is told as a warning, and tried once more."""
+    before = set(folder.iterdir())
+    done = subprocess.run([*TORCHRUN, TOGETHER, *runs], cwd=folder, capture_output=True, text=True, timeout=200)
+    broke_off = re.search(r"SIGSEGV|SIGABRT|^Timeout \(", done.stderr, re.M)
+    if again and broke_off:
+        warnings.warn(f"two processes broke off: {done.stderr}", stacklevel=2)
+        for made in set(folder.iterdir()) - before:
+            shutil.rmtree(made)
+        run_together(folder, runs, again=False)
+    else:
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.filterwarnings("default:two processes broke off")
 def test_two_processes_learn_what_one_does_with_the_same_batch(tmp_path):
     """Every kind of run by two processes and by one; some are stopped on the way and taken up again by two, or by one.
 
@@ -64,8 +83,7 @@ def test_two_processes_learn_what_one_does_with_the_same_batch(tmp_path):
     for name in ("copies", "shares"):
         begun = f"{RECIPE} {RUNS[name][0]} out=again-{name}"
         runs += [f"{begun} stop=7", f"{begun} --resume", f"{begun} out=left-{name} stop=7"]
-    done = subprocess.run([*TORCHRUN, TOGETHER, *runs], cwd=tmp_path, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
+    run_together(tmp_path, runs)
 
     for name, (_, one) in RUNS.items():
         child = Child("train", *f"{RECIPE} {one} out=alone-{name}".split(), cwd=tmp_path)
