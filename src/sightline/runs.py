@@ -267,6 +267,11 @@ class _Reading:
 SCORE = "## Score"
 
 
+def sources(data: Any) -> str:
+    """Where data come from, for a card."""
+    return ", ".join(f"`{getattr(one, 'source', one)}`" for one in (data, *getattr(data, "more", ())))
+
+
 def _card(run: Run, recipe: Any, command: str) -> str:
     import torch
 
@@ -288,7 +293,7 @@ Made by Sightline, for the task `{recipe.task}`: `{catalogue.entry(recipe.task).
 
     {command}
 
-Data: `{recipe.data.source}`. {run.steps:,} steps, {run.seconds:.0f} s in the last process; {size:,} bytes of weights.
+Data: {sources(recipe.data)}. {run.steps:,} steps, {run.seconds:.0f} s in the last process; {size:,} bytes of weights.
 The whole configuration is in `{CONFIG}`, every measurement in `metrics.jsonl`.
 
 {SCORE}

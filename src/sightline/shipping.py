@@ -19,7 +19,7 @@ from . import config, zoo
 from .checks import nearest
 from .data.images import Progress
 from .data.text import Pairs
-from .runs import DATA, EVALUATION, SCORE, load
+from .runs import DATA, EVALUATION, SCORE, load, sources
 from .sharing import CARD, CONFIG, WEIGHTS, read_json
 from .tasks.few_shot import classes_of
 from .tasks.few_shot_judging import Setting
@@ -204,7 +204,7 @@ Ships with Sightline: `{kind.usage.format(name=name)}`.{head}
 
     {command}
 
-Data: `{recipe.data.source}`. {licence.strip()}
+Data: {sources(recipe.data)}. {licence.strip()}
 The whole configuration is in `{CONFIG}`.
 
 {SCORE}

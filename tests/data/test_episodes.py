@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sightline.data.episodes import Classes, Episodes, check_apart, draw
+from sightline.data.episodes import Classes, Episodes, Mixed, check_apart, draw, draw_mixed
 
 COUNTS = (7, 11, 5, 9, 6, 8)
 NAMES = tuple("abcdef")
@@ -48,6 +48,40 @@ def test_an_image_on_both_sides_is_caught():
         ValueError, match="must not share an image, got 1 of 200 episodes that do, the first is episode 17"
     ):
         Episodes(drawn.classes, drawn.support, query).check()
+
+
+def test_an_episode_is_of_one_set_and_each_set_has_its_share():
+    classes, how = Classes.of(LABELS, NAMES, GROUPS), {"way": 2, "shot": 2, "query": 3, "seed": 1}
+    sets = [Mixed(classes.part(0, 2), 0, 0.5), Mixed(classes.part(2, 4), 2, 0.3), Mixed(classes.part(4, 6), 4, 0.2)]
+    counts = torch.zeros(3)
+    for step in range(20):
+        drawn = draw_mixed(sets, episodes=7, step=step, **how)
+        drawn.check()
+        assert LABELS[drawn.support].equal(drawn.classes.gather(1, drawn.support_labels))
+        assert LABELS[drawn.query].equal(drawn.classes.gather(1, drawn.query_labels))
+        owners = drawn.classes // 2
+        assert owners[:, 0].equal(owners[:, 1])
+        assert owners[:, 0].equal(owners[:, 0].sort().values)
+        counts += torch.bincount(owners[:, 0], minlength=3)
+    assert counts.tolist() == [70, 42, 28]
+
+
+def test_one_set_alone_is_drawn_from_as_ever():
+    classes, how = Classes.of(LABELS, NAMES, GROUPS), {"way": 3, "shot": 2, "query": 3, "seed": 1, "within": 0.5}
+    drawn, alone = (
+        draw_mixed([Mixed(classes, 0, 1.0)], episodes=5, step=2, **how),
+        draw(classes, episodes=5, step=2, **how),
+    )
+    assert drawn.support.equal(alone.support)
+    assert drawn.query.equal(alone.query)
+
+
+def test_sets_of_one_kind_are_drawn_from_apart():
+    """By numbers of their own: the classes of one do not say which come of the other."""
+    classes = Classes.of(torch.arange(60) % 20, tuple(map(str, range(20))))
+    sets = [Mixed(classes.part(0, 10), 0, 0.5), Mixed(classes.part(10, 20), 10, 0.5)]
+    drawn = draw_mixed(sets, episodes=40, way=3, shot=1, query=1, seed=0, step=0)
+    assert not (drawn.classes[:20] + 10).equal(drawn.classes[20:])
 
 
 def test_classes_and_images_come_equally_often():

@@ -2,6 +2,7 @@ import json
 import math
 import shutil
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,12 +11,12 @@ import sightline
 from sightline import zoo
 from sightline.data import episodes
 from sightline.data.augment import Augment
-from sightline.data.class_splits import ClassSplits
+from sightline.data.class_splits import ClassSplits, OtherSet, with_others
 from sightline.data.episodes import Classes, Episodes
 from sightline.data.images import ImageSet
 from sightline.models.few_shot import FewShotConfig
 from sightline.tasks import few_shot, few_shot_judging
-from sightline.tasks.few_shot import Episode, Evaluation, FewShotTask, Recipe
+from sightline.tasks.few_shot import Episode, Evaluation, FewShotData, FewShotTask, More, Recipe
 from sightline.tasks.few_shot_judging import Setting, Tally, mean_and_half, metrics, tally
 from sightline.training.settings import Training
 from sightline.training.task import Part
@@ -164,6 +165,63 @@ def test_what_makes_no_sense_is_refused(make, message):
         make()
 
 
+def test_several_sets_are_learnt_from_and_one_is_judged_by():
+    others = [OtherSet("a", images(6, prefix="other"), 0.25), OtherSet("b", images(5, prefix="train"), 0.5)]
+    both = with_others(splits(), others)
+    assert both.train.classes[11:] == tuple(f"{name}/{own}" for name, part, _ in others for own in part.classes)
+    assert both.train.pixels[both.train.labels == 12].equal(others[0].images.pixels[others[0].images.labels == 1])
+    assert both.test.classes == splits().test.classes
+    task = FewShotTask(recipe(auxiliary=1.0), both)
+    assert task.model.classifier.out_features == 22
+    (piece,) = pieces(task)
+    labels = piece.labels.view(4, -1)
+    assert [sorted({*row}) for row in (labels >= 11).long().add(labels >= 17).tolist()] == [[0], [1], [2], [2]]
+
+
+def test_a_set_beside_is_too_small_for_the_way():
+    both = with_others(splits(), [OtherSet("small", images(4), 0.5)])
+    with pytest.raises(ValueError, match="way must be at most the number of classes, 4, got 5"):
+        FewShotTask(recipe(), both)
+
+
+@pytest.mark.parametrize(
+    ("beside", "message"),
+    [
+        ([{"source": "a/birds"}, {"source": "b/birds.zip", "share": 0.1}], "different names, got birds, birds"),
+        ([{"source": "a", "share": 0.5}, {"source": "b", "share": 0.5}], "leave some episodes to data.source, got 1 "),
+    ],
+)
+def test_sets_that_do_not_go_together_are_refused(beside, message):
+    with pytest.raises(ValueError, match=message):
+        FewShotData(more=tuple(More(**one) for one in beside))
+
+
+def test_a_run_of_two_sets_is_judged_by_what_it_has_not_seen_of_either(tmp_path):
+    for name, part in (("mine", images(12, side=28)), ("other", images(9, side=20, prefix="o"))):
+        np.savez(tmp_path / f"{name}.npz", images=part.pixels[:, 0].numpy(), labels=part.labels.numpy())
+    named = {"train": [str(i) for i in range(5)], "test": [str(i) for i in range(5, 9)]}
+    (tmp_path / "split.json").write_text(json.dumps(named))
+    beside = {"source": str(tmp_path / "other.npz"), "split": str(tmp_path / "split.json"), "share": 0.5}
+    values = {
+        "task": "few_shot",
+        "out": str(tmp_path / "run"),
+        "data": {"source": str(tmp_path / "mine.npz"), "validation": 0.3, "more": [beside]},
+        "episode": {"way": 3, "shot": 1, "query": 2},
+        "evaluation": {"settings": ["3w1s"], "query": 2, "episodes": 5, "chosen_by": "3w1s", "chosen_over": 5},
+        "model": {"widths": [4, 4, 4, 8], "heads": 2},
+        "training": {"steps": 2, "batch_size": 4, "device": "cpu"},
+    }
+    run = sightline.train(values, quiet=True)
+    assert f"Data: `{values['data']['source']}`, `{beside['source']}`." in (run.folder / "README.md").read_text()
+    assert sightline.train(tmp_path / "run", ["training.keep=2"], resume=True, quiet=True).steps == 2
+    assert sightline.evaluate(run.folder, device="cpu").split == "validation"
+    score = sightline.evaluate(run.folder, beside["source"], device="cpu")
+    assert (score.split, score.classes) == ("test", 4)
+    (tmp_path / "split.json").write_text(json.dumps({"train": named["train"]}))
+    with pytest.raises(ValueError, match=r"data must have test classes, since .* has learnt from it, got none in"):
+        sightline.evaluate(run.folder, beside["source"], device="cpu")
+
+
 def test_a_class_in_two_splits_is_caught():
     with pytest.raises(ValueError, match="a class must be in one split alone"):
         splits(validation=images(5))
@@ -175,7 +233,7 @@ def test_an_image_that_is_shown_and_asked_is_caught(monkeypatch):
         return Episodes(drawn.classes, drawn.support, torch.cat((drawn.support[:, :1], drawn.query[:, 1:]), 1))
 
     task = FewShotTask(recipe(), splits())
-    monkeypatch.setattr(few_shot, "draw", leaky)
+    monkeypatch.setattr(few_shot, "draw_mixed", lambda sets, **options: leaky(sets[0].classes, **options))
     with pytest.raises(ValueError, match="support and query must not share an image"):
         pieces(task)
     monkeypatch.setattr(few_shot_judging, "draw", leaky)

@@ -13,13 +13,13 @@ from .class_lists import read_lists
 from .decode import check_form
 from .images import load
 from .packed import is_packed, read_packed
-from .pool import ClassSplits, Pool, check_memory, chosen, group_of, groups_of, pooled, turned
+from .pool import ClassSplits, OtherSet, Pool, check_memory, chosen, group_of, groups_of, pooled, turned, with_others
 from .sets import Progress
 from .superclasses import with_superclasses
 from .trees import OMNIGLOT, read_folder_tree, read_zip
 
 Rotations = Literal["none", "train", "all"]
-__all__ = ["ClassSplits", "Rotations", "divides_by_class", "groups_of", "load_classes"]
+__all__ = ["ClassSplits", "OtherSet", "Rotations", "divides_by_class", "groups_of", "load_classes", "with_others"]
 
 
 def load_classes(

@@ -5,7 +5,9 @@ An episode has `way` classes, of each `shot` images to learn from and `query` im
 Legend for all shapes: C classes, E episodes, N way, S shot.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -40,6 +42,12 @@ class Classes:
         """Where episodes are to be drawn."""
         groups = None if self.groups is None else self.groups.to(device)
         return Classes(self.places.to(device), self.counts.to(device), self.names, groups)
+
+    def part(self, start: int, stop: int) -> "Classes":
+        """Some of the classes; their images lie where they lay."""
+        some = slice(start, stop)
+        groups = None if self.groups is None else self.groups[some]
+        return Classes(self.places[some], self.counts[some], self.names[some], groups)
 
     def check(self, way: int, images: int) -> None:
         """Whether episodes of this way with so many images of each class can be drawn."""
@@ -120,6 +128,31 @@ def draw(
     likes = torch.rand(places.shape, generator=random, device=device).masked_fill(places < 0, -1.0)
     images = places.gather(2, likes.topk(shot + query, 2).indices)
     return Episodes(chosen, images[..., :shot].flatten(1), images[..., shot:].flatten(1))
+
+
+class Mixed(NamedTuple):
+    """One of several sets of classes that episodes are drawn from."""
+
+    classes: Classes
+    first: int
+    """Where its classes begin among all."""
+    share: float
+    """Of all episodes."""
+
+
+def draw_mixed(sets: Sequence[Mixed], *, episodes: int, seed: int, step: int, **how: Any) -> Episodes:
+    """Those of one step, each from one set alone: over the steps, of every set its share. `how` is as for `draw`."""
+    found, left = [], episodes
+    for number, (classes, first, share) in reversed([*enumerate(sets)]):  # of the first, all that is left
+        count = left if number == 0 else round(share * episodes * (step + 1)) - round(share * episodes * step)
+        count = min(count, left)
+        if count:
+            own = seeds.number(seed, seeds.OTHER_SETS, number) if number else seed
+            drawn = draw(classes, episodes=count, seed=own, step=step, **how)
+            found.append(Episodes(drawn.classes + first, drawn.support, drawn.query))
+        left -= count
+    parts = zip(*((one.classes, one.support, one.query) for one in reversed(found)), strict=True)
+    return Episodes(*map(torch.cat, parts))
 
 
 def left_out(labels: Tensor, *, way: int, least: int, seed: int, step: int) -> Tensor:

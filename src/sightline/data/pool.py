@@ -1,8 +1,8 @@
 """Images pooled and divided by class: what is judged by are classes that nobody learnt from."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,22 @@ TURNS: Final = (90, 180, 270)
 """By how many degrees a class may be turned to make another; its name then ends in @90, and so on."""
 
 
+class OtherSet(NamedTuple):
+    """A data set that is learnt from beside another."""
+
+    name: str
+    images: ImageSet
+    share: float
+    """Of all episodes."""
+
+
+class Share(NamedTuple):
+    """What a data set has among others that are learnt from."""
+
+    classes: int
+    episodes: float
+
+
 @dataclass(frozen=True, eq=False)
 class ClassSplits:
     """A data set whose parts have different classes: what to learn from, and what to choose and to judge by."""
@@ -25,6 +41,8 @@ class ClassSplits:
     test: ImageSet | None = None
     kind: str = "images"
     """Which format it was read from."""
+    shares: tuple[Share, ...] = ()
+    """Of the sets whose classes come last among those to learn from, in their order."""
 
     def __post_init__(self) -> None:
         parts = {"train": self.train, "validation": self.validation, "test": self.test}
@@ -59,6 +77,18 @@ def pooled(splits: Splits) -> Pool:
     pixels = torch.cat([part.pixels for part in sets.values()])
     labels = torch.cat([part.labels for part in sets.values()])
     return Pool(ImageSet(pixels, labels, classes), apart(found), splits.kind)
+
+
+def with_others(first: ClassSplits, others: Sequence[OtherSet]) -> ClassSplits:
+    """The training classes of other sets, named by their set, beside those of the first; what to judge by stays."""
+    sets = [first.train, *(one.images for one in others)]
+    check_memory(sum(map(len, sets)), first.train.channels, first.train.size)
+    labels, classes = [first.train.labels], list(first.train.classes)
+    for name, images, _ in others:
+        labels.append(images.labels + len(classes))
+        classes += [f"{name}/{own}" for own in images.classes]
+    train = ImageSet(torch.cat([part.pixels for part in sets]), torch.cat(labels), tuple(classes))
+    return replace(first, train=train, shares=tuple(Share(len(one.images.classes), one.share) for one in others))
 
 
 def apart(found: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:

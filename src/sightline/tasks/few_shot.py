@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 from .. import seeds
 from ..checks import check_most, check_share, check_whole
 from ..data.augment import Augment
-from ..data.class_splits import ClassSplits, Rotations, groups_of, load_classes
-from ..data.episodes import Classes, draw, left_out
+from ..data.class_splits import ClassSplits, OtherSet, Rotations, groups_of, load_classes, with_others
+from ..data.episodes import Classes, Mixed, draw_mixed, left_out
 from ..data.images import ImageSet, Progress
 from ..data.levels import histogram, mean_and_spread
 from ..models.few_shot import FewShot, FewShotConfig
@@ -26,6 +27,25 @@ from .few_shot_pieces import Piece, Shown, changed, pieces
 from .image_classification import MOST_SEED, SEEN_FOR_NORMALISATION, digest
 
 MOST_EPISODES = 1_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class More:
+    """A data set that is learnt from beside the first: its training classes, or all it has where it has no parts."""
+
+    source: str
+    split: str | None = None
+    """What names the classes of each part, as for the first."""
+    share: float = 0.5
+    """Of the episodes; all classes of an episode are of one set."""
+
+    def __post_init__(self) -> None:
+        check_share(share=self.share)
+
+    @property
+    def name(self) -> str:
+        """What its classes are known by."""
+        return Path(self.source).stem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,22 +70,30 @@ class FewShotData:
     """The file of its weights; null for those it comes with."""
     copies: int = 0
     """Copies of each training image that it sees too, changed as `augment` says."""
+    more: tuple[More, ...] = ()
+    """Other data sets to learn from, brought to the form of the first; nothing is chosen or judged by them."""
 
     def __post_init__(self) -> None:
         check_share(validation=self.validation)
+        names = [other.name for other in self.more]
+        if len({*names}) < len(names):
+            raise ValueError(f"data.more must be sets of different names, got {', '.join(names)}")
+        if (total := sum(other.share for other in self.more)) >= 1:
+            raise ValueError(
+                f"the shares of data.more must leave some episodes to data.source, got {total:g} together; "
+                f"lower data.more[…].share"
+            )
 
     def load(self, seed: int, progress: Progress | None = None) -> ClassSplits:
         """Read it."""
-        return load_classes(
-            self.source,
-            split=self.split,
-            size=self.image_size,
-            channels=self.channels,
-            validation=self.validation,
-            seed=seed,
-            rotations=self.rotations,
-            progress=progress,
-        )
+        how: dict[str, Any] = {"size": self.image_size, "channels": self.channels, "rotations": self.rotations}
+        how["progress"] = progress
+        first = load_classes(self.source, split=self.split, validation=self.validation, seed=seed, **how)
+        if not self.more:
+            return first
+        how |= {"size": first.train.size, "channels": first.train.channels}
+        others = [(one, load_classes(one.source, split=one.split, **how).train) for one in self.more]
+        return with_others(first, [OtherSet(one.name, images, one.share) for one, images in others])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,8 +200,9 @@ class FewShotTask:
         divided = recipe.data.load(recipe.seed, progress) if splits is None else splits
         train, e = divided.train, recipe.episode
         self.train, self.validation, self.test = train, divided.validation, divided.test
-        self.classes = classes_of(train)
-        self.classes.check(e.way, e.shot + e.query)
+        self.sets = _sets(divided)
+        for one in self.sets:
+            one.classes.check(e.way, e.shot + e.query)
         if self.validation is not None:
             self.judged_by = classes_of(self.validation)
             Setting.of(recipe.evaluation.chosen_by).check(self.judged_by, recipe.evaluation.query)
@@ -201,7 +230,7 @@ class FewShotTask:
         self.model.to(device)
         if self.recipe.training.shard:  # torch shares out only what lies in order
             self.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-        self.classes = self.classes.to(device)
+        self.sets = [one._replace(classes=one.classes.to(device)) for one in self.sets]
         if self.embedded is not None:
             self.embedded = self.embedded.to(device)
             return
@@ -213,8 +242,8 @@ class FewShotTask:
     def batches(self, first: int, batch_size: int, part: Part) -> Generator[list[Any], None, None]:
         e, rows = self.recipe.episode, part.rows(batch_size)
         for step in itertools.count(first):
-            drawn = draw(
-                self.classes,
+            drawn = draw_mixed(
+                self.sets,
                 episodes=batch_size,
                 way=e.way,
                 shot=e.shot,
@@ -278,6 +307,17 @@ class FewShotTask:
 def classes_of(images: ImageSet) -> Classes:
     """Where its classes lie, and which of them go together."""
     return Classes.of(images.labels, images.classes, groups_of(images.classes))
+
+
+def _sets(splits: ClassSplits) -> list[Mixed]:
+    """What to draw training episodes from: the classes of the first data set, and of each beside it."""
+    classes = classes_of(splits.train)
+    first = len(classes.names) - sum(one.classes for one in splits.shares)
+    sets = [Mixed(classes.part(0, first), 0, 1 - sum(one.episodes for one in splits.shares))]
+    for count, share in splits.shares:
+        sets.append(Mixed(classes.part(first, first + count), first, share))
+        first += count
+    return sets
 
 
 def _held(splits: ClassSplits, levels: Tensor) -> dict[str, Any]:

@@ -161,18 +161,21 @@ class FewShotPredictor(Shared):
                 f"the data of {run} must be there to judge by, got {there!r}, which is not; name their place, or other "
                 f"data, with --data PATH"
             )
-        ours = source is None or source == there or _same(source, there)
+        ours = source is None or _same(source, there)
         form: dict[str, Any] = {"image_size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
         if not ours and self.frozen is not None:
             form = {"image_size": self.frozen.embedder.image_size, "channels": self.frozen.embedder.channels}
-        data = replace(self.recipe.data, source=source or there, **form)
+        data = replace(self.recipe.data, source=source or there, more=(), **form)
+        learnt = [] if source is None else [one for one in self.recipe.data.more if _same(source, one.source)]
         if not ours:
-            data = replace(data, split=None, validation=0.0)
+            data = replace(data, split=learnt[0].split if learnt else None, validation=0.0)
             if data.rotations == "train":  # nothing is learnt from: what is turned is no class of its own
                 data = replace(data, rotations="none")
         splits = data.load(self.recipe.seed, progress)
         if splits.test is not None:
             return splits.test, "test"
+        if learnt:
+            raise ValueError(f"data must have test classes, since {run} has learnt from it, got none in {source!r}")
         if not ours:
             return splits.train, "whole"
         if splits.validation is None:
@@ -236,6 +239,6 @@ class FewShotPredictor(Shared):
 
 
 def _same(a: str, b: str) -> bool:
-    """Whether two paths are one place."""
+    """Whether two sources are one."""
     first, second = Path(a).expanduser(), Path(b).expanduser()
-    return first.exists() and second.exists() and first.samefile(second)
+    return a == b or (first.exists() and second.exists() and first.samefile(second))
