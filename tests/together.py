@@ -22,9 +22,9 @@ from sightline.training.signals import Interrupted
 
 torch.compile = functools.partial(torch.compile, backend="eager")
 loss = ImageTask.loss
-faulthandler.dump_traceback_later(100, exit=True)
 dist.init_process_group("gloo")
 for line in sys.argv[1:]:
+    faulthandler.dump_traceback_later(60, exit=True)
     if os.environ["RANK"] == "1":
         time.sleep(0.3)
     words = line.split()

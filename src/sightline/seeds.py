@@ -2,7 +2,7 @@
 
 import numpy as np
 
-AUGMENTATION, ORDER, NORMALISATION, DROPOUT, EPISODES, SHOTS, OTHER_SETS = range(1, 8)
+AUGMENTATION, ORDER, NORMALISATION, DROPOUT, EPISODES, SHOTS, SOURCES = range(1, 8)
 """The purposes. None is 0: numpy takes a seed that ends in zeros for the seed without them."""
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sightline.data.episodes import Classes, Episodes, Mixed, check_apart, draw, draw_mixed
+from sightline.data.episodes import Classes, Episodes, Source, check_apart, draw, draw_from
 
 COUNTS = (7, 11, 5, 9, 6, 8)
 NAMES = tuple("abcdef")
@@ -50,38 +50,49 @@ def test_an_image_on_both_sides_is_caught():
         Episodes(drawn.classes, drawn.support, query).check()
 
 
-def test_an_episode_is_of_one_set_and_each_set_has_its_share():
-    classes, how = Classes.of(LABELS, NAMES, GROUPS), {"way": 2, "shot": 2, "query": 3, "seed": 1}
-    sets = [Mixed(classes.part(0, 2), 0, 0.5), Mixed(classes.part(2, 4), 2, 0.3), Mixed(classes.part(4, 6), 4, 0.2)]
-    counts = torch.zeros(3)
-    for step in range(20):
-        drawn = draw_mixed(sets, episodes=7, step=step, **how)
+@pytest.mark.parametrize("episodes", [1, 2, 7])
+@pytest.mark.parametrize("shares", [(0.5, 0.3, 0.2), (0.1, 0.3, 0.3, 0.3), (0.2, 0.4, 0.4), (0.5, 0.5)])
+def test_an_episode_is_of_one_source_and_each_has_its_share(episodes, shares):
+    labels = torch.arange(12 * 7) % 12
+    classes = Classes.of(labels, tuple("abcdefghijkl"), torch.arange(12) // 3 * 2 + torch.arange(12) % 3 // 2)
+    sources = [Source(classes.part(3 * i, 3 * i + 3), 3 * i, share) for i, share in enumerate(shares)]
+    counts, inside, steps = torch.zeros(len(shares)), torch.zeros(len(shares)), 2800 // episodes
+    for step in range(steps):
+        drawn = draw_from(sources, episodes=episodes, step=step, way=2, shot=2, query=3, seed=1, within=0.5)
         drawn.check()
-        assert LABELS[drawn.support].equal(drawn.classes.gather(1, drawn.support_labels))
-        assert LABELS[drawn.query].equal(drawn.classes.gather(1, drawn.query_labels))
-        owners = drawn.classes // 2
+        assert labels[drawn.support].equal(drawn.classes.gather(1, drawn.support_labels))
+        assert labels[drawn.query].equal(drawn.classes.gather(1, drawn.query_labels))
+        owners = drawn.classes // 3
         assert owners[:, 0].equal(owners[:, 1])
-        assert owners[:, 0].equal(owners[:, 0].sort().values)
-        counts += torch.bincount(owners[:, 0], minlength=3)
-    assert counts.tolist() == [70, 42, 28]
+        found = torch.bincount(owners[:, 0], minlength=len(shares))
+        assert (found - torch.tensor(shares) * episodes).abs().max() < 1 + 1e-6
+        counts += found
+        of_one_group = (drawn.classes % 3 < 2).all(1).double()  # the first two of three are a group
+        inside += torch.zeros(len(shares)).scatter_add(0, owners[:, 0], of_one_group.float())
+    assert (counts / 2800 - torch.tensor(shares)).abs().max() < 0.04
+    # half of them begin in a group, in two of three cases in that of two; of the others a third are of it by chance
+    assert ((inside / counts - (0.5 * 2 / 3 + 0.5 / 3)).abs() * counts.sqrt()).max() < 2  # four deviations
 
 
-def test_one_set_alone_is_drawn_from_as_ever():
+def test_one_source_alone_is_drawn_from_as_ever():
     classes, how = Classes.of(LABELS, NAMES, GROUPS), {"way": 3, "shot": 2, "query": 3, "seed": 1, "within": 0.5}
     drawn, alone = (
-        draw_mixed([Mixed(classes, 0, 1.0)], episodes=5, step=2, **how),
+        draw_from([Source(classes, 0, 1.0)], episodes=5, step=2, **how),
         draw(classes, episodes=5, step=2, **how),
     )
     assert drawn.support.equal(alone.support)
     assert drawn.query.equal(alone.query)
 
 
-def test_sets_of_one_kind_are_drawn_from_apart():
+def test_sources_are_mixed_and_drawn_from_apart():
     """By numbers of their own: the classes of one do not say which come of the other."""
     classes = Classes.of(torch.arange(60) % 20, tuple(map(str, range(20))))
-    sets = [Mixed(classes.part(0, 10), 0, 0.5), Mixed(classes.part(10, 20), 10, 0.5)]
-    drawn = draw_mixed(sets, episodes=40, way=3, shot=1, query=1, seed=0, step=0)
-    assert not (drawn.classes[:20] + 10).equal(drawn.classes[20:])
+    sources = [Source(classes.part(0, 10), 0, 0.5), Source(classes.part(10, 20), 10, 0.5)]
+    drawn = draw_from(sources, episodes=40, way=3, shot=1, query=1, seed=0, step=0)
+    owners = drawn.classes[:, 0] // 10
+    assert 5 < owners[:20].sum() < 15
+    rows = [{tuple(row) for row in (drawn.classes[owners == i] % 10).tolist()} for i in range(2)]
+    assert rows[0] != rows[1]
 
 
 def test_classes_and_images_come_equally_often():

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 import shutil
@@ -11,7 +12,7 @@ import sightline
 from sightline import zoo
 from sightline.data import episodes
 from sightline.data.augment import Augment
-from sightline.data.class_splits import ClassSplits, OtherSet, with_others
+from sightline.data.class_splits import ClassSplits, with_others
 from sightline.data.episodes import Classes, Episodes
 from sightline.data.images import ImageSet
 from sightline.models.few_shot import FewShotConfig
@@ -166,20 +167,25 @@ def test_what_makes_no_sense_is_refused(make, message):
 
 
 def test_several_sets_are_learnt_from_and_one_is_judged_by():
-    others = [OtherSet("a", images(6, prefix="other"), 0.25), OtherSet("b", images(5, prefix="train"), 0.5)]
+    others = {"a": (images(6, prefix="other"), 0.25), "b": (images(5, prefix="train"), 0.5)}
     both = with_others(splits(), others)
-    assert both.train.classes[11:] == tuple(f"{name}/{own}" for name, part, _ in others for own in part.classes)
-    assert both.train.pixels[both.train.labels == 12].equal(others[0].images.pixels[others[0].images.labels == 1])
+    first = others["a"][0]
+    assert both.train.classes[11:] == tuple(f"{name}/{own}" for name in others for own in others[name][0].classes)
+    assert both.train.pixels[both.train.labels == 12].equal(first.pixels[first.labels == 1])
     assert both.test.classes == splits().test.classes
     task = FewShotTask(recipe(auxiliary=1.0), both)
     assert task.model.classifier.out_features == 22
     (piece,) = pieces(task)
     labels = piece.labels.view(4, -1)
-    assert [sorted({*row}) for row in (labels >= 11).long().add(labels >= 17).tolist()] == [[0], [1], [2], [2]]
+    assert sorted(sorted({*row}) for row in (labels >= 11).long().add(labels >= 17).tolist()) == [[0], [1], [2], [2]]
+    third = list(itertools.islice(task.batches(0, 4, Part()), 3))[2][0]
+    again = pieces(FewShotTask(recipe(auxiliary=1.0), both), step=2)[0]
+    assert third.images.equal(again.images)
+    assert third.labels.equal(again.labels)
 
 
 def test_a_set_beside_is_too_small_for_the_way():
-    both = with_others(splits(), [OtherSet("small", images(4), 0.5)])
+    both = with_others(splits(), {"small": (images(4), 0.5)})
     with pytest.raises(ValueError, match="way must be at most the number of classes, 4, got 5"):
         FewShotTask(recipe(), both)
 
@@ -189,6 +195,9 @@ def test_a_set_beside_is_too_small_for_the_way():
     [
         ([{"source": "a/birds"}, {"source": "b/birds.zip", "share": 0.1}], "different names, got birds, birds"),
         ([{"source": "a", "share": 0.5}, {"source": "b", "share": 0.5}], "leave some episodes to data.source, got 1 "),
+        ([{"source": one, "share": share} for one, share in (("a", 0.7), ("b", 0.2), ("c", 0.1))], "got 1 together"),
+        ([{"source": "glyphs", "share": 0.1}], "must be other data than data.source, got 'glyphs'; leave it out"),
+        ([{"source": "a", "share": 0.0}], "share must be above 0 and below 1, got 0.0"),
     ],
 )
 def test_sets_that_do_not_go_together_are_refused(beside, message):
@@ -214,8 +223,14 @@ def test_a_run_of_two_sets_is_judged_by_what_it_has_not_seen_of_either(tmp_path)
     run = sightline.train(values, quiet=True)
     assert f"Data: `{values['data']['source']}`, `{beside['source']}`." in (run.folder / "README.md").read_text()
     assert sightline.train(tmp_path / "run", ["training.keep=2"], resume=True, quiet=True).steps == 2
+    with pytest.raises(ValueError, match=r"data\.more"):
+        sightline.train(values | {"data": values["data"] | {"more": []}}, resume=True, quiet=True)
     assert sightline.evaluate(run.folder, device="cpu").split == "validation"
     score = sightline.evaluate(run.folder, beside["source"], device="cpu")
+    assert (score.split, score.classes) == ("test", 4)
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "other.npz").hardlink_to(beside["source"])
+    score = sightline.evaluate(run.folder, str(tmp_path / "alone"), device="cpu")
     assert (score.split, score.classes) == ("test", 4)
     (tmp_path / "split.json").write_text(json.dumps({"train": named["train"]}))
     with pytest.raises(ValueError, match=r"data must have test classes, since .* has learnt from it, got none in"):
@@ -233,7 +248,7 @@ def test_an_image_that_is_shown_and_asked_is_caught(monkeypatch):
         return Episodes(drawn.classes, drawn.support, torch.cat((drawn.support[:, :1], drawn.query[:, 1:]), 1))
 
     task = FewShotTask(recipe(), splits())
-    monkeypatch.setattr(few_shot, "draw_mixed", lambda sets, **options: leaky(sets[0].classes, **options))
+    monkeypatch.setattr(few_shot, "draw_from", lambda sources, **options: leaky(sources[0].classes, **options))
     with pytest.raises(ValueError, match="support and query must not share an image"):
         pieces(task)
     monkeypatch.setattr(few_shot_judging, "draw", leaky)

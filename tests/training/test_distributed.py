@@ -59,7 +59,8 @@ def assert_alike(run, other):
 
 def run_together(folder, runs, *, again=True):
     """By two processes. Torch itself, its exchange between processes on a CPU, breaks off about once in a hundred times
-    (a segmentation fault, memory freed twice, or no end); that is told as a warning, and tried once more."""
+    (a segmentation fault, memory freed twice, or no end); that is told as a warning, and tried once more. A fault of
+    ours that is always there comes again."""
     before = set(folder.iterdir())
     done = subprocess.run([*TORCHRUN, TOGETHER, *runs], cwd=folder, capture_output=True, text=True, timeout=200)
     broke_off = re.search(r"SIGSEGV|SIGABRT|^Timeout \(", done.stderr, re.M)

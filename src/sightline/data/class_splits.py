@@ -13,13 +13,21 @@ from .class_lists import read_lists
 from .decode import check_form
 from .images import load
 from .packed import is_packed, read_packed
-from .pool import ClassSplits, OtherSet, Pool, check_memory, chosen, group_of, groups_of, pooled, turned, with_others
+from .pool import ClassSplits, Pool, check_memory, chosen, group_of, groups_of, pooled, turned, with_others
 from .sets import Progress
 from .superclasses import with_superclasses
 from .trees import OMNIGLOT, read_folder_tree, read_zip
 
 Rotations = Literal["none", "train", "all"]
-__all__ = ["ClassSplits", "OtherSet", "Rotations", "divides_by_class", "groups_of", "load_classes", "with_others"]
+__all__ = [
+    "ClassSplits",
+    "Rotations",
+    "divides_by_class",
+    "groups_of",
+    "load_classes",
+    "same_source",
+    "with_others",
+]
 
 
 def load_classes(
@@ -58,6 +66,12 @@ def load_classes(
     parts = {role: chosen(images, names) for role, names in lists.items()}
     parts = {role: turned(part) if rotations in ("all", role) else part for role, part in parts.items()}
     return ClassSplits(parts["train"], parts.get("validation"), parts.get("test"), kind=pool.kind)
+
+
+def same_source(a: str | Path, b: str | Path) -> bool:
+    """Whether two sources are one; a folder with nothing in it but a file is that file."""
+    first, second = (_alone(Path(one).expanduser()) for one in (a, b))
+    return str(a) == str(b) or (first.exists() and second.exists() and first.samefile(second))
 
 
 def divides_by_class(source: str | Path) -> bool:

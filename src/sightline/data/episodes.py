@@ -7,8 +7,10 @@ Legend for all shapes: C classes, E episodes, N way, S shot.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -106,11 +108,21 @@ class Episodes:
 
 
 def draw(
-    classes: Classes, *, episodes: int, way: int, shot: int, query: int, seed: int, step: int, within: float = 0.0
+    classes: Classes,
+    *,
+    episodes: int,
+    way: int,
+    shot: int,
+    query: int,
+    seed: int,
+    step: int,
+    within: float = 0.0,
+    inside: int | None = None,
 ) -> Episodes:
     """The episodes of one step: the same for the same arguments, on the same kind of device.
 
-    Over the steps, of `within` of them all classes come from one group, as far as it has enough.
+    Over the steps, of `within` of them all classes come from one group, as far as it has enough. `inside` says of how
+    many now, for steps that have not all as many episodes.
     """
     check_whole(1, episodes=episodes, shot=shot, query=query)
     check_whole(0, seed=seed, step=step)
@@ -119,8 +131,9 @@ def draw(
     device = classes.places.device
     random = torch.Generator(device).manual_seed(seeds.number(seed, seeds.EPISODES, step))
     likes = torch.rand(episodes, len(classes.names), generator=random, device=device)
-    if within and classes.groups is not None:
+    if inside is None:
         inside = round(within * episodes * (step + 1)) - round(within * episodes * step)  # right on the whole
+    if inside and classes.groups is not None:
         middle = torch.randint(len(classes.names), (inside, 1), generator=random, device=device)
         likes[:inside] += classes.groups == classes.groups[middle]
     chosen = likes.topk(way, 1).indices
@@ -130,7 +143,7 @@ def draw(
     return Episodes(chosen, images[..., :shot].flatten(1), images[..., shot:].flatten(1))
 
 
-class Mixed(NamedTuple):
+class Source(NamedTuple):
     """One of several sets of classes that episodes are drawn from."""
 
     classes: Classes
@@ -140,19 +153,28 @@ class Mixed(NamedTuple):
     """Of all episodes."""
 
 
-def draw_mixed(sets: Sequence[Mixed], *, episodes: int, seed: int, step: int, **how: Any) -> Episodes:
-    """Those of one step, each from one set alone: over the steps, of every set its share. `how` is as for `draw`."""
-    found, left = [], episodes
-    for number, (classes, first, share) in reversed([*enumerate(sets)]):  # of the first, all that is left
-        count = left if number == 0 else round(share * episodes * (step + 1)) - round(share * episodes * step)
-        count = min(count, left)
+def draw_from(
+    sources: Sequence[Source], *, episodes: int, seed: int, step: int, within: float = 0.0, **how: Any
+) -> Episodes:
+    """Those of one step, each of one source alone: over the steps, of every source its share. `how` is as for `draw`.
+
+    They come in any order, so that processes and pieces, which have some of them each, see all sources.
+    """
+    if len(sources) == 1:
+        return draw(sources[0].classes, episodes=episodes, seed=seed, step=step, within=within, **how)
+    lots = seeds.generator(seed, seeds.SOURCES, step, 1)
+    # evenly spaced, so that a step is as near to the shares as it can be; begun by lot, so that all steps together are
+    marks = (np.arange(episodes) + lots.random()) / episodes
+    counts = np.bincount(np.searchsorted([*accumulate(one.share for one in sources)][:-1], marks, side="right"))
+    found = []
+    for number, (count, (classes, first, _)) in enumerate(zip(counts.tolist(), sources, strict=False)):
         if count:
-            own = seeds.number(seed, seeds.OTHER_SETS, number) if number else seed
-            drawn = draw(classes, episodes=count, seed=own, step=step, **how)
-            found.append(Episodes(drawn.classes + first, drawn.support, drawn.query))
-        left -= count
-    parts = zip(*((one.classes, one.support, one.query) for one in reversed(found)), strict=True)
-    return Episodes(*map(torch.cat, parts))
+            own = seeds.number(seed, seeds.SOURCES, number) if number else seed
+            inside = int(within * count + lots.random())
+            drawn = draw(classes, episodes=count, seed=own, step=step, inside=inside, **how)
+            found.append((drawn.classes + first, drawn.support, drawn.query))
+    order = torch.from_numpy(lots.permutation(episodes)).to(found[0][0].device)
+    return Episodes(*(torch.cat(parts)[order] for parts in zip(*found, strict=True)))
 
 
 def left_out(labels: Tensor, *, way: int, least: int, seed: int, step: int) -> Tensor:

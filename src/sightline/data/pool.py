@@ -16,20 +16,13 @@ TURNS: Final = (90, 180, 270)
 """By how many degrees a class may be turned to make another; its name then ends in @90, and so on."""
 
 
-class OtherSet(NamedTuple):
-    """A data set that is learnt from beside another."""
-
-    name: str
-    images: ImageSet
-    share: float
-    """Of all episodes."""
-
-
 class Share(NamedTuple):
-    """What a data set has among others that are learnt from."""
+    """What one data set has among several that are learnt from."""
 
     classes: int
+    """How many of them are its own."""
     episodes: float
+    """The share of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,16 +72,20 @@ def pooled(splits: Splits) -> Pool:
     return Pool(ImageSet(pixels, labels, classes), apart(found), splits.kind)
 
 
-def with_others(first: ClassSplits, others: Sequence[OtherSet]) -> ClassSplits:
-    """The training classes of other sets, named by their set, beside those of the first; what to judge by stays."""
-    sets = [first.train, *(one.images for one in others)]
+def with_others(first: ClassSplits, others: Mapping[str, tuple[ImageSet, float]]) -> ClassSplits:
+    """The training classes of other sets, named by their set, beside those of the first; what to judge by stays.
+
+    `others` are by their name images to learn from, and of which share of the episodes they are.
+    """
+    sets = [first.train, *(images for images, _ in others.values())]
     check_memory(sum(map(len, sets)), first.train.channels, first.train.size)
     labels, classes = [first.train.labels], list(first.train.classes)
-    for name, images, _ in others:
+    for name, (images, _) in others.items():
         labels.append(images.labels + len(classes))
         classes += [f"{name}/{own}" for own in images.classes]
     train = ImageSet(torch.cat([part.pixels for part in sets]), torch.cat(labels), tuple(classes))
-    return replace(first, train=train, shares=tuple(Share(len(one.images.classes), one.share) for one in others))
+    shares = tuple(Share(len(images.classes), share) for images, share in others.values())
+    return replace(first, train=train, shares=shares)
 
 
 def apart(found: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:

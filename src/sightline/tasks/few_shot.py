@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from .. import seeds
 from ..checks import check_most, check_share, check_whole
 from ..data.augment import Augment
-from ..data.class_splits import ClassSplits, OtherSet, Rotations, groups_of, load_classes, with_others
-from ..data.episodes import Classes, Mixed, draw_mixed, left_out
+from ..data.class_splits import ClassSplits, Rotations, groups_of, load_classes, same_source, with_others
+from ..data.episodes import Classes, Source, draw_from, left_out
 from ..data.images import ImageSet, Progress
 from ..data.levels import histogram, mean_and_spread
 from ..models.few_shot import FewShot, FewShotConfig
@@ -40,12 +40,14 @@ class More:
     """Of the episodes; all classes of an episode are of one set."""
 
     def __post_init__(self) -> None:
-        check_share(share=self.share)
+        if not 0 < self.share < 1:
+            raise ValueError(f"share must be above 0 and below 1, got {self.share}")
 
     @property
     def name(self) -> str:
         """What its classes are known by."""
-        return Path(self.source).stem
+        path = Path(self.source)
+        return path.stem if path.suffix.lower() in (".npz", ".zip") else path.name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +79,16 @@ class FewShotData:
         check_share(validation=self.validation)
         names = [other.name for other in self.more]
         if len({*names}) < len(names):
-            raise ValueError(f"data.more must be sets of different names, got {', '.join(names)}")
-        if (total := sum(other.share for other in self.more)) >= 1:
             raise ValueError(
-                f"the shares of data.more must leave some episodes to data.source, got {total:g} together; "
-                f"lower data.more[…].share"
+                f"data.more must be sets of different names, got {', '.join(names)}; rename a file or a folder"
+            )
+        if (total := sum(other.share for other in self.more)) > 1 - 1e-6:
+            raise ValueError(
+                f"the shares of data.more must leave some episodes to data.source, got {total:g} together; lower one"
+            )
+        if again := [other.source for other in self.more if same_source(other.source, self.source)]:
+            raise ValueError(  # what is held out of it would be learnt from
+                f"data.more must be other data than data.source, got {again[0]!r}; leave it out"
             )
 
     def load(self, seed: int, progress: Progress | None = None) -> ClassSplits:
@@ -93,7 +100,7 @@ class FewShotData:
             return first
         how |= {"size": first.train.size, "channels": first.train.channels}
         others = [(one, load_classes(one.source, split=one.split, **how).train) for one in self.more]
-        return with_others(first, [OtherSet(one.name, images, one.share) for one, images in others])
+        return with_others(first, {one.name: (images, one.share) for one, images in others})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,8 +207,8 @@ class FewShotTask:
         divided = recipe.data.load(recipe.seed, progress) if splits is None else splits
         train, e = divided.train, recipe.episode
         self.train, self.validation, self.test = train, divided.validation, divided.test
-        self.sets = _sets(divided)
-        for one in self.sets:
+        self.sources = _sources(divided)
+        for one in self.sources:
             one.classes.check(e.way, e.shot + e.query)
         if self.validation is not None:
             self.judged_by = classes_of(self.validation)
@@ -230,7 +237,7 @@ class FewShotTask:
         self.model.to(device)
         if self.recipe.training.shard:  # torch shares out only what lies in order
             self.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-        self.sets = [one._replace(classes=one.classes.to(device)) for one in self.sets]
+        self.sources = [one._replace(classes=one.classes.to(device)) for one in self.sources]
         if self.embedded is not None:
             self.embedded = self.embedded.to(device)
             return
@@ -242,8 +249,8 @@ class FewShotTask:
     def batches(self, first: int, batch_size: int, part: Part) -> Generator[list[Any], None, None]:
         e, rows = self.recipe.episode, part.rows(batch_size)
         for step in itertools.count(first):
-            drawn = draw_mixed(
-                self.sets,
+            drawn = draw_from(
+                self.sources,
                 episodes=batch_size,
                 way=e.way,
                 shot=e.shot,
@@ -309,15 +316,15 @@ def classes_of(images: ImageSet) -> Classes:
     return Classes.of(images.labels, images.classes, groups_of(images.classes))
 
 
-def _sets(splits: ClassSplits) -> list[Mixed]:
+def _sources(splits: ClassSplits) -> list[Source]:
     """What to draw training episodes from: the classes of the first data set, and of each beside it."""
     classes = classes_of(splits.train)
     first = len(classes.names) - sum(one.classes for one in splits.shares)
-    sets = [Mixed(classes.part(0, first), 0, 1 - sum(one.episodes for one in splits.shares))]
+    sources = [Source(classes.part(0, first), 0, 1 - sum(one.episodes for one in splits.shares))]
     for count, share in splits.shares:
-        sets.append(Mixed(classes.part(first, first + count), first, share))
+        sources.append(Source(classes.part(first, first + count), first, share))
         first += count
-    return sets
+    return sources
 
 
 def _held(splits: ClassSplits, levels: Tensor) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import config, zoo
+from ..data.class_splits import same_source
 from ..data.episodes import Classes
 from ..data.images import NAMED, ImageSet, Progress
 from ..data.one_shot_runs import read_one_shot_runs
@@ -161,12 +162,12 @@ class FewShotPredictor(Shared):
                 f"the data of {run} must be there to judge by, got {there!r}, which is not; name their place, or other "
                 f"data, with --data PATH"
             )
-        ours = source is None or _same(source, there)
+        ours = source is None or same_source(source, there)
         form: dict[str, Any] = {"image_size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
         if not ours and self.frozen is not None:
             form = {"image_size": self.frozen.embedder.image_size, "channels": self.frozen.embedder.channels}
         data = replace(self.recipe.data, source=source or there, more=(), **form)
-        learnt = [] if source is None else [one for one in self.recipe.data.more if _same(source, one.source)]
+        learnt = [one for one in self.recipe.data.more if source is not None and same_source(source, one.source)]
         if not ours:
             data = replace(data, split=learnt[0].split if learnt else None, validation=0.0)
             if data.rotations == "train":  # nothing is learnt from: what is turned is no class of its own
@@ -175,7 +176,9 @@ class FewShotPredictor(Shared):
         if splits.test is not None:
             return splits.test, "test"
         if learnt:
-            raise ValueError(f"data must have test classes, since {run} has learnt from it, got none in {source!r}")
+            raise ValueError(
+                f"data must have test classes, since {run} has learnt from it, got none in {source!r}; name other data"
+            )
         if not ours:
             return splits.train, "whole"
         if splits.validation is None:
@@ -236,9 +239,3 @@ class FewShotPredictor(Shared):
         from .few_shot_pictures import show
 
         return show(self, out, format=format)
-
-
-def _same(a: str, b: str) -> bool:
-    """Whether two sources are one."""
-    first, second = Path(a).expanduser(), Path(b).expanduser()
-    return a == b or (first.exists() and second.exists() and first.samefile(second))
