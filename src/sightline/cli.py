@@ -12,8 +12,8 @@ import typer
 from .names import printable
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-"""Read when torch is loaded: threads that spin while they wait win an idle machine nothing, and bring a busy one to a
-halt."""
+"""Read when torch is loaded: threads that spin while they wait make an idle machine a little faster, and bring a busy
+one to a halt."""
 DEVICES = "auto, cpu, cuda or cuda:N."
 RUN = "The folder of a run, or the name of a model that ships."
 

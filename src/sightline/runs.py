@@ -268,7 +268,7 @@ SCORE = "## Score"
 
 
 def sources(data: Any) -> str:
-    """Where data come from, for a card."""
+    """Where data come from, for a card; more of them are sections with a source, or paths alone."""
     return ", ".join(f"`{getattr(one, 'source', one)}`" for one in (data, *getattr(data, "more", ())))
 
 

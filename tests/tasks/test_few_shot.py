@@ -196,7 +196,7 @@ def test_a_set_beside_is_too_small_for_the_way():
         ([{"source": "a/birds"}, {"source": "b/birds.zip", "share": 0.1}], "different names, got birds, birds"),
         ([{"source": "a", "share": 0.5}, {"source": "b", "share": 0.5}], "leave some episodes to data.source, got 1 "),
         ([{"source": one, "share": share} for one, share in (("a", 0.7), ("b", 0.2), ("c", 0.1))], "got 1 together"),
-        ([{"source": "glyphs", "share": 0.1}], "must be other data than data.source, got 'glyphs'; leave it out"),
+        ([{"source": "glyphs", "share": 0.1}], "must be other data than 'glyphs', got 'glyphs'; leave it out"),
         ([{"source": "a", "share": 0.0}], "share must be above 0 and below 1, got 0.0"),
     ],
 )
@@ -230,6 +230,8 @@ def test_a_run_of_two_sets_is_judged_by_what_it_has_not_seen_of_either(tmp_path)
     assert (score.split, score.classes) == ("test", 4)
     (tmp_path / "alone").mkdir()
     (tmp_path / "alone" / "other.npz").hardlink_to(beside["source"])
+    with pytest.raises(ValueError, match=r"data\.more must be other data than '.*other.npz', got '.*alone'"):
+        FewShotData(more=(More(source=beside["source"]), More(source=str(tmp_path / "alone"), share=0.1)))
     score = sightline.evaluate(run.folder, str(tmp_path / "alone"), device="cpu")
     assert (score.split, score.classes) == ("test", 4)
     (tmp_path / "split.json").write_text(json.dumps({"train": named["train"]}))

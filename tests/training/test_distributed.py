@@ -58,13 +58,12 @@ def assert_alike(run, other):
 
 
 def run_together(folder, runs, *, again=True):
-    """By two processes. Torch itself, its exchange between processes on a CPU, breaks off about once in a hundred times
-    (a segmentation fault, memory freed twice, or no end); that is told as a warning, and tried once more. A fault of
-    ours that is always there comes again."""
+    """By two processes. Under load, two of some two hundred starts died in native code (a segmentation fault, memory
+    freed twice), why is not known; that is told as a warning, and tried once more. Whatever else goes wrong, a process
+    that waits for ever among it, fails at once."""
     before = set(folder.iterdir())
     done = subprocess.run([*TORCHRUN, TOGETHER, *runs], cwd=folder, capture_output=True, text=True, timeout=200)
-    broke_off = re.search(r"SIGSEGV|SIGABRT|^Timeout \(", done.stderr, re.M)
-    if again and broke_off:
+    if again and re.search(r"SIGSEGV|SIGABRT", done.stderr):
         warnings.warn(f"two processes broke off: {done.stderr}", stacklevel=2)
         for made in set(folder.iterdir()) - before:
             shutil.rmtree(made)

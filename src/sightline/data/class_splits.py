@@ -69,7 +69,7 @@ def load_classes(
 
 
 def same_source(a: str | Path, b: str | Path) -> bool:
-    """Whether two sources are one; a folder with nothing in it but a file is that file."""
+    """Whether two sources are one; a folder that is read for its one file is that file."""
     first, second = (_alone(Path(one).expanduser()) for one in (a, b))
     return str(a) == str(b) or (first.exists() and second.exists() and first.samefile(second))
 

@@ -86,10 +86,10 @@ class FewShotData:
             raise ValueError(
                 f"the shares of data.more must leave some episodes to data.source, got {total:g} together; lower one"
             )
-        if again := [other.source for other in self.more if same_source(other.source, self.source)]:
-            raise ValueError(  # what is held out of it would be learnt from
-                f"data.more must be other data than data.source, got {again[0]!r}; leave it out"
-            )
+        sources = [self.source, *(other.source for other in self.more)]
+        for one, other in itertools.combinations(sources, 2):  # what is held out of one would be learnt from
+            if same_source(one, other):
+                raise ValueError(f"data.more must be other data than {one!r}, got {other!r}; leave it out")
 
     def load(self, seed: int, progress: Progress | None = None) -> ClassSplits:
         """Read it."""
