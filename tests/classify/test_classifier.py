@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -287,10 +289,19 @@ def test_other_questions_to_a_classifier_of_embeddings_are_refused():
         made.predict(torch.full((M,), float("inf")))
 
 
-@pytest.mark.parametrize("name", ["glyps", "nothing"])
-def test_a_model_that_is_not_there_is_refused(name):
-    with pytest.raises(ValueError, match=f"a model must be the folder of a few-shot run.*got {name!r}"):
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("glyps", "; did you mean 'glyphs'?"), ("efficient", "; did you mean 'efficientnet_lite0'?"), ("nothing", "")],
+)
+def test_a_model_that_is_not_there_is_refused(name, hint):
+    wanted = f"one of efficientnet_lite0, glyphs, photos, got {name!r}{hint}"
+    with pytest.raises(ValueError, match=f"^a model must be the folder of a few-shot run, or .*{re.escape(wanted)}$"):
         FewShotClassifier.pretrained(name)
+
+
+def test_a_folder_without_a_model_is_refused_with_the_reason(tmp_path):
+    with pytest.raises(ValueError, match=r"a model must be .* must hold a vision model of Hugging Face"):
+        FewShotClassifier.pretrained(tmp_path)
 
 
 def test_a_run_of_another_task_is_refused(tiny_run):

@@ -1,6 +1,7 @@
 """What `sightline fit` and `sightline predict FILE` say and do."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -86,7 +87,9 @@ def test_a_folder_stands_for_the_images_in_it(fitted, characters, tmp_path):
     assert told == [*(str(characters / "sign 0" / f"{i}.png") for i in range(4)), "asked.png"]
     answer = call("predict", "mine.sightline", "characters")
     assert answer.exit_code == 2
-    assert "a folder of images must hold them directly, got 'characters', which holds none" in answer.stderr
+    inside = Path("characters") / "sign 0"
+    refused = "a folder of images must hold them directly, got 'characters', which holds none; it holds folders, give "
+    assert f"{refused}each by name, such as {inside}" in answer.stderr
 
 
 def test_a_file_of_fit_is_no_run_and_the_fix_is_named(fitted, characters):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .. import config, zoo
+from ..checks import nearest
 from ..models.few_shot import FewShot, FewShotConfig
 from ..sharing import CONFIG, read_weights
 
@@ -116,13 +117,17 @@ def opened(source: str | Path) -> tuple[FewShot, str | None]:
 
 
 def _outside(source: str | Path) -> tuple[FewShot, str]:
-    from ..models.embedders import embedder
+    from ..models.embedders import EMBEDDERS, embedder
 
+    name = str(source)
     try:
-        theirs = embedder(str(source))
+        theirs = embedder(name)
     except ValueError as error:
+        ours = [one for one in zoo.names() if config.read(zoo.HOME / one / CONFIG)["task"] == "few_shot"]
+        meant = name in EMBEDDERS or "/" in name or Path(name).is_dir()
         raise ValueError(
-            f"a model must be the folder of a few-shot run, an embedder ({error}), or {zoo.known(str(source))}"
+            f"a model must be the folder of a few-shot run, or of a Hugging Face vision model, its owner/name, or "
+            f"{nearest(name, [*ours, *EMBEDDERS])}" + (f" ({error})" if meant else "")
         ) from error
     return prototypes(theirs.width), str(source)
 
