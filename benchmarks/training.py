@@ -27,7 +27,7 @@ ROUNDS, WARM = 5, 30
 def bare(task: ImageTask, steps: int, device: torch.device) -> float:
     """Examples per second of forward and backward alone."""
     settings, model = task.recipe.training, task.model.to(device).train()
-    called = compiled(model, graphs=settings.accumulate == 1) if settings.compile else model
+    called = compiled(model, device, graphs=settings.accumulate == 1) if settings.compile else model
     form = task.recipe.model
     images = torch.rand(settings.batch_size, form.channels, form.image_size, form.image_size, device=device)
     labels = torch.randint(form.classes, (settings.batch_size,), device=device)

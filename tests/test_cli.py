@@ -188,7 +188,10 @@ def test_predict_names_classes_and_writes_the_page(tmp_path):
         (("predict", ".", "images.npz"), "a configuration must be a YAML file"),
         (("predict", "run", "images.npz", "--device", "cuda:77"), "device must be one that is here"),
         (("show", "run", "--device", "cuda:77"), "device must be one that is here"),
-        (("predict", "run", *["x.png"] * 65, "--show", "x.html"), "images must be at most 64 to be shown, got 65"),
+        (
+            ("predict", "run", *["x.png"] * 65, "--show", "x.html"),
+            "inputs must be 1 to 64 to be shown on one page, got 65; show fewer, or ask without a page",
+        ),
     ],
 )
 def test_what_cannot_be_opened_is_named(words, message):

@@ -143,7 +143,7 @@ def test_of_a_folder_only_what_is_judged_is_read(trained, tmp_path):
 
 def test_a_page_has_at_most_64_images_and_reads_each_once(trained, tmp_path, monkeypatch):
     predictor = sightline.load(trained / "run")
-    with pytest.raises(ValueError, match="images must be at most 64 to be shown, got 65"):
+    with pytest.raises(ValueError, match="images must be 1 to 64 to be shown on one page, got 65"):
         predictor.page(pictures(65))
     read = []
     real = image_predictor.read_image

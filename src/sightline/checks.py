@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+MOST_SHOWN = 64
+"""Images or sentences on one page."""
+
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of an error message: what exists, and what was probably meant."""
@@ -24,6 +27,14 @@ def check_most(most: int, **values: int) -> None:
     for name, value in values.items():
         if value > most:
             raise ValueError(f"{name} must be at most {most:,}, got {value}")
+
+
+def check_shown(**values: int) -> None:
+    """So many must fit on one page."""
+    for name, value in values.items():
+        if not 1 <= value <= MOST_SHOWN:
+            fix = "show fewer, or ask without a page"
+            raise ValueError(f"{name} must be 1 to {MOST_SHOWN} to be shown on one page, got {value}; {fix}")
 
 
 def check_share(**values: float) -> None:

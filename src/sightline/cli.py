@@ -14,6 +14,8 @@ from .names import printable
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Read when torch is loaded: threads that spin while they wait make an idle machine a little faster, and bring a busy
 one to a halt."""
+ANSWERED_AT_ONCE = 1024
+"""Inputs of `predict`; an answer keeps its image, and these are let go before the next."""
 DEVICES = "auto, cpu, cuda or cuda:N."
 RUN = "The folder of a run, or the name of a model that ships."
 
@@ -117,7 +119,7 @@ def fit(
     from .training.device import choose_device
 
     with _plain_errors():
-        path = check_path(out or Path(Path(folder).resolve().name).with_suffix(SUFFIX))
+        path = check_path(out or Path(f"{Path(folder).resolve().name}{SUFFIX}"))
         with reading() as progress:
             classifier = FewShotClassifier.pretrained(model).to(choose_device(device)).fit(folder, progress=progress)
         typer.echo(classifier.summary())
@@ -170,6 +172,7 @@ def predict(
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
     """Say what is on images, or translate sentences, and how sure it is."""
+    from .checks import check_shown
     from .runs import load, reading
     from .training.device import choose_device
     from .view.page import check_path
@@ -179,22 +182,29 @@ def predict(
             check_path(show)
         predictor = load(run).to(choose_device(device))
         given = predictor.read(inputs)
+        if show is not None:
+            check_shown(inputs=len(given))
         ask = predictor.predict if show is None else predictor.look
         known = signature(ask).parameters  # texts are searched for; reasons take their time
         problems: list[str] = []
-        with reading() as progress:
-            how = {name: value for name, value in (("n_best", top), ("progress", progress)) if name in known}
-            try:
-                told = ask(given, **how)
-            except ValueError:
-                given, problems = _sorted_out(predictor, given)
-                if not given or not problems:
-                    raise
-                told = ask(given, **how)
-        for one, answer in zip(given, told if isinstance(told, list) else told.answers, strict=True):
-            typer.echo(f"{printable(str(one))}: {answer.told(top)}")
-        if show is not None:
-            typer.echo(f"wrote {predictor.page(told).save(show)}")
+        for start in range(0, len(given), ANSWERED_AT_ONCE):
+            some = given[start : start + ANSWERED_AT_ONCE]
+            with reading() as progress:
+                how = {name: value for name, value in (("n_best", top), ("progress", progress)) if name in known}
+                try:
+                    told = ask(some, **how)
+                except ValueError:
+                    some, wrong = _sorted_out(predictor, some)
+                    if not wrong:
+                        raise
+                    problems += wrong
+                    if not some:
+                        continue
+                    told = ask(some, **how)
+            for one, answer in zip(some, told if isinstance(told, list) else told.answers, strict=True):
+                typer.echo(f"{printable(str(one))}: {answer.told(top)}")
+            if show is not None:
+                typer.echo(f"wrote {predictor.page(told).save(show)}")
         for problem in problems:
             typer.echo(f"error: {problem}", err=True)
         if problems:

@@ -2,10 +2,12 @@ import re
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
+import yaml
 from PIL import Image
 
-from sightline import FewShotClassifier
+from sightline import FewShotClassifier, config
 from sightline.classify.confidence import ask
 from sightline.classify.embedding import opened
 from sightline.classify.questions import embedded
@@ -98,7 +100,7 @@ def test_an_answer_does_not_depend_on_those_asked_beside_it(fitted, drawn):
 
 
 def test_logits_do_not_either_however_low_the_temperature(run, drawn):
-    model, _ = opened(run)
+    model = opened(run)[0]
     model.head.sharpness.fill_(model.head.answer.temperature().item() / 0.01)
     made = FewShotClassifier(model).fit({name: own[:3] for name, own in list(drawn.items())[:5]})
     images = [image for own in drawn.values() for image in own][:75]
@@ -324,7 +326,9 @@ class Stand:
 
 def test_any_embedder_serves_and_is_opened_again_by_name(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr("sightline.models.embedders.embedder", lambda name: asked.append(name) or Stand())
+    monkeypatch.setattr(
+        "sightline.models.embedders.embedder", lambda name, weights: asked.append((name, weights)) or Stand()
+    )
     bright = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
     for i in range(4):
         bright[i, :, i // 2 * 4 : i // 2 * 4 + 4, i % 2 * 4 : i % 2 * 4 + 4] = 200
@@ -333,4 +337,30 @@ def test_any_embedder_serves_and_is_opened_again_by_name(monkeypatch, tmp_path):
     again = FewShotClassifier.load(tmp_path / "stand.sightline")
     assert again.predict(list(bright)) == made.predict(list(bright))
     assert [answer.label for answer in made.predict(list(bright))] == list("0123")
-    assert set(asked) == {"owner/stand"}
+    assert set(asked) == {("owner/stand", None)}
+    asked.clear()
+    made = FewShotClassifier.pretrained("owner/stand", weights="mine.pth").fit({"a": bright[:2], "b": bright[2:]})
+    made.save(tmp_path / "stand.sightline")
+    FewShotClassifier.load(tmp_path / "stand.sightline").predict(bright[0])
+    FewShotClassifier.load(tmp_path / "stand.sightline", weights="moved.pth").predict(bright[0])
+    assert asked == [*[("owner/stand", "mine.pth")] * 3, ("owner/stand", "moved.pth")]
+
+
+def test_a_head_sees_through_the_weights_it_was_trained_with(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(
+        "sightline.models.embedders.embedder", lambda name, weights: asked.append((name, weights)) or Stand()
+    )
+    form = FewShotConfig(backbone="none", widths=(4,), heads=1, image_size=8, channels=1)
+    values = {"task": "few_shot", "data": {"embedder": "stand", "weights": "own.pth"}, "model": config.plain(form)}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(values))
+    safetensors.torch.save_file(FewShot(form).state_dict(), tmp_path / "model.safetensors")
+    drawn = torch.randint(256, (4, 1, 8, 8), dtype=torch.uint8)
+    made = FewShotClassifier.pretrained(tmp_path).fit({"a": drawn[:2], "b": drawn[2:]})
+    assert made.predict(drawn[0]).label == "a"
+    assert asked == [("stand", "own.pth")]
+
+
+def test_weights_for_a_model_that_has_its_own_are_refused(run):
+    with pytest.raises(ValueError, match=r"weights must be left out for .*, which has its own, got 'x.pth'"):
+        FewShotClassifier.pretrained(run, weights="x.pth")

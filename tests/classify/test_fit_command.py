@@ -1,6 +1,7 @@
 """What `sightline fit` and `sightline predict FILE` say and do."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import sightline
+from sightline import FewShotClassifier
 from sightline.cli import app
 
 
@@ -59,6 +61,21 @@ def test_the_file_is_named_after_the_folder(run, characters, tmp_path):
     answer = call("fit", characters, "--model", run, "--device", "cpu")
     assert answer.exit_code == 0, answer.stderr
     assert (tmp_path / "characters.sightline").is_file()
+    for name in ("birds.v1", "birds.v2"):
+        shutil.copytree(characters, tmp_path / name)
+        assert call("fit", name, "--model", run, "--device", "cpu").exit_code == 0
+        assert (tmp_path / f"{name}.sightline").is_file()
+
+
+def test_many_images_are_answered_some_at_a_time(fitted, characters, monkeypatch):
+    fitted.save("mine.sightline")
+    counts = []
+    monkeypatch.setattr(sightline.cli, "ANSWERED_AT_ONCE", 3)
+    before = FewShotClassifier.predict
+    monkeypatch.setattr(FewShotClassifier, "predict", lambda self, some: counts.append(len(some)) or before(self, some))
+    answer = call("predict", "mine.sightline", *["asked.png"] * 7)
+    assert counts == [3, 3, 1]
+    assert len(answer.stdout.splitlines()) == 7
 
 
 def test_one_bad_file_does_not_keep_the_others_from_their_answers(fitted, characters, tmp_path):

@@ -184,6 +184,17 @@ def test_several_sets_are_learnt_from_and_one_is_judged_by():
     assert third.labels.equal(again.labels)
 
 
+def test_what_is_judged_by_is_not_learnt_from_under_another_name():
+    own = splits()
+    for part in (own.validation, own.test):
+        twin = ImageSet(part.pixels.clone(), part.labels, tuple(f"twin {name}" for name in part.classes))
+        others = {"apart": (images(5, prefix="other"), 0.25), "twins": (twin, 0.25)}
+        with pytest.raises(
+            ValueError, match=rf"is chosen or judged by, got {len(part)} of them in 'twins'; leave it out"
+        ):
+            with_others(own, others)
+
+
 def test_a_set_beside_is_too_small_for_the_way():
     both = with_others(splits(), {"small": (images(4), 0.5)})
     with pytest.raises(ValueError, match="way must be at most the number of classes, 4, got 5"):

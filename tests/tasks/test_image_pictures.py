@@ -180,7 +180,7 @@ def test_nothing_is_written_where_something_is_wrong(tmp_path, predictor, image)
         predictor.show([image, tmp_path / "torn.png"], out)
     with pytest.raises(ValueError, match="format must be one of png, svg, got 'gif'"):
         predictor.show(out=out, format="gif")
-    with pytest.raises(ValueError, match="images must be at most 64 to be shown, got 65"):
+    with pytest.raises(ValueError, match="images must be 1 to 64 to be shown on one page, got 65"):
         predictor.show([image] * 65, out)
     assert not out.exists()
     with pytest.raises(ValueError, match=r"out must be a folder, got .*, which is a file"):

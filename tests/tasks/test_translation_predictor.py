@@ -138,7 +138,7 @@ def test_what_is_no_sentence_is_refused_by_name(trained):
             predictor.predict(text)
     with pytest.raises(ValueError, match="beams must be at most 100, got 101"):
         predictor.predict("eins", beams=101)
-    with pytest.raises(ValueError, match="texts must be at most 64 to be shown, got 65"):
+    with pytest.raises(ValueError, match="texts must be 1 to 64 to be shown on one page, got 65"):
         predictor.look(["eins"] * 65)
 
 
@@ -161,6 +161,33 @@ def test_other_data_of_the_same_form_can_judge(trained, tmp_path):
     (tmp_path / "more.tsv").write_text("eins\tone\nzwei\ttwo\nvierzehn\tfourteen\n")
     score = sightline.evaluate(trained, str(tmp_path / "more.tsv"), "cpu")
     assert (score.split, score.pairs) == ("whole", 3)
+
+
+def test_its_own_data_by_another_path_are_its_own_and_what_it_has_learnt_is_no_test(
+    trained, corpus, tmp_path, monkeypatch
+):
+    own = sightline.load(trained).judged_on()
+    monkeypatch.chdir(corpus.parent)
+    for path in (corpus, f"./{corpus.name}", corpus / ".." / corpus.name):
+        assert sightline.load(trained).judged_on(str(path)) == own
+    with pytest.raises(
+        ValueError, match=r"data must be other than what .* has learnt from, got '.*train'; name a test"
+    ):
+        sightline.load(trained).judged_on(f"{corpus.name}/train")
+    assert sightline.load(trained).judged_on(f"{corpus.name}/test")[1] == "whole"
+    (tmp_path / "all.tsv").write_text("".join(f"wort {i}\tword {i}\n" for i in range(60)))
+    (tmp_path / "own.tsv").write_text("eins\tone\nzwei\ttwo\n")
+    words = [f"data.source={tmp_path / 'all.tsv'}", f"data.more=[{tmp_path / 'own.tsv'}]", "data.test=0.2"]
+    run = sightline.train(None, [*SMALL, *words, "tokens.size=300", f"out={tmp_path / 'run'}"], quiet=True).folder
+    monkeypatch.chdir(tmp_path)
+    for path in ("all.tsv", "./all.tsv", str(tmp_path / "all.tsv")):
+        pairs, split = sightline.load(run).judged_on(path)
+        assert (len(pairs), split) == (12, "test")
+    with pytest.raises(ValueError, match=r"data must be other than what .* has learnt from, got 'own.tsv'"):
+        sightline.load(run).judged_on("own.tsv")
+    (tmp_path / "all.tsv").unlink()
+    with pytest.raises(ValueError, match=r"the data of .* must be there to judge by, got .* with --data PATH"):
+        sightline.load(run).judged_on()
 
 
 def test_scores_are_those_of_sacrebleu_and_groups_are_by_words():

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from sightline.training import loop
+from sightline.training import device, loop
 from sightline.training.averaging import mean
 from sightline.training.settings import Training
 from toy import COUNT, Line
@@ -411,6 +411,11 @@ def test_frozen_parameters_stay(tmp_path):
 
 def test_compiled_or_not_the_weights_have_their_names(tmp_path, monkeypatch):
     """torch.compile itself is torch's: here its wrapper must not show in what is saved."""
-    monkeypatch.setattr(torch, "compile", lambda model, **options: nn.Sequential(model))
+    asked = []
+    monkeypatch.setattr(torch, "compile", lambda model, **options: asked.append(model) or nn.Sequential(model))
+    train(tmp_path / "plain", task=fresh(), compile=True)
+    assert not asked  # on a CPU it would take minutes
+    monkeypatch.setattr(device, "worth_compiling", lambda place: True)
     train(tmp_path, task=fresh(), compile=True)
+    assert asked
     assert set(weights(tmp_path)) == set(Line().model.state_dict())

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_most
+from ..checks import check_most, check_shown
 from ..data.folders import named_images
 from ..data.images import Progress
 from ..models.few_shot import FewShot, Memory
@@ -30,8 +30,6 @@ AT_ONCE = 64
 """Images asked in one go."""
 MOST_TOGETHER = 1000
 """Images of one transductive question."""
-MOST_SHOWN = 64
-"""Images on one page."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,19 +56,22 @@ class FewShotClassifier:
     sound, and answers by their angle to the mean of each class.
     """
 
-    def __init__(self, model: FewShot | None = None, *, embedder: str | None = None):
+    def __init__(self, model: FewShot | None = None, *, embedder: str | None = None, weights: str | None = None):
         self.model = None if model is None else model.eval().requires_grad_(False)
-        self.embedder = embedder
-        self._embeds: Embeds | None = None if model is None else embeds(model, embedder)
+        self.embedder, self.weights = embedder, weights
+        self._embeds: Embeds | None = None if model is None else embeds(model, embedder, weights)
         self._support: Support | None = None
         self._fitted: Fitted | None = None
 
     @classmethod
-    def pretrained(cls, name: str | Path) -> "FewShotClassifier":
+    def pretrained(cls, name: str | Path, *, weights: str | Path | None = None) -> "FewShotClassifier":
         """By the name of a model that ships with the package, the folder of a few-shot run, or any embedder by name:
-        `efficientnet_lite0`, or a Hugging Face vision model as a folder or `owner/name`."""
-        model, embedder = opened(name)
-        return cls(model, embedder=embedder)
+        `efficientnet_lite0`, or a Hugging Face vision model as a folder or `owner/name`.
+
+        weights: the file of those of EfficientNet-Lite0, where they are not the package's or the run's.
+        """
+        model, embedder, own = opened(name, None if weights is None else str(weights))
+        return cls(model, embedder=embedder, weights=own)
 
     def to(self, device: str | torch.device) -> "FewShotClassifier":
         """Work there from now on."""
@@ -164,13 +165,14 @@ class FewShotClassifier:
     def save(self, path: str | Path) -> Path:
         """All of it in one file: weights, examples, how sure it is."""
         fitted = self._ready()
-        return file.write(Path(path), self._model, self.embedder, fitted.support, fitted.confidence)
+        embedder = self.embedder, self.weights
+        return file.write(Path(path), self._model, embedder, fitted.support, fitted.confidence)
 
     @classmethod
-    def load(cls, path: str | Path) -> "FewShotClassifier":
-        """From the file that `save` wrote."""
-        model, embedder, support, confidence = file.read(Path(path))
-        made = cls(model, embedder=embedder)
+    def load(cls, path: str | Path, *, weights: str | Path | None = None) -> "FewShotClassifier":
+        """From the file that `save` wrote; weights: where those of its embedder lie now, if the file names a place."""
+        model, (embedder, own), support, confidence = file.read(Path(path))
+        made = cls(model, embedder=embedder, weights=own if weights is None else str(weights))
         made._support = support
         made._fitted = Fitted(support, made._remembered(support), confidence)
         return made
@@ -182,8 +184,7 @@ class FewShotClassifier:
 
     def look(self, images: Sequence[Any], *, progress: Progress | None = None) -> "Look":
         """At a few images: what is seen, and why. `progress` is told how many are done, and of how many."""
-        if not images or len(images) > MOST_SHOWN:
-            raise ValueError(f"images must be 1 to {MOST_SHOWN} to be shown, got {len(images)}")
+        check_shown(images=len(images))
         answers = self.predict(list(images))
         names = [Path(image).name if isinstance(image, str | Path) else "image" for image in images]
         look = Look(answers, [])

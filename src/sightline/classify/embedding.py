@@ -61,15 +61,15 @@ class Ours:
 class Theirs:
     """A model from elsewhere, opened when it is first needed."""
 
-    def __init__(self, name: str, model: FewShot):
-        self.name, self.model = name, model
+    def __init__(self, name: str, model: FewShot, weights: str | None = None):
+        self.name, self.model, self.weights = name, model, weights
 
     @cached_property
     def opened(self) -> "Embedder":
         """The model itself."""
         from ..models.embedders import embedder
 
-        opened = embedder(self.name)
+        opened = embedder(self.name, weights=self.weights)
         if opened.width != self.model.width:
             raise ValueError(
                 f"the embedder {self.name!r} must give vectors of width {self.model.width}, as the head takes them, "
@@ -96,12 +96,13 @@ def prototypes(width: int) -> FewShot:
     return FewShot(FewShotConfig(backbone="none", widths=(width,), depth=0, heads=1)).eval()
 
 
-def opened(source: str | Path) -> tuple[FewShot, str | None]:
+def opened(source: str | Path, weights: str | None = None) -> tuple[FewShot, str | None, str | None]:
     """A trained model by the folder of its run or its name in the zoo, or any embedder by name with a head that has
-    learnt nothing; beside it the name of the embedder, where that is not the model's own backbone."""
+    learnt nothing; beside it the name of the embedder, where that is not the model's own backbone, and the file of its
+    weights, where they are not those it comes with."""
     folder = zoo.folder(source)
     if not (folder / CONFIG).is_file():
-        return _outside(source)
+        return _outside(source, weights)
     values = config.read(folder / CONFIG)
     section = values.get("model")
     if not isinstance(section, dict) or "image_size" not in section or values.get("task", "few_shot") != "few_shot":
@@ -112,16 +113,20 @@ def opened(source: str | Path) -> tuple[FewShot, str | None]:
     form = config.build(FewShotConfig, section, "model")
     model = read_weights(folder, lambda: FewShot(form), depth=form.depth)
     model.classifier, model.config = None, replace(form, classes=0)  # it was there to train by
-    data = values.get("data")
-    return model.eval().float(), data.get("embedder") if isinstance(data, dict) and form.backbone == "none" else None
+    data = values.get("data") if form.backbone == "none" else None
+    data = data if isinstance(data, dict) else {}
+    embedder, own = data.get("embedder"), data.get("weights")
+    if weights is not None and embedder is None:
+        raise ValueError(f"weights must be left out for {str(source)!r}, which has its own, got {weights!r}")
+    return model.eval().float(), embedder, own if weights is None else weights
 
 
-def _outside(source: str | Path) -> tuple[FewShot, str]:
+def _outside(source: str | Path, weights: str | None) -> tuple[FewShot, str, str | None]:
     from ..models.embedders import EMBEDDERS, embedder
 
     name = str(source)
     try:
-        theirs = embedder(name)
+        theirs = embedder(name, weights=weights)
     except ValueError as error:
         ours = [one for one in zoo.names() if config.read(zoo.HOME / one / CONFIG)["task"] == "few_shot"]
         meant = name in EMBEDDERS or "/" in name or Path(name).is_dir()
@@ -129,13 +134,13 @@ def _outside(source: str | Path) -> tuple[FewShot, str]:
             f"a model must be the folder of a few-shot run, or of a Hugging Face vision model, its owner/name, or "
             f"{nearest(name, [*ours, *EMBEDDERS])}" + (f" ({error})" if meant else "")
         ) from error
-    return prototypes(theirs.width), str(source)
+    return prototypes(theirs.width), name, weights
 
 
-def embeds(model: FewShot, name: str | None) -> Embeds | None:
+def embeds(model: FewShot, name: str | None, weights: str | None = None) -> Embeds | None:
     """What makes embeddings for this model; None where they are brought."""
     if name is not None:
-        return Theirs(name, model)
+        return Theirs(name, model, weights)
     return None if model.backbone is None else Ours(model)
 
 

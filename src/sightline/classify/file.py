@@ -23,16 +23,22 @@ SUFFIX = ".sightline"
 FORMAT = "sightline few-shot classifier 1"
 MOST_SIDE = 1024
 """Of a picture."""
+MOST_TOKENS = 1 << 16
+"""Of an image."""
 MOST_TEXT = 1 << 24
 """Letters of the JSON."""
 WEIGHTS = "model."
 
+Embedder = tuple[str | None, str | None]
+"""The name of a model from elsewhere that makes the embeddings, and the file of its weights; None for its own."""
 
-def write(path: Path, model: FewShot, embedder: str | None, support: Support, confidence: Confidence) -> Path:
+
+def write(path: Path, model: FewShot, embedder: Embedder, support: Support, confidence: Confidence) -> Path:
     """Whole or not at all."""
     about = {
         "model": config.plain(model.config),
-        "embedder": embedder,
+        "embedder": embedder[0],
+        "weights": embedder[1],
         "classes": support.classes,
         "names": support.names,
         "confidence": dataclasses.asdict(confidence),
@@ -55,7 +61,7 @@ def check_path(path: Path) -> Path:
     return path
 
 
-def read(path: Path) -> tuple[FewShot, str | None, Support, Confidence]:
+def read(path: Path) -> tuple[FewShot, Embedder, Support, Confidence]:
     """What `write` wrote, each part of it checked."""
     if not path.is_file():
         there = "no file; did you mean pretrained(...)?" if path.exists() else "not there"
@@ -64,16 +70,23 @@ def read(path: Path) -> tuple[FewShot, str | None, Support, Confidence]:
         with safetensors.safe_open(path, framework="pt") as opened:
             shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
             about = _about(path, opened.metadata())
-        form = config.build(FewShotConfig, about["model"], "model")
+        form = _form(path, about["model"])
         weights = {name.removeprefix(WEIGHTS): s for name, s in shapes.items() if name.startswith(WEIGHTS)}
         check_shapes(path, weights, lambda: FewShot(form), depth=form.depth)
         tensors = safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, OSError) as error:
         raise _foreign(path, str(error)) from error
-    model = FewShot(form)
+    model = FewShot(form).eval()
     model.load_state_dict({name: _floats(path, f"{WEIGHTS}{name}", tensors) for name in weights})
     support = _support(path, about, tensors, model, sees=model.backbone is not None or about["embedder"] is not None)
-    return model.eval(), about["embedder"], support, Confidence(**about["confidence"])
+    return model, (about["embedder"], about["weights"]), support, Confidence(**about["confidence"])
+
+
+def _form(path: Path, section: Any) -> FewShotConfig:
+    try:
+        return config.build(FewShotConfig, section, "model")
+    except ValueError as error:
+        raise _foreign(path, str(error)) from error
 
 
 def _about(path: Path, metadata: dict[str, str] | None) -> dict[str, Any]:
@@ -87,8 +100,8 @@ def _about(path: Path, metadata: dict[str, str] | None) -> dict[str, Any]:
     wanted = {field.name for field in dataclasses.fields(Confidence)}
     if (
         not isinstance(about, dict)
-        or set(about) != {"model", "embedder", "classes", "names", "confidence"}
-        or not isinstance(about["embedder"], str | None)
+        or set(about) != {"model", "embedder", "weights", "classes", "names", "confidence"}
+        or not all(isinstance(about[name], str | None) for name in ("embedder", "weights"))
         or not all(_texts(about[name]) for name in ("classes", "names"))
         or not isinstance(numbers, dict)
         or set(numbers) != wanted
@@ -116,7 +129,7 @@ def _support(path: Path, about: dict[str, Any], tensors: dict[str, Tensor], mode
         and labels.shape == (count,)
         and embeddings.dim() == 3
         and embeddings.shape[0] == count
-        and embeddings.shape[1] > 0
+        and embeddings.shape[1] in _tokens(model)
         and embeddings.shape[2] == model.width
         and bool((embeddings.abs() <= MOST_LEVEL).all())
         and labels.tolist() == sorted(labels.tolist())
@@ -127,6 +140,18 @@ def _support(path: Path, about: dict[str, Any], tensors: dict[str, Tensor], mode
     if not right or labels is None:
         raise _foreign(path, "examples that do not fit together")
     return Support(embeddings, labels.long(), classes, names, None if pictures is None else pictures.clone())
+
+
+@torch.no_grad()
+def _tokens(model: FewShot) -> range:
+    """How many an image may have: as many as the model makes of one, or any number where it makes none."""
+    if model.backbone is None:
+        return range(1, MOST_TOKENS + 1)
+    side = model.config.image_size
+    assert side is not None
+    assert model.config.channels is not None
+    made = model.embed(torch.zeros(1, model.config.channels, side, side)).shape[1]
+    return range(made, made + 1)
 
 
 def _are_pictures(shape: tuple[int, ...], count: int, model: FewShot) -> bool:

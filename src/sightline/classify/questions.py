@@ -44,8 +44,8 @@ def embedded(items: Sequence[Any], support: Support, embeds: Embeds | None) -> t
     if support.pictures is not None:
         assert embeds is not None
         pixels = pixels_of(items, embeds)
-        return embeds.embed(pixels).cpu(), pixels
-    places, width = support.embeddings.shape[1:]
+        return _as_examples(embeds.embed(pixels).cpu(), support), pixels
+    width = support.embeddings.shape[-1]
     try:
         stacked = torch.stack([torch.as_tensor(item).detach().cpu() for item in items])
     except (TypeError, ValueError, RuntimeError) as error:
@@ -53,10 +53,14 @@ def embedded(items: Sequence[Any], support: Support, embeds: Embeds | None) -> t
             f"this classifier must be asked for embeddings of width {width}, as it was fitted, got "
             f"{type(items[0]).__name__}"
         ) from error
-    query = finite(stacked, width, "what was asked")
+    return _as_examples(finite(stacked, width, "what was asked"), support), None
+
+
+def _as_examples(query: Tensor, support: Support) -> Tensor:
+    places = support.embeddings.shape[1]
     if query.shape[1] != places:
         raise ValueError(f"embeddings must have {places} tokens, as those of the examples, got {query.shape[1]}")
-    return query, None
+    return query
 
 
 def moved_copies(embeds: Embeds | None, support: Support, rows: Tensor) -> Tensor | None:

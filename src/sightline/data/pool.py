@@ -1,7 +1,8 @@
 """Images pooled and divided by class: what is judged by are classes that nobody learnt from."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 import torch
@@ -77,6 +78,7 @@ def with_others(first: ClassSplits, others: Mapping[str, tuple[ImageSet, float]]
 
     `others` are by their name images to learn from, and of which share of the episodes they are.
     """
+    _check_unseen(first, {name: images for name, (images, _) in others.items()})
     sets = [first.train, *(images for images, _ in others.values())]
     check_memory(sum(map(len, sets)), first.train.channels, first.train.size)
     labels, classes = [first.train.labels], list(first.train.classes)
@@ -86,6 +88,23 @@ def with_others(first: ClassSplits, others: Mapping[str, tuple[ImageSet, float]]
     train = ImageSet(torch.cat([part.pixels for part in sets]), torch.cat(labels), tuple(classes))
     shares = tuple(Share(len(images.classes), share) for images, share in others.values())
     return replace(first, train=train, shares=shares)
+
+
+def _check_unseen(first: ClassSplits, others: Mapping[str, ImageSet]) -> None:
+    """No image that is chosen or judged by is in these: the same classes may go by other names there."""
+    held = {one for part in (first.validation, first.test) if part is not None for one in _digests(part)}
+    for name, images in others.items():
+        if seen := sum(one in held for one in _digests(images)):
+            raise ValueError(
+                f"data.more must bring no image that is chosen or judged by, got {seen:,} of them in {name!r}; "
+                f"leave it out, or name its classes to learn from by a split"
+            )
+
+
+def _digests(images: ImageSet) -> Iterator[bytes]:
+    """The same for the same pixels."""
+    for pixels in images.pixels.numpy():
+        yield blake2b(pixels.tobytes(), digest_size=16).digest()
 
 
 def apart(found: Mapping[str, Iterable[str]]) -> dict[str, tuple[str, ...]]:

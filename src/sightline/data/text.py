@@ -92,6 +92,18 @@ def load(
     )
 
 
+def files_of(source: str | Path, languages: tuple[str, str] = ("de", "en")) -> dict[str, frozenset[Path]]:
+    """The files that each part is read from, links followed; none where there are none."""
+    path = Path(source).expanduser()
+    stems = {part: _find(path, part, languages) for part in NAMES} if path.is_dir() else {"train": path}
+    return {part: _files(stem, languages) for part, stem in stems.items() if stem is not None}
+
+
+def _files(path: Path, languages: tuple[str, str]) -> frozenset[Path]:
+    sides = [path] if path.is_file() else [_one_of(path, language) for language in languages]
+    return frozenset(side.resolve() for side in sides if side is not None)
+
+
 def number_splits() -> TextSplits:
     """German number words and the English ones: 6,000 to learn from, 300 to choose by and 500 to judge by."""
     german, english = number_words.pairs(6800)

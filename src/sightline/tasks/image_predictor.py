@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import config
 from ..attention import Record, record_attention
+from ..checks import check_shown
 from ..data.folders import named_images
 from ..data.images import Images, Progress, read_image
 from ..data.sets import check_classes
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 64
 """Images looked at in one go."""
-MOST_SHOWN = 64
-"""Images on one page."""
 MOST_LINES = 20
 """Classes listed one by one."""
 CLASSES = "classes.json"
@@ -174,10 +173,7 @@ class ImagePredictor(Shared):
 
     def look(self, images: Sequence[Any]) -> Look:
         """At a few images, each read once: what is seen, and where it looked."""
-        if not images:
-            raise ValueError("images must hold at least one image, got none")
-        if len(images) > MOST_SHOWN:
-            raise ValueError(f"images must be at most {MOST_SHOWN} to be shown, got {len(images)}")
+        check_shown(images=len(images))
         pixels = self.pixels(images)
         with torch.inference_mode(), record_attention(self.model) as record:
             answers = self._answers(self.model(pixels))

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import config
+from .. import config, zoo
 from ..attention import Record, record_attention
+from ..checks import check_shown
 from ..data.buckets import Encoded
 from ..data.lines import MOST_CHARACTERS, read_lines
-from ..data.text import BOS, EOS, Pairs
+from ..data.text import BOS, EOS, NUMBERS, Pairs, files_of
 from ..data.tokens import SPECIAL, Tokenizer
 from ..decoding import Hypothesis
 from ..names import printable, shortened
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from ..view.page import Page
     from .run_pictures import Drawn
 
-MOST_SHOWN = 64
-"""Sentences on one page."""
 SHARED, APART = ("tokenizer.json",), ("tokenizer.source.json", "tokenizer.target.json")
 """The files of tokenizers in a run."""
 
@@ -212,10 +211,7 @@ class TranslationPredictor(Shared):
 
         The attention is that of one more pass over each translation, which is the same to rounding.
         """
-        if not texts:
-            raise ValueError("texts must hold at least one sentence, got none")
-        if len(texts) > MOST_SHOWN:
-            raise ValueError(f"texts must be at most {MOST_SHOWN} to be shown, got {len(texts)}")
+        check_shown(texts=len(texts))
         if self.recipe.model.kind == "rnn":
             raise ValueError("model.kind must be one with attention for it to be shown, got 'rnn'")
         answers, ids, found = self._answers(texts, beams, n_best, length_penalty)
@@ -290,15 +286,35 @@ class TranslationPredictor(Shared):
         """The test set of its data, or its validation set where there is none; or of other data of the same form: the
         test set of that, or all of it where it brings none. And what it is called."""
         data = self.recipe.data
-        ours = source is None or source == data.source
+        if source is None and data.source != NUMBERS and not any(files_of(data.source, data.languages).values()):
+            raise ValueError(
+                f"the data of {zoo.called(self.folder)} must be there to judge by, got {data.source!r}, which is not; "
+                f"name their place, or other data, with --data PATH"
+            )
+        ours = source is None or self._same(source, data.source)
         splits = divide(replace(data, more=()), self.recipe.seed) if ours else data.load(source)
         if splits.test is not None:
             return splits.test, "test"
         if not ours:
+            self._check_unseen(str(source))
             return splits.train, "whole"
         if splits.validation is None:
             raise ValueError(f"data must have a test or validation set to judge by, got neither in {data.source!r}")
         return splits.validation, "validation"
+
+    def _same(self, a: str, b: str) -> bool:
+        """Whether two sources are one."""
+        first, second = (files_of(one, self.recipe.data.languages) for one in (a, b))
+        return a == b or (first == second and any(first.values()))
+
+    def _check_unseen(self, source: str) -> None:
+        """It has not learnt from all of this."""
+        data = self.recipe.data
+        judged = files_of(source, data.languages)["train"]
+        learnt = [files_of(one, data.languages).get("train", frozenset()) for one in (data.source, *data.more)]
+        if judged and any(judged == one for one in learnt):
+            run = zoo.called(self.folder)
+            raise ValueError(f"data must be other than what {run} has learnt from, got {source!r}; name a test set")
 
     def judged(self, source: str | None = None, progress: Progress | None = None) -> Score:
         """How it does on these."""

@@ -19,10 +19,18 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def compiled(model: nn.Module, *, graphs: bool) -> nn.Module:
-    """The model compiled by torch; with `graphs`, a step on a GPU is one recorded graph that waits for no Python."""
-    on_gpu = next(model.parameters()).device.type == "cuda"
-    return torch.compile(model, mode="reduce-overhead" if graphs and on_gpu else None)  # type: ignore[return-value]
+def worth_compiling(device: torch.device) -> bool:
+    """On a CPU every new shape takes minutes, and wins next to nothing."""
+    return device.type == "cuda"
+
+
+def compiled(model: nn.Module, device: torch.device, *, graphs: bool) -> nn.Module:
+    """The model compiled by torch where that is worth it; with `graphs`, a step on a GPU is one recorded graph, which
+    waits for no Python."""
+    if not worth_compiling(device):
+        return model
+    recorded = graphs and device.type == "cuda"
+    return torch.compile(model, mode="reduce-overhead" if recorded else None)  # type: ignore[return-value]
 
 
 def precision(settings: Training, device: torch.device) -> AbstractContextManager[Any]:

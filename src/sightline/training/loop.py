@@ -103,7 +103,7 @@ class _Trainer:
         if settings.shard:  # weights are shared out in the model itself, so first of all
             processes.wrap(self.model, shard=True)
         if settings.compile:
-            self.called = compiled(self.model, graphs=parts == 1)
+            self.called = compiled(self.model, processes.device, graphs=parts == 1)
         if not settings.shard:
             self.called = processes.wrap(self.called, shard=False)
         self.optimisers = make_optimisers(self.model, settings)

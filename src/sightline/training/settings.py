@@ -55,7 +55,7 @@ class Training:
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
     compile: bool = False
-    """Let torch compile the model: a minute at the start, then faster on a GPU."""
+    """Let torch compile the model on a GPU: a minute at the start, then faster. On a CPU nothing is compiled."""
     shard: bool = False
     """Among several processes, share the weights out (FSDP2) and keep no whole copy in each (DDP)."""
     log_every: int = 50
