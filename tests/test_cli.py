@@ -185,7 +185,7 @@ def test_predict_names_classes_and_writes_the_page(tmp_path):
         (("evaluate", "nowhere"), "run must be the folder of a trained model, or "),
         (("predict", "run", "nowhere.png"), "nowhere.png"),
         (("predict", "run", "images.npz"), "images.npz"),
-        (("predict", ".", "images.npz"), "a configuration must be a YAML file"),
+        (("predict", ".", "images.npz"), "got '.', which has no config.yaml; to make a classifier from images in it: "),
         (("predict", "run", "images.npz", "--device", "cuda:77"), "device must be one that is here"),
         (("show", "run", "--device", "cuda:77"), "device must be one that is here"),
         (

@@ -89,6 +89,41 @@ def test_other_data_judge_as_they_do_for_evaluate(home):
             assert (one.accuracy, one.half) == (judged.settings[setting].accuracy, judged.settings[setting].half)
 
 
+def test_a_handful_of_images_of_one_s_own_can_judge(home, tmp_path):
+    """Fewer of each class than the recipe asks, and fewer classes than some of its settings have."""
+    write_classes(tmp_path / "few.npz", [f"Signs/{letter}" for letter in "kl"], each=4)
+    path = str(tmp_path / "few.npz")
+    score = sightline.evaluate(home / "one", path, "cpu", episodes=5)
+    assert (list(score.settings), score.left_out, score.query, score.episodes) == (["2w1s"], ("3w2s",), None, 5)
+    write_classes(tmp_path / "few.npz", [f"Signs/{letter}" for letter in "klm"], each=3)
+    answer = CliRunner().invoke(app, ["evaluate", str(home / "one"), "--data", path, "--device", "cpu"])
+    assert answer.stdout.startswith("whole set, 3 classes, 11 episodes of each setting, 1 images asked of each class\n")
+    found = compare([home / "one"], data=path, device="cpu")
+    assert found.query == 1
+    assert "of each setting for all, 1 images asked of each class; accuracy" in found.title
+    write_classes(tmp_path / "few.npz", [f"Signs/{letter}" for letter in "klm"], each=2)
+    with pytest.raises(ValueError, match="each class must have at least 3 images, shot and query together, got 2"):
+        sightline.evaluate(home / "one", path, "cpu")
+
+
+def test_evaluate_at_other_settings_leaves_the_run_as_it_is(home):
+    folder, before = home / "one", (home / "one/README.md").read_text()
+    words = ["evaluate", str(folder), "--settings", "2w1s,4w1s", "--episodes", "7", "--device", "cpu"]
+    answer = CliRunner().invoke(app, words)
+    assert answer.exit_code == 0, answer.stderr
+    assert [line.split()[0] for line in answer.stdout.splitlines()[:4]] == ["test", "setting", "2w1s", "4w1s"]
+    assert "7 episodes of each setting" in answer.stdout
+    assert (folder / "README.md").read_text() == before
+    with pytest.raises(ValueError, match="settings and episodes must be left out for a run of task image_classifier"):
+        sightline.evaluate(sightline.train(None, [*SMALL, f"out={home / 'images'}"], quiet=True).folder, episodes=7)
+
+
+def test_judging_tells_how_far_it_is(home):
+    told = []
+    sightline.load(home / "one").judged(progress=lambda done, count: told.append((done, count)))
+    assert told[-1] == (22, 22)
+
+
 def test_a_run_s_own_data_by_another_path_are_its_own(home):
     """Not all of them, among which are those that it has learnt from."""
     write_classes(home / "own.npz", [f"Own/{letter}" for letter in "abcdefgh"])

@@ -280,7 +280,7 @@ def test_a_model_without_positions_costs_what_its_weights_cost_whatever_its_imag
 def test_a_folder_that_is_none_is_refused(tmp_path):
     with pytest.raises(ValueError, match="run must be the folder of a trained model"):
         sightline.load(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="a configuration must be a YAML file"):
+    with pytest.raises(ValueError, match=r"which has no config.yaml; to make a classifier .*: sightline fit "):
         sightline.load(tmp_path)
 
 

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
@@ -105,6 +106,9 @@ def test_what_ships_is_small_and_has_a_card(name):
     card = (folder / "README.md").read_text()
     assert f"# {name}\n" in card
     assert "not installed" not in card
+    data = yaml.safe_load((folder / "config.yaml").read_text())["data"]
+    for one in (data, *data.get("more", ())):
+        assert f"`{one if isinstance(one, str) else one['source']}`" in card
     assert {tensor.dtype for tensor in load_file(folder / WEIGHTS).values() if tensor.numel() > 1000} == {torch.float16}
 
 

@@ -9,13 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from .names import printable
+from .names import printable, shortened
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Read when torch is loaded: threads that spin while they wait make an idle machine a little faster, and bring a busy
 one to a halt."""
 ANSWERED_AT_ONCE = 1024
 """Inputs of `predict`; an answer keeps its image, and these are let go before the next."""
+LOST = 0.7
+"""A model that tells fewer of its pairs apart is the wrong one to begin with; the half is chance."""
 DEVICES = "auto, cpu, cuda or cuda:N."
 RUN = "The folder of a run, or the name of a model that ships."
 
@@ -42,6 +44,10 @@ def main(
     ] = False,
 ) -> None:
     """Attention models that learn from little data and show what they looked at."""
+
+
+def _listed(words: str) -> list[str]:
+    return [word.strip() for word in words.split(",") if word.strip()]
 
 
 @contextmanager
@@ -90,13 +96,15 @@ def train(
 def evaluate(
     run: Annotated[str, typer.Argument(help=RUN, show_default=False)],
     data: Annotated[str | None, typer.Option(help="Other data to judge by, of the same classes.")] = None,
+    settings: Annotated[str, typer.Option(help="Of a few-shot run, such as 5w1s,20w1s; its own if not given.")] = "",
+    episodes: Annotated[int | None, typer.Option(help="Of each setting; as many as its recipe says.")] = None,
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
     """Judge a trained model on the test set of its data."""
     from .runs import evaluate as judge
 
     with _plain_errors():
-        score = judge(run, data, device)
+        score = judge(run, data, device, settings=_listed(settings), episodes=episodes)
         for line in score.lines():
             typer.echo(line)
 
@@ -122,7 +130,9 @@ def fit(
         path = check_path(out or Path(f"{Path(folder).resolve().name}{SUFFIX}"))
         with reading() as progress:
             classifier = FewShotClassifier.pretrained(model).to(choose_device(device)).fit(folder, progress=progress)
-        typer.echo(classifier.summary())
+        typer.echo(f"{model}: {classifier.summary()}")
+        if model == "glyphs" and classifier.confidence.separation < LOST:
+            typer.echo("glyphs knows drawings, and makes little of these images; for photos: --model photos")
         typer.echo(f"wrote {classifier.save(path)}\nnext: sightline predict {path} IMAGE... --show page.html")
 
 
@@ -156,16 +166,16 @@ def compare(
             typer.echo(f"wrote {out}")
 
 
-def _listed(words: str) -> list[str]:
-    return [word.strip() for word in words.split(",") if word.strip()]
-
-
 @app.command()
 def predict(
     run: Annotated[str, typer.Argument(help=f"{RUN[:-1]}, or a file of `fit`.", show_default=False)],
     inputs: Annotated[
         list[str],
-        typer.Argument(metavar="INPUT...", help="Images or folders of them, or sentences.", show_default=False),
+        typer.Argument(
+            metavar="INPUT...",
+            help="Images or folders of them; sentences, .txt files of them, or - for what comes in.",
+            show_default=False,
+        ),
     ],
     show: Annotated[Path | None, typer.Option(help="Write a page of what it looked at.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Answers to name for each input.")] = None,
@@ -202,7 +212,10 @@ def predict(
                         continue
                     told = ask(some, **how)
             for one, answer in zip(some, told if isinstance(told, list) else told.answers, strict=True):
-                typer.echo(f"{printable(str(one))}: {answer.told(top)}")
+                if problem := getattr(answer, "problem", None):
+                    problems.append(f"{problem}: {shortened(str(one), 40)!r}")
+                else:
+                    typer.echo(f"{printable(str(one))}: {answer.told(top)}")
             if show is not None:
                 typer.echo(f"wrote {predictor.page(told).save(show)}")
         for problem in problems:

@@ -13,7 +13,7 @@ from .models.baselines import BASELINES
 from .names import printable
 from .runs import check_run, load, reading
 from .tasks.few_shot import MOST_EPISODES, classes_of
-from .tasks.few_shot_judging import Answers, Setting, mean_and_half, tally
+from .tasks.few_shot_judging import Answers, Setting, mean_and_half, queries, tally
 from .tasks.few_shot_predictor import FewShotPredictor
 from .training.device import choose_device
 
@@ -53,12 +53,16 @@ class Comparison:
     """Of each setting."""
     standings: tuple[tuple[str, dict[str, Standing]], ...]
     """The first is what the others are held against."""
+    query: int | None = None
+    """Images asked of each class, where there were not as many as the first run asks."""
 
     @property
     def title(self) -> str:
         """Over what it was made."""
+        fewer = "" if self.query is None else f", {self.query} images asked of each class"
         return (
-            f"{self.split} set, {self.classes:,} classes, the same {self.episodes:,} episodes of each setting for all; "
+            f"{self.split} set, {self.classes:,} classes, the same {self.episodes:,} episodes of each setting for "
+            f"all{fewer}; "
             f"accuracy with its 95% interval, and the paired difference to the first in percentage points with its own"
         )
 
@@ -113,13 +117,14 @@ def compare(
         sets = _sets(runs, opened, data, progress)
     images, split = sets[0]
     classes = classes_of(images)
+    query = judged.query if data is None else queries(judged.query, wanted.values(), classes)
     for setting in wanted.values():
-        setting.check(classes, judged.query)
+        setting.check(classes, query)
 
     def shares(answer: Answers, embeddings: Tensor) -> dict[str, Tensor]:
         found = {}
         for name, setting in wanted.items():
-            how = setting._asdict() | {"query": judged.query, "episodes": count}
+            how = setting._asdict() | {"query": query, "episodes": count}
             seen = tally(answer, embeddings, classes, **how, unknown=False)  # nobody sees a stranger among the queries
             found[name] = torch.cat(seen.accuracies)
         return found
@@ -132,7 +137,7 @@ def compare(
             right += [(baseline, shares(BASELINES[baseline], embeddings)) for baseline in baselines]
     first = right[0][1]
     standings = tuple((name, {s: Standing.of(own[s], first[s]) for s in wanted}) for name, own in right)
-    return Comparison(split, len(classes.names), count, standings)
+    return Comparison(split, len(classes.names), count, standings, None if query == judged.query else query)
 
 
 def _opened(run: str | Path) -> FewShotPredictor:

@@ -14,7 +14,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,11 @@ def load(run: str | Path) -> Any:
         folder = pulled(str(run))
     if not folder.is_dir():
         raise ValueError(f"run must be the folder of a trained model, or {zoo.known(str(run))}")
+    if not (folder / CONFIG).is_file():
+        raise ValueError(
+            f"run must be the folder of a trained model, got {str(run)!r}, which has no {CONFIG}; to make a classifier "
+            f"from images in it: sightline fit {run}"
+        )
     task = config.read(folder / CONFIG).get("task")
     return catalogue.entry(task).get("predictor").open(folder)
 
@@ -119,9 +124,19 @@ def check_run(run: str | Path, fix: str) -> None:
         )
 
 
-def evaluate(run: str | Path, source: str | None = None, device: str = "auto") -> Any:
+def evaluate(
+    run: str | Path,
+    source: str | None = None,
+    device: str = "auto",
+    *,
+    settings: Sequence[str] = (),
+    episodes: int | None = None,
+) -> Any:
     """How good a run is on the test set of its data; its card says so from then on. Or on other data: the test set of
-    that, or all of it where it brings none."""
+    that, or all of it where it brings none.
+
+    A few-shot run is judged at these settings, such as 5w1s, and over so many episodes of each, or as its recipe says.
+    """
     from .training.checkpoint import write_bytes
     from .training.device import choose_device
 
@@ -131,10 +146,18 @@ def evaluate(run: str | Path, source: str | None = None, device: str = "auto") -
         f"sightline evaluate RUN the model it began with",
     )
     predictor = load(run).to(choose_device(device))
+    as_told = bool(settings) or episodes is not None
+    if as_told:
+        if not hasattr(predictor, "judging"):
+            task = predictor.recipe.task
+            raise ValueError(f"settings and episodes must be left out for a run of task {task}, got some")
+        predictor.judging(settings, episodes)
     with _Reading(quiet=False) as progress:
         score = predictor.judged(source, progress)
     folder = Path(run).expanduser()
-    if source is None and (folder / CONFIG).is_file():  # one that ships, or from a hub, stays as it came
+    if (
+        source is None and not as_told and (folder / CONFIG).is_file()
+    ):  # one that ships, or from a hub, stays as it came
         write_bytes(folder / EVALUATION, json.dumps(dataclasses.asdict(score), indent=1).encode())
         if (folder / CARD).is_file():
             write_bytes(folder / CARD, _with_score((folder / CARD).read_text(encoding="utf-8"), score).encode())

@@ -103,7 +103,9 @@ def read_weights(folder: Path, make: Callable[[], Model], *, depth: int) -> Mode
     """
     path = folder / WEIGHTS
     if not path.is_file():
-        raise ValueError(f"a run must have weights in {WEIGHTS}, got none in {folder}; has it been trained?")
+        begun = (folder / "checkpoints").is_dir()
+        fix = f"go on with: sightline train {folder} --resume" if begun else "has it been trained?"
+        raise ValueError(f"a run must have weights in {WEIGHTS}, got none in {folder}; {fix}")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             there = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118

@@ -285,7 +285,9 @@ def test_other_questions_to_a_classifier_of_embeddings_are_refused():
     made = FewShotClassifier().fit(vectors(3))
     with pytest.raises(ValueError, match="embeddings must all have one width, 7, got 5 for what was asked"):
         made.predict(torch.ones(5))
-    with pytest.raises(ValueError, match="must be asked for embeddings of width 7, as it was fitted, got str"):
+    with pytest.raises(
+        ValueError, match="must be asked for embeddings of width 7, as it was fitted, got the path of a file"
+    ):
         made.predict("image.png")
     with pytest.raises(ValueError, match="must be finite"):
         made.predict(torch.full((M,), float("inf")))

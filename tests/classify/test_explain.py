@@ -106,6 +106,9 @@ def test_embeddings_have_examples_but_no_parts():
     assert (why.examples[0].label, why.examples[0].name) == ("a", "example 1")
     assert all(example.parts is None for example in why.examples)
     assert {example.label for example in why.examples} == {"a"}  # by angle alone, others are worth nothing
+    text = why.page().html
+    assert "example 1" in text
+    assert not any(word in text for word in ("<img", 'class="asked"', "Bright parts", 'id="heat"', ">image<"))
 
 
 def test_cells_cover_every_pixel_once():

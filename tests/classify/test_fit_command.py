@@ -38,7 +38,7 @@ def test_fit_then_predict_then_the_page(run, characters, tmp_path):
     answer = call("fit", characters, "--model", run, "--out", "mine.sightline", "--device", "cpu")
     assert answer.exit_code == 0, answer.stderr
     lines = answer.stdout.splitlines()
-    assert lines[0] == "3 classes, 12 examples (4 of each)"
+    assert lines[0] == f"{run}: 3 classes, 12 examples (4 of each)"
     assert "of 12 held-out images right (95% interval " in lines[1]
     assert re.fullmatch(r"confidence  (sharpened|softened)( a little)? \(x \d+\.\d\d\) to fit .*", lines[-4])
     assert re.fullmatch(r"unknown     \d+\.\d% of pairs of an example and a stranger are told apart", lines[-3])
@@ -152,3 +152,26 @@ def test_what_cannot_be_is_refused_in_one_line_and_leaves_nothing(run, character
         assert message in answer.stderr
         assert "Traceback" not in answer.stderr
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_class_of_one_image_is_said_to_be_missing_from_the_estimate(run, drawn):
+    own = dict(zip("abcd", drawn.values(), strict=False))
+    told = FewShotClassifier.pretrained(run).fit({name: some[: 1 if name in "ac" else 3] for name, some in own.items()})
+    assert re.search(
+        r"expected .* of 6 held-out images .*; without a, c, of which there is one image\n", told.summary()
+    )
+
+
+def test_a_model_that_makes_little_of_the_images_is_told(tmp_path, monkeypatch):
+    """Noise, as photos are to a model of drawings."""
+    monkeypatch.chdir(tmp_path)
+    for name in "abc":
+        (tmp_path / "noise" / name).mkdir(parents=True)
+        for i in range(2):
+            noise = torch.randint(
+                256, (20, 20, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(ord(name) * 9 + i)
+            )
+            Image.fromarray(noise.numpy()).save(tmp_path / "noise" / name / f"{i}.png")
+    told = call("fit", "noise", "--device", "cpu").stdout
+    assert told.startswith("glyphs: 3 classes")
+    assert "glyphs knows drawings, and makes little of these images; for photos: --model photos" in told

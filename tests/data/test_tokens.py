@@ -53,6 +53,18 @@ def test_bytes_are_unknown_too(bpe):
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word", "character"])
+def test_signs_that_nobody_has_learnt_are_left_out(kind):
+    tokenizer = learn(Tokens(kind=kind, size=400), [*TEXTS, "Ein Hund ☂"] * 2)
+    family = "👩\u200d👩\u200d👧"
+    assert tokenizer.without_signs(f"Der {family} Hund ❤\ufe0f läuft ☂.") == (
+        f"Der {' ' * len(family)} Hund    läuft ☂.",
+        f"{family}❤\ufe0f",
+    )
+    for text in ("Der Hund läuft.", "좋은 저녁", family, ""):
+        assert tokenizer.without_signs(text) == (text, "")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "word", "character"])
 def test_the_same_texts_give_the_same_vocabulary_and_a_file_gives_it_back(kind):
     how = Tokens(kind=kind, size=300)
     texts = load("numbers").train.target[:200]

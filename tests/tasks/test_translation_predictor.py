@@ -255,10 +255,36 @@ def test_the_command_tells_as_many_translations_as_are_asked_for(trained, tmp_pa
     assert shown == [*told, f"wrote {tmp_path / 'page.html'}"]
 
 
-def test_what_cannot_be_read_is_told_so(trained):
-    told = command("predict", trained, "👩‍👩‍👧").output
-    assert re.search(r": not to be read: \d+ of its \d+ tokens are unknown to the model; another language\?\n$", told)
-    assert "not to be read" not in command("predict", trained, "siebenundvierzig").output
+def test_what_cannot_be_read_is_refused_and_the_rest_is_not(trained):
+    answer = command("predict", trained, "👩‍👩‍👧", "siebenundvierzig")
+    assert answer.exit_code == 2
+    assert answer.stdout.startswith("siebenundvierzig: ")
+    assert len(answer.stdout.splitlines()) == 1
+    assert re.match(r"error: text must be of the language the model reads, got \d+ of its \d+ tokens", answer.stderr)
+
+
+def test_emoji_are_left_out_and_told(trained):
+    plain, joyful = sightline.load(trained).predict(["zwei und drei", "zwei 👍🏽 und ❤️ drei"])
+    assert (joyful.text, joyful.left_out, joyful.unknown) == (plain.text, "👍🏽❤️", 0)
+    assert joyful.told().endswith("(left out: 👍🏽❤️)")
+    assert "left out" not in plain.told()
+
+
+def test_sentences_come_in_one_to_a_line(trained, tmp_path):
+    texts = ["eins", "zwei", "drei"]
+    assert sightline.load(trained).read(["eins\nzwei\n\n", "drei"]) == texts
+    told = CliRunner().invoke(app, ["predict", str(trained), "-"], input="eins\r\nzwei\n\ndrei").output
+    assert [line.partition(": ")[0] for line in told.splitlines()] == texts
+    assert sightline.load(trained).read([" "]) == [" "]
+    (tmp_path / "blank.txt").write_text("\n \n")
+    with pytest.raises(ValueError, match=r"blank.txt must hold at least one sentence, got none"):
+        sightline.load(trained).read([str(tmp_path / "blank.txt")])
+
+
+def test_entities_of_the_data_are_read_as_what_they_stand_for(trained, monkeypatch):
+    predictor = sightline.load(trained)
+    monkeypatch.setattr(predictor.tokenizers[1], "decode", lambda ids: "salt &amp; pepper")
+    assert predictor.predict("eins").text == "salt & pepper"
 
 
 def test_more_translations_than_can_be_searched_for_are_refused(trained):

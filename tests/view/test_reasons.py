@@ -40,7 +40,7 @@ def test_a_page_says_all_that_it_shows(visitor, tmp_path):
     path = reasons.page([reason(), reason(known=False, name="other.png")]).save(tmp_path / "page.html")
     page = visitor.page
     page.goto(path.as_uri())
-    assert page.title() == "2 images"
+    assert page.title() == "2 answers"
     text = page.inner_text("body")
     for words in ("1 of 2 known", "asked.png", "beta", "75.0% sure", "none of these", "closest: beta", "A note.",
                   "If it were one of them", "worth +1.50", "worth -0.25", "and 4 more classes"):  # fmt: skip

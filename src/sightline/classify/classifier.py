@@ -208,7 +208,10 @@ class FewShotClassifier:
         if most > 1:
             estimate = self.estimate()
             hard = [(name, share) for name, share in estimate.per_class.items() if share < 1][:3]
-            lines.append(f"expected    {estimate}")
+            alone = [shortened(name, 40) for name, count in counts.items() if count == 1]
+            more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
+            apart = f"; without {', '.join(alone[:3])}{more}, of which there is one image" if alone else ""
+            lines.append(f"expected    {estimate}{apart}")
             lines += (
                 [f"hardest     {', '.join(f'{shortened(n, 40)} {share:.0%}' for n, share in hard)}"] if hard else []
             )

@@ -71,6 +71,8 @@ class Confidence:
     @property
     def change(self) -> str:
         """What was done to the model's own confidence, in words."""
+        if f"{self.sharpness:.2f}" == "1.00":
+            return "left as it is"
         how = "sharpened" if self.sharpness >= 1 else "softened"
         little = " a little" if 0.8 < self.sharpness < 1.25 else ""
         return f"{how}{little} (x {self.sharpness:.2f})"

@@ -98,7 +98,7 @@ class Explanation:
 
     def reason(self, *, name: str = "image") -> Reason:
         """As plain numbers and text, to be drawn."""
-        notes = []
+        name, notes = "embedding" if self.picture is None else name, []
         if not self.whole:
             notes.append(f"Explained among the {self.among} nearest examples.")
         if self.answer.transductive:

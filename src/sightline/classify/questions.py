@@ -4,6 +4,7 @@ Legend for all shapes: n images, C channels, S side of an image, P tokens of an 
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ def embedded(items: Sequence[Any], support: Support, embeds: Embeds | None) -> t
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             f"this classifier must be asked for embeddings of width {width}, as it was fitted, got "
-            f"{type(items[0]).__name__}"
+            f"{'the path of a file' if isinstance(items[0], str | Path) else type(items[0]).__name__}"
         ) from error
     return _as_examples(finite(stacked, width, "what was asked"), support), None
 

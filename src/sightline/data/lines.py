@@ -1,6 +1,7 @@
 """Text files from outside as lines: UTF-8, packed or not, and never more than a machine can hold."""
 
 import gzip
+import shlex
 import zlib
 from pathlib import Path
 
@@ -20,19 +21,24 @@ AT_ONCE = 1 << 20
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a file, less what ends them; only a line feed ends a line, as line numbers count them."""
-    data = _unpacked(path)
+    return lines_of(_unpacked(path), str(path))
+
+
+def lines_of(data: bytes, name: str) -> list[str]:
+    """The same of bytes that go by this name."""
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{name} must be at most {MOST_BYTES:,} bytes of text, got more")
     for mark, encoding in MARKS.items():
         if data.startswith(mark):
-            raise ValueError(
-                f"{path} must be text in UTF-8, got {encoding}; convert it: iconv -f {encoding} -t UTF-8 {path.name}"
-            )
+            fix = f"iconv -f {encoding} -t UTF-8 {shlex.quote(name)} > converted.txt"
+            raise ValueError(f"{name} must be text in UTF-8, got {encoding}; convert it: {fix}")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
         raise ValueError(
-            f"{path} must be text in UTF-8, got the byte 0x{data[error.start]:02x} in line {number:,}; if it is "
-            f"Latin-1, convert it: iconv -f LATIN1 -t UTF-8 {path.name}"
+            f"{name} must be text in UTF-8, got the byte 0x{data[error.start]:02x} in line {number:,}; if it is "
+            f"Latin-1, convert it: iconv -f LATIN1 -t UTF-8 {shlex.quote(name)} > converted.txt"
         ) from error
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     if lines[-1] == "":
@@ -40,7 +46,7 @@ def read_lines(path: Path) -> list[str]:
     for number, line in enumerate(lines, 1):
         if len(line) > MOST_CHARACTERS:
             raise ValueError(
-                f"line {number:,} of {path} must be at most {MOST_CHARACTERS:,} characters, got {len(line):,}"
+                f"line {number:,} of {name} must be at most {MOST_CHARACTERS:,} characters, got {len(line):,}"
             )
     return lines
 

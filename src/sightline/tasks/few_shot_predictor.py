@@ -1,6 +1,6 @@
 """A trained few-shot model: judged on new classes, compared, drawn, and the start of a classifier."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from ..sharing import CONFIG, WEIGHTS, Shared, read_weights
 from ..training.checkpoint import to_bytes, write_bytes
 from .few_shot import FewShotTask, Recipe, classes_of
 from .few_shot_embeddings import Frozen
-from .few_shot_judging import Answers, Setting, Tally, embed_all, metrics, tally
+from .few_shot_judging import Answers, Setting, Tally, embed_all, metrics, queries, tally
 from .image_judging import sharpest
 from .image_predictor import wilson
 
@@ -63,11 +63,15 @@ class FewShotScore:
     """In the first setting."""
     one_shot_runs: tuple[int, int] | None = None
     """Of Omniglot's official runs: how many were right, of how many."""
+    query: int | None = None
+    """Images asked of each class, where there were not as many as the recipe asks."""
+    left_out: tuple[str, ...] = ()
+    """Settings of more classes than there are."""
 
     def lines(self) -> list[str]:
         """For a terminal."""
         found = [
-            f"{self.split} set, {self.classes:,} classes, {self.episodes:,} episodes of each setting",
+            f"{self.split} set, {self.classes:,} classes, {self.episodes:,} episodes of each setting{self._changed()}",
             "setting  accuracy            calibration error  known against unknown",
         ]
         for name, one in self.settings.items():
@@ -87,6 +91,10 @@ class FewShotScore:
         listed = ", ".join(f"{name} {one.accuracy:.2%} ± {one.half:.2%}" for name, one in self.settings.items())
         runs = f"; official one-shot runs {self._runs()}" if self.one_shot_runs else ""
         return f"On the {self.split} set ({self.classes:,} classes, {self.episodes:,} episodes each): {listed}{runs}."
+
+    def _changed(self) -> str:
+        fewer = "" if self.query is None else f", {self.query} images asked of each class"
+        return fewer + (f"; too few classes for {', '.join(self.left_out)}" if self.left_out else "")
 
     def _runs(self) -> str:
         right, count = self.one_shot_runs or (0, 1)
@@ -185,21 +193,44 @@ class FewShotPredictor(Shared):
             raise ValueError(f"data must have test or validation classes to judge by, got neither in {data.source!r}")
         return splits.validation, "validation"
 
+    def judging(self, settings: Sequence[str] = (), episodes: int | None = None) -> "FewShotPredictor":
+        """Judge at these settings, over so many episodes of each; those of its recipe where nothing is given."""
+        e = self.recipe.evaluation
+        changed = replace(
+            e, settings=tuple(settings) or e.settings, episodes=e.episodes if episodes is None else episodes
+        )
+        self.recipe = replace(self.recipe, evaluation=changed)
+        return self
+
     def judged(self, source: str | None = None, progress: Progress | None = None) -> FewShotScore:
         """Thousands of episodes of classes it has never seen, at every setting of its recipe."""
         images, split = self.judged_on(source, progress)
-        e = self.recipe.evaluation
-        classes, embeddings = classes_of(images), self.embedded(images, progress)
+        e, classes = self.recipe.evaluation, classes_of(images)
+        possible = [name for name in e.settings if Setting.of(name).way <= len(classes.names)]
+        names = possible if source is not None and possible else e.settings
+        query = e.query if source is None else queries(e.query, map(Setting.of, names), classes)
+        for name in names:
+            Setting.of(name).check(classes, query)
+        embeddings, done = self.embedded(images, progress), 0
+
+        def advance(some: int) -> None:
+            nonlocal done
+            done += some
+            if progress is not None:
+                progress(done, len(names) * e.episodes)
+
         found: dict[str, SettingScore] = {}
         per_class: dict[str, float] = {}
-        for setting in e.settings:
-            seen = self.tallied(self.model.head, embeddings, classes, setting)
+        for setting in names:
+            seen = self.tallied(self.model.head, embeddings, classes, setting, query, advance)
             found[setting] = SettingScore.of(seen)
             right, times = seen.sums["right"].cpu(), seen.sums["seen"].cpu()
             shares = {name: float(right[i] / times[i]) for i, name in enumerate(classes.names) if times[i] > 0}
             per_class = per_class or shares
         runs = None if e.one_shot_runs is None or source else self.one_shot_runs(e.one_shot_runs)
-        return FewShotScore(split, len(classes.names), e.episodes, found, per_class, runs)
+        left_out = tuple(name for name in e.settings if name not in names)
+        fewer = None if query == e.query else query
+        return FewShotScore(split, len(classes.names), e.episodes, found, per_class, runs, fewer, left_out)
 
     def embedded(self, images: ImageSet, progress: Progress | None = None) -> Tensor:
         """Each image once: (I, P, M)"""
@@ -215,12 +246,22 @@ class FewShotPredictor(Shared):
             return self.frozen.all(pixels, self.device, progress)
         return embed_all(self.model, pixels, self.device)
 
-    def tallied(self, answer: Answers, embeddings: Tensor, classes: Classes, setting: str) -> Tally:
+    def tallied(
+        self,
+        answer: Answers,
+        embeddings: Tensor,
+        classes: Classes,
+        setting: str,
+        query: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ) -> Tally:
         """What an answer comes to over the episodes of its recipe."""
         e, one = self.recipe.evaluation, Setting.of(setting)
-        one.check(classes, e.query)
+        query = e.query if query is None else query
+        one.check(classes, query)
         alone = not self.recipe.model.transductive  # strangers would be seen by the others
-        return tally(answer, embeddings, classes, **one._asdict(), query=e.query, episodes=e.episodes, unknown=alone)
+        how = one._asdict() | {"query": query, "episodes": e.episodes, "unknown": alone}
+        return tally(answer, embeddings, classes, **how, progress=progress)
 
     @torch.no_grad()
     def one_shot_runs(self, path: str | Path) -> tuple[int, int]:

@@ -9,7 +9,8 @@ from .run_pictures import Drawn, curves_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from .translation_predictor import Answer, TranslationPredictor
+    from .translation_answers import Answer
+    from .translation_predictor import TranslationPredictor
 
 
 def show(

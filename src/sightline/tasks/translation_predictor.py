@@ -1,7 +1,9 @@
 """A trained translator at work: a sentence in another language, how likely, and where it looked."""
 
+import html
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +13,14 @@ from .. import config, zoo
 from ..attention import Record, record_attention
 from ..checks import check_shown
 from ..data.buckets import Encoded
-from ..data.lines import MOST_CHARACTERS, read_lines
+from ..data.lines import MOST_BYTES, MOST_CHARACTERS, lines_of, read_lines
 from ..data.text import BOS, EOS, NUMBERS, Pairs, files_of
 from ..data.tokens import SPECIAL, Tokenizer
 from ..decoding import Hypothesis
-from ..names import printable, shortened
+from ..names import shortened
 from ..sharing import CONFIG, Shared, read_json, read_weights
 from .translation import MOST_BEAMS, Recipe, Search, TranslationTask, divide, judged
+from .translation_answers import Answer, Look
 from .translation_judging import Progress, Score, scored, translate
 
 if TYPE_CHECKING:
@@ -26,48 +29,6 @@ if TYPE_CHECKING:
 
 SHARED, APART = ("tokenizer.json",), ("tokenizer.source.json", "tokenizer.target.json")
 """The files of tokenizers in a run."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What the model makes of one sentence."""
-
-    text: str
-    score: float
-    """The log-probability of the translation, normalised by its length."""
-    tokens: tuple[str, ...]
-    """As they were written, the end among them."""
-    source_tokens: tuple[str, ...]
-    """As the sentence was read, its end among them."""
-    others: "tuple[Answer, ...]" = ()
-    """The next best translations."""
-    unknown: int = 0
-    """Tokens of the sentence that stand for what the vocabulary lacks: unknown words, or bytes."""
-    finished: bool = True
-    """Whether the translation came to its end, or was cut off."""
-    attention: Record | None = None
-    """Who looked at whom; rows of cross-attention are `tokens`, columns `source_tokens`. Where it was asked for."""
-
-    def __str__(self) -> str:
-        return self.text
-
-    def told(self, top: int | None = None) -> str:
-        """One line for a terminal, or one for each of several translations."""
-        best, read = [self, *self.others][: top or 1], len(self.source_tokens) - 1
-        if 2 * self.unknown > read:
-            return f"not to be read: {self.unknown} of its {read} tokens are unknown to the model; another language?"
-        lost = f"  ({self.unknown} of its {read} tokens are unknown to the model)" if self.unknown else ""
-        return "\n  ".join(f"{printable(one.text)}  ({one.score:.2f})" for one in best) + lost
-
-
-@dataclass(frozen=True)
-class Look:
-    """Some sentences, their translations, and where the model looked."""
-
-    texts: list[str]
-    answers: list[Answer]
-    record: Record
-    """Of all sentences together, filled up to the longest."""
 
 
 class TranslationPredictor(Shared):
@@ -106,10 +67,19 @@ class TranslationPredictor(Shared):
 
     @staticmethod
     def read(words: Sequence[str]) -> list[str]:
-        """What was typed, as sentences; the name of a text file (.txt) stands for its lines."""
+        """What was typed, as sentences; the name of a text file (.txt) stands for its lines, and so does - for what
+        comes in."""
         texts = []
         for word in words:
-            texts += [line for line in read_lines(Path(word)) if line.strip()] if _is_text_file(word) else [word]
+            typed = word != "-" and not _is_text_file(word)
+            if word == "-":
+                lines = lines_of(sys.stdin.buffer.read(MOST_BYTES + 1), "what comes in")
+            else:
+                lines = word.splitlines() if typed else read_lines(Path(word))
+            found = [line for line in lines if line.strip()]
+            if not found and not typed:
+                raise ValueError(f"{word} must hold at least one sentence, got none")
+            texts += found or [word]
         return texts
 
     def predict(
@@ -141,6 +111,7 @@ class TranslationPredictor(Shared):
         """The answers, the ids they were read as, and the hypotheses they are."""
         if not texts:
             return [], [], []
+        texts, signs = zip(*map(self._without_signs, texts), strict=True)
         ids = self._read(texts)
         encoded = self._encoded(ids, [()] * len(ids))
         found: dict[int, list[Hypothesis]] = {}
@@ -149,7 +120,13 @@ class TranslationPredictor(Shared):
             for some, hypotheses in translate(self.model, encoded, range(len(ids)), **how):
                 found |= dict(zip(some, hypotheses, strict=True))
         every = [found[i] for i in range(len(ids))]
-        return [self._answer(one, own) for one, own in zip(ids, every, strict=True)], ids, every
+        answers = [self._answer(one, own, left) for one, own, left in zip(ids, every, signs, strict=True)]
+        return answers, ids, every
+
+    def _without_signs(self, text: Any) -> tuple[Any, str]:
+        """What is no text, or too long, is refused later."""
+        readable = isinstance(text, str) and len(text) <= MOST_CHARACTERS
+        return self.tokenizers[0].without_signs(text) if readable else (text, "")
 
     def _encoded(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> Encoded:
         encoded = Encoded(source, target)
@@ -166,17 +143,18 @@ class TranslationPredictor(Shared):
         most = self.recipe.data.most_tokens
         return config.plain(chosen) | {"n_best": beams if n_best is None else n_best, "most_tokens": most}
 
-    def _answer(self, ids: list[int], found: list[Hypothesis]) -> Answer:
-        """The best hypothesis, and with it the others."""
+    def _answer(self, ids: list[int], found: list[Hypothesis], left_out: str) -> Answer:
+        """The best hypothesis, and with it the others; & and its like as they are read, however the data had them."""
         source, target = self.tokenizers
         best, *others = found
         return Answer(
-            text=target.decode(best.tokens),
+            text=html.unescape(target.decode(best.tokens)),
             score=best.normalised,
             tokens=(*target.names(best.tokens), *(SPECIAL[EOS : EOS + 1] if best.finished else ())),
             source_tokens=(*source.names(ids), SPECIAL[EOS]),
-            others=tuple(self._answer(ids, [one]) for one in others),
+            others=tuple(self._answer(ids, [one], left_out) for one in others),
             unknown=source.unknown(ids),
+            left_out=left_out,
             finished=best.finished,
         )
 

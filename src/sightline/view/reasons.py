@@ -141,9 +141,13 @@ def page(reasons: Sequence[Reason], *, title: str = "Answers") -> Page:
         raise ValueError("reasons must hold at least one answer, got none")
     style = _style()
     policy = f"default-src 'none'; style-src {digest(style)}; img-src data:; base-uri 'none'; form-action 'none'"
-    many = f"{len(reasons)} images" if len(reasons) > 1 else shortened(title, 80)
+    many = f"{len(reasons)} answers" if len(reasons) > 1 else shortened(title, 80)
     known = sum(reason.known for reason in reasons)
     about = f"{known} of {len(reasons)} known" if len(reasons) > 1 else "one answer and what it rests on"
+    seen = any(sight.pixels is not None for reason in reasons for sight in (reason.image, *reason.examples))
+    switch = '\n<label for="heat">show the parts that matter</label>' if seen else ""
+    box = '<input type="checkbox" id="heat" checked>\n' if seen else ""
+    bright = "Bright parts are those the answer would miss: each was hidden, and the score of the winning class fell."
     text = f"""<!doctype html>
 <html lang="en">
 <head>
@@ -155,14 +159,12 @@ def page(reasons: Sequence[Reason], *, title: str = "Answers") -> Page:
 <style>{style}</style>
 </head>
 <body>
-<input type="checkbox" id="heat" checked>
-<header><h1>{_text(many)}</h1><p>{about}</p>
-<label for="heat">show the parts that matter</label></header>
+{box}<header><h1>{_text(many)}</h1><p>{about}</p>{switch}</header>
 <main>
 {"".join(_card(reason) for reason in reasons)}
 </main>
-<footer>Bright parts are those the answer would miss: each was hidden in turn, and the score of the winning class fell.
-An example is worth what that score loses when the example is left out.</footer>
+<footer>{bright if seen else ""}
+An example is worth what the score of the winning class loses when the example is left out.</footer>
 </body>
 </html>
 """
@@ -180,11 +182,13 @@ def _card(reason: Reason) -> str:
     rest = len(reason.scores) - MOST_SCORES
     notes = [*(f"and {rest:,} more classes" for _ in range(rest > 0)), *reason.notes]
     small = "".join(f'<p class="note">{_text(note)}</p>' for note in notes)
+    row = "row" if reason.image.pixels is not None else "row blind"
+    asked = f'<section class="asked" aria-label="the image that was asked">{_figure(reason.image, 0.0)}</section>'
     return f"""<article class="{state}">
 <h2><span class="file">{_text(shortened(reason.name, 60))}</span> <span class="verdict">{_text(verdict)}</span>
 <span class="share">{_text(share)}</span> <span class="badge">{says}</span></h2>
-<div class="row">
-<section class="asked" aria-label="the image that was asked">{_figure(reason.image, 0.0)}</section>
+<div class="{row}">
+{asked if reason.image.pixels is not None else ""}
 <section class="behind"><h3>The examples behind it</h3><div class="examples">{examples}</div></section>
 <section class="scores"><h3>{reason.heading}</h3><ol>{bars}</ol>{small}</section>
 </div>
@@ -201,7 +205,7 @@ def _figure(sight: Sight, top: float) -> str:
     label, file = (_text(shortened(text, 48)) for text in (sight.label, sight.name))
     called = f"{label}, {file}" if label else file
     if sight.pixels is None:
-        images = '<div class="blank" aria-hidden="true"></div>'
+        images = ""
     else:
         where = strongest(sight.parts) if sight.parts is not None else []
         places = ", ".join(f"row {row} column {column}" for row, column in where)
