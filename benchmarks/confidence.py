@@ -1,6 +1,7 @@
 """Why the constants behind confidence and `known` are what they are: each beside other values, on validation classes.
 
     python benchmarks/confidence.py [runs/few-shot-omniglot] [--data PATH] [--episodes 8]
+    python benchmarks/confidence.py glyphs --data PATH --test      classifiers as they ship, on test classes
 
 The classes that a few-shot run holds out to choose by are embedded once; those of test are not looked at. Small
 classifiers are drawn from them, the same for every value, half of them within one alphabet, and asked for new images of
@@ -10,7 +11,8 @@ strangers and members called unknown, the balance of these (strangers refused an
 of familiarity.
 
 An untrained head goes by the mean of an image's tokens. What matters to classes of one image alone is judged where
-there are some, and `MIXED` without pictures, as for embeddings that people bring.
+there are some, and `MIXED` without pictures, as for embeddings that people bring. With `--test` nothing is changed:
+each setting has its line, of classes that nobody has learnt from or chosen by.
 """
 
 import argparse
@@ -143,17 +145,25 @@ def main() -> None:
     words.add_argument("run", nargs="?", default="runs/few-shot-omniglot", help="the folder of one, or glyphs")
     words.add_argument("--data", help="where its data lie, if not where its recipe says")
     words.add_argument("--episodes", type=int, default=8, help="small classifiers of each setting")
+    words.add_argument("--test", action="store_true", help="judge them as they are, on test classes")
     given = words.parse_args()
-    run = sightline.load(given.run)
-    images = replace(run.recipe.data, source=given.data or run.recipe.data.source).load(run.recipe.seed).validation
+    run, part = sightline.load(given.run), "test" if given.test else "validation"
+    splits = replace(run.recipe.data, source=given.data or run.recipe.data.source).load(run.recipe.seed)
+    images = getattr(splits, part)
     if images is None or run.model.backbone is None:
-        raise SystemExit(f"run must have validation classes and a backbone of its own, got {given.run}")
-    print(f"{len(images.classes)} validation classes, {len(images):,} images; {machine('cpu')}")
+        raise SystemExit(f"run must have {part} classes and a backbone of its own, got {given.run}")
+    print(f"{len(images.classes)} {part} classes, {len(images):,} images; {machine('cpu')}")
     print(f"{given.episodes} classifiers of each setting: {', '.join(SETTINGS)}", flush=True)
     seen, drawn = run.embedded(images), {}
     for i, setting in enumerate(SETTINGS):
         print(f"\rfitting, setting {i + 1} of {len(SETTINGS)}", end="", file=sys.stderr, flush=True)
         drawn[setting] = list(cases(run.model, images, seen, setting, given.episodes))
+    if given.test:
+        print(f"\n{'setting':>10}   error    loss  strangers  members   AUROC")
+        for name, some in drawn.items():
+            error, loss, strangers, members, area = judged([both["trained"] for both in some], pictures=True)
+            print(f"{name:>10} {error:7.2%} {loss:7.4f} {strangers:10.1%} {members:8.1%} {area:7.4f}")
+        return
     for constant, head, shares, settings in TABLES:
         print(f"\n{constant}, {head} head\n{'value':>10}   error   worst    loss  strangers  members  balance   AUROC")
         module = confidence if hasattr(confidence, constant) else questions

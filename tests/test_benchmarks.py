@@ -53,6 +53,14 @@ def run(tmp_path):
     return tmp_path
 
 
+def test_classifiers_as_they_are_judged_on_test_classes(run, opened, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["confidence.py", str(run), "--episodes", "1", "--test"])
+    opened("confidence.py")["main"]()
+    head, table = re.split(r"\n\n", capsys.readouterr().out.rstrip())
+    assert " test classes" in head
+    assert [line.split()[0] for line in table.split("\n")[1:]] == list(opened("confidence.py")["SETTINGS"])
+
+
 def test_constants_are_shown_beside_other_values_and_stay_as_they_are(run, opened, monkeypatch, capsys):
     before = [dict(vars(module)) for module in (confidence, questions)]
     monkeypatch.setattr(sys, "argv", ["confidence.py", str(run), "--episodes", "1"])

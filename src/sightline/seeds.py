@@ -5,6 +5,9 @@ import numpy as np
 AUGMENTATION, ORDER, NORMALISATION, DROPOUT, EPISODES, SHOTS, SOURCES = range(1, 8)
 """The purposes. None is 0: numpy takes a seed that ends in zeros for the seed without them."""
 
+MOST = 2**63 - 1
+"""No seed is larger."""
+
 
 def generator(seed: int, purpose: int, *numbers: int) -> np.random.Generator:
     """The stream of this purpose, for this epoch or step."""

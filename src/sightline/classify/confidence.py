@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..models.few_shot import FewShotHead, Memory
 from ..tasks.few_shot_judging import auroc
+from ..tasks.image_judging import least
 from .support import Support
 
 MANY = 1000
@@ -170,11 +171,7 @@ def sharpest(asked: list[tuple[Tensor, Tensor]], *, trust: float) -> float:
         found = sum(float(F.cross_entropy(math.exp(x) * logits, labels, reduction="sum")) for logits, labels in parts)
         return found + (x / trust) ** 2 / 2
 
-    low, high = math.log(1 / 20), math.log(20)
-    for _ in range(40):
-        third = (high - low) / 3
-        low, high = (low, high - third) if loss(low + third) < loss(high - third) else (low + third, high)
-    return math.exp((low + high) / 2)
+    return least(loss)
 
 
 def _left(head: FewShotHead, support: Support, memory: Memory, rows: Tensor) -> Memory:

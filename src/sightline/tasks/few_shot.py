@@ -24,7 +24,7 @@ from ..training.task import Part
 from .few_shot_embeddings import Embedded, check_embedder
 from .few_shot_judging import Setting, attention_facts, embed_all, metrics, tally
 from .few_shot_pieces import Piece, Shown, changed, pieces
-from .image_classification import MOST_SEED, SEEN_FOR_NORMALISATION, digest
+from .image_classification import SEEN_FOR_NORMALISATION, digest
 
 MOST_EPISODES = 1_000_000
 
@@ -188,7 +188,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_whole(0, seed=self.seed)
-        check_most(MOST_SEED, seed=self.seed)
+        check_most(seeds.MOST, seed=self.seed)
         if not 0 <= self.auxiliary < float("inf"):
             raise ValueError(f"auxiliary must be at least 0 and finite, got {self.auxiliary}")
         if self.augment.mixes:

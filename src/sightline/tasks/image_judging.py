@@ -1,7 +1,7 @@
 """How good an image classifier is, and how sure it should be."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -45,8 +45,13 @@ def sharpest(asked: Sequence[tuple[Tensor, Tensor]]) -> float:
     def loss(x: float) -> float:
         return sum(-float((wanted * (math.exp(x) * logits).log_softmax(-1)).sum()) for logits, wanted in softened)
 
+    return least(loss)
+
+
+def least(loss: Callable[[float], float]) -> float:
+    """Where a convex loss of the logarithm of a factor is least, 1/20 to 20."""
     low, high = math.log(1 / 20), math.log(20)
-    for _ in range(60):  # the loss is convex, so a third can be left at every turn
+    for _ in range(60):  # a third can be left at every turn
         third = (high - low) / 3
         low, high = (low, high - third) if loss(low + third) < loss(high - third) else (low + third, high)
     return math.exp((low + high) / 2)

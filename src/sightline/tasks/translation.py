@@ -19,7 +19,7 @@ from ..training.settings import Training
 from ..training.task import Part
 from .translation_judging import metrics, tally
 
-MOST_SEED, MOST_BATCH, MOST_LENGTH, MOST_BEAMS = 2**63 - 1, 2**24, 2**13, 100
+MOST_BATCH, MOST_LENGTH, MOST_BEAMS = 2**24, 2**13, 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +150,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_whole(0, seed=self.seed)
-        check_most(MOST_SEED, seed=self.seed)
+        check_most(seeds.MOST, seed=self.seed)
         check_most(MOST_BATCH, **{"training.batch_size": self.training.batch_size})
         if self.training.shard:
             raise ValueError(
