@@ -88,7 +88,7 @@ class Tokenizer:
         """The text less emoji and other signs that the vocabulary lacks, and these; whole if nothing would be left."""
         known = {name.removeprefix(MARK) for name in self._names}
         strange = {one for one in {*text} if _is_sign(one) and one not in known}
-        kept = "".join(" " if one in strange else one for one in text)
+        kept = "".join(_instead(one) if one in strange else one for one in text)
         return (kept, "".join(one for one in text if one in strange)) if strange and kept.strip() else (text, "")
 
     def to_json(self) -> str:
@@ -170,6 +170,11 @@ def _pipeline(how: Tokens, model: Any) -> Any:
 
 def _is_sign(letter: str) -> bool:
     return unicodedata.category(letter) in SIGNS or "\N{VARIATION SELECTOR-1}" <= letter <= "\N{VARIATION SELECTOR-16}"
+
+
+def _instead(sign: str) -> str:
+    """A space, but for what takes no room, such as a soft hyphen."""
+    return "" if unicodedata.category(sign) in ("Cf", "Mn") else " "
 
 
 def _sound(text: str) -> str:
