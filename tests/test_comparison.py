@@ -95,6 +95,9 @@ def test_a_handful_of_images_of_one_s_own_can_judge(home, tmp_path):
     path = str(tmp_path / "few.npz")
     score = sightline.evaluate(home / "one", path, "cpu", episodes=5)
     assert (list(score.settings), score.left_out, score.query, score.episodes) == (["2w1s"], ("3w2s",), None, 5)
+    assert "too few classes or images for 3w2s" in score.lines()[0]
+    found = compare([home / "one"], data=path, device="cpu")
+    assert (list(found.standings[0][1]), found.left_out) == (["2w1s"], ("3w2s",))
     write_classes(tmp_path / "few.npz", [f"Signs/{letter}" for letter in "klm"], each=3)
     answer = CliRunner().invoke(app, ["evaluate", str(home / "one"), "--data", path, "--device", "cpu"])
     assert answer.stdout.startswith("whole set, 3 classes, 11 episodes of each setting, 1 images asked of each class\n")
@@ -102,7 +105,9 @@ def test_a_handful_of_images_of_one_s_own_can_judge(home, tmp_path):
     assert found.query == 1
     assert "of each setting for all, 1 images asked of each class; accuracy" in found.title
     write_classes(tmp_path / "few.npz", [f"Signs/{letter}" for letter in "klm"], each=2)
-    with pytest.raises(ValueError, match="each class must have at least 3 images, shot and query together, got 2"):
+    assert list(sightline.evaluate(home / "one", path, "cpu").settings) == ["2w1s"]
+    write_classes(tmp_path / "few.npz", [f"Signs/{letter}" for letter in "klm"], each=1)
+    with pytest.raises(ValueError, match=r"3w2s: each class must have at least 3 .*other settings go by --settings"):
         sightline.evaluate(home / "one", path, "cpu")
 
 

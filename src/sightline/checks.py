@@ -33,7 +33,7 @@ def check_shown(**values: int) -> None:
     """So many must fit on one page."""
     for name, value in values.items():
         if not 1 <= value <= MOST_SHOWN:
-            fix = "show fewer, or ask without a page"
+            fix = "show fewer, or ask without a page" if value else "give one"
             raise ValueError(f"{name} must be 1 to {MOST_SHOWN} to be shown on one page, got {value}; {fix}")
 
 

@@ -211,17 +211,34 @@ def predict(
                     if not some:
                         continue
                     told = ask(some, **how)
-            for one, answer in zip(some, told if isinstance(told, list) else told.answers, strict=True):
-                if problem := getattr(answer, "problem", None):
-                    problems.append(f"{problem}: {shortened(str(one), 40)!r}")
-                else:
-                    typer.echo(f"{printable(str(one))}: {answer.told(top)}")
-            if show is not None:
+                some, wrong = _readable(some, _answers(told))
+                problems += wrong
+                if show is not None and some and wrong:
+                    told = ask(some, **how)
+            for one, answer in zip(some, (one for one in _answers(told) if not _problem(one)), strict=True):
+                typer.echo(f"{printable(str(one))}: {answer.told(top)}")
+            if show is not None and some:
                 typer.echo(f"wrote {predictor.page(told).save(show)}")
+            told = answer = None  # let go before the next
         for problem in problems:
             typer.echo(f"error: {problem}", err=True)
         if problems:
             raise typer.Exit(2)
+
+
+def _answers(told: Any) -> list[Any]:
+    return told if isinstance(told, list) else told.answers
+
+
+def _problem(answer: Any) -> str | None:
+    return getattr(answer, "problem", None)
+
+
+def _readable(given: list[Any], answers: list[Any]) -> tuple[list[Any], list[str]]:
+    """Those that were questions at all, and what is wrong with the others."""
+    pairs = list(zip(given, answers, strict=True))
+    wrong = [f"{_problem(answer)}: {shortened(str(one), 40)!r}" for one, answer in pairs if _problem(answer)]
+    return [one for one, answer in pairs if not _problem(answer)], wrong
 
 
 def _sorted_out(predictor: Any, given: list[Any]) -> tuple[list[Any], list[str]]:

@@ -13,7 +13,7 @@ from .models.baselines import BASELINES
 from .names import printable
 from .runs import check_run, load, reading
 from .tasks.few_shot import MOST_EPISODES, classes_of
-from .tasks.few_shot_judging import Answers, Setting, mean_and_half, queries, tally
+from .tasks.few_shot_judging import Answers, Setting, drawable, mean_and_half, tally
 from .tasks.few_shot_predictor import FewShotPredictor
 from .training.device import choose_device
 
@@ -55,11 +55,14 @@ class Comparison:
     """The first is what the others are held against."""
     query: int | None = None
     """Images asked of each class, where there were not as many as the first run asks."""
+    left_out: tuple[str, ...] = ()
+    """Settings that want more classes or images than there are, or groups."""
 
     @property
     def title(self) -> str:
         """Over what it was made."""
         fewer = "" if self.query is None else f", {self.query} images asked of each class"
+        fewer += f", too few classes or images for {', '.join(self.left_out)}" if self.left_out else ""
         return (
             f"{self.split} set, {self.classes:,} classes, the same {self.episodes:,} episodes of each setting for "
             f"all{fewer}; "
@@ -110,6 +113,7 @@ def compare(
     opened = [_opened(run) for run in runs]
     judged = opened[0].recipe.evaluation
     wanted = {name: Setting.of(name) for name in settings or judged.settings}
+    asked = tuple(wanted)
     count = judged.episodes if episodes is None else episodes
     check_whole(1, episodes=count)
     check_most(MOST_EPISODES, episodes=count)
@@ -117,7 +121,10 @@ def compare(
         sets = _sets(runs, opened, data, progress)
     images, split = sets[0]
     classes = classes_of(images)
-    query = judged.query if data is None else queries(judged.query, wanted.values(), classes)
+    query = judged.query
+    if data is not None:
+        possible, query = drawable(wanted, classes, judged.query)
+        wanted = {name: wanted[name] for name in possible}
     for setting in wanted.values():
         setting.check(classes, query)
 
@@ -137,7 +144,8 @@ def compare(
             right += [(baseline, shares(BASELINES[baseline], embeddings)) for baseline in baselines]
     first = right[0][1]
     standings = tuple((name, {s: Standing.of(own[s], first[s]) for s in wanted}) for name, own in right)
-    return Comparison(split, len(classes.names), count, standings, None if query == judged.query else query)
+    left_out = tuple(name for name in asked if name not in wanted)
+    return Comparison(split, len(classes.names), count, standings, None if query == judged.query else query, left_out)
 
 
 def _opened(run: str | Path) -> FewShotPredictor:

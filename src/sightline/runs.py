@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from . import catalogue, config, zoo
-from .sharing import CARD, CONFIG, WEIGHTS, pulled, read_json
+from .sharing import CARD, CONFIG, DATA, WEIGHTS, pulled, read_json
 
-DATA, EVALUATION, CLASSIFIER = "data.json", "evaluation.json", ".sightline"
+EVALUATION, CLASSIFIER = "evaluation.json", ".sightline"
 FREE = ("out", "data.memory", "data.workers", "training.device", "training.keep", "training.tensorboard")
 """Keys that may differ when a run goes on: they do not change what comes out."""
 
@@ -109,7 +109,7 @@ def load(run: str | Path) -> Any:
     if not (folder / CONFIG).is_file():
         raise ValueError(
             f"run must be the folder of a trained model, got {str(run)!r}, which has no {CONFIG}; to make a classifier "
-            f"from images in it: sightline fit {run}"
+            f"from images in it: sightline fit {shlex.quote(str(run))}"
         )
     task = config.read(folder / CONFIG).get("task")
     return catalogue.entry(task).get("predictor").open(folder)

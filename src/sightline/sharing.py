@@ -1,6 +1,7 @@
 """A trained model as files that travel: read with care, copied whole, pushed to and pulled from a model hub."""
 
 import json
+import shlex
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from torch import nn
 
 from .files import whole
 
-CONFIG, WEIGHTS, CARD = "config.yaml", "model.safetensors", "README.md"
+CONFIG, WEIGHTS, CARD, DATA = "config.yaml", "model.safetensors", "README.md", "data.json"
 PATTERNS = (CONFIG, WEIGHTS, CARD, "metrics.jsonl", "*.json")
 """What of a run travels; its checkpoints stay."""
 MOST_BYTES = 1 << 24
@@ -104,7 +105,7 @@ def read_weights(folder: Path, make: Callable[[], Model], *, depth: int) -> Mode
     path = folder / WEIGHTS
     if not path.is_file():
         begun = (folder / "checkpoints").is_dir()
-        fix = f"go on with: sightline train {folder} --resume" if begun else "has it been trained?"
+        fix = f"go on with: sightline train {shlex.quote(str(folder))} --resume" if begun else "has it been trained?"
         raise ValueError(f"a run must have weights in {WEIGHTS}, got none in {folder}; {fix}")
     try:
         with safetensors.safe_open(path, framework="pt") as file:

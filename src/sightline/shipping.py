@@ -19,8 +19,8 @@ from . import config, zoo
 from .checks import nearest
 from .data.images import Progress
 from .data.text import Pairs
-from .runs import DATA, EVALUATION, SCORE, load, sources
-from .sharing import CARD, CONFIG, WEIGHTS, read_json
+from .runs import EVALUATION, SCORE, load, sources
+from .sharing import CARD, CONFIG, DATA, WEIGHTS, read_json
 from .tasks.few_shot import classes_of
 from .tasks.few_shot_judging import Setting
 from .tasks.few_shot_predictor import FewShotPredictor, FewShotScore, SettingScore
@@ -95,7 +95,7 @@ def _write_model(part: Path, run: Path, before: Any) -> None:
     write_bytes(part / CONFIG, text.encode())
     write_bytes(part / WEIGHTS, to_bytes({key: _halved(key, tensor.cpu()) for key, tensor in state.items()}))
     for path in run.glob("*.json"):
-        if path.name not in (DATA, EVALUATION):
+        if path.name != EVALUATION and (path.name != DATA or isinstance(before, TranslationPredictor)):
             write_bytes(part / path.name, path.read_bytes())
 
 

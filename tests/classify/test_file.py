@@ -98,6 +98,15 @@ def test_foreign_and_damaged_files_are_refused(fitted, tmp_path):
         refused(message)
 
 
+def test_files_of_before_weights_could_be_named_are_read(fitted, drawn, tmp_path):
+    path = fitted.save(tmp_path / "a.sightline")
+    rewritten(path, lambda t, a: a.pop("weights"))
+    image = next(iter(drawn.values()))[0]
+    assert FewShotClassifier.load(path).predict(image) == fitted.predict(image)
+    with pytest.raises(ValueError, match=r"weights must be left out where there is no embedder, got 'x.pth'"):
+        FewShotClassifier.load(path, weights="x.pth")
+
+
 def test_pictures_without_anything_that_sees_are_refused(tmp_path):
     path = FewShotClassifier().fit({"a": torch.eye(3)[:2], "b": -torch.eye(3)}).save(tmp_path / "a.sightline")
     rewritten(path, lambda t, a: t.update(pictures=torch.zeros(5, 1, 7, 7, dtype=torch.uint8)))

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import weakref
 from pathlib import Path
 
 import pytest
@@ -72,9 +73,19 @@ def test_many_images_are_answered_some_at_a_time(fitted, characters, monkeypatch
     counts = []
     monkeypatch.setattr(sightline.cli, "ANSWERED_AT_ONCE", 3)
     before = FewShotClassifier.predict
-    monkeypatch.setattr(FewShotClassifier, "predict", lambda self, some: counts.append(len(some)) or before(self, some))
+    alive, most = [], [0]
+
+    def predict(self, some):
+        most[0] = max(most[0], sum(one() is not None for one in alive))
+        counts.append(len(some))
+        found = before(self, some)
+        alive.extend(map(weakref.ref, found))
+        return found
+
+    monkeypatch.setattr(FewShotClassifier, "predict", predict)
     answer = call("predict", "mine.sightline", *["asked.png"] * 7)
     assert counts == [3, 3, 1]
+    assert most[0] <= 3
     assert len(answer.stdout.splitlines()) == 7
 
 
@@ -106,7 +117,7 @@ def test_a_folder_stands_for_the_images_in_it(fitted, characters, tmp_path):
     assert answer.exit_code == 2
     inside = Path("characters") / "sign 0"
     refused = "a folder of images must hold them directly, got 'characters', which holds none; it holds folders, give "
-    assert f"{refused}each by name, such as {inside}" in answer.stderr
+    assert f"{refused}each by name, such as {str(inside)!r}" in answer.stderr
 
 
 def test_a_file_of_fit_is_no_run_and_the_fix_is_named(fitted, characters):

@@ -185,6 +185,14 @@ def test_its_own_data_by_another_path_are_its_own_and_what_it_has_learnt_is_no_t
         assert (len(pairs), split) == (12, "test")
     with pytest.raises(ValueError, match=r"data must be other than what .* has learnt from, got 'own.tsv'"):
         sightline.load(run).judged_on("own.tsv")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/train.tsv").write_text("drei\tthree\n")
+    (tmp_path / "folder/test.tsv").symlink_to(tmp_path / "own.tsv")
+    with pytest.raises(ValueError, match=r"data must be other than what .* has learnt from, got 'folder'"):
+        sightline.load(run).judged_on("folder")
+    shutil.copy("all.tsv", "elsewhere.tsv")  # known by what was held out of it
+    pairs, split = sightline.load(run).judged_on("elsewhere.tsv")
+    assert (len(pairs), split) == (12, "test")
     (tmp_path / "all.tsv").unlink()
     with pytest.raises(ValueError, match=r"the data of .* must be there to judge by, got .* with --data PATH"):
         sightline.load(run).judged_on()
@@ -260,7 +268,24 @@ def test_what_cannot_be_read_is_refused_and_the_rest_is_not(trained):
     assert answer.exit_code == 2
     assert answer.stdout.startswith("siebenundvierzig: ")
     assert len(answer.stdout.splitlines()) == 1
-    assert re.match(r"error: text must be of the language the model reads, got \d+ of its \d+ tokens", answer.stderr)
+    assert re.match(r"error: text must be of the language the model reads, 'de', got \d+ of \d+ tokens", answer.stderr)
+
+
+def test_what_cannot_be_read_is_on_no_page(trained, tmp_path):
+    page = tmp_path / "page.html"
+    answer = command("predict", trained, "좋은 저녁", "--show", page)
+    assert (answer.exit_code, answer.stdout, page.exists()) == (2, "", False)
+    answer = command("predict", trained, "좋은 저녁", "eins", "--show", page)
+    assert (answer.exit_code, len(answer.stdout.splitlines())) == (2, 2)
+    assert "좋" not in page.read_text()
+    assert sightline.load(trained).predict("좋은 저녁").problem
+
+
+def test_a_word_that_is_unknown_may_be_of_the_language(corpus, tmp_path):
+    words = [f"data.source={corpus}", "tokens.kind=word", "training.steps=2", f"out={tmp_path / 'run'}"]
+    run = sightline.train(None, [*SMALL, *words], quiet=True).folder
+    answer = sightline.load(run).predict("Katze Hund")
+    assert (answer.unknown, answer.problem) == (2, None)
 
 
 def test_emoji_are_left_out_and_told(trained):
@@ -283,8 +308,8 @@ def test_sentences_come_in_one_to_a_line(trained, tmp_path):
 
 def test_entities_of_the_data_are_read_as_what_they_stand_for(trained, monkeypatch):
     predictor = sightline.load(trained)
-    monkeypatch.setattr(predictor.tokenizers[1], "decode", lambda ids: "salt &amp; pepper")
-    assert predictor.predict("eins").text == "salt & pepper"
+    monkeypatch.setattr(predictor.tokenizers[1], "decode", lambda ids: "salt &amp; pepper, &notice it")
+    assert predictor.predict("eins").text == "salt & pepper, &notice it"
 
 
 def test_more_translations_than_can_be_searched_for_are_refused(trained):

@@ -57,6 +57,8 @@ class FewShotClassifier:
     """
 
     def __init__(self, model: FewShot | None = None, *, embedder: str | None = None, weights: str | None = None):
+        if weights is not None and embedder is None:
+            raise ValueError(f"weights must be left out where there is no embedder, got {weights!r}")
         self.model = None if model is None else model.eval().requires_grad_(False)
         self.embedder, self.weights = embedder, weights
         self._embeds: Embeds | None = None if model is None else embeds(model, embedder, weights)
@@ -218,7 +220,7 @@ class FewShotClassifier:
         else:
             lines.append("expected    unknown with one image of each class; a second one of some would tell")
         whose = "held-out examples were" if most > 1 else "moved copies of the examples were"
-        lines.append(f"confidence  {sure.change} to fit how often {whose} right")
+        lines.append(f"confidence  {sure.change} how often {whose} right")
         lines.append(f"unknown     {sure.separation:.1%} of pairs of an example and a stranger are told apart")
         return "\n".join(lines)
 

@@ -73,10 +73,10 @@ class Confidence:
     def change(self) -> str:
         """What was done to the model's own confidence, in words."""
         if f"{self.sharpness:.2f}" == "1.00":
-            return "left as it is"
+            return "left as it is, which fits"
         how = "sharpened" if self.sharpness >= 1 else "softened"
         little = " a little" if 0.8 < self.sharpness < 1.25 else ""
-        return f"{how}{little} (x {self.sharpness:.2f})"
+        return f"{how}{little} (x {self.sharpness:.2f}) to fit"
 
     def familiarity(self, logits: Tensor) -> Tensor:
         """logits (Q, N) -> (Q,), from 0 to 1, 0.5 at the threshold"""

@@ -128,8 +128,10 @@ def _outside(source: str | Path, weights: str | None) -> tuple[FewShot, str, str
     try:
         theirs = embedder(name, weights=weights)
     except ValueError as error:
+        if name in EMBEDDERS:
+            raise
         ours = [one for one in zoo.names() if config.read(zoo.HOME / one / CONFIG)["task"] == "few_shot"]
-        meant = name in EMBEDDERS or "/" in name or Path(name).is_dir()
+        meant = "/" in name or Path(name).is_dir()
         raise ValueError(
             f"a model must be the folder of a few-shot run, or of a Hugging Face vision model, its owner/name, or "
             f"{nearest(name, [*ours, *EMBEDDERS])}" + (f" ({error})" if meant else "")

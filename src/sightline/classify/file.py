@@ -96,6 +96,8 @@ def _about(path: Path, metadata: dict[str, str] | None) -> dict[str, Any]:
         about = json.loads(metadata["about"])
     except (ValueError, RecursionError) as error:
         raise _foreign(path, str(error)) from error
+    if isinstance(about, dict):
+        about.setdefault("weights", None)  # older files have none
     numbers = about.get("confidence") if isinstance(about, dict) else None
     wanted = {field.name for field in dataclasses.fields(Confidence)}
     if (

@@ -127,7 +127,7 @@ def named_images(words: Sequence[str]) -> list[Path]:
             found = sorted(entry.name for entry in entries if _is_image(entry.name))
         if not found:
             inside = folders_in(path)
-            hint = f"; it holds folders, give each by name, such as {path / inside[0]}" if inside else ""
+            hint = f"; it holds folders, give each by name, such as {str(path / inside[0])!r}" if inside else ""
             raise ValueError(f"a folder of images must hold them directly, got {str(path)!r}, which holds none{hint}")
         paths += [path / name for name in found]
     return paths

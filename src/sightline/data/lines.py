@@ -30,15 +30,14 @@ def lines_of(data: bytes, name: str) -> list[str]:
         raise ValueError(f"{name} must be at most {MOST_BYTES:,} bytes of text, got more")
     for mark, encoding in MARKS.items():
         if data.startswith(mark):
-            fix = f"iconv -f {encoding} -t UTF-8 {shlex.quote(name)} > converted.txt"
-            raise ValueError(f"{name} must be text in UTF-8, got {encoding}; convert it: {fix}")
+            raise ValueError(f"{name} must be text in UTF-8, got {encoding}; convert it: {_conversion(encoding, name)}")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
         raise ValueError(
             f"{name} must be text in UTF-8, got the byte 0x{data[error.start]:02x} in line {number:,}; if it is "
-            f"Latin-1, convert it: iconv -f LATIN1 -t UTF-8 {shlex.quote(name)} > converted.txt"
+            f"Latin-1, convert it: {_conversion('LATIN1', name)}"
         ) from error
     lines = [line.removesuffix("\r") for line in text.split("\n")]
     if lines[-1] == "":
@@ -49,6 +48,10 @@ def lines_of(data: bytes, name: str) -> list[str]:
                 f"line {number:,} of {name} must be at most {MOST_CHARACTERS:,} characters, got {len(line):,}"
             )
     return lines
+
+
+def _conversion(encoding: str, name: str) -> str:
+    return f"iconv -f {encoding} -t UTF-8{'' if name == '-' else f' {shlex.quote(name)} > converted.txt'}"
 
 
 def _unpacked(path: Path) -> bytes:

@@ -21,8 +21,10 @@ SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
 """In the order of their ids."""
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 MARK = "▁"
-SIGNS = ("So", "Sk", "Cf", "Co", "Cn")
-"""Kinds of characters (as Unicode has them) that belong to no script: emoji, their colours, and what joins them."""
+COLOURS = range(0x1F3FB, 0x1F400)
+"""Of emoji of people."""
+ARROWS = 0x2190
+"""Where pictures begin in Unicode: what comes before them, such as ° and ©, stands in sentences."""
 MOST_SIZE = 100_000
 LEAST_SEEN = 2
 """Characters seen less often become bytes in BPE."""
@@ -61,6 +63,7 @@ class Tokenizer:
             model = models.BPE(vocabulary, list(merges), byte_fallback=True, unk_token=SPECIAL[UNK], fuse_unk=False)
         self._inner = _pipeline(how, model)
         self._names = [name for name, _ in sorted(vocabulary.items(), key=lambda pair: pair[1])]
+        self._letters = frozenset("".join(self._names))
 
     def __len__(self) -> int:
         return len(self._names)
@@ -86,10 +89,12 @@ class Tokenizer:
 
     def without_signs(self, text: str) -> tuple[str, str]:
         """The text less emoji and other signs that the vocabulary lacks, and these; whole if nothing would be left."""
-        known = {name.removeprefix(MARK) for name in self._names}
-        strange = {one for one in {*text} if _is_sign(one) and one not in known}
-        kept = "".join(_instead(one) if one in strange else one for one in text)
-        return (kept, "".join(one for one in text if one in strange)) if strange and kept.strip() else (text, "")
+        unknown = {one for one in {*text} if self._letters.isdisjoint({one, one.lower()})}
+        pictures, unseen = {one for one in unknown if _is_picture(one)}, {one for one in unknown if _takes_no_room(one)}
+        kept = "".join(" " if one in pictures else "" if one in unseen else one for one in text)
+        if not kept.strip():
+            return text, ""
+        return kept, "".join(one for one in text if one in pictures | unseen) if pictures else ""
 
     def to_json(self) -> str:
         """As a file of the `tokenizers` library."""
@@ -168,13 +173,15 @@ def _pipeline(how: Tokens, model: Any) -> Any:
     return inner
 
 
-def _is_sign(letter: str) -> bool:
-    return unicodedata.category(letter) in SIGNS or "\N{VARIATION SELECTOR-1}" <= letter <= "\N{VARIATION SELECTOR-16}"
+def _is_picture(letter: str) -> bool:
+    """An emoji, or another sign that is no part of a sentence."""
+    return (unicodedata.category(letter) in ("So", "Co", "Cn") and ord(letter) >= ARROWS) or ord(letter) in COLOURS
 
 
-def _instead(sign: str) -> str:
-    """A space, but for what takes no room, such as a soft hyphen."""
-    return "" if unicodedata.category(sign) in ("Cf", "Mn") else " "
+def _takes_no_room(letter: str) -> bool:
+    """A soft hyphen, what joins or varies emoji, and the frame of a key."""
+    varies = "\N{VARIATION SELECTOR-1}" <= letter <= "\N{VARIATION SELECTOR-16}"
+    return varies or unicodedata.category(letter) == "Cf" or letter == "\N{COMBINING ENCLOSING KEYCAP}"
 
 
 def _sound(text: str) -> str:

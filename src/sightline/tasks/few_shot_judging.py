@@ -64,9 +64,22 @@ class Setting(NamedTuple):
             )
 
 
-def queries(most: int, settings: Iterable[Setting], classes: Classes) -> int:
-    """How many images of each class can be asked beside those to learn from: at least one, at most so many."""
-    return max(1, min(most, int(classes.counts.min()) - max(setting.shot for setting in settings)))
+def drawable(names: Iterable[str], classes: Classes, most: int) -> tuple[list[str], int]:
+    """Of these settings those that can be drawn, and how many images of each class can be asked in all of them, at most
+    so many. Refused where there is none."""
+    names, possible = list(names), []
+    for name in names:
+        try:
+            Setting.of(name).check(classes, 1)
+        except ValueError as error:
+            if len(names) == 1:
+                raise ValueError(f"{name}: {error}; other settings go by --settings") from error
+        else:
+            possible.append(name)
+    if not possible:
+        drawable(names[:1], classes, most)
+    shot = max(Setting.of(name).shot for name in possible)
+    return possible, min(most, int(classes.counts.min()) - shot)
 
 
 class Answers(Protocol):

@@ -20,7 +20,7 @@ from ..sharing import CONFIG, WEIGHTS, Shared, read_weights
 from ..training.checkpoint import to_bytes, write_bytes
 from .few_shot import FewShotTask, Recipe, classes_of
 from .few_shot_embeddings import Frozen
-from .few_shot_judging import Answers, Setting, Tally, embed_all, metrics, queries, tally
+from .few_shot_judging import Answers, Setting, Tally, drawable, embed_all, metrics, tally
 from .image_judging import sharpest
 from .image_predictor import wilson
 
@@ -66,7 +66,7 @@ class FewShotScore:
     query: int | None = None
     """Images asked of each class, where there were not as many as the recipe asks."""
     left_out: tuple[str, ...] = ()
-    """Settings of more classes than there are."""
+    """Settings that want more classes or images than there are, or groups."""
 
     def lines(self) -> list[str]:
         """For a terminal."""
@@ -94,7 +94,7 @@ class FewShotScore:
 
     def _changed(self) -> str:
         fewer = "" if self.query is None else f", {self.query} images asked of each class"
-        return fewer + (f"; too few classes for {', '.join(self.left_out)}" if self.left_out else "")
+        return fewer + (f"; too few classes or images for {', '.join(self.left_out)}" if self.left_out else "")
 
     def _runs(self) -> str:
         right, count = self.one_shot_runs or (0, 1)
@@ -206,9 +206,7 @@ class FewShotPredictor(Shared):
         """Thousands of episodes of classes it has never seen, at every setting of its recipe."""
         images, split = self.judged_on(source, progress)
         e, classes = self.recipe.evaluation, classes_of(images)
-        possible = [name for name in e.settings if Setting.of(name).way <= len(classes.names)]
-        names = possible if source is not None and possible else e.settings
-        query = e.query if source is None else queries(e.query, map(Setting.of, names), classes)
+        names, query = (e.settings, e.query) if source is None else drawable(e.settings, classes, e.query)
         for name in names:
             Setting.of(name).check(classes, query)
         embeddings, done = self.embedded(images, progress), 0

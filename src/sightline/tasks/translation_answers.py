@@ -23,6 +23,8 @@ class Answer:
     """Tokens of the sentence that stand for what the vocabulary lacks: unknown words, or bytes."""
     left_out: str = ""
     """Emoji and other signs of the sentence that the vocabulary lacks, and that were not read."""
+    problem: str | None = None
+    """What is wrong with the sentence, if it is not one to be translated."""
     finished: bool = True
     """Whether the translation came to its end, or was cut off."""
     attention: Record | None = None
@@ -37,14 +39,6 @@ class Answer:
         lost = f"  ({self.unknown} of its {read} tokens are unknown to the model)" if self.unknown else ""
         lost += f"  (left out: {printable(shortened(self.left_out, 20))})" if self.left_out else ""
         return "\n  ".join(f"{printable(one.text)}  ({one.score:.2f})" for one in best) + lost
-
-    @property
-    def problem(self) -> str | None:
-        """What is wrong with the sentence, if it is not one to be translated."""
-        read = len(self.source_tokens) - 1
-        if 2 * self.unknown <= read:
-            return None
-        return f"text must be of the language the model reads, got {self.unknown} of its {read} tokens that are unknown"
 
 
 @dataclass(frozen=True)

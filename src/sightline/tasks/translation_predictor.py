@@ -1,6 +1,7 @@
 """A trained translator at work: a sentence in another language, how likely, and where it looked."""
 
 import html
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,8 +19,8 @@ from ..data.text import BOS, EOS, NUMBERS, Pairs, files_of
 from ..data.tokens import SPECIAL, Tokenizer
 from ..decoding import Hypothesis
 from ..names import shortened
-from ..sharing import CONFIG, Shared, read_json, read_weights
-from .translation import MOST_BEAMS, Recipe, Search, TranslationTask, divide, judged
+from ..sharing import CONFIG, DATA, Shared, read_json, read_weights
+from .translation import MOST_BEAMS, Recipe, Search, TextData, TranslationTask, divide, judged
 from .translation_answers import Answer, Look
 from .translation_judging import Progress, Score, scored, translate
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ..view.page import Page
     from .run_pictures import Drawn
 
+ENTITY = re.compile(r"&#?\w+;")
 SHARED, APART = ("tokenizer.json",), ("tokenizer.source.json", "tokenizer.target.json")
 """The files of tokenizers in a run."""
 
@@ -73,12 +75,14 @@ class TranslationPredictor(Shared):
         for word in words:
             typed = word != "-" and not _is_text_file(word)
             if word == "-":
-                lines = lines_of(sys.stdin.buffer.read(MOST_BYTES + 1), "what comes in")
+                lines = lines_of(sys.stdin.buffer.read(MOST_BYTES + 1), "-")
             else:
-                lines = word.splitlines() if typed else read_lines(Path(word))
+                lines = word.split("\n") if typed else read_lines(Path(word))
             found = [line for line in lines if line.strip()]
             if not found and not typed:
-                raise ValueError(f"{word} must hold at least one sentence, got none")
+                raise ValueError(
+                    f"{'what comes in' if word == '-' else word} must hold at least one sentence, got none"
+                )
             texts += found or [word]
         return texts
 
@@ -148,15 +152,23 @@ class TranslationPredictor(Shared):
         source, target = self.tokenizers
         best, *others = found
         return Answer(
-            text=html.unescape(target.decode(best.tokens)),
+            text=ENTITY.sub(lambda found: html.unescape(found[0]), target.decode(best.tokens)),
             score=best.normalised,
             tokens=(*target.names(best.tokens), *(SPECIAL[EOS : EOS + 1] if best.finished else ())),
             source_tokens=(*source.names(ids), SPECIAL[EOS]),
             others=tuple(self._answer(ids, [one], left_out) for one in others),
             unknown=source.unknown(ids),
             left_out=left_out,
+            problem=self._problem(ids),
             finished=best.finished,
         )
+
+    def _problem(self, ids: list[int]) -> str | None:
+        """Of another script; that words are unknown says nothing of their language."""
+        unknown, language = self.tokenizers[0].unknown(ids), self.recipe.data.languages[0]
+        if self.recipe.tokens.kind == "word" or 2 * unknown <= len(ids):
+            return None
+        return f"text must be of the language the model reads, {language!r}, got {unknown} of {len(ids)} tokens unknown"
 
     def _read(self, texts: Sequence[Any]) -> list[list[int]]:
         """Sentences as ids; what is no sentence is refused."""
@@ -269,12 +281,14 @@ class TranslationPredictor(Shared):
                 f"the data of {zoo.called(self.folder)} must be there to judge by, got {data.source!r}, which is not; "
                 f"name their place, or other data, with --data PATH"
             )
-        ours = source is None or self._same(source, data.source)
-        splits = divide(replace(data, more=()), self.recipe.seed) if ours else data.load(source)
+        own = replace(data, source=source or data.source, more=())
+        ours = source is None or self._same(source, data.source) or self._held_out(own)
+        splits = divide(own, self.recipe.seed) if ours else data.load(source)
+        if not ours:
+            self._check_unseen(str(source), "train" if splits.test is None else "test")
         if splits.test is not None:
             return splits.test, "test"
         if not ours:
-            self._check_unseen(str(source))
             return splits.train, "whole"
         if splits.validation is None:
             raise ValueError(f"data must have a test or validation set to judge by, got neither in {data.source!r}")
@@ -285,10 +299,22 @@ class TranslationPredictor(Shared):
         first, second = (files_of(one, self.recipe.data.languages) for one in (a, b))
         return a == b or (first == second and any(first.values()))
 
-    def _check_unseen(self, source: str) -> None:
-        """It has not learnt from all of this."""
+    def _held_out(self, data: TextData) -> bool:
+        """Whether of these the run would hold out what it did: they are its own, wherever they lie now."""
+        path = self.folder / DATA
+        if not path.is_file():
+            return False
+        try:
+            splits, kept = divide(data, self.recipe.seed), read_json(path)
+        except ValueError:  # too few to be divided
+            return False
+        held = {name: getattr(splits, name) for name in ("test", "validation")}
+        return any(one is not None and kept[name].get("sentences") == one.digest() for name, one in held.items())
+
+    def _check_unseen(self, source: str, part: str) -> None:
+        """It has not learnt from this part."""
         data = self.recipe.data
-        judged = files_of(source, data.languages)["train"]
+        judged = files_of(source, data.languages).get(part)
         learnt = [files_of(one, data.languages).get("train", frozenset()) for one in (data.source, *data.more)]
         if judged and any(judged == one for one in learnt):
             run = zoo.called(self.folder)
