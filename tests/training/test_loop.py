@@ -263,16 +263,6 @@ class Judged(Line):
         return {"loss": torch.tensor(self.values.pop(0)), "count": torch.tensor(1)}
 
 
-@pytest.mark.parametrize(("last", "kept"), [(0.9, "the mean of the last 3"), (1.1, "the best of one step, 11")])
-def test_of_a_mean_and_a_step_with_equal_scores_the_lower_loss_is_kept(tmp_path, capsys, last, kept):
-    """As with BLEU, which is 0 for long."""
-    task = Judged([3.0, 2.0, 1.0, last])
-    task.goal, task.rising = "bleu", True
-    task.metrics = lambda sums: {"loss": float(sums["loss"]), "bleu": 0.0}
-    loop.train(lambda: task, Training(**{**SETTINGS, "average_last": 3, "checkpoint_every": 1, "keep": 20}), tmp_path)
-    assert f"kept {kept}" in capsys.readouterr().err
-
-
 def test_the_best_weights_are_kept_and_not_the_last(tmp_path):
     outcome, _ = train(tmp_path, task=Judged([3.0, 1.0, 2.0]), checkpoint_every=1, keep=20)
     assert outcome.metrics == {"loss": 1.0}

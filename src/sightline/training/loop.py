@@ -318,9 +318,7 @@ class _Trainer:
             weights, metrics, count = self._mean_of_last()
             if self.best is None:
                 return weights, metrics
-            ahead, goal = self._ahead(metrics), self.task.goal
-            lower = metrics.get("loss", 0.0) <= self.best["metrics"].get("loss", 0.0)  # of equals, such as BLEU of 0
-            won = ahead > 0 or (ahead == 0 and lower)
+            won, goal = self._ahead(metrics) >= 0, self.task.goal
             own = f"the mean of the last {count} checkpoints, validation {goal} {metrics[goal]:.4g}"
             best = f"the best of one step, {self.best['step']}, validation {goal} {self.best['value']:.4g}"
             self.log.say(f"kept {own}; not {best}" if won else f"kept {best}; not {own}")
