@@ -107,7 +107,9 @@ def test_a_handful_of_images_of_one_s_own_can_judge(home, tmp_path):
     write_classes(tmp_path / "few.npz", [f"Signs/{letter}" for letter in "klm"], each=2)
     assert list(sightline.evaluate(home / "one", path, "cpu").settings) == ["2w1s"]
     write_classes(tmp_path / "few.npz", [f"Signs/{letter}" for letter in "klm"], each=1)
-    with pytest.raises(ValueError, match=r"3w2s: each class must have at least 3 .*other settings go by --settings"):
+    with pytest.raises(
+        ValueError, match=r"3w2s: each class must have at least 3 images, shot and query together, got 1 .*--settings"
+    ):
         sightline.evaluate(home / "one", path, "cpu")
 
 

@@ -183,7 +183,7 @@ def predict(
 ) -> None:
     """Say what is on images, or translate sentences, and how sure it is."""
     from .checks import check_shown
-    from .runs import load, reading
+    from .runs import load
     from .training.device import choose_device
     from .view.page import check_path
 
@@ -194,36 +194,41 @@ def predict(
         given = predictor.read(inputs)
         if show is not None:
             check_shown(inputs=len(given))
-        ask = predictor.predict if show is None else predictor.look
-        known = signature(ask).parameters  # texts are searched for; reasons take their time
         problems: list[str] = []
         for start in range(0, len(given), ANSWERED_AT_ONCE):
-            some = given[start : start + ANSWERED_AT_ONCE]
-            with reading() as progress:
-                how = {name: value for name, value in (("n_best", top), ("progress", progress)) if name in known}
-                try:
-                    told = ask(some, **how)
-                except ValueError:
-                    some, wrong = _sorted_out(predictor, some)
-                    if not wrong:
-                        raise
-                    problems += wrong
-                    if not some:
-                        continue
-                    told = ask(some, **how)
-                some, wrong = _readable(some, _answers(told))
-                problems += wrong
-                if show is not None and some and wrong:
-                    told = ask(some, **how)
-            for one, answer in zip(some, (one for one in _answers(told) if not _problem(one)), strict=True):
-                typer.echo(f"{printable(str(one))}: {answer.told(top)}")
-            if show is not None and some:
-                typer.echo(f"wrote {predictor.page(told).save(show)}")
-            told = answer = None  # let go before the next
+            problems += _tell(predictor, given[start : start + ANSWERED_AT_ONCE], top, show)
         for problem in problems:
             typer.echo(f"error: {problem}", err=True)
         if problems:
             raise typer.Exit(2)
+
+
+def _tell(predictor: Any, given: list[Any], top: int | None, show: Path | None) -> list[str]:
+    """Print the answers to these, and write the page of them; what is wrong with others comes back."""
+    from .runs import reading
+
+    ask = predictor.predict if show is None else predictor.look
+    known = signature(ask).parameters  # texts are searched for; reasons take their time
+    problems: list[str] = []
+    with reading() as progress:
+        how = {name: value for name, value in (("n_best", top), ("progress", progress)) if name in known}
+        try:
+            told = ask(given, **how)
+        except ValueError:
+            given, problems = _sorted_out(predictor, given)
+            if not problems:
+                raise
+            told = ask(given, **how) if given else []
+        strange = {one: text for one, text in zip(given, map(_problem, _answers(told)), strict=True) if text}
+        if strange and show is not None:
+            given = [one for one in given if one not in strange]
+            told = ask(given, **how) if given else []
+    for one, answer in zip(given, _answers(told), strict=True):
+        if one not in strange:
+            typer.echo(f"{printable(str(one))}: {answer.told(top)}")
+    if show is not None and given:
+        typer.echo(f"wrote {predictor.page(told).save(show)}")
+    return [*problems, *(f"{text}: {shortened(str(one), 40)!r}" for one, text in strange.items())]
 
 
 def _answers(told: Any) -> list[Any]:
@@ -232,13 +237,6 @@ def _answers(told: Any) -> list[Any]:
 
 def _problem(answer: Any) -> str | None:
     return getattr(answer, "problem", None)
-
-
-def _readable(given: list[Any], answers: list[Any]) -> tuple[list[Any], list[str]]:
-    """Those that were questions at all, and what is wrong with the others."""
-    pairs = list(zip(given, answers, strict=True))
-    wrong = [f"{_problem(answer)}: {shortened(str(one), 40)!r}" for one, answer in pairs if _problem(answer)]
-    return [one for one, answer in pairs if not _problem(answer)], wrong
 
 
 def _sorted_out(predictor: Any, given: list[Any]) -> tuple[list[Any], list[str]]:

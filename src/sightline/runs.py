@@ -155,9 +155,8 @@ def evaluate(
     with _Reading(quiet=False) as progress:
         score = predictor.judged(source, progress)
     folder = Path(run).expanduser()
-    if (
-        source is None and not as_told and (folder / CONFIG).is_file()
-    ):  # one that ships, or from a hub, stays as it came
+    kept = (folder / CONFIG).is_file()  # one that ships, or from a hub, stays as it came
+    if kept and source is None and not as_told:
         write_bytes(folder / EVALUATION, json.dumps(dataclasses.asdict(score), indent=1).encode())
         if (folder / CARD).is_file():
             write_bytes(folder / CARD, _with_score((folder / CARD).read_text(encoding="utf-8"), score).encode())

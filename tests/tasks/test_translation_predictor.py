@@ -193,6 +193,9 @@ def test_its_own_data_by_another_path_are_its_own_and_what_it_has_learnt_is_no_t
     shutil.copy("all.tsv", "elsewhere.tsv")  # known by what was held out of it
     pairs, split = sightline.load(run).judged_on("elsewhere.tsv")
     assert (len(pairs), split) == (12, "test")
+    for text in ("[1]", '{"test": 3, "validation": {}}', "{}"):  # a run from elsewhere may bring anything
+        (run / "data.json").write_text(text)
+        assert sightline.load(run).judged_on("elsewhere.tsv")[1] == "whole"
     (tmp_path / "all.tsv").unlink()
     with pytest.raises(ValueError, match=r"the data of .* must be there to judge by, got .* with --data PATH"):
         sightline.load(run).judged_on()

@@ -115,10 +115,7 @@ def opened(source: str | Path, weights: str | None = None) -> tuple[FewShot, str
     model.classifier, model.config = None, replace(form, classes=0)  # it was there to train by
     data = values.get("data") if form.backbone == "none" else None
     data = data if isinstance(data, dict) else {}
-    embedder, own = data.get("embedder"), data.get("weights")
-    if weights is not None and embedder is None:
-        raise ValueError(f"weights must be left out for {str(source)!r}, which has its own, got {weights!r}")
-    return model.eval().float(), embedder, own if weights is None else weights
+    return model.eval().float(), data.get("embedder"), data.get("weights") if weights is None else weights
 
 
 def _outside(source: str | Path, weights: str | None) -> tuple[FewShot, str, str | None]:

@@ -29,11 +29,11 @@ MOST_TEXT = 1 << 24
 """Letters of the JSON."""
 WEIGHTS = "model."
 
-Embedder = tuple[str | None, str | None]
+EmbedderAndWeights = tuple[str | None, str | None]
 """The name of a model from elsewhere that makes the embeddings, and the file of its weights; None for its own."""
 
 
-def write(path: Path, model: FewShot, embedder: Embedder, support: Support, confidence: Confidence) -> Path:
+def write(path: Path, model: FewShot, embedder: EmbedderAndWeights, support: Support, confidence: Confidence) -> Path:
     """Whole or not at all."""
     about = {
         "model": config.plain(model.config),
@@ -61,7 +61,7 @@ def check_path(path: Path) -> Path:
     return path
 
 
-def read(path: Path) -> tuple[FewShot, Embedder, Support, Confidence]:
+def read(path: Path) -> tuple[FewShot, EmbedderAndWeights, Support, Confidence]:
     """What `write` wrote, each part of it checked."""
     if not path.is_file():
         there = "no file; did you mean pretrained(...)?" if path.exists() else "not there"

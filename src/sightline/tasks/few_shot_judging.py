@@ -67,17 +67,15 @@ class Setting(NamedTuple):
 def drawable(names: Iterable[str], classes: Classes, most: int) -> tuple[list[str], int]:
     """Of these settings those that can be drawn, and how many images of each class can be asked in all of them, at most
     so many. Refused where there is none."""
-    names, possible = list(names), []
+    possible, refusals = [], []
     for name in names:
         try:
             Setting.of(name).check(classes, 1)
-        except ValueError as error:
-            if len(names) == 1:
-                raise ValueError(f"{name}: {error}; other settings go by --settings") from error
-        else:
             possible.append(name)
+        except ValueError as error:
+            refusals.append(f"{name}: {error}; other settings go by --settings")
     if not possible:
-        drawable(names[:1], classes, most)
+        raise ValueError(refusals[0])
     shot = max(Setting.of(name).shot for name in possible)
     return possible, min(most, int(classes.counts.min()) - shot)
 

@@ -73,16 +73,15 @@ class TranslationPredictor(Shared):
         comes in."""
         texts = []
         for word in words:
-            typed = word != "-" and not _is_text_file(word)
             if word == "-":
-                lines = lines_of(sys.stdin.buffer.read(MOST_BYTES + 1), "-")
+                whose, lines = "what comes in", lines_of(sys.stdin.buffer.read(MOST_BYTES + 1), "-")
+            elif _is_text_file(word):
+                whose, lines = word, read_lines(Path(word))
             else:
-                lines = word.split("\n") if typed else read_lines(Path(word))
+                whose, lines = "", word.split("\n")
             found = [line for line in lines if line.strip()]
-            if not found and not typed:
-                raise ValueError(
-                    f"{'what comes in' if word == '-' else word} must hold at least one sentence, got none"
-                )
+            if whose and not found:
+                raise ValueError(f"{whose} must hold at least one sentence, got none")
             texts += found or [word]
         return texts
 
@@ -302,21 +301,22 @@ class TranslationPredictor(Shared):
     def _held_out(self, data: TextData) -> bool:
         """Whether of these the run would hold out what it did: they are its own, wherever they lie now."""
         path = self.folder / DATA
-        if not path.is_file():
+        kept = read_json(path) if path.is_file() else None
+        facts = [kept.get(name) for name in ("test", "validation")] if isinstance(kept, dict) else []
+        digests = {one.get("sentences") for one in facts if isinstance(one, dict)} - {None}
+        if not digests:
             return False
         try:
-            splits, kept = divide(data, self.recipe.seed), read_json(path)
+            splits = divide(data, self.recipe.seed)
         except ValueError:  # too few to be divided
             return False
-        held = {name: getattr(splits, name) for name in ("test", "validation")}
-        return any(one is not None and kept[name].get("sentences") == one.digest() for name, one in held.items())
+        return any(one is not None and one.digest() in digests for one in (splits.test, splits.validation))
 
     def _check_unseen(self, source: str, part: str) -> None:
         """It has not learnt from this part."""
         data = self.recipe.data
-        judged = files_of(source, data.languages).get(part)
         learnt = [files_of(one, data.languages).get("train", frozenset()) for one in (data.source, *data.more)]
-        if judged and any(judged == one for one in learnt):
+        if not files_of(source, data.languages).get(part, frozenset()).isdisjoint(frozenset().union(*learnt)):
             run = zoo.called(self.folder)
             raise ValueError(f"data must be other than what {run} has learnt from, got {source!r}; name a test set")
 
