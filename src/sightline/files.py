@@ -1,8 +1,9 @@
 """Files that appear whole or not at all."""
 
 import os
+import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,3 +24,12 @@ def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def remove_parts(folder: Path, names: Iterable[str]) -> None:
+    """Remove what a killed process left half written of these files; nothing else in the folder is touched."""
+    own = set(names)
+    for path in folder.glob(".*.part"):
+        found = re.fullmatch(r"\.(.+)\.[0-9a-f]{8}\.part", path.name)
+        if found and found[1] in own:
+            path.unlink()

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from . import catalogue, config, zoo
+from .files import remove_parts
 from .sharing import CARD, CONFIG, DATA, WEIGHTS, pulled, read_json
 
-EVALUATION, CLASSIFIER = "evaluation.json", ".sightline"
+EVALUATION, LOG, CLASSIFIER = "evaluation.json", "metrics.jsonl", ".sightline"
 FREE = ("out", "data.memory", "data.workers", "training.device", "training.keep", "training.tensorboard")
 """Keys that may differ when a run goes on: they do not change what comes out."""
 
@@ -79,9 +80,9 @@ def train(
 
     def begin(task: Any) -> None:
         if leads():
-            for torn in folder.glob(".*.part"):  # left by a process that was killed
-                torn.unlink()
-            for file, data in entry.get("predictor").files(task).items():
+            own = entry.get("predictor").files(task)
+            remove_parts(folder, (CONFIG, WEIGHTS, CARD, DATA, LOG, EVALUATION, *own))
+            for file, data in own.items():
                 write_bytes(folder / file, data)
             write_bytes(folder / DATA, json.dumps(task.held, indent=1).encode())
             write_bytes(folder / CONFIG, config.dump(task.recipe).encode())
@@ -220,6 +221,11 @@ def _check_folder(folder: Path, resume: bool) -> None:
         raise ValueError(
             f"out must be a new folder, got {str(folder)!r}, which holds a run; "
             f"pass --resume to go on with it, or out=FOLDER for another"
+        )
+    if resume and (folder / "checkpoints").exists() and not (folder / CONFIG).is_file():
+        raise ValueError(
+            f"out must be the folder of a run to go on with, got {str(folder)!r}, which has checkpoints and no {CONFIG}; "
+            f"pass out=FOLDER for a new one"
         )
 
 

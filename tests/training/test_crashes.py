@@ -361,3 +361,57 @@ def test_in_a_terminal_a_bar_shows_the_time_left_and_a_stop_leaves_the_line_clea
     assert "go on with: sightline train" in text
     assert "\x1b[?25h" in text  # the cursor is back
     assert "Traceback" not in text
+
+
+FEW_SHOT = (
+    "train",
+    "task=few_shot",
+    "episode.way=3",
+    "evaluation.chosen_over=4",
+    "evaluation.query=3",
+    "training.steps=12",
+    "training.checkpoint_every=4",
+    "training.evaluate_every=6",
+    "training.log_every=3",
+    "training.device=cpu",
+)
+NUMBERS = (
+    "train",
+    "task=translation",
+    "model.transformer.width=16",
+    "model.transformer.hidden=16",
+    "model.transformer.encoder_depth=1",
+    "model.transformer.decoder_depth=1",
+    "data.most_tokens=48",
+    "training.steps=12",
+    "training.checkpoint_every=4",
+    "training.evaluate_every=12",
+    "training.log_every=3",
+    "training.device=cpu",
+)
+TASKS = {
+    "few-shot conv4": (*FEW_SHOT, "model.widths=[4,4,8,8]", "model.heads=2"),
+    "few-shot resnet12": (*FEW_SHOT, "model.backbone=resnet12", "model.widths=[4,4,8,8]", "model.heads=2"),
+    "few-shot adam": (*FEW_SHOT, "model.widths=[4,4,8,8]", "model.heads=2", "training.optimiser=adam"),
+    "few-shot muon": (*FEW_SHOT, "model.widths=[4,4,8,8]", "model.heads=2", "training.optimiser=muon"),
+    "translation": NUMBERS,
+}
+
+
+@pytest.mark.parametrize("words", TASKS.values(), ids=TASKS)
+def test_every_task_killed_at_random_moments_goes_on_as_if_it_had_not_been(tmp_path, words):
+    assert Child(*words, "out=whole", cwd=tmp_path).wait() == 0
+    random, run = np.random.default_rng(0), tmp_path / "run"
+    for _ in range(3):
+        step = int(random.integers(1, 12))
+        child = Child(*words, "out=run", "--resume", cwd=tmp_path)
+        child.wait_for(lambda step=step: newest(run) >= step)
+        child.send(signal.SIGKILL if random.random() < 0.7 else signal.SIGTERM).wait()
+    child = Child(*words, "out=run", "--resume", cwd=tmp_path)
+    assert child.wait() == 0, child.said
+    assert_as_if_never_broken(run, tmp_path / "whole")
+
+
+def newest(run: Path) -> int:
+    """The step of the newest checkpoint; -1 without one."""
+    return max((int(path.stem[5:]) for path in run.glob("checkpoints/step-*.json")), default=-1)

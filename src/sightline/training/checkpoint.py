@@ -9,6 +9,7 @@ A checkpoint is there once its JSON is. Both files carry a digest; one that is t
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from ..files import whole
 
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError)
 """What reading a torn or corrupt file raises."""
+NAME = re.compile(r"(step|best)-(\d{8})\.safetensors")
+"""Files of tensors that a run makes; all others in the folder belong to somebody else."""
+PART = re.compile(r"\.(step|best)-\d{8}\.(safetensors|json)\.[0-9a-f]{8}\.part")
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class Checkpoints:
         digest = self._write(f"{name}.safetensors", tensors)
         record = {"step": step, "scheduled": scheduled, **digest, "facts": facts}
         write_bytes(self.folder / f"{name}.json", _sealed(record))
-        self._drop_old()
+        self.drop_old()
 
     def save_best(self, step: int, tensors: dict[str, Tensor]) -> dict[str, Any]:
         """Keep these weights as the best; what comes back finds them again and belongs into the facts as `best`."""
@@ -77,6 +81,8 @@ class Checkpoints:
 
     def read(self, record: dict[str, Any]) -> dict[str, Tensor]:
         """The tensors a record speaks of, if they are what was written."""
+        if not NAME.fullmatch(record["file"]):
+            raise ValueError(f"file must be the bare name of a checkpoint, got {record['file']!r}")
         path = self.folder / record["file"]
         if path.stat().st_size != record["bytes"]:
             raise ValueError(f"{path.name} must have {record['bytes']} bytes, got {path.stat().st_size}")
@@ -101,12 +107,15 @@ class Checkpoints:
         """Those that can be read, oldest first."""
         records = []
         for path in sorted(self.folder.glob("step-*.json")):
+            if not NAME.fullmatch(path.with_suffix(".safetensors").name):
+                continue
             try:
                 data = path.read_bytes()
                 record = json.loads(data)
                 del record["seal"]
                 if data != _sealed(record):
                     raise ValueError(f"{path.name} must match its digest, got other bytes")
+                _check_names(record, path.stem)
                 records.append(record)
             except BROKEN as error:
                 self._pass_over(path, error)
@@ -116,8 +125,11 @@ class Checkpoints:
         self.complaints.append(f"{path.stem} is torn or corrupt and was passed over ({error})")
         path.unlink(missing_ok=True)
 
-    def _drop_old(self) -> None:
+    def drop_old(self) -> None:
+        """Keep the newest; what a process that was killed on the way left of others goes too."""
         records = self._records()
+        if not records:
+            return
         scheduled = [record for record in records if record["scheduled"]]
         kept = [*scheduled[-self.keep :], records[-1]]
         steps = {record["step"] for record in kept}
@@ -125,10 +137,19 @@ class Checkpoints:
         files |= {best["file"] for record in kept if (best := record["facts"].get("best"))}
         for record in records:
             if record["step"] not in steps:
-                (self.folder / record["file"]).with_suffix(".json").unlink(missing_ok=True)
-        for path in [*self.folder.glob("*.safetensors"), *self.folder.glob(".*.part")]:
-            if path.name not in files:
+                (self.folder / f"step-{record['step']:08}.json").unlink(missing_ok=True)
+        for path in self.folder.iterdir():
+            if PART.fullmatch(path.name) or (NAME.fullmatch(path.name) and path.name not in files):
                 path.unlink(missing_ok=True)
+
+
+def _check_names(record: dict[str, Any], stem: str) -> None:
+    """A record names the tensors beside it, and the best weights by a bare name."""
+    if stem != f"step-{record['step']:08}" or record["file"] != f"{stem}.safetensors":
+        raise ValueError(f"{stem}.json must be about the step in its name, got {record['file']!r:.200}")
+    best = record["facts"].get("best")
+    if best is not None and not NAME.fullmatch(best["file"]):
+        raise ValueError(f"file of the best weights must be the bare name of a checkpoint, got {best['file']!r:.200}")
 
 
 def _sealed(record: dict[str, Any]) -> bytes:

@@ -279,6 +279,8 @@ class _Trainer:
         if found is None:
             self.log.say("nothing to go on from: starting at step 0")
             return
+        if self.processes.leads:
+            self.checkpoints.drop_old()
         restore(found.tensors, self.model, self.mean, self.optimisers)
         self.step, self.saved, facts = found.step, found.step, found.facts
         self.best, self.waited = facts["best"], facts["waited"]

@@ -43,8 +43,15 @@ def restore(
         state: dict[int, dict[str, Tensor]] = {}
         for i, parameter in enumerate(p for settings in optimiser.param_groups for p in settings["params"]):
             kept = {key: tensors.get(f"optimiser.{key}.{names[parameter]}") for key in REMEMBERED}
-            state[i] = {key: like(one, parameter) if one.dim() else one for key, one in kept.items() if one is not None}
+            state[i] = {key: _as_parameter(one, parameter) for key, one in kept.items() if one is not None}
         optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+
+
+def _as_parameter(saved: Tensor, parameter: Tensor) -> Tensor:
+    """On the parameter's device and in its memory format: fused optimizers index raw memory. Scalars stay as they are."""
+    if not saved.dim() or hasattr(parameter, "device_mesh"):
+        return like(saved, parameter) if saved.dim() else saved
+    return torch.empty_like(parameter).copy_(saved)
 
 
 def _names(model: nn.Module) -> dict[Tensor, str]:
