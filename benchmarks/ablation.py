@@ -14,20 +14,20 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ONE_VECTOR = ("model.tokens=vector", "model.parts=false")
-PROTONET = ("model.depth=0", "model.answer=distance", *ONE_VECTOR)
+ONE_VECTOR = ("model.tokens=pooled", "model.patch_matching=false")
+PROTONET = ("model.depth=0", "model.metric=euclidean", *ONE_VECTOR)
 CHOICES: dict[str, tuple[str, ...]] = {
     "ours": (),
     "trained-protonet": PROTONET,
     "trained-protonet-alone": (*PROTONET, "auxiliary=0"),
     "dot": ("model.score=dot",),
-    "no-labels": ("model.labels=false",),
+    "no-labels": ("model.label_embeddings=false",),
     "fixed-temperature": ("model.learn_temperature=false",),
     "depth-0": ("model.depth=0",),
     "depth-2": ("model.depth=2",),
     "depth-4": ("model.depth=4",),
     "one-vector": ONE_VECTOR,
-    "no-parts": ("model.parts=false",),
+    "no-parts": ("model.patch_matching=false",),
 }
 BASELINES = "protonet,matching,nearest,logistic,svm"
 

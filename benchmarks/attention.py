@@ -15,7 +15,7 @@ from clock import machine, medians
 from torch import nn
 
 from sightline.attention import CosineScore, MultiHeadAttention, attend
-from sightline.attention.attend import WATCHERS
+from sightline.attention.functional import OBSERVERS
 from sightline.attention.masks import Causal
 
 SHAPES = {  # B, H, N, D
@@ -44,11 +44,11 @@ def watched(run):
     """The same, on the explicit path."""
 
     def with_onlooker():
-        WATCHERS.append(onlooker)
+        OBSERVERS.append(onlooker)
         try:
             return run()
         finally:
-            WATCHERS.remove(onlooker)
+            OBSERVERS.remove(onlooker)
 
     onlooker = Onlooker()
     return with_onlooker
@@ -91,7 +91,7 @@ def functions(device, dtype, rounds):
         q, k, v = (
             torch.randn(batch, heads, tokens, width, device=device, dtype=dtype, requires_grad=True) for _ in range(3)
         )
-        cosine = CosineScore(heads=heads).to(device)
+        cosine = CosineScore(num_heads=heads).to(device)
         runs = {
             "sdpa": lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v),
             "sdpa causal": lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
@@ -145,7 +145,7 @@ def modules(device, dtype, rounds):
 
 def memory(dtype):
     """Peak memory on a GPU at 16 heads and 4,096 tokens, inputs and outputs included."""
-    score = CosineScore(heads=16).to("cuda")
+    score = CosineScore(num_heads=16).to("cuda")
     runs = {
         "sdpa": F.scaled_dot_product_attention,
         "dot": attend,

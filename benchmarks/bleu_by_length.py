@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sightline import evaluate
-from sightline.tasks.translation_judging import span
-from sightline.view import pictures
+from sightline.tasks.translation.evaluate import span
+from sightline.view import figures as pictures
 
 INKS = ("#1f6feb", "#e08a00", "#1b2a41", "#2da44e", "#8250df", "#cf222e")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from sightline.files import whole
+from sightline.files import atomic_write
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGES = 10_000
@@ -31,10 +31,10 @@ def main() -> None:
         with Image.open(package / f"{name}.png") as sheet:
             pixels = np.asarray(sheet.convert("RGB")).reshape(IMAGES, 1024, 3).transpose(0, 2, 1).reshape(IMAGES, 3072)
         own = np.array(labels[i * IMAGES : (i + 1) * IMAGES], np.uint8)[:, None]
-        with whole(out / f"{name}.bin") as part:
+        with atomic_write(out / f"{name}.bin") as part:
             part.write_bytes(np.concatenate((own, pixels), 1).tobytes())
         print(f"wrote {out / name}.bin")
-    with whole(out / "batches.meta.txt") as part:
+    with atomic_write(out / "batches.meta.txt") as part:
         part.write_text("\n".join(CLASSES) + "\n")
 
 

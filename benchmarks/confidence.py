@@ -8,11 +8,11 @@ classifiers are drawn from them, the same for every value, half of them within o
 their classes and of five others. The shipped code sets their confidence, with one constant changed at a time. Figures
 are means over settings: calibration error and that of the worst setting, the loss, which tells of sure mistakes,
 strangers and members called unknown, the balance of these (strangers refused and members kept, halved), and the AUROC
-of familiarity.
+of known_score.
 
 An untrained head goes by the mean of an image's tokens. What matters to classes of one image alone is judged where
 there are some, and `MIXED` without pictures, as for embeddings that people bring. With `--test` nothing is changed:
-each setting has its line, of classes that nobody has learnt from or chosen by.
+each setting has its line, of classes that nobody has learned from or chosen by.
 """
 
 import argparse
@@ -29,14 +29,15 @@ from clock import machine
 from torch import Tensor
 
 import sightline
-from sightline.classify import confidence, questions
-from sightline.classify.embedding import Ours, prototypes
-from sightline.classify.support import Support
+from sightline.classifier import calibration as confidence
+from sightline.classifier import queries as questions
+from sightline.classifier.embedding import Ours, prototypes
+from sightline.classifier.support import Support
 from sightline.data.episodes import draw, left_out
-from sightline.data.images import ImageSet
+from sightline.data.images.loading import ImageSet
 from sightline.models.few_shot import FewShot, FewShotHead
-from sightline.tasks.few_shot import classes_of
-from sightline.tasks.few_shot_judging import BINS, auroc
+from sightline.tasks.few_shot.evaluate import BINS, auroc
+from sightline.tasks.few_shot.task import classes_of
 
 ALONE = {"2w1s": (2, 1, 1), "5w1s": (5, 1, 1), "20w1s": (20, 1, 1), "5w1-5s": (5, 1, 5), "20w1-5s": (20, 1, 5)}
 """Way, least and most images of a class: settings with classes of one image."""
@@ -117,14 +118,14 @@ def cases(model: FewShot, images: ImageSet, seen: Tensor, setting: str, episodes
 def judged(some: list[Case], pictures: bool) -> list[float]:
     """In one setting: calibration error, loss, strangers and members refused, AUROC."""
     read = [(case, case.confidence(pictures)) for case in some]
-    logits = torch.cat([how.sharpness * case.members for case, how in read])
+    logits = torch.cat([how.calibration_scale * case.members for case, how in read])
     labels = torch.arange(logits.shape[1]).repeat_interleave(QUERY).repeat(len(some))
     sure, best = logits.softmax(-1).max(-1)
     wrong = sure - (best == labels).double()
     bins = torch.zeros(BINS).double().index_add_(0, (sure * BINS).long().clamp_max(BINS - 1), wrong)
     error, loss = float(bins.abs().sum()) / len(sure), float(F.cross_entropy(logits, labels))
-    others = torch.cat([how.familiarity(case.others) for case, how in read])
-    members = torch.cat([how.familiarity(case.members) for case, how in read])
+    others = torch.cat([how.known_score(case.others) for case, how in read])
+    members = torch.cat([how.known_score(case.members) for case, how in read])
     refused = [float((group < 0.5).double().mean()) for group in (others, members)]
     return [error, loss, *refused, auroc(members, others)]
 

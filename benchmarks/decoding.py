@@ -79,7 +79,7 @@ def without_cache(model: Translator, source: Tensor, real: Tensor, *, kind: bool
 
 def with_cache(model: Translator, source: Tensor, real: Tensor) -> Tensor:
     """As a user decodes."""
-    found = greedy(model, model.encode(source, real), most_tokens=TOKENS, never=(PAD, BEGIN, END))
+    found = greedy(model, model.encode(source, real), max_tokens=TOKENS, never=(PAD, BEGIN, END))
     return torch.tensor([ones[0].tokens for ones in found])
 
 
@@ -113,7 +113,7 @@ def beams(size: str, device: str, rounds: int, sentences: int, longest: int) -> 
     real = torch.arange(longest, device=device) < lengths[:, None]
 
     def we() -> int:
-        found = beam(Ending(ours, lengths), ours.encode(source, real), beams=BEAMS, most_tokens=longest + 1)
+        found = beam(Ending(ours, lengths), ours.encode(source, real), beams=BEAMS, max_tokens=longest + 1)
         return sum(len(ones[0].tokens) for ones in found)
 
     def they() -> int:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 import sightline
 from sightline import FewShotClassifier
-from sightline.classify.explain import cells_of, hide_each, paper
-from sightline.data.glyphs import draw_alphabets
-from sightline.tasks.few_shot_judging import mean_and_half
+from sightline.classifier.explanation import cells_of, hide_each, paper
+from sightline.data.images.glyphs import draw_alphabets
+from sightline.tasks.few_shot.evaluate import mean_and_half
 
 WAY, SHOT, QUERY, SIDE = 5, 3, 2, 6
 HIDDEN = (1, 2, 4, 8)
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--data")
     parser.add_argument("--episodes", type=int, default=20)
     asked = parser.parse_args()
-    images = sightline.load(asked.model).judged_on(asked.data)[0] if asked.data else draw_alphabets()
+    images = sightline.load(asked.model).evaluation_split(asked.data)[0] if asked.data else draw_alphabets()
     random, found = np.random.default_rng(0), []
     for number in range(asked.episodes):
         print(f"{number + 1} of {asked.episodes}", end="\r", file=sys.stderr)

@@ -84,16 +84,16 @@ def loader(images: Images, way: int, shot: int, query: int, episodes: int) -> Da
     return DataLoader(images, batch_sampler=sampler, collate_fn=sampler.episodic_collate_fn)
 
 
-def train(model: PrototypicalNetworks, optimiser: torch.optim.Optimizer, episodes: DataLoader, device: str) -> None:
+def train(model: PrototypicalNetworks, optimizer: torch.optim.Optimizer, episodes: DataLoader, device: str) -> None:
     """As its tutorials train."""
     model.train()
     for *tensors, _ in episodes:
         support, labels, query, answers = (tensor.to(device) for tensor in tensors)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         model.process_support_set(support, labels)
         loss = nn.functional.cross_entropy(model(query), answers)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         loss.item()  # they log it
 
 
@@ -102,7 +102,7 @@ def main() -> None:
     folder, threads, device = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(threads)
     judged, learner = (PrototypicalNetworks(conv4(folder)).to(device) for _ in range(2))
-    optimiser = torch.optim.AdamW(learner.parameters(), lr=1e-3)
+    optimizer = torch.optim.AdamW(learner.parameters(), lr=1e-3)
     sets = {part: Images(folder, part) for part in ("train", "test")}
     print(json.dumps({"torch": torch.__version__}), flush=True)
     for line in sys.stdin:
@@ -113,7 +113,7 @@ def main() -> None:
         if verb == "evaluate":
             answer["accuracy"] = evaluate(judged, episodes, device=device, use_tqdm=False)
         else:
-            train(learner, optimiser, episodes, device)
+            train(learner, optimizer, episodes, device)
         print(json.dumps({"seconds": time.perf_counter() - began, **answer}), flush=True)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from sightline import FewShotClassifier
-from sightline.data.glyphs import draw_alphabets
+from sightline.data.images.glyphs import draw_alphabets
 from sightline.models.few_shot import FewShot, FewShotConfig
 
 LIMIT = 2 << 30
@@ -39,7 +39,7 @@ def timed(what: str) -> Iterator[None]:
 
 
 def untrained() -> FewShotClassifier:
-    """The default model with weights that have learnt nothing but are not nothing."""
+    """The default model with weights that have learned nothing but are not nothing."""
     torch.manual_seed(0)
     model = FewShot(FewShotConfig(image_size=28, channels=1))
     for parameter in model.head.parameters():

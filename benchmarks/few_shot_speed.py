@@ -30,15 +30,15 @@ import numpy as np
 import torch
 from clock import machine
 
-from sightline.data.class_splits import ClassSplits, load_classes
 from sightline.data.episodes import Classes
-from sightline.data.images import ImageSet
+from sightline.data.images.class_splits import ClassSplits, load_classes
+from sightline.data.images.loading import ImageSet
 from sightline.models.baselines import BASELINES
 from sightline.models.few_shot import FewShotConfig
-from sightline.tasks.few_shot import Episode, FewShotTask, Recipe
-from sightline.tasks.few_shot_judging import embed_all, tally
+from sightline.tasks.few_shot.evaluate import embed_all, tally
+from sightline.tasks.few_shot.task import Episode, FewShotTask, Recipe
 from sightline.training import loop
-from sightline.training.settings import Training
+from sightline.training.config import TrainingConfig
 
 SIZE, ROUNDS = 28, 3
 EPISODES, PEER_EPISODES = 10_000, 100
@@ -51,7 +51,7 @@ TOGETHER = {"cpu": 1, "cuda": 128}
 
 def task(splits: ClassSplits, shape: dict[str, int], device: str) -> FewShotTask:
     """A model of Conv4 and the head, and its episodes."""
-    training = Training(
+    training = TrainingConfig(
         steps=2 * STEPS[device],
         batch_size=TOGETHER[device],
         log_every=STEPS[device],

@@ -14,14 +14,14 @@ def pair(size: str, words: int, device: str) -> tuple[Translator, MarianMTModel]
     """Ours and theirs: the same width, heads, depth and dropout, and one table of words for all."""
     torch.manual_seed(0)
     config = TranslatorConfig(
-        size=size, source_vocabulary=words, target_vocabulary=words, tied="all", norm="post", attention_dropout=0.0
+        size=size, source_vocab_size=words, target_vocab_size=words, tie_embeddings="all", norm="post", attention_dropout=0.0
     )
     form = config.form
     theirs = MarianConfig(
         vocab_size=words,
         d_model=form["width"],
-        encoder_layers=form["encoder_depth"],
-        decoder_layers=form["decoder_depth"],
+        encoder_layers=form["encoder_layers"],
+        decoder_layers=form["decoder_layers"],
         encoder_attention_heads=form["heads"],
         decoder_attention_heads=form["heads"],
         encoder_ffn_dim=form["hidden"],

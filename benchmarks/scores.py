@@ -15,7 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sightline import catalogue, config, evaluate, train
+from sightline import config, evaluate, train
+from sightline import registry as catalogue
 
 SEEDS = (0, 1, 2)
 STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}

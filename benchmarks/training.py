@@ -3,7 +3,7 @@
     python benchmarks/training.py configs/cifar10.yaml [key=value ...]
 
 The bare rate is forward and backward on one fixed batch that lies on the device, same precision, compiled where the
-recipe is: no data, no augmentation, no optimiser. Both are taken in turns, and the ratio of medians is printed.
+recipe is: no data, no augmentation, no optimizer. Both are taken in turns, and the ratio of medians is printed.
 """
 
 import json
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from sightline import config
-from sightline.tasks.image_classification import ImageTask, Recipe
+from sightline.tasks.image_classification.task import ImageTask, Recipe
 from sightline.training import loop
 from sightline.training.device import choose_device, compiled, precision
 
@@ -27,7 +27,7 @@ ROUNDS, WARM = 5, 30
 def bare(task: ImageTask, steps: int, device: torch.device) -> float:
     """Examples per second of forward and backward alone."""
     settings, model = task.recipe.training, task.model.to(device).train()
-    called = compiled(model, device, graphs=settings.accumulate == 1) if settings.compile else model
+    called = compiled(model, device, graphs=settings.gradient_accumulation_steps == 1) if settings.compile else model
     form = task.recipe.model
     images = torch.rand(settings.batch_size, form.channels, form.image_size, form.image_size, device=device)
     labels = torch.randint(form.classes, (settings.batch_size,), device=device)

@@ -30,15 +30,15 @@ def batch(device: str, tokens: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def step(model: nn.Module, loss: Callable[[], Tensor], device: str) -> Callable[[], None]:
-    """Forward, backward and the optimiser."""
-    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    """Forward, backward and the optimizer."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
     def run() -> None:
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             cost = loss()
         cost.backward()
-        optimiser.step()
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
 
     return run
 

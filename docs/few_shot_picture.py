@@ -13,7 +13,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from sightline import FewShotClassifier
-from sightline.data.glyphs import draw_alphabets
+from sightline.data.images.glyphs import draw_alphabets
 
 IMAGES = Path(__file__).parent / "images"
 CHARACTERS, SHOT = 5, 3

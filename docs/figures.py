@@ -6,14 +6,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sightline.attention import NORMALISERS, SCORES, CosineScore, weigh
+from sightline.attention import NORMALIZERS, SCORES, CosineScore, weigh
 from sightline.attention.masks import Additive, Allow, Causal, Episode, Mask, Padding, Window
-from sightline.attention.normalise import make_normaliser
+from sightline.attention.normalizers import make_normalizer
 from sightline.attention.scores import make_score
-from sightline.data import glyphs, images
+from sightline.data.images import glyphs
+from sightline.data.images import loading as images
 from sightline.demo import cosine
 from sightline.layers import sinusoids
-from sightline.view import pictures
+from sightline.view import figures as pictures
 
 HERE = Path(__file__).parent
 IMAGES = HERE / "images"
@@ -33,7 +34,7 @@ def draw_scores() -> None:
     torch.manual_seed(3)
     drawn, axes = pictures.figure(1, 4, size=(13, 3.5))
     for axis, name in zip(axes[0], SCORES, strict=True):
-        score = CosineScore(temperature=0.3) if name == "cosine" else make_score(name, width=2, heads=1)
+        score = CosineScore(temperature=0.3) if name == "cosine" else make_score(name, width=2, num_heads=1)
         title = {
             "cosine": "cosine, temperature 0.3",
             "general": "general (untrained)",
@@ -45,24 +46,24 @@ def draw_scores() -> None:
     pictures.save(drawn, IMAGES / "scores.png")
 
 
-def draw_normalisers() -> None:
+def draw_normalizers() -> None:
     """The same scores turned into weights in four ways."""
     x = animals()
     drawn, axes = pictures.figure(1, 4, size=(13, 3.5))
-    for axis, name in zip(axes[0], NORMALISERS, strict=True):
-        weights = weigh(x, x, score=CosineScore(temperature=0.5), normalise=make_normaliser(name).eval()).detach()
-        signed = name in ("standardise", "identity")
+    for axis, name in zip(axes[0], NORMALIZERS, strict=True):
+        weights = weigh(x, x, score=CosineScore(temperature=0.5), normalize=make_normalizer(name).eval()).detach()
+        signed = name in ("standardize", "identity")
         top = None if signed else 1.0
         pictures.heatmap(axis, weights, title=name, rows=NAMES, columns=NAMES, top=top, diverging=signed)
-    pictures.save(drawn, IMAGES / "normalisers.png")
+    pictures.save(drawn, IMAGES / "normalizers.png")
 
 
 def draw_masks() -> None:
     """Who may look at whom, under each mask."""
-    learnt = Additive(6)
+    learned = Additive(6)
     torch.manual_seed(1)
     with torch.no_grad():
-        learnt.table.copy_(torch.randn(6, 6) - torch.arange(6).sub(torch.arange(6)[:, None]).abs())
+        learned.table.copy_(torch.randn(6, 6) - torch.arange(6).sub(torch.arange(6)[:, None]).abs())
     own = torch.ones(6, 6, dtype=torch.bool)
     own[::2, 1::2] = False
     shown: dict[str, tuple[Mask, int]] = {
@@ -73,7 +74,7 @@ def draw_masks() -> None:
         "Episode(3)": (Episode(3), 6),
         "Allow(table)": (Allow(own), 6),
         "Causal() & Window(1)": (Causal() & Window(1), 6),
-        "Causal() & Additive(6), learnt": (Causal() & learnt, 6),
+        "Causal() & Additive(6), learned": (Causal() & learned, 6),
     }
     drawn, axes = pictures.figure(2, 4, size=(13, 6.4))
     for axis, (title, (mask, queries)) in zip(axes.flat, shown.items(), strict=True):
@@ -122,7 +123,7 @@ def main() -> None:
     """Draw them all."""
     cosine.draw_magnitude_trap(IMAGES / "magnitude-trap.png")
     cosine.draw_temperature_sweep(IMAGES / "temperature-sweep.png")
-    drawn = (draw_scores, draw_normalisers, draw_masks, draw_temperatures, draw_positions, draw_glyphs, draw_reversal)
+    drawn = (draw_scores, draw_normalizers, draw_masks, draw_temperatures, draw_positions, draw_glyphs, draw_reversal)
     for draw in drawn:
         draw()
         print(f"drew {draw.__name__.removeprefix('draw_')}")

@@ -26,7 +26,7 @@ NOUNS = {"cat": "chat", "dog": "chien", "bird": "corbeau", "fish": "poisson", "h
 ADJECTIVES = {"black": "noir", "red": "rouge", "white": "blanc", "quiet": "calme"}
 VERBS = {"sleeps": "dort", "eats": "mange", "sings": "chante", "runs": "court"}
 ADVERBS = {"here": "ici", "often": "souvent", "slowly": "lentement", "today": "aujourd'hui"}
-COLOURS = {"red": "#d1493f", "blue": "#3d7bd9", "green": "#4c9a4e", "yellow": "#e3b341"}
+COLORS = {"red": "#d1493f", "blue": "#3d7bd9", "green": "#4c9a4e", "yellow": "#e3b341"}
 SHAPES = ("circle", "square", "triangle")
 
 
@@ -38,7 +38,7 @@ class Speaker(nn.Module):
         self.words = words
         self.source, self.target = source, nn.Embedding(len(words), WIDTH)
         self.places = SinusoidalPositions(WIDTH)
-        self.transformer = Transformer(WIDTH, heads=4, hidden=96, depth=2)
+        self.transformer = Transformer(WIDTH, num_heads=4, ffn_dim=96, depth=2)
         self.out = nn.Linear(WIDTH, len(words))
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
@@ -60,13 +60,13 @@ class Speaker(nn.Module):
 
 def learn(model: Speaker, batches: object, steps: int) -> None:
     """Teacher forcing."""
-    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for step in range(steps):
         source, target = batches()
         loss = F.cross_entropy(model(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         if step % 100 == 0 or step == steps - 1:
             print(f"  step {step}: loss {loss.item():.3f}")
 
@@ -97,11 +97,11 @@ def translator() -> tuple[Record, dict[str, list[str]]]:
 
 
 def scene(shapes: list[tuple[str, str, int, int]]) -> Image.Image:
-    """Coloured shapes on paper, 64 x 64."""
+    """Colored shapes on paper, 64 x 64."""
     image = Image.new("RGB", (512, 512), "#f4f1ea")
     draw = ImageDraw.Draw(image)
-    for colour, shape, x, y in shapes:
-        box, fill = (8 * x, 8 * y, 8 * x + 136, 8 * y + 136), COLOURS[colour]
+    for color, shape, x, y in shapes:
+        box, fill = (8 * x, 8 * y, 8 * x + 136, 8 * y + 136), COLORS[color]
         if shape == "circle":
             draw.ellipse(box, fill)
         elif shape == "square":
@@ -119,11 +119,11 @@ def patches(image: Image.Image) -> Tensor:
 
 def captioner() -> tuple[Record, Image.Image, dict[str, list[str]]]:
     """Names two shapes, the left one first."""
-    words = ["<s>", "</s>", "a", "and", *COLOURS, *SHAPES]
+    words = ["<s>", "</s>", "a", "and", *COLORS, *SHAPES]
     model = Speaker(words, nn.Linear(192, WIDTH))
 
     def example() -> tuple[Image.Image, list[str]]:
-        kinds = [(random.choice(list(COLOURS)), random.choice(SHAPES)) for _ in range(2)]
+        kinds = [(random.choice(list(COLORS)), random.choice(SHAPES)) for _ in range(2)]
         shapes = [
             (*kinds[0], random.randint(1, 12), random.randint(1, 45)),
             (*kinds[1], random.randint(34, 45), random.randint(1, 45)),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sightline import Record, record_attention
 from sightline.layers import SinusoidalPositions, Transformer
-from sightline.view import pictures
+from sightline.view import figures as pictures
 
 DIGITS, BEGIN, LENGTH = 10, 10, 8
 
@@ -46,14 +46,14 @@ def train(steps: int = 600, seed: int = 0) -> Reverser:
     torch.manual_seed(seed)
     torch.set_num_threads(1)  # tensors this small are not worth sharing
     model = Reverser()
-    optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 5e-3, steps)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, steps)
     for _ in range(steps):
         source, written, target = batch(64)
         loss = F.cross_entropy(model(source, written).flatten(0, 1), target.flatten())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     return model.eval()
 

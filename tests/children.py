@@ -16,17 +16,19 @@ import numpy as np
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["sightline.training.loop", "sightline.tasks.image_predictor", "torch._dynamo"])
+FORKED.set_forkserver_preload(
+    ["sightline.training.loop", "sightline.tasks.image_classification.predictor", "torch._dynamo"]
+)
 
 RUN_FILES = ["README.md", "classes.json", "config.yaml", "data.json", "metrics.jsonl", "model.safetensors"]
 """What of a run travels."""
 SMALL = (
-    "model.width=8",
-    "model.heads=2",
+    "model.embed_dim=8",
+    "model.num_heads=2",
     "model.depth=1",
     "model.dropout=0.1",
     "augment.crop=1",
-    "training.optimiser=adamw",
+    "training.optimizer=adamw",
     "training.batch_size=6",
     "training.steps=20",
     "training.log_every=3",
@@ -131,7 +133,7 @@ def limit_files(size: int) -> None:
 
 def signal_at(step: int, number: int) -> None:
     """Send this process a signal in the middle of this step, counted from 1."""
-    from sightline.tasks.image_classification import ImageTask
+    from sightline.tasks.image_classification.task import ImageTask
 
     loss, left = ImageTask.loss, step
 
@@ -146,7 +148,7 @@ def signal_at(step: int, number: int) -> None:
 
 
 def hang_in_a_step() -> None:
-    from sightline.tasks.image_classification import ImageTask
+    from sightline.tasks.image_classification.task import ImageTask
 
     def hang(*args):
         os.write(2, b"hanging\n")
@@ -158,7 +160,7 @@ def hang_in_a_step() -> None:
 
 
 def see_little_before_training() -> None:
-    """Normalise by one image."""
-    from sightline.tasks import image_classification
+    """Normalize by one image."""
+    from sightline.tasks.image_classification import task as image_classification
 
-    image_classification.SEEN_FOR_NORMALISATION = 1
+    image_classification.SEEN_FOR_NORMALIZATION = 1

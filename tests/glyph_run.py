@@ -9,13 +9,13 @@ import torch.nn.functional as F
 
 from sightline import config
 from sightline.data.episodes import Classes, draw
-from sightline.data.glyphs import draw_alphabets
-from sightline.files import whole
+from sightline.data.images.glyphs import draw_alphabets
+from sightline.files import atomic_write
 from sightline.models.few_shot import FewShot, FewShotConfig
 from sightline.training.checkpoint import to_bytes
 
 SIZE, DRAWERS, CHARACTERS = 28, 10, 12
-FORM = FewShotConfig(image_size=SIZE, channels=1, widths=(8, 16, 24, 32), heads=4)
+FORM = FewShotConfig(image_size=SIZE, channels=1, backbone_channels=(8, 16, 24, 32), num_heads=4)
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,23 @@ def train(folder: Path, steps: int = 90) -> Path:
     classes = Classes.of(images.labels, images.classes)
     model = FewShot(FORM)
     pixels = images.pixels.float() / 255
-    model.set_normalisation(pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)))
-    optimiser = torch.optim.AdamW(model.parameters(), lr=4e-3)
+    model.set_normalization(pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
     for step in range(steps):
         some = draw(classes, episodes=1, way=8, shot=1 + step % 2, query=2, seed=0, step=step)
         shown = pixels[torch.cat((some.support, some.query), 1)]
         logits, _ = model(shown, way=8, shot=1 + step % 2)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.cross_entropy(logits.flatten(0, 1), some.query_labels.flatten()).backward()
-        optimiser.step()
+        optimizer.step()
     (folder / "config.yaml").write_text(config.dump(Recipe(model.config)))
-    with whole(folder / "model.safetensors") as part:
+    with atomic_write(folder / "model.safetensors") as part:
         part.write_bytes(to_bytes(model.state_dict()))
     return folder
 
 
 def characters(count: int, images: int = DRAWERS) -> dict[str, list[torch.Tensor]]:
-    """So many characters of alphabets that were not learnt from, each written so many times."""
+    """So many characters of alphabets that were not learned from, each written so many times."""
     drawn = draw_alphabets(alphabets=8, characters=CHARACTERS, drawers=DRAWERS)
     pixels = drawn.pixels.unflatten(0, (-1, DRAWERS))[6 * CHARACTERS :]
     names = drawn.classes[6 * CHARACTERS :]

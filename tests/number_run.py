@@ -3,16 +3,16 @@
 from pathlib import Path
 
 import sightline
-from sightline.data.text import load
+from sightline.data.text.corpora import load
 
 SMALL = (
     "task=translation",
     "model.kind=rnn_attention",
-    "model.rnn.width=8",
-    "model.rnn.word_width=6",
+    "model.rnn.hidden_size=8",
+    "model.rnn.embed_dim=6",
     "tokens.kind=character",
     "search.beams=2",
-    "data.most_tokens=40",
+    "data.max_tokens=40",
     "training.steps=2",
     "training.batch_size=128",
     "training.evaluate_every=2",

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from sightline import config
-from sightline.classify import confidence, questions
+from sightline.classifier import calibration as confidence
+from sightline.classifier import queries as questions
 from sightline.models.few_shot import FewShot, FewShotConfig
-from sightline.tasks.few_shot import FewShotData, Recipe
+from sightline.tasks.few_shot.task import FewShotData, Recipe
 from sightline.training.checkpoint import to_bytes
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -45,9 +46,9 @@ def test_a_benchmark_finds_what_it_imports_and_has_a_command_unless_it_serves_ot
 
 @pytest.fixture
 def run(tmp_path):
-    """A few-shot model that has learnt nothing, as a run leaves it: small, with four tokens of an image."""
+    """A few-shot model that has learned nothing, as a run leaves it: small, with four tokens of an image."""
     torch.manual_seed(0)
-    form = FewShotConfig(image_size=32, channels=1, widths=(3, 5, 7, 8), heads=2, tokens="patches")
+    form = FewShotConfig(image_size=32, channels=1, backbone_channels=(3, 5, 7, 8), num_heads=2, tokens="patches")
     (tmp_path / "config.yaml").write_text(config.dump(Recipe(data=FewShotData(image_size=32), model=form)))
     (tmp_path / "model.safetensors").write_bytes(to_bytes(FewShot(form).state_dict()))
     return tmp_path

@@ -38,23 +38,26 @@ def train(*words):
         (["training.epoch=3"], "training.epoch: a key here must be one of "),
         (["training.epoch=3"], "; did you mean 'epochs'?"),
         (["trainig.epochs=3"], "did you mean 'training'?"),
-        (["training.steps=many"], "training.steps must be a whole number or null, got 'many'"),
+        (["training.steps=many"], "training.steps must be an integer or null, got 'many'"),
         (["training.learning_rate=-1e-4"], "training: learning_rate must be above 0 and finite, got -0.0001"),
-        (["model.heads=3", "model.width=8"], "model: heads must divide width=8 or head_width be given, got 3"),
-        (["model.expansion=.inf"], "model: expansion must leave at least one channel of width=8, got inf"),
+        (["model.num_heads=3", "model.embed_dim=8"], "model: heads must divide width=8 or head_dim be given, got 3"),
+        (["model.mlp_ratio=.inf"], "model: mlp_ratio must leave at least one channel of width=8, got inf"),
         (["task=image_clasifier"], "got 'image_clasifier'; did you mean 'image_classifier'?"),
         (["model.patch_size=3"], "model: patch_size must divide image_size=8, got 3"),
         (["model.classes=4"], "model.classes must be that of the data, 3, or null, got 4"),
         (["training.device=tpu"], "training: device must be auto, cpu, cuda or cuda:N, got 'tpu'"),
         (["training.device=cuda:77"], "device must be one that is here"),
-        (["training.accumulate=4"], "batch_size must be a multiple of processes times accumulate, 1 x 4, got 6"),
         (
-            ["training.accumulate=2", "augment.mixup=0.2"],
-            "training.batch_size must be a multiple of 2 times processes times training.accumulate, 2 x 1 x 2",
+            ["training.gradient_accumulation_steps=4"],
+            "batch_size must be a multiple of processes times gradient_accumulation_steps, 1 x 4, got 6",
+        ),
+        (
+            ["training.gradient_accumulation_steps=2", "augment.mixup=0.2"],
+            "training.batch_size must be a multiple of 2 times processes times training.gradient_accumulation_steps, 2 x 1 x 2",
         ),
         (["data.source=nowhere"], "a data set must be a path that is there, or one of glyphs, got 'nowhere'"),
         (["data.validation=1"], "data: validation must be at least 0 and below 1, got 1.0"),
-        (["seed=-1"], "seed must be a whole number of at least 0, got -1"),
+        (["seed=-1"], "seed must be an integer of at least 0, got -1"),
         (["missing.yaml"], "a change must read key=value, got 'missing.yaml'"),
         (["out=images.npz"], "out must be a folder, got 'images.npz', which is a file"),
     ],
@@ -116,7 +119,7 @@ def test_changes_alone_keep_the_rest_of_the_default_recipe(tmp_path):
     assert "rotate: 10.0" in kept
 
 
-def test_with_nothing_at_all_the_embedded_glyphs_are_learnt(tmp_path):
+def test_with_nothing_at_all_the_embedded_glyphs_are_learned(tmp_path):
     small = [word for word in SMALL if not word.startswith("training.evaluate")]
     answer = call("train", *small, "training.steps=2")
     assert answer.exit_code == 0, answer.stderr

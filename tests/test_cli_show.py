@@ -83,7 +83,7 @@ def test_data_is_told_as_a_table():
     lines = run("data", "glyphs").stdout.splitlines()
     assert lines[0] == "glyphs, 20 classes"
     assert lines[2].split() == ["split", "images", "size", "channels", "mean", "spread"]
-    assert lines[3].split()[:7] == ["train", "2,400", "28", "x", "28", "1,", "grey"]
+    assert lines[3].split()[:7] == ["train", "2,400", "28", "x", "28", "1,", "gray"]
     assert ["ka", "120", "20", "60"] in [line.split() for line in lines]
 
 
@@ -99,7 +99,7 @@ def test_data_with_hostile_and_many_classes_stays_plain_and_short(tmp_path):
     assert "\ufffd[31mred" in answer.stdout
     assert "a" * 23 + "…" in answer.stdout
     assert "and 13 more; each class has from 1 to 2 images to learn from" in answer.stdout
-    assert "3, colour" in answer.stdout
+    assert "3, color" in answer.stdout
     with Image.open(tmp_path / "sheet.png") as sheet:
         assert sheet.height > 33 * 60
 

@@ -19,8 +19,8 @@ TINY = (
     "task=few_shot",
     "data.validation=0",
     "model.backbone=conv4",
-    "model.widths=[6]",
-    "model.heads=2",
+    "model.backbone_channels=[6]",
+    "model.num_heads=2",
     "episode.way=3",
     "episode.query=2",
     "evaluation.settings=[3w2s,2w1s]",
@@ -132,11 +132,13 @@ def test_judging_tells_how_far_it_is(home):
 
 
 def test_a_run_s_own_data_by_another_path_are_its_own(home):
-    """Not all of them, among which are those that it has learnt from."""
+    """Not all of them, among which are those that it has learned from."""
     write_classes(home / "own.npz", [f"Own/{letter}" for letter in "abcdefgh"])
-    predictor = sightline.load(train(home, "owner", "data.validation=0.4", "evaluation.chosen_by=2w1s", data="own.npz"))
+    predictor = sightline.load(
+        train(home, "owner", "data.validation=0.4", "evaluation.selection_setting=2w1s", data="own.npz")
+    )
     for path in (None, f"{home}/../{home.name}/own.npz"):
-        images, split = predictor.judged_on(path)
+        images, split = predictor.evaluation_split(path)
         assert (len(images.classes), split) == (3, "validation")
 
 
@@ -163,7 +165,7 @@ def test_the_difference_is_paired(home):
     one, two = (sightline.load(home / name) for name in ("one", "two"))
     shares = []
     for run in (one, two):
-        images, _ = run.judged_on()
+        images, _ = run.evaluation_split()
         classes = comparison.classes_of(images)
         seen = comparison.tally(
             run.model.head, run.embedded(images), classes, way=2, shot=1, query=3, episodes=EPISODES
@@ -230,7 +232,7 @@ def strangers(home):
         (["one"], {"settings": ["5x1"]}, "a setting must read like 5w1s"),
         (["one"], {"settings": ["7w1s"]}, "way must be at most the number of classes, 6, got 7"),
         (["one"], {"settings": ["2w5s"]}, "each class must have at least 8 images"),
-        (["one"], {"episodes": 0}, "episodes must be a whole number of at least 1, got 0"),
+        (["one"], {"episodes": 0}, "episodes must be an integer of at least 1, got 0"),
         (["one"], {"episodes": 10**7}, "episodes must be at most 1,000,000"),
     ],
 )

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.data.text import load
+from sightline.data.text.corpora import load
 from sightline.runs import _recipe
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))

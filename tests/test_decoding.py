@@ -67,7 +67,7 @@ def test_greedy_takes_the_likeliest_word_and_ends_at_the_end():
     first, empty = greedy(Chain(), memory)
     assert first[0].tokens[0] == A
     assert first[0].score == pytest.approx(math.log(0.3), abs=1e-5)
-    assert first[0].normalised == pytest.approx(math.log(0.3) / 3, abs=1e-5)
+    assert first[0].normalized == pytest.approx(math.log(0.3) / 3, abs=1e-5)
     assert first[0].finished
     assert empty[0].tokens == ()
     assert empty[0].score == pytest.approx(0, abs=1e-5)
@@ -86,7 +86,7 @@ def test_wide_beams_find_the_best_of_all(early, penalty):
     memory = random_tables(words=words)
     chances = memory.tables.log_softmax(-1)
     open_words = [word for word in range(words) if word not in (0, BEGIN, END)]
-    found = beam(Chain(), memory, beams=400, n_best=3, length_penalty=penalty, most_tokens=most, early=early)
+    found = beam(Chain(), memory, beams=400, n_best=3, length_penalty=penalty, max_tokens=most, early=early)
     for table, hypotheses in zip(chances, found, strict=True):
         scored = []
         for length in range(most):
@@ -96,7 +96,7 @@ def test_wide_beams_find_the_best_of_all(early, penalty):
                 scored.append((total / (length + 1) ** penalty, words_between))
         expected = sorted(scored, reverse=True)[:3]
         assert [one.tokens for one in hypotheses] == [words_between for _, words_between in expected]
-        assert [one.normalised for one in hypotheses] == pytest.approx([score for score, _ in expected], abs=1e-4)
+        assert [one.normalized for one in hypotheses] == pytest.approx([score for score, _ in expected], abs=1e-4)
 
 
 def test_length_penalty_chooses_between_short_and_long():
@@ -109,10 +109,10 @@ def test_search_that_is_not_early_may_find_better():
     """Two beams are full after the first end of each; the best sentence needs a step more."""
     memory = chain({(BEGIN, END): 0.3, (BEGIN, A): 0.7, (A, END): 0.3, (A, C): 0.7, (C, 5): 1.0, (5, END): 1.0})
     hasty = beam(Chain(), memory, beams=2, early=True)[0][0]
-    patient = beam(Chain(), memory, beams=2, early=False, most_tokens=9)[0][0]
+    patient = beam(Chain(), memory, beams=2, early=False, max_tokens=9)[0][0]
     assert len(hasty.tokens) < len(patient.tokens)
     assert patient.tokens == (A, C, 5)
-    assert patient.normalised > hasty.normalised
+    assert patient.normalized > hasty.normalized
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,7 +120,7 @@ def test_one_beam_is_greedy(kind):
     model, (source, real, _) = make(kind), batch()
     memory = model.encode(source, real)
     for one, other in zip(
-        greedy(model, memory, most_tokens=11), beam(model, memory, beams=1, most_tokens=11), strict=True
+        greedy(model, memory, max_tokens=11), beam(model, memory, beams=1, max_tokens=11), strict=True
     ):
         assert one[0].tokens == other[0].tokens
         assert one[0].score == pytest.approx(other[0].score, abs=1e-4)
@@ -130,10 +130,10 @@ def test_one_beam_is_greedy(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_best_come_first_distinct_and_with_the_score_the_model_gives_them(kind):
     model, (source, real, _) = make(kind), batch()
-    found = beam(model, model.encode(source, real), beams=5, n_best=4, most_tokens=11)
+    found = beam(model, model.encode(source, real), beams=5, n_best=4, max_tokens=11)
     for row, hypotheses in enumerate(found):
         assert len({one.tokens for one in hypotheses}) == 4
-        keys = [(one.finished, one.normalised) for one in hypotheses]
+        keys = [(one.finished, one.normalized) for one in hypotheses]
         assert keys == sorted(keys, reverse=True)
         target = as_targets(hypotheses)
         with torch.no_grad():
@@ -142,7 +142,7 @@ def test_best_come_first_distinct_and_with_the_score_the_model_gives_them(kind):
             whole = [*one.tokens, END] if one.finished else one.tokens
             score = sum(float(chances[place, word]) for place, word in enumerate(whole))
             assert one.score == pytest.approx(score, abs=1e-4)
-            assert one.normalised == pytest.approx(score / len(whole), abs=1e-4)
+            assert one.normalized == pytest.approx(score / len(whole), abs=1e-4)
             assert not {0, BEGIN, END} & set(one.tokens)
 
 
@@ -152,10 +152,10 @@ def test_a_sentence_is_decoded_the_same_alone_and_in_a_batch(search, kind):
     model, (source, real, _) = make(kind), batch()
     with torch.no_grad():
         (model.words.output_table if kind.endswith("untied") else model.words.target_table)[END] *= 3  # some end soon
-    together = search(model, model.encode(source, real), most_tokens=17)
+    together = search(model, model.encode(source, real), max_tokens=17)
     for row, length in enumerate(real.sum(1).tolist()):
         (alone,) = search(
-            model, model.encode(source[row : row + 1, :length], real[row : row + 1, :length]), most_tokens=17
+            model, model.encode(source[row : row + 1, :length], real[row : row + 1, :length]), max_tokens=17
         )
         assert alone[0].tokens == together[row][0].tokens
         assert alone[0].score == pytest.approx(together[row][0].score, abs=1e-4)
@@ -175,30 +175,30 @@ def test_chains_are_decoded_the_same_alone_and_in_a_batch(beams):
 def test_what_is_finished_costs_nothing_more():
     short, long = {(BEGIN, END): 0.9, (BEGIN, A): 0.1, (A, END): 1.0}, {(BEGIN, A): 1.0, (A, A): 1.0}
     model, memory = Chain(), chain(*[short] * 99, long)
-    greedy(model, memory, most_tokens=50)
+    greedy(model, memory, max_tokens=50)
     assert model.rows == 100 + 49
     model = Chain()
-    beam(model, memory, beams=2, most_tokens=50)
+    beam(model, memory, beams=2, max_tokens=50)
     assert model.rows == 100 + 2 * 100 + 2 * 48
 
 
 @pytest.mark.parametrize("search", [greedy, beam, sample])
 def test_what_never_ends_is_cut_off(search):
-    ((best, *_),) = search(Chain(), chain({(BEGIN, A): 1.0, (A, A): 1.0}), most_tokens=5)
+    ((best, *_),) = search(Chain(), chain({(BEGIN, A): 1.0, (A, A): 1.0}), max_tokens=5)
     assert best.tokens == (A,) * 5
     assert not best.finished
-    assert best.normalised == pytest.approx(0, abs=1e-4)
+    assert best.normalized == pytest.approx(0, abs=1e-4)
 
 
 def test_finished_hypotheses_come_before_those_cut_off():
     memory = chain({(BEGIN, A): 0.9, (BEGIN, C): 0.1, (A, A): 1.0, (C, END): 1.0})
-    (hypotheses,) = beam(Chain(), memory, beams=2, n_best=2, most_tokens=6)
+    (hypotheses,) = beam(Chain(), memory, beams=2, n_best=2, max_tokens=6)
     assert [one.tokens for one in hypotheses] == [(C,), (A,) * 6]
-    assert hypotheses[1].normalised > hypotheses[0].normalised
+    assert hypotheses[1].normalized > hypotheses[0].normalized
 
 
 def test_a_small_vocabulary_serves_many_beams():
-    (hypotheses,) = beam(Chain(), random_tables(1), beams=50, n_best=50, most_tokens=2)
+    (hypotheses,) = beam(Chain(), random_tables(1), beams=50, n_best=50, max_tokens=2)
     assert len({one.tokens for one in hypotheses}) == len(hypotheses) == 1 + 4 + 16
     assert all(math.isfinite(one.score) for one in hypotheses)
 
@@ -210,7 +210,7 @@ def test_no_sentences_are_no_hypotheses(search):
 
 @pytest.mark.parametrize("search", [greedy, beam])
 def test_a_model_that_says_nothing_sensible_still_gives_a_hypothesis(search):
-    found = search(Chain(), Sentences(torch.full((2, 7, 7), float("nan"))), most_tokens=3)
+    found = search(Chain(), Sentences(torch.full((2, 7, 7), float("nan"))), max_tokens=3)
     assert [len(hypotheses) for hypotheses in found] == [1, 1]
 
 
@@ -260,17 +260,17 @@ def test_the_coldest_sample_is_greedy(temperature):
 
 
 def test_samples_come_best_first_for_each_sentence():
-    found = sample(Chain(), random_tables(3), samples=7, most_tokens=9)
+    found = sample(Chain(), random_tables(3), samples=7, max_tokens=9)
     assert [len(hypotheses) for hypotheses in found] == [7, 7, 7]
     for hypotheses in found:
-        keys = [(one.finished, one.normalised) for one in hypotheses]
+        keys = [(one.finished, one.normalized) for one in hypotheses]
         assert keys == sorted(keys, reverse=True)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if attends(kind)])
 def test_attention_of_every_hypothesis_comes_back_and_is_that_of_the_cached_steps(kind):
     model, (source, real, _) = make(kind), batch()
-    found = beam(model, model.encode(source, real), beams=3, n_best=2, most_tokens=9)
+    found = beam(model, model.encode(source, real), beams=3, n_best=2, max_tokens=9)
     for row, hypotheses in enumerate(found):
         for one in hypotheses:
             target = as_targets([one])
@@ -294,9 +294,9 @@ def test_attention_of_every_hypothesis_comes_back_and_is_that_of_the_cached_step
 def test_a_search_that_is_watched_finds_the_same(kind):
     model, (source, real, _) = make(kind), batch()
     memory = model.encode(source, real)
-    alone = beam(model, memory, beams=3, n_best=3, most_tokens=9)
+    alone = beam(model, memory, beams=3, n_best=3, max_tokens=9)
     with record_attention(model) as record:
-        watched = beam(model, memory, beams=3, n_best=3, most_tokens=9)
+        watched = beam(model, memory, beams=3, n_best=3, max_tokens=9)
     assert [[one.tokens for one in ones] for ones in watched] == [[one.tokens for one in ones] for ones in alone]
     assert {seen.kind for seen in record} == ({"cross"} if kind.startswith("rnn") else {"decoder", "cross"})
     if kind == "transformer":
@@ -320,11 +320,11 @@ def test_a_training_model_does_not_decode():
 
 def test_decoding_works_in_inference_mode_and_leaves_the_model_trainable():
     model, (source, real, target) = make("transformer"), batch()
-    plain = beam(model, model.encode(source, real), most_tokens=300, never=(0, BEGIN, END))
+    plain = beam(model, model.encode(source, real), max_tokens=300, never=(0, BEGIN, END))
     model = make("transformer")
     with torch.inference_mode():  # so long that positions grow
         assert (
-            beam(model, model.encode(source, real), most_tokens=300, never=(0, BEGIN, END))[0][0].tokens
+            beam(model, model.encode(source, real), max_tokens=300, never=(0, BEGIN, END))[0][0].tokens
             == plain[0][0].tokens
         )
     model.train()(source, real, target).sum().backward()
@@ -334,16 +334,16 @@ def test_decoding_works_in_inference_mode_and_leaves_the_model_trainable():
 @pytest.mark.parametrize(
     ("search", "options", "message"),
     [
-        (greedy, {"most_tokens": 0}, "most_tokens must be a whole number of at least 1, got 0"),
-        (greedy, {"most_tokens": 1 << 20}, "most_tokens must be at most 16,384"),
-        (beam, {"beams": 0}, "beams must be a whole number of at least 1, got 0"),
+        (greedy, {"max_tokens": 0}, "max_tokens must be an integer of at least 1, got 0"),
+        (greedy, {"max_tokens": 1 << 20}, "max_tokens must be at most 16,384"),
+        (beam, {"beams": 0}, "beams must be an integer of at least 1, got 0"),
         (beam, {"beams": 1 << 20}, "beams must be at most 1,024"),
         (beam, {"beams": 2, "n_best": 3}, "n_best must be at most beams=2, got 3; widen the search"),
         (beam, {"length_penalty": -1.0}, "length_penalty must be at least 0 and finite, got -1.0"),
         (sample, {"temperature": 0.0}, "temperature must be above 0 and finite, got 0.0; greedy is what 0 would mean"),
-        (sample, {"top_k": 0}, "top_k must be a whole number of at least 1, got 0"),
+        (sample, {"top_k": 0}, "top_k must be an integer of at least 1, got 0"),
         (sample, {"top_p": 1.5}, "top_p must be above 0 and at most 1, got 1.5"),
-        (sample, {"samples": 0}, "samples must be a whole number of at least 1, got 0"),
+        (sample, {"samples": 0}, "samples must be an integer of at least 1, got 0"),
     ],
 )
 def test_impossible_searches_are_refused(search, options, message):

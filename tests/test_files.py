@@ -1,11 +1,11 @@
 import pytest
 
-from sightline.files import whole
+from sightline.files import atomic_write
 
 
 def test_a_file_appears_whole(tmp_path):
     path = tmp_path / "a.txt"
-    with whole(path) as part:
+    with atomic_write(path) as part:
         part.write_text("new")
         assert not path.exists()
     assert path.read_text() == "new"
@@ -15,7 +15,7 @@ def test_a_file_appears_whole(tmp_path):
 def test_an_error_leaves_the_old_file_and_no_other(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")
-    with pytest.raises(UnicodeEncodeError), whole(path) as part:
+    with pytest.raises(UnicodeEncodeError), atomic_write(path) as part:
         part.write_text("half \ud800")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

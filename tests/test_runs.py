@@ -20,10 +20,10 @@ import sightline
 from children import RUN_FILES, SMALL, write_images
 from sightline import runs
 from sightline.runs import _recipe
-from sightline.tasks import image_predictor
-from sightline.tasks.image_classification import Recipe
-from sightline.tasks.image_predictor import ImagePredictor, wilson
-from sightline.training.settings import Training
+from sightline.tasks.image_classification import predictor as image_predictor
+from sightline.tasks.image_classification.predictor import ImagePredictor, wilson
+from sightline.tasks.image_classification.task import Recipe
+from sightline.training.config import TrainingConfig
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_what_is_loaded_answers_as_what_was_trained(trained):
     best = [line["validation"] for line in lines if line.get("best")][-1]
     assert score.split == "validation"
     assert score.accuracy == best["accuracy"]
-    predictor.model.sharpness.fill_(1)  # as it was while training
+    predictor.model.calibration_scale.fill_(1)  # as it was while training
     assert predictor.judged().loss == pytest.approx(best["loss"], rel=1e-6)
     assert score.interval == wilson(score.accuracy * score.images, score.images)
 
@@ -122,7 +122,7 @@ def test_other_data_are_judged_by_their_test_set_or_whole(trained, tmp_path):
     np.savez(tmp_path / "tested.npz", x_train=x[:20], y_train=y[:20], x_test=x[20:], y_test=y[20:])
     tested = sightline.evaluate(trained / "run", str(tmp_path / "tested.npz"), "cpu")
     assert (tested.images, tested.split) == (13, "test")
-    own = sightline.evaluate(trained / "run", str(trained / "images.npz"), "cpu")  # which it has learnt from
+    own = sightline.evaluate(trained / "run", str(trained / "images.npz"), "cpu")  # which it has learned from
     assert (own.images, own.split) == (6, "validation")
 
 
@@ -202,11 +202,11 @@ def hostile(run, what):
         "a huge width": lambda: edit(config, "^  width: 8$", "  width: 80000000"),
         "a width beyond all numbers": lambda: edit(config, "^  width: 8$", f"  width: {2 * 10**30}"),
         "a huge depth": lambda: edit(config, "^  depth: 1$", "  depth: 1000000000"),
-        "many heads": lambda: edit(config, "^  heads: 2$", "  heads: 1000000000\n  head_width: 1000000000"),
+        "many heads": lambda: edit(config, "^  heads: 2$", "  heads: 1000000000\n  head_dim: 1000000000"),
         "a huge image": lambda: edit(config, "^  image_size: 8$", "  image_size: 400000"),
         "a huge image without positions": lambda: (
             edit(config, "^  image_size: 8$", "  image_size: 400000"),
-            edit(config, "^  positions: learnt$", "  positions: none"),
+            edit(config, "^  positions: learned$", "  positions: none"),
             edit(config, "^  mask: none$", "  mask: additive"),
         ),
         "many classes": lambda: edit(config, "^  classes: 3$", "  classes: 1000000000"),
@@ -214,8 +214,8 @@ def hostile(run, what):
             edit(config, "^  classes: 3$", "  classes: 1000000"),
             classes.write_text(many),
         ),
-        "endless expansion": lambda: edit(config, "^  expansion: 2.0$", "  expansion: .inf"),
-        "huge expansion": lambda: edit(config, "^  expansion: 2.0$", "  expansion: 1e300"),
+        "endless mlp_ratio": lambda: edit(config, "^  mlp_ratio: 2.0$", "  mlp_ratio: .inf"),
+        "huge mlp_ratio": lambda: edit(config, "^  mlp_ratio: 2.0$", "  mlp_ratio: 1e300"),
         "an unknown key": lambda: edit(config, "^  width: 8$", "  width: 8\n  wdth: 8"),
         "no task": lambda: edit(config, "^task: image_classifier$", ""),
         "another task": lambda: edit(config, "^task: image_classifier$", "task: [1]"),
@@ -293,14 +293,14 @@ def test_what_a_killed_process_left_is_tidied_away_when_the_run_goes_on(run):
 def test_what_is_told_for_one_section_leaves_the_rest_of_it_alone():
     """Without a recipe it is the starter; with one, what is not given is the default of its class."""
     assert _recipe(None, [])[0] == Recipe.starter()
-    told = _recipe(None, ["training.ema=0.5", "augment.flip=true"])[0]
+    told = _recipe(None, ["training.ema_decay=0.5", "augment.flip=true"])[0]
     assert told == replace(
         Recipe.starter(),
         training=replace(Recipe.starter().training, ema=0.5),
         augment=replace(Recipe.starter().augment, flip=True),
     )
     given = {"data": {"source": "glyphs"}}
-    assert _recipe(given, ["training.ema=0.5"])[0] == Recipe(training=Training(ema=0.5))
+    assert _recipe(given, ["training.ema_decay=0.5"])[0] == Recipe(training=TrainingConfig(ema=0.5))
 
 
 def test_epochs_told_take_the_place_of_steps():

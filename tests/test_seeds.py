@@ -2,7 +2,7 @@ from itertools import combinations
 
 from sightline import seeds
 
-PURPOSES = (seeds.AUGMENTATION, seeds.ORDER, seeds.NORMALISATION, seeds.DROPOUT, seeds.EPISODES)
+PURPOSES = (seeds.AUGMENTATION, seeds.ORDER, seeds.NORMALIZATION, seeds.DROPOUT, seeds.EPISODES)
 
 
 def test_streams_of_one_seed_are_apart():

@@ -12,11 +12,11 @@ import glyph_run
 import number_run
 import sightline
 from sightline import FewShotClassifier, zoo
-from sightline.classify.confidence import ask
-from sightline.classify.questions import embedded
+from sightline.classifier.calibration import ask
+from sightline.classifier.queries import embedded
 from sightline.cli import app
-from sightline.data.glyphs import draw_alphabets
-from sightline.sharing import WEIGHTS
+from sightline.data.images.glyphs import draw_alphabets
+from sightline.hub import WEIGHTS
 
 
 @pytest.fixture(scope="module")

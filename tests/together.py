@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from children import signal_at
 from sightline.runs import train
-from sightline.tasks.image_classification import ImageTask
+from sightline.tasks.image_classification.task import ImageTask
 from sightline.training import device
 from sightline.training.signals import Interrupted
 

@@ -19,17 +19,17 @@ def copy_attention(theirs: nn.MultiheadAttention, ours: MultiHeadAttention) -> N
 def copy_encoder_layer(theirs: nn.TransformerEncoderLayer, ours: EncoderBlock) -> None:
     copy_attention(theirs.self_attn, ours.attention)
     _copy_feed_forward(theirs, ours)
-    ours.around_attention.norm.load_state_dict(theirs.norm1.state_dict())
-    ours.around_feed_forward.norm.load_state_dict(theirs.norm2.state_dict())
+    ours.norm1.norm.load_state_dict(theirs.norm1.state_dict())
+    ours.norm_mlp.norm.load_state_dict(theirs.norm2.state_dict())
 
 
 def copy_decoder_layer(theirs: nn.TransformerDecoderLayer, ours: DecoderBlock) -> None:
     copy_attention(theirs.self_attn, ours.attention)
     copy_attention(theirs.multihead_attn, ours.cross_attention)
     _copy_feed_forward(theirs, ours)
-    ours.around_attention.norm.load_state_dict(theirs.norm1.state_dict())
-    ours.around_cross_attention.norm.load_state_dict(theirs.norm2.state_dict())
-    ours.around_feed_forward.norm.load_state_dict(theirs.norm3.state_dict())
+    ours.norm1.norm.load_state_dict(theirs.norm1.state_dict())
+    ours.norm2.norm.load_state_dict(theirs.norm2.state_dict())
+    ours.norm_mlp.norm.load_state_dict(theirs.norm3.state_dict())
 
 
 def copy_transformer(theirs: nn.Transformer, ours: Transformer) -> None:

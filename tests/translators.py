@@ -8,13 +8,13 @@ from sightline.models.translator import Translator, TranslatorConfig
 
 SOURCE_WORDS, TARGET_WORDS = 13, 17
 B, S, T = 3, 7, 5
-WORDS = {"source_vocabulary": SOURCE_WORDS, "target_vocabulary": TARGET_WORDS}
-TRANSFORMER = {"width": 12, "hidden": 19, "heads": 3, "encoder_depth": 2, "decoder_depth": 3}
-RECURRENT = {"width": 14, "word_width": 6}
+WORDS = {"source_vocab_size": SOURCE_WORDS, "target_vocab_size": TARGET_WORDS}
+TRANSFORMER = {"width": 12, "hidden": 19, "heads": 3, "encoder_layers": 2, "decoder_layers": 3}
+RECURRENT = {"width": 14, "embed_dim": 6}
 
 KINDS: dict[str, dict[str, object]] = {
     "transformer": {},
-    "transformer post learnt": {"norm": "post", "positions": "learnt", "most_tokens": 23},
+    "transformer post learned": {"norm": "post", "positions": "learned", "max_tokens": 23},
     "transformer cosine untied": {"score": "cosine", "tied": "none"},
     **{f"rnn {attention}": {"attention": attention} for attention in ATTENTIONS},
     "rnn hard": {"attention": "general", "hard": True},

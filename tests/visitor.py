@@ -151,7 +151,7 @@ class Visitor:
 
 
 def line_ends(drawing: ET.Element) -> dict[str, list[tuple[float, ...]]]:
-    """Bent lines by colour: (x1, y1, x2, y2)"""
+    """Bent lines by color: (x1, y1, x2, y2)"""
     found: dict[str, list[tuple[float, ...]]] = {}
     for path in drawing.iter(f"{SVG}path"):
         for x1, y1, curve in re.findall(r"M([\d.-]+) ([\d.-]+)C([\d. -]+)", path.get("d")):

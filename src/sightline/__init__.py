@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     __version__: str
     from . import attention, data, layers
     from .attention import Record, record_attention
-    from .classify import FewShotClassifier
+    from .classifier import FewShotClassifier
     from .comparison import compare
     from .runs import evaluate, load, train
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "FewShotClassifier": "classify",
+    "FewShotClassifier": "classifier",
     "Record": "attention",
     "compare": "comparison",
     "evaluate": "runs",

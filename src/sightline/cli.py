@@ -121,8 +121,8 @@ def fit(
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
     """Make a classifier from a few images of each class; nothing is trained."""
-    from .classify import FewShotClassifier
-    from .classify.file import SUFFIX, check_path
+    from .classifier import FewShotClassifier
+    from .classifier.file import SUFFIX, check_path
     from .runs import reading
     from .training.device import choose_device
 
@@ -153,7 +153,7 @@ def compare(
 ) -> None:
     """Judge few-shot models on the same episodes, and say how far each is from the first."""
     from .comparison import compare as judge
-    from .files import whole
+    from .files import atomic_write
 
     with _plain_errors():
         baselines, wanted = _listed(with_), _listed(settings)
@@ -161,7 +161,7 @@ def compare(
         for line in found.lines():
             typer.echo(line)
         if out is not None:
-            with whole(out) as part:
+            with atomic_write(out) as part:
                 part.write_text(found.markdown(), encoding="utf-8")
             typer.echo(f"wrote {out}")
 
@@ -182,7 +182,7 @@ def predict(
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
     """Say what is on images, or translate sentences, and how sure it is."""
-    from .checks import check_shown
+    from .errors import check_page_size
     from .runs import load
     from .training.device import choose_device
     from .view.page import check_path
@@ -193,7 +193,7 @@ def predict(
         predictor = load(run).to(choose_device(device))
         given = predictor.read(inputs)
         if show is not None:
-            check_shown(inputs=len(given))
+            check_page_size(inputs=len(given))
         problems: list[str] = []
         for start in range(0, len(given), ANSWERED_AT_ONCE):
             problems += _tell(predictor, given[start : start + ANSWERED_AT_ONCE], top, show)
@@ -265,7 +265,7 @@ def show(
     format: Annotated[str, typer.Option(help="png or svg.")] = "png",
     device: Annotated[str, typer.Option(help=DEVICES)] = "auto",
 ) -> None:
-    """Draw what a trained model has learnt, and where it looks."""
+    """Draw what a trained model has learned, and where it looks."""
     from .runs import check_run, load
     from .training.device import choose_device
 
@@ -286,15 +286,15 @@ def data(
     show: Annotated[Path | None, typer.Option(help="Write a picture (.png) with examples of each class.")] = None,
 ) -> None:
     """Say what a data set holds."""
-    from .data.class_splits import divides_by_class, load_classes
-    from .data.images import contact_sheet, load, summary
-    from .files import whole
+    from .data.images.class_splits import divides_by_class, load_classes
+    from .data.images.loading import contact_sheet, load, summary
+    from .files import atomic_write
 
     with _plain_errors():
         splits = (load_classes if divides_by_class(name) else load)(name, size=image_size)
         typer.echo(str(summary(splits)))
         if show is not None:
-            with whole(show) as part:
+            with atomic_write(show) as part:
                 contact_sheet(splits.train).save(part, "png")
             typer.echo(f"wrote {show}")
 
@@ -303,7 +303,7 @@ def data(
 def ship(
     run: Annotated[Path, typer.Argument(help="The folder of a run that was evaluated.", show_default=False)],
     name: Annotated[str, typer.Argument(help="What to call the model.", show_default=False)],
-    licence: Annotated[str, typer.Option(help="Whose the data are, and under which terms.", show_default=False)],
+    license: Annotated[str, typer.Option(help="Whose the data are, and under which terms.", show_default=False)],
     command: Annotated[str | None, typer.Option(help="What made it, if not as its card says.")] = None,
     data: Annotated[str | None, typer.Option(help="What to compare answers on, if not its own data.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where its folder goes; the zoo if not given.")] = None,
@@ -316,7 +316,7 @@ def ship(
     with _plain_errors():
         with reading() as progress:
             folder = put(
-                run, name, licence=licence, command=command, data=data, out=out, device=device, progress=progress
+                run, name, license=license, command=command, data=data, out=out, device=device, progress=progress
             )
         typer.echo(f"wrote {folder}")
 

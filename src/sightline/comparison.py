@@ -7,14 +7,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .checks import check_most, check_whole, nearest
-from .data.images import ImageSet, Progress
+from .data.images.loading import ImageSet, Progress
+from .errors import SightlineError, check_int, check_max, one_of
 from .models.baselines import BASELINES
 from .names import printable
 from .runs import check_run, load, reading
-from .tasks.few_shot import MOST_EPISODES, classes_of
-from .tasks.few_shot_judging import Answers, Setting, drawable, mean_and_half, tally
-from .tasks.few_shot_predictor import FewShotPredictor
+from .tasks.few_shot.evaluate import Answers, Setting, drawable, mean_and_half, tally
+from .tasks.few_shot.predictor import FewShotPredictor
+from .tasks.few_shot.task import MOST_EPISODES, classes_of
 from .training.device import choose_device
 
 
@@ -106,17 +106,17 @@ def compare(
     Runs are judged on the test classes of their data, or of other `data`: all of it where it brings no test part.
     """
     if not runs:
-        raise ValueError("runs must name at least one run, got none")
+        raise SightlineError("runs must name at least one run, got none")
     for name in baselines:
         if name not in BASELINES:
-            raise ValueError(f"a baseline must be {nearest(name, BASELINES)}")
+            raise SightlineError(f"a baseline must be {one_of(name, BASELINES)}")
     opened = [_opened(run) for run in runs]
     judged = opened[0].recipe.evaluation
     wanted = {name: Setting.of(name) for name in settings or judged.settings}
     asked = tuple(wanted)
     count = judged.episodes if episodes is None else episodes
-    check_whole(1, episodes=count)
-    check_most(MOST_EPISODES, episodes=count)
+    check_int(1, episodes=count)
+    check_max(MOST_EPISODES, episodes=count)
     with reading() as progress:
         sets = _sets(runs, opened, data, progress)
     images, split = sets[0]
@@ -152,7 +152,9 @@ def _opened(run: str | Path) -> FewShotPredictor:
     check_run(run, "compare the runs that classifiers began with")
     predictor = load(run)
     if not isinstance(predictor, FewShotPredictor):
-        raise ValueError(f"a run to compare must be of task few_shot, got {str(run)!r} of task {predictor.recipe.task}")
+        raise SightlineError(
+            f"a run to compare must be of task few_shot, got {str(run)!r} of task {predictor.recipe.task}"
+        )
     return predictor
 
 
@@ -171,13 +173,13 @@ def _sets(
     for run, predictor in zip(runs, opened, strict=True):
         r = predictor.recipe
         key = (r.data, r.seed, r.model.image_size, r.model.channels)
-        kept[key] = kept.get(key) or predictor.judged_on(data, progress)
+        kept[key] = kept.get(key) or predictor.evaluation_split(data, progress)
         sets.append(kept[key])
         ours, theirs = sets[0][0], sets[-1][0]
         rule = "runs must be judged on the same classes to be compared"
         for one, other, here, there in ((ours, theirs, runs[0], run), (theirs, ours, run, runs[0])):
             if missing := sorted(set(one.classes) - set(other.classes)):
-                raise ValueError(f"{rule}, got {missing[0]!r} in those of {here} but not of {there}")
+                raise SightlineError(f"{rule}, got {missing[0]!r} in those of {here} but not of {there}")
         if ours.classes != theirs.classes or not ours.labels.equal(theirs.labels):
-            raise ValueError(f"{rule}, with the same images, got others for {run} than for {runs[0]}")
+            raise SightlineError(f"{rule}, with the same images, got others for {run} than for {runs[0]}")
     return sets

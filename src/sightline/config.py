@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
-from .checks import nearest
+from .errors import SightlineError, one_of
 
 Config = TypeVar("Config")
 MOST_BYTES = 1 << 16
@@ -31,15 +31,17 @@ class Typed:
 def read(path: Path) -> dict[str, Any]:
     """A YAML file as plain values."""
     if not path.is_file():
-        raise ValueError(f"a configuration must be a YAML file, got {str(path)!r}, which is not a file")
+        raise SightlineError(f"a configuration must be a YAML file, got {str(path)!r}, which is not a file")
     if path.stat().st_size > MOST_BYTES:
-        raise ValueError(f"a configuration must be at most {MOST_BYTES:,} bytes, got {path.stat().st_size:,} in {path}")
+        raise SightlineError(
+            f"a configuration must be at most {MOST_BYTES:,} bytes, got {path.stat().st_size:,} in {path}"
+        )
     try:
         values = parse(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{path} must be a configuration in YAML, got an error: {error}") from error
+        raise SightlineError(f"{path} must be a configuration in YAML, got an error: {error}") from error
     if not isinstance(values, dict):
-        raise ValueError(f"{path} must hold keys and values, got {type(values).__name__}")
+        raise SightlineError(f"{path} must hold keys and values, got {type(values).__name__}")
     return values
 
 
@@ -54,13 +56,13 @@ def change(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
     for entry in changes:
         name, equals, text = entry.partition("=")
         if not equals or not name.strip():
-            raise ValueError(f"a change must read key=value, got {entry!r}")
+            raise SightlineError(f"a change must read key=value, got {entry!r}")
         *path, last = name.strip().split(".")
         home = result
         for part in path:
             home = home.setdefault(part, {})
             if not isinstance(home, dict):
-                raise ValueError(f"{name.strip()} must name a key inside a section, got {part!r}, which is a value")
+                raise SightlineError(f"{name.strip()} must name a key inside a section, got {part!r}, which is a value")
         home[last] = Typed(text.strip())
     return result
 
@@ -68,24 +70,24 @@ def change(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
 def build(kind: type[Config], values: Mapping[str, Any], where: str = "") -> Config:
     """A configuration of this kind from plain values; `where` is the name of the section, for messages."""
     if not isinstance(values, Mapping):
-        raise ValueError(f"{where or kind.__name__} must be a section of keys and values, got {values!r}")
+        raise SightlineError(f"{where or kind.__name__} must be a section of keys and values, got {values!r}")
     hints = typing.get_type_hints(kind)
     fields = {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
     for key in values:
         if key not in fields:
             full = f"{where}.{key}" if where else key
-            raise ValueError(f"{full}: a key here must be {nearest(str(key), fields)}")
+            raise SightlineError(f"{full}: a key here must be {one_of(str(key), fields)}")
     given = {key: _value(fields[key], value, f"{where}.{key}" if where else key) for key, value in values.items()}
     try:
         return kind(**given)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}" if where else str(error)) from error
+        raise SightlineError(f"{where}: {error}" if where else str(error)) from error
     except TypeError as error:
         missing = [f.name for f in dataclasses.fields(kind) if f.name not in given and _required(f)]  # type: ignore[arg-type]
         if not missing:
             raise
         names = ", ".join(f"{where}.{name}" if where else name for name in missing)
-        raise ValueError(f"{names} must be given, got nothing") from error
+        raise SightlineError(f"{names} must be given, got nothing") from error
 
 
 def plain(config: Any) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def _value(kind: Any, value: Any, name: str) -> Any:
         converted = _as(option, value, name)
         if converted is not _NO:
             return converted
-    raise ValueError(f"{name} must be {_describe(kind)}, got {value!r}" + _hint(kind, value))
+    raise SightlineError(f"{name} must be {_describe(kind)}, got {value!r}" + _hint(kind, value))
 
 
 _NO = object()
@@ -157,7 +159,7 @@ def _choices(kind: Any) -> list[Any]:
     ]
 
 
-_WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "null"}
+_WORDS = {int: "an integer", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 
 
 def _describe(kind: Any) -> str:
@@ -178,7 +180,7 @@ def _describe(kind: Any) -> str:
 
 def _hint(kind: Any, value: Any) -> str:
     choices = [str(choice) for choice in _choices(kind)]
-    _, _, hint = nearest(str(value), choices).rpartition("; ") if choices else ("", "", "")
+    _, _, hint = one_of(str(value), choices).rpartition("; ") if choices else ("", "", "")
     return f"; {hint}" if hint.startswith("did you mean") else ""
 
 
@@ -197,13 +199,13 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise ValueError("no YAML aliases, please: write the value again")
+            raise SightlineError("no YAML aliases, please: write the value again")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         for key, times in Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)).items():
             if times > 1:
-                raise ValueError(f"each key must stand once in a section, got {key!r} {times} times")
+                raise SightlineError(f"each key must stand once in a section, got {key!r} {times} times")
         return super().construct_mapping(node, deep)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @contextmanager
-def whole(path: str | os.PathLike[str]) -> Iterator[Path]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Write to the path this yields; it becomes `path` when the block ends well, and is removed when it does not.
 
     The folder is made if it is not there.

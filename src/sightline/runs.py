@@ -19,9 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import catalogue, config, zoo
+from . import config, zoo
+from . import registry as catalogue
+from .errors import SightlineError
 from .files import remove_parts
-from .sharing import CARD, CONFIG, DATA, WEIGHTS, pulled, read_json
+from .hub import CARD, CONFIG, DATA, WEIGHTS, pulled, read_json
 
 EVALUATION, LOG, CLASSIFIER = "evaluation.json", "metrics.jsonl", ".sightline"
 FREE = ("out", "data.memory", "data.workers", "training.device", "training.keep", "training.tensorboard")
@@ -100,15 +102,15 @@ def load(run: str | Path) -> Any:
     file of a few-shot classifier, ready to `predict`."""
     folder = zoo.folder(run)
     if folder.suffix == CLASSIFIER and not folder.is_dir():
-        from .classify import FewShotClassifier
+        from .classifier import FewShotClassifier
 
         return FewShotClassifier.load(folder)
     if not folder.exists() and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(run)) and not folder.parent.exists():
         folder = pulled(str(run))
     if not folder.is_dir():
-        raise ValueError(f"run must be the folder of a trained model, or {zoo.known(str(run))}")
+        raise SightlineError(f"run must be the folder of a trained model, or {zoo.known(str(run))}")
     if not (folder / CONFIG).is_file():
-        raise ValueError(
+        raise SightlineError(
             f"run must be the folder of a trained model, got {str(run)!r}, which has no {CONFIG}; to make a classifier "
             f"from images in it: sightline fit {shlex.quote(str(run))}"
         )
@@ -120,7 +122,7 @@ def check_run(run: str | Path, fix: str) -> None:
     """Not the file of a few-shot classifier: that has no data to judge by, and no log."""
     path = Path(run).expanduser()
     if path.suffix == CLASSIFIER and path.is_file():
-        raise ValueError(
+        raise SightlineError(
             f"run must be the folder of a trained model, got {str(run)!r}, a classifier that fit made; {fix}"
         )
 
@@ -151,7 +153,7 @@ def evaluate(
     if as_told:
         if not hasattr(predictor, "judging"):
             task = predictor.recipe.task
-            raise ValueError(f"settings and episodes must be left out for a run of task {task}, got some")
+            raise SightlineError(f"settings and episodes must be left out for a run of task {task}, got some")
         predictor.judging(settings, episodes)
     with _Reading(quiet=False) as progress:
         score = predictor.judged(source, progress)
@@ -176,7 +178,7 @@ def _recipe(recipe: Any, changes: Iterable[str]) -> tuple[Any, str]:
     else:
         path = Path(recipe)
         if path.is_dir() and not (path / CONFIG).is_file():
-            raise ValueError(
+            raise SightlineError(
                 f"a recipe must be a YAML file or the folder of a run, got {str(path)!r}, which has no {CONFIG}; "
                 f"to learn from images in it: data.source={path}"
             )
@@ -216,14 +218,14 @@ def _read(folder: Path) -> Any:
 
 def _check_folder(folder: Path, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"out must be a folder, got {str(folder)!r}, which is a file")
+        raise SightlineError(f"out must be a folder, got {str(folder)!r}, which is a file")
     if not resume and any((folder / name).exists() for name in (CONFIG, WEIGHTS, "checkpoints")):
-        raise ValueError(
+        raise SightlineError(
             f"out must be a new folder, got {str(folder)!r}, which holds a run; "
             f"pass --resume to go on with it, or out=FOLDER for another"
         )
     if resume and (folder / "checkpoints").exists() and not (folder / CONFIG).is_file():
-        raise ValueError(
+        raise SightlineError(
             f"out must be the folder of a run to go on with, got {str(folder)!r}, which has checkpoints and no {CONFIG}; "
             f"pass out=FOLDER for a new one"
         )
@@ -234,7 +236,7 @@ def _check_same(folder: Path, new: dict[str, Any]) -> None:
     old = _flat(config.plain(_read(folder)))
     for key in sorted(old.keys() | new.keys()):
         if key not in FREE and old.get(key) != new.get(key):
-            raise ValueError(
+            raise SightlineError(
                 f"{key} must be {old.get(key)!r}, as {folder} began, to go on with it, got {new.get(key)!r}"
             )
 
@@ -247,7 +249,7 @@ def _check_data(folder: Path, new: Mapping[str, Any]) -> None:
     old, new = _flat(kept if isinstance(kept, Mapping) else {}), _flat(new)
     for key in sorted(old.keys() & new.keys(), key=lambda key: (key.partition(".")[2] != "images", key)):
         if old[key] != new[key]:
-            raise ValueError(
+            raise SightlineError(
                 f"data.source must hold what it held when {folder} began, to go on with it: {key} must be "
                 f"{old[key]!r:.100}, got {new[key]!r:.100}; begin anew with out=FOLDER"
             )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-AUGMENTATION, ORDER, NORMALISATION, DROPOUT, EPISODES, SHOTS, SOURCES = range(1, 8)
+AUGMENTATION, ORDER, NORMALIZATION, DROPOUT, EPISODES, SHOTS, SOURCES = range(1, 8)
 """The purposes. None is 0: numpy takes a seed that ends in zeros for the seed without them."""
 
 MOST = 2**63 - 1

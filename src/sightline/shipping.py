@@ -16,16 +16,16 @@ from typing import Any
 from torch import Tensor
 
 from . import config, zoo
-from .checks import nearest
-from .data.images import Progress
-from .data.text import Pairs
+from .data.images.loading import Progress
+from .data.text.corpora import Pairs
+from .errors import SightlineError, one_of
+from .hub import CARD, CONFIG, DATA, WEIGHTS, read_json
 from .runs import EVALUATION, SCORE, load, sources
-from .sharing import CARD, CONFIG, DATA, WEIGHTS, read_json
-from .tasks.few_shot import classes_of
-from .tasks.few_shot_judging import Setting
-from .tasks.few_shot_predictor import FewShotPredictor, FewShotScore, SettingScore
-from .tasks.translation_judging import Score
-from .tasks.translation_predictor import TranslationPredictor
+from .tasks.few_shot.evaluate import Setting
+from .tasks.few_shot.predictor import FewShotPredictor, FewShotScore, SettingScore
+from .tasks.few_shot.task import classes_of
+from .tasks.translation.evaluate import Score
+from .tasks.translation.predictor import TranslationPredictor
 from .training.checkpoint import to_bytes, write_bytes
 from .training.device import choose_device
 
@@ -43,7 +43,7 @@ def ship(
     run: str | Path,
     name: str,
     *,
-    licence: str,
+    license: str,
     command: str | None = None,
     data: str | None = None,
     out: str | Path | None = None,
@@ -52,19 +52,19 @@ def ship(
 ) -> Path:
     """Put a run that was evaluated into the zoo, or into the folder `out`, by this name; the new folder comes back.
 
-    licence: whose the data are, and under which terms; command: what made the run, if not as its card says; data: what
+    license: whose the data are, and under which terms; command: what made the run, if not as its card says; data: what
     to compare answers on, if not its own.
     """
     run, target = Path(run), Path(zoo.HOME if out is None else out) / name
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", name):
-        raise ValueError(f"name must be 1 to 40 small letters, digits and hyphens, got {name!r}")
-    if not licence.strip():
-        raise ValueError("licence must say whose the data are and under which terms, got nothing")
+        raise SightlineError(f"name must be 1 to 40 small letters, digits and hyphens, got {name!r}")
+    if not license.strip():
+        raise SightlineError("license must say whose the data are and under which terms, got nothing")
     if target.exists():
-        raise ValueError(f"name must be new, got {name!r}, which is in {target.parent}; remove that first")
+        raise SightlineError(f"name must be new, got {name!r}, which is in {target.parent}; remove that first")
     for needed in (CONFIG, WEIGHTS, CARD, EVALUATION):
         if not (run / needed).is_file():
-            raise ValueError(f"run must be trained and evaluated, got {str(run)!r} without {needed}")
+            raise SightlineError(f"run must be trained and evaluated, got {str(run)!r} without {needed}")
     kind, where = _kind(run), choose_device(device)
     before = load(run).to(where)
     made = _portable("the command", _command(run) if command is None else command, "tell another one")
@@ -73,10 +73,10 @@ def ship(
         _write_model(part, run, before)
         after = load(part).to(where)
         same = kind.compared(before, after, data, progress)
-        write_bytes(part / CARD, _card(name, run, before.recipe, made, licence, same).encode())
+        write_bytes(part / CARD, _card(name, run, before.recipe, made, license, same).encode())
         size = sum(path.stat().st_size for path in part.iterdir())
         if size > MOST_BYTES:
-            raise ValueError(
+            raise SightlineError(
                 f"a model that ships must take at most {MOST_BYTES:,} bytes, got {size:,}; make it smaller"
             )
         part.rename(target)
@@ -89,7 +89,7 @@ def _write_model(part: Path, run: Path, before: Any) -> None:
     """All but the card: the configuration, weights in half precision, and what else the model needs."""
     recipe, state = replace(before.recipe, out=None), before.model.state_dict()
     if isinstance(before, FewShotPredictor):
-        recipe = replace(recipe, model=replace(recipe.model, classes=0), data=replace(recipe.data, weights=None))
+        recipe = replace(recipe, model=replace(recipe.model, num_classes=0), data=replace(recipe.data, weights=None))
         state = {key: tensor for key, tensor in state.items() if not key.startswith(TRAINING_ALONE)}
     text = _portable(CONFIG, config.dump(recipe), "write paths that begin in the folder you train in")
     write_bytes(part / CONFIG, text.encode())
@@ -103,7 +103,7 @@ def _halved(key: str, tensor: Tensor) -> Tensor:
     """In half precision if it is a matrix; norms, temperatures and the like are few, and stay as fine as they are."""
     half = tensor.half() if sum(size > 1 for size in tensor.shape) > 1 else tensor
     if not half.isfinite().all():
-        raise ValueError(f"weights must be finite in half precision, got {key}, which is not")
+        raise SightlineError(f"weights must be finite in half precision, got {key}, which is not")
     return half
 
 
@@ -111,7 +111,7 @@ def _compare_episodes(
     before: FewShotPredictor, after: FewShotPredictor, data: str | None, progress: Progress | None
 ) -> str:
     e, setting = before.recipe.evaluation, before.recipe.evaluation.settings[0]
-    images, split = before.judged_on(data, progress)
+    images, split = before.evaluation_split(data, progress)
     most = max(IMAGES, Setting.of(setting).shot + e.query)
     rows = classes_of(images).places[:, :most].flatten()
     few = images.take(rows[rows >= 0])
@@ -129,7 +129,7 @@ def _compare_episodes(
 def _compare_sentences(
     before: TranslationPredictor, after: TranslationPredictor, data: str | None, progress: Progress | None
 ) -> str:
-    pairs, split = before.judged_on(data)
+    pairs, split = before.evaluation_split(data)
     few = Pairs(pairs.source[:SENTENCES], pairs.target[:SENTENCES])
     old, new = (one.evaluate(few, split, progress).bleu_lowercase for one in (before, after))
     _check_close("BLEU", old, new, BLEU)
@@ -139,7 +139,7 @@ def _compare_sentences(
 
 def _check_close(what: str, before: float, after: float, most: float) -> None:
     if not abs(after - before) <= most:
-        raise ValueError(
+        raise SightlineError(
             f"answers must stay what they were in half precision: {what} may differ by {most}, got {before:.4f} "
             f"before and {after:.4f} after"
         )
@@ -179,17 +179,17 @@ KINDS = {
 def _kind(run: Path) -> Kind:
     task = str(config.read(run / CONFIG).get("task"))
     if task not in KINDS:
-        raise ValueError(f"the task of a model that ships must be {nearest(task, KINDS)}")
+        raise SightlineError(f"the task of a model that ships must be {one_of(task, KINDS)}")
     return KINDS[task]
 
 
-def _card(name: str, run: Path, recipe: Any, command: str, licence: str, same: str) -> str:
+def _card(name: str, run: Path, recipe: Any, command: str, license: str, same: str) -> str:
     kind, kept, embedder = KINDS[recipe.task], read_json(run / EVALUATION), getattr(recipe.data, "embedder", None)
     head = f"\n\nA head for the embeddings of `{embedder}`, which it does not hold." if embedder else ""
     try:
         score = "\n".join(f"    {line}" for line in kind.score(kept).lines())
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        raise ValueError(
+        raise SightlineError(
             f"{EVALUATION} must be as evaluate writes it, got an error: {error}; evaluate again"
         ) from error
     return f"""---
@@ -204,7 +204,7 @@ Ships with Sightline: `{kind.usage.format(name=name)}`.{head}
 
     {command}
 
-Data: {sources(recipe.data)}. {licence.strip()}
+Data: {sources(recipe.data)}. {license.strip()}
 The whole configuration is in `{CONFIG}`.
 
 {SCORE}
@@ -237,5 +237,5 @@ def _command(run: Path) -> str:
 def _portable(what: str, text: str, fix: str) -> str:
     """The text, if it names no place of this machine."""
     if found := re.search(r"(?:^|[\s='\"(\[])([/~][^\s'\"]*)", text):
-        raise ValueError(f"{what} must hold no path of this machine, got {found[1]!r}; {fix}")
+        raise SightlineError(f"{what} must hold no path of this machine, got {found[1]!r}; {fix}")
     return text

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from sightline.attention import NORMALISERS, SCORES, attend, masks, weigh
+from sightline.attention import NORMALIZERS, SCORES, attend, masks, weigh
 from sightline.attention.masks import (
     Additive,
     Allow,
@@ -19,7 +19,7 @@ from sightline.attention.masks import (
     forbid,
     resolve,
 )
-from sightline.attention.normalise import make_normaliser
+from sightline.attention.normalizers import make_normalizer
 from sightline.attention.scores import make_score
 from sightline.layers import Encoder
 from sizes import B, D, H, K, Q
@@ -42,7 +42,7 @@ def test_causal_with_more_keys_than_queries_takes_the_queries_for_the_last_token
     assert table(Causal(), 1, 4) == [[1, 1, 1, 1]]
 
 
-def test_window_lets_a_token_see_its_neighbours():
+def test_window_lets_a_token_see_its_neighbors():
     assert table(Window(1), 4, 4) == [[1, 1, 0, 0], [1, 1, 1, 0], [0, 1, 1, 1], [0, 0, 1, 1]]
     assert table(Window(0), 2, 2) == [[1, 0], [0, 1]]
     assert table(Window(1) & Causal(), 2, 4) == [[0, 1, 1, 0], [0, 0, 1, 1]]
@@ -76,17 +76,17 @@ def test_allow_and_forbid_say_in_their_name_what_true_means():
     assert resolve(Allow(yes.expand(3, 2, 2)), (3, 5, 2, 2), CPU).allowed.shape == (3, 1, 2, 2)
 
 
-def test_learnt_masks_start_without_effect_and_learn():
+def test_learned_masks_start_without_effect_and_learn():
     q, k = torch.randn(B, H, Q, D), torch.randn(B, H, Q, D)
     plain = weigh(q, k)
-    for mask in (Additive(9, heads=H), Multiplicative(9)):
+    for mask in (Additive(9, num_heads=H), Multiplicative(9)):
         assert_close(weigh(q, k, mask=mask), plain)
         weigh(q, k, mask=mask)[..., 0].sum().backward()
         assert mask.table.grad[:, :Q, :Q].abs().sum() > 0
         assert mask.table.grad[:, Q:, :].abs().sum() == 0
 
 
-def test_learnt_masks_bend_the_scores_factor_first_in_either_order():
+def test_learned_masks_bend_the_scores_factor_first_in_either_order():
     scores = torch.randn(1, 1, 3, 3)
     add, times = Additive(3), Multiplicative(3)
     with torch.no_grad():
@@ -95,14 +95,14 @@ def test_learnt_masks_bend_the_scores_factor_first_in_either_order():
         assert_close(resolve(mask, (1, 1, 3, 3), CPU).bend(scores), scores * times.table + add.table)
 
 
-def test_learnt_masks_follow_the_queries_to_the_end_of_the_keys():
+def test_learned_masks_follow_the_queries_to_the_end_of_the_keys():
     add = Additive(5)
     with torch.no_grad():
         add.table.normal_()
     assert_close(resolve(add, (1, 1, 1, 4), CPU).bias[0], add.table[:, 3:4, :4])
 
 
-def test_a_learnt_mask_inside_a_combination_is_found_by_the_optimiser_and_moves_with_the_model():
+def test_a_learned_mask_inside_a_combination_is_found_by_the_optimizer_and_moves_with_the_model():
     mask = Causal() & Additive(4) & Padding(torch.ones(1, 4, dtype=torch.bool))
     assert len(list(mask.parameters())) == 1
     assert mask.to(torch.float64).one.other.table.dtype == torch.float64
@@ -116,8 +116,8 @@ COMPANIONS = {
     "episode": lambda n, seed: Episode(1 + seed % n),
     "allow": lambda n, seed: Allow(_noise(seed, n, n) > 0),
     "bias": lambda n, seed: Bias(5 * _noise(seed, 2, 1, n, n)),
-    "additive": lambda n, seed: _learnt(Additive(n), seed),
-    "multiplicative": lambda n, seed: _learnt(Multiplicative(n, heads=2), seed),
+    "additive": lambda n, seed: _learned(Additive(n), seed),
+    "multiplicative": lambda n, seed: _learned(Multiplicative(n, num_heads=2), seed),
 }
 
 
@@ -125,14 +125,14 @@ def _noise(seed, *shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def _learnt(mask, seed):
+def _learned(mask, seed):
     mask.table.data = 5 * _noise(seed, *mask.table.shape)
     return mask
 
 
-def assert_future_is_hidden(mask, names, score, normalise, tokens, now, seed):
+def assert_future_is_hidden(mask, names, score, normalize, tokens, now, seed):
     """Change everything after `now`; nothing up to it may move, in the function, with fewer queries, and in a model."""
-    parts = {"score": make_score(score, width=3, heads=2), "normalise": make_normaliser(normalise).eval()}
+    parts = {"score": make_score(score, width=3, num_heads=2), "normalize": make_normalizer(normalize).eval()}
     q, k, v = (_noise(seed + i, 2, 2, tokens, 3) for i in range(3))
     later = slice(now + 1, None)
     before = attend(q, k, v, mask=mask, **parts)
@@ -158,19 +158,19 @@ def test_no_combination_of_masks_shows_the_future(first, second):
     for other in (a, b):
         mask = mask if other is None else mask & other
     for score in SCORES:
-        for normalise in NORMALISERS:
-            assert_future_is_hidden(mask, (first, second), score, normalise, tokens, now=2, seed=seed)
+        for normalize in NORMALIZERS:
+            assert_future_is_hidden(mask, (first, second), score, normalize, tokens, now=2, seed=seed)
 
 
 @given(
     first=st.sampled_from(sorted(COMPANIONS)),
     second=st.sampled_from(sorted(COMPANIONS)),
     score=st.sampled_from(sorted(SCORES)),
-    normalise=st.sampled_from(sorted(NORMALISERS)),
+    normalize=st.sampled_from(sorted(NORMALIZERS)),
     tokens=st.integers(1, 6),
     data=st.data(),
 )
-def test_no_change_to_the_future_moves_a_causal_output(first, second, score, normalise, tokens, data):
+def test_no_change_to_the_future_moves_a_causal_output(first, second, score, normalize, tokens, data):
     seed = data.draw(st.integers(0, 1000), label="seed")
     now = data.draw(st.integers(0, tokens - 1), label="now")
     mask = Causal()
@@ -182,7 +182,7 @@ def test_no_change_to_the_future_moves_a_causal_output(first, second, score, nor
         if not (other.bends or mask.bends):
             ways += [mask & ~other, (mask & other) | (mask & Window(1)), mask & (other | Window(2))]
         mask = data.draw(st.sampled_from(ways))
-    assert_future_is_hidden(mask, (first, second), score, normalise, tokens, now, seed)
+    assert_future_is_hidden(mask, (first, second), score, normalize, tokens, now, seed)
 
 
 @pytest.mark.parametrize("name", COMPANIONS)
@@ -200,12 +200,12 @@ def test_a_causal_model_s_output_is_unmoved_by_any_change_to_the_future(name, sc
 
 
 @pytest.mark.parametrize("score", SCORES)
-@pytest.mark.parametrize("normalise", NORMALISERS)
-def test_a_row_that_may_look_at_nothing_gives_zeros_and_zero_gradient(score, normalise):
+@pytest.mark.parametrize("normalize", NORMALIZERS)
+def test_a_row_that_may_look_at_nothing_gives_zeros_and_zero_gradient(score, normalize):
     q, k, v = (torch.randn(B, H, n, D, requires_grad=True) for n in (Q, K, K))
     allowed = torch.rand(B, Q, K) > 0.5
     allowed[:, 2], allowed[:, 3, 0] = False, True
-    parts = {"score": make_score(score, width=D, heads=H), "normalise": make_normaliser(normalise)}
+    parts = {"score": make_score(score, width=D, num_heads=H), "normalize": make_normalizer(normalize)}
     for mask in (Allow(allowed), Allow(allowed) & Bias(torch.randn(Q, K)), Allow(allowed) & Multiplicative(K)):
         out = attend(q, k, v, mask=mask, **parts)
         assert (out[:, :, 2] == 0).all()
@@ -219,10 +219,10 @@ def test_a_row_that_may_look_at_nothing_gives_zeros_and_zero_gradient(score, nor
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Window(-1), "radius must be a whole number of at least 0, got -1"),
-        (lambda: Window(1.5), "radius must be a whole number of at least 0, got 1.5"),
-        (lambda: Episode(0), "support must be a whole number of at least 1, got 0"),
-        (lambda: Additive(0), "size must be a whole number of at least 1, got 0"),
+        (lambda: Window(-1), "radius must be an integer of at least 0, got -1"),
+        (lambda: Window(1.5), "radius must be an integer of at least 0, got 1.5"),
+        (lambda: Episode(0), "support must be an integer of at least 1, got 0"),
+        (lambda: Additive(0), "size must be an integer of at least 1, got 0"),
         (
             lambda: Allow(torch.ones(2, 2)),
             "Allow must be given a bool tensor of 2 or 3 or 4 dimensions, got a torch.float32",
@@ -235,7 +235,7 @@ def test_a_row_that_may_look_at_nothing_gives_zeros_and_zero_gradient(score, nor
         (lambda: Padding.of_lengths(torch.tensor([5]), 4), "lengths must be at most the size 4, got 5"),
         (
             lambda: Padding.of_lengths(torch.tensor([0.5])),
-            "lengths must be whole numbers of at least 0 and of shape (B,), got [0.5]",
+            "lengths must be integers of at least 0 and of shape (B,), got [0.5]",
         ),
         (
             lambda: Bias(torch.ones(2, dtype=torch.bool)),
@@ -290,7 +290,7 @@ def test_minus_infinity_in_a_bias_means_may_not_look():
     assert table(Bias(bias), 3, 3) == [[0, 0, 0], [1, 1, 0], [1, 1, 1]]
 
 
-def test_a_bias_may_be_learnt():
+def test_a_bias_may_be_learned():
     bias = Bias(torch.nn.Parameter(torch.zeros(3, 3)))
     assert "bias" in bias.state_dict()
 
@@ -298,6 +298,6 @@ def test_a_bias_may_be_learnt():
 def test_masks_are_made_by_name():
     assert set(masks.MASKS) >= {"padding", "causal", "window", "episode", "additive", "multiplicative"}
     assert table(masks.make_mask("window", 1) & masks.make_mask("causal"), 2, 2) == [[1, 0], [1, 1]]
-    assert masks.make_mask("additive", size=5, heads=2).table.shape == (2, 5, 5)
+    assert masks.make_mask("additive", size=5, num_heads=2).table.shape == (2, 5, 5)
     with pytest.raises(ValueError, match="got 'windw'; did you mean 'window'"):
         masks.make_mask("windw", 1)

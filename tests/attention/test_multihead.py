@@ -120,8 +120,8 @@ def test_cached_steps_with_frozen_projections_can_be_trained_through(x):
     x = x.detach()
     cache = Cache()
     steps = torch.cat([attention(x[:, i : i + 1], cache=cache) for i in range(Q)], 1)
-    (stepped,) = torch.autograd.grad(steps.square().sum(), attention.score.drift)
-    (whole,) = torch.autograd.grad(attention(x).square().sum(), attention.score.drift)
+    (stepped,) = torch.autograd.grad(steps.square().sum(), attention.score.log_temperature_offset)
+    (whole,) = torch.autograd.grad(attention(x).square().sum(), attention.score.log_temperature_offset)
     assert_close(stepped, whole, atol=1e-4, rtol=1e-4)
 
 
@@ -207,8 +207,8 @@ def test_its_own_mask_holds_beside_the_one_of_a_call(x):
     assert_close(both(x, mask=Window(1)), one(x, mask=Causal() & Window(1)))
 
 
-def test_a_learnt_mask_is_part_of_the_module(x):
-    attention = MultiHeadAttention(WIDTH, HEADS, mask=Additive(Q, heads=HEADS))
+def test_a_learned_mask_is_part_of_the_module(x):
+    attention = MultiHeadAttention(WIDTH, HEADS, mask=Additive(Q, num_heads=HEADS))
     attention(x).sum().backward()
     assert "mask.table" in attention.state_dict()
     assert attention.mask.table.grad.abs().sum() > 0
@@ -244,7 +244,7 @@ def test_it_compiles_whole(x):
     ("call", "message"),
     [
         (lambda a: MultiHeadAttention(12, 5), "heads must divide width=12, got 5"),
-        (lambda a: MultiHeadAttention(0, 1), "width must be a whole number of at least 1, got 0"),
+        (lambda a: MultiHeadAttention(0, 1), "width must be an integer of at least 1, got 0"),
         (lambda a: MultiHeadAttention(12, 3, dropout=-0.1), "dropout must be at least 0 and below 1, got -0.1"),
         (lambda a: MultiHeadAttention(12, 3, score="cos"), "got 'cos'; did you mean 'cosine'?"),
         (lambda a: a(torch.randn(2, 5, 11)), "x must have shape (batch, tokens, 12), got (2, 5, 11)"),
@@ -257,7 +257,7 @@ def test_it_compiles_whole(x):
             lambda a: a(torch.randn(2, 5, 12), torch.randn(3, 5, 12)),
             "context must have the batch of x, 2, got 3",
         ),
-        (lambda a: MultiHeadAttention(12.0, 3), "width must be a whole number of at least 1, got 12.0"),
+        (lambda a: MultiHeadAttention(12.0, 3), "width must be an integer of at least 1, got 12.0"),
         (lambda a: MultiHeadAttention(12, 3, mask=torch.ones(5, 5)), "mask must be given a Mask, got a torch.float32"),
         (
             lambda a: a(torch.randn(2, 5, 12), mask=Allow(torch.ones(5, 6, dtype=torch.bool))),

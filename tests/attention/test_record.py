@@ -82,7 +82,7 @@ def test_when_it_was_seen_is_saved_too_and_older_files_do_not_say(tmp_path):
     Record("Toy", [some("a", "decoder", Q, Q, turn=3, shuffles=4)]).save(tmp_path / "new.safetensors")
     (seen,) = Record.load(tmp_path / "new.safetensors")
     assert (seen.turn, seen.shuffles) == (3, 4)
-    for extra, message in (({}, None), ({"turn": "x"}, "turn and shuffles must be whole numbers, got 'x' and 0")):
+    for extra, message in (({}, None), ({"turn": "x"}, "turn and shuffles must be integers, got 'x' and 0")):
         rows = json.dumps([{"name": "a", "kind": "decoder", "heads": None, **extra}])
         metadata = {"format": "sightline record 1", "model": "Toy", "seen": rows}
         save_file({"0.weights": torch.ones(B, H, Q, Q)}, tmp_path / "old.safetensors", metadata)
@@ -133,7 +133,7 @@ def row(weights, **changes):
     [
         (row(torch.zeros(1, 1, 1, 1), kind="nonsense"), "kind must be one of cross, decoder, encoder, got 'nonsense'"),
         (row(torch.zeros(1, 1, 1, 1), name=5), "a name must be text, got 5"),
-        (row(torch.zeros(1, 1, 1, 1), heads="xy"), "heads must be null or a list of whole numbers, got 'xy'"),
+        (row(torch.zeros(1, 1, 1, 1), heads="xy"), "heads must be null or a list of integers, got 'xy'"),
         (row(torch.zeros(3)), "weights must be numbers of shape"),
         (row(torch.zeros(1, 1, 1, 1, dtype=torch.int64)), "weights must be numbers of shape"),
         (

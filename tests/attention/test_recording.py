@@ -78,7 +78,7 @@ def test_cross_attention_and_causal_attention_are_told_apart():
 def test_a_module_that_calls_attend_itself_is_seen():
     class Own(nn.Module):
         def forward(self, x):
-            return attend(x, x, x, normalise="standardise", kind="cross")
+            return attend(x, x, x, normalize="standardize", kind="cross")
 
     model = nn.ModuleDict({"own": Own()})["own"]
     with record_attention(model) as record:
@@ -289,10 +289,10 @@ def test_a_hand_written_attention_is_seen_before_its_dropout():
     class OwnAttention(nn.Module):
         def __init__(self):
             super().__init__()
-            self.normalise = nn.Softmax(dim=-1)
+            self.normalize = nn.Softmax(dim=-1)
 
         def forward(self, x):
-            return F.dropout(self.normalise(x @ x.mT), 0.5)
+            return F.dropout(self.normalize(x @ x.mT), 0.5)
 
     model = OwnAttention()
     with record_attention(model, scores=True) as record:
@@ -464,8 +464,10 @@ def test_layers_are_chosen_by_name_or_place():
 
 def test_layers_that_are_not_wanted_stay_on_the_fused_path(monkeypatch):
     made = []
-    forward = MultiHeadAttention(WIDTH, HEADS).normalise.__class__.forward
-    monkeypatch.setattr("sightline.attention.normalise.Softmax.forward", lambda *args: made.append(1) or forward(*args))
+    forward = MultiHeadAttention(WIDTH, HEADS).normalize.__class__.forward
+    monkeypatch.setattr(
+        "sightline.attention.normalizers.Softmax.forward", lambda *args: made.append(1) or forward(*args)
+    )
     model = Transformer(WIDTH, HEADS, 24, 2).eval()
     with record_attention(model, layers=0):
         model(torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH))
@@ -483,7 +485,7 @@ def test_heads_are_chosen_and_averaged():
     assert "heads averaged" in repr(record_and_check(model, x, options={"average_heads": True}))
 
 
-def test_scores_before_the_normaliser_are_kept_on_wish():
+def test_scores_before_the_normalizer_are_kept_on_wish():
     model = MultiHeadAttention(WIDTH, HEADS, score="cosine")
     record = record_and_check(model, torch.randn(B, Q, WIDTH), options={"scores": True, "cpu": True})
     assert_close(record[0].scores.softmax(-1), record[0].weights)
@@ -644,6 +646,6 @@ def test_a_head_that_is_not_there_is_named():
     model = MultiHeadAttention(WIDTH, HEADS)
     with (
         pytest.raises(ValueError, match="heads must be below 3, the number of heads, got 3"),
-        record_attention(model, heads=3),
+        record_attention(model, num_heads=3),
     ):
         model(torch.randn(B, Q, WIDTH))

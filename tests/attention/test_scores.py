@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from sightline.attention import SCORES, AdditiveScore, CosineScore, DotScore, GeneralScore, weigh
-from sightline.attention.scores import FoldedScore, make_score
+from sightline.attention.scores import DotProductScore, make_score
 from sizes import B, D, H, K, Q
 
 
@@ -17,28 +17,28 @@ def qk():
 
 @pytest.mark.parametrize("name", SCORES)
 def test_every_score_is_made_by_name_and_compares_each_query_with_each_key(name, qk):
-    assert make_score(name, width=D, heads=H)(*qk).shape == (B, H, Q, K)
+    assert make_score(name, width=D, num_heads=H)(*qk).shape == (B, H, Q, K)
 
 
 @pytest.mark.parametrize("name", SCORES)
 def test_every_score_judges_a_pair_by_that_pair_alone(name, qk):
     q, k = qk
-    score = make_score(name, width=D, heads=H)
+    score = make_score(name, width=D, num_heads=H)
     assert_close(score(q, k)[:, :, 2:3, 4:5], score(q[:, :, 2:3], k[:, :, 4:5]))
 
 
-@pytest.mark.parametrize("name", [name for name in SCORES if issubclass(SCORES[name], FoldedScore)])
+@pytest.mark.parametrize("name", [name for name in SCORES if issubclass(SCORES[name], DotProductScore)])
 def test_folding_some_heads_is_folding_all_and_taking_some(name, qk):
     q, k = qk
-    score = make_score(name, width=D, heads=H)
+    score = make_score(name, width=D, num_heads=H)
     part = slice(1, 3)
-    (some_q, some_k, some_scale), (all_q, all_k, scale) = score.fold(q[:, part], k[:, part], part), score.fold(q, k)
+    (some_q, some_k, some_scale), (all_q, all_k, scale) = score.to_dot_product(q[:, part], k[:, part], part), score.to_dot_product(q, k)
     assert_close((some_q, some_k, some_scale), (all_q[:, part], all_k[:, part], scale))
 
 
 @pytest.mark.parametrize("name", SCORES)
 def test_every_score_passes_exact_gradients(name):
-    score = make_score(name, width=3, heads=2).double()
+    score = make_score(name, width=3, num_heads=2).double()
     q, k = (torch.randn(1, 2, n, 3, dtype=torch.float64, requires_grad=True) for n in (2, 3))
     assert torch.autograd.gradcheck(lambda q, k, *_: score(q, k), (q, k, *score.parameters()))
     assert torch.autograd.gradgradcheck(lambda q, k, *_: score(q, k), (q, k, *score.parameters()))
@@ -86,27 +86,27 @@ def test_cosine_of_a_zero_vector_is_zero_and_passes_no_gradient(qk):
 
 def test_temperature_starts_at_a_twentieth_shared_or_one_per_head():
     assert_close(CosineScore().temperature(), torch.full((1, 1, 1), 0.05))
-    assert_close(CosineScore(heads=H).temperature(), torch.full((H, 1, 1), 0.05))
-    assert make_score("cosine", width=D, heads=H).temperature().shape == (H, 1, 1)
+    assert_close(CosineScore(num_heads=H).temperature(), torch.full((H, 1, 1), 0.05))
+    assert make_score("cosine", width=D, num_heads=H).temperature().shape == (H, 1, 1)
 
 
 def test_each_head_is_sharpened_by_its_own_temperature(qk):
     q, k = qk
-    score = CosineScore(heads=H)
+    score = CosineScore(num_heads=H)
     with torch.no_grad():
-        score.drift.copy_(torch.tensor([0.01, 0.02, 0.1]).div(0.05).log().view(H, 1, 1))
+        score.log_temperature_offset.copy_(torch.tensor([0.01, 0.02, 0.1]).div(0.05).log().view(H, 1, 1))
     assert_close(score.temperature().flatten(), torch.tensor([0.01, 0.02, 0.1]))
     assert_close(score(q, k)[:, 2], CosineScore(temperature=0.1)(q, k)[:, 2])
 
 
 def test_temperature_never_falls_below_its_floor_however_hard_it_is_pushed():
     score = CosineScore()
-    optimiser = torch.optim.Adam(score.parameters(), lr=0.1)
+    optimizer = torch.optim.Adam(score.parameters(), lr=0.1)
     lowest = math.inf
     for _ in range(200):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         score.temperature().sum().backward()
-        optimiser.step()
+        optimizer.step()
         lowest = min(lowest, score.temperature().item())
     floor = torch.tensor(0.01).item()
     assert floor <= lowest < 1.2 * floor
@@ -116,25 +116,25 @@ def test_temperature_at_its_floor_receives_gradient_and_rises_at_once():
     score = CosineScore(temperature=0.01)
     assert score.temperature().item() == torch.tensor(0.01).item()
     (-score.temperature().sum()).backward()
-    assert score.drift.grad.abs().item() > 0
-    optimiser = torch.optim.SGD(score.parameters(), lr=10.0)
-    optimiser.step()
+    assert score.log_temperature_offset.grad.abs().item() > 0
+    optimizer = torch.optim.SGD(score.parameters(), lr=10.0)
+    optimizer.step()
     assert score.temperature().item() > 0.0109
 
 
 def test_temperature_pushed_to_the_floor_for_long_comes_back_as_fast_as_it_would_from_the_floor():
     score = CosineScore()
-    optimiser = torch.optim.Adam(score.parameters(), lr=0.05)
+    optimizer = torch.optim.Adam(score.parameters(), lr=0.05)
     for sign, steps in ((1, 500), (-1, 60)):
         for _ in range(steps):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             (sign * score.temperature().sum()).backward()
-            optimiser.step()
+            optimizer.step()
     assert score.temperature().item() > 0.05
 
 
 def test_temperature_may_be_fixed():
-    score = CosineScore(learn=False)
+    score = CosineScore(learnable=False)
     assert not any(parameter.requires_grad for parameter in score.parameters())
 
 
@@ -160,7 +160,7 @@ def test_gradients_of_gradients_are_finite_beside_a_zero_vector():
     q[0, 0, 1] = 0
     q.requires_grad_()
     (first,) = torch.autograd.grad(score(q, q).square().sum(), q, create_graph=True)
-    for gradient in torch.autograd.grad(first.square().sum(), (q, score.drift)):
+    for gradient in torch.autograd.grad(first.square().sum(), (q, score.log_temperature_offset)):
         assert gradient.isfinite().all()
 
 
@@ -182,12 +182,12 @@ def test_lengths_are_measured_exactly_in_half_precision(dtype):
 def test_weight_decay_draws_the_temperature_back_to_its_start():
     score = CosineScore()
     with torch.no_grad():
-        score.drift += 0.5
+        score.log_temperature_offset += 0.5
     before = score.temperature().item()
-    optimiser = torch.optim.AdamW(score.parameters(), lr=0.1, weight_decay=1.0)
+    optimizer = torch.optim.AdamW(score.parameters(), lr=0.1, weight_decay=1.0)
     for _ in range(100):
-        score.drift.grad = torch.zeros_like(score.drift)
-        optimiser.step()
+        score.log_temperature_offset.grad = torch.zeros_like(score.log_temperature_offset)
+        optimizer.step()
     assert_close(score.temperature(), torch.full((1, 1, 1), 0.05), atol=1e-4, rtol=0)
     assert before > 0.08
 
@@ -197,30 +197,32 @@ def test_cosine_works_under_torch_s_function_transforms():
     q, k = torch.randn(5, 1, 3, 4), torch.randn(5, 1, 6, 4)
     assert_close(torch.func.vmap(score)(q, k), score(q, k))
 
-    def loss(drift, q, k):
-        return torch.func.functional_call(score, {"drift": drift}, (q, k)).square().sum()
+    def loss(log_temperature_offset, q, k):
+        return (
+            torch.func.functional_call(score, {"log_temperature_offset": log_temperature_offset}, (q, k)).square().sum()
+        )
 
-    per_example = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(score.drift, q, k)
-    (total,) = torch.autograd.grad(loss(score.drift, q, k), score.drift)
+    per_example = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))(score.log_temperature_offset, q, k)
+    (total,) = torch.autograd.grad(loss(score.log_temperature_offset, q, k), score.log_temperature_offset)
     assert_close(per_example.sum(0), total)
 
 
 def test_general_score_turns_the_query_first(qk):
     q, k = qk
-    score = GeneralScore(D, key_width=D, heads=H)
+    score = GeneralScore(D, key_dim=D, num_heads=H)
     assert_close(score(q, k), torch.einsum("bhqd,hde,bhke->bhqk", q, score.turn, k))
 
 
 def test_general_and_additive_scores_take_keys_of_another_width(qk):
     q, _ = qk
     k = torch.randn(B, H, K, 13)
-    assert GeneralScore(D, key_width=13)(q, k).shape == (B, H, Q, K)
-    assert AdditiveScore(D, key_width=13, hidden=17)(q, k).shape == (B, H, Q, K)
+    assert GeneralScore(D, key_dim=13)(q, k).shape == (B, H, Q, K)
+    assert AdditiveScore(D, key_dim=13, ffn_dim=17)(q, k).shape == (B, H, Q, K)
 
 
 def test_additive_score_is_a_small_network_on_both(qk):
     q, k = qk
-    score = AdditiveScore(D, hidden=13)
+    score = AdditiveScore(D, ffn_dim=13)
     with torch.no_grad():
         score.bias.uniform_()
     i, j = 1, 4
@@ -235,13 +237,13 @@ def test_additive_score_is_a_small_network_on_both(qk):
         (lambda: CosineScore(temperature=-0.1), "temperature must be positive and finite, got -0.1"),
         (lambda: CosineScore(temperature=math.nan), "temperature must be positive and finite, got nan"),
         (lambda: CosineScore(temperature=0.001), "temperature must be at least the floor 0.01, got 0.001"),
-        (lambda: CosineScore(floor=0), "floor must be positive and finite, got 0"),
-        (lambda: CosineScore(heads=0), "heads must be a whole number of at least 1, got 0"),
-        (lambda: GeneralScore(0), "width must be a whole number of at least 1, got 0"),
-        (lambda: AdditiveScore(4, hidden=0), "hidden must be a whole number of at least 1, got 0"),
-        (lambda: make_score("cosin", width=1, heads=1), "got 'cosin'; did you mean 'cosine'?"),
+        (lambda: CosineScore(min_temperature=0), "floor must be positive and finite, got 0"),
+        (lambda: CosineScore(num_heads=0), "heads must be an integer of at least 1, got 0"),
+        (lambda: GeneralScore(0), "width must be an integer of at least 1, got 0"),
+        (lambda: AdditiveScore(4, ffn_dim=0), "hidden must be an integer of at least 1, got 0"),
+        (lambda: make_score("cosin", width=1, num_heads=1), "got 'cosin'; did you mean 'cosine'?"),
         (
-            lambda: make_score(3, width=1, heads=1),
+            lambda: make_score(3, width=1, num_heads=1),
             "score must be a Score or one of additive, cosine, dot, general, got",
         ),
         (
@@ -253,7 +255,7 @@ def test_additive_score_is_a_small_network_on_both(qk):
             "query width must be 3, as the score was made, got 4",
         ),
         (
-            lambda: CosineScore(heads=4)(torch.randn(1, 3, 2, 3), torch.randn(1, 3, 2, 3)),
+            lambda: CosineScore(num_heads=4)(torch.randn(1, 3, 2, 3), torch.randn(1, 3, 2, 3)),
             "a score made for 4 heads must be given as many, got 3",
         ),
     ],
@@ -264,7 +266,7 @@ def test_bad_input_is_answered_with_the_rule_and_the_value(make, message):
 
 
 def test_additive_keys_may_come_mapped_already():
-    whole, ready = AdditiveScore(D, hidden=5), AdditiveScore(D, hidden=5, keys_ready=True)
+    whole, ready = AdditiveScore(D, ffn_dim=5), AdditiveScore(D, ffn_dim=5, keys_ready=True)
     ready.load_state_dict({name: value for name, value in whole.state_dict().items() if name != "key"})
     q, k = torch.randn(B, 1, Q, D), torch.randn(B, 1, K, D)
     assert_close(ready(q, k @ whole.key), whole(q, k))

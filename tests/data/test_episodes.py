@@ -132,7 +132,7 @@ def test_some_episodes_stay_within_one_group():
         (7, 5, "way must be at most the number of classes, 6, got 7; lower way or bring more classes"),
         (3, 6, "each class must have at least 6 images, shot and query together, got 5 of 'c'; lower shot"),
         (3, 8, "got 7 of 'a' and 2 more such classes"),
-        (1, 5, "way must be a whole number of at least 2, got 1"),
+        (1, 5, "way must be an integer of at least 2, got 1"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_with_the_fix(way, images, message):

@@ -1,6 +1,6 @@
 from PIL import Image
 
-from sightline.data.class_splits import load_classes
+from sightline.data.images.class_splits import load_classes
 from sightline.demo import characters
 
 

@@ -9,20 +9,20 @@ import pytest
 from typer.testing import CliRunner
 
 import sightline
-from sightline.classify import Answer
+from sightline.classifier import Answer
 from sightline.cli import app
 from sightline.demo import few_shot
 from sightline.demo.characters import Question
 from sightline.models.few_shot import FewShotConfig
-from sightline.tasks.few_shot import Recipe
+from sightline.tasks.few_shot.task import Recipe
 
 
 def call(*words):
     return CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "80"})
 
 
-def answer(label, share, familiarity):
-    return Answer(label, share, familiarity >= 0.5, {label: share, "other": 1 - share}, familiarity)
+def answer(label, share, known_score):
+    return Answer(label, share, known_score >= 0.5, {label: share, "other": 1 - share}, known_score)
 
 
 @pytest.mark.usefixtures("_quick")
@@ -33,7 +33,7 @@ def test_the_story_with_a_run(run, tmp_path, monkeypatch):
     assert max(len(line) for line in told.stdout.splitlines() if "sightline" not in line and "wrote" not in line) <= 80
     assert re.search(r"other drawings of these +\d+ right +30 ", told.stdout)
     assert re.search(r"none of these +\d+ refused +34 ", told.stdout)
-    for line in ("cosine transformer", "ProtoNet", "nearest neighbour", "confidence is off by", "AUROC"):
+    for line in ("cosine transformer", "ProtoNet", "nearest neighbor", "confidence is off by", "AUROC"):
         assert line in told.stdout
     page = (tmp_path / "the demo" / "page.html").read_text()
     assert page.count("<article") == 6
@@ -52,15 +52,15 @@ def test_the_table_is_what_compare_says(tmp_path):
     starter = Recipe.starter()
     small = replace(
         starter,
-        model=FewShotConfig(widths=(4, 4, 4, 8), heads=2),
+        model=FewShotConfig(backbone_channels=(4, 4, 4, 8), num_heads=2),
         training=replace(starter.training, steps=2, evaluate_every=2, device="cpu"),
-        evaluation=replace(starter.evaluation, query=few_shot.QUERY, chosen_over=3, settings=("5w1s",)),
+        evaluation=replace(starter.evaluation, query=few_shot.QUERY, selection_episodes=3, settings=("5w1s",)),
     )
     run = sightline.train(small, [f"out={tmp_path / 'run'}"], quiet=True).folder
     told = call("demo", "--out", tmp_path / "demo", "--model", run)
     assert told.exit_code == 0, told.stderr
     compared = sightline.compare([run], baselines=["protonet", "nearest"], episodes=11, device="cpu")
-    rows = ("cosine transformer", "ProtoNet", "nearest neighbour")
+    rows = ("cosine transformer", "ProtoNet", "nearest neighbor")
     for (_, found), row in zip(compared.standings, rows, strict=True):
         assert re.search(rf"{row} +{re.escape(str(found['5w1s']))}", told.stdout)
 

@@ -75,8 +75,8 @@ def test_dropout_acts_on_attention_residuals_and_hidden_layer():
     x = torch.randn(1, 50, WIDTH)
     block = EncoderBlock(WIDTH, HEADS, HIDDEN, dropout=0.5)
     assert block.attention.dropout == 0.5
-    for part in (block.around_attention, block.around_feed_forward):
-        added = part(x, torch.ones_like) - block.eval().around_attention(x, torch.ones_like)
+    for part in (block.norm1, block.norm_mlp):
+        added = part(x, torch.ones_like) - block.eval().norm1(x, torch.ones_like)
         assert added.abs().max() > 0.1
         block.train()
     assert (block.feed_forward(x) - block.feed_forward(x)).abs().max() > 1e-3
@@ -85,8 +85,10 @@ def test_dropout_acts_on_attention_residuals_and_hidden_layer():
 def test_each_block_learns_its_own_score_and_mask_and_cross_attention_has_none():
     score, mask = CosineScore(), Additive(9)
     blocks = [DecoderBlock(WIDTH, HEADS, HIDDEN, score=score, mask=mask) for _ in range(2)]
-    drifts = [b.attention.score.drift for b in blocks] + [b.cross_attention.score.drift for b in blocks]
-    assert len({id(drift) for drift in drifts}) == 4
+    drifts = [b.attention.score.log_temperature_offset for b in blocks] + [
+        b.cross_attention.score.log_temperature_offset for b in blocks
+    ]
+    assert len({id(log_temperature_offset) for log_temperature_offset in drifts}) == 4
     assert blocks[0].attention.mask is not blocks[1].attention.mask
     assert all(block.cross_attention.mask is None for block in blocks)
     blocks[0](torch.randn(1, 9, WIDTH), torch.randn(1, 3, WIDTH))
@@ -118,8 +120,8 @@ def test_options_of_attention_reach_it():
             lambda: EncoderBlock(12, 2, 20, norm="poste"),
             "norm must be one of post, pre, got 'poste'; did you mean 'post'?",
         ),
-        (lambda: FeedForward(12, -1), "hidden must be a whole number of at least 1, got -1"),
-        (lambda: EncoderBlock(12, 3, 0), "hidden must be a whole number of at least 1, got 0"),
+        (lambda: FeedForward(12, -1), "hidden must be an integer of at least 1, got -1"),
+        (lambda: EncoderBlock(12, 3, 0), "hidden must be an integer of at least 1, got 0"),
         (lambda: FeedForward(12, 20, dropout=1.5), "dropout must be at least 0 and below 1, got 1.5"),
         (lambda: FeedForward(12, 20, activation="relo"), "activation must be one of gelu, relu, got 'relo'"),
     ],

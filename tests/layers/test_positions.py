@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from sightline.layers import LearntPositions, SinusoidalPositions, sinusoids
+from sightline.layers import LearnedPositions, SinusoidalPositions, sinusoids
 
 
 def test_sinusoids_are_sine_and_cosine_of_growing_wave_length():
@@ -46,8 +46,8 @@ def test_sinusoidal_positions_go_past_any_length_and_start_anywhere():
 
 @pytest.mark.parametrize("start", ["zeros", "ones", "normal", "sinusoidal"])
 @pytest.mark.parametrize("trainable", [True, False])
-def test_learnt_positions_start_as_told_and_train_or_stay(start, trainable):
-    positions = LearntPositions(9, 6, start=start, trainable=trainable)
+def test_learned_positions_start_as_told_and_train_or_stay(start, trainable):
+    positions = LearnedPositions(9, 6, start=start, trainable=trainable)
     expected = {"zeros": torch.zeros(9, 6), "ones": torch.ones(9, 6), "sinusoidal": sinusoids(9, 6)}
     if start in expected:
         assert_close(positions.table.detach(), expected[start])
@@ -61,7 +61,7 @@ def test_learnt_positions_start_as_told_and_train_or_stay(start, trainable):
 
 def test_positions_keep_the_dtype_of_what_they_are_added_to():
     x = torch.zeros(1, 2, 4, dtype=torch.bfloat16)
-    assert LearntPositions(3, 4)(x).dtype == SinusoidalPositions(4)(x).dtype == torch.bfloat16
+    assert LearnedPositions(3, 4)(x).dtype == SinusoidalPositions(4)(x).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(
@@ -69,18 +69,18 @@ def test_positions_keep_the_dtype_of_what_they_are_added_to():
     [
         (lambda: sinusoids(3, 5), "width must be even and at least 2, got 5"),
         (
-            lambda: LearntPositions(3, 4, start="random"),
+            lambda: LearnedPositions(3, 4, start="random"),
             "start must be one of normal, ones, sinusoidal, zeros, got 'random'",
         ),
-        (lambda: LearntPositions(0, 4), "length must be a whole number of at least 1, got 0"),
+        (lambda: LearnedPositions(0, 4), "length must be an integer of at least 1, got 0"),
         (
-            lambda: LearntPositions(3, 4)(torch.zeros(1, 5, 4)),
-            "positions must be below 3, the length they were learnt for, got 4",
+            lambda: LearnedPositions(3, 4)(torch.zeros(1, 5, 4)),
+            "positions must be below 3, the length they were learned for, got 4",
         ),
-        (lambda: LearntPositions(3, 4)(torch.zeros(1, 2, 6)), "x must have width 4, got 6"),
+        (lambda: LearnedPositions(3, 4)(torch.zeros(1, 2, 6)), "x must have width 4, got 6"),
         (
-            lambda: LearntPositions(3, 4)(torch.zeros(1, 1, 4), first=-1),
-            "first must be a whole number of at least 0, got -1",
+            lambda: LearnedPositions(3, 4)(torch.zeros(1, 1, 4), first=-1),
+            "first must be an integer of at least 0, got -1",
         ),
         (lambda: SinusoidalPositions(4)(torch.zeros(1, 2, 6)), "x must have width 4, got 6"),
     ],

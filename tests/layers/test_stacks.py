@@ -43,7 +43,7 @@ def test_base_is_the_paper_s():
     size = SIZES["base"]
     assert (size.width, size.hidden, size.heads, size.depth) == (512, 2048, 8, 6)
     with torch.device("meta"):
-        model = Transformer.sized("base")
+        model = Transformer.from_size("base")
     assert len(model.encoder.layers) == len(model.decoder.layers) == 6
     attention, feed_forward, norm = 4 * (512 * 512 + 512), 2 * 512 * 2048 + 2048 + 512, 2 * 512
     encoder, decoder = attention + feed_forward + 2 * norm, 2 * attention + feed_forward + 3 * norm
@@ -101,8 +101,8 @@ def test_an_encoder_may_be_causal():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Encoder(12, 2, 20, 0), "depth must be a whole number of at least 1, got 0"),
-        (lambda: Transformer.sized("bass"), "size must be one of base, small, tiny, got 'bass'; did you mean 'base'?"),
+        (lambda: Encoder(12, 2, 20, 0), "depth must be an integer of at least 1, got 0"),
+        (lambda: Transformer.from_size("bass"), "size must be one of base, small, tiny, got 'bass'; did you mean 'base'?"),
         (
             lambda: Decoder(12, 2, 20, 2)(torch.zeros(1, 1, 12), torch.zeros(1, 1, 12), cache=[]),
             "cache must have one entry per layer, 2, got 0",

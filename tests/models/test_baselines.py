@@ -34,7 +34,7 @@ def test_what_is_easy_is_right(name):
 @ALL
 def test_it_is_called_like_a_head(name):
     support, labels, query, _ = episodes(places=P)
-    head = FewShotHead(M, FewShotConfig(heads=1, depth=0)).double()
+    head = FewShotHead(M, FewShotConfig(num_heads=1, depth=0)).double()
     assert BASELINES[name](support, labels, query, way=N).shape == head(support, labels, query, way=N).shape
 
 

@@ -43,18 +43,18 @@ def test_places_and_whole_of_levels_as_the_model_wants_them():
     pixels[:, :, :2, 2:] = torch.tensor([12, 28, 45], dtype=torch.uint8).view(3, 1, 1)
     parts, dark = Mean().embed(pixels), torch.tensor([-5.0, -5.0, -6.0])
     assert torch.equal(parts[0], torch.stack([dark, torch.tensor([1.0, 2.0, 3.0]), dark, dark]))
-    assert torch.equal(Mean().embed_whole(pixels), parts.mean(1))
+    assert torch.equal(Mean().embed_pooled(pixels), parts.mean(1))
 
 
 def test_any_side_is_scaled_as_if_it_were_read_at_that_size():
-    from sightline.data.decode import read_image
+    from sightline.data.images.reading import read_image
 
     large = pictures(3, 11)
     small = torch.stack([read_image(image, size=4) for image in large])
     close = {"atol": 0.6, "rtol": 0}  # a level more or less, over the deviation
     torch.testing.assert_close(Mean().embed(large), Mean().embed(small), **close)
     flat = torch.full((1, 3, 3, 3), 255, dtype=torch.uint8)
-    assert torch.equal(Mean().embed_whole(flat), torch.tensor([[122.5, 58.75, 45.0]]))
+    assert torch.equal(Mean().embed_pooled(flat), torch.tensor([[122.5, 58.75, 45.0]]))
 
 
 def test_batches_of_any_size_give_the_same(device):
@@ -63,7 +63,7 @@ def test_batches_of_any_size_give_the_same(device):
     assert together.device.type == torch.device(device).type
     assert torch.equal(together, torch.cat([mean.embed(image[None]) for image in pixels]))
     assert mean.embed(pixels[:0]).shape == (0, 4, 3)
-    assert mean.embed_whole(pixels[:0]).shape == (0, 3)
+    assert mean.embed_pooled(pixels[:0]).shape == (0, 3)
 
 
 def test_photos_are_efficientnet_s_features(photos):
@@ -78,20 +78,20 @@ def test_photos_are_efficientnet_s_features(photos):
     assert found.dtype == torch.float32
     assert not found.requires_grad
     torch.testing.assert_close(found, places, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(photos.embed_whole(pixels), places.mean(1), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(photos.embed_pooled(pixels), places.mean(1), rtol=1e-3, atol=1e-3)
 
 
 def test_one_photo_s_vector_does_not_depend_on_the_others(photos):
     pixels = pictures(3, 32)
-    alone = torch.cat([photos.embed_whole(image[None]) for image in pixels])
-    torch.testing.assert_close(photos.embed_whole(pixels), alone, rtol=1e-5, atol=1e-5)
+    alone = torch.cat([photos.embed_pooled(image[None]) for image in pixels])
+    torch.testing.assert_close(photos.embed_pooled(pixels), alone, rtol=1e-5, atol=1e-5)
 
 
 def test_nobody_s_autocast_makes_it_coarse(photos):
     pixels = pictures(1, 32)
     with torch.autocast("cpu", torch.bfloat16):
-        coarse = photos.embed_whole(pixels)
-    assert torch.equal(coarse, photos.embed_whole(pixels))
+        coarse = photos.embed_pooled(pixels)
+    assert torch.equal(coarse, photos.embed_pooled(pixels))
 
 
 def test_weights_come_as_safetensors_and_in_half_precision_too(photos, tmp_path):
@@ -99,7 +99,7 @@ def test_weights_come_as_safetensors_and_in_half_precision_too(photos, tmp_path)
     safetensors.torch.save_file(halved, tmp_path / "lite0.safetensors")
     other, pixels = embedder("efficientnet_lite0", weights=tmp_path / "lite0.safetensors"), pictures(1, 32)
     assert {p.dtype for p in other.model.parameters()} == {torch.float32}
-    assert torch.cosine_similarity(other.embed_whole(pixels), photos.embed_whole(pixels)) > 0.999
+    assert torch.cosine_similarity(other.embed_pooled(pixels), photos.embed_pooled(pixels)) > 0.999
 
 
 def test_weights_of_the_package_are_found_without_running_it(weights, tmp_path, monkeypatch):

@@ -13,9 +13,9 @@ LABELS = torch.arange(N).repeat_interleave(S).expand(E, K)
 
 
 def head(**choices: object) -> FewShotHead:
-    """One that has learnt something: no weight is where it started."""
+    """One that has learned something: no weight is where it started."""
     torch.manual_seed(0)
-    made = FewShotHead(M, FewShotConfig(heads=3, **choices))
+    made = FewShotHead(M, FewShotConfig(num_heads=3, **choices))
     for parameter in made.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     return made.double().eval()
@@ -32,7 +32,7 @@ CHOICES = [
     {"score": "dot"},
     {"depth": 2},
     {"labels": False},
-    {"expansion": 0.5},
+    {"mlp_ratio": 0.5},
     {"learn_temperature": False},
     {"transductive": True},
     {"narrow": 6},
@@ -42,7 +42,7 @@ CHOICES = [
 @pytest.mark.parametrize("choices", [{}, {"narrow": 6}])
 def test_before_it_learns_it_is_a_prototype_classifier(choices):
     support, query = episode()
-    logits = FewShotHead(M, FewShotConfig(heads=3, **choices)).double()(support, LABELS, query, way=N)
+    logits = FewShotHead(M, FewShotConfig(num_heads=3, **choices)).double()(support, LABELS, query, way=N)
     prototypes = support.view(E, N, S, M).mean(2)
     angles = F.cosine_similarity(query.squeeze(2)[:, :, None], prototypes[:, None], dim=-1)
     torch.testing.assert_close(logits, angles / 0.1)
@@ -50,7 +50,7 @@ def test_before_it_learns_it_is_a_prototype_classifier(choices):
 
 def test_what_a_narrow_head_adds_lies_where_its_blocks_work():
     support, query = episode()
-    net = FewShotHead(M, FewShotConfig(heads=3, narrow=6)).double()
+    net = FewShotHead(M, FewShotConfig(num_heads=3, bottleneck_dim=6)).double()
     nn.init.normal_(net.blocks[0].feed_forward.narrow.weight)
     _, refined = net.refine(support, members_of(LABELS, N).double(), query)
     added, space = refined - query, net.narrow.weight
@@ -61,8 +61,8 @@ def test_what_a_narrow_head_adds_lies_where_its_blocks_work():
 
 @pytest.mark.parametrize(("narrow", "message"), [(M, "narrow must be below the embedding's width 12, got 12"), (0, "")])
 def test_a_head_that_is_not_narrower_is_refused(narrow, message):
-    with pytest.raises(ValueError, match=message or "narrow must be a whole number of at least 1, got 0"):
-        FewShotHead(M, FewShotConfig(heads=3, narrow=narrow))
+    with pytest.raises(ValueError, match=message or "narrow must be an integer of at least 1, got 0"):
+        FewShotHead(M, FewShotConfig(num_heads=3, bottleneck_dim=narrow))
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
@@ -127,7 +127,7 @@ def test_a_class_without_an_image_is_nowhere():
 def test_by_distance_and_without_a_block_it_is_a_prototypical_network():
     support, query = episode(P)
     net = head(depth=0, answer="distance")
-    net.sharpness.fill_(1)
+    net.calibration_scale.fill_(1)
     torch.testing.assert_close(net(support, LABELS, query, way=N), protonet(support, LABELS, query, way=N))
     assert not [*net.parameters()]
 
@@ -194,10 +194,10 @@ def test_unequal_classes_go_together():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FewShotHead(10, FewShotConfig(heads=3)), "heads must divide the width 10 at which blocks work, got 3"),
-        (lambda: FewShotConfig(depth=-1), "depth must be a whole number of at least 0, got -1"),
+        (lambda: FewShotHead(10, FewShotConfig(num_heads=3)), "heads must divide the width 10 at which blocks work, got 3"),
+        (lambda: FewShotConfig(depth=-1), "depth must be an integer of at least 0, got -1"),
         (lambda: FewShotConfig(temperature=0.001), "temperature must be at least the floor 0.01, got 0.001"),
-        (lambda: FewShotConfig(expansion=0), "expansion must be above 0 and finite, got 0"),
+        (lambda: FewShotConfig(mlp_ratio=0), "mlp_ratio must be above 0 and finite, got 0"),
     ],
 )
 def test_what_cannot_be_is_refused(make, message):
@@ -205,10 +205,10 @@ def test_what_cannot_be_is_refused(make, message):
         make()
 
 
-def test_parts_weigh_nothing_before_they_are_learnt():
+def test_parts_weigh_nothing_before_they_are_learned():
     support, query = episode(P)
     torch.manual_seed(0)
-    whole = FewShotHead(M, FewShotConfig(heads=3)).double()
-    both = FewShotHead(M, FewShotConfig(heads=3, parts=True)).double()
+    whole = FewShotHead(M, FewShotConfig(num_heads=3)).double()
+    both = FewShotHead(M, FewShotConfig(num_heads=3, parts=True)).double()
     both.load_state_dict(both.state_dict() | whole.state_dict())
     torch.testing.assert_close(both(support, LABELS, query, way=N), whole(support, LABELS, query, way=N))

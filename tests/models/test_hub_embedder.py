@@ -93,7 +93,7 @@ def test_places_and_whole_are_the_model_s(name, tmp_path):
     places = tokens.flatten(2).mT if tokens.dim() == 4 else tokens[:, -grid[0] * grid[1] :]
     expected = seen.pooler_output.flatten(1) if whole == "pooled" else tokens[:, 0]
     torch.testing.assert_close(ours.embed(pixels), places, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(ours.embed_whole(pixels), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ours.embed_pooled(pixels), expected, rtol=1e-4, atol=1e-5)
     assert not ours.embed(pixels).requires_grad
 
 
@@ -226,7 +226,7 @@ def test_missing_weights_are_refused_but_for_the_pooling(vit, tmp_path):
     pixels = pictures(1)
     with torch.no_grad():
         expected = vit(pixel_values=wanted(pixels)).last_hidden_state[:, 0]
-    torch.testing.assert_close(embedder(tmp_path).embed_whole(pixels), expected)
+    torch.testing.assert_close(embedder(tmp_path).embed_pooled(pixels), expected)
     safetensors.torch.save_file({k: v for k, v in state.items() if k != "layernorm.bias"}, path, {"format": "pt"})
     with pytest.raises(ValueError, match="must hold all weights of the model, got none for layernorm"):
         embedder(tmp_path)

@@ -92,7 +92,7 @@ def test_impossible_models_are_refused(options, message):
     ("make_layer", "message"),
     [
         (lambda: Recurrence(3, 5, cell="gur"), "cell must be one of gru, lstm, got 'gur'; did you mean 'gru'?"),
-        (lambda: Recurrence(3, 5, depth=0), "depth must be a whole number of at least 1, got 0"),
+        (lambda: Recurrence(3, 5, depth=0), "depth must be an integer of at least 1, got 0"),
         (lambda: RecurrentEncoder(3, 5), "width must be even where the encoder is bidirectional, got 5"),
     ],
 )

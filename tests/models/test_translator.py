@@ -17,7 +17,7 @@ def test_sizes_are_what_their_names_promise(size, form):
         model = Translator(config)
     assert (len(model.encoder.layers), len(model.decoder.layers)) == form[3:]
     assert model.encoder.layers[0].feed_forward.widen.weight.shape == (form[1], form[0])
-    changed = TranslatorConfig(size=size, hidden=17, decoder_depth=1)
+    changed = TranslatorConfig(size=size, ffn_dim=17, decoder_layers=1)
     assert tuple(changed.form.values()) == (form[0], 17, form[2], form[3], 1)
 
 
@@ -25,9 +25,9 @@ def test_options_reach_the_blocks():
     model = make("transformer", dropout=0.2, attention_dropout=0.4, score="cosine", norm="post")
     block = model.decoder.layers[2]
     assert (block.attention.dropout, block.cross_attention.dropout) == (0.4, 0.4)
-    assert (block.around_attention.dropout.p, block.feed_forward.dropout.p, model.dropout.p) == (0.2, 0.2, 0.2)
+    assert (block.norm1.dropout.p, block.feed_forward.dropout.p, model.dropout.p) == (0.2, 0.2, 0.2)
     assert type(block.cross_attention.score).__name__ == "CosineScore"
-    assert not block.around_attention.pre
+    assert not block.norm1.pre
 
 
 @torch.no_grad()
@@ -90,7 +90,7 @@ def test_a_sentence_without_a_word_is_no_number_gone_wrong():
 
 
 def test_compiled_it_is_one_graph_for_one_shape_and_one_for_all_others():
-    model = make("transformer", encoder_depth=1, decoder_depth=1, dropout=0.0).train()
+    model = make("transformer", encoder_layers=1, decoder_layers=1, dropout=0.0).train()
     graphs = []
 
     def backend(graph, inputs):
@@ -109,9 +109,9 @@ def test_compiled_it_is_one_graph_for_one_shape_and_one_for_all_others():
     assert len(graphs) == 2
 
 
-def test_a_learnt_table_says_where_it_ends():
-    model, (source, real, _) = make("transformer post learnt"), batch()
-    with pytest.raises(ValueError, match="positions must be below 23, the length they were learnt for, got 23"):
+def test_a_learned_table_says_where_it_ends():
+    model, (source, real, _) = make("transformer post learned"), batch()
+    with pytest.raises(ValueError, match="positions must be below 23, the length they were learned for, got 23"):
         model(source, real, torch.ones(3, 24, dtype=torch.int64))
 
 
@@ -119,12 +119,12 @@ def test_a_learnt_table_says_where_it_ends():
     ("options", "message"),
     [
         ({"size": "bass"}, "size must be one of base, small, tiny, got 'bass'; did you mean 'base'?"),
-        ({"positions": "learned"}, "positions must be one of learnt, sinusoidal, got 'learned'"),
+        ({"positions": "learned"}, "positions must be one of learned, sinusoidal, got 'learned'"),
         ({"norm": "per"}, "norm must be one of post, pre, got 'per'; did you mean 'pre'?"),
         ({"score": "cosin"}, "score must be one of cosine, dot, got 'cosin'; did you mean 'cosine'?"),
         ({"heads": 5}, "heads must divide width=128, got 5"),
-        ({"decoder_depth": 0}, "decoder_depth must be a whole number of at least 1, got 0"),
-        ({"most_tokens": 1 << 15}, "most_tokens must be at most 16,384"),
+        ({"decoder_layers": 0}, "decoder_layers must be an integer of at least 1, got 0"),
+        ({"max_tokens": 1 << 15}, "max_tokens must be at most 16,384"),
     ],
 )
 def test_impossible_models_are_refused(options, message):

@@ -117,7 +117,7 @@ def test_padding_weighs_nothing_at_all(kind):
 @pytest.mark.parametrize("tied", ["none", "target", "all"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_everything_learns(kind, tied):
-    model, (source, real, target) = make(kind, tied=tied, source_vocabulary=TARGET_WORDS), batch()
+    model, (source, real, target) = make(kind, tie_embeddings=tied, source_vocab_size=TARGET_WORDS), batch()
     logits = model.train()(source, real, target)
     F.cross_entropy(logits.flatten(0, 1), target.roll(-1, 1).flatten()).backward()
     silent = {name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()}
@@ -128,7 +128,7 @@ def test_everything_learns(kind, tied):
 def test_tied_tables_are_one(kind):
     sizes = {}
     for tied in ("none", "target", "all"):
-        model = make(kind, tied=tied, source_vocabulary=TARGET_WORDS)
+        model = make(kind, tie_embeddings=tied, source_vocab_size=TARGET_WORDS)
         sizes[tied] = sum(p.numel() for p in model.parameters())
         tensors = list(model.state_dict().values())
         assert len({tensor.data_ptr() for tensor in tensors}) == len(tensors)  # each is saved once
@@ -140,17 +140,17 @@ def test_tied_tables_are_one(kind):
 @pytest.mark.parametrize("kind", ["transformer", "rnn none", "rnn general", "rnn hard"])
 def test_a_model_learns_to_copy(kind):
     torch.manual_seed(0)
-    wide = {"width": 32, "word_width": 32} if kind.startswith("rnn") else {"width": 32, "hidden": 64, "heads": 4}
-    model = make(kind, dropout=0.0, source_vocabulary=11, target_vocabulary=11, **wide).train()
-    optimiser = torch.optim.Adam(model.parameters(), lr=5e-3)
+    wide = {"width": 32, "embed_dim": 32} if kind.startswith("rnn") else {"width": 32, "hidden": 64, "heads": 4}
+    model = make(kind, dropout=0.0, source_vocab_size=11, target_vocab_size=11, **wide).train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for _ in range(150):
         words = torch.randint(4, 11, (32, 3))
         target = F.pad(words, (1, 0), value=1)
         logits = model(words, torch.ones_like(words, dtype=torch.bool), target)
         loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), words.flatten())
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     assert loss < 0.5  # chance is log 7 = 1.95
 
 
@@ -184,15 +184,15 @@ def test_sources_that_are_none_are_refused(kind, source, real, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"source_vocabulary": 3}, "source_vocabulary must be a whole number of at least 4, got 3"),
-        ({"target_vocabulary": 1 << 21}, "target_vocabulary must be at most 1,048,576, got 2097152"),
+        ({"source_vocab_size": 3}, "source_vocab_size must be an integer of at least 4, got 3"),
+        ({"target_vocab_size": 1 << 21}, "target_vocab_size must be at most 1,048,576, got 2097152"),
         ({"tied": "both"}, "tied must be one of all, none, target, got 'both'"),
         (
-            {"tied": "all", "source_vocabulary": 5, "target_vocabulary": 7},
+            {"tied": "all", "source_vocab_size": 5, "target_vocab_size": 7},
             "got all with 5 and 7; or let both languages",
         ),
         ({"dropout": 1.0}, "dropout must be at least 0 and below 1"),
-        ({"width": 0}, "width must be a whole number of at least 1, got 0"),
+        ({"width": 0}, "width must be an integer of at least 1, got 0"),
         ({"width": 1 << 20}, "width must be at most 16,384"),
         ({"width": 7, "heads": 7}, "width must be even where"),
     ],
@@ -206,11 +206,11 @@ def test_impossible_models_are_refused(config, options, message):
 
 @pytest.mark.parametrize("config", [TranslatorConfig, RNNTranslatorConfig])
 def test_vocabularies_are_those_of_the_data(config):
-    known = config(tied="all").of_data(source_vocabulary=11, target_vocabulary=11)
+    known = config(tie_embeddings="all").of_data(source_vocab_size=11, target_vocab_size=11)
     assert known.vocabularies == (11, 11)
-    with pytest.raises(ValueError, match=r"model\.target_vocabulary must be that of the data, 13, or null, got 11"):
-        known.of_data(source_vocabulary=11, target_vocabulary=13)
+    with pytest.raises(ValueError, match=r"model\.target_vocab_size must be that of the data, 13, or null, got 11"):
+        known.of_data(source_vocab_size=11, target_vocab_size=13)
     with pytest.raises(ValueError, match="model: tied must be target or none where the vocabularies differ"):
-        config(tied="all").of_data(source_vocabulary=11, target_vocabulary=13)
-    with pytest.raises(ValueError, match="source_vocabulary and target_vocabulary must be given, got None and None"):
+        config(tie_embeddings="all").of_data(source_vocab_size=11, target_vocab_size=13)
+    with pytest.raises(ValueError, match="source_vocab_size and target_vocab_size must be given, got None and None"):
         config().vocabularies  # noqa: B018

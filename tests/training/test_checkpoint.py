@@ -11,8 +11,8 @@ from sightline.training.checkpoint import Checkpoints
 
 CHANGES = (
     "model.patch_size=14",
-    "model.width=8",
-    "model.heads=2",
+    "model.embed_dim=8",
+    "model.num_heads=2",
     "model.depth=1",
     "training.steps=6",
     "training.batch_size=8",

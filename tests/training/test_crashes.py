@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 import sightline
 from children import SMALL, Child, die_at, hang_in_a_step, limit_files, signal_at, write_images
 
-TRAIN = ("train", "data.source=images.npz", "data.validation=0.13", "training.ema=0.8", *SMALL)
+TRAIN = ("train", "data.source=images.npz", "data.validation=0.13", "training.ema_decay=0.8", *SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_a_run_killed_from_outside_goes_on_as_if_it_had_not_been(here):
 
 
 def test_a_run_with_muon_killed_between_checkpoints_goes_on_as_if_it_had_not_been(here):
-    muon = (*TRAIN, "training.optimiser=muon")
+    muon = (*TRAIN, "training.optimizer=muon")
     assert Child(*muon, "out=muon", cwd=here).wait() == 0
     for step in (6, 7, 10):  # of each process; a checkpoint is written at every fourth
         killing = functools.partial(signal_at, step, signal.SIGKILL)
@@ -116,7 +116,7 @@ def test_a_run_with_muon_killed_between_checkpoints_goes_on_as_if_it_had_not_bee
     assert "going on from step 16 of 20" in child.said
     assert_as_if_never_broken(here / "run", here / "muon")
     last = load_file(here / "run/checkpoints/step-00000020.safetensors")
-    assert any(name.startswith("optimiser.momentum_buffer.") for name in last)
+    assert any(name.startswith("optimizer.momentum_buffer.") for name in last)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(here, number, code, step)
 
 
 def test_a_mean_of_checkpoints_is_the_same_whatever_signals_came(here):
-    means = ("training.average_last=3", "training.ema=null")
+    means = ("training.average_checkpoints=3", "training.ema_decay=null")
     assert Child(*TRAIN, *means, "out=whole3", cwd=here).wait() == 0
     for step in (6, 6, 4):  # at 6, and then at 12 and 16, which have checkpoints of their own
         prepare = functools.partial(signal_at, step, signal.SIGTERM)
@@ -355,7 +355,7 @@ def test_in_a_terminal_a_bar_shows_the_time_left_and_a_stop_leaves_the_line_clea
         pass
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
     os.close(terminal)
-    text = re.sub(r"\x1b\[[\d;]*m", "", seen.decode())  # colours aside
+    text = re.sub(r"\x1b\[[\d;]*m", "", seen.decode())  # colors aside
     assert re.search(r"training ━[━╸╺ ]+ +\d+/100000 \d+:\d\d:\d\d left loss \d", text)
     assert re.search(r"step 5: validation accuracy .*\(best\)", text)
     assert "go on with: sightline train" in text
@@ -367,7 +367,7 @@ FEW_SHOT = (
     "train",
     "task=few_shot",
     "episode.way=3",
-    "evaluation.chosen_over=4",
+    "evaluation.selection_episodes=4",
     "evaluation.query=3",
     "training.steps=12",
     "training.checkpoint_every=4",
@@ -378,11 +378,11 @@ FEW_SHOT = (
 NUMBERS = (
     "train",
     "task=translation",
-    "model.transformer.width=16",
-    "model.transformer.hidden=16",
-    "model.transformer.encoder_depth=1",
-    "model.transformer.decoder_depth=1",
-    "data.most_tokens=48",
+    "model.transformer.embed_dim=16",
+    "model.transformer.ffn_dim=16",
+    "model.transformer.encoder_layers=1",
+    "model.transformer.decoder_layers=1",
+    "data.max_tokens=48",
     "training.steps=12",
     "training.checkpoint_every=4",
     "training.evaluate_every=12",
@@ -390,10 +390,10 @@ NUMBERS = (
     "training.device=cpu",
 )
 TASKS = {
-    "few-shot conv4": (*FEW_SHOT, "model.widths=[4,4,8,8]", "model.heads=2"),
-    "few-shot resnet12": (*FEW_SHOT, "model.backbone=resnet12", "model.widths=[4,4,8,8]", "model.heads=2"),
-    "few-shot adam": (*FEW_SHOT, "model.widths=[4,4,8,8]", "model.heads=2", "training.optimiser=adam"),
-    "few-shot muon": (*FEW_SHOT, "model.widths=[4,4,8,8]", "model.heads=2", "training.optimiser=muon"),
+    "few-shot conv4": (*FEW_SHOT, "model.backbone_channels=[4,4,8,8]", "model.num_heads=2"),
+    "few-shot resnet12": (*FEW_SHOT, "model.backbone=resnet12", "model.backbone_channels=[4,4,8,8]", "model.num_heads=2"),
+    "few-shot adam": (*FEW_SHOT, "model.backbone_channels=[4,4,8,8]", "model.num_heads=2", "training.optimizer=adam"),
+    "few-shot muon": (*FEW_SHOT, "model.backbone_channels=[4,4,8,8]", "model.num_heads=2", "training.optimizer=muon"),
     "translation": NUMBERS,
 }
 

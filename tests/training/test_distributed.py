@@ -21,17 +21,20 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 TOGETHER = Path(__file__).parents[1] / "together.py"
 RECIPE = (
     # without the biases of attention: those of the keys change nothing, and what Adam makes of their noise differs
-    "data.source=images.npz data.validation=0.13 model.attention_bias=false training.ema=0.5 training.clip=0.5 "
+    "data.source=images.npz data.validation=0.13 model.attention_bias=false training.ema_decay=0.5 training.max_grad_norm=0.5 "
     + " ".join(word for word in SMALL if not word.startswith("model.dropout"))  # which differs for every process
     + " training.log_every=1 training.steps=12 training.batch_size=12 augment.mixup=0.2"
 )
 RUNS = {  # by two processes, and the same by one
     "copies": ("", ""),
-    "pieces": ("training.accumulate=3", ""),
-    "shares": ("training.shard=true model.depth=2", "model.depth=2"),
-    "shares-compiled": ("training.shard=true training.compile=true", ""),
+    "pieces": ("training.gradient_accumulation_steps=3", ""),
+    "shares": ("training.fsdp=true model.depth=2", "model.depth=2"),
+    "shares-compiled": ("training.fsdp=true training.compile=true", ""),
     "copies-compiled": ("training.compile=true", ""),
-    "shares-mean": ("training.shard=true training.accumulate=3 training.average_last=2", "training.average_last=2"),
+    "shares-mean": (
+        "training.fsdp=true training.gradient_accumulation_steps=3 training.average_checkpoints=2",
+        "training.average_checkpoints=2",
+    ),
 }
 
 
@@ -88,7 +91,7 @@ def test_two_processes_learn_what_one_does_with_the_same_batch(tmp_path):
     for name, (_, one) in RUNS.items():
         child = Child("train", *f"{RECIPE} {one} out=alone-{name}".split(), cwd=tmp_path)
         assert child.wait() == 0, child.said
-        assert ("kept the mean of the last 2" in child.said) == ("average_last" in one)
+        assert ("kept the mean of the last 2" in child.said) == ("average_checkpoints" in one)
         assert sorted(losses(tmp_path / name)) == list(range(1, 13))
         assert sorted(metrics(tmp_path / name)) == [5, 10, 12]  # over 9 images, which two cannot share evenly
         assert_alike(tmp_path / name, tmp_path / f"alone-{name}")

@@ -4,15 +4,15 @@ import sys
 import pytest
 
 from sightline.training import loop
+from sightline.training.config import TrainingConfig
 from sightline.training.log import Log
-from sightline.training.settings import Training
 from toy import Line
 
 SETTINGS = {"steps": 6, "batch_size": 6, "log_every": 2, "evaluate_every": 3, "device": "cpu"}
 
 
 def train(folder, *, resume=False, quiet=False, **changes):
-    return loop.train(Line, Training(**{**SETTINGS, **changes}), folder, resume=resume, quiet=quiet)
+    return loop.train(Line, TrainingConfig(**{**SETTINGS, **changes}), folder, resume=resume, quiet=quiet)
 
 
 def events(folder):

@@ -13,7 +13,7 @@ from torch import nn
 
 from sightline.training import device, loop
 from sightline.training.averaging import mean
-from sightline.training.settings import Training
+from sightline.training.config import TrainingConfig
 from toy import COUNT, Line
 
 SETTINGS = {
@@ -35,7 +35,7 @@ def train(folder, *, task=None, validation=7, resume=False, seed=0, **changes):
         made.append(task or Line(validation=validation))
         return made[0]
 
-    settings = Training(**{**SETTINGS, **changes})
+    settings = TrainingConfig(**{**SETTINGS, **changes})
     outcome = loop.train(make, settings, folder, resume=resume, seed=seed, quiet=True)
     return outcome, made[0]
 
@@ -83,7 +83,7 @@ class Disk:
 
 @pytest.mark.parametrize(
     ("changes", "every"),
-    [({"ema": 0.7}, 1), ({"average_last": 3}, 3), ({"average_last": 3, "validation": 0, "steps": 11}, 3)],
+    [({"ema": 0.7}, 1), ({"average_checkpoints": 3}, 3), ({"average_checkpoints": 3, "validation": 0, "steps": 11}, 3)],
     ids=["best", "best or mean", "mean"],
 )
 def test_a_run_broken_off_at_any_act_on_the_disk_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, changes, every):
@@ -107,21 +107,21 @@ def test_a_run_broken_off_at_any_act_on_the_disk_goes_on_as_if_it_had_not_been(t
         assert not [path for path in folder.glob("checkpoints/*") if path.suffix == ".part"], fatal
 
 
-@pytest.mark.parametrize("optimiser", ["adamw", "adam", "muon"])
-def test_a_run_broken_off_at_every_step_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, optimiser):
-    train(tmp_path / "whole", optimiser=optimiser)
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "muon"])
+def test_a_run_broken_off_at_every_step_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, optimizer):
+    train(tmp_path / "whole", optimizer=optimizer)
     run = tmp_path / "run"
     kills = 0
     while kills < 9:  # a step or two further on each time
         with monkeypatch.context() as patch:
             patch.setattr(Line, "loss", dying(Line.loss, 4))
             try:
-                train(run, resume=True, optimiser=optimiser)
+                train(run, resume=True, optimizer=optimizer)
                 break
             except Killed:
                 kills += 1
     assert kills == 4
-    assert any("momentum_buffer" in name for name in checkpoint(run, 11)) == (optimiser == "muon")
+    assert any("momentum_buffer" in name for name in checkpoint(run, 11)) == (optimizer == "muon")
     assert (run / "model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
     assert logged(run) == logged(tmp_path / "whole")
 
@@ -153,16 +153,16 @@ def plain(steps, *, decay, clip=None, rate=0.02, kind=torch.optim.AdamW, task=No
         {"params": [p for p in task.model.parameters() if p.dim() > 1], "weight_decay": decay},
         {"params": [p for p in task.model.parameters() if p.dim() == 1], "weight_decay": 0.0},
     ]
-    optimiser, states = kind(groups, lr=rate), []
+    optimizer, states = kind(groups, lr=rate), []
     for step in range(steps):
         rows = (torch.arange(6) + step * 6) % COUNT
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         (task.model(task.x[rows]) - task.y[rows]).square().sum().div(6).backward()
         if clip is not None:
             norm = torch.cat([p.grad.flatten() for p in task.model.parameters()]).norm()
             for parameter in task.model.parameters():
                 parameter.grad *= min(1.0, clip / (float(norm) + 1e-6))
-        optimiser.step()
+        optimizer.step()
         states.append({name: tensor.clone() for name, tensor in task.model.state_dict().items()})
     return states
 
@@ -182,9 +182,9 @@ def fresh(seed=0, **options):
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        ({"optimiser": "adamw", "weight_decay": 0.5, "clip": None}, {"decay": 0.5}),
-        ({"optimiser": "adam", "weight_decay": 0.1, "clip": None}, {"decay": 0.1, "kind": torch.optim.Adam}),
-        ({"optimiser": "adamw", "weight_decay": 0.5, "clip": 0.05}, {"decay": 0.5, "clip": 0.05}),
+        ({"optimizer": "adamw", "weight_decay": 0.5, "clip": None}, {"decay": 0.5}),
+        ({"optimizer": "adam", "weight_decay": 0.1, "clip": None}, {"decay": 0.1, "kind": torch.optim.Adam}),
+        ({"optimizer": "adamw", "weight_decay": 0.5, "clip": 0.05}, {"decay": 0.5, "clip": 0.05}),
     ],
     ids=["decay on matrices alone", "adam", "clipping"],
 )
@@ -195,7 +195,7 @@ def test_a_step_is_the_plain_one(tmp_path, changes, rule):
 
 def test_pieces_give_the_update_of_the_whole_batch(tmp_path):
     for pieces in (1, 2, 3, 6):
-        train(tmp_path / str(pieces), task=fresh(), accumulate=pieces)
+        train(tmp_path / str(pieces), task=fresh(), gradient_accumulation_steps=pieces)
         torch.testing.assert_close(weights(tmp_path / str(pieces)), weights(tmp_path / "1"))
         assert logged(tmp_path / str(pieces)) == pytest.approx(logged(tmp_path / "1"), rel=1e-6)
 
@@ -213,7 +213,7 @@ def windows():
 
 
 def test_the_learning_rate_is_that_of_the_schedule(tmp_path):
-    train(tmp_path, schedule="cosine", warmup=3, floor=0.1, log_every=1)
+    train(tmp_path, schedule="cosine", warmup=3, min_temperature=0.1, log_every=1)
     rates = logged(tmp_path, "learning_rate")
     assert rates[1] == pytest.approx(0.02 / 3)
     assert rates[3] == rates[4] == pytest.approx(0.02)
@@ -233,7 +233,7 @@ def test_the_running_mean_is_the_one_written_down(tmp_path):
 
 
 def test_the_mean_of_the_last_checkpoints_is_theirs(tmp_path):
-    outcome, _ = train(tmp_path, task=fresh(validation=0), average_last=3)
+    outcome, _ = train(tmp_path, task=fresh(validation=0), average_checkpoints=3)
     states = [model_of(checkpoint(tmp_path, step)) for step in (8, 10, 11)]
     expected = {name: sum(state[name] for state in states) / 3 for name in states[0]}
     torch.testing.assert_close(weights(tmp_path), expected)
@@ -242,10 +242,10 @@ def test_the_mean_of_the_last_checkpoints_is_theirs(tmp_path):
 
 
 def test_a_torn_checkpoint_among_the_last_is_told_of_and_left_out_of_the_mean(tmp_path, capsys):
-    run, changes = tmp_path / "run", {"average_last": 3}
+    run, changes = tmp_path / "run", {"average_checkpoints": 3}
     train(run, validation=0, **changes)
     (run / "checkpoints/step-00000008.safetensors").write_bytes(b"torn")
-    settings = Training(**{**SETTINGS, **changes})
+    settings = TrainingConfig(**{**SETTINGS, **changes})
     loop.train(lambda: Line(validation=0), settings, run, resume=True)
     assert "step-00000008 is torn or corrupt and was passed over" in capsys.readouterr().err
     torch.testing.assert_close(weights(run), mean([model_of(checkpoint(run, step)) for step in (10, 11)]))
@@ -276,7 +276,7 @@ def test_of_the_mean_and_the_best_the_better_is_kept_and_told(tmp_path, capsys, 
     sign = -1 if rising else 1
     task = Judged(sign * value for value in (3.0, 1.0, 2.0, mean_s))
     task.rising = rising
-    settings = Training(**{**SETTINGS, "average_last": 3, "checkpoint_every": 1, "keep": 20})
+    settings = TrainingConfig(**{**SETTINGS, "average_checkpoints": 3, "checkpoint_every": 1, "keep": 20})
     outcome = loop.train(lambda: task, settings, tmp_path)
     average = mean([model_of(checkpoint(tmp_path, step)) for step in (9, 10, 11)])
     torch.testing.assert_close(task.seen, average)  # judged last
@@ -376,7 +376,10 @@ def bests(folder):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"accumulate": 4}, "batch_size must be a multiple of processes times accumulate, 1 x 4, got 6"),
+        (
+            {"gradient_accumulation_steps": 4},
+            "batch_size must be a multiple of processes times gradient_accumulation_steps, 1 x 4, got 6",
+        ),
         ({"device": "cuda:99"}, "device must be one that is here"),
     ],
 )

@@ -30,14 +30,14 @@ def test_each_schedule_is_its_formula(name, formula):
 
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_no_schedule_falls_below_its_floor_or_rises_above_the_rate(name):
-    after = [rate(name, step, 50, every=3, factor=0.1, floor=0.2) for step in range(500)]
+    after = [rate(name, step, 50, every=3, factor=0.1, min_temperature=0.2) for step in range(500)]
     assert max(after) == after[0] == 1.0
     assert min(after) >= 0.2
     assert after == sorted(after, reverse=True)
 
 
 def test_cosine_ends_at_its_floor():
-    assert rate("cosine", 50, 50, floor=0.2) == pytest.approx(0.2)
+    assert rate("cosine", 50, 50, min_temperature=0.2) == pytest.approx(0.2)
 
 
 def test_a_warm_up_longer_than_training_only_rises():

@@ -7,13 +7,13 @@ import pytest
 
 from samples import HOSTILE, weights
 from sightline.attention import Record, Seen
-from sightline.view import pictures
+from sightline.view import figures as pictures
 from sightline.view.overlays import looked_at, over_pixels, rollout
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def layers(depth=3, heads=2, size=7):
+def layers(depth=3, num_heads=2, size=7):
     return [weights(heads, size, size)[0].numpy() for _ in range(depth)]
 
 
@@ -71,7 +71,7 @@ def test_no_words_stand_on_one_another_or_are_cut_off(depth, heads):
         assert not any(box.overlaps(other) for other in boxes[:i])
 
 
-def test_a_coloured_picture_is_grey_and_small_under_its_maps():
+def test_a_colored_picture_is_gray_and_small_under_its_maps():
     picture = np.random.default_rng(0).random((200, 200, 3))
     ax = over_pixels(picture, [np.ones((1, 2, 2))], [np.ones((2, 2))]).axes[0]
     assert np.asarray(ax.images[0].get_array()).shape == (100, 100)

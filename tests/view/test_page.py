@@ -190,7 +190,7 @@ def test_the_front_end_can_be_read_in_one_sitting():
     [
         ({"batch": []}, "batch must name at least one row, got none"),
         ({"batch": -1}, "batch must be at least 0 and below 1"),
-        ({"height": '1px"><b>x'}, "height must be a whole number of pixels"),
+        ({"height": '1px"><b>x'}, "height must be an integer of pixels"),
         ({"tokens": list("abcdef")}, "the last token of generate"),
         ({"images": np.zeros((1, 3, 8, 8))}, "take one of the batch"),
     ],

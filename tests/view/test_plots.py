@@ -5,7 +5,7 @@ import pytest
 
 from samples import SOURCE, TARGET, WORDS, weights
 from sightline.attention import Record, Seen
-from sightline.view.pictures import save
+from sightline.view.figures import save
 
 
 def drawn_weights(figure):

@@ -9,7 +9,7 @@ from sightline.view.page import page
 from sightline.view.sides import sides, sides_of, without_filling
 from sizes import H
 
-GREY = np.full((28, 28), 128, np.uint8)
+GRAY = np.full((28, 28), 128, np.uint8)
 
 
 def maps(**sizes):
@@ -105,17 +105,17 @@ def test_a_single_side_blames_the_words_it_took():
     ("given", "message"),
     [
         (
-            {"query_image": GREY},
+            {"query_image": GRAY},
             "query_image must come with cross-attention, whose rows it shows, got none; use images",
         ),
         ({"labels": ["a"]}, "labels must come with images, got none"),
         ({"grid": (2, 2)}, "grid must come with images, got none"),
-        ({"images": GREY, "grid": 4}, "grid must be two whole numbers, rows and columns, got 4"),
+        ({"images": GRAY, "grid": 4}, "grid must be two integers, rows and columns, got 4"),
         ({"images": np.full((4, 4), np.nan)}, "images must be finite, got NaN or infinity"),
         ({"tokens": np.zeros((1, 4))}, r"tokens must be a list of tokens, got an array of shape \(1, 4\)"),
-        ({"images": GREY, "batch": [0]}, "images must have one entry for each of the 1 rows of batch, got 28"),
+        ({"images": GRAY, "batch": [0]}, "images must have one entry for each of the 1 rows of batch, got 28"),
         ({"images": Image.new("L", (4, 4)), "batch": [0]}, "one entry for each of the 1 rows of batch, got one Image"),
-        ({"batch": "0"}, "batch must be a whole number or a list of them, got '0'"),
+        ({"batch": "0"}, "batch must be an integer or a list of them, got '0'"),
         ({"batch": [0], "names": "a b"}, "names must be a list with one for each of the 1 rows of batch, got 'a b'"),
     ],
 )
@@ -149,7 +149,7 @@ def test_special_tokens_are_known_and_can_be_chosen():
     ("size", "before", "grid"), [(196, 0, (14, 14)), (197, 1, (14, 14)), (201, 5, (14, 14)), (1, 0, (1, 1))]
 )
 def test_class_and_register_tokens_before_the_patches_are_noticed(size, before, grid):
-    found = pictures(GREY, size, name="images")
+    found = pictures(GRAY, size, name="images")
     assert (found.before, found.grid, len(found.tokens())) == (before, grid, size)
 
 
@@ -157,7 +157,7 @@ def test_patches_follow_the_shape_of_the_picture():
     for size, grid in ((8, (2, 4)), (32, (4, 8)), (72, (6, 12))):
         found = pictures(np.zeros((20, 40, 3), np.uint8), size, name="images")
         assert (found.before, found.grid) == (0, grid)
-    assert pictures(GREY, 18, name="images", grid=(3, 6)).grid == (3, 6)
+    assert pictures(GRAY, 18, name="images", grid=(3, 6)).grid == (3, 6)
 
 
 @pytest.mark.parametrize(
@@ -186,20 +186,20 @@ def test_common_photos_in_common_models_need_no_grid(size, grid, height, width):
 
 
 def test_support_pictures_share_the_row():
-    found = pictures([GREY] * 5, 5 * 9, name="images", labels=list("abcde"))
+    found = pictures([GRAY] * 5, 5 * 9, name="images", labels=list("abcde"))
     assert found.grid == (3, 3)
     assert found.tokens()[9] == "b 1,1"
-    assert pictures([GREY] * 5, 5, name="images", labels=list("abcde")).tokens() == list("abcde")
+    assert pictures([GRAY] * 5, 5, name="images", labels=list("abcde")).tokens() == list("abcde")
 
 
 @pytest.mark.parametrize(
     "picture",
     [
-        GREY,
-        GREY[None],
-        np.stack([GREY] * 3),
-        np.stack([GREY] * 3, -1),
-        GREY / 255.0,
+        GRAY,
+        GRAY[None],
+        np.stack([GRAY] * 3),
+        np.stack([GRAY] * 3, -1),
+        GRAY / 255.0,
         np.random.default_rng(0).normal(size=(3, 8, 8)),
         Image.new("L", (9, 9)),
         Image.new("RGBA", (9, 9)),
@@ -220,9 +220,9 @@ def test_a_file_is_called_by_its_name_and_large_ones_shrink(tmp_path):
     ("given", "size", "message"),
     [
         ({"images": []}, 4, "images must hold at least one picture, got none"),
-        ({"images": [GREY], "labels": ["a", "b"]}, 4, "labels must be 1, one for each picture, got 2"),
+        ({"images": [GRAY], "labels": ["a", "b"]}, 4, "labels must be 1, one for each picture, got 2"),
         (
-            {"images": GREY, "grid": (5, 5)},
+            {"images": GRAY, "grid": (5, 5)},
             4,
             "images must fit the 4 places of the attention, got 1 picture in a grid of 5 x 5",
         ),

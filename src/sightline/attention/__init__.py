@@ -1,16 +1,16 @@
-"""Attention with every score, mask and normaliser; needs torch and safetensors alone."""
+"""Attention with every score, mask and normalizer; needs torch and safetensors alone."""
 
 from . import masks
-from .attend import attend, self_attend, weigh
+from .functional import attend, self_attend, weigh
 from .masks import Mask
 from .multihead import Cache, MultiHeadAttention
-from .normalise import NORMALISERS, Hard, Identity, Normaliser, Softmax, Standardise, reinforce
+from .normalizers import NORMALIZERS, Hard, Identity, Normalizer, Softmax, Standardize, reinforce
 from .record import Record, Seen
 from .recording import record_attention
 from .scores import SCORES, AdditiveScore, CosineScore, DotScore, GeneralScore, Score
 
 __all__ = [
-    "NORMALISERS",
+    "NORMALIZERS",
     "SCORES",
     "AdditiveScore",
     "Cache",
@@ -21,12 +21,12 @@ __all__ = [
     "Identity",
     "Mask",
     "MultiHeadAttention",
-    "Normaliser",
+    "Normalizer",
     "Record",
     "Score",
     "Seen",
     "Softmax",
-    "Standardise",
+    "Standardize",
     "attend",
     "masks",
     "record_attention",

@@ -1,6 +1,6 @@
 """Who may look at whom. One type, one meaning: True = may look.
 
-Masks are made by name and combined freely: `Causal() & Padding(real)`. A mask learns its sizes only when it is used, so
+Masks are made by name and combined freely: `Causal() & Padding(attention_mask)`. A mask learns its sizes only when it is used, so
 the same `Causal()` serves every length. With a cache there are more keys than queries; the queries are then the last of
 the keys, and every mask here knows it. A new mask is one class here and its line in `MASKS`.
 """
@@ -11,14 +11,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_whole, nearest
+from ..errors import SightlineError, check_int, one_of
 from .rules import Rules, broadcasts, meet
 
 
 class Mask(nn.Module):
     """forward: number of queries, number of keys, device -> Rules.
 
-    A mask is a module, so a learnt one trains and every one moves with the model that holds it.
+    A mask is a module, so a learned one trains and every one moves with the model that holds it.
     """
 
     bends = False
@@ -43,11 +43,13 @@ class Mask(nn.Module):
         return cast(Rules, self.forward(queries, keys, device))
 
     def __bool__(self) -> bool:
-        raise ValueError("masks must be combined with &, | and ~, got `and`, `or`, `not` or `if`, which would drop one")
+        raise SightlineError(
+            "masks must be combined with &, | and ~, got `and`, `or`, `not` or `if`, which would drop one"
+        )
 
 
 class Both(Mask):
-    """May look where both allow it. Whatever a learnt mask makes of the scores, what is forbidden stays so."""
+    """May look where both allow it. Whatever a learned mask makes of the scores, what is forbidden stays so."""
 
     def __init__(self, one: Mask, other: Mask):
         super().__init__()
@@ -112,29 +114,31 @@ def forbid(table: Tensor) -> Mask:
 
 
 class Padding(Mask):
-    """Nobody looks at padding. real (B, K): True where there is a token.
+    """Nobody looks at padding. attention_mask (B, K): True where there is a token.
 
-    `sighted` promises one in every row, and that it stays so: nobody need ask, and one table serves all layers.
+    `has_no_empty_rows` promises one in every row, and that it stays so: nobody need ask, and one table serves all layers.
     """
 
-    real: Tensor
+    attention_mask: Tensor
 
-    def __init__(self, real: Tensor, *, sighted: bool = False):
+    def __init__(self, attention_mask: Tensor, *, has_no_empty_rows: bool = False):
         super().__init__()
-        _check_bool("Padding", real, (2,))
-        self.sighted = sighted
-        self.register_buffer("real", real[:, None, None, :], persistent=False)
+        _check_bool("Padding", attention_mask, (2,))
+        self.has_no_empty_rows = has_no_empty_rows
+        self.register_buffer("attention_mask", attention_mask[:, None, None, :], persistent=False)
         self._table: Tensor | None = None
 
     def table(self, like: Tensor) -> Tensor:
         """What to add to scores of this precision, 0 or minus infinity: (B, 1, 1, K), as torch's kernels want it"""
-        real, keys, made = self.real.to(like.device), self.real.shape[3], self._table
+        attention_mask, keys, made = self.attention_mask.to(like.device), self.attention_mask.shape[3], self._table
         if torch.compiler.is_compiling():  # who makes once what is asked for often
-            return real
+            return attention_mask
         if made is None or made.dtype != like.dtype or made.device != like.device:
             with torch.inference_mode(False):  # it serves calls of any kind
-                room = like.new_zeros(len(real), 1, 1, -(-keys // 8) * 8)  # a row that begins elsewhere is copied
-                made = self._table = room[..., :keys].masked_fill_(~real, float("-inf"))
+                room = like.new_zeros(
+                    len(attention_mask), 1, 1, -(-keys // 8) * 8
+                )  # a row that begins elsewhere is copied
+                made = self._table = room[..., :keys].masked_fill_(~attention_mask, float("-inf"))
         return made
 
     @classmethod
@@ -142,15 +146,15 @@ class Padding(Mask):
         """From the number of tokens in each row: lengths (B,)"""
         lengths = torch.as_tensor(lengths)
         if lengths.dim() != 1 or lengths.is_floating_point() or (lengths < 0).any():
-            raise ValueError(f"lengths must be whole numbers of at least 0 and of shape (B,), got {lengths.tolist()}")
+            raise SightlineError(f"lengths must be integers of at least 0 and of shape (B,), got {lengths.tolist()}")
         longest = int(lengths.max()) if lengths.numel() else 0
         size = longest if size is None else size
         if longest > size:
-            raise ValueError(f"lengths must be at most the size {size}, got {longest}")
+            raise SightlineError(f"lengths must be at most the size {size}, got {longest}")
         return cls(torch.arange(size, device=lengths.device) < lengths[:, None])
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        return Rules(self.real.to(device))
+        return Rules(self.attention_mask.to(device))
 
 
 class Causal(Mask):
@@ -166,11 +170,11 @@ class Causal(Mask):
 
 
 class Window(Mask):
-    """A token sees itself and at most `radius` neighbours on either side."""
+    """A token sees itself and at most `radius` neighbors on either side."""
 
     def __init__(self, radius: int):
         super().__init__()
-        check_whole(0, radius=radius)
+        check_int(0, radius=radius)
         self.radius = radius
 
     def extra_repr(self) -> str:
@@ -188,7 +192,7 @@ class Episode(Mask):
 
     def __init__(self, support: int, *, size: int = 1):
         super().__init__()
-        check_whole(1, support=support, size=size)
+        check_int(1, support=support, size=size)
         self.support, self.size = support, size
 
     def extra_repr(self) -> str:
@@ -201,7 +205,7 @@ class Episode(Mask):
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
         if keys < self.support:
-            raise ValueError(f"Episode must have at least its {self.support} support tokens as keys, got {keys}")
+            raise SightlineError(f"Episode must have at least its {self.support} support tokens as keys, got {keys}")
         rows = _positions("Episode", queries, keys, device)
         columns = torch.arange(keys, device=device)
         of_query, of_row = ((places - self.support) // self.size for places in (columns, rows))
@@ -219,7 +223,7 @@ class Bias(Mask):
     def __init__(self, bias: Tensor, *, finite: bool = False):
         super().__init__()
         if not isinstance(bias, Tensor) or not bias.is_floating_point() or bias.dim() not in (2, 3, 4):
-            raise ValueError(
+            raise SightlineError(
                 f"Bias must be given a floating-point tensor of 2 or 3 or 4 dimensions, got {_describe(bias)}"
             )
         self.finite = finite
@@ -234,7 +238,7 @@ class Bias(Mask):
         return Rules(allowed=None if self.finite else bias > float("-inf"), bias=bias)
 
 
-class LearntMask(Mask):
+class LearnedMask(Mask):
     """A table of numbers to learn, one for every pair of positions; it serves lengths up to `size`."""
 
     bends = True
@@ -242,34 +246,34 @@ class LearntMask(Mask):
     """What it learns belongs to places; it is no matrix that maps one thing to another."""
     start = 0.0
 
-    def __init__(self, size: int, *, heads: int = 1):
+    def __init__(self, size: int, *, num_heads: int = 1):
         super().__init__()
-        check_whole(1, size=size, heads=heads)
-        self.table = nn.Parameter(torch.full((heads, size, size), self.start))
+        check_int(1, size=size, num_heads=num_heads)
+        self.table = nn.Parameter(torch.full((num_heads, size, size), self.start))
 
     def extra_repr(self) -> str:
-        return f"size={self.table.shape[-1]}, heads={self.table.shape[0]}"
+        return f"size={self.table.shape[-1]}, num_heads={self.table.shape[0]}"
 
     def part(self, queries: int, keys: int) -> Tensor:
         """The numbers for these positions: (1, heads, Q, K)"""
         size = self.table.shape[-1]
         if keys > size or queries > keys:
-            raise ValueError(
+            raise SightlineError(
                 f"{type(self).__name__} must be used with at most {size} keys, its size, and no more queries than "
                 f"keys, got {queries} queries and {keys} keys"
             )
         return self.table[None, :, keys - queries : keys, :keys]
 
 
-class Additive(LearntMask):
-    """Learnt numbers added to the scores; they start at 0."""
+class Additive(LearnedMask):
+    """Learned numbers added to the scores; they start at 0."""
 
     def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
         return Rules(bias=self.part(queries, keys))
 
 
-class Multiplicative(LearntMask):
-    """Learnt numbers that multiply the scores; they start at 1."""
+class Multiplicative(LearnedMask):
+    """Learned numbers that multiply the scores; they start at 1."""
 
     start = 1.0
 
@@ -292,7 +296,7 @@ MASKS: dict[str, type[Mask]] = {
 def make_mask(name: str, *args: Any, **options: Any) -> Mask:
     """A mask by its name in `MASKS`: make_mask("window", 3)"""
     if name not in MASKS:
-        raise ValueError(f"mask must be {nearest(str(name), MASKS)}")
+        raise SightlineError(f"mask must be {one_of(str(name), MASKS)}")
     return MASKS[name](*args, **options)
 
 
@@ -305,7 +309,7 @@ def resolve(mask: Mask | None, shape: tuple[int, int, int, int], device: torch.d
     for part in rules:
         if part is not None and not broadcasts(part.shape, shape):
             batch, heads, queries, keys = shape
-            raise ValueError(
+            raise SightlineError(
                 f"mask must broadcast to (batch {batch}, heads {heads}, queries {queries}, keys {keys}), "
                 f"got {tuple(part.shape)}"
             )
@@ -315,7 +319,9 @@ def resolve(mask: Mask | None, shape: tuple[int, int, int, int], device: torch.d
 def _positions(name: str, queries: int, keys: int, device: torch.device) -> Tensor:
     """Where the queries stand among the keys, which they end: (Q, 1)"""
     if queries > keys:
-        raise ValueError(f"{name} must have at least as many keys as queries, got {queries} queries and {keys} keys")
+        raise SightlineError(
+            f"{name} must have at least as many keys as queries, got {queries} queries and {keys} keys"
+        )
     return torch.arange(keys - queries, keys, device=device)[:, None]
 
 
@@ -328,20 +334,20 @@ def check_mask(mask: object, where: str) -> Mask:
         fix = f"make one of it: {mask.__name__}(...)"
     elif isinstance(mask, str) and mask in MASKS:
         fix = f"make it by its name: make_mask({mask!r}, ...)"
-    raise ValueError(f"{where} must be given a Mask, got {_describe(mask)}; {fix}")
+    raise SightlineError(f"{where} must be given a Mask, got {_describe(mask)}; {fix}")
 
 
 def _refuse_bending(operator: str, *masks: Mask) -> None:
     for mask in masks:
         if mask.bends:
-            raise ValueError(
+            raise SightlineError(
                 f"{operator} must combine masks that only allow or forbid, got {type(mask).__name__}; use &"
             )
 
 
 def _check_bool(name: str, table: object, dims: tuple[int, ...]) -> None:
     if not isinstance(table, Tensor) or table.dtype != torch.bool or table.dim() not in dims:
-        raise ValueError(
+        raise SightlineError(
             f"{name} must be given a bool tensor of {' or '.join(map(str, dims))} dimensions, got {_describe(table)}"
         )
 

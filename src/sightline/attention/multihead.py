@@ -1,22 +1,22 @@
-"""Attention with several heads, and the cache that makes step-by-step decoding cheap.
+"""Attention with several num_heads, and the cache that makes step-by-step decoding cheap.
 
-Legend for all shapes: B batch, H heads, Q queries, K keys, D head width, M model width.
+Legend for all shapes: B batch, H num_heads, Q queries, K keys, D head embed_dim, M model embed_dim.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import check_share, check_whole
-from .attend import attend
+from ..errors import SightlineError, check_fraction, check_int
+from ..kernels.packing import Packing
+from .functional import attend
 from .masks import Bias, Mask, check_mask
-from .normalise import Normaliser, make_normaliser
-from .packing import Packing
+from .normalizers import Normalizer, make_normalizer
 from .scores import Score, make_score
 
 
 class MultiHeadAttention(nn.Module):
-    """Several heads look at once, each with its own projection of `head_width` channels, by default width/heads.
+    """Several num_heads look at once, each with its own projection of `head_dim` channels, by default embed_dim/num_heads.
 
     One fused projection makes queries, keys and values. Given a `context`, keys and values come from it instead
     (cross-attention). `mask` holds at every call, beside the one a call brings. `in_context_bias` adds b = W x to the
@@ -25,36 +25,36 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(
         self,
-        width: int,
-        heads: int,
+        embed_dim: int,
+        num_heads: int,
         *,
         score: str | Score = "dot",
-        normalise: str | Normaliser = "softmax",
+        normalize: str | Normalizer = "softmax",
         mask: Mask | None = None,
         bias: bool = True,
         in_context_bias: bool = False,
         dropout: float = 0.0,
-        head_width: int | None = None,
+        head_dim: int | None = None,
     ):
         super().__init__()
-        check_whole(1, width=width, heads=heads)
-        check_share(dropout=dropout)
-        if head_width is None:
-            if width % heads:
-                raise ValueError(f"heads must divide width={width}, got {heads}; or give head_width")
-            head_width = width // heads
-        check_whole(1, head_width=head_width)
-        self.width, self.heads, self.dropout, self.head_width = width, heads, dropout, head_width
-        self.score = make_score(score, width=head_width, heads=heads)
-        self.normalise = make_normaliser(normalise)
+        check_int(1, embed_dim=embed_dim, num_heads=num_heads)
+        check_fraction(dropout=dropout)
+        if head_dim is None:
+            if embed_dim % num_heads:
+                raise SightlineError(f"num_heads must divide embed_dim={embed_dim}, got {num_heads}; or give head_dim")
+            head_dim = embed_dim // num_heads
+        check_int(1, head_dim=head_dim)
+        self.embed_dim, self.num_heads, self.dropout, self.head_dim = embed_dim, num_heads, dropout, head_dim
+        self.score = make_score(score, head_dim=head_dim, num_heads=num_heads)
+        self.normalize = make_normalizer(normalize)
         self.mask = None if mask is None else check_mask(mask, "mask")
-        self.qkv = nn.Linear(width, 3 * heads * head_width, bias=bias)
-        self.key_bias = nn.Linear(width, heads, bias=False) if in_context_bias else None
-        self.out = nn.Linear(heads * head_width, width, bias=bias)
+        self.qkv = nn.Linear(embed_dim, 3 * num_heads * head_dim, bias=bias)
+        self.key_bias = nn.Linear(embed_dim, num_heads, bias=False) if in_context_bias else None
+        self.out_proj = nn.Linear(num_heads * head_dim, embed_dim, bias=bias)
         nn.init.xavier_uniform_(self.qkv.weight)
         if bias:
             nn.init.zeros_(self.qkv.bias)
-            nn.init.zeros_(self.out.bias)
+            nn.init.zeros_(self.out_proj.bias)
 
     def forward(
         self,
@@ -76,7 +76,7 @@ class MultiHeadAttention(nn.Module):
         else:
             self._check_width("context", context)
             if context.shape[0] != x.shape[0]:
-                raise ValueError(f"context must have the batch of x, {x.shape[0]}, got {context.shape[0]}")
+                raise SightlineError(f"context must have the batch of x, {x.shape[0]}, got {context.shape[0]}")
             q, k, v, *biases = self._project_both(x, context, cache, packing, context_packing)
         if self.mask is not None:
             mask = self.mask if mask is None else self.mask & mask
@@ -88,13 +88,13 @@ class MultiHeadAttention(nn.Module):
             k,
             v,
             score=self.score,
-            normalise=self.normalise,
+            normalize=self.normalize,
             mask=mask,
             dropout=self.dropout if self.training else 0.0,
             kind=None if context is None else "cross",
         )
         mixed = mixed.transpose(1, 2).flatten(2)
-        return self.out(mixed if packing is None else packing.pack(mixed))
+        return self.out_proj(mixed if packing is None else packing.pack(mixed))
 
     def remember(self, context: Tensor) -> "Cache":
         """A cache of this context, filled before the first look at it. context (B, K, M)"""
@@ -108,7 +108,7 @@ class MultiHeadAttention(nn.Module):
         made, biases = self._divided(self.qkv(x), packing), self._biases(x, packing)
         if cache is None:
             return [*_apart(made, 3), *biases]
-        q, new = made.transpose(1, 2).split_with_sizes([self.heads, 2 * self.heads], 1)
+        q, new = made.transpose(1, 2).split_with_sizes([self.num_heads, 2 * self.num_heads], 1)
         pairs, *biases = cache.extend([new, *biases])
         return [q, *pairs.chunk(2, 1), *biases]
 
@@ -117,7 +117,7 @@ class MultiHeadAttention(nn.Module):
     ) -> list[Tensor]:
         """Queries of x, and keys, values and key biases of the context, which a cache may have ready."""
         if cache is not None and cache.parts:
-            size, maps = self.heads * self.head_width, self.qkv
+            size, maps = self.num_heads * self.head_dim, self.qkv
             made = F.linear(x, maps.weight[:size], None if maps.bias is None else maps.bias[:size])
             return [self._divided(made, packing).transpose(1, 2), *cache.parts]
         for_query, for_context = self._maps()
@@ -132,7 +132,7 @@ class MultiHeadAttention(nn.Module):
 
     def _maps(self) -> "tuple[Maps, Maps]":
         """The weights and biases for queries, and those for keys and values; cut once, so their gradient is one."""
-        sizes = [self.heads * self.head_width, 2 * self.heads * self.head_width]
+        sizes = [self.num_heads * self.head_dim, 2 * self.num_heads * self.head_dim]
         weight, both = _lowered(self.qkv.weight), None if self.qkv.bias is None else _lowered(self.qkv.bias)
         of_query, of_context = weight.split_with_sizes(sizes)
         bias, context_bias = (None, None) if both is None else both.split_with_sizes(sizes)
@@ -148,14 +148,16 @@ class MultiHeadAttention(nn.Module):
         """(B, N, any * D) -> (B, N, any, D)"""
         x = x if packing is None else packing.fill(x)
         rows, tokens, channels = x.shape
-        return x.view(rows, tokens, channels // self.head_width, self.head_width)
+        return x.view(rows, tokens, channels // self.head_dim, self.head_dim)
 
     def _check_width(self, name: str, x: Tensor) -> None:
-        if x.dim() != 3 or x.shape[-1] != self.width:
-            raise ValueError(f"{name} must have shape (batch, tokens, {self.width}), got {tuple(x.shape)}")
+        if x.dim() != 3 or x.shape[-1] != self.embed_dim:
+            raise SightlineError(f"{name} must have shape (batch, tokens, {self.embed_dim}), got {tuple(x.shape)}")
 
     def extra_repr(self) -> str:
-        return f"width={self.width}, heads={self.heads}, head_width={self.head_width}, dropout={self.dropout}"
+        return (
+            f"embed_dim={self.embed_dim}, num_heads={self.num_heads}, head_dim={self.head_dim}, dropout={self.dropout}"
+        )
 
 
 def _apart(x: Tensor, parts: int) -> list[Tensor]:
@@ -198,8 +200,8 @@ class Cache:
             return new
         for part, added in zip(self.parts, new, strict=True):
             if part.shape[:2] != added.shape[:2]:
-                raise ValueError(
-                    f"cache must be used with the batch it began with, and its heads of keys and values, "
+                raise SightlineError(
+                    f"cache must be used with the batch it began with, and its num_heads of keys and values, "
                     f"{tuple(part.shape[:2])}, got {tuple(added.shape[:2])}"
                 )
         if torch.is_grad_enabled():  # what was handed out may be needed on the way back, so nothing is overwritten

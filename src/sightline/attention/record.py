@@ -12,9 +12,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..checks import nearest
-from ..files import whole
-from .attend import Kind
+from ..errors import SightlineError, one_of
+from ..files import atomic_write
+from .functional import Kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,7 +67,7 @@ class Seen:
     weights: Tensor
     """(B, H, Q, K); H is 1 where heads were averaged."""
     scores: Tensor | None = None
-    """(B, H, Q, K) before the normaliser, -inf where none may look; kept if they were asked for."""
+    """(B, H, Q, K) before the normalizer, -inf where none may look; kept if they were asked for."""
     heads: tuple[int, ...] | None = None
     """Which heads were kept, None for all."""
     turn: int | None = None
@@ -77,10 +77,10 @@ class Seen:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise ValueError(f"kind must be {nearest(str(self.kind), get_args(Kind))}")
+            raise SightlineError(f"kind must be {one_of(str(self.kind), get_args(Kind))}")
         for name, x in (("weights", self.weights), ("scores", self.scores)):
             if x is not None and (x.dim() != 4 or not x.is_floating_point()):
-                raise ValueError(f"{name} must be numbers of shape (B, H, Q, K), got {x.dtype} {tuple(x.shape)}")
+                raise SightlineError(f"{name} must be numbers of shape (B, H, Q, K), got {x.dtype} {tuple(x.shape)}")
 
     def entropy(self) -> float | None:
         """Mean over rows in bits: 0 for one key alone, log2 K for all alike; None if weights are no shares."""
@@ -127,7 +127,7 @@ class Record:
     def of(self, kind: Kind) -> "Record":
         """Only the attentions of this kind."""
         if kind not in get_args(Kind):
-            raise ValueError(f"kind must be {nearest(str(kind), get_args(Kind))}")
+            raise SightlineError(f"kind must be {one_of(str(kind), get_args(Kind))}")
         return Record(self.model, [seen for seen in self.seen if seen.kind == kind])
 
     def stacked(self) -> Tensor:
@@ -135,7 +135,7 @@ class Record:
         shapes = sorted({tuple(seen.weights.shape) for seen in self.seen})
         if len(shapes) != 1:
             found = f"{shapes}; pick some with of(kind) or by place first" if shapes else "none"
-            raise ValueError(f"stacked must have weights of one shape, got {found}")
+            raise SightlineError(f"stacked must have weights of one shape, got {found}")
         return torch.stack([seen.weights for seen in self.seen])
 
     def __repr__(self) -> str:
@@ -207,7 +207,7 @@ class Record:
             if seen.scores is not None:
                 tensors[f"{i}.scores"] = seen.scores.detach().clone()  # it may share memory with the weights
         metadata = {"format": FORMAT, "model": self.model, "seen": json.dumps(rows)}
-        with whole(path) as part:
+        with atomic_write(path) as part:
             save_file(tensors, part, metadata)
 
     @classmethod
@@ -217,12 +217,12 @@ class Record:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}
                 if metadata.get("format") != FORMAT:
-                    raise ValueError(f"a file of the format {FORMAT!r} is wanted, not {metadata.get('format')!r}")
+                    raise SightlineError(f"a file of the format {FORMAT!r} is wanted, not {metadata.get('format')!r}")
                 rows = json.loads(metadata["seen"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
             seen = [_read_row(row, tensors[f"{i}.weights"], tensors.get(f"{i}.scores")) for i, row in enumerate(rows)]
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"{path} must be a whole Sightline record, got an error: {error}") from error
+            raise SightlineError(f"{path} must be a whole Sightline record, got an error: {error}") from error
         return cls(metadata.get("model", "?"), seen)
 
 
@@ -233,10 +233,10 @@ def _read_row(row: dict[str, Any], weights: Tensor, scores: Tensor | None) -> Se
     name, kind, heads = row["name"], row["kind"], row["heads"]
     turn, shuffles = row.get("turn"), row.get("shuffles", 0)  # older files do not say
     if not isinstance(name, str):
-        raise ValueError(f"a name must be text, got {name!r}")
+        raise SightlineError(f"a name must be text, got {name!r}")
     if heads is not None and not (isinstance(heads, list) and all(type(head) is int for head in heads)):
-        raise ValueError(f"heads must be null or a list of whole numbers, got {heads!r}")
+        raise SightlineError(f"heads must be null or a list of integers, got {heads!r}")
     if not (turn is None or type(turn) is int) or type(shuffles) is not int:
-        raise ValueError(f"turn and shuffles must be whole numbers, got {turn!r} and {shuffles!r}")
+        raise SightlineError(f"turn and shuffles must be integers, got {turn!r} and {shuffles!r}")
     heads = None if heads is None else tuple(heads)
     return Seen(name=name, kind=kind, weights=weights, scores=scores, heads=heads, turn=turn, shuffles=shuffles)

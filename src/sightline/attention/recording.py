@@ -1,7 +1,7 @@
 """Record the attention of any model while it runs, and leave no trace.
 
 Attention is seen in four ways:
-- ours, because `attend` asks `WATCHERS` before it takes the fused path;
+- ours, because `attend` asks `OBSERVERS` before it takes the fused path;
 - torch's `nn.MultiheadAttention`, and any call of `scaled_dot_product_attention` (Hugging Face's, yours), because a
   torch function mode sees the calls and works out the weights beside them;
 - a softmax over the last of four dimensions inside a module that calls itself attention (Hugging Face's eager models),
@@ -23,10 +23,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-from .attend import WATCHERS, Kind
-from .normalise import in_backward
+from ..errors import SightlineError
+from .functional import OBSERVERS, Kind
+from .normalizers import in_backward
 from .record import Record, Seen
-from .torch_calls import TorchCalls, encoders_as_ever, quiet
+from .torch_functions import TorchCalls, encoders_as_ever, quiet
 
 Layers = str | int | Iterable[str | int] | None
 
@@ -44,11 +45,11 @@ def record_attention(
     """Capture the attention weights of everything `model` computes inside the `with` block, in this thread.
 
     layers: which attentions, by name (`encoder.*` and the like) or by place in the order they first run; heads: which
-    heads; average_heads: keep the mean over heads; scores: keep the scores before the normaliser too; cpu: move what is
+    heads; average_heads: keep the mean over heads; scores: keep the scores before the normalizer too; cpu: move what is
     kept to main memory. Weights never show dropout and carry no gradient; the model's outputs stay what they were.
     """
     if not isinstance(model, nn.Module):
-        raise ValueError(f"record_attention must be given a torch.nn.Module, got {type(model).__name__}")
+        raise SightlineError(f"record_attention must be given a torch.nn.Module, got {type(model).__name__}")
     recorder = _Recorder(
         model,
         layers=_as_tuple(layers, (str, int), "layers"),
@@ -68,8 +69,8 @@ def record_attention(
             stack.enter_context(torch.compiler.set_stance("force_eager"))
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
-        WATCHERS.append(recorder)
-        stack.callback(WATCHERS.remove, recorder)
+        OBSERVERS.append(recorder)
+        stack.callback(OBSERVERS.remove, recorder)
         stack.enter_context(TorchCalls(recorder))
         yield recorder.record
     recorder.check_something_was_seen()
@@ -177,7 +178,7 @@ class _Recorder:
         x = x.detach()
         if self.heads is not None:
             if max(self.heads) >= x.shape[1]:
-                raise ValueError(f"heads must be below {x.shape[1]}, the number of heads, got {max(self.heads)}")
+                raise SightlineError(f"heads must be below {x.shape[1]}, the number of heads, got {max(self.heads)}")
             x = x[:, list(self.heads)]
         if self.average_heads:
             x = x.mean(1, keepdim=True)
@@ -214,12 +215,12 @@ class _Recorder:
             return
         name = type(self.model).__name__
         if self.turn < 0:
-            raise ValueError(
+            raise SightlineError(
                 f"record_attention must see {name} run inside the with block and in its thread, got no call of it"
             )
         if self.order:
-            raise ValueError(f"layers must match one of {', '.join(self.order)}, got {list(self.layers or ())}")
-        raise ValueError(
+            raise SightlineError(f"layers must match one of {', '.join(self.order)}, got {list(self.layers or ())}")
+        raise SightlineError(
             f"record_attention must be given a model whose attention can be seen, got {name} without any: it must call "
             "Sightline's attention, torch.nn.MultiheadAttention or scaled_dot_product_attention, or take a softmax in "
             'a module named after attention; load a Hugging Face model with attn_implementation="sdpa" or "eager", '
@@ -255,5 +256,5 @@ def _as_tuple(value: Any, types: tuple[type, ...], name: str) -> tuple[Any, ...]
     wrong = [v for v in values if isinstance(v, bool) or not isinstance(v, types) or (isinstance(v, int) and v < 0)]
     if wrong or not values:
         rule = "names or places counted from 0" if str in types else "numbers counted from 0"
-        raise ValueError(f"{name} must be {rule}, got {value!r}")
+        raise SightlineError(f"{name} must be {rule}, got {value!r}")
     return values

@@ -5,6 +5,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from ..errors import SightlineError
+
 
 class Rules(NamedTuple):
     """What a mask says of Q queries and K keys; each part broadcasts to (B, H, Q, K), None changes nothing."""
@@ -30,7 +32,7 @@ def meet(operation: Callable[[Tensor, Tensor], Tensor], a: Tensor | None, b: Ten
     if a is None or b is None:
         return b if a is None else a
     if not all(x == y or 1 in (x, y) for x, y in zip(a.shape[::-1], b.shape[::-1], strict=False)):
-        raise ValueError(f"masks must fit one another, got shapes {tuple(a.shape)} and {tuple(b.shape)}")
+        raise SightlineError(f"masks must fit one another, got shapes {tuple(a.shape)} and {tuple(b.shape)}")
     return operation(a, b)
 
 

@@ -1,8 +1,9 @@
 """Data in: images read, drawn and changed; text read, cut and counted. Imports nothing of ours but files and checks."""
 
-from . import augment, glyphs, images
-from .class_splits import ClassSplits, groups_of, load_classes
-from .images import ImageFiles, ImageSet, Splits, load, read_image
+from .images import augmentation as augment
+from .images import glyphs
+from .images.class_splits import ClassSplits, groups_of, load_classes
+from .images.loading import ImageFiles, ImageSet, Splits, load, read_image
 
 __all__ = [
     "ClassSplits",
@@ -12,7 +13,6 @@ __all__ = [
     "augment",
     "glyphs",
     "groups_of",
-    "images",
     "load",
     "load_classes",
     "read_image",

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import seeds
-from ..checks import check_share, check_whole
+from ..errors import SightlineError, check_fraction, check_int
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,17 +53,17 @@ class Classes:
 
     def check(self, way: int, images: int) -> None:
         """Whether episodes of this way with so many images of each class can be drawn."""
-        check_whole(2, way=way)
-        check_whole(2, images=images)
+        check_int(2, way=way)
+        check_int(2, images=images)
         if way > len(self.names):
-            raise ValueError(
+            raise SightlineError(
                 f"way must be at most the number of classes, {len(self.names)}, got {way}; "
                 f"lower way or bring more classes"
             )
         few = (self.counts < images).nonzero().flatten().tolist()
         if few:
             more = f" and {len(few) - 1} more such classes" if len(few) > 1 else ""
-            raise ValueError(
+            raise SightlineError(
                 f"each class must have at least {images} images, shot and query together, got "
                 f"{int(self.counts[few[0]])} of {self.names[few[0]]!r}{more}; lower shot or query, or leave these "
                 f"classes out"
@@ -101,7 +101,7 @@ class Episodes:
         both = torch.cat((self.support, self.query), 1).sort(1).values
         twice = (both[:, 1:] == both[:, :-1]).any(1).nonzero().flatten().tolist()
         if twice:
-            raise ValueError(
+            raise SightlineError(
                 f"support and query must not share an image, got {len(twice)} of {len(both)} episodes that do, "
                 f"the first is episode {twice[0]}"
             )
@@ -124,10 +124,10 @@ def draw(
     Over the steps, of `within` of them all classes come from one group, as far as it has enough. `inside` says of how
     many now, for steps that have not all as many episodes.
     """
-    check_whole(1, episodes=episodes, shot=shot, query=query)
-    check_whole(0, seed=seed, step=step)
+    check_int(1, episodes=episodes, shot=shot, query=query)
+    check_int(0, seed=seed, step=step)
     if within != 1:
-        check_share(within=within)
+        check_fraction(within=within)
     device = classes.places.device
     random = torch.Generator(device).manual_seed(seeds.number(seed, seeds.EPISODES, step))
     likes = torch.rand(episodes, len(classes.names), generator=random, device=device)
@@ -192,7 +192,7 @@ def check_apart(**splits: tuple[str, ...]) -> None:
     for split, names in splits.items():
         for name in names:
             if name in seen:
-                raise ValueError(
+                raise SightlineError(
                     f"a class must be in one split alone, got {name!r} in {seen[name]} and in {split}; "
                     f"take it out of one"
                 )

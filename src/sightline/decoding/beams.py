@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..checks import check_most, check_whole
+from ..errors import SightlineError, check_int, check_max
 from .hypotheses import MOST_BEAMS, NOTHING, WORTH, Hypothesis, Memory, Stepper, as_ids, check_ready
 
 
@@ -25,7 +25,7 @@ def beam(
     n_best: int = 1,
     length_penalty: float = 1.0,
     early: bool = True,
-    most_tokens: int = 256,
+    max_tokens: int = 256,
     begin: int = 1,
     end: int = 2,
     never: Sequence[int] = (0, 1),
@@ -34,22 +34,22 @@ def beam(
 
     `beams` hypotheses grow side by side; one that ends is set aside. `early` stops once as many have ended as there are
     beams; otherwise the search goes on while one that runs could still come among the best. A `length_penalty` of 0
-    compares sums, which favours the short; 1 compares means over tokens. Finished ones come before those cut off.
+    compares sums, which favors the short; 1 compares means over tokens. Finished ones come before those cut off.
     """
-    check_ready(model, most_tokens)
-    check_whole(1, beams=beams, n_best=n_best)
-    check_most(MOST_BEAMS, beams=beams)
+    check_ready(model, max_tokens)
+    check_int(1, beams=beams, n_best=n_best)
+    check_max(MOST_BEAMS, beams=beams)
     if n_best > beams:
-        raise ValueError(f"n_best must be at most beams={beams}, got {n_best}; widen the search")
+        raise SightlineError(f"n_best must be at most beams={beams}, got {n_best}; widen the search")
     if not 0 <= length_penalty < float("inf"):
-        raise ValueError(f"length_penalty must be at least 0 and finite, got {length_penalty}")
+        raise SightlineError(f"length_penalty must be at least 0 and finite, got {length_penalty}")
     search, forbidden = _Beams(len(memory), beams, length_penalty), as_ids(never, memory.device)
     state, tokens = model.start(memory), torch.full((len(memory),), begin, device=memory.device)
     while search.running:
         logits, state = model.step(state, tokens)
         grown = search.grow(logits.float().log_softmax(-1).index_fill_(-1, forbidden, NOTHING), end)
-        search.finish(*(beams, None) if early else (n_best, most_tokens))
-        if search.place == most_tokens:
+        search.finish(*(beams, None) if early else (n_best, max_tokens))
+        if search.place == max_tokens:
             break
         left = search.drop()
         within = left is None and search.place > 1  # after the first step, one beam becomes many
@@ -59,7 +59,7 @@ def beam(
 
 
 class _Ended(NamedTuple):
-    normalised: float
+    normalized: float
     score: float
     length: int
     """Tokens, without the end."""
@@ -113,16 +113,16 @@ class _Beams:
             sentence = self.running[row]
             if sentence not in self.done:
                 score, beam = scores[row, column].item(), int(parents[row, column])
-                normalised = score / (self.place + 1) ** self.penalty
-                self.ended[sentence].append(_Ended(normalised, score, self.place, beam, True))
+                normalized = score / (self.place + 1) ** self.penalty
+                self.ended[sentence].append(_Ended(normalized, score, self.place, beam, True))
 
-    def finish(self, enough: int, most_tokens: int | None) -> None:
-        """Note what is done: `enough` have ended and, given `most_tokens`, none that runs can still be better."""
-        hopes = [0.0] * len(self.running) if most_tokens is None else self.scores.amax(1).tolist()
+    def finish(self, enough: int, max_tokens: int | None) -> None:
+        """Note what is done: `enough` have ended and, given `max_tokens`, none that runs can still be better."""
+        hopes = [0.0] * len(self.running) if max_tokens is None else self.scores.amax(1).tolist()
         for sentence, hope in zip(self.running, hopes, strict=True):
             if len(self.ended[sentence]) < enough:
                 continue
-            if most_tokens is None or hope / most_tokens**self.penalty <= self.best(sentence)[enough - 1].normalised:
+            if max_tokens is None or hope / max_tokens**self.penalty <= self.best(sentence)[enough - 1].normalized:
                 self.done.add(sentence)
 
     def drop(self) -> Tensor | None:
@@ -137,7 +137,7 @@ class _Beams:
 
     def best(self, sentence: int) -> list[_Ended]:
         """What has ended, the best first."""
-        return sorted(self.ended[sentence], key=lambda one: (one.finished, one.normalised), reverse=True)
+        return sorted(self.ended[sentence], key=lambda one: (one.finished, one.normalized), reverse=True)
 
     def hypotheses(self, n_best: int) -> list[list[Hypothesis]]:
         """The best of every sentence; those that were cut off fill up what is missing."""
@@ -151,7 +151,7 @@ class _Beams:
                 ]
         return [
             [
-                Hypothesis(self._chain(sentence, one), one.score, one.normalised, one.finished)
+                Hypothesis(self._chain(sentence, one), one.score, one.normalized, one.finished)
                 for one in self.best(sentence)[:n_best]
             ]
             for sentence in range(len(self.ended))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from ..checks import check_most, check_whole
+from ..errors import SightlineError, check_int, check_max
 
 MOST_TOKENS = 1 << 14
 """No sentence may be allowed more."""
@@ -52,10 +52,10 @@ class Hypothesis:
     """Without begin and end."""
     score: float
     """The log-probability of all its tokens, the end among them."""
-    normalised: float
+    normalized: float
     """The score over length ** length_penalty, by which hypotheses are compared; the end counts."""
     finished: bool
-    """Whether it came to its end, or was cut off at `most_tokens`."""
+    """Whether it came to its end, or was cut off at `max_tokens`."""
 
 
 def as_targets(hypotheses: Sequence[Hypothesis], *, begin: int = 1, pad: int = 0) -> Tensor:
@@ -73,9 +73,9 @@ def as_ids(never: Sequence[int], device: torch.device) -> Tensor:
     return torch.tensor(list(never), dtype=torch.int64, device=device)
 
 
-def check_ready(model: Stepper, most_tokens: int) -> None:
+def check_ready(model: Stepper, max_tokens: int) -> None:
     """Whether decoding may begin."""
-    check_whole(1, most_tokens=most_tokens)
-    check_most(MOST_TOKENS, most_tokens=most_tokens)
+    check_int(1, max_tokens=max_tokens)
+    check_max(MOST_TOKENS, max_tokens=max_tokens)
     if getattr(model, "training", False):
-        raise ValueError("model must not be training while it decodes, got one that is; call model.eval() first")
+        raise SightlineError("model must not be training while it decodes, got one that is; call model.eval() first")

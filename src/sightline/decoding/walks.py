@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_most, check_whole
+from ..errors import SightlineError, check_int, check_max
 from .hypotheses import MOST_BEAMS, NOTHING, WORTH, Hypothesis, Memory, Stepper, as_ids, check_ready
 
 
@@ -19,7 +19,7 @@ def greedy(
     model: Stepper,
     memory: Memory,
     *,
-    most_tokens: int = 256,
+    max_tokens: int = 256,
     begin: int = 1,
     end: int = 2,
     never: Sequence[int] = (0, 1),
@@ -28,7 +28,7 @@ def greedy(
 
     `begin` and `end` are the tokens a sentence begins and ends with; those in `never` are not written.
     """
-    check_ready(model, most_tokens)
+    check_ready(model, max_tokens)
     forbidden = as_ids(never, memory.device)
 
     def choose(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,7 +36,7 @@ def greedy(
         return tokens, gains
 
     alone = torch.arange(len(memory), device=memory.device)
-    return _follow(model, model.start(memory), alone, choose, most_tokens, begin, end)
+    return _follow(model, model.start(memory), alone, choose, max_tokens, begin, end)
 
 
 @torch.inference_mode()
@@ -49,25 +49,25 @@ def sample(
     top_k: int | None = None,
     top_p: float | None = None,
     generator: torch.Generator | None = None,
-    most_tokens: int = 256,
+    max_tokens: int = 256,
     begin: int = 1,
     end: int = 2,
     never: Sequence[int] = (0, 1),
 ) -> list[list[Hypothesis]]:
     """Tokens drawn by chance: of each sentence `samples` hypotheses, the best first.
 
-    A temperature below 1 favours likely tokens. `top_k` leaves only so many of the likeliest; `top_p` the fewest whose
+    A temperature below 1 favors likely tokens. `top_k` leaves only so many of the likeliest; `top_p` the fewest whose
     probabilities, at this temperature, sum to so much. Scores are those of the model as it is, with neither.
     """
-    check_ready(model, most_tokens)
-    check_whole(1, samples=samples)
-    check_most(MOST_BEAMS, samples=samples)
+    check_ready(model, max_tokens)
+    check_int(1, samples=samples)
+    check_max(MOST_BEAMS, samples=samples)
     if not 0 < temperature < float("inf"):
-        raise ValueError(f"temperature must be above 0 and finite, got {temperature}; greedy is what 0 would mean")
+        raise SightlineError(f"temperature must be above 0 and finite, got {temperature}; greedy is what 0 would mean")
     if top_k is not None:
-        check_whole(1, top_k=top_k)
+        check_int(1, top_k=top_k)
     if top_p is not None and not 0 < top_p <= 1:
-        raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
+        raise SightlineError(f"top_p must be above 0 and at most 1, got {top_p}")
 
     forbidden, heat = as_ids(never, memory.device), max(temperature, torch.finfo(torch.float32).tiny)
 
@@ -81,7 +81,7 @@ def sample(
     owners = torch.arange(len(memory), device=memory.device).repeat_interleave(samples)
     state = model.start(memory)
     state = state if samples == 1 else model.reorder(state, owners)
-    return _follow(model, state, owners, draw, most_tokens, begin, end)
+    return _follow(model, state, owners, draw, max_tokens, begin, end)
 
 
 def truncated(logits: Tensor, *, top_k: int | None = None, top_p: float | None = None) -> tuple[Tensor, Tensor]:
@@ -99,7 +99,7 @@ def _follow(
     state: Any,
     owners: Tensor,
     choose: Callable[[Tensor], tuple[Tensor, Tensor]],
-    most_tokens: int,
+    max_tokens: int,
     begin: int,
     end: int,
 ) -> list[list[Hypothesis]]:
@@ -108,7 +108,7 @@ def _follow(
     rows, tokens = list(range(count)), torch.full((count,), begin, device=device)
     written: list[list[int]] = [[] for _ in rows]
     scores, ended = [0.0] * count, set[int]()
-    for _ in range(most_tokens if count else 0):
+    for _ in range(max_tokens if count else 0):
         logits, state = model.step(state, tokens)
         tokens, gains = choose(logits.float())
         for row, token, gain in zip(rows, tokens.tolist(), gains.tolist(), strict=True):
@@ -131,4 +131,4 @@ def _follow(
         finished = row in ended
         mean = scores[row] / (len(written[row]) + finished)  # the end is a token too
         found[owner].append(Hypothesis(tuple(written[row]), scores[row], mean, finished))
-    return [sorted(ones, key=lambda one: (one.finished, one.normalised), reverse=True) for ones in found]
+    return [sorted(ones, key=lambda one: (one.finished, one.normalized), reverse=True) for ones in found]

@@ -8,12 +8,12 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from ..data.class_splits import load_classes
-from ..data.images import ImageSet
-from ..files import whole
+from ..data.images.class_splits import load_classes
+from ..data.images.loading import ImageSet
+from ..files import atomic_write
 
 CHARACTERS, SHOT, ASKED = 6, 3, 5
-"""Of an alphabet so many characters are learnt, from so many drawings of each, and asked by so many others."""
+"""Of an alphabet so many characters are learned, from so many drawings of each, and asked by so many others."""
 SIDE = 56
 """Pixels of a drawing on disk."""
 
@@ -66,5 +66,5 @@ def dots(path: Path, lines: int = 5) -> str:
 
 
 def _save(drawing: Tensor, path: Path) -> None:
-    with whole(path) as part:
+    with atomic_write(path) as part:
         Image.fromarray(drawing.numpy()).save(part, "png")

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..attention import CosineScore, weigh
-from ..view import pictures
+from ..view import figures as pictures
 
 TEMPERATURES = (10.0, 1.0, 0.1, 0.05, 0.01)
 
@@ -31,7 +31,7 @@ def temperature_sweep(similarities: tuple[float, ...] = (0.9, 0.8, 0.1)) -> dict
     """Softmax of the same similarities at each temperature, by cosine attention on vectors at those angles."""
     query = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     keys = torch.tensor([[s, math.sqrt(1 - s * s)] for s in similarities], dtype=torch.float64)
-    return {t: weigh(query, keys, score=CosineScore(temperature=t, learn=False))[0].tolist() for t in TEMPERATURES}
+    return {t: weigh(query, keys, score=CosineScore(temperature=t, learnable=False))[0].tolist() for t in TEMPERATURES}
 
 
 def entropy(weights: list[float]) -> float:
@@ -66,12 +66,12 @@ def draw_magnitude_trap(path: Path) -> Path:
     brightness = [5 * 20 ** (i / 60) for i in range(61)]
     drawn, axes = pictures.figure(size=(6.4, 3.6))
     ax = axes[0, 0]
-    for name, colour in (("dot", "amber"), ("cosine", "blue")):
+    for name, color in (("dot", "amber"), ("cosine", "blue")):
         on_cat = [magnitude_trap(b)[name][0] for b in brightness]
-        ax.plot(brightness, on_cat, color=pictures.COLOURS[colour], linewidth=2.5, label=f"{name} attention")
-    ax.axhline(0.5, color=pictures.COLOURS["grey"], linewidth=1, linestyle=":")
+        ax.plot(brightness, on_cat, color=pictures.COLORS[color], linewidth=2.5, label=f"{name} attention")
+    ax.axhline(0.5, color=pictures.COLORS["gray"], linewidth=1, linestyle=":")
     ax.annotate(
-        "above: looks at the cat\nbelow: looks at the dog", (70, 0.52), color=pictures.COLOURS["grey"], fontsize=8
+        "above: looks at the cat\nbelow: looks at the dog", (70, 0.52), color=pictures.COLORS["gray"], fontsize=8
     )
     ax.set(
         title="The magnitude trap: a dark cat looks for its like",

@@ -12,21 +12,22 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from ..classify import Answer, FewShotClassifier
-from ..classify.classifier import Look
+from ..classifier import Answer, FewShotClassifier
+from ..classifier.classifier import Look
 from ..comparison import Standing
 from ..data.episodes import Classes
+from ..errors import SightlineError
 from ..models.baselines import BASELINES
 from ..models.few_shot import FewShot
-from ..tasks.few_shot import classes_of
-from ..tasks.few_shot_judging import Answers, Setting, Tally, embed_all, tally
-from ..tasks.few_shot_predictor import SettingScore
-from ..tasks.image_predictor import wilson
+from ..tasks.few_shot.evaluate import Answers, Setting, Tally, embed_all, tally
+from ..tasks.few_shot.predictor import SettingScore
+from ..tasks.few_shot.task import classes_of
+from ..tasks.image_classification.predictor import wilson
 from . import characters
 from .characters import Question
 
 SETTINGS, QUERY, EPISODES = ("5w1s", "5w5s", "20w1s"), 5, 400
-BESIDE = {"protonet": "ProtoNet", "nearest": "nearest neighbour"}
+BESIDE = {"protonet": "ProtoNet", "nearest": "nearest neighbor"}
 
 
 def tell(console: Console, out: Path, model: str) -> None:
@@ -34,13 +35,13 @@ def tell(console: Console, out: Path, model: str) -> None:
     console.print("\n[bold]A classifier from a handful of images[/]\n")
     classifier = FewShotClassifier.pretrained(model)
     if classifier.model is None or classifier.model.backbone is None:
-        raise ValueError(f"model must be a few-shot model with a backbone of its own, got {model!r}; pass a run")
+        raise SightlineError(f"model must be a few-shot model with a backbone of its own, got {model!r}; pass a run")
     folder, questions = characters.write(out)
     began = time.perf_counter()
     classifier.fit(folder)
     console.print(
         f"{len(classifier.classes)} characters of an unseen alphabet, {characters.SHOT} drawings of each, "
-        f"learnt in {time.perf_counter() - began:.1f} s:\n"
+        f"learned in {time.perf_counter() - began:.1f} s:\n"
     )
     names = list(dict.fromkeys(question.truth for question in questions if question.truth))
     console.print(_drawn(folder, names))
@@ -51,7 +52,7 @@ def tell(console: Console, out: Path, model: str) -> None:
     console.print(_judged(classifier.model))
     if model == "glyphs":
         console.print(
-            "A program drew these; glyphs has learnt from people's characters. README tells how it does there.\n"
+            "A program drew these; glyphs has learned from people's characters. README tells how it does there.\n"
         )
     reasons = [answer.explain().reason(name=f"{question.path.name}, {why}") for why, question, answer in shown]
     page = classifier.page(Look([answer for _, _, answer in shown], reasons)).save(out / "page.html")
@@ -69,7 +70,7 @@ def chosen(questions: Sequence[Question], answers: Sequence[Answer]) -> list[tup
     first = known[0]
     second = next(i for i in known if questions[i].truth != questions[first].truth)
     strangers = [i for i, question in enumerate(questions) if not question.truth]
-    strangers.sort(key=lambda i: answers[i].familiarity)
+    strangers.sort(key=lambda i: answers[i].known_score)
     return [
         ("clear", first),
         ("clear, too", second),

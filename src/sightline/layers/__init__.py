@@ -1,14 +1,14 @@
 """What models are built from: positions, blocks and stacks of blocks."""
 
+from ..kernels.dropout import Dropout
 from .backbones import Backbone, Conv4, ResNet12
-from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward, Residual, TransformerBlock
-from .dropout import Dropout
+from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward
 from .efficientnet import EfficientNetLite0
-from .patches import ImageToSequence
-from .positions import LearntPositions, SinusoidalPositions, sinusoids
+from .embeddings import Words
+from .patches import PatchEmbedding
+from .positions import LearnedPositions, SinusoidalPositions, sinusoids
 from .recurrent import Recurrence, RecurrentEncoder
 from .stacks import SIZES, Decoder, Encoder, Size, Transformer
-from .words import Words
 
 __all__ = [
     "SIZES",
@@ -22,16 +22,14 @@ __all__ = [
     "Encoder",
     "EncoderBlock",
     "FeedForward",
-    "ImageToSequence",
-    "LearntPositions",
+    "LearnedPositions",
+    "PatchEmbedding",
     "Recurrence",
     "RecurrentEncoder",
     "ResNet12",
-    "Residual",
     "SinusoidalPositions",
     "Size",
     "Transformer",
-    "TransformerBlock",
     "Words",
     "sinusoids",
 ]

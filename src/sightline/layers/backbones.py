@@ -1,6 +1,6 @@
 """Backbones: images in, a vector for each place of a small grid out.
 
-Legend for all shapes: B batch, C channels, N places, M model width.
+Legend for all shapes: B batch, C in_channels, N places, M model channels.
 """
 
 from collections.abc import Sequence
@@ -9,32 +9,32 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import check_share, check_whole
+from ..errors import SightlineError, check_fraction, check_int
 
 
 class Backbone(nn.Module):
-    """Blocks that each halve the picture, from `channels` to the last of `widths`.
+    """Blocks that each halve the picture, from `in_channels` to the last of `channels`.
 
-    While they learn, a share of each block's channels, its `dropout`, is left out.
+    While they learn, a share of each block's in_channels, its `dropout`, is left out.
     """
 
-    def __init__(self, channels: int, widths: Sequence[int], blocks: Sequence[nn.Module]):
+    def __init__(self, in_channels: int, channels: Sequence[int], blocks: Sequence[nn.Module]):
         super().__init__()
-        self.channels, self.width, self.least_size = channels, widths[-1], 2 ** len(widths)
+        self.in_channels, self.embed_dim, self.min_size = in_channels, channels[-1], 2 ** len(channels)
         self.blocks = nn.Sequential(*blocks)
 
     def side(self, image_size: int) -> int:
         """Places of the grid along one side, of images of this size."""
-        if image_size < self.least_size:
-            raise ValueError(f"image_size must be at least {self.least_size} for this backbone, got {image_size}")
-        return image_size // self.least_size
+        if image_size < self.min_size:
+            raise SightlineError(f"image_size must be at least {self.min_size} for this backbone, got {image_size}")
+        return image_size // self.min_size
 
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, height, width) -> (B, N, M), places in reading order"""
-        if images.dim() != 4 or images.shape[1] != self.channels or min(images.shape[2:]) < self.least_size:
-            raise ValueError(
-                f"images must have shape (batch, {self.channels}, height, width) and sides of at least "
-                f"{self.least_size}, got {tuple(images.shape)}"
+        if images.dim() != 4 or images.shape[1] != self.in_channels or min(images.shape[2:]) < self.min_size:
+            raise SightlineError(
+                f"images must have shape (batch, {self.in_channels}, height, width) and sides of at least "
+                f"{self.min_size}, got {tuple(images.shape)}"
             )
         return self.blocks(images).flatten(2).mT
 
@@ -42,8 +42,8 @@ class Backbone(nn.Module):
 class Norm(nn.BatchNorm2d):
     """Without the counter of batches: it is of no use, and the one number of a model that would be no float."""
 
-    def __init__(self, width: int, *, eps: float = 1e-5, momentum: float = 0.1):
-        super().__init__(width, eps=eps, momentum=momentum)
+    def __init__(self, channels: int, *, eps: float = 1e-5, momentum: float = 0.1):
+        super().__init__(channels, eps=eps, momentum=momentum)
         self.num_batches_tracked = None
 
     def _load_from_state_dict(self, state: Any, prefix: str, metadata: dict[str, Any], *rest: Any) -> None:
@@ -54,23 +54,23 @@ class Norm(nn.BatchNorm2d):
 class Conv4(Backbone):
     """Four convolutions, each with a norm, a bend and a halving: the small backbone of few-shot papers."""
 
-    def __init__(self, channels: int, *, widths: Sequence[int] = (64, 64, 64, 64), dropout: float = 0.0):
-        check_share(dropout=dropout)
-        ins = _checked(channels, widths)
+    def __init__(self, in_channels: int, *, channels: Sequence[int] = (64, 64, 64, 64), dropout: float = 0.0):
+        check_fraction(dropout=dropout)
+        ins = _checked(in_channels, channels)
         blocks = [  # halved, then bent: the same as bent first, for less
             nn.Sequential(*_convolution(a, b), nn.MaxPool2d(2), nn.ReLU(inplace=True), nn.Dropout2d(dropout))
-            for a, b in zip(ins, widths, strict=True)
+            for a, b in zip(ins, channels, strict=True)
         ]
-        super().__init__(channels, widths, blocks)
+        super().__init__(in_channels, channels, blocks)
 
 
 class ResNet12(Backbone):
     """Four residual blocks of three convolutions, each with a halving: the large backbone of few-shot papers."""
 
-    def __init__(self, channels: int, *, widths: Sequence[int] = (64, 160, 320, 640), dropout: float = 0.0):
-        check_share(dropout=dropout)
-        ins = _checked(channels, widths)
-        super().__init__(channels, widths, [_Residual(a, b, dropout) for a, b in zip(ins, widths, strict=True)])
+    def __init__(self, in_channels: int, *, channels: Sequence[int] = (64, 160, 320, 640), dropout: float = 0.0):
+        check_fraction(dropout=dropout)
+        ins = _checked(in_channels, channels)
+        super().__init__(in_channels, channels, [_Residual(a, b, dropout) for a, b in zip(ins, channels, strict=True)])
 
 
 class _Residual(nn.Module):
@@ -96,8 +96,8 @@ BACKBONES: dict[str, type[Conv4] | type[ResNet12]] = {"conv4": Conv4, "resnet12"
 """By name."""
 
 
-def _checked(channels: int, widths: Sequence[int]) -> tuple[int, ...]:
-    if not widths:
-        raise ValueError("widths must name at least one block, got none")
-    check_whole(1, channels=channels, **{f"widths[{i}]": width for i, width in enumerate(widths)})
-    return (channels, *widths[:-1])
+def _checked(in_channels: int, channels: Sequence[int]) -> tuple[int, ...]:
+    if not channels:
+        raise SightlineError("channels must name at least one block, got none")
+    check_int(1, in_channels=in_channels, **{f"channels[{i}]": size for i, size in enumerate(channels)})
+    return (in_channels, *channels[:-1])

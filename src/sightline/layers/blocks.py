@@ -1,6 +1,6 @@
-"""Encoder and decoder blocks: attention and feed-forward, each inside a residual.
+"""Transformer blocks: attention and a feed-forward network, each with a residual connection.
 
-Legend for all shapes: B batch, N tokens, T target tokens, S source tokens, M model width.
+Shapes: B batch, T tokens (target tokens in a decoder), S source tokens, M embedding dimension.
 """
 
 import copy
@@ -13,65 +13,49 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..attention import Cache, Mask, MultiHeadAttention
-from ..attention.packing import Packing
-from ..checks import check_share, check_whole, nearest
-from .dropout import Dropout
+from ..errors import check_choice, check_fraction, check_int
+from ..kernels.dropout import Dropout
+from ..kernels.packing import Packing
 
 Norm = Literal["post", "pre"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "gelu": F.gelu}
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a bend between them, at every token alike."""
+    """Two linear layers with an activation between them, applied to every token."""
 
-    def __init__(self, width: int, hidden: int, *, activation: str = "relu", dropout: float = 0.0, bias: bool = True):
+    def __init__(
+        self, embed_dim: int, ffn_dim: int, *, activation: str = "relu", dropout: float = 0.0, bias: bool = True
+    ):
         super().__init__()
-        check_whole(1, width=width, hidden=hidden)
-        check_share(dropout=dropout)
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation must be {nearest(str(activation), ACTIVATIONS)}")
-        self.widen = nn.Linear(width, hidden, bias=bias)
-        self.bend = ACTIVATIONS[activation]
+        check_int(1, embed_dim=embed_dim, ffn_dim=ffn_dim)
+        check_fraction(dropout=dropout)
+        check_choice("activation", activation, ACTIVATIONS)
+        self.fc1 = nn.Linear(embed_dim, ffn_dim, bias=bias)
+        self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
-        self.narrow = nn.Linear(hidden, width, bias=bias)
+        self.fc2 = nn.Linear(ffn_dim, embed_dim, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x (B, N, M) -> (B, N, M)"""
-        x = self.bend(self.widen(x))
-        return self.narrow(self.dropout(x) if self.training else x)
-
-
-class Residual(nn.Module):
-    """What a layer adds to x; normalised after the sum (post, as in the paper) or before the layer (pre)."""
-
-    def __init__(self, width: int, *, norm: Norm = "post", dropout: float = 0.0):
-        super().__init__()
-        if norm not in get_args(Norm):
-            raise ValueError(f"norm must be {nearest(str(norm), get_args(Norm))}")
-        self.pre = norm == "pre"
-        self.norm = nn.LayerNorm(width)
-        self.dropout = Dropout(dropout)
-
-    def forward(self, x: Tensor, layer: Callable[[Tensor], Tensor]) -> Tensor:
-        """x (B, N, M) -> (B, N, M)"""
-        added = layer(self.norm(x) if self.pre else x)
-        x = x + (self.dropout(added) if self.training else added)  # decoding is made of small calls: none for nothing
-        return x if self.pre else self.norm(x)
+        """x (B, T, M) -> (B, T, M)"""
+        x = self.activation(self.fc1(x))
+        return self.fc2(self.dropout(x) if self.training else x)
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention, then feed-forward.
+    """Self-attention, then a feed-forward network.
 
-    `attention` takes any option of `MultiHeadAttention`; its dropout and bias are the block's unless they are given as
-    `attention_dropout` and `attention_bias`. A score, normaliser or mask that is ready made is copied, so that each
-    block learns its own.
+    `norm="pre"` normalizes the input of each layer, `norm="post"` the sum after it, as in the original Transformer.
+    Further options are those of `MultiHeadAttention`; its dropout and bias are the block's unless given as
+    `attention_dropout` and `attention_bias`. A score, normalizer or mask instance is copied, so every block has its own
+    parameters.
     """
 
     def __init__(
         self,
-        width: int,
-        heads: int,
-        hidden: int,
+        embed_dim: int,
+        num_heads: int,
+        ffn_dim: int,
         *,
         norm: Norm = "post",
         activation: str = "relu",
@@ -80,54 +64,54 @@ class EncoderBlock(nn.Module):
         **attention: Any,
     ):
         super().__init__()
-        self.attention = MultiHeadAttention(width, heads, **_attention_options(dropout, bias, attention))
-        self.feed_forward = FeedForward(width, hidden, activation=activation, dropout=dropout, bias=bias)
-        self.around_attention = Residual(width, norm=norm, dropout=dropout)
-        self.around_feed_forward = Residual(width, norm=norm, dropout=dropout)
+        check_choice("norm", norm, get_args(Norm))
+        self.pre_norm = norm == "pre"
+        self.attention = MultiHeadAttention(embed_dim, num_heads, **_attention_options(dropout, bias, attention))
+        self.mlp = FeedForward(embed_dim, ffn_dim, activation=activation, dropout=dropout, bias=bias)
+        self.norm1, self.norm2 = nn.LayerNorm(embed_dim), nn.LayerNorm(embed_dim)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, x: Tensor, *, mask: Mask | None = None, cache: Cache | None = None, packing: Packing | None = None
     ) -> Tensor:
-        """x (B, N, M) -> (B, N, M); with a cache, x comes after what is in it, and is added to it"""
-        x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=cache, packing=packing))
-        return self.around_feed_forward(x, self.feed_forward)
+        """x (B, T, M) -> (B, T, M); with a cache, the tokens of x follow the cached ones and are added to the cache"""
+        x = self.residual(x, self.norm1, lambda x: self.attention(x, mask=mask, cache=cache, packing=packing))
+        return self.residual(x, self.norm2, self.mlp)
+
+    def residual(self, x: Tensor, norm: nn.LayerNorm, layer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x + layer(norm(x)) for pre-norm, norm(x + layer(x)) for post-norm; x (B, T, M) -> (B, T, M)"""
+        added = layer(norm(x) if self.pre_norm else x)
+        x = x + (self.dropout(added) if self.training else added)  # skips a module call when decoding
+        return x if self.pre_norm else norm(x)
 
 
 @dataclass
 class DecoderCache:
-    """What one decoder block has seen: its own tokens, and the source."""
+    """Keys and values of one decoder block: those of its own tokens and those of the source."""
 
     target: Cache = field(default_factory=Cache)
     source: Cache = field(default_factory=Cache)
 
-    def reorder(self, rows: Tensor, *, within: bool = False) -> None:
-        """Keep these rows of the batch, in this order; `within` its sentence each, so that sources stay. rows (B',)"""
-        self.target.reorder(rows)
+    def reorder(self, indices: Tensor, *, within: bool = False) -> None:
+        """Select rows of the batch: indices (B',). With `within`, every row keeps its source, which is not copied."""
+        self.target.reorder(indices)
         if not within:
-            self.source.reorder(rows)
+            self.source.reorder(indices)
 
 
 class DecoderBlock(EncoderBlock):
-    """Self-attention over what was written, cross-attention over the source, then feed-forward.
+    """Causal self-attention, cross-attention over the source, then a feed-forward network.
 
-    The options are those of `EncoderBlock`; a `mask` among them is for self-attention alone.
+    Takes the options of `EncoderBlock`; a `mask` among them applies to self-attention only.
     """
 
     def __init__(
-        self,
-        width: int,
-        heads: int,
-        hidden: int,
-        *,
-        norm: Norm = "post",
-        dropout: float = 0.0,
-        bias: bool = True,
-        **options: Any,
+        self, embed_dim: int, num_heads: int, ffn_dim: int, *, dropout: float = 0.0, bias: bool = True, **options: Any
     ):
-        super().__init__(width, heads, hidden, norm=norm, dropout=dropout, bias=bias, **options)
-        attention = {name: option for name, option in options.items() if name not in ("mask", "activation")}
-        self.cross_attention = MultiHeadAttention(width, heads, **_attention_options(dropout, bias, attention))
-        self.around_cross_attention = Residual(width, norm=norm, dropout=dropout)
+        super().__init__(embed_dim, num_heads, ffn_dim, dropout=dropout, bias=bias, **options)
+        attention = {name: option for name, option in options.items() if name not in ("mask", "activation", "norm")}
+        self.cross_attention = MultiHeadAttention(embed_dim, num_heads, **_attention_options(dropout, bias, attention))
+        self.norm3 = nn.LayerNorm(embed_dim)
 
     def forward(  # type: ignore[override]
         self,
@@ -143,17 +127,13 @@ class DecoderBlock(EncoderBlock):
         """x (B, T, M), source (B, S, M) -> (B, T, M); the masks are (T, T) and (T, S)"""
         own, other = (None, None) if cache is None else (cache.target, cache.source)
         cross = {"mask": cross_mask, "cache": other, "packing": packing, "context_packing": source_packing}
-        x = self.around_attention(x, lambda x: self.attention(x, mask=mask, cache=own, packing=packing))
-        x = self.around_cross_attention(x, lambda x: self.cross_attention(x, source, **cross))
-        return self.around_feed_forward(x, self.feed_forward)
+        x = self.residual(x, self.norm1, lambda x: self.attention(x, mask=mask, cache=own, packing=packing))
+        x = self.residual(x, self.norm2, lambda x: self.cross_attention(x, source, **cross))
+        return self.residual(x, self.norm3, self.mlp)
 
     def new_cache(self, source: Tensor | None = None) -> DecoderCache:
-        """An empty cache, or one that knows the source (B, S, M)."""
+        """An empty cache, or one that holds the keys and values of the source (B, S, M)."""
         return DecoderCache() if source is None else DecoderCache(source=self.cross_attention.remember(source))
-
-
-TransformerBlock = EncoderBlock
-"""What a stack with no decoder calls its blocks."""
 
 
 def _attention_options(dropout: float, bias: bool, options: dict[str, Any]) -> dict[str, Any]:

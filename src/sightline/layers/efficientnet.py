@@ -10,10 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
+from ..errors import SightlineError
 from .backbones import Backbone, Norm
 
 _STAGES = (
-    # blocks, kernel, stride, expansion, width
+    # blocks, kernel, stride, expand_ratio, width
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
     (2, 5, 2, 6, 40),
@@ -34,14 +35,14 @@ _PARTS = {
 
 
 class EfficientNetLite0(Backbone):
-    """Coloured photographs in, a vector of 1,280 for each 32 x 32 pixels out: 3.4 million parameters."""
+    """Colored photographs in, a vector of 1,280 for each 32 x 32 pixels out: 3.4 million parameters."""
 
     def __init__(self) -> None:
         blocks: list[nn.Module] = [_bent(3, _STEM, 3, stride=2)]
         ins = _STEM
-        for count, size, stride, expansion, outs in _STAGES:
+        for count, size, stride, expand_ratio, outs in _STAGES:
             for number in range(count):
-                blocks.append(_Inverted(ins, outs, size, stride=1 if number else stride, expansion=expansion))
+                blocks.append(_Inverted(ins, outs, size, stride=1 if number else stride, expand_ratio=expand_ratio))
                 ins = outs
         blocks.append(_bent(ins, _HEAD, 1))
         super().__init__(3, (16, 24, 40, 112, _HEAD), blocks)  # the width before each of five halvings
@@ -49,7 +50,7 @@ class EfficientNetLite0(Backbone):
     def side(self, image_size: int) -> int:
         """Places of the grid along one side; a rest of fewer than 32 pixels has a place too."""
         super().side(image_size)
-        return -(-image_size // self.least_size)
+        return -(-image_size // self.min_size)
 
     def fold(self) -> None:
         """Make each norm part of the convolution before it: for a model that learns no more, and is to be fast."""
@@ -59,10 +60,10 @@ class EfficientNetLite0(Backbone):
 
 
 class _Inverted(nn.Module):
-    def __init__(self, ins: int, outs: int, size: int, *, stride: int, expansion: int):
+    def __init__(self, ins: int, outs: int, size: int, *, stride: int, expand_ratio: int):
         super().__init__()
-        middle = ins * expansion
-        self.expand = _bent(ins, middle, 1) if expansion > 1 else nn.Identity()
+        middle = ins * expand_ratio
+        self.expand = _bent(ins, middle, 1) if expand_ratio > 1 else nn.Identity()
         self.depthwise = _bent(middle, middle, size, stride=stride, groups=middle)
         self.project = nn.Sequential(_Convolution(middle, outs, 1), _norm(outs))
         self.adds = stride == 1 and ins == outs
@@ -74,7 +75,7 @@ class _Inverted(nn.Module):
 
 
 class _Convolution(nn.Conv2d):
-    """Pads as TensorFlow does, where these weights were learnt: what is odd goes to the right and the bottom."""
+    """Pads as TensorFlow does, where these weights were learned: what is odd goes to the right and the bottom."""
 
     def __init__(self, ins: int, outs: int, size: int, *, stride: int = 1, groups: int = 1):
         even = size // 2 if stride == 1 else 0  # the same on both sides, which a convolution does by itself
@@ -111,5 +112,5 @@ def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         elif len(place) == 2 and place[0] == "_blocks" and place[1].isdecimal() and part in _PARTS:
             ours[f"blocks.{int(place[1]) + 1}.{_PARTS[part]}.{kind}"] = tensor
         else:
-            raise ValueError(f"weights must have the names of EfficientNet-Lite0, got {name!r}")
+            raise SightlineError(f"weights must have the names of EfficientNet-Lite0, got {name!r}")
     return ours

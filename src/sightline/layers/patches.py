@@ -1,31 +1,31 @@
 """Images as sentences: every square patch is a token.
 
-Legend for all shapes: B batch, C channels, N tokens, M model width.
+Legend for all shapes: B batch, C channels, N tokens, M model embed_dim.
 """
 
 from torch import Tensor, nn
 
-from ..checks import check_whole
+from ..errors import SightlineError, check_int
 
 
-class ImageToSequence(nn.Module):
+class PatchEmbedding(nn.Module):
     """A convolution whose kernel is its stride: patch for patch, row by row, one linear map."""
 
-    def __init__(self, channels: int, patch_size: int, width: int, *, bias: bool = True):
+    def __init__(self, channels: int, patch_size: int, embed_dim: int, *, bias: bool = True):
         super().__init__()
-        check_whole(1, channels=channels, patch_size=patch_size, width=width)
+        check_int(1, channels=channels, patch_size=patch_size, embed_dim=embed_dim)
         self.channels, self.patch_size = channels, patch_size
-        self.project = nn.Conv2d(channels, width, patch_size, patch_size, bias=bias)
+        self.proj = nn.Conv2d(channels, embed_dim, patch_size, patch_size, bias=bias)
 
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, height, width) -> (B, N, M), patches in reading order"""
         if images.dim() != 4 or images.shape[1] != self.channels:
-            raise ValueError(
+            raise SightlineError(
                 f"images must have shape (batch, {self.channels}, height, width), got {tuple(images.shape)}"
             )
         if images.shape[2] % self.patch_size or images.shape[3] % self.patch_size:
-            raise ValueError(
+            raise SightlineError(
                 f"images must have sides that are multiples of patch_size={self.patch_size}, "
                 f"got {images.shape[2]} x {images.shape[3]}"
             )
-        return self.project(images).flatten(2).mT
+        return self.proj(images).flatten(2).mT

@@ -1,6 +1,6 @@
 """Where a token stands, added to what it is.
 
-Legend for all shapes: B batch, N tokens, M model width.
+Legend for all shapes: B batch, N tokens, M model embed_dim.
 """
 
 import math
@@ -11,17 +11,17 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_whole, nearest
+from ..errors import SightlineError, check_int, one_of
 
 Start = Literal["zeros", "ones", "normal", "sinusoidal"]
 
 
-def sinusoids(length: int, width: int, *, first: int = 0, device: torch.device | None = None) -> Tensor:
-    """Sine and cosine waves of growing length: positions first .. first + length - 1 -> (length, width)"""
-    if width < 2 or width % 2:
-        raise ValueError(f"width must be even and at least 2, got {width}")
+def sinusoids(length: int, embed_dim: int, *, first: int = 0, device: torch.device | None = None) -> Tensor:
+    """Sine and cosine waves of growing length: positions first .. first + length - 1 -> (length, embed_dim)"""
+    if embed_dim < 2 or embed_dim % 2:
+        raise SightlineError(f"embed_dim must be even and at least 2, got {embed_dim}")
     places = torch.arange(first, first + length, dtype=torch.float64)  # in float64 on the CPU: not every device has it
-    steps = torch.arange(0, width, 2, dtype=torch.float64) / width
+    steps = torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim
     angles = places[:, None] * torch.exp(-math.log(10_000.0) * steps)
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1).float().to(device)
 
@@ -33,10 +33,10 @@ class _Table(nn.Module, ABC):
 
     def forward(self, x: Tensor, *, first: int = 0) -> Tensor:
         """x (B, N, M), whose first token stands at `first` -> (B, N, M)"""
-        check_whole(0, first=first)
-        width, end = self.table.shape[1], first + x.shape[1]
-        if x.shape[-1] != width:
-            raise ValueError(f"x must have width {width}, got {x.shape[-1]}")
+        check_int(0, first=first)
+        embed_dim, end = self.table.shape[1], first + x.shape[1]
+        if x.shape[-1] != embed_dim:
+            raise SightlineError(f"x must have embed_dim {embed_dim}, got {x.shape[-1]}")
         self.reserve(end)
         return x + self.table[first:end].to(x.dtype)
 
@@ -57,9 +57,9 @@ class _Table(nn.Module, ABC):
 class SinusoidalPositions(_Table):
     """Fixed waves; nothing to learn, defined at every length."""
 
-    def __init__(self, width: int):
+    def __init__(self, embed_dim: int):
         super().__init__()
-        self.register_buffer("table", sinusoids(256, width), persistent=False)
+        self.register_buffer("table", sinusoids(256, embed_dim), persistent=False)
 
     @property
     def most(self) -> int:
@@ -73,22 +73,22 @@ class SinusoidalPositions(_Table):
                 self.table = sinusoids(2 * end, self.table.shape[1], device=self.table.device).to(self.table.dtype)
 
 
-class LearntPositions(_Table):
+class LearnedPositions(_Table):
     """A vector for each of `length` positions, started from zeros, ones, noise or sinusoids, then trained or frozen."""
 
     is_table = True
     """What it learns belongs to places; it is no matrix that maps one thing to another."""
 
-    def __init__(self, length: int, width: int, *, start: Start = "normal", trainable: bool = True):
+    def __init__(self, length: int, embed_dim: int, *, start: Start = "normal", trainable: bool = True):
         super().__init__()
-        check_whole(1, length=length, width=width)
+        check_int(1, length=length, embed_dim=embed_dim)
         if start not in get_args(Start):
-            raise ValueError(f"start must be {nearest(str(start), get_args(Start))}")
+            raise SightlineError(f"start must be {one_of(str(start), get_args(Start))}")
         table = {
-            "zeros": lambda: torch.zeros(length, width),
-            "ones": lambda: torch.ones(length, width),
-            "normal": lambda: 0.02 * torch.randn(length, width),
-            "sinusoidal": lambda: sinusoids(length, width),
+            "zeros": lambda: torch.zeros(length, embed_dim),
+            "ones": lambda: torch.ones(length, embed_dim),
+            "normal": lambda: 0.02 * torch.randn(length, embed_dim),
+            "sinusoidal": lambda: sinusoids(length, embed_dim),
         }[start]()
         self.table = nn.Parameter(table, requires_grad=trainable)
 
@@ -98,6 +98,8 @@ class LearntPositions(_Table):
         return self.table.shape[0]
 
     def reserve(self, end: int) -> None:
-        """Refuse more places than were learnt."""
+        """Refuse more places than were learned."""
         if end > self.most:
-            raise ValueError(f"positions must be below {self.most}, the length they were learnt for, got {end - 1}")
+            raise SightlineError(
+                f"positions must be below {self.most}, the length they were learned for, got {end - 1}"
+            )

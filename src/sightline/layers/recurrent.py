@@ -1,6 +1,6 @@
 """Recurrent layers: a sentence is read word by word, by one fused call for all its words.
 
-Legend for all shapes: B batch, N tokens, S source tokens, W width.
+Legend for all shapes: B batch, N tokens, S source tokens, W hidden_size.
 """
 
 from typing import Literal, get_args
@@ -8,26 +8,30 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_share, check_whole, nearest
-from .dropout import Dropout
+from ..errors import SightlineError, check_fraction, check_int, one_of
+from ..kernels.dropout import Dropout
 
 Cell = Literal["gru", "lstm"]
 Hidden = tuple[Tensor, ...]
-"""What a recurrence remembers, each (depth, B, W): one tensor for a GRU, two for an LSTM."""
+"""What a recurrence remembers, each (num_layers, B, W): one tensor for a GRU, two for an LSTM."""
 
 
 class Recurrence(nn.Module):
     """Layers of cells, one upon the other, in one direction; in full precision, for its errors add up word by word."""
 
-    def __init__(self, inputs: int, width: int, *, cell: Cell = "gru", depth: int = 1, dropout: float = 0.0):
+    def __init__(
+        self, input_size: int, hidden_size: int, *, cell: Cell = "gru", num_layers: int = 1, dropout: float = 0.0
+    ):
         super().__init__()
-        check_whole(1, inputs=inputs, width=width, depth=depth)
-        check_share(dropout=dropout)
+        check_int(1, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        check_fraction(dropout=dropout)
         if cell not in get_args(Cell):
-            raise ValueError(f"cell must be {nearest(str(cell), get_args(Cell))}")
+            raise SightlineError(f"cell must be {one_of(str(cell), get_args(Cell))}")
         self.kind = cell
         kind: type[nn.GRU] | type[nn.LSTM] = nn.GRU if cell == "gru" else nn.LSTM
-        self.cells = kind(inputs, width, depth, batch_first=True, dropout=dropout if depth > 1 else 0.0)
+        self.cells = kind(
+            input_size, hidden_size, num_layers, batch_first=True, dropout=dropout if num_layers > 1 else 0.0
+        )
 
     @property
     def memories(self) -> int:
@@ -35,7 +39,7 @@ class Recurrence(nn.Module):
         return 1 if self.kind == "gru" else 2
 
     def forward(self, x: Tensor, hidden: Hidden | None = None) -> tuple[Tensor, Hidden]:
-        """x (B, N, inputs) -> states (B, N, W), and what is remembered after the last of them"""
+        """x (B, N, input_size) -> states (B, N, W), and what is remembered after the last of them"""
         with torch.autocast(x.device.type, enabled=False):
             own = next(self.cells.parameters()).dtype
             before = None if hidden is None else tuple(part.to(own) for part in hidden)
@@ -47,35 +51,35 @@ class Recurrence(nn.Module):
 
 
 class RecurrentEncoder(nn.Module):
-    """Reads a sentence forwards, or both ways at once with half of the width for each.
+    """Reads a sentence forwards, or both ways at once with half of the hidden_size for each.
 
-    Padding stands after the real words. Backwards, each sentence begins at its own last word, so padding is never read
-    before a real word and changes none.
+    Padding stands after the attention_mask words. Backwards, each sentence begins at its own last word, so padding is never read
+    before a attention_mask word and changes none.
     """
 
     def __init__(
         self,
-        inputs: int,
-        width: int,
+        input_size: int,
+        hidden_size: int,
         *,
         cell: Cell = "gru",
-        depth: int = 1,
+        num_layers: int = 1,
         bidirectional: bool = True,
         dropout: float = 0.0,
     ):
         super().__init__()
-        check_whole(1, width=width, depth=depth)
-        if bidirectional and width % 2:
-            raise ValueError(f"width must be even where the encoder is bidirectional, got {width}")
-        self.share = width // 2 if bidirectional else width
+        check_int(1, hidden_size=hidden_size, num_layers=num_layers)
+        if bidirectional and hidden_size % 2:
+            raise SightlineError(f"hidden_size must be even where the encoder is bidirectional, got {hidden_size}")
+        self.share = hidden_size // 2 if bidirectional else hidden_size
         self.dropout = Dropout(dropout)
-        sizes = [inputs, *[width] * (depth - 1)]
+        sizes = [input_size, *[hidden_size] * (num_layers - 1)]
         self.forwards = nn.ModuleList(Recurrence(size, self.share, cell=cell) for size in sizes)
         self.backwards = nn.ModuleList(Recurrence(size, self.share, cell=cell) for size in sizes if bidirectional)
 
-    def forward(self, x: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        """x (B, S, inputs), real (B, S) -> states (B, S, W), the last of each direction (B, W)"""
-        lengths = real.sum(1, keepdim=True)
+    def forward(self, x: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """x (B, S, input_size), attention_mask (B, S) -> states (B, S, W), the last of each direction (B, W)"""
+        lengths = attention_mask.sum(1, keepdim=True)
         mirror = _mirror(lengths, x.shape[1])
         for i, forwards in enumerate(self.forwards):
             x = self.dropout(x) if i else x

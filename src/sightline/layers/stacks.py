@@ -1,6 +1,6 @@
 """Blocks in stacks: the encoder, the decoder, and the Transformer made of both.
 
-Legend for all shapes: B batch, N tokens, T target tokens, S source tokens, M model width.
+Legend for all shapes: B batch, N tokens, T target tokens, S source tokens, M model embed_dim.
 """
 
 from dataclasses import asdict, dataclass
@@ -10,25 +10,25 @@ from torch import Tensor, nn
 
 from ..attention import Mask
 from ..attention.masks import Causal
-from ..attention.packing import Packing
-from ..checks import check_whole, nearest
+from ..errors import SightlineError, check_int, one_of
+from ..kernels.packing import Packing
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How large a stack is."""
+    """The dimensions of a stack."""
 
-    width: int
-    hidden: int
-    heads: int
+    embed_dim: int
+    ffn_dim: int
+    num_heads: int
     depth: int
 
 
 SIZES: dict[str, Size] = {
-    "tiny": Size(width=128, hidden=256, heads=4, depth=4),
-    "small": Size(width=256, hidden=1024, heads=4, depth=3),
-    "base": Size(width=512, hidden=2048, heads=8, depth=6),
+    "tiny": Size(embed_dim=128, ffn_dim=256, num_heads=4, depth=4),
+    "small": Size(embed_dim=256, ffn_dim=1024, num_heads=4, depth=3),
+    "base": Size(embed_dim=512, ffn_dim=2048, num_heads=8, depth=6),
 }
 """`base` is the paper's; `tiny` is for some ten thousand sentences."""
 
@@ -41,12 +41,12 @@ class Encoder(nn.Module):
     """Encoder blocks, one upon the other. Options are those of `EncoderBlock`."""
 
     def __init__(
-        self, width: int, heads: int, hidden: int, depth: int, *, final_norm: bool | None = None, **block: Any
+        self, embed_dim: int, num_heads: int, ffn_dim: int, depth: int, *, final_norm: bool | None = None, **block: Any
     ):
         super().__init__()
-        check_whole(1, depth=depth)
-        self.layers = nn.ModuleList(EncoderBlock(width, heads, hidden, **block) for _ in range(depth))
-        self.norm = _final_norm(width, final_norm, block)
+        check_int(1, depth=depth)
+        self.layers = nn.ModuleList(EncoderBlock(embed_dim, num_heads, ffn_dim, **block) for _ in range(depth))
+        self.norm = _final_norm(embed_dim, final_norm, block)
 
     def forward(self, x: Tensor, *, mask: Mask | None = None, packing: Packing | None = None) -> Tensor:
         """x (B, N, M) -> (B, N, M), or both packed"""
@@ -59,12 +59,12 @@ class Decoder(nn.Module):
     """Decoder blocks, one upon the other. Options are those of `DecoderBlock`."""
 
     def __init__(
-        self, width: int, heads: int, hidden: int, depth: int, *, final_norm: bool | None = None, **block: Any
+        self, embed_dim: int, num_heads: int, ffn_dim: int, depth: int, *, final_norm: bool | None = None, **block: Any
     ):
         super().__init__()
-        check_whole(1, depth=depth)
-        self.layers = nn.ModuleList(DecoderBlock(width, heads, hidden, **block) for _ in range(depth))
-        self.norm = _final_norm(width, final_norm, block)
+        check_int(1, depth=depth)
+        self.layers = nn.ModuleList(DecoderBlock(embed_dim, num_heads, ffn_dim, **block) for _ in range(depth))
+        self.norm = _final_norm(embed_dim, final_norm, block)
 
     def forward(
         self,
@@ -81,7 +81,7 @@ class Decoder(nn.Module):
         source comes packed"""
         mask = CAUSAL if mask is None else CAUSAL & mask
         if cache is not None and len(cache) != len(self.layers):
-            raise ValueError(f"cache must have one entry per layer, {len(self.layers)}, got {len(cache)}")
+            raise SightlineError(f"cache must have one entry per layer, {len(self.layers)}, got {len(cache)}")
         for i, layer in enumerate(self.layers):
             own = None if cache is None else cache[i]
             packed = {"packing": packing, "source_packing": source_packing}
@@ -94,18 +94,18 @@ class Decoder(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Encoder and decoder over vectors; `Transformer.sized("base")` is the paper's."""
+    """Encoder and decoder over vectors; `Transformer.from_size("base")` is the paper's."""
 
-    def __init__(self, width: int, heads: int, hidden: int, depth: int, **options: Any):
+    def __init__(self, embed_dim: int, num_heads: int, ffn_dim: int, depth: int, **options: Any):
         super().__init__()
-        self.encoder = Encoder(width, heads, hidden, depth, **options)
-        self.decoder = Decoder(width, heads, hidden, depth, **options)
+        self.encoder = Encoder(embed_dim, num_heads, ffn_dim, depth, **options)
+        self.decoder = Decoder(embed_dim, num_heads, ffn_dim, depth, **options)
 
     @classmethod
-    def sized(cls, name: str, **options: Any) -> "Transformer":
+    def from_size(cls, name: str, **options: Any) -> "Transformer":
         """By the name of its size; options may change it."""
         if name not in SIZES:
-            raise ValueError(f"size must be {nearest(str(name), SIZES)}")
+            raise SightlineError(f"size must be {one_of(str(name), SIZES)}")
         return cls(**{**asdict(SIZES[name]), **options})
 
     def forward(
@@ -125,7 +125,7 @@ class Transformer(nn.Module):
         return self.decoder(target, self.encoder(source, mask=encoder_mask), mask=decoder_mask, cross_mask=cross_mask)
 
 
-def _final_norm(width: int, wanted: bool | None, block: dict[str, Any]) -> nn.Module:
-    """Pre-norm blocks leave their sum unnormalised, so a last norm follows; post-norm blocks need none."""
+def _final_norm(embed_dim: int, wanted: bool | None, block: dict[str, Any]) -> nn.Module:
+    """Pre-norm blocks leave their sum unnormalized, so a last norm follows; post-norm blocks need none."""
     wanted = block.get("norm") == "pre" if wanted is None else wanted
-    return nn.LayerNorm(width) if wanted else nn.Identity()
+    return nn.LayerNorm(embed_dim) if wanted else nn.Identity()

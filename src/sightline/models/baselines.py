@@ -1,4 +1,4 @@
-"""What is done with embeddings where nothing more is learnt: six ways to tell classes apart by a few examples.
+"""What is done with embeddings where nothing more is learned: six ways to tell classes apart by a few examples.
 
 Each is called like a head: support (E, K, P, M), labels (E, K), query (E, Q, P, M) -> logits (E, Q, N). The places of
 an image are averaged. All episodes are worked on together.
@@ -40,7 +40,7 @@ def matching(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Ten
 
 
 def nearest(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
-    """The nearest neighbour: the largest cosine to an image of each class."""
+    """The nearest neighbor: the largest cosine to an image of each class."""
     cosines = _cosines(query, support)
     best = cosines.new_full((*cosines.shape[:2], way), -torch.inf)
     return best.scatter_reduce(2, labels[:, None].expand_as(cosines), cosines, "amax")
@@ -49,8 +49,8 @@ def nearest(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tens
 def logistic(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
     """Logistic regression over all classes at once, weights held small, on embeddings of length 1.
 
-    The weights are sums of support vectors, so what is learnt is each vector's share in them, (E, K, N). With vectors
-    centred, an intercept that costs nothing changes no solution and does not get in the way of the weights.
+    The weights are sums of support vectors, so what is learned is each vector's share in them, (E, K, N). With vectors
+    centerd, an intercept that costs nothing changes no solution and does not get in the way of the weights.
     """
     x, q = (F.normalize(_vectors(y), dim=-1) for y in (support, query))
     middle = x.mean(1, keepdim=True)
@@ -81,7 +81,7 @@ def svm(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
 
 
 def rbf_svm(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
-    """The same with a bell around each support image, on embeddings that are standardised by the support.
+    """The same with a bell around each support image, on embeddings that are standardized by the support.
 
     This is what AutoGluon's few-shot learner does.
     """
@@ -95,7 +95,7 @@ def rbf_svm(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tens
 def _votes(alike: Tensor, asked: Tensor, labels: Tensor, way: int) -> Tensor:
     """A machine for each pair of classes, and what each class gets: alike (E, K, K), asked (E, Q, K) -> (E, Q, N)
 
-    Votes are whole numbers; classes of equally many are told apart by how sure their pairs are.
+    Votes are integers; classes of equally many are told apart by how sure their pairs are.
     """
     slots = _slots(labels, way)
     first, second = torch.triu_indices(way, way, 1, device=alike.device)

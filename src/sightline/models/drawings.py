@@ -12,7 +12,7 @@ LEAST = 0.04
 def dark_on_white(images: Tensor) -> Tensor:
     """images (B, 1, height, width), from 0 to 1 -> the same with paper at 1 and ink at 0
 
-    Paper is what most of an image is, ink the darkest thousandth of it. Light ink on dark paper is turned, what is grey
+    Paper is what most of an image is, ink the darkest thousandth of it. Light ink on dark paper is turned, what is gray
     or pale is stretched; what is dark on white already stays as it is.
     """
     paper = images.flatten(1).median(1).values.view(-1, 1, 1, 1)

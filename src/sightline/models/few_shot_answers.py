@@ -41,7 +41,7 @@ class Distance(nn.Module):
         return 2 * q @ k.mT - q.square().sum(-1, keepdim=True) - k.square().sum(-1)[..., None, :]
 
 
-class PartsScore(nn.Module):
+class PatchMatching(nn.Module):
     """How well each part of a query is found again in a class: the mean over its tokens of their softly best cosine.
 
     It enters with a weight that starts at 0, so that training decides what parts are worth beside the whole.
@@ -50,7 +50,7 @@ class PartsScore(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(()))
-        self.nearness = CosineScore(temperature=0.1, floor=0.05)  # e to the power of -2 / 0.05 is still a number
+        self.score = CosineScore(temperature=0.1, min_temperature=0.05)  # e to the power of -2 / 0.05 is still a number
 
     def forward(self, query: Tensor, known: Known) -> Tensor:
         """query (E, Q, P, M) -> (E, Q, N)"""
@@ -72,7 +72,7 @@ class PartsScore(nn.Module):
     def _sums(self, asked: Tensor, parts: Tensor, owners: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
         """Of each of these classes (n,) the sum of nearness times cosine, and of nearness: (E, Q * P, n) each"""
         cosines = asked @ parts.mT
-        near = ((cosines - 1) / self.nearness.temperature()).exp()  # cosines are bounded, so no largest is sought
+        near = ((cosines - 1) / self.score.temperature()).exp()  # cosines are bounded, so no largest is sought
         members = (owners[..., None] == classes).to(cosines.dtype)
         return (near * cosines) @ members, near @ members
 

@@ -1,7 +1,7 @@
 """Vision models of Hugging Face as embedders: ViT, DINOv2, CLIP, SigLIP, Swin, ResNet, ConvNeXt and their kin.
 
 What an image must look like is read from the files of the model; neither torchvision nor an image processor is needed.
-Legend for all shapes: B batch, C channels, P places of the grid, M model width.
+Legend for all shapes: B batch, C channels, P places of the grid, M model embed_dim.
 """
 
 import math
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..checks import check_most, check_whole
-from ..sharing import read_json
+from ..errors import SightlineError, check_int, check_max
+from ..hub import read_json
 from .embedders import Embedder
 
 PATTERNS = ("config.json", "preprocessor_config.json", "processor_config.json", "model*.safetensors", "model*.json")
@@ -27,7 +27,7 @@ MOST_SIZE = 1024
 class HubEmbedder(Embedder):
     """A folder of a model, or its `owner/name` on the hub.
 
-    Its places are the patches, without the class token. The whole is what the model pools, where that has learnt
+    Its places are the patches, without the class token. The whole is what the model pools, where that has learned
     something; else the class token; else the mean of the places. A pooling layer that ends in a tanh, as ViT's, is left
     out: most checkpoints come without its weights.
     """
@@ -37,7 +37,7 @@ class HubEmbedder(Embedder):
         model, config, self.pools = _opened(folder)
         self.form = Form.read(folder, config)
         tokens = _probe(str(name), model.eval(), self.form)
-        width, grid, self.skip = _grid(str(name), tokens, self.form.size, getattr(config, "patch_size", None))
+        embed_dim, grid, self.skip = _grid(str(name), tokens, self.form.size, getattr(config, "patch_size", None))
         super().__init__(
             model,
             name=str(name),
@@ -45,7 +45,7 @@ class HubEmbedder(Embedder):
             channels=self.form.channels,
             mean=self.form.mean,
             std=self.form.std,
-            width=width,
+            embed_dim=embed_dim,
             grid=grid,
         )
 
@@ -55,7 +55,7 @@ class HubEmbedder(Embedder):
         if parts.dim() == 4:
             parts = parts.flatten(2).mT
         pooled = getattr(seen, "pooler_output", None) if self.pools else None
-        if pooled is not None and pooled.flatten(1).shape[1] == self.width:
+        if pooled is not None and pooled.flatten(1).shape[1] == self.embed_dim:
             whole = pooled.flatten(1)
         else:
             whole = parts[:, 0] if self.skip else parts.mean(1)
@@ -79,22 +79,22 @@ class Form:
         found = _processor(folder)
         channels = getattr(config, "num_channels", 3)
         if channels not in (1, 3):
-            raise ValueError(f"a vision model must take 1 or 3 channels, got {channels!r} in {folder}")
+            raise SightlineError(f"a vision model must take 1 or 3 channels, got {channels!r} in {folder}")
         size = _side(found.get("crop_size")) if found.get("do_center_crop") else None
         size = size or _side(found.get("size")) or _side(getattr(config, "image_size", None))
         if size is None:
-            raise ValueError(f"a vision model must say how large its images are, got no square size in {folder}")
-        check_whole(1, image_size=size)
-        check_most(MOST_SIZE, image_size=size)
+            raise SightlineError(f"a vision model must say how large its images are, got no square size in {folder}")
+        check_int(1, image_size=size)
+        check_max(MOST_SIZE, image_size=size)
         factor = found.get("rescale_factor", 1 / 255) if found.get("do_rescale", True) else 1.0
         if not _is_number(factor) or factor <= 0:
-            raise ValueError(f"rescale_factor must be a number above 0, got {factor!r} in {folder}")
+            raise SightlineError(f"rescale_factor must be a number above 0, got {factor!r} in {folder}")
         flips = bool(found.get("do_flip_channel_order"))
         mean, std = (0.0,) * channels, (1.0,) * channels
         if found.get("do_normalize", not flips):  # MobileViT, which flips, does not, and does not say so
             mean, std = (_levels(folder, name, found.get(name), channels) for name in ("image_mean", "image_std"))
         if min(std) <= 0:
-            raise ValueError(f"image_std must be above 0, got {std} in {folder}")
+            raise SightlineError(f"image_std must be above 0, got {std} in {folder}")
         return cls(
             size=size,
             channels=channels,
@@ -112,7 +112,9 @@ def _folder(name: str | Path) -> Path:
     try:
         return Path(snapshot_download(str(name), allow_patterns=list(PATTERNS)))
     except Exception as error:  # the hub's client raises many kinds; the user needs one
-        raise ValueError(f"an embedder must be a folder or a model on the hub, got {str(name)!r}: {error}") from error
+        raise SightlineError(
+            f"an embedder must be a folder or a model on the hub, got {str(name)!r}: {error}"
+        ) from error
 
 
 def _opened(folder: Path) -> tuple[nn.Module, Any, bool]:
@@ -120,7 +122,7 @@ def _opened(folder: Path) -> tuple[nn.Module, Any, bool]:
     try:
         import transformers
     except ImportError as error:
-        raise ValueError("a Hugging Face model must have transformers: pip install 'sightline[hub]'") from error
+        raise SightlineError("a Hugging Face model must have transformers: pip install 'sightline[hub]'") from error
     try:
         with _quiet(transformers.utils.logging):
             config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -135,10 +137,10 @@ def _opened(folder: Path) -> tuple[nn.Module, Any, bool]:
                 output_loading_info=True,
             )
     except Exception as error:  # transformers raises many kinds; the user needs one
-        raise ValueError(f"{folder} must hold a vision model of Hugging Face, got an error: {error}") from error
+        raise SightlineError(f"{folder} must hold a vision model of Hugging Face, got an error: {error}") from error
     missing = sorted(report["missing_keys"])
     if other := [name for name in missing if not name.startswith("pooler.")]:
-        raise ValueError(f"{folder} must hold all weights of the model, got none for {other[0]}")
+        raise SightlineError(f"{folder} must hold all weights of the model, got none for {other[0]}")
     return model, config, not missing and not hasattr(config, "pooler_act")
 
 
@@ -163,26 +165,28 @@ def _probe(name: str, model: nn.Module, form: Form) -> Tensor:
         with torch.no_grad():
             tokens: Tensor = model(pixel_values=image.expand(2, -1, -1, -1)).last_hidden_state
     except Exception as error:  # a model from outside fails in its own words
-        raise ValueError(f"{name} must take images of {form.size} x {form.size}, got an error: {error}") from error
+        raise SightlineError(f"{name} must take images of {form.size} x {form.size}, got an error: {error}") from error
     if not torch.allclose(tokens[0], tokens[1], rtol=1e-3, atol=1e-3):
-        raise ValueError(f"{name} must see the same in the same image, got two answers; does it hide patches by lot?")
+        raise SightlineError(
+            f"{name} must see the same in the same image, got two answers; does it hide patches by lot?"
+        )
     return tokens
 
 
 def _grid(name: str, tokens: Tensor, size: int, patch: object) -> tuple[int, tuple[int, int], int]:
-    """The width, the grid, and how many tokens come before it: a class token, registers."""
+    """The embed_dim, the grid, and how many tokens come before it: a class token, registers."""
     if tokens.dim() == 4:  # (B, M, height, width)
         return tokens.shape[1], (tokens.shape[2], tokens.shape[3]), 0
     if tokens.dim() == 3:
-        count, width = tokens.shape[1:]
+        count, embed_dim = tokens.shape[1:]
         side = size // patch if isinstance(patch, int) and patch > 0 else 0
         if 0 < side * side <= count:
-            return width, (side, side), count - side * side
+            return embed_dim, (side, side), count - side * side
         for before in (0, 1):  # patches were merged on the way
             side = math.isqrt(count - before)
             if 0 < side * side == count - before:
-                return width, (side, side), before
-    raise ValueError(f"{name} must give a square grid of places, got {tuple(tokens.shape)}")
+                return embed_dim, (side, side), before
+    raise SightlineError(f"{name} must give a square grid of places, got {tuple(tokens.shape)}")
 
 
 def _processor(folder: Path) -> dict[str, Any]:
@@ -192,7 +196,7 @@ def _processor(folder: Path) -> dict[str, Any]:
             found = found.get("image_processor", found) if isinstance(found, dict) else found
             if isinstance(found, dict):
                 return found
-    raise ValueError(
+    raise SightlineError(
         f"a vision model must say what its images look like, got no preprocessor_config.json in {folder}; "
         "save its image processor beside it"
     )
@@ -210,7 +214,7 @@ def _side(size: Any) -> int | None:
 def _levels(folder: Path, name: str, levels: Any, channels: int) -> tuple[float, ...]:
     levels = levels if isinstance(levels, list) else [levels] * channels
     if len(levels) != channels or not all(_is_number(level) for level in levels):
-        raise ValueError(f"{name} must be {channels} numbers, got {levels!r} in {folder}")
+        raise SightlineError(f"{name} must be {channels} numbers, got {levels!r} in {folder}")
     return tuple(levels)
 
 

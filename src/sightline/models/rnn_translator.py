@@ -4,7 +4,7 @@ Without attention all of the source must fit into one context vector, which is s
 the output. With attention, each state of the decoder looks at all states of the encoder. The decoder's recurrence
 never waits for its attention, so a whole target is one fused call.
 
-Legend for all shapes: B batch, S source tokens, T target tokens, W width, E width of a word, V target vocabulary.
+Legend for all shapes: B batch, S source tokens, T target tokens, W hidden_size, E hidden_size of a word, V target vocabulary.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ..attention import AdditiveScore, Hard, Softmax, attend
 from ..attention.masks import Padding
 from ..attention.scores import make_score
-from ..checks import check_most, check_share, check_whole
+from ..errors import SightlineError, check_fraction, check_int, check_max
 from ..layers import Dropout, Recurrence, RecurrentEncoder, Words
 from ..layers.recurrent import Cell, Hidden
 from .languages import Languages, check_choice, checked_source
@@ -28,17 +28,17 @@ ATTENTIONS = ("none", "general", "dot", "additive", "cosine")
 
 @dataclass(frozen=True, kw_only=True)
 class RNNTranslatorConfig(Languages):
-    """Encoder and decoder of the same width and depth."""
+    """Encoder and decoder of the same hidden_size and num_layers."""
 
     cell: Cell = "gru"
-    width: int = 512
+    hidden_size: int = 512
     """Channels of a state."""
-    word_width: int = 256
+    embed_dim: int = 256
     """Channels of a word."""
-    depth: int = 1
+    num_layers: int = 1
     """Layers of cells, in the encoder and in the decoder."""
     bidirectional: bool = True
-    """Whether the encoder reads both ways, with half of the width for each."""
+    """Whether the encoder reads both ways, with half of the hidden_size for each."""
     attention: Literal["none", "general", "dot", "additive", "cosine"] = "none"
     """How a state of the decoder is compared with those of the encoder; none for one context vector alone."""
     hard: bool = False
@@ -50,14 +50,14 @@ class RNNTranslatorConfig(Languages):
         super().__post_init__()
         check_choice("cell", self.cell, ("gru", "lstm"))
         check_choice("attention", self.attention, ATTENTIONS)
-        sizes = {"width": self.width, "word_width": self.word_width, "depth": self.depth}
-        check_whole(1, **sizes)
-        check_most(MOST_CHANNELS, **sizes)
-        check_share(dropout=self.dropout)
-        if self.bidirectional and self.width % 2:
-            raise ValueError(f"width must be even where the encoder is bidirectional, got {self.width}")
+        sizes = {"hidden_size": self.hidden_size, "embed_dim": self.embed_dim, "num_layers": self.num_layers}
+        check_int(1, **sizes)
+        check_max(MOST_CHANNELS, **sizes)
+        check_fraction(dropout=self.dropout)
+        if self.bidirectional and self.hidden_size % 2:
+            raise SightlineError(f"hidden_size must be even where the encoder is bidirectional, got {self.hidden_size}")
         if self.hard and self.attention == "none":
-            raise ValueError(f"hard must be false where attention is none, got {self.hard}; choose an attention")
+            raise SightlineError(f"hard must be false where attention is none, got {self.hard}; choose an attention")
 
 
 @dataclass(frozen=True)
@@ -83,9 +83,11 @@ class Memory:
 
     def rows(self, rows: Tensor) -> "Memory":
         """Some of it: rows (B',)"""
-        real = self.mask.real[:, 0, 0]
-        states, keys, context, real = (x.index_select(0, rows) for x in (self.states, self.keys, self.context, real))
-        return Memory(states, keys, context, Padding(real, sighted=True))
+        attention_mask = self.mask.attention_mask[:, 0, 0]
+        states, keys, context, attention_mask = (
+            x.index_select(0, rows) for x in (self.states, self.keys, self.context, attention_mask)
+        )
+        return Memory(states, keys, context, Padding(attention_mask, has_no_empty_rows=True))
 
 
 @dataclass(frozen=True)
@@ -99,13 +101,17 @@ class State:
 class Alignment(nn.Module):
     """Looks at the source: the decoder's states are queries, those of the encoder keys and values."""
 
-    def __init__(self, width: int, score: str, *, hard: bool = False):
+    def __init__(self, hidden_size: int, score: str, *, hard: bool = False):
         super().__init__()
         additive = score == "additive"
-        self.score = AdditiveScore(width, keys_ready=True) if additive else make_score(score, width=width, heads=1)
-        self.key = nn.Linear(width, width, bias=False) if additive else nn.Identity()
+        self.score = (
+            AdditiveScore(hidden_size, keys_ready=True)
+            if additive
+            else make_score(score, head_dim=hidden_size, num_heads=1)
+        )
+        self.key = nn.Linear(hidden_size, hidden_size, bias=False) if additive else nn.Identity()
         """What of the keys does not depend on the query, so it is made once for each sentence."""
-        self.normalise = Hard(gradient="straight_through") if hard else Softmax()
+        self.normalize = Hard(gradient="straight_through") if hard else Softmax()
 
     def forward(self, states: Tensor, memory: Memory) -> Tensor:
         """states (B, T, W) -> contexts (B, T, W)"""
@@ -114,7 +120,7 @@ class Alignment(nn.Module):
             memory.keys,
             memory.states,
             score=self.score,
-            normalise=self.normalise,
+            normalize=self.normalize,
             mask=memory.mask,
             kind="cross",
         )
@@ -126,43 +132,62 @@ class RNNTranslator(nn.Module):
     def __init__(self, config: RNNTranslatorConfig):
         super().__init__()
         c = self.config = config
-        shown = c.width if c.attention == "none" else 0
-        self.words = Words(*c.vocabularies, c.word_width, tied=c.tied)
+        shown = c.hidden_size if c.attention == "none" else 0
+        self.words = Words(*c.vocabularies, c.embed_dim, tie_embeddings=c.tie_embeddings)
         self.dropout = Dropout(c.dropout)
         self.encoder = RecurrentEncoder(
-            c.word_width, c.width, cell=c.cell, depth=c.depth, bidirectional=c.bidirectional, dropout=c.dropout
+            c.embed_dim,
+            c.hidden_size,
+            cell=c.cell,
+            num_layers=c.num_layers,
+            bidirectional=c.bidirectional,
+            dropout=c.dropout,
         )
-        self.context = nn.Sequential(nn.Linear(c.width, c.width), nn.Tanh())
-        self.decoder = Recurrence(c.word_width + shown, c.width, cell=c.cell, depth=c.depth, dropout=c.dropout)
-        self.bridge = nn.Sequential(nn.Linear(c.width, c.depth * self.decoder.memories * c.width), nn.Tanh())
-        self.attention = None if c.attention == "none" else Alignment(c.width, c.attention, hard=c.hard)
-        seen = 2 * c.width + (c.word_width if self.attention is None else 0)
-        self.concat = nn.Sequential(nn.Linear(seen, c.word_width), nn.Tanh())
+        self.context = nn.Sequential(nn.Linear(c.hidden_size, c.hidden_size), nn.Tanh())
+        self.decoder = Recurrence(
+            c.embed_dim + shown, c.hidden_size, cell=c.cell, num_layers=c.num_layers, dropout=c.dropout
+        )
+        self.bridge = nn.Sequential(
+            nn.Linear(c.hidden_size, c.num_layers * self.decoder.memories * c.hidden_size), nn.Tanh()
+        )
+        self.attention = None if c.attention == "none" else Alignment(c.hidden_size, c.attention, hard=c.hard)
+        seen = 2 * c.hidden_size + (c.embed_dim if self.attention is None else 0)
+        self.concat = nn.Sequential(nn.Linear(seen, c.embed_dim), nn.Tanh())
 
-    def encode(self, source: Tensor, real: Tensor) -> Memory:
-        """source (B, S), real (B, S), padding last -> memory"""
-        real = checked_source(source, real)
-        states, last = self.encoder(self.dropout(self.words.read_source(source)), real)
+    def encode(self, source: Tensor, attention_mask: Tensor) -> Memory:
+        """source (B, S), attention_mask (B, S), padding last -> memory"""
+        attention_mask = checked_source(source, attention_mask)
+        states, last = self.encoder(self.dropout(self.words.read_source(source)), attention_mask)
         keys = states if self.attention is None else self.attention.key(states)
-        return Memory(states, keys, self.context(last), Padding(real, sighted=True))
+        return Memory(states, keys, self.context(last), Padding(attention_mask, has_no_empty_rows=True))
 
     def decode(self, memory: Memory, target: Tensor) -> Tensor:
         """From each word of the target, which begins with BOS, what to write next: target (B, T) -> (B, T, E)"""
         return self._read(self.start(memory), target)[0]
 
     def forward(
-        self, source: Tensor, real: Tensor, target: Tensor, *, wanted: Tensor | None = None, smoothing: float = 0.0
+        self,
+        source: Tensor,
+        attention_mask: Tensor,
+        target: Tensor,
+        *,
+        labels: Tensor | None = None,
+        label_smoothing: float = 0.0,
     ) -> Tensor:
-        """source (B, S), real (B, S), target (B, T) -> logits (B, T, V)
+        """source (B, S), attention_mask (B, S), target (B, T) -> logits (B, T, V)
 
-        Given the `wanted` words (B, T), -100 where there are none: the sum of what each costs, with no logits kept.
+        Given the `labels` words (B, T), -100 where there are none: the sum of what each costs, with no logits kept.
         """
-        states = self.decode(self.encode(source, real), target)
-        return self.words.write(states) if wanted is None else self.words.loss(states, wanted, smoothing=smoothing)
+        states = self.decode(self.encode(source, attention_mask), target)
+        return (
+            self.words.write(states)
+            if labels is None
+            else self.words.loss(states, labels, label_smoothing=label_smoothing)
+        )
 
     def start(self, memory: Memory) -> State:
         """Before the first word."""
-        first = self.bridge(memory.context).unflatten(1, (self.decoder.memories, self.config.depth, -1))
+        first = self.bridge(memory.context).unflatten(1, (self.decoder.memories, self.config.num_layers, -1))
         return State(memory, tuple(part.contiguous() for part in first.permute(1, 2, 0, 3)))
 
     def step(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:

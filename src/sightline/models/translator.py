@@ -1,6 +1,6 @@
 """The Transformer as a translator: the source looks at itself, the target at its past and at the source.
 
-Legend for all shapes: B batch, S source tokens, T target tokens, M model width, V target vocabulary.
+Legend for all shapes: B batch, S source tokens, T target tokens, M model embed_dim, V target vocabulary.
 """
 
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.masks import Padding
-from ..attention.packing import Packing
-from ..checks import check_most, check_share, check_whole
-from ..layers import SIZES, Decoder, DecoderCache, Dropout, Encoder, LearntPositions, SinusoidalPositions, Words
-from ..layers.words import NONE_WANTED
+from ..errors import SightlineError, check_fraction, check_int, check_max
+from ..kernels.packing import Packing
+from ..layers import SIZES, Decoder, DecoderCache, Dropout, Encoder, LearnedPositions, SinusoidalPositions, Words
+from ..layers.embeddings import IGNORE_INDEX
+from .graphed_decoder import Replay, Writer, unwatched, worth_replaying
 from .languages import Languages, check_choice, checked_source
-from .replay import Replay, Writer, unwatched, worth_replaying
 
 MOST_CHANNELS = 1 << 14
-"""No model is wider, deeper, has more heads or more places."""
+"""No model is wider, deeper, has more num_heads or more places."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,19 +27,19 @@ class TranslatorConfig(Languages):
 
     size: Literal["tiny", "small", "base"] = "tiny"
     """tiny is 128 wide with 4 + 4 blocks, small 256 with 3 + 3, base 512 with 6 + 6, as in the paper."""
-    width: int | None = None
+    embed_dim: int | None = None
     """Channels of a token; null for the size's."""
-    hidden: int | None = None
+    ffn_dim: int | None = None
     """Width of the feed-forward's middle; null for the size's."""
-    heads: int | None = None
+    num_heads: int | None = None
     """Null for the size's."""
-    encoder_depth: int | None = None
+    encoder_layers: int | None = None
     """Blocks of the encoder; null for the size's."""
-    decoder_depth: int | None = None
+    decoder_layers: int | None = None
     """Blocks of the decoder; null for the size's."""
-    positions: Literal["sinusoidal", "learnt"] = "sinusoidal"
-    most_tokens: int = 256
-    """How many places a learnt table has; waves have no end."""
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_positions: int = 256
+    """How many places a learned table has; waves have no end."""
     norm: Literal["pre", "post"] = "pre"
     score: Literal["dot", "cosine"] = "dot"
     dropout: float = 0.1
@@ -50,28 +50,28 @@ class TranslatorConfig(Languages):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("size", self.size, tuple(SIZES))
-        check_choice("positions", self.positions, ("sinusoidal", "learnt"))
+        check_choice("positions", self.positions, ("sinusoidal", "learned"))
         check_choice("norm", self.norm, ("pre", "post"))
         check_choice("score", self.score, ("dot", "cosine"))
         form = self.form
-        check_whole(1, most_tokens=self.most_tokens, **form)
-        check_most(MOST_CHANNELS, most_tokens=self.most_tokens, **form)
-        check_share(dropout=self.dropout, attention_dropout=self.attention_dropout)
-        if form["width"] % form["heads"]:
-            raise ValueError(f"heads must divide width={form['width']}, got {form['heads']}")
-        if self.positions == "sinusoidal" and form["width"] % 2:
-            raise ValueError(f"width must be even where positions are sinusoidal, got {form['width']}")
+        check_int(1, max_positions=self.max_positions, **form)
+        check_max(MOST_CHANNELS, max_positions=self.max_positions, **form)
+        check_fraction(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        if form["embed_dim"] % form["num_heads"]:
+            raise SightlineError(f"num_heads must divide embed_dim={form['embed_dim']}, got {form['num_heads']}")
+        if self.positions == "sinusoidal" and form["embed_dim"] % 2:
+            raise SightlineError(f"embed_dim must be even where positions are sinusoidal, got {form['embed_dim']}")
 
     @property
     def form(self) -> dict[str, int]:
         """Every measure, the size's where none was given."""
         size = SIZES[self.size]
         return {
-            "width": size.width if self.width is None else self.width,
-            "hidden": size.hidden if self.hidden is None else self.hidden,
-            "heads": size.heads if self.heads is None else self.heads,
-            "encoder_depth": size.depth if self.encoder_depth is None else self.encoder_depth,
-            "decoder_depth": size.depth if self.decoder_depth is None else self.decoder_depth,
+            "embed_dim": size.embed_dim if self.embed_dim is None else self.embed_dim,
+            "ffn_dim": size.ffn_dim if self.ffn_dim is None else self.ffn_dim,
+            "num_heads": size.num_heads if self.num_heads is None else self.num_heads,
+            "encoder_layers": size.depth if self.encoder_layers is None else self.encoder_layers,
+            "decoder_layers": size.depth if self.decoder_layers is None else self.decoder_layers,
         }
 
 
@@ -85,9 +85,9 @@ class Memory:
     """Of (B, S), one for all who look at them."""
 
     @property
-    def real(self) -> Tensor:
+    def attention_mask(self) -> Tensor:
         """(B, S)"""
-        return self.mask.real[:, 0, 0]
+        return self.mask.attention_mask[:, 0, 0]
 
     def __len__(self) -> int:
         return len(self.states)
@@ -122,16 +122,16 @@ class Translator(nn.Module):
         super().__init__()
         c = self.config = config
         form = c.form
-        width, options = form["width"], _block_options(c)
-        self.words = Words(*c.vocabularies, width, tied=c.tied)
-        self.source_positions, self.target_positions = _positions(c, width), _positions(c, width)
+        embed_dim, options = form["embed_dim"], _block_options(c)
+        self.words = Words(*c.vocabularies, embed_dim, tie_embeddings=c.tie_embeddings)
+        self.source_positions, self.target_positions = _positions(c, embed_dim), _positions(c, embed_dim)
         self.dropout = Dropout(c.dropout)
-        self.encoder = Encoder(width, form["heads"], form["hidden"], form["encoder_depth"], **options)
-        self.decoder = Decoder(width, form["heads"], form["hidden"], form["decoder_depth"], **options)
+        self.encoder = Encoder(embed_dim, form["num_heads"], form["ffn_dim"], form["encoder_layers"], **options)
+        self.decoder = Decoder(embed_dim, form["num_heads"], form["ffn_dim"], form["decoder_layers"], **options)
 
-    def encode(self, source: Tensor, real: Tensor) -> Memory:
-        """source (B, S), real (B, S) -> memory"""
-        mask = Padding(checked_source(source, real), sighted=True)
+    def encode(self, source: Tensor, attention_mask: Tensor) -> Memory:
+        """source (B, S), attention_mask (B, S) -> memory"""
+        mask = Padding(checked_source(source, attention_mask), has_no_empty_rows=True)
         x = self.dropout(self.source_positions(self.words.read_source(source)))
         return Memory(self.encoder(x, mask=mask), mask)
 
@@ -142,27 +142,39 @@ class Translator(nn.Module):
         return states
 
     def forward(
-        self, source: Tensor, real: Tensor, target: Tensor, *, wanted: Tensor | None = None, smoothing: float = 0.0
+        self,
+        source: Tensor,
+        attention_mask: Tensor,
+        target: Tensor,
+        *,
+        labels: Tensor | None = None,
+        label_smoothing: float = 0.0,
     ) -> Tensor:
-        """source (B, S), real (B, S), target (B, T) -> logits (B, T, V)
+        """source (B, S), attention_mask (B, S), target (B, T) -> logits (B, T, V)
 
-        Given the `wanted` words (B, T), -100 where there are none: the sum of what each costs, with no logits kept.
+        Given the `labels` words (B, T), -100 where there are none: the sum of what each costs, with no logits kept.
         """
-        if wanted is not None and self.training and source.device.type == "cpu" and not torch.compiler.is_compiling():
-            return self._packed_loss(source, real, target, wanted, smoothing)
-        states = self.decode(self.encode(source, real), target)
-        return self.words.write(states) if wanted is None else self.words.loss(states, wanted, smoothing=smoothing)
+        if labels is not None and self.training and source.device.type == "cpu" and not torch.compiler.is_compiling():
+            return self._packed_loss(source, attention_mask, target, labels, label_smoothing)
+        states = self.decode(self.encode(source, attention_mask), target)
+        return (
+            self.words.write(states)
+            if labels is None
+            else self.words.loss(states, labels, label_smoothing=label_smoothing)
+        )
 
-    def _packed_loss(self, source: Tensor, real: Tensor, target: Tensor, wanted: Tensor, smoothing: float) -> Tensor:
+    def _packed_loss(
+        self, source: Tensor, attention_mask: Tensor, target: Tensor, labels: Tensor, label_smoothing: float
+    ) -> Tensor:
         """The same without a thought for filling: a CPU pays for each token, a GPU for each shape it has not seen."""
-        real = checked_source(source, real)
-        there = (wanted != NONE_WANTED).flip(1).cummax(1).values.flip(1)  # up to the last word that is wanted
-        read, written, mask = Packing(real), Packing(there), Padding(real, sighted=True)
+        attention_mask = checked_source(source, attention_mask)
+        there = (labels != IGNORE_INDEX).flip(1).cummax(1).values.flip(1)  # up to the last word that is labels
+        read, written, mask = Packing(attention_mask), Packing(there), Padding(attention_mask, has_no_empty_rows=True)
         x = self.dropout(read.pack(self.source_positions(self.words.read_source(source))))
         x = self.encoder(x, mask=mask, packing=read)
         y = self.dropout(written.pack(self.target_positions(self.words.read_target(target))))
         y = self.decoder(y, x, cross_mask=mask, packing=written, source_packing=read)
-        return self.words.loss(y, wanted[there].unsqueeze(0), smoothing=smoothing)
+        return self.words.loss(y, labels[there].unsqueeze(0), label_smoothing=label_smoothing)
 
     def start(self, memory: Memory) -> State:
         """Before the first word; the source's keys and values are made here, once."""
@@ -175,7 +187,7 @@ class Translator(nn.Module):
         if state.replay is None and len(state.caches[0].target):  # the first word shows what is to be recorded
             writer = Writer(self.words, self.target_positions, self.decoder)
             if worth_replaying(writer, state.caches):
-                state.replay = Replay(writer, state.caches, state.memory.real)
+                state.replay = Replay(writer, state.caches, state.memory.attention_mask)
         if state.replay is not None:
             return state.replay.step(tokens), state
         x = self.words.read_target(tokens.unsqueeze(1))
@@ -194,17 +206,19 @@ class Translator(nn.Module):
             cache.reorder(rows, within=within)
         if within:
             return state
-        mask = Padding(state.memory.real.index_select(0, rows), sighted=True)
+        mask = Padding(state.memory.attention_mask.index_select(0, rows), has_no_empty_rows=True)
         memory = Memory(state.memory.states.index_select(0, rows), mask)
         return State(memory, None if state.mask is None else _mask(memory), state.caches)
 
 
 def _mask(memory: Memory) -> Padding | None:
-    return None if bool(memory.mask.real.all()) else memory.mask
+    return None if bool(memory.mask.attention_mask.all()) else memory.mask
 
 
-def _positions(c: TranslatorConfig, width: int) -> SinusoidalPositions | LearntPositions:
-    return SinusoidalPositions(width) if c.positions == "sinusoidal" else LearntPositions(c.most_tokens, width)
+def _positions(c: TranslatorConfig, embed_dim: int) -> SinusoidalPositions | LearnedPositions:
+    return (
+        SinusoidalPositions(embed_dim) if c.positions == "sinusoidal" else LearnedPositions(c.max_positions, embed_dim)
+    )
 
 
 def _block_options(c: TranslatorConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Weights averaged over training: they generalise better than those of any one step."""
+"""Weights averaged over training: they generalize better than those of any one step."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

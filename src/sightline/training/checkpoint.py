@@ -1,6 +1,6 @@
 """Checkpoints: written whole or not at all, checked when they are read.
 
-    checkpoints/step-00000500.safetensors   weights, their running mean, the optimiser's state
+    checkpoints/step-00000500.safetensors   weights, their running mean, the optimizer's state
     checkpoints/step-00000500.json          written last: step, digest, what else the loop must know
     checkpoints/best-00000400.safetensors   the best weights as they were when they were found
 
@@ -17,7 +17,8 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from ..files import whole
+from ..errors import SightlineError
+from ..files import atomic_write
 
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError)
 """What reading a torn or corrupt file raises."""
@@ -82,13 +83,13 @@ class Checkpoints:
     def read(self, record: dict[str, Any]) -> dict[str, Tensor]:
         """The tensors a record speaks of, if they are what was written."""
         if not NAME.fullmatch(record["file"]):
-            raise ValueError(f"file must be the bare name of a checkpoint, got {record['file']!r}")
+            raise SightlineError(f"file must be the bare name of a checkpoint, got {record['file']!r}")
         path = self.folder / record["file"]
         if path.stat().st_size != record["bytes"]:
-            raise ValueError(f"{path.name} must have {record['bytes']} bytes, got {path.stat().st_size}")
+            raise SightlineError(f"{path.name} must have {record['bytes']} bytes, got {path.stat().st_size}")
         data = path.read_bytes()
         if hashlib.sha256(data).hexdigest() != record["sha256"]:
-            raise ValueError(f"{path.name} must match its digest, got other bytes")
+            raise SightlineError(f"{path.name} must match its digest, got other bytes")
         return safetensors.torch.load(data)
 
     def _write(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -114,7 +115,7 @@ class Checkpoints:
                 record = json.loads(data)
                 del record["seal"]
                 if data != _sealed(record):
-                    raise ValueError(f"{path.name} must match its digest, got other bytes")
+                    raise SightlineError(f"{path.name} must match its digest, got other bytes")
                 _check_names(record, path.stem)
                 records.append(record)
             except BROKEN as error:
@@ -146,10 +147,12 @@ class Checkpoints:
 def _check_names(record: dict[str, Any], stem: str) -> None:
     """A record names the tensors beside it, and the best weights by a bare name."""
     if stem != f"step-{record['step']:08}" or record["file"] != f"{stem}.safetensors":
-        raise ValueError(f"{stem}.json must be about the step in its name, got {record['file']!r:.200}")
+        raise SightlineError(f"{stem}.json must be about the step in its name, got {record['file']!r:.200}")
     best = record["facts"].get("best")
     if best is not None and not NAME.fullmatch(best["file"]):
-        raise ValueError(f"file of the best weights must be the bare name of a checkpoint, got {best['file']!r:.200}")
+        raise SightlineError(
+            f"file of the best weights must be the bare name of a checkpoint, got {best['file']!r:.200}"
+        )
 
 
 def _sealed(record: dict[str, Any]) -> bytes:
@@ -166,7 +169,7 @@ def to_bytes(tensors: dict[str, Tensor]) -> bytes:
 def write_bytes(path: Path, data: bytes) -> None:
     """Write a file whole; if the disk does not let us, say what is lost (nothing) and what to do."""
     try:
-        with whole(path) as part:
+        with atomic_write(path) as part:
             part.write_bytes(data)
     except OSError as error:
         raise OSError(

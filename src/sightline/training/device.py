@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .settings import Training
+from ..errors import SightlineError
+from .config import TrainingConfig
 
 
 def choose_device(name: str) -> torch.device:
@@ -15,7 +16,9 @@ def choose_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"device must be one that is here ({torch.cuda.device_count()} CUDA devices), got {name!r}")
+        raise SightlineError(
+            f"device must be one that is here ({torch.cuda.device_count()} CUDA devices), got {name!r}"
+        )
     return device
 
 
@@ -33,7 +36,7 @@ def compiled(model: nn.Module, device: torch.device, *, graphs: bool) -> nn.Modu
     return torch.compile(model, mode="reduce-overhead" if recorded else None)  # type: ignore[return-value]
 
 
-def precision(settings: Training, device: torch.device) -> AbstractContextManager[Any]:
+def precision(settings: TrainingConfig, device: torch.device) -> AbstractContextManager[Any]:
     """Inside it, the model computes as it is told to."""
     half = settings.precision == "bfloat16" or (settings.precision == "auto" and device.type == "cuda")
     return torch.autocast(device.type, torch.bfloat16, enabled=half)

@@ -49,11 +49,11 @@ class Group:
         if self.world > 1:
             dist.barrier()
 
-    def wrap(self, model: nn.Module, *, shard: bool) -> nn.Module:
+    def wrap(self, model: nn.Module, *, fsdp: bool) -> nn.Module:
         """The model as it is to be called in training; `model` itself keeps the weights."""
         if self.world == 1:
             return model
-        if shard:
+        if fsdp:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from ..errors import SightlineError
 from .checkpoint import write_bytes
 
 SECONDS_BETWEEN_LINES = 10
@@ -145,7 +146,7 @@ def _tensorboard() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise ValueError(
+        raise SightlineError(
             "training.tensorboard must have TensorBoard installed: pip install 'sightline[logs]'"
         ) from error
     return SummaryWriter

@@ -16,14 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from .. import seeds
+from ..errors import SightlineError
 from .averaging import RunningMean, local, mean
 from .checkpoint import Checkpoints, to_bytes, write_bytes
+from .config import TrainingConfig
 from .device import choose_device, compiled, precision
 from .distributed import Group, gathered, group, like
 from .log import Log
-from .optimisers import make_optimisers
+from .optimizers import make_optimizers
 from .schedules import rate
-from .settings import Training
 from .signals import Interrupted, Interrupts
 from .state import restore, state_of
 from .task import Part, Task
@@ -48,7 +49,7 @@ class Outcome:
 
 def train(
     make: Callable[[], Task],
-    settings: Training,
+    settings: TrainingConfig,
     folder: Path,
     *,
     seed: int = 0,
@@ -75,40 +76,42 @@ class _Trainer:
     def __init__(
         self,
         task: Task,
-        settings: Training,
+        settings: TrainingConfig,
         folder: Path,
         seed: int,
         processes: Group,
         interrupts: Interrupts,
         quiet: bool,
     ):
-        parts = processes.world * settings.accumulate
+        parts = processes.world * settings.gradient_accumulation_steps
         if settings.batch_size % parts:
-            raise ValueError(
-                f"batch_size must be a multiple of processes times accumulate, {processes.world} x "
-                f"{settings.accumulate}, got {settings.batch_size}"
+            raise SightlineError(
+                f"batch_size must be a multiple of processes times gradient_accumulation_steps, {processes.world} x "
+                f"{settings.gradient_accumulation_steps}, got {settings.batch_size}"
             )
         self.task, self.settings, self.seed, self.processes = task, settings, seed, processes
         self.interrupts, self.folder = interrupts, folder
-        self.part = Part(processes.rank, processes.world, settings.accumulate)
+        self.part = Part(processes.rank, processes.world, settings.gradient_accumulation_steps)
         epoch = task.steps_per_epoch(settings.batch_size)
         self.steps = settings.steps or max(1, round((settings.epochs or DEFAULT_EPOCHS) * epoch))
-        self.warmup = min(settings.warmup, self.steps // 3)
+        self.warmup_steps = min(settings.warmup_steps, self.steps // 3)
         """Of a short run, a third at most: a rate that only rises teaches little."""
         self.evaluate_every = settings.evaluate_every or epoch
         self.checkpoint_every = settings.checkpoint_every or self.evaluate_every
         task.to(processes.device)
         self.model = task.model
         self.called = self.model
-        if settings.shard:  # weights are shared out in the model itself, so first of all
-            processes.wrap(self.model, shard=True)
+        if settings.fsdp:  # weights are shared out in the model itself, so first of all
+            processes.wrap(self.model, fsdp=True)
         if settings.compile:
             self.called = compiled(self.model, processes.device, graphs=parts == 1)
-        if not settings.shard:
-            self.called = processes.wrap(self.called, shard=False)
-        self.optimisers = make_optimisers(self.model, settings)
-        self.mean = RunningMean(self.model, settings.ema) if settings.ema is not None else None
-        self.checkpoints = Checkpoints(folder / "checkpoints", keep=max(settings.keep, settings.average_last))
+        if not settings.fsdp:
+            self.called = processes.wrap(self.called, fsdp=False)
+        self.optimizers = make_optimizers(self.model, settings)
+        self.mean = RunningMean(self.model, settings.ema_decay) if settings.ema_decay is not None else None
+        self.checkpoints = Checkpoints(
+            folder / "checkpoints", keep=max(settings.keep_checkpoints, settings.average_checkpoints)
+        )
         self.log = Log(folder, self.steps, quiet=quiet, silent=not processes.leads, tensorboard=settings.tensorboard)
         self.step, self.saved, self.waited = 0, 0, 0
         self.best: dict[str, Any] | None = None
@@ -153,37 +156,37 @@ class _Trainer:
                     },
                 )
                 since, first, aside = time.perf_counter(), self.step, 0.0
-            learnt = time.perf_counter()
+            learned = time.perf_counter()
             if self.step % self.evaluate_every == 0 or self.step == self.steps:
                 self._evaluate()
             if self.step % self.checkpoint_every == 0 or self.step == self.steps or self._gave_up():
                 self._save(scheduled=True)
-            aside += time.perf_counter() - learnt
+            aside += time.perf_counter() - learned
             self._obey_signals()
 
     def _update(self, pieces: list[Any]) -> Tensor:
-        """One step of the optimiser; the mean loss of the batch as far as it was worked on here."""
+        """One step of the optimizer; the mean loss of the batch as far as it was worked on here."""
         # dropout follows from the step alone
         torch.manual_seed(seeds.number(self.seed, seeds.DROPOUT, self.step, self.processes.rank))
         losses = []
         for i, piece in enumerate(pieces):
-            with self._unsynchronised(last=i == len(pieces) - 1):
+            with self._unsynchronized(last=i == len(pieces) - 1):
                 with self._precision():
                     loss = self.task.loss(self.called, piece)
                 (loss * self.processes.world).backward()  # several processes take the mean of their gradients
             losses.append(loss.detach())
-        if self.settings.clip is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
-        for optimiser in self.optimisers:
-            for settings in optimiser.param_groups:
+        if self.settings.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
+        for optimizer in self.optimizers:
+            for settings in optimizer.param_groups:
                 settings["lr"] = self._learning_rate(self.step)
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
         return torch.stack(losses).sum()
 
-    def _unsynchronised(self, *, last: bool) -> AbstractContextManager[Any]:
+    def _unsynchronized(self, *, last: bool) -> AbstractContextManager[Any]:
         """Only the last piece of a batch makes the processes exchange gradients."""
-        if last or self.processes.world == 1 or self.settings.shard:
+        if last or self.processes.world == 1 or self.settings.fsdp:
             return nullcontext()
         return self.called.no_sync()  # type: ignore[operator]
 
@@ -193,7 +196,7 @@ class _Trainer:
     def _learning_rate(self, step: int) -> float:
         s = self.settings
         how = (s.schedule, step, self.steps)
-        share = rate(*how, warmup=self.warmup, every=s.step_every, factor=s.step_factor, floor=s.floor)
+        share = rate(*how, warmup_steps=self.warmup_steps, every=s.step_size, factor=s.gamma, floor=s.min_lr_ratio)
         return s.learning_rate * share
 
     def _loss_of_window(self) -> float:
@@ -207,9 +210,9 @@ class _Trainer:
         """The sum over all processes; a loss that is not a number ends training."""
         total = float(self.processes.sum({"loss": losses.clone()})["loss"])
         if not math.isfinite(total):
-            raise ValueError(
+            raise SightlineError(
                 f"loss must be finite, got {total} at step {self.step}; lower training.learning_rate or lengthen "
-                f"training.warmup; checkpoints before it are intact"
+                f"training.warmup_steps; checkpoints before it are intact"
             )
         return total
 
@@ -226,10 +229,10 @@ class _Trainer:
             return
         ahead = self._ahead(metrics)
         self.waited = 0 if ahead > 0 else self.waited + 1
-        kept = ahead >= 0  # of equals the one that has learnt for longer
+        kept = ahead >= 0  # of equals the one that has learned for longer
         if kept:
             weights = gathered(self._weights())
-            self.best = {"step": self.step, "value": metrics[self.task.goal], "metrics": metrics}
+            self.best = {"step": self.step, "value": metrics[self.task.monitor], "metrics": metrics}
             if self.processes.leads:
                 self.best |= self.checkpoints.save_best(self.step, weights)
                 write_bytes(self.folder / WEIGHTS, to_bytes(weights))
@@ -237,7 +240,7 @@ class _Trainer:
 
     def _ahead(self, metrics: dict[str, float]) -> float:
         """How much better they are than the best so far; NaN, which is ahead of nothing, where they are no numbers."""
-        value, sign = metrics[self.task.goal], 1 if self.task.rising else -1
+        value, sign = metrics[self.task.monitor], 1 if self.task.higher_is_better else -1
         best = -math.inf if self.best is None else sign * self.best["value"]
         return sign * value - best if math.isfinite(value) else math.nan
 
@@ -250,7 +253,9 @@ class _Trainer:
         return self.task.metrics(sums)
 
     def _gave_up(self) -> bool:
-        return self.settings.patience is not None and self.waited >= self.settings.patience
+        return (
+            self.settings.early_stopping_patience is not None and self.waited >= self.settings.early_stopping_patience
+        )
 
     def _judged(self) -> AbstractContextManager[Any]:
         """Inside it the model has the weights to judge it by."""
@@ -263,7 +268,7 @@ class _Trainer:
     @torch.no_grad()
     def _save(self, *, scheduled: bool) -> None:
         window = self._sound_window()
-        tensors = gathered(state_of(self.model, self.mean, self.optimisers))
+        tensors = gathered(state_of(self.model, self.mean, self.optimizers))
         if self.processes.leads:
             facts = {"best": self.best, "waited": self.waited, "window": window}
             self.checkpoints.save(self.step, tensors, facts, scheduled=scheduled)
@@ -275,13 +280,15 @@ class _Trainer:
         self._complain()
         step = -1 if found is None else found.step
         if self.processes.largest(step) != -self.processes.largest(-step):
-            raise ValueError(f"out must be a folder that all processes see, got {self.folder}, which differs for some")
+            raise SightlineError(
+                f"out must be a folder that all processes see, got {self.folder}, which differs for some"
+            )
         if found is None:
             self.log.say("nothing to go on from: starting at step 0")
             return
         if self.processes.leads:
             self.checkpoints.drop_old()
-        restore(found.tensors, self.model, self.mean, self.optimisers)
+        restore(found.tensors, self.model, self.mean, self.optimizers)
         self.step, self.saved, facts = found.step, found.step, found.facts
         self.best, self.waited = facts["best"], facts["waited"]
         self.window.fill_(facts["window"] if self.processes.leads else 0.0)
@@ -316,13 +323,13 @@ class _Trainer:
 
     def _final(self) -> tuple[dict[str, Tensor], dict[str, float]]:
         """The mean of the last checkpoints, where it is wanted and no worse than the best; the best; or the last."""
-        if self.settings.average_last:
+        if self.settings.average_checkpoints:
             weights, metrics, count = self._mean_of_last()
             if self.best is None:
                 return weights, metrics
-            won, goal = self._ahead(metrics) >= 0, self.task.goal
-            own = f"the mean of the last {count} checkpoints, validation {goal} {metrics[goal]:.4g}"
-            best = f"the best of one step, {self.best['step']}, validation {goal} {self.best['value']:.4g}"
+            won, monitor = self._ahead(metrics) >= 0, self.task.monitor
+            own = f"the mean of the last {count} checkpoints, validation {monitor} {metrics[monitor]:.4g}"
+            best = f"the best of one step, {self.best['step']}, validation {monitor} {self.best['value']:.4g}"
             self.log.say(f"kept {own}; not {best}" if won else f"kept {best}; not {own}")
             self.log.averaged(self.step, metrics, best=won)
             if won:
@@ -333,7 +340,7 @@ class _Trainer:
 
     def _mean_of_last(self) -> tuple[dict[str, Tensor], dict[str, float], int]:
         """The mean of the last checkpoints, what it comes to, and how many there were."""
-        last = self.checkpoints.last(self.settings.average_last)
+        last = self.checkpoints.last(self.settings.average_checkpoints)
         self._complain()
         prefix = "model." if self.mean is None else "mean."
         weights = mean([{n.removeprefix(prefix): t for n, t in one.items() if n.startswith(prefix)} for one in last])

@@ -1,4 +1,4 @@
-"""All that training is at a step, as named tensors: the weights, their running mean, what the optimisers remember."""
+"""All that training is at a step, as named tensors: the weights, their running mean, what the optimizers remember."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,20 +9,20 @@ from .averaging import RunningMean
 from .distributed import like
 
 REMEMBERED = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
-"""What optimisers keep of a parameter."""
+"""What optimizers keep of a parameter."""
 
 
 def state_of(
-    model: nn.Module, mean: RunningMean | None, optimisers: Sequence[torch.optim.Optimizer]
+    model: nn.Module, mean: RunningMean | None, optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, Tensor]:
     """As tensors, each by its name."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     if mean is not None:
         tensors |= {f"mean.{name}": tensor for name, tensor in mean.weights.items()}
     names = _names(model)
-    for optimiser in optimisers:
-        for parameter, kept in optimiser.state.items():
-            tensors |= {f"optimiser.{key}.{names[parameter]}": value for key, value in kept.items()}
+    for optimizer in optimizers:
+        for parameter, kept in optimizer.state.items():
+            tensors |= {f"optimizer.{key}.{names[parameter]}": value for key, value in kept.items()}
     return tensors
 
 
@@ -31,7 +31,7 @@ def restore(
     tensors: Mapping[str, Tensor],
     model: nn.Module,
     mean: RunningMean | None,
-    optimisers: Sequence[torch.optim.Optimizer],
+    optimizers: Sequence[torch.optim.Optimizer],
 ) -> None:
     """Make them what `state_of` found."""
     for name, tensor in model.state_dict().items():
@@ -39,12 +39,12 @@ def restore(
         if mean is not None:
             mean.weights[name].copy_(like(tensors[f"mean.{name}"], tensor))
     names = _names(model)
-    for optimiser in optimisers:
+    for optimizer in optimizers:
         state: dict[int, dict[str, Tensor]] = {}
-        for i, parameter in enumerate(p for settings in optimiser.param_groups for p in settings["params"]):
-            kept = {key: tensors.get(f"optimiser.{key}.{names[parameter]}") for key in REMEMBERED}
+        for i, parameter in enumerate(p for settings in optimizer.param_groups for p in settings["params"]):
+            kept = {key: tensors.get(f"optimizer.{key}.{names[parameter]}") for key in REMEMBERED}
             state[i] = {key: _as_parameter(one, parameter) for key, one in kept.items() if one is not None}
-        optimiser.load_state_dict({**optimiser.state_dict(), "state": state})
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
 def _as_parameter(saved: Tensor, parameter: Tensor) -> Tensor:

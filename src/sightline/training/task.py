@@ -32,9 +32,9 @@ class Task(Protocol):
     """
 
     model: nn.Module
-    goal: str
+    monitor: str
     """The metric that says which weights are best."""
-    rising: bool
+    higher_is_better: bool
     """Whether more of it is better."""
 
     def steps_per_epoch(self, batch_size: int) -> int:

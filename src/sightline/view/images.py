@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import SightlineError
+
 LARGEST_SIDE = 640
 """Pictures are made no larger than this, in pixels."""
 MOST_BEFORE = 7
@@ -49,9 +51,9 @@ def pictures(
     """`images` (one, or several) laid over `size` places."""
     several = images if isinstance(images, list | tuple) else [images]
     if not several:
-        raise ValueError(f"{name} must hold at least one picture, got none")
+        raise SightlineError(f"{name} must hold at least one picture, got none")
     if labels is not None and len(labels) != len(several):
-        raise ValueError(f"labels must be {len(several)}, one for each picture, got {len(labels)}")
+        raise SightlineError(f"labels must be {len(several)}, one for each picture, got {len(labels)}")
     ready = [_image(image, i, several, labels) for i, image in enumerate(several)]
     wanted = None if grid is None else _whole(grid)
     cells = [(before, (size - before) // len(ready)) for before in range(MOST_BEFORE + 1)]
@@ -60,7 +62,7 @@ def pictures(
     if found is None:
         count = "1 picture" if len(ready) == 1 else f"{len(ready)} pictures"
         told = "" if wanted is None else f" in a grid of {wanted[0]} x {wanted[1]}"
-        raise ValueError(
+        raise SightlineError(
             f"{name} must fit the {size} places of the attention, got {count}{told}; "
             "give grid=(rows, columns) where patches are not square"
         )
@@ -71,7 +73,7 @@ def _whole(grid: Sequence[Any]) -> tuple[int, int]:
     try:
         rows, columns = (operator.index(size) for size in grid)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"grid must be two whole numbers, rows and columns, got {grid!r}") from error
+        raise SightlineError(f"grid must be two integers, rows and columns, got {grid!r}") from error
     return rows, columns
 
 
@@ -90,7 +92,7 @@ def _cut(
     square = next(((before, (side, side)) for before, n in cells if (side := math.isqrt(n)) ** 2 == n > 1), None)
     if shaped and square and square != shaped and shaped[0] <= square[0] and square[0] in USUAL_BEFORE:
         told = " or ".join(f"{before} + {rows} x {columns}" for before, (rows, columns) in (square, shaped))
-        raise ValueError(f"grid must be given where the places can be read in two ways, got {told}")
+        raise SightlineError(f"grid must be given where the places can be read in two ways, got {told}")
     one = next(((before, (1, 1)) for before, count in cells if count == 1), None)
     return min((found for found in (shaped, square, one) if found), key=lambda found: found[0], default=None)
 
@@ -106,7 +108,7 @@ def _image(image: Any, place: int, several: Sequence[Any], labels: Sequence[str]
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
-        raise ValueError("images must have pillow: pip install pillow") from error
+        raise SightlineError("images must have pillow: pip install pillow") from error
     label = f"image {place + 1}" if len(several) > 1 else "image"
     if isinstance(image, str | os.PathLike):
         label = Path(image).name
@@ -117,7 +119,7 @@ def _image(image: Any, place: int, several: Sequence[Any], labels: Sequence[str]
                     opened.draft("RGB", (LARGEST_SIDE, LARGEST_SIDE))
                     drawn = _rgb(opened)
         except (OSError, UnidentifiedImageError, Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-            raise ValueError(f"images must be pictures that can be opened, got {str(image)!r}: {error}") from error
+            raise SightlineError(f"images must be pictures that can be opened, got {str(image)!r}: {error}") from error
     elif isinstance(image, Image.Image):
         drawn = _rgb(image)
     else:
@@ -136,7 +138,7 @@ def _image(image: Any, place: int, several: Sequence[Any], labels: Sequence[str]
 
 
 def _rgb(image: Any) -> Any:
-    """A picture of any mode as people see it: upright, and with all its greys."""
+    """A picture of any mode as people see it: upright, and with all its grays."""
     from PIL import Image, ImageOps
 
     upright = ImageOps.exif_transpose(image)
@@ -153,12 +155,12 @@ def _pixels(array: Any) -> Any:
         array = array[..., 0]
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[-1] not in (3, 4)) or 0 in array.shape:
         hint = "; take one of the batch" if array.ndim == 4 else ""
-        raise ValueError(f"images must have shape (H, W), (H, W, 3) or (3, H, W), got {array.shape}{hint}")
+        raise SightlineError(f"images must have shape (H, W), (H, W, 3) or (3, H, W), got {array.shape}{hint}")
     if array.dtype == np.uint8:
         return array
     array = array.astype(np.float64)
     if not np.isfinite(array).all():
-        raise ValueError("images must be finite, got NaN or infinity")
+        raise SightlineError("images must be finite, got NaN or infinity")
     if array.min() < 0 or array.max() > 1:
         array = (array - array.min()) / max(float(np.ptp(array)), 1e-9)
     return (array * 255).round().astype(np.uint8)

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..errors import SightlineError
+
 Kind = Literal["encoder", "decoder", "cross"]
 
 
@@ -33,13 +35,17 @@ class Map:
     def __post_init__(self) -> None:
         weights = np.asarray(self.weights)
         if weights.ndim != 4 or 0 in weights.shape:
-            raise ValueError(f"weights must have shape (B, H, Q, K) without a zero, got {weights.shape} in {self.name}")
+            raise SightlineError(
+                f"weights must have shape (B, H, Q, K) without a zero, got {weights.shape} in {self.name}"
+            )
         with np.errstate(over="ignore"):
             weights = weights.astype(np.float32, copy=False)
         if not np.isfinite(weights).all():
-            raise ValueError(f"weights must be finite, got NaN or infinity in {self.name}")
+            raise SightlineError(f"weights must be finite, got NaN or infinity in {self.name}")
         if self.heads and len(self.heads) != weights.shape[1]:
-            raise ValueError(f"heads must name {weights.shape[1]} heads, as many as {self.name} has, got {self.heads}")
+            raise SightlineError(
+                f"heads must name {weights.shape[1]} heads, as many as {self.name} has, got {self.heads}"
+            )
         object.__setattr__(self, "weights", weights)
 
     @property

@@ -14,7 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..files import whole
+from ..errors import SightlineError
+from ..files import atomic_write
 from .maps import Map, joined
 from .payload import FINE, LEVELS, Packed, pack, small
 from .sides import sides, sides_of, without_filling
@@ -54,7 +55,7 @@ class Page:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write one file that works from disk and asks no host for anything."""
         path = check_path(Path(path))
-        with whole(path) as part:
+        with atomic_write(path) as part:
             part.write_text(self.html, encoding="utf-8", newline="\n")
         return path
 
@@ -72,7 +73,7 @@ class Page:
 def check_path(path: Path) -> Path:
     """The path, if a page can be written there."""
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"path must end in .html, got {path.name!r}")
+        raise SightlineError(f"path must end in .html, got {path.name!r}")
     return path
 
 
@@ -107,13 +108,13 @@ def page(
     written, images, query_image and labels are lists with one entry for each row. names: what to call each example.
     """
     if not maps:
-        raise ValueError("record must hold at least one attention map, got none")
+        raise SightlineError("record must hold at least one attention map, got none")
     several, rows = _rows(batch)
     _check_height(height)
     about = {"tokens": tokens, "source": source, "target": target, "written": written}
     about |= {"images": images, "query_image": query_image, "labels": labels}
     if names is not None and (isinstance(names, str) or len(names) != len(rows)):
-        raise ValueError(f"names must be a list with one for each of the {len(rows)} rows of batch, got {names!r}")
+        raise SightlineError(f"names must be a list with one for each of the {len(rows)} rows of batch, got {names!r}")
     maps = joined(maps)
     _check_rows(rows, maps, about if several else {})
     examples, weights, smalls = [], [], []
@@ -158,11 +159,11 @@ def _check_rows(rows: list[int], maps: Sequence[Map], about: dict[str, Any]) -> 
         count = None if isinstance(value, str) or not hasattr(value, "__len__") else len(value)
         if value is not None and count != len(rows):
             got = f"one {type(value).__name__}" if count is None else count
-            raise ValueError(f"{name} must have one entry for each of the {len(rows)} rows of batch, got {got}")
+            raise SightlineError(f"{name} must have one entry for each of the {len(rows)} rows of batch, got {got}")
     for row in rows:
         for one in maps:
             if not 0 <= row < one.shape[0]:
-                raise ValueError(
+                raise SightlineError(
                     f"batch must be at least 0 and below {one.shape[0]}, the size of the batch in {one.name}, got {row}"
                 )
 
@@ -178,15 +179,15 @@ def _rows(batch: Any) -> tuple[bool, list[int]]:
     try:
         rows = [operator.index(row) for row in (told if several else [told])]
     except TypeError as error:
-        raise ValueError(f"batch must be a whole number or a list of them, got {batch!r}") from error
+        raise SightlineError(f"batch must be an integer or a list of them, got {batch!r}") from error
     if not rows:
-        raise ValueError("batch must name at least one row, got none")
+        raise SightlineError("batch must name at least one row, got none")
     return several, rows
 
 
 def _check_height(height: object) -> None:
     if isinstance(height, bool) or not isinstance(height, int) or height < 1:
-        raise ValueError(f"height must be a whole number of pixels, got {height!r}")
+        raise SightlineError(f"height must be an integer of pixels, got {height!r}")
 
 
 def _html(meta: dict[str, Any], weights: list[str]) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..errors import SightlineError
 from ..names import shortened
+from .figures import COLORS, figure, heatmap, plain, wrapped
 from .maps import Map, joined
-from .pictures import COLOURS, figure, heatmap, plain, wrapped
 from .sides import sides, sides_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def one_map(
     elif isinstance(head, int) and str(head) in one.head_names:
         weights, which = weights[one.head_names.index(str(head))], f"head {head}"
     else:
-        raise ValueError(f"head must be mean, max or one of {', '.join(one.head_names)}, got {head!r}")
+        raise SightlineError(f"head must be mean, max or one of {', '.join(one.head_names)}, got {head!r}")
     queries, keys = weights.shape
     rows, columns = _named(looking.names(queries)), _named(looked_at.names(keys))
     size = max(3.2, min(12, 1.6 + 0.42 * keys)), max(2.6, min(12, 1.4 + 0.36 * queries))
@@ -57,8 +58,8 @@ def one_map(
     if columns and max(map(len, columns)) > 3:
         ax.tick_params(axis="x", rotation=90)
     ax.xaxis.tick_top()
-    ax.set_ylabel("looks", color=COLOURS["grey"])
-    ax.set_xlabel("is looked at", color=COLOURS["grey"])
+    ax.set_ylabel("looks", color=COLORS["gray"])
+    ax.set_xlabel("is looked at", color=COLORS["gray"])
     return drawn
 
 
@@ -77,20 +78,20 @@ def every_head(maps: Sequence[Map], *, batch: int = 0, title: str = "") -> Figur
             weights = one.weights[batch, j]
             heatmap(ax, weights, numbers=False, diverging=bool((weights < 0).any()))
             ax.set(xticks=[], yticks=[])
-            ax.set_title(one.head_names[j] if i == 0 else "", fontsize=9, color=COLOURS["grey"])
-        label = axes[i, 0].set_ylabel(plain(_short(one.name)), fontsize=8, color=COLOURS["grey"])
+            ax.set_title(one.head_names[j] if i == 0 else "", fontsize=9, color=COLORS["gray"])
+        label = axes[i, 0].set_ylabel(plain(_short(one.name)), fontsize=8, color=COLORS["gray"])
         label.set(rotation=0, horizontalalignment="right", verticalalignment="center")
-    drawn.suptitle(wrapped(title, wide - 0.3, 12), color=COLOURS["ink"])
+    drawn.suptitle(wrapped(title, wide - 0.3, 12), color=COLORS["ink"])
     return drawn
 
 
 def _checked(maps: Sequence[Map], batch: int) -> list[Map]:
     if not maps:
-        raise ValueError("record must hold at least one attention map, got none")
+        raise SightlineError("record must hold at least one attention map, got none")
     maps = joined(maps)
     least = min(one.shape[0] for one in maps)
     if not 0 <= batch < least:
-        raise ValueError(f"batch must be below {least}, the size of the batch, got {batch}")
+        raise SightlineError(f"batch must be below {least}, the size of the batch, got {batch}")
     return maps
 
 
@@ -100,7 +101,7 @@ def _layer(maps: list[Map], layer: int | str) -> Map:
     for one in maps:
         if one.name == layer:
             return one
-    raise ValueError(f"layer must be below {len(maps)} or one of {', '.join(m.name for m in maps)}, got {layer!r}")
+    raise SightlineError(f"layer must be below {len(maps)} or one of {', '.join(m.name for m in maps)}, got {layer!r}")
 
 
 def _short(name: str) -> str:

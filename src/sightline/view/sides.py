@@ -4,6 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..errors import SightlineError
 from .images import Pictures, pictures
 from .maps import Map
 
@@ -57,11 +58,13 @@ def sides(
     seen: dict[str, Any] = {"source": images, "target": query_image}
     if alone:
         if query_image is not None:
-            raise ValueError("query_image must come with cross-attention, whose rows it shows, got none; use images")
+            raise SightlineError(
+                "query_image must come with cross-attention, whose rows it shows, got none; use images"
+            )
         seen = dict.fromkeys(seen, images)
     for name, value in (("labels", labels), ("grid", grid)):
         if value is not None and images is None and query_image is None:
-            raise ValueError(f"{name} must come with images, got none")
+            raise SightlineError(f"{name} must come with images, got none")
     special = SPECIAL if special is None else frozenset(special)
     result = {}
     for side, size in sizes.items():
@@ -76,7 +79,7 @@ def sides(
         result[side] = Side(words, _special(words, special), shown)
     if written is not None:
         if not any(one.kind == "cross" for one in maps):
-            raise ValueError("written must come with cross-attention, whose rows it names, got none")
+            raise SightlineError("written must come with cross-attention, whose rows it names, got none")
         words = _words("written", written, sizes["target"], None, two_sided=False)
         result["written"] = Side(words, _special(words, special), result["target"].pictures)
     return result
@@ -128,14 +131,16 @@ def _words(name: str, given: Sequence[str] | None, size: int, shown: Pictures | 
     if given is None or not size:
         return shown.tokens() if shown else [str(i) for i in range(size)]
     if isinstance(given, str):
-        raise ValueError(f"{name} must be a list of tokens, got the string {given!r}")
+        raise SightlineError(f"{name} must be a list of tokens, got the string {given!r}")
     if getattr(given, "ndim", 1) != 1:
-        raise ValueError(f"{name} must be a list of tokens, got an array of shape {tuple(given.shape)}")  # type: ignore[attr-defined]
+        raise SightlineError(f"{name} must be a list of tokens, got an array of shape {tuple(given.shape)}")  # type: ignore[attr-defined]
     words = [str(word.item() if hasattr(word, "item") else word) for word in given]  # numbers of numpy and torch
     if len(words) != size:
         hint = "; the last token of generate() never looks, so leave it out" if len(words) == size + 1 else ""
         hint = "; the first token is read and never written, so leave it out" if hint and name == "written" else hint
         hint = "; of several examples, name them with batch=[0, …]" if len(words) == 1 < size else hint
         hint = "; name both sides with source= and target=" if two_sided and name == "tokens" else hint
-        raise ValueError(f"{name} must be {size} tokens, one for each place of the attention, got {len(words)}{hint}")
+        raise SightlineError(
+            f"{name} must be {size} tokens, one for each place of the attention, got {len(words)}{hint}"
+        )
     return words

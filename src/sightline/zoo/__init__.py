@@ -6,8 +6,8 @@ at that path wins if it holds a run, so that what you have trained yourself is n
 
 from pathlib import Path
 
-from ..checks import nearest
-from ..sharing import CONFIG
+from ..errors import one_of
+from ..hub import CONFIG
 
 HOME = Path(__file__).parent
 
@@ -36,4 +36,4 @@ def called(path: Path) -> str:
 def known(name: str) -> str:
     """The end of an error message: what ships, and what was probably meant."""
     shipped = names()
-    return f"a model that ships, {nearest(name, shipped)}" if shipped else f"one that ships (none do), got {name!r}"
+    return f"a model that ships, {one_of(name, shipped)}" if shipped else f"one that ships (none do), got {name!r}"

@@ -27,7 +27,7 @@ export function openControls(app) {
       tabs.update();
       [...groups, finder].forEach((part) => part.update());
       theme.textContent = capital(other());
-      theme.ariaLabel = `Use ${other()} colours`;
+      theme.ariaLabel = `Use ${other()} colors`;
     },
   };
 }
@@ -129,7 +129,7 @@ function heads(app) {
         made = id;
         chips.replaceChildren(...names.map((name, head) => {
           const dot = el("span", { className: "dot" });
-          dot.style.background = app.colour(head);
+          dot.style.background = app.color(head);
           return button({
             className: "chip", ariaLabel: `Head ${name}`,
             onclick: (event) => (event.shiftKey ? alone : toggle)(head), ondblclick: () => alone(head),

@@ -1,7 +1,7 @@
 // The app: the state in the middle, the views around it.
 
 import { clamp, el, shown } from "./dom.js";
-import { headColour, inks, isDark } from "./colours.js";
+import { headColor, inks, isDark } from "./colors.js";
 import { openControls } from "./controls.js";
 import { openInspector } from "./inspector.js";
 import { openWeights, readMeta } from "./payload.js";
@@ -33,9 +33,9 @@ const app = {
     const name = layers.map((layer) => app.example().layers[layer].heads[head]).find((one) => one !== undefined);
     return /^\d+$/.test(name) ? `head ${name}` : name;
   },
-  colour(head) {
+  color(head) {
     const name = app.layer().heads[head];
-    return headColour(app.mode, /^\d+$/.test(name) ? Number(name) : head);
+    return headColor(app.mode, /^\d+$/.test(name) ? Number(name) : head);
   },
 
   // The side that looks ("query") or is looked at ("key") in a layer, if its names fit that layer's size.
@@ -95,8 +95,8 @@ const app = {
     app.mode = isDark(app.state.theme) ? "dark" : "light";
     document.documentElement.dataset.theme = app.mode;
     app.inks = inks();
-    const label = { size: 12, colour: app.inks.ink };
-    app.type = { label, title: { ...label, size: 14, weight: 600 }, note: { ...label, colour: app.inks.muted } };
+    const label = { size: 12, color: app.inks.ink };
+    app.type = { label, title: { ...label, size: 14, weight: 600 }, note: { ...label, color: app.inks.muted } };
   },
 
   // What is pointed at, else what is picked: shown beside the drawing and read out by a screen reader.

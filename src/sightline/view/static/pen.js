@@ -30,9 +30,9 @@ export function canvasPen(context) {
     },
     // Many lines of one look: [x1, y1, x2, y2, x1, …]; bent ones leave and arrive along `bend`. Each is a stroke of its
     // own: one stroke of them all takes twice as long.
-    lines(ends, { colour, alpha = 1, thick = 1, bend = "" }) {
+    lines(ends, { color, alpha = 1, thick = 1, bend = "" }) {
       context.globalAlpha = alpha;
-      context.strokeStyle = colour;
+      context.strokeStyle = color;
       context.lineWidth = thick;
       for (let i = 0; i < ends.length; i += 4) {
         const [x1, y1, x2, y2] = [ends[i], ends[i + 1], ends[i + 2], ends[i + 3]];
@@ -46,10 +46,10 @@ export function canvasPen(context) {
       context.globalAlpha = 1;
     },
     text(text, x, y, style = {}) {
-      const { colour, align = "left", alpha = 1, turn = 0 } = style;
+      const { color, align = "left", alpha = 1, turn = 0 } = style;
       context.globalAlpha = alpha;
       context.font = font(style);
-      context.fillStyle = colour;
+      context.fillStyle = color;
       context.textAlign = align;
       context.textBaseline = "middle";
       if (turn) {
@@ -87,7 +87,7 @@ export function svgPen(width, height) {
       add("rect", { x, y, width: w, height: h, rx: radius || null, fill: fill ?? "none", stroke,
         "stroke-width": stroke && thick, opacity: alpha === 1 ? null : alpha });
     },
-    lines(ends, { colour, alpha = 1, thick = 1, bend = "" }) {
+    lines(ends, { color, alpha = 1, thick = 1, bend = "" }) {
       let d = "";
       for (let i = 0; i < ends.length; i += 4) {
         const [x1, y1, x2, y2] = Array.from(ends.slice(i, i + 4), round);
@@ -95,10 +95,10 @@ export function svgPen(width, height) {
         const by = { x: `C${x} ${y1} ${x} ${y2} `, y: `C${x1} ${y} ${x2} ${y} ` }[bend] ?? "L";
         d += `M${x1} ${y1}${by}${x2} ${y2}`;
       }
-      if (d) add("path", { d, fill: "none", stroke: colour, "stroke-opacity": alpha, "stroke-width": thick });
+      if (d) add("path", { d, fill: "none", stroke: color, "stroke-opacity": alpha, "stroke-width": thick });
     },
-    text(text, x, y, { colour, align = "left", alpha = 1, turn = 0, size = 13, weight = 400 } = {}) {
-      add("text", { x, y, fill: colour, "font-size": size, "font-weight": weight, opacity: alpha === 1 ? null : alpha,
+    text(text, x, y, { color, align = "left", alpha = 1, turn = 0, size = 13, weight = 400 } = {}) {
+      add("text", { x, y, fill: color, "font-size": size, "font-weight": weight, opacity: alpha === 1 ? null : alpha,
         "text-anchor": { left: "start", center: "middle", right: "end" }[align], "dominant-baseline": "central",
         transform: turn ? `rotate(${turn} ${round(x)} ${round(y)})` : null }).textContent = text;
     },

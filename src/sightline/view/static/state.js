@@ -1,6 +1,6 @@
 // What is looked at, and how: one flat object, mirrored in the hash so that a reload or a sent link shows the same.
 
-import { COLOURS } from "./colours.js";
+import { COLORS } from "./colors.js";
 
 export const VIEWS = ["heads", "grid", "matrix", "image", "alignment", "temperature"];
 const COMBINE = ["each", "mean", "max", "rollout"];
@@ -37,7 +37,7 @@ export function fromHash(hash) {
 }
 
 // Make a state fit the data: no layer, head or view that is not there. A page opens on its pictures and on cross-attention
-// where it has them, and on the mean where there are more heads than colours.
+// where it has them, and on the mean where there are more heads than colors.
 export function fitted(state, meta, viewsFor) {
   const next = { ...state };
   const within = (value, size) => (value !== null && value < size ? value : null);
@@ -47,7 +47,7 @@ export function fitted(state, meta, viewsFor) {
   const [heads] = layers[next.layer].shape;
   if (next.heads) next.heads = next.heads.filter((head) => head < heads);
   if (next.heads && (next.heads.length === 0 || next.heads.length === heads)) next.heads = null;
-  next.combine ??= heads > COLOURS ? "mean" : "each";
+  next.combine ??= heads > COLORS ? "mean" : "each";
   const open = viewsFor(next);
   if (!open.includes(next.view)) next.view = open.includes("image") ? "image" : "heads";
   if (next.view !== "matrix") next.from = null; // the way back to the grid

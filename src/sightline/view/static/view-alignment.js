@@ -73,7 +73,7 @@ export function alignmentView(app) {
         shades[clamp(Math.ceil((8 * size) / most) - 1, 0, 7)].push(from.middle, from.y + 18, to.middle, to.y - 18);
       }
       shades.forEach((ends, shade) => {
-        pen.lines(ends, { colour: app.inks.accent, alpha: 0.1 + 0.11 * shade, thick: 1 + shade * 0.55, bend: "y" });
+        pen.lines(ends, { color: app.inks.accent, alpha: 0.1 + 0.11 * shade, thick: 1 + shade * 0.55, bend: "y" });
       });
       const write = (side, words, names) => words.forEach((word, index) => {
         if (!near(word)) return;
@@ -82,7 +82,7 @@ export function alignmentView(app) {
         const [query, key] = side === "key" ? [picked?.index, index] : [index, picked?.index];
         const across = picked && picked.side !== side;
         const alpha = across ? 0.3 + 0.7 * clamp((2 * Math.abs(matrix.row(query)[key])) / most, 0, 1) : 1;
-        const look = { size: plan.size, align: "center", colour: app.inks.ink, alpha, weight: own ? 600 : 400 };
+        const look = { size: plan.size, align: "center", color: app.inks.ink, alpha, weight: own ? 600 : 400 };
         pen.text(word.text, word.middle, word.y, look);
       });
       write("key", plan.key, app.keyNames());
@@ -90,7 +90,7 @@ export function alignmentView(app) {
       for (const [query, { text, weight }] of plan.glosses) {
         const word = plan.query.get(query);
         if (!near(word)) continue;
-        pen.text(text, word.middle, word.y + 30, { size: 12, align: "center", colour: app.inks.accent });
+        pen.text(text, word.middle, word.y + 30, { size: 12, align: "center", color: app.inks.accent });
         pen.text(weight, word.middle, word.y + 48, { ...app.type.note, size: 11, align: "center" });
       }
       const titled = (text, y) => pen.text(text, box.x + box.width / 2, y, { ...app.type.note, align: "center" });

@@ -1,6 +1,6 @@
 // Every layer and head at once, as thumbnails. They are made when they come into the window, as many as a frame has time for.
 
-import { heat } from "./colours.js";
+import { heat } from "./colors.js";
 import { clamp } from "./dom.js";
 import { meanEntropy } from "./weights.js";
 
@@ -71,7 +71,7 @@ export function gridView(app) {
       for (let head = 0; head < plan.most; head++) {
         const x = left + LEFT + head * step + side / 2;
         const name = app.headName(head, layers());
-        pen.rect(x - side / 2, box.y + TOP - 12, side, 3, { fill: app.colour(head), radius: 1.5 });
+        pen.rect(x - side / 2, box.y + TOP - 12, side, 3, { fill: app.color(head), radius: 1.5 });
         pen.text(name, x, box.y + 16, { ...app.type.note, align: "center" });
       }
     },

@@ -24,8 +24,8 @@ export function headsView(app) {
   }
 
   const layers = () => app.state.combine === "each"
-    ? app.headsOn().map((head) => ({ matrix: app.matrices.head(app.state.layer, head), colour: app.colour(head) }))
-    : [{ matrix: app.matrices.current(), colour: app.inks.accent }];
+    ? app.headsOn().map((head) => ({ matrix: app.matrices.head(app.state.layer, head), color: app.color(head) }))
+    : [{ matrix: app.matrices.current(), color: app.inks.accent }];
 
   function lines(pen, box, drawn) {
     const [picked, moving] = [app.active(), app.stage.isMoving()]; // while scrolled, only what looks from inside the window
@@ -48,7 +48,7 @@ export function headsView(app) {
     }
     shades.forEach((owners, shade) => owners.forEach((ends, owner) => {
       const strength = (shade + 1) / SHADES;
-      const look = { colour: drawn[owner].colour, alpha: 0.08 + 0.8 * strength ** 1.3, thick: 0.8 + 2 * strength, bend: "x" };
+      const look = { color: drawn[owner].color, alpha: 0.08 + 0.8 * strength ** 1.3, thick: 0.8 + 2 * strength, bend: "x" };
       if (ends.length) pen.lines(ends, look);
     }));
   }
@@ -68,14 +68,14 @@ export function headsView(app) {
       if (across) {
         const [q, k] = query ? [index, picked.index] : [picked.index, index];
         const wide = Math.min(9, (room * 0.5) / drawn.length);
-        drawn.forEach(({ matrix, colour }, i) => {
+        drawn.forEach(({ matrix, color }, i) => {
           const x = query ? edge + i * wide : edge + room - (drawn.length - i) * wide;
           const alpha = clamp((Math.abs(matrix.row(q)[k]) / matrix.top) ** 0.7, 0.03, 1);
-          pen.rect(x, y - plan.row / 2 + 2, wide - 1, plan.row - 4, { fill: colour, alpha, radius: 1 });
+          pen.rect(x, y - plan.row / 2 + 2, wide - 1, plan.row - 4, { fill: color, alpha, radius: 1 });
         });
       }
       const strips = across ? Math.min(9 * drawn.length, room * 0.5) + 4 : 0;
-      const look = { colour: app.inks.ink, size, weight: own ? 600 : 400, alpha: picked && !own && !across ? 0.45 : 1 };
+      const look = { color: app.inks.ink, size, weight: own ? 600 : 400, alpha: picked && !own && !across ? 0.45 : 1 };
       const [x, align] = query ? [plan.from - 12, "right"] : [plan.to + 12, "left"];
       pen.text(fit(shown(names[index]), room - 12 - strips, { size }), x, y, { ...look, align });
     }

@@ -1,6 +1,6 @@
 // Maps over pixels: the patches of one picture, a region for each word, or support pictures and their parts.
 
-import { glow } from "./colours.js";
+import { glow } from "./colors.js";
 import { clamp, number, shown } from "./dom.js";
 import { fit } from "./pen.js";
 
@@ -107,12 +107,12 @@ export function imageView(app) {
     pen.image(map, x, y, width, height, { alpha, smooth: app.state.smooth });
   }
 
-  function patch(pen, { x, y, width, height, grid }, cell, colour) {
+  function patch(pen, { x, y, width, height, grid }, cell, color) {
     if (cell < 0 || cell >= grid[0] * grid[1]) return;
     const [w, h] = [width / grid[1], height / grid[0]];
     const [left, top] = [x + (cell % grid[1]) * w, y + Math.floor(cell / grid[1]) * h];
     pen.rect(left, top, w, h, { stroke: "#000000", thick: 4, alpha: 0.55 });
-    pen.rect(left, top, w, h, { stroke: colour, thick: 2 });
+    pen.rect(left, top, w, h, { stroke: color, thick: 2 });
   }
 
   function share(pen, tile, matrix, row) {
@@ -175,7 +175,7 @@ export function imageView(app) {
         overlay(pen, tile, own, at, 0.85);
         const word = small.head === undefined;
         const [on, found] = [word && at === row, word && app.isFound(small.name)];
-        const stroke = on ? app.inks.accent : found ? app.inks.mark : word ? app.inks.line : app.colour(small.head);
+        const stroke = on ? app.inks.accent : found ? app.inks.mark : word ? app.inks.line : app.color(small.head);
         pen.rect(tile.x - 1, tile.y - 1, width + 2, height + 2, { stroke, thick: on || found ? 3 : 1.5, radius: 2 });
         const look = { ...app.type.label, align: "center", weight: on ? 600 : 400 };
         pen.text(fit(shown(small.name), small.side, look), small.x + small.side / 2, small.y + small.side + 14, look);

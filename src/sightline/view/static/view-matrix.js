@@ -1,6 +1,6 @@
 // The numbers: rows look, columns are looked at.
 
-import { heat, inkOn } from "./colours.js";
+import { heat, inkOn } from "./colors.js";
 import { fit, widthOf } from "./pen.js";
 import { clamp, number, shown } from "./dom.js";
 
@@ -23,7 +23,7 @@ export function matrixView(app) {
     const every = Math.ceil(13 / side);
     const style = (own, name) => ({
       size: clamp(side * 0.7, 9, 12), weight: own || app.isFound(name) ? 700 : 400,
-      colour: own ? app.inks.accent : app.inks.ink, alpha: 0.9,
+      color: own ? app.inks.accent : app.inks.ink, alpha: 0.9,
     });
     const mark = (list, names, offset, start, length, drawOne, own) => list.forEach((index, i) => {
       const at = offset + i * side;
@@ -83,7 +83,7 @@ export function matrixView(app) {
             const weight = matrix.data[query * matrix.keys + key];
             pen.text(matrix.text(query, key).replace(/^<.*/, "≈0"), at + side / 2, y + (i + 0.5) * side, {
               size, align: "center", alpha: Math.abs(weight) < matrix.top / 100 ? 0.6 : 1,
-              colour: inkOn(weight, matrix.top, app.mode, app.layer().signed),
+              color: inkOn(weight, matrix.top, app.mode, app.layer().signed),
             });
           });
         });

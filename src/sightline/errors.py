@@ -1,0 +1,67 @@
+"""Errors a user can fix, and the checks that raise them.
+
+Messages read `"<name> must <rule>, got <value>; <fix>"`.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+MAX_EXAMPLES_ON_A_PAGE = 64
+
+
+class SightlineError(ValueError):
+    """An error caused by an argument, a config, a file or the environment.
+
+    The command line prints its message on one line and exits with status 2. Any other exception is a bug and shows
+    its traceback.
+    """
+
+
+class MissingDependencyError(SightlineError):
+    """An optional dependency is not installed. It concerns the whole call, never a single input."""
+
+
+def one_of(name: str, known: Iterable[str]) -> str:
+    """The end of an error message: the known names, the name that was given, and the closest match."""
+    known = sorted(known)
+    close = get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else ""
+    return f"one of {', '.join(known)}, got {name!r}{hint}"
+
+
+def check_int(minimum: int, **values: object) -> None:
+    """Each value must be an integer of at least `minimum`."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise SightlineError(f"{name} must be an integer of at least {minimum}, got {value!r}")
+
+
+def check_max(maximum: int, **values: int) -> None:
+    """Each value must be at most `maximum`."""
+    for name, value in values.items():
+        if value > maximum:
+            raise SightlineError(f"{name} must be at most {maximum:,}, got {value}")
+
+
+def check_fraction(**values: float) -> None:
+    """Each value must be at least 0 and below 1."""
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise SightlineError(f"{name} must be at least 0 and below 1, got {value}")
+
+
+def check_choice(name: str, value: object, known: Iterable[str]) -> None:
+    """The value must be one of the known names."""
+    known = tuple(known)
+    if value not in known:
+        raise SightlineError(f"{name} must be {one_of(str(value), known)}")
+
+
+def check_page_size(**values: int) -> None:
+    """Each number of examples must fit on one page."""
+    for name, value in values.items():
+        if not 1 <= value <= MAX_EXAMPLES_ON_A_PAGE:
+            fix = "show fewer, or leave out the page" if value else "give at least one"
+            raise SightlineError(
+                f"{name} must be 1 to {MAX_EXAMPLES_ON_A_PAGE} to be shown on one page, got {value}; {fix}"
+            )

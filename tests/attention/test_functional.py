@@ -1,0 +1,339 @@
+import itertools
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing import assert_close
+
+from sightline.attention import CosineScore, DotScore, attend, self_attend, weigh
+from sightline.attention.functional import OBSERVERS
+from sightline.attention.masks import Additive, Allow, Bias, Causal, Episode, Multiplicative, Padding, Window
+from sightline.attention.scores import make_score
+from sizes import B, D, H, K, Q
+from torch_twins import input_gradients
+
+
+class Onlooker:
+    """Sees everything, which forces the explicit path."""
+
+    def __init__(self):
+        self.weights = []
+
+    def wants(self):
+        return True
+
+    def see(self, weights, scores, *, kind, causal):
+        self.weights.append(weights)
+
+
+@pytest.fixture
+def qkv():
+    return [torch.randn(B, H, n, D, requires_grad=True) for n in (Q, K, K)]
+
+
+def watched(*args, **kwargs):
+    onlooker = Onlooker()
+    OBSERVERS.append(onlooker)
+    try:
+        return attend(*args, **kwargs), onlooker.weights
+    finally:
+        OBSERVERS.remove(onlooker)
+
+
+def learned(mask):
+    with torch.no_grad():
+        mask.table.normal_()
+    return mask
+
+
+MASKS = {
+    "none": lambda: None,
+    "causal": Causal,
+    "padding": lambda: Padding(torch.tensor([[True] * 4 + [False] * 3, [True] * 7])),
+    "window": lambda: Window(2),
+    "episode": lambda: Episode(3),
+    "allow": lambda: Allow(torch.rand(B, H, Q, K) > 0.3),
+    "empty rows": lambda: Allow((torch.rand(B, Q, K) > 0.3) & (torch.arange(Q) != 1)[:, None]),
+    "bias": lambda: Bias(torch.randn(B, 1, Q, K)),
+    "bias per head": lambda: Bias(torch.randn(1, H, Q, K)) & Causal(),
+    "minus infinity": lambda: Bias(torch.randn(Q, K).masked_fill(torch.arange(K) % 3 == 1, -torch.inf)),
+    "row of minus infinity": lambda: Bias(torch.zeros(Q, K).masked_fill((torch.arange(Q) == 1)[:, None], -torch.inf)),
+    "additive": lambda: learned(Additive(9)) & Causal(),
+    "multiplicative": lambda: learned(Multiplicative(9, num_heads=H)) & Causal(),
+    "causal padding": lambda: Causal() & Padding(torch.tensor([[False, False] + [True] * 5, [True] * 7])),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("score", ["dot", "cosine", "general"])
+def test_both_paths_agree_in_outputs_and_gradients(score, mask, qkv, device):
+    score, mask = make_score(score, width=D, num_heads=H).to(device), MASKS[mask]()
+    mask = mask if mask is None else mask.to(device)
+    qkv = [x.to(device) for x in qkv]
+    learned_parts = [p for part in (score, mask) if part is not None for p in part.parameters()]
+    fused = attend(*qkv, score=score, mask=mask)
+    explicit, _ = watched(*qkv, score=score, mask=mask)
+    assert_close(fused, explicit, atol=1e-5, rtol=0)
+    theirs = input_gradients(explicit, *qkv, *learned_parts)
+    for ours, expected in zip(input_gradients(fused, *qkv, *learned_parts), theirs, strict=True):
+        assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("score", ["dot", "cosine", "general"])
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("rows", [8, 11])
+def test_queries_of_an_episode_are_worked_on_alone(score, size, rows):
+    """Most tokens are of queries, all of them asked; the support is asked too, or lies in a cache."""
+    score, mask = make_score(score, width=D, num_heads=H), Episode(3, size=size)
+    assert mask.mostly_queries(rows, 11)
+    qkv = [torch.randn(B, H, length, D, requires_grad=True) for length in (rows, 11, 11)]
+    alone, (explicit, _) = attend(*qkv, score=score, mask=mask), watched(*qkv, score=score, mask=mask)
+    assert_close(alone, explicit, atol=1e-5, rtol=0)
+    learned_parts = [*qkv, *score.parameters()]
+    theirs = input_gradients(explicit, *learned_parts)
+    for ours, expected in zip(input_gradients(alone, *learned_parts), theirs, strict=True):
+        assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [8, 11])
+@pytest.mark.parametrize("at_once", [1, 3 * B * H * 2 * (3 + 2)])
+def test_queries_worked_on_some_at_a_time_are_answered_the_same(rows, at_once, monkeypatch):
+    q, k, v = (torch.randn(B, H, length, D) for length in (rows, 11, 11))
+    whole, _ = watched(q, k, v, mask=Episode(3, size=2))
+    monkeypatch.setattr(sys.modules["sightline.attention.functional"], "SCORES_AT_ONCE", at_once)
+    with torch.no_grad():
+        assert_close(attend(q, k, v, mask=Episode(3, size=2)), whole, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("score", ["dot", "cosine"])
+def test_queries_worked_on_alone_are_finite_in_half_precision(score):
+    """Unscaled, these scores would be above 65,504, where half precision ends."""
+    q, k, v = (torch.randn(B, H, 11, 64, dtype=torch.float16) for _ in range(3))
+    q, k = 60 * q.sign(), 60 * k.sign()
+    q[..., :3, :] = k[..., :3, :]
+    q[..., -1, :] = k[..., 0, :]
+    mixed = attend(q, k, v, score=make_score(score, width=64, num_heads=H), mask=Episode(3))
+    assert mixed.isfinite().all()
+    assert_close(mixed[..., -1, :], v[..., 0, :], atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("mask", ["none", "causal", "padding", "empty rows", "additive"])
+@pytest.mark.parametrize("score", ["dot", "cosine", "general"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float16, 2e-2), (torch.bfloat16, 6e-2)]
+)
+def test_both_paths_agree_in_other_dtypes(score, mask, dtype, tolerance, qkv, device):
+    score, mask = make_score(score, width=D, num_heads=H).to(device, dtype), MASKS[mask]()
+    mask = mask if mask is None else mask.to(device, dtype)
+    qkv = [x.to(device, dtype) for x in qkv]
+    fused, (explicit, _) = attend(*qkv, score=score, mask=mask), watched(*qkv, score=score, mask=mask)
+    assert fused.dtype == explicit.dtype == dtype
+    assert_close(fused, explicit, atol=tolerance, rtol=tolerance)
+
+
+def test_folding_heads_in_groups_changes_nothing():
+    q, k, v = (torch.randn(1, 16, 1100, 64) for _ in range(3))
+    score = CosineScore(num_heads=16)
+    with torch.no_grad():
+        score.log_temperature_offset.uniform_()
+    for mask in (None, Causal(), Bias(torch.randn(1, 16, 1, 1100))):
+        kept = attend(q, k, v, score=score, mask=mask).detach()
+        with torch.no_grad():
+            assert_close(attend(q, k, v, score=score, mask=mask), kept, atol=1e-6, rtol=1e-6)
+
+
+def test_dot_attention_is_torch_s(qkv):
+    allowed = torch.rand(Q, K) > 0.3
+    allowed[:, 0] = True
+    pairs = [
+        (attend(*qkv), F.scaled_dot_product_attention(*qkv)),
+        (attend(*qkv, mask=Allow(allowed)), F.scaled_dot_product_attention(*qkv, attn_mask=allowed)),
+        (attend(*qkv, score=DotScore(scaled=False)), F.scaled_dot_product_attention(*qkv, scale=1.0)),
+    ]
+    bias = torch.randn(B, H, Q, K)
+    pairs.append((attend(*qkv, mask=Bias(bias)), F.scaled_dot_product_attention(*qkv, attn_mask=bias)))
+    for ours, theirs in pairs:
+        assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
+        for got, expected in zip(input_gradients(ours, *qkv), input_gradients(theirs, *qkv), strict=True):
+            assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    square = [torch.randn(B, H, Q, D) for _ in range(3)]
+    assert_close(attend(*square, mask=Causal()), F.scaled_dot_product_attention(*square, is_causal=True))
+
+
+@pytest.mark.parametrize("score", ["dot", "cosine", "general"])
+@pytest.mark.parametrize("grad", [True, False])
+def test_nobody_watching_means_no_weights_are_made(score, grad, monkeypatch):
+    def refuse(*args):
+        raise AssertionError("weights were made though nobody watches")
+
+    x = torch.randn(B, H, Q, D, requires_grad=grad)
+    part = make_score(score, width=D, num_heads=H)
+    monkeypatch.setattr("sightline.attention.normalizers.Softmax.forward", refuse)
+    for mask in (None, Causal(), Window(1), Bias(torch.randn(Q, Q))):
+        assert attend(x, x, x, score=part, mask=mask).shape == x.shape
+    with pytest.raises(AssertionError, match="weights were made"):
+        watched(x, x, x, score=part)
+
+
+MEMORY = """
+import sys, torch, torch.nn.functional as F
+from sightline.attention import CosineScore, attend
+from sightline.attention.masks import Causal
+name, train = sys.argv[1], sys.argv[2] == "train"
+torch.set_num_threads(1)
+small = torch.randn(1, 16, 64, 64, requires_grad=True)
+score = CosineScore(num_heads=16)
+runs = {
+    "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+    "dot": lambda q, k, v: attend(q, k, v),
+    "dot causal": lambda q, k, v: attend(q, k, v, mask=Causal()),
+    "cosine": lambda q, k, v: attend(q, k, v, score=score),
+}
+def run(q, k, v):
+    with torch.set_grad_enabled(train):
+        out = runs[name](q, k, v)
+    if train:
+        out.backward(torch.ones_like(out))
+for other in ("sdpa", "dot", "cosine"):
+    runs[other](small, small, small).sum().backward()  # whatever is loaded on first use
+def highest():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
+with open("/proc/self/clear_refs", "w") as peak:
+    peak.write("5")  # from here on
+before = highest()
+run(*(torch.randn(1, 16, 4096, 64, requires_grad=train) for _ in range(3)))
+print(highest() - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak the way Linux gives it")
+@pytest.mark.parametrize("mode", ["infer", "train"])
+def test_no_q_by_k_matrix_in_memory(mode):
+    """16 heads, 4,096 tokens: inputs, outputs and all between stay within 1.3 times of torch's fused attention."""
+    peaks = {
+        name: int(
+            subprocess.run(
+                [sys.executable, "-c", MEMORY, name, mode],
+                capture_output=True,
+                check=True,
+                env={
+                    **os.environ,
+                    "MALLOC_MMAP_THRESHOLD_": "1000000",
+                },  # large blocks go back at once, so peaks repeat
+            ).stdout
+        )
+        for name in ("sdpa", "dot", "dot causal", "cosine")
+    }
+    assert peaks["sdpa"] < 300_000  # KiB; the matrix alone would be 1,048,576
+    for name in ("dot", "dot causal", "cosine"):
+        assert 60_000 < peaks[name] <= 1.3 * peaks["sdpa"], peaks
+
+
+def test_weights_mix_the_values(qkv):
+    q, k, v = qkv
+    out, (weights,) = watched(*qkv, mask=MASKS["padding"]())
+    assert_close(out, weights @ v)
+    assert_close(weights, weigh(q, k, mask=MASKS["padding"]()))
+
+
+def test_dropout_thins_the_mix_and_never_the_weights(qkv):
+    out, (weights,) = watched(*qkv, dropout=0.5)
+    assert_close(weights.sum(-1), torch.ones(B, H, Q))
+    assert (out - weights @ qkv[2]).abs().max() > 1e-2
+
+
+def test_dropout_keeps_the_mean():
+    q, k, v = torch.randn(1, 1, 2, D), torch.randn(1, 1, K, D), torch.randn(1, 1, K, D)
+    many = [x.expand(20_000, 1, -1, -1) for x in (q, k, v)]
+    for out in (attend(*many, dropout=0.3), watched(*many, dropout=0.3)[0]):
+        assert_close(out.mean(0, keepdim=True), attend(q, k, v), atol=0.05, rtol=0)
+
+
+def test_heads_and_batch_may_be_left_out(qkv):
+    for score, mask in itertools.product(("dot", "cosine"), (None, Causal())):
+        whole = attend(*qkv, score=score, mask=mask)
+        assert_close(attend(*(x[:, 1] for x in qkv), score=score, mask=mask), whole[:, 1])
+        assert_close(attend(*(x[1, 2] for x in qkv), score=score, mask=mask), whole[1, 2])
+    assert weigh(qkv[0][0, 0], qkv[1][0, 0]).shape == (Q, K)
+
+
+def test_values_may_have_a_width_of_their_own(qkv):
+    q, k, _ = qkv
+    assert attend(q, k, torch.randn(B, H, K, 13)).shape == (B, H, Q, 13)
+    with torch.no_grad():
+        assert attend(q, k, torch.randn(B, H, K, 13), score="cosine").shape == (B, H, Q, 13)
+
+
+def test_self_attention_without_parameters_is_one_line():
+    x = torch.randn(B, Q, D)
+    assert_close(self_attend(x), (x @ x.mT).softmax(-1) @ x)
+
+
+@pytest.mark.parametrize("name", ["dot", "cosine"])
+def test_a_score_by_name_goes_where_the_vectors_are(name):
+    x = torch.randn(1, 1, 3, 4, device="meta")
+    assert attend(x, x, x, score=name).device.type == "meta"
+
+
+def test_long_inputs_keep_their_dtype_under_autocast():
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        outs = [attend(*(torch.randn(1, 4, n, 8) for _ in range(3)), score="cosine") for n in (1023, 1024)]
+    assert outs[0].dtype == outs[1].dtype == torch.bfloat16
+
+
+def test_the_magnitude_trap():
+    """A dark cat looks for its like. The dot product follows the brighter dog; the angle does not."""
+    dark_cat, bright_cat = [0.1, 0.1], [10.0, 10.0]
+    for dog, dot_scores, dot_prefers in (([5.0, 0.0], [2.0, 0.5], 0), ([50.0, 0.0], [2.0, 5.0], 1)):
+        q, k = torch.tensor([[[dark_cat]]]), torch.tensor([[[bright_cat, dog]]])
+        assert_close(DotScore(scaled=False)(q, k).flatten(), torch.tensor(dot_scores))
+        assert weigh(q, k, score="dot").argmax() == dot_prefers
+        assert_close(CosineScore(temperature=1.0)(q, k).flatten(), torch.tensor([1.0, 0.5**0.5]))
+        assert_close(weigh(q, k, score="cosine").flatten(), torch.tensor([0.997151, 0.002849]), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "expected"),
+    [  # exp(s/t) / sum, worked out apart from this package to six places
+        (10.0, [0.343269, 0.339854, 0.316877]),
+        (1.0, [0.424779, 0.384356, 0.190865]),
+        (0.1, [0.730879, 0.268875, 0.000245]),
+        (0.05, [0.880797, 0.119203, 0.000000]),
+        (0.01, [0.999955, 0.000045, 0.000000]),
+    ],
+)
+def test_the_temperature_sweep(temperature, expected):
+    query = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    keys = torch.tensor([[s, (1 - s * s) ** 0.5] for s in (0.9, 0.8, 0.1)], dtype=torch.float64)
+    weights = weigh(query, keys, score=CosineScore(temperature=temperature).double())
+    assert_close(weights[0], torch.tensor(expected, dtype=torch.float64), atol=6e-7, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda x: attend(x, x[0], x),
+            "q, k and v must all have 2, 3 or 4 dimensions, got q (2, 3, 5, 11), k (3, 5, 11)",
+        ),
+        (lambda x: attend(x[0, 0, 0], x[0, 0, 0], x[0, 0, 0]), "must all have 2, 3 or 4 dimensions, got q (11,)"),
+        (lambda x: attend(x, x[:1], x[:1]), "q, k and v must have the same batch and heads"),
+        (lambda x: attend(x, x, x[:, :, :4]), "k and v the same length, got q (2, 3, 5, 11)"),
+        (lambda x: attend(x, x[..., :4], x), "queries and keys must have the same width, got 11 and 4"),
+        (lambda x: attend(x, x, x, dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
+        (
+            lambda x: attend(x, x, x, score="general"),
+            "must be made once and passed where it has weights to learn",
+        ),
+        (lambda x: attend(x, x, x, score="dto"), "got 'dto'; did you mean 'dot'?"),
+        (lambda x: attend(x, x, x, normalize="soft"), "normalize must be a Normalizer or one of"),
+    ],
+)
+def test_bad_input_is_answered_with_the_rule_and_the_value(call, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        call(torch.randn(B, H, Q, D))
