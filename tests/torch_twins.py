@@ -10,26 +10,26 @@ from sightline.layers import DecoderBlock, EncoderBlock, Transformer
 @torch.no_grad()
 def copy_attention(theirs: nn.MultiheadAttention, ours: MultiHeadAttention) -> None:
     ours.qkv.weight.copy_(theirs.in_proj_weight)
-    ours.out.weight.copy_(theirs.out_proj.weight)
+    ours.out_proj.weight.copy_(theirs.out_proj.weight)
     if theirs.in_proj_bias is not None:
         ours.qkv.bias.copy_(theirs.in_proj_bias)
-        ours.out.bias.copy_(theirs.out_proj.bias)
+        ours.out_proj.bias.copy_(theirs.out_proj.bias)
 
 
 def copy_encoder_layer(theirs: nn.TransformerEncoderLayer, ours: EncoderBlock) -> None:
     copy_attention(theirs.self_attn, ours.attention)
     _copy_feed_forward(theirs, ours)
-    ours.norm1.norm.load_state_dict(theirs.norm1.state_dict())
-    ours.norm_mlp.norm.load_state_dict(theirs.norm2.state_dict())
+    ours.norm1.load_state_dict(theirs.norm1.state_dict())
+    ours.norm2.load_state_dict(theirs.norm2.state_dict())
 
 
 def copy_decoder_layer(theirs: nn.TransformerDecoderLayer, ours: DecoderBlock) -> None:
     copy_attention(theirs.self_attn, ours.attention)
     copy_attention(theirs.multihead_attn, ours.cross_attention)
     _copy_feed_forward(theirs, ours)
-    ours.norm1.norm.load_state_dict(theirs.norm1.state_dict())
-    ours.norm2.norm.load_state_dict(theirs.norm2.state_dict())
-    ours.norm_mlp.norm.load_state_dict(theirs.norm3.state_dict())
+    ours.norm1.load_state_dict(theirs.norm1.state_dict())
+    ours.norm2.load_state_dict(theirs.norm2.state_dict())
+    ours.norm3.load_state_dict(theirs.norm3.state_dict())
 
 
 def copy_transformer(theirs: nn.Transformer, ours: Transformer) -> None:
@@ -55,5 +55,5 @@ def input_gradients(output: torch.Tensor, *inputs: torch.Tensor) -> list[torch.T
 
 
 def _copy_feed_forward(theirs: nn.Module, ours: nn.Module) -> None:
-    ours.feed_forward.widen.load_state_dict(theirs.linear1.state_dict())
-    ours.feed_forward.narrow.load_state_dict(theirs.linear2.state_dict())
+    ours.mlp.fc1.load_state_dict(theirs.linear1.state_dict())
+    ours.mlp.fc2.load_state_dict(theirs.linear2.state_dict())

@@ -9,17 +9,17 @@ from sightline.models.translator import Translator, TranslatorConfig
 SOURCE_WORDS, TARGET_WORDS = 13, 17
 B, S, T = 3, 7, 5
 WORDS = {"source_vocab_size": SOURCE_WORDS, "target_vocab_size": TARGET_WORDS}
-TRANSFORMER = {"width": 12, "hidden": 19, "heads": 3, "encoder_layers": 2, "decoder_layers": 3}
-RECURRENT = {"width": 14, "embed_dim": 6}
+TRANSFORMER = {"embed_dim": 12, "ffn_dim": 19, "num_heads": 3, "encoder_layers": 2, "decoder_layers": 3}
+RECURRENT = {"hidden_size": 14, "embed_dim": 6}
 
 KINDS: dict[str, dict[str, object]] = {
     "transformer": {},
-    "transformer post learned": {"norm": "post", "positions": "learned", "max_tokens": 23},
-    "transformer cosine untied": {"score": "cosine", "tied": "none"},
+    "transformer post learned": {"norm": "post", "positions": "learned", "max_positions": 23},
+    "transformer cosine untied": {"score": "cosine", "tie_embeddings": "none"},
     **{f"rnn {attention}": {"attention": attention} for attention in ATTENTIONS},
     "rnn hard": {"attention": "general", "hard": True},
-    "rnn lstm deep": {"attention": "general", "cell": "lstm", "depth": 2, "tied": "none"},
-    "rnn one way deep": {"attention": "none", "bidirectional": False, "depth": 2, "cell": "lstm"},
+    "rnn lstm deep": {"attention": "general", "cell": "lstm", "num_layers": 2, "tie_embeddings": "none"},
+    "rnn one way deep": {"attention": "none", "bidirectional": False, "num_layers": 2, "cell": "lstm"},
 }
 
 

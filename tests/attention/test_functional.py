@@ -72,7 +72,7 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("score", ["dot", "cosine", "general"])
 def test_both_paths_agree_in_outputs_and_gradients(score, mask, qkv, device):
-    score, mask = make_score(score, width=D, num_heads=H).to(device), MASKS[mask]()
+    score, mask = make_score(score, head_dim=D, num_heads=H).to(device), MASKS[mask]()
     mask = mask if mask is None else mask.to(device)
     qkv = [x.to(device) for x in qkv]
     learned_parts = [p for part in (score, mask) if part is not None for p in part.parameters()]
@@ -89,7 +89,7 @@ def test_both_paths_agree_in_outputs_and_gradients(score, mask, qkv, device):
 @pytest.mark.parametrize("rows", [8, 11])
 def test_queries_of_an_episode_are_worked_on_alone(score, size, rows):
     """Most tokens are of queries, all of them asked; the support is asked too, or lies in a cache."""
-    score, mask = make_score(score, width=D, num_heads=H), Episode(3, size=size)
+    score, mask = make_score(score, head_dim=D, num_heads=H), Episode(3, size=size)
     assert mask.mostly_queries(rows, 11)
     qkv = [torch.randn(B, H, length, D, requires_grad=True) for length in (rows, 11, 11)]
     alone, (explicit, _) = attend(*qkv, score=score, mask=mask), watched(*qkv, score=score, mask=mask)
@@ -117,7 +117,7 @@ def test_queries_worked_on_alone_are_finite_in_half_precision(score):
     q, k = 60 * q.sign(), 60 * k.sign()
     q[..., :3, :] = k[..., :3, :]
     q[..., -1, :] = k[..., 0, :]
-    mixed = attend(q, k, v, score=make_score(score, width=64, num_heads=H), mask=Episode(3))
+    mixed = attend(q, k, v, score=make_score(score, head_dim=64, num_heads=H), mask=Episode(3))
     assert mixed.isfinite().all()
     assert_close(mixed[..., -1, :], v[..., 0, :], atol=1e-2, rtol=0)
 
@@ -128,7 +128,7 @@ def test_queries_worked_on_alone_are_finite_in_half_precision(score):
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float16, 2e-2), (torch.bfloat16, 6e-2)]
 )
 def test_both_paths_agree_in_other_dtypes(score, mask, dtype, tolerance, qkv, device):
-    score, mask = make_score(score, width=D, num_heads=H).to(device, dtype), MASKS[mask]()
+    score, mask = make_score(score, head_dim=D, num_heads=H).to(device, dtype), MASKS[mask]()
     mask = mask if mask is None else mask.to(device, dtype)
     qkv = [x.to(device, dtype) for x in qkv]
     fused, (explicit, _) = attend(*qkv, score=score, mask=mask), watched(*qkv, score=score, mask=mask)
@@ -172,7 +172,7 @@ def test_nobody_watching_means_no_weights_are_made(score, grad, monkeypatch):
         raise AssertionError("weights were made though nobody watches")
 
     x = torch.randn(B, H, Q, D, requires_grad=grad)
-    part = make_score(score, width=D, num_heads=H)
+    part = make_score(score, head_dim=D, num_heads=H)
     monkeypatch.setattr("sightline.attention.normalizers.Softmax.forward", refuse)
     for mask in (None, Causal(), Window(1), Bias(torch.randn(Q, Q))):
         assert attend(x, x, x, score=part, mask=mask).shape == x.shape
@@ -324,7 +324,7 @@ def test_the_temperature_sweep(temperature, expected):
         (lambda x: attend(x[0, 0, 0], x[0, 0, 0], x[0, 0, 0]), "must all have 2, 3 or 4 dimensions, got q (11,)"),
         (lambda x: attend(x, x[:1], x[:1]), "q, k and v must have the same batch and heads"),
         (lambda x: attend(x, x, x[:, :, :4]), "k and v the same length, got q (2, 3, 5, 11)"),
-        (lambda x: attend(x, x[..., :4], x), "queries and keys must have the same width, got 11 and 4"),
+        (lambda x: attend(x, x[..., :4], x), "queries and keys must have the same head_dim, got 11 and 4"),
         (lambda x: attend(x, x, x, dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
         (
             lambda x: attend(x, x, x, score="general"),

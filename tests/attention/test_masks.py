@@ -59,7 +59,7 @@ def test_padding_hides_the_keys_that_are_not_real():
     real = torch.tensor([[True, True, False]])
     assert table(Padding(real), 2, 3) == [[1, 1, 0], [1, 1, 0]]
     assert table(Padding.of_lengths(torch.tensor([2]), 3), 1, 3) == [[1, 1, 0]]
-    assert Padding.of_lengths(torch.tensor([2, 4])).real.shape == (2, 1, 1, 4)
+    assert Padding.of_lengths(torch.tensor([2, 4])).attention_mask.shape == (2, 1, 1, 4)
 
 
 def test_masks_combine_by_and_or_not():
@@ -132,7 +132,7 @@ def _learned(mask, seed):
 
 def assert_future_is_hidden(mask, names, score, normalize, tokens, now, seed):
     """Change everything after `now`; nothing up to it may move, in the function, with fewer queries, and in a model."""
-    parts = {"score": make_score(score, width=3, num_heads=2), "normalize": make_normalizer(normalize).eval()}
+    parts = {"score": make_score(score, head_dim=3, num_heads=2), "normalize": make_normalizer(normalize).eval()}
     q, k, v = (_noise(seed + i, 2, 2, tokens, 3) for i in range(3))
     later = slice(now + 1, None)
     before = attend(q, k, v, mask=mask, **parts)
@@ -205,7 +205,7 @@ def test_a_row_that_may_look_at_nothing_gives_zeros_and_zero_gradient(score, nor
     q, k, v = (torch.randn(B, H, n, D, requires_grad=True) for n in (Q, K, K))
     allowed = torch.rand(B, Q, K) > 0.5
     allowed[:, 2], allowed[:, 3, 0] = False, True
-    parts = {"score": make_score(score, width=D, num_heads=H), "normalize": make_normalizer(normalize)}
+    parts = {"score": make_score(score, head_dim=D, num_heads=H), "normalize": make_normalizer(normalize)}
     for mask in (Allow(allowed), Allow(allowed) & Bias(torch.randn(Q, K)), Allow(allowed) & Multiplicative(K)):
         out = attend(q, k, v, mask=mask, **parts)
         assert (out[:, :, 2] == 0).all()

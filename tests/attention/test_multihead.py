@@ -60,8 +60,8 @@ def test_parameter_gradients_are_torch_s(x):
         (out * torch.arange(out.numel()).cos().view_as(out)).sum().backward()
     assert_close(ours.qkv.weight.grad, theirs.in_proj_weight.grad, atol=1e-5, rtol=1e-5)
     assert_close(ours.qkv.bias.grad, theirs.in_proj_bias.grad, atol=1e-5, rtol=1e-5)
-    assert_close(ours.out.weight.grad, theirs.out_proj.weight.grad, atol=1e-5, rtol=1e-5)
-    assert_close(ours.out.bias.grad, theirs.out_proj.bias.grad, atol=1e-5, rtol=1e-5)
+    assert_close(ours.out_proj.weight.grad, theirs.out_proj.weight.grad, atol=1e-5, rtol=1e-5)
+    assert_close(ours.out_proj.bias.grad, theirs.out_proj.bias.grad, atol=1e-5, rtol=1e-5)
 
 
 def test_one_fused_projection_and_optional_biases():
@@ -243,8 +243,8 @@ def test_it_compiles_whole(x):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda a: MultiHeadAttention(12, 5), "heads must divide width=12, got 5"),
-        (lambda a: MultiHeadAttention(0, 1), "width must be an integer of at least 1, got 0"),
+        (lambda a: MultiHeadAttention(12, 5), "num_heads must divide embed_dim=12, got 5"),
+        (lambda a: MultiHeadAttention(0, 1), "embed_dim must be an integer of at least 1, got 0"),
         (lambda a: MultiHeadAttention(12, 3, dropout=-0.1), "dropout must be at least 0 and below 1, got -0.1"),
         (lambda a: MultiHeadAttention(12, 3, score="cos"), "got 'cos'; did you mean 'cosine'?"),
         (lambda a: a(torch.randn(2, 5, 11)), "x must have shape (batch, tokens, 12), got (2, 5, 11)"),
@@ -257,7 +257,7 @@ def test_it_compiles_whole(x):
             lambda a: a(torch.randn(2, 5, 12), torch.randn(3, 5, 12)),
             "context must have the batch of x, 2, got 3",
         ),
-        (lambda a: MultiHeadAttention(12.0, 3), "width must be an integer of at least 1, got 12.0"),
+        (lambda a: MultiHeadAttention(12.0, 3), "embed_dim must be an integer of at least 1, got 12.0"),
         (lambda a: MultiHeadAttention(12, 3, mask=torch.ones(5, 5)), "mask must be given a Mask, got a torch.float32"),
         (
             lambda a: a(torch.randn(2, 5, 12), mask=Allow(torch.ones(5, 6, dtype=torch.bool))),
@@ -273,6 +273,6 @@ def test_bad_input_is_answered_with_the_rule_and_the_value(call, message):
 def test_a_cache_of_another_batch_is_refused(x):
     attention, cache = MultiHeadAttention(WIDTH, HEADS), Cache()
     attention(x, cache=cache)
-    told = "cache must be used with the batch it began with, and its heads of keys and values, (2, 6), got (1, 6)"
+    told = "cache must be used with the batch it began with, and its num_heads of keys and values, (2, 6), got (1, 6)"
     with pytest.raises(ValueError, match=re.escape(told)):
         attention(x[:1], cache=cache)

@@ -646,6 +646,6 @@ def test_a_head_that_is_not_there_is_named():
     model = MultiHeadAttention(WIDTH, HEADS)
     with (
         pytest.raises(ValueError, match="heads must be below 3, the number of heads, got 3"),
-        record_attention(model, num_heads=3),
+        record_attention(model, heads=3),
     ):
         model(torch.randn(B, Q, WIDTH))

@@ -17,28 +17,31 @@ def qk():
 
 @pytest.mark.parametrize("name", SCORES)
 def test_every_score_is_made_by_name_and_compares_each_query_with_each_key(name, qk):
-    assert make_score(name, width=D, num_heads=H)(*qk).shape == (B, H, Q, K)
+    assert make_score(name, head_dim=D, num_heads=H)(*qk).shape == (B, H, Q, K)
 
 
 @pytest.mark.parametrize("name", SCORES)
 def test_every_score_judges_a_pair_by_that_pair_alone(name, qk):
     q, k = qk
-    score = make_score(name, width=D, num_heads=H)
+    score = make_score(name, head_dim=D, num_heads=H)
     assert_close(score(q, k)[:, :, 2:3, 4:5], score(q[:, :, 2:3], k[:, :, 4:5]))
 
 
 @pytest.mark.parametrize("name", [name for name in SCORES if issubclass(SCORES[name], DotProductScore)])
 def test_folding_some_heads_is_folding_all_and_taking_some(name, qk):
     q, k = qk
-    score = make_score(name, width=D, num_heads=H)
+    score = make_score(name, head_dim=D, num_heads=H)
     part = slice(1, 3)
-    (some_q, some_k, some_scale), (all_q, all_k, scale) = score.to_dot_product(q[:, part], k[:, part], part), score.to_dot_product(q, k)
+    (some_q, some_k, some_scale), (all_q, all_k, scale) = (
+        score.to_dot_product(q[:, part], k[:, part], part),
+        score.to_dot_product(q, k),
+    )
     assert_close((some_q, some_k, some_scale), (all_q[:, part], all_k[:, part], scale))
 
 
 @pytest.mark.parametrize("name", SCORES)
 def test_every_score_passes_exact_gradients(name):
-    score = make_score(name, width=3, num_heads=2).double()
+    score = make_score(name, head_dim=3, num_heads=2).double()
     q, k = (torch.randn(1, 2, n, 3, dtype=torch.float64, requires_grad=True) for n in (2, 3))
     assert torch.autograd.gradcheck(lambda q, k, *_: score(q, k), (q, k, *score.parameters()))
     assert torch.autograd.gradgradcheck(lambda q, k, *_: score(q, k), (q, k, *score.parameters()))
@@ -87,7 +90,7 @@ def test_cosine_of_a_zero_vector_is_zero_and_passes_no_gradient(qk):
 def test_temperature_starts_at_a_twentieth_shared_or_one_per_head():
     assert_close(CosineScore().temperature(), torch.full((1, 1, 1), 0.05))
     assert_close(CosineScore(num_heads=H).temperature(), torch.full((H, 1, 1), 0.05))
-    assert make_score("cosine", width=D, num_heads=H).temperature().shape == (H, 1, 1)
+    assert make_score("cosine", head_dim=D, num_heads=H).temperature().shape == (H, 1, 1)
 
 
 def test_each_head_is_sharpened_by_its_own_temperature(qk):
@@ -210,19 +213,19 @@ def test_cosine_works_under_torch_s_function_transforms():
 def test_general_score_turns_the_query_first(qk):
     q, k = qk
     score = GeneralScore(D, key_dim=D, num_heads=H)
-    assert_close(score(q, k), torch.einsum("bhqd,hde,bhke->bhqk", q, score.turn, k))
+    assert_close(score(q, k), torch.einsum("bhqd,hde,bhke->bhqk", q, score.weight, k))
 
 
 def test_general_and_additive_scores_take_keys_of_another_width(qk):
     q, _ = qk
     k = torch.randn(B, H, K, 13)
     assert GeneralScore(D, key_dim=13)(q, k).shape == (B, H, Q, K)
-    assert AdditiveScore(D, key_dim=13, ffn_dim=17)(q, k).shape == (B, H, Q, K)
+    assert AdditiveScore(D, key_dim=13, hidden_dim=17)(q, k).shape == (B, H, Q, K)
 
 
 def test_additive_score_is_a_small_network_on_both(qk):
     q, k = qk
-    score = AdditiveScore(D, ffn_dim=13)
+    score = AdditiveScore(D, hidden_dim=13)
     with torch.no_grad():
         score.bias.uniform_()
     i, j = 1, 4
@@ -236,27 +239,27 @@ def test_additive_score_is_a_small_network_on_both(qk):
         (lambda: CosineScore(temperature=0), "temperature must be positive and finite, got 0"),
         (lambda: CosineScore(temperature=-0.1), "temperature must be positive and finite, got -0.1"),
         (lambda: CosineScore(temperature=math.nan), "temperature must be positive and finite, got nan"),
-        (lambda: CosineScore(temperature=0.001), "temperature must be at least the floor 0.01, got 0.001"),
-        (lambda: CosineScore(min_temperature=0), "floor must be positive and finite, got 0"),
-        (lambda: CosineScore(num_heads=0), "heads must be an integer of at least 1, got 0"),
-        (lambda: GeneralScore(0), "width must be an integer of at least 1, got 0"),
-        (lambda: AdditiveScore(4, ffn_dim=0), "hidden must be an integer of at least 1, got 0"),
-        (lambda: make_score("cosin", width=1, num_heads=1), "got 'cosin'; did you mean 'cosine'?"),
+        (lambda: CosineScore(temperature=0.001), "temperature must be at least the min_temperature 0.01, got 0.001"),
+        (lambda: CosineScore(min_temperature=0), "min_temperature must be positive and finite, got 0"),
+        (lambda: CosineScore(num_heads=0), "num_heads must be an integer of at least 1, got 0"),
+        (lambda: GeneralScore(0), "head_dim must be an integer of at least 1, got 0"),
+        (lambda: AdditiveScore(4, hidden_dim=0), "hidden_dim must be an integer of at least 1, got 0"),
+        (lambda: make_score("cosin", head_dim=1, num_heads=1), "got 'cosin'; did you mean 'cosine'?"),
         (
-            lambda: make_score(3, width=1, num_heads=1),
+            lambda: make_score(3, head_dim=1, num_heads=1),
             "score must be a Score or one of additive, cosine, dot, general, got",
         ),
         (
             lambda: DotScore()(torch.randn(1, 1, 2, 3), torch.randn(1, 1, 2, 4)),
-            "queries and keys must have the same width, got 3 and 4",
+            "queries and keys must have the same head_dim, got 3 and 4",
         ),
         (
             lambda: GeneralScore(3)(torch.randn(1, 1, 2, 4), torch.randn(1, 1, 2, 3)),
-            "query width must be 3, as the score was made, got 4",
+            "query head_dim must be 3, as the score was made, got 4",
         ),
         (
             lambda: CosineScore(num_heads=4)(torch.randn(1, 3, 2, 3), torch.randn(1, 3, 2, 3)),
-            "a score made for 4 heads must be given as many, got 3",
+            "a score made for 4 num_heads must be given as many, got 3",
         ),
     ],
 )
@@ -266,9 +269,9 @@ def test_bad_input_is_answered_with_the_rule_and_the_value(make, message):
 
 
 def test_additive_keys_may_come_mapped_already():
-    whole, ready = AdditiveScore(D, ffn_dim=5), AdditiveScore(D, ffn_dim=5, keys_ready=True)
+    whole, ready = AdditiveScore(D, hidden_dim=5), AdditiveScore(D, hidden_dim=5, keys_ready=True)
     ready.load_state_dict({name: value for name, value in whole.state_dict().items() if name != "key"})
     q, k = torch.randn(B, 1, Q, D), torch.randn(B, 1, K, D)
     assert_close(ready(q, k @ whole.key), whole(q, k))
-    with pytest.raises(ValueError, match="key width must be 5, as the score was made, got 11"):
+    with pytest.raises(ValueError, match="key head_dim must be 5, as the score was made, got 11"):
         ready(q, k)

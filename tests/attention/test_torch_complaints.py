@@ -57,7 +57,7 @@ def test_4_a_fully_masked_row_gives_zeros_and_poisons_nothing_160064_41508(x, wa
             out = model(x, mask=Allow(allowed))
     else:
         out = model(x, mask=Allow(allowed))
-    assert_close(out[0, 2], model.out.bias)  # the mix is zero, so only the bias of the output projection is left
+    assert_close(out[0, 2], model.out_proj.bias)  # the mix is zero, so only the bias of the output projection is left
     out.sum().backward()
     for tensor in (out, x.grad, *(p.grad for p in model.parameters())):
         assert tensor.isfinite().all()

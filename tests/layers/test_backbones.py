@@ -11,7 +11,7 @@ def test_conv4_of_an_omniglot_image_is_one_vector():
 
 
 def test_places_are_in_reading_order():
-    backbone = Conv4(3, backbone_channels=(5, 7)).eval()
+    backbone = Conv4(3, channels=(5, 7)).eval()
     images = torch.rand(2, 3, 12, 20)
     grid = backbone.blocks(images)
     assert grid.shape == (2, 7, 3, 5)
@@ -21,13 +21,13 @@ def test_places_are_in_reading_order():
 def test_resnet12_has_the_size_of_the_papers():
     backbone = ResNet12(3)
     assert sum(p.numel() for p in backbone.parameters()) == 12_424_320
-    assert backbone.width == 640
-    assert ResNet12(1, backbone_channels=(4, 6), dropout=0.1)(torch.rand(2, 1, 9, 9)).shape == (2, 4, 6)
+    assert backbone.embed_dim == 640
+    assert ResNet12(1, channels=(4, 6), dropout=0.1)(torch.rand(2, 1, 9, 9)).shape == (2, 4, 6)
 
 
 @pytest.mark.parametrize("make", [Conv4, ResNet12])
 def test_dropout_leaves_out_channels_of_every_block_while_learning(make):
-    backbone, images = make(1, backbone_channels=(53, 59), dropout=0.5), torch.rand(1, 1, 8, 8)
+    backbone, images = make(1, channels=(53, 59), dropout=0.5), torch.rand(1, 1, 8, 8)
     gone = (backbone.blocks(images) == 0).flatten(2).all(2).float().mean()
     assert 0.25 < gone < 0.75
     whole = backbone.eval()(images)
@@ -44,7 +44,7 @@ def _gradients(backbone, answer, images):
 def test_bent_after_the_halving_or_before_is_the_same_to_the_last_bit():
     """The papers bend first; a bend that only rises may wait until there is a quarter of the places."""
     images = torch.randn(5, 1, 13, 13)
-    small, large = Conv4(1, backbone_channels=(3, 5)), ResNet12(1, backbone_channels=(3, 5))
+    small, large = Conv4(1, channels=(3, 5)), ResNet12(1, channels=(3, 5))
 
     def conv4_of_the_papers(x):
         for convolution, norm, *_ in small.blocks:
@@ -63,7 +63,7 @@ def test_bent_after_the_halving_or_before_is_the_same_to_the_last_bit():
 
 
 def test_a_file_s_weights_go_in():
-    ours, theirs = ResNet12(1, backbone_channels=(3, 5)), ResNet12(1, backbone_channels=(3, 5))
+    ours, theirs = ResNet12(1, channels=(3, 5)), ResNet12(1, channels=(3, 5))
     theirs(torch.rand(2, 1, 7, 7))
     plain = dict(theirs.state_dict())  # as it comes from safetensors, without torch's versions
     assert all(tensor.is_floating_point() for tensor in plain.values())
@@ -77,8 +77,8 @@ def test_a_file_s_weights_go_in():
     [
         (lambda: Conv4(1)(torch.rand(1, 1, 15, 28)), r"sides of at least 16, got \(1, 1, 15, 28\)"),
         (lambda: Conv4(1)(torch.rand(1, 3, 28, 28)), r"images must have shape \(batch, 1, height, width\)"),
-        (lambda: Conv4(1, backbone_channels=()), "widths must name at least one block"),
-        (lambda: ResNet12(1, backbone_channels=(3, 0)), r"widths\[1\] must be an integer of at least 1, got 0"),
+        (lambda: Conv4(1, channels=()), "channels must name at least one block"),
+        (lambda: ResNet12(1, channels=(3, 0)), r"channels\[1\] must be an integer of at least 1, got 0"),
         (lambda: ResNet12(1, dropout=1.0), "dropout must be at least 0 and below 1"),
     ],
 )

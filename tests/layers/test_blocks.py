@@ -75,11 +75,9 @@ def test_dropout_acts_on_attention_residuals_and_hidden_layer():
     x = torch.randn(1, 50, WIDTH)
     block = EncoderBlock(WIDTH, HEADS, HIDDEN, dropout=0.5)
     assert block.attention.dropout == 0.5
-    for part in (block.norm1, block.norm_mlp):
-        added = part(x, torch.ones_like) - block.eval().norm1(x, torch.ones_like)
-        assert added.abs().max() > 0.1
-        block.train()
-    assert (block.feed_forward(x) - block.feed_forward(x)).abs().max() > 1e-3
+    trained = block.residual(x, block.norm1, torch.ones_like)
+    assert (trained - block.eval().residual(x, block.norm1, torch.ones_like)).abs().max() > 0.1
+    assert (block.train().mlp(x) - block.mlp(x)).abs().max() > 1e-3
 
 
 def test_each_block_learns_its_own_score_and_mask_and_cross_attention_has_none():
@@ -102,8 +100,8 @@ def test_biases_are_left_out_of_a_whole_block():
 def test_feed_forward_is_two_maps_with_a_bend():
     feed = FeedForward(WIDTH, HIDDEN)
     x = torch.randn(B, Q, WIDTH)
-    assert_close(feed(x), feed.narrow(feed.widen(x).clamp(min=0)))
-    assert FeedForward(WIDTH, HIDDEN, bias=False).widen.bias is None
+    assert_close(feed(x), feed.fc2(feed.fc1(x).clamp(min=0)))
+    assert FeedForward(WIDTH, HIDDEN, bias=False).fc1.bias is None
 
 
 def test_options_of_attention_reach_it():
@@ -120,8 +118,8 @@ def test_options_of_attention_reach_it():
             lambda: EncoderBlock(12, 2, 20, norm="poste"),
             "norm must be one of post, pre, got 'poste'; did you mean 'post'?",
         ),
-        (lambda: FeedForward(12, -1), "hidden must be an integer of at least 1, got -1"),
-        (lambda: EncoderBlock(12, 3, 0), "hidden must be an integer of at least 1, got 0"),
+        (lambda: FeedForward(12, -1), "ffn_dim must be an integer of at least 1, got -1"),
+        (lambda: EncoderBlock(12, 3, 0), "ffn_dim must be an integer of at least 1, got 0"),
         (lambda: FeedForward(12, 20, dropout=1.5), "dropout must be at least 0 and below 1, got 1.5"),
         (lambda: FeedForward(12, 20, activation="relo"), "activation must be one of gelu, relu, got 'relo'"),
     ],

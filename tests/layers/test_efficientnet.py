@@ -58,7 +58,7 @@ def test_it_is_what_its_parts_say_in_the_package_s_naming(model):
 def test_folded_norms_change_nothing(model):
     folded = EfficientNetLite0()
     folded.load_state_dict(model.state_dict())
-    folded.eval().to_dot_product()
+    folded.eval().fold()
     assert not any(isinstance(part, torch.nn.BatchNorm2d) for part in folded.modules())
     images = torch.randn(2, 3, 41, 41)
     with torch.no_grad():

@@ -19,7 +19,7 @@ def test_loss_in_parts_is_torch_s_cross_entropy(smoothing, tied):
     expected = F.cross_entropy(
         words.write(x).flatten(0, 1), wanted.flatten(), reduction="sum", label_smoothing=smoothing
     )
-    got = words.loss(x, wanted, smoothing=smoothing)
+    got = words.loss(x, wanted, label_smoothing=smoothing)
     assert_close(got, expected)
     learned = (x, words.target_table if tied == "target" else words.output_table)
     for ours, theirs in zip(
@@ -27,7 +27,7 @@ def test_loss_in_parts_is_torch_s_cross_entropy(smoothing, tied):
     ):
         assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
     with torch.no_grad():
-        assert_close(words.loss(x, wanted, smoothing=smoothing), expected)
+        assert_close(words.loss(x, wanted, label_smoothing=smoothing), expected)
 
 
 def test_loss_of_nothing_is_nothing():
@@ -48,7 +48,9 @@ def test_loss_in_half_precision_is_taken_in_full():
 
 
 def test_tables_of_different_languages_cannot_be_one():
-    with pytest.raises(ValueError, match="tied must be target or none where the vocabularies differ, 5 and 7, got all"):
+    with pytest.raises(
+        ValueError, match="tie_embeddings must be target or none where the vocabularies differ, 5 and 7, got all"
+    ):
         Words(5, 7, M, tie_embeddings="all")
 
 

@@ -67,7 +67,7 @@ def test_positions_keep_the_dtype_of_what_they_are_added_to():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: sinusoids(3, 5), "width must be even and at least 2, got 5"),
+        (lambda: sinusoids(3, 5), "embed_dim must be even and at least 2, got 5"),
         (
             lambda: LearnedPositions(3, 4, start="random"),
             "start must be one of normal, ones, sinusoidal, zeros, got 'random'",
@@ -77,12 +77,12 @@ def test_positions_keep_the_dtype_of_what_they_are_added_to():
             lambda: LearnedPositions(3, 4)(torch.zeros(1, 5, 4)),
             "positions must be below 3, the length they were learned for, got 4",
         ),
-        (lambda: LearnedPositions(3, 4)(torch.zeros(1, 2, 6)), "x must have width 4, got 6"),
+        (lambda: LearnedPositions(3, 4)(torch.zeros(1, 2, 6)), "x must have embed_dim 4, got 6"),
         (
             lambda: LearnedPositions(3, 4)(torch.zeros(1, 1, 4), first=-1),
             "first must be an integer of at least 0, got -1",
         ),
-        (lambda: SinusoidalPositions(4)(torch.zeros(1, 2, 6)), "x must have width 4, got 6"),
+        (lambda: SinusoidalPositions(4)(torch.zeros(1, 2, 6)), "x must have embed_dim 4, got 6"),
     ],
 )
 def test_bad_input_is_answered_with_the_rule_and_the_value(call, message):

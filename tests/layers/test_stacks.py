@@ -41,7 +41,7 @@ def test_transformer_is_torch_s_on_the_same_weights(norm, training):
 
 def test_base_is_the_paper_s():
     size = SIZES["base"]
-    assert (size.width, size.hidden, size.heads, size.depth) == (512, 2048, 8, 6)
+    assert (size.embed_dim, size.ffn_dim, size.num_heads, size.depth) == (512, 2048, 8, 6)
     with torch.device("meta"):
         model = Transformer.from_size("base")
     assert len(model.encoder.layers) == len(model.decoder.layers) == 6
@@ -102,7 +102,10 @@ def test_an_encoder_may_be_causal():
     ("call", "message"),
     [
         (lambda: Encoder(12, 2, 20, 0), "depth must be an integer of at least 1, got 0"),
-        (lambda: Transformer.from_size("bass"), "size must be one of base, small, tiny, got 'bass'; did you mean 'base'?"),
+        (
+            lambda: Transformer.from_size("bass"),
+            "size must be one of base, small, tiny, got 'bass'; did you mean 'base'?",
+        ),
         (
             lambda: Decoder(12, 2, 20, 2)(torch.zeros(1, 1, 12), torch.zeros(1, 1, 12), cache=[]),
             "cache must have one entry per layer, 2, got 0",

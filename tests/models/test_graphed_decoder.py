@@ -38,7 +38,7 @@ def _memory(model, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("options", [{}, {"norm": "post", "score": "cosine", "tied": "none", "positions": "learned"}])
+@pytest.mark.parametrize("options", [{}, {"norm": "post", "score": "cosine", "tie_embeddings": "none", "positions": "learned"}])
 def test_every_search_finds_what_it_found_before(search, options, device, monkeypatch):
     model = make("transformer", **options)
     memory = _memory(model, device)
@@ -188,7 +188,7 @@ def test_a_graph_is_no_larger_than_it_may_be(monkeypatch):
 
 @pytest.mark.usefixtures("replaying")
 def test_a_table_of_places_still_says_where_it_ends():
-    model = make("transformer", positions="learned", max_tokens=11)
+    model = make("transformer", positions="learned", max_positions=11)
     memory = _memory(model, "cpu")
     assert len(greedy(model, memory, max_tokens=11, never=(0, 1, 2))[0][0].tokens) == 11
     with pytest.raises(ValueError, match="positions must be below 11, the length they were learned for, got 11"):
