@@ -14,7 +14,12 @@ def pair(size: str, words: int, device: str) -> tuple[Translator, MarianMTModel]
     """Ours and theirs: the same width, heads, depth and dropout, and one table of words for all."""
     torch.manual_seed(0)
     config = TranslatorConfig(
-        size=size, source_vocab_size=words, target_vocab_size=words, tie_embeddings="all", norm="post", attention_dropout=0.0
+        size=size,
+        source_vocab_size=words,
+        target_vocab_size=words,
+        tie_embeddings="all",
+        norm="post",
+        attention_dropout=0.0,
     )
     form = config.form
     theirs = MarianConfig(

@@ -26,7 +26,7 @@ STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 KEYS = {"translation": "model.transformer.score"}
 """What a task calls the score, where that is not model.score."""
 FIGURES: dict[str, Callable[[Any], dict[str, float]]] = {
-    "image_classifier": lambda found: {"accuracy": 100 * found["accuracy"]},
+    "image_classification": lambda found: {"accuracy": 100 * found["accuracy"]},
     "translation": lambda found: {"BLEU": found["bleu_lowercase"]},
     "few_shot": lambda found: {name: 100 * one["accuracy"] for name, one in found["settings"].items()},
 }

@@ -137,7 +137,7 @@ def test_a_run_that_is_there_is_not_overwritten_but_goes_on_if_asked(tmp_path):
     assert answer.exit_code == 0, answer.stderr
     assert "going on from step 20 of 20" in answer.stderr
     assert (tmp_path / "run/model.safetensors").read_bytes() == weights
-    assert call("train", *QUICK, "out=run", "data.workers=0", "--resume").exit_code == 0
+    assert call("train", *QUICK, "out=run", "data.num_workers=0", "--resume").exit_code == 0
     (tmp_path / "run/config.yaml").unlink()
     assert "which holds a run" in call("train", *QUICK, "out=run").stderr
 

@@ -121,7 +121,7 @@ def test_evaluate_at_other_settings_leaves_the_run_as_it_is(home):
     assert [line.split()[0] for line in answer.stdout.splitlines()[:4]] == ["test", "setting", "2w1s", "4w1s"]
     assert "7 episodes of each setting" in answer.stdout
     assert (folder / "README.md").read_text() == before
-    with pytest.raises(ValueError, match="settings and episodes must be left out for a run of task image_classifier"):
+    with pytest.raises(ValueError, match="settings and episodes must be left out for a run of task image_classification"):
         sightline.evaluate(sightline.train(None, [*SMALL, f"out={home / 'images'}"], quiet=True).folder, episodes=7)
 
 
@@ -227,7 +227,7 @@ def strangers(home):
         (["one", "renamed"], {}, r"on the same classes .* got 'Greek/j' in those of \S+one but not of \S+renamed"),
         (["fewer", "one"], {}, r"on the same classes .* got 'Greek/j' in those of \S+one but not of \S+fewer"),
         (["one", "longer"], {}, r"with the same images, got others for \S+longer than for \S+one"),
-        (["one", "classifier"], {}, r"must be of task few_shot, got '\S+classifier' of task image_classifier"),
+        (["one", "classifier"], {}, r"must be of task few_shot, got '\S+classifier' of task image_classification"),
         (["one"], {"baselines": ["protonets"]}, "a baseline must be one of .* did you mean 'protonet'"),
         (["one"], {"settings": ["5x1"]}, "a setting must read like 5w1s"),
         (["one"], {"settings": ["7w1s"]}, "way must be at most the number of classes, 6, got 7"),

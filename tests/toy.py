@@ -40,7 +40,7 @@ class Line:
         for step in itertools.count(first):
             rows = (torch.arange(batch_size) + step * batch_size) % COUNT
             weight = float("nan") if step == self.spoil else 1.0
-            yield [(self.x[rows[one]], self.y[rows[one]] * weight, batch_size) for one in part.rows(batch_size)]
+            yield [(self.x[rows[one]], self.y[rows[one]] * weight, batch_size) for one in part.indices(batch_size)]
 
     def loss(self, model, piece):
         x, y, total = piece

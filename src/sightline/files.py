@@ -1,11 +1,21 @@
-"""Files that appear whole or not at all."""
+"""Atomic writes, bounded reads, and the names of a run's files."""
 
+import json
 import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from .errors import SightlineError
+
+CONFIG, WEIGHTS, CARD, DATA = "config.yaml", "model.safetensors", "README.md", "data.json"
+LOG, EVALUATION, CHECKPOINTS = "metrics.jsonl", "evaluation.json", "checkpoints"
+"""Files of a run."""
+MAX_JSON_BYTES = 1 << 24
+"""Size limit of a JSON file of a run."""
 
 
 @contextmanager
@@ -33,3 +43,15 @@ def remove_parts(folder: Path, names: Iterable[str]) -> None:
         found = re.fullmatch(r"\.(.+)\.[0-9a-f]{8}\.part", path.name)
         if found and found[1] in own:
             path.unlink()
+
+
+def read_json(path: Path) -> Any:
+    """The content of a JSON file of a run."""
+    if not path.is_file():
+        raise SightlineError(f"a run must have a file {path.name}, got none in {path.parent}")
+    if (size := path.stat().st_size) > MAX_JSON_BYTES:
+        raise SightlineError(f"{path} must be at most {MAX_JSON_BYTES:,} bytes, got {size:,}")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise SightlineError(f"{path} must be JSON, got an error: {error}") from error

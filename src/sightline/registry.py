@@ -1,6 +1,8 @@
-"""Names to tasks: where the command line and the models meet."""
+"""The tasks by name: each is declared by a `TaskSpec`."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -8,44 +10,99 @@ from .errors import SightlineError, one_of
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One task: `module:name` of what configures it, what trains, and what works afterwards."""
+class TaskSpec:
+    """What a task declares.
 
-    recipe: str
-    task: str
-    predictor: str
-    use: str = "sightline.load(folder).predict(input)"
-    """How a trained model is put to work, for its card."""
+    The classes and functions are given themselves, or as `module:name` within this package, imported on first use.
+    """
 
-    def get(self, what: str) -> Any:
-        """The class behind one of these names."""
-        module, name = getattr(self, what).split(":")
-        return getattr(import_module(f"{__package__}.{module}"), name)
+    name: str
+    config: Any
+    """The config class: a frozen dataclass with the fields task, out, seed, data, model and training, and `starter()`."""
+    task: Any
+    """The class that is trained; see `training.task.Task`."""
+    predictor: Any
+    """The subclass of `Predictor` that loads a run."""
+    usage: str = 'sightline.load("{name}").predict(input)'
+    """How a trained model is used, for model cards."""
+    compare: Any = None
+    """Compares runs of this task: (predictors, names, **options) -> comparison; None if not supported."""
+    compare_precision: Any = None
+    """Compares a model before and after conversion to half precision: (before, after, data, progress) -> sentence.
+    None if models of this task cannot be shipped as pretrained models."""
+
+    @cached_property
+    def config_class(self) -> Any:
+        return _resolve(self.config)
+
+    @cached_property
+    def task_class(self) -> Any:
+        return _resolve(self.task)
+
+    @cached_property
+    def predictor_class(self) -> Any:
+        return _resolve(self.predictor)
+
+    @cached_property
+    def compare_function(self) -> Callable[..., Any] | None:
+        return _resolve(self.compare)
+
+    @cached_property
+    def compare_precision_function(self) -> Callable[..., str] | None:
+        return _resolve(self.compare_precision)
 
 
-TASKS: dict[str, Entry] = {
-    "image_classifier": Entry(
-        recipe="tasks.image_classification.task:Recipe",
-        task="tasks.image_classification.task:ImageTask",
-        predictor="tasks.image_classification.predictor:ImagePredictor",
-    ),
-    "translation": Entry(
-        recipe="tasks.translation.task:Recipe",
-        task="tasks.translation.task:TranslationTask",
-        predictor="tasks.translation.predictor:TranslationPredictor",
-    ),
-    "few_shot": Entry(
-        recipe="tasks.few_shot.task:Recipe",
-        task="tasks.few_shot.task:FewShotTask",
-        predictor="tasks.few_shot.predictor:FewShotPredictor",
-        use='FewShotClassifier.pretrained("folder").fit("images/")',
-    ),
-}
-DEFAULT = "image_classifier"
+TASKS: dict[str, TaskSpec] = {}
+DEFAULT = "image_classification"
 
 
-def entry(name: object) -> Entry:
+def register(spec: TaskSpec) -> TaskSpec:
+    """Add a task, so that every command accepts its name."""
+    TASKS[spec.name] = spec
+    return spec
+
+
+def task_spec(name: object) -> TaskSpec:
     """The task of this name."""
     if not isinstance(name, str) or name not in TASKS:
         raise SightlineError(f"task must be {one_of(str(name), TASKS)}")
     return TASKS[name]
+
+
+def _resolve(target: Any) -> Any:
+    if not isinstance(target, str):
+        return target
+    module, _, name = target.partition(":")
+    return getattr(import_module(f"{__package__}.{module}"), name)
+
+
+register(
+    TaskSpec(
+        name="image_classification",
+        config="tasks.image_classification.config:ImageClassificationTaskConfig",
+        task="tasks.image_classification.task:ImageClassificationTask",
+        predictor="tasks.image_classification.predictor:ImageClassificationPredictor",
+        usage='sightline.load("{name}").predict("image.png")',
+    )
+)
+register(
+    TaskSpec(
+        name="translation",
+        config="tasks.translation.config:TranslationTaskConfig",
+        task="tasks.translation.task:TranslationTask",
+        predictor="tasks.translation.predictor:TranslationPredictor",
+        usage='sightline.load("{name}").predict("…")',
+        compare_precision="tasks.translation.evaluate:compare_precision",
+    )
+)
+register(
+    TaskSpec(
+        name="few_shot",
+        config="tasks.few_shot.config:FewShotTaskConfig",
+        task="tasks.few_shot.task:FewShotTask",
+        predictor="tasks.few_shot.predictor:FewShotPredictor",
+        usage='FewShotClassifier.pretrained("{name}").fit("folder/")',
+        compare="tasks.few_shot.evaluate:compare",
+        compare_precision="tasks.few_shot.evaluate:compare_precision",
+    )
+)

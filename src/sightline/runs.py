@@ -1,257 +1,257 @@
-"""Runs: a folder each, made by `train`, opened by `load`.
+"""Runs: `train` writes a folder, `load` reads it, `evaluate` measures it.
 
-config.yaml          the whole configuration        metrics.jsonl   a line for every look at training
-model.safetensors    the weights                    README.md       the model's card
-classes.json         what a task needs beside       data.json       what its data held
-checkpoints/         to go on from
+config.yaml          the complete config              metrics.jsonl   the training log
+model.safetensors    the weights                      README.md       the model card
+classes.json, ...    files of the task                data.json       fingerprint of the data
+checkpoints/         for --resume                     evaluation.json the last evaluation
 """
 
 import dataclasses
 import json
 import os
 import platform
-import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import config, zoo
-from . import registry as catalogue
+from . import config, hub, registry, zoo
 from .errors import SightlineError
-from .files import remove_parts
-from .hub import CARD, CONFIG, DATA, WEIGHTS, pulled, read_json
+from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS, read_json, remove_parts
+from .predictor import Evaluation, Predictor
 
-EVALUATION, LOG, CLASSIFIER = "evaluation.json", "metrics.jsonl", ".sightline"
-FREE = ("out", "data.memory", "data.workers", "training.device", "training.keep", "training.tensorboard")
-"""Keys that may differ when a run goes on: they do not change what comes out."""
+CLASSIFIER = ".sightline"
+"""Suffix of a fitted few-shot classifier."""
+RESUMABLE_KEYS = (
+    "out",
+    "data.cache_mib",
+    "data.num_workers",
+    "training.device",
+    "training.keep_checkpoints",
+    "training.tensorboard",
+)
+"""Keys that may change when a run is resumed, because they do not change the result."""
+SCORE = "## Evaluation"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A model that was trained."""
+    """A finished training run."""
 
     folder: Path
     metrics: dict[str, float]
-    """Of the weights that were kept, on the validation set."""
+    """Validation metrics of the final weights."""
     steps: int
     seconds: float
 
     @property
-    def leads(self) -> bool:
-        """Whether this process speaks for all that trained."""
-        from .training.distributed import leads
+    def is_main(self) -> bool:
+        """Whether this process is the main one of those that trained."""
+        from .training.distributed import is_main_process
 
-        return leads()
+        return is_main_process()
 
     def __str__(self) -> str:
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
-        return f"{self.folder}: {self.steps:,} steps, validation {metrics or 'not held out'}"
+        return f"{self.folder}: {self.steps:,} steps, validation {metrics or 'set is empty'}"
 
 
 def train(
-    recipe: Any = None, changes: Iterable[str] = (), *, resume: bool = False, quiet: bool = False, command: str = ""
+    source: Any = None,
+    changes: Iterable[str] = (),
+    *,
+    data: Any = None,
+    resume: bool = False,
+    quiet: bool = False,
+    command: str = "",
 ) -> Run:
-    """Train by a recipe: the path of a YAML file or of a run's folder, a dict of values, or a recipe object.
+    """Train a model.
 
-    Without one, the image classifier learns the embedded glyphs. `changes` are `key=value`. With `resume` the run goes
-    on from its newest checkpoint, if it has one.
+    `source` is the path of a YAML config or of a run's folder, a dict, or a config object; without it, the image
+    classifier is trained on the embedded glyphs. `changes` are `key=value`. `data` is loaded data, which is then not
+    read again. `resume` continues from the newest checkpoint.
     """
     from .training import loop
     from .training.checkpoint import write_bytes
-    from .training.distributed import leads
+    from .training.distributed import is_main_process
 
-    wanted, name = _recipe(recipe, changes)
-    entry = catalogue.entry(wanted.task)
-    folder = Path(wanted.out or Path("runs") / name)
+    task_config, name = _resolve_config(source, changes)
+    spec = registry.task_spec(task_config.task)
+    folder = Path(task_config.out or Path("runs") / name)
     _check_folder(folder, resume)
 
-    made: list[Any] = []
-
     def make() -> Any:
-        with _Reading(quiet or not leads()) as progress:
-            task = entry.get("task")(wanted, progress=progress)
-        made.append(task)
+        with progress_bar(quiet or not is_main_process()) as progress:
+            loaded = spec.task_class.load_data(task_config, progress) if data is None else data
+            task = spec.task_class(task_config, loaded, progress)
         if resume and (folder / CONFIG).is_file():
-            _check_same(folder, _flat(config.plain(task.recipe)))
-            _check_data(folder, task.held)
+            _check_same_config(folder, _flat(config.plain(task.config)))
+            _check_same_data(folder, task.data_fingerprint)
         return task
 
     def begin(task: Any) -> None:
-        if leads():
-            own = entry.get("predictor").files(task)
-            remove_parts(folder, (CONFIG, WEIGHTS, CARD, DATA, LOG, EVALUATION, *own))
-            for file, data in own.items():
-                write_bytes(folder / file, data)
-            write_bytes(folder / DATA, json.dumps(task.held, indent=1).encode())
-            write_bytes(folder / CONFIG, config.dump(task.recipe).encode())
+        if is_main_process():
+            files = task.files()
+            remove_parts(folder, (CONFIG, WEIGHTS, CARD, DATA, LOG, EVALUATION, *files))
+            for file, content in files.items():
+                write_bytes(folder / file, content)
+            write_bytes(folder / DATA, json.dumps(task.data_fingerprint, indent=1).encode())
+            write_bytes(folder / CONFIG, config.dump(task.config).encode())
 
-    outcome = loop.train(make, wanted.training, folder, seed=wanted.seed, resume=resume, quiet=quiet, begin=begin)
-    done = Run(folder, outcome.metrics, outcome.steps, outcome.seconds)
-    if leads():
-        done = dataclasses.replace(done, metrics=entry.get("predictor").finish(folder, made[0]) or done.metrics)
-        write_bytes(folder / CARD, _card(done, wanted, command).encode())
-    return done
+    outcome = loop.train(
+        make, task_config.training, folder, seed=task_config.seed, resume=resume, quiet=quiet, begin=begin
+    )
+    run = Run(folder, outcome.metrics, outcome.steps, outcome.seconds)
+    if is_main_process():
+        write_bytes(folder / CARD, _card(run, task_config, command).encode())
+    return run
 
 
-def load(run: str | Path) -> Any:
-    """The trained model of a run's folder, or one that ships by its name, or by `owner/name` from a model hub, or the
-    file of a few-shot classifier, ready to `predict`."""
-    folder = zoo.folder(run)
-    if folder.suffix == CLASSIFIER and not folder.is_dir():
-        from .classifier import FewShotClassifier
+def is_finished(folder: Path) -> bool:
+    """Whether training ended: the model card is written last."""
+    return (folder / CARD).is_file()
 
-        return FewShotClassifier.load(folder)
-    if not folder.exists() and re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", str(run)) and not folder.parent.exists():
-        folder = pulled(str(run))
+
+def load(run: str | Path) -> Predictor:
+    """The trained model of a run's folder, a pretrained model by name, a model on the hub by `hub:owner/name`, or a
+    fitted few-shot classifier from its `.sightline` file."""
+    if hub.is_hub_name(run):
+        folder = hub.resolve(run)
+    else:
+        folder = zoo.folder(run)
+        if folder.suffix == CLASSIFIER and not folder.is_dir():
+            from .classifier import FewShotClassifier
+
+            return FewShotClassifier.load(folder)
     if not folder.is_dir():
-        raise SightlineError(f"run must be the folder of a trained model, or {zoo.known(str(run))}")
+        hint = f"; for a model on the hub write {hub.PREFIX}{run}" if str(run).count("/") == 1 else ""
+        raise SightlineError(f"run must be the folder of a trained model, or {zoo.known(str(run))}{hint}")
     if not (folder / CONFIG).is_file():
         raise SightlineError(
-            f"run must be the folder of a trained model, got {str(run)!r}, which has no {CONFIG}; to make a classifier "
-            f"from images in it: sightline fit {shlex.quote(str(run))}"
+            f"run must be the folder of a trained model, got {str(run)!r}, which has no {CONFIG}; to fit a classifier "
+            f"to the images in it: sightline fit {shlex.quote(str(run))}"
         )
-    task = config.read(folder / CONFIG).get("task")
-    return catalogue.entry(task).get("predictor").open(folder)
+    spec = registry.task_spec(config.read(folder / CONFIG).get("task"))
+    predictor: Predictor = spec.predictor_class.load(folder)
+    if (folder / CHECKPOINTS).is_dir() and not is_finished(folder):
+        resume = f"sightline train {shlex.quote(str(run))} --resume"
+        print(f"warning: {run} is not fully trained; finish it with: {resume}", file=sys.stderr)  # noqa: T201
+    return predictor
 
 
-def check_run(run: str | Path, fix: str) -> None:
-    """Not the file of a few-shot classifier: that has no data to judge by, and no log."""
-    path = Path(run).expanduser()
-    if path.suffix == CLASSIFIER and path.is_file():
-        raise SightlineError(
-            f"run must be the folder of a trained model, got {str(run)!r}, a classifier that fit made; {fix}"
-        )
+def evaluate(run: str | Path, data: Any = None, device: str = "auto", **options: Any) -> Evaluation:
+    """Evaluate a run on the test set of its data and add the result to its model card; or on other data.
 
-
-def evaluate(
-    run: str | Path,
-    source: str | None = None,
-    device: str = "auto",
-    *,
-    settings: Sequence[str] = (),
-    episodes: int | None = None,
-) -> Any:
-    """How good a run is on the test set of its data; its card says so from then on. Or on other data: the test set of
-    that, or all of it where it brings none.
-
-    A few-shot run is judged at these settings, such as 5w1s, and over so many episodes of each, or as its recipe says.
+    Options depend on the task: few-shot runs take `settings`, such as ["5w1s"], and `episodes`.
     """
-    from .training.checkpoint import write_bytes
     from .training.device import choose_device
 
-    check_run(
-        run,
-        f"it knows its examples alone: FewShotClassifier.load({str(run)!r}).estimate() judges it by these, and "
-        f"sightline evaluate RUN the model it began with",
-    )
     predictor = load(run).to(choose_device(device))
-    as_told = bool(settings) or episodes is not None
-    if as_told:
-        if not hasattr(predictor, "judging"):
-            task = predictor.recipe.task
-            raise SightlineError(f"settings and episodes must be left out for a run of task {task}, got some")
-        predictor.judging(settings, episodes)
-    with _Reading(quiet=False) as progress:
-        score = predictor.judged(source, progress)
+    for name in options:
+        if name not in predictor.evaluate_options:
+            raise SightlineError(f"{name} must be left out for a run of task {predictor.config.task}, got it")
+    with progress_bar() as progress:
+        evaluation: Evaluation = predictor.evaluate(data, progress=progress, **options)
     folder = Path(run).expanduser()
-    kept = (folder / CONFIG).is_file()  # one that ships, or from a hub, stays as it came
-    if kept and source is None and not as_told:
-        write_bytes(folder / EVALUATION, json.dumps(dataclasses.asdict(score), indent=1).encode())
-        if (folder / CARD).is_file():
-            write_bytes(folder / CARD, _with_score((folder / CARD).read_text(encoding="utf-8"), score).encode())
-    return score
+    if (folder / CONFIG).is_file() and data is None and not options:  # pretrained models are not written to
+        try:
+            _store_evaluation(folder, evaluation)
+        except OSError as error:
+            print(f"warning: the evaluation was not stored in {folder}: {error}", file=sys.stderr)  # noqa: T201
+    return evaluation
 
 
-def _recipe(recipe: Any, changes: Iterable[str]) -> tuple[Any, str]:
-    """The recipe as an object, and a name for it."""
+def _store_evaluation(folder: Path, evaluation: Evaluation) -> None:
+    from .training.checkpoint import write_bytes
+
+    record = {"report": str(evaluation), **evaluation.to_dict()}
+    write_bytes(folder / EVALUATION, json.dumps(record, indent=1).encode())
+    if (folder / CARD).is_file():
+        card = (folder / CARD).read_text(encoding="utf-8")
+        write_bytes(folder / CARD, _with_evaluation(card, evaluation).encode())
+
+
+def _resolve_config(source: Any, changes: Iterable[str]) -> tuple[Any, str]:
+    """The config object, and a name for the run."""
     changes, name = list(changes), "run"
-    if dataclasses.is_dataclass(recipe) and not isinstance(recipe, type):
-        values = config.plain(recipe)
-    elif isinstance(recipe, Mapping):
-        values = dict(recipe)
-    elif recipe is None:
-        values, name = config.plain(_entry(config.change({}, changes)).get("recipe").starter()), ""
+    if dataclasses.is_dataclass(source) and not isinstance(source, type):
+        values = config.plain(source)
+    elif isinstance(source, Mapping):
+        values = dict(source)
+    elif source is None:
+        values, name = config.plain(_spec_of(config.change({}, changes)).config_class.starter()), ""
     else:
-        path = Path(recipe)
+        path = Path(source)
         if path.is_dir() and not (path / CONFIG).is_file():
             raise SightlineError(
-                f"a recipe must be a YAML file or the folder of a run, got {str(path)!r}, which has no {CONFIG}; "
-                f"to learn from images in it: data.source={path}"
+                f"a config must be a YAML file or the folder of a run, got {str(path)!r}, which has no {CONFIG}; "
+                f"to train on the images in it: data.source={path}"
             )
         values = config.read(path / CONFIG if path.is_dir() else path)
         name = path.stem
         if path.is_dir():
             values["out"] = str(path)
     values = config.change(values, changes)
-    _replace_twins(values, {change.partition("=")[0].strip() for change in changes})
-    built = config.build(_entry(values).get("recipe"), values)
-    return built, _named_after(built.data.source) if recipe is None else name
+    _replace_epochs_or_steps(values, {change.partition("=")[0].strip() for change in changes})
+    task_config = config.build(_spec_of(values).config_class, values)
+    return task_config, _run_name(task_config.data.source) if source is None else name
 
 
-def _named_after(source: str) -> str:
-    """A run without a recipe has the name of its data."""
+def _run_name(source: str) -> str:
+    """The name of a run without a config file: that of its data."""
     path = Path(source).expanduser().resolve()
     return (path.stem if path.suffix.lower() == ".npz" else path.name) or "run"
 
 
-def _replace_twins(values: Mapping[str, Any], changed: set[str]) -> None:
-    """Epochs told by key=value take the place of steps, and the other way round."""
+def _replace_epochs_or_steps(values: Mapping[str, Any], changed: set[str]) -> None:
+    """A change of `training.epochs` replaces the config's `training.steps`, and vice versa."""
     training = values.get("training")
-    for name, twin in (("epochs", "steps"), ("steps", "epochs")):
-        if isinstance(training, dict) and f"training.{name}" in changed and f"training.{twin}" not in changed:
-            training[twin] = None
+    for name, other in (("epochs", "steps"), ("steps", "epochs")):
+        if isinstance(training, dict) and f"training.{name}" in changed and f"training.{other}" not in changed:
+            training[other] = None
 
 
-def _entry(values: Mapping[str, Any]) -> catalogue.Entry:
-    task = values.get("task", catalogue.DEFAULT)
-    return catalogue.entry(task.text if isinstance(task, config.Typed) else task)
-
-
-def _read(folder: Path) -> Any:
-    values = config.read(folder / CONFIG)
-    return config.build(catalogue.entry(values.get("task")).get("recipe"), values)
+def _spec_of(values: Mapping[str, Any]) -> registry.TaskSpec:
+    task = values.get("task", registry.DEFAULT)
+    return registry.task_spec(task.text if isinstance(task, config.Typed) else task)
 
 
 def _check_folder(folder: Path, resume: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise SightlineError(f"out must be a folder, got {str(folder)!r}, which is a file")
-    if not resume and any((folder / name).exists() for name in (CONFIG, WEIGHTS, "checkpoints")):
+    if not resume and any((folder / name).exists() for name in (CONFIG, WEIGHTS, CHECKPOINTS)):
         raise SightlineError(
             f"out must be a new folder, got {str(folder)!r}, which holds a run; "
-            f"pass --resume to go on with it, or out=FOLDER for another"
+            f"pass --resume to continue it, or out=FOLDER for another"
         )
-    if resume and (folder / "checkpoints").exists() and not (folder / CONFIG).is_file():
+    if resume and (folder / CHECKPOINTS).exists() and not (folder / CONFIG).is_file():
         raise SightlineError(
-            f"out must be the folder of a run to go on with, got {str(folder)!r}, which has checkpoints and no {CONFIG}; "
+            f"out must be the folder of a run to resume, got {str(folder)!r}, which has checkpoints and no {CONFIG}; "
             f"pass out=FOLDER for a new one"
         )
 
 
-def _check_same(folder: Path, new: dict[str, Any]) -> None:
-    """A run goes on with what it began with."""
-    old = _flat(config.plain(_read(folder)))
+def _check_same_config(folder: Path, new: dict[str, Any]) -> None:
+    values = config.read(folder / CONFIG)
+    old = _flat(config.plain(config.build(registry.task_spec(values.get("task")).config_class, values)))
     for key in sorted(old.keys() | new.keys()):
-        if key not in FREE and old.get(key) != new.get(key):
-            raise SightlineError(
-                f"{key} must be {old.get(key)!r}, as {folder} began, to go on with it, got {new.get(key)!r}"
-            )
+        if key not in RESUMABLE_KEYS and old.get(key) != new.get(key):
+            raise SightlineError(f"{key} must be {old.get(key)!r}, as in {folder}, to resume it, got {new.get(key)!r}")
 
 
-def _check_data(folder: Path, new: Mapping[str, Any]) -> None:
-    """And from the same data: their counts and digests, as far as they are known on both sides."""
-    if not (folder / DATA).is_file():  # a run of an earlier version
+def _check_same_data(folder: Path, new: Mapping[str, Any]) -> None:
+    if not (folder / DATA).is_file():
         return
-    kept = read_json(folder / DATA)
-    old, new = _flat(kept if isinstance(kept, Mapping) else {}), _flat(new)
+    stored = read_json(folder / DATA)
+    old, new = _flat(stored if isinstance(stored, Mapping) else {}), _flat(new)
     for key in sorted(old.keys() & new.keys(), key=lambda key: (key.partition(".")[2] != "images", key)):
         if old[key] != new[key]:
             raise SightlineError(
-                f"data.source must hold what it held when {folder} began, to go on with it: {key} must be "
-                f"{old[key]!r:.100}, got {new[key]!r:.100}; begin anew with out=FOLDER"
+                f"data.source must hold the data that {folder} was started with, to resume it: {key} must be "
+                f"{old[key]!r:.100}, got {new[key]!r:.100}; start a new run with out=FOLDER"
             )
 
 
@@ -262,16 +262,11 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def reading(quiet: bool = False) -> "_Reading":
-    """A bar while many files are read; what `with` gives is told how far it is."""
-    return _Reading(quiet)
+class progress_bar:  # noqa: N801 - used as a function
+    """A context manager that yields a progress callback; a bar appears on a terminal after one second."""
 
-
-class _Reading:
-    """A bar while many files are read."""
-
-    def __init__(self, quiet: bool):
-        self.quiet, self.began = quiet, time.perf_counter()
+    def __init__(self, quiet: bool = False):
+        self.quiet, self.started = quiet, time.perf_counter()
         self.bar: Any = None
 
     def __enter__(self) -> Any:
@@ -281,8 +276,8 @@ class _Reading:
         if self.bar is not None:
             self.bar.stop()
 
-    def _advance(self, done: int, count: int) -> None:
-        if self.quiet or time.perf_counter() - self.began < 1 or not sys.stderr.isatty():
+    def _advance(self, done: int, total: int) -> None:
+        if self.quiet or time.perf_counter() - self.started < 1 or not sys.stderr.isatty():
             return
         if self.bar is None:
             from rich.console import Console
@@ -291,40 +286,39 @@ class _Reading:
             self.bar = Progress(console=Console(stderr=True), transient=True)
             self.bar.start()
             self.bar.add_task("working")
-        self.bar.update(self.bar.task_ids[0], completed=done, total=count)
+        self.bar.update(self.bar.task_ids[0], completed=done, total=total)
 
 
-SCORE = "## Score"
+def data_sources(data: Any) -> str:
+    """The data sources of a config, for a model card."""
+    extra = (getattr(source, "source", source) for source in getattr(data, "extra_sources", ()))
+    return ", ".join(f"`{source}`" for source in (data.source, *extra))
 
 
-def sources(data: Any) -> str:
-    """Where data come from, for a card; more of them are sections with a source, or paths alone."""
-    return ", ".join(f"`{getattr(one, 'source', one)}`" for one in (data, *getattr(data, "more", ())))
-
-
-def _card(run: Run, recipe: Any, command: str) -> str:
+def _card(run: Run, task_config: Any, command: str) -> str:
     import torch
 
     from . import __version__
 
     size = (run.folder / WEIGHTS).stat().st_size
-    validation = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items()) or "nothing was held out"
+    validation = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items()) or "none"
     versions = f"sightline {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     command = command or f"sightline.train({str(run.folder / CONFIG)!r}, ['out=ANOTHER_FOLDER'])"
+    usage = registry.task_spec(task_config.task).usage.format(name=run.folder.name)
     return f"""---
 library_name: sightline
-tags: [sightline, {recipe.task}]
+tags: [sightline, {task_config.task}]
 ---
 # {run.folder.name}
 
-Made by Sightline, for the task `{recipe.task}`: `{catalogue.entry(recipe.task).use}`.
+A Sightline model for the task `{task_config.task}`: `{usage}`.
 
-## How it was made
+## Training
 
     {command}
 
-Data: {sources(recipe.data)}. {run.steps:,} steps, {run.seconds:.0f} s in the last process; {size:,} bytes of weights.
-The whole configuration is in `{CONFIG}`, every measurement in `metrics.jsonl`.
+Data: {data_sources(task_config.data)}. {run.steps:,} steps, {run.seconds:.0f} s in the last process; {size:,} bytes of weights.
+The complete config is in `{CONFIG}`, the training log in `{LOG}`.
 
 {SCORE}
 
@@ -336,19 +330,18 @@ On the validation set: {validation}.
 """
 
 
-def _with_score(card: str, score: Any) -> str:
-    line = score.sentence()
-    before, mark, after = card.partition(SCORE)
-    kept = [part for part in after.split("\n\n") if not part.startswith(f"On the {score.split} set")]
-    return before + mark + "\n\n".join([kept[0], line, *kept[1:]])
+def _with_evaluation(card: str, evaluation: Any) -> str:
+    before, heading, after = card.partition(SCORE)
+    kept = [part for part in after.split("\n\n") if not part.startswith(f"On the {evaluation.split} set")]
+    return before + heading + "\n\n".join([kept[0], evaluation.summary(), *kept[1:]])
 
 
 def command_line() -> str:
-    """What was typed, to be typed again."""
-    from .training.distributed import place
+    """The command of this process, quoted for a shell."""
+    from .training.distributed import rank_and_world_size
 
     words = ["sightline", *sys.argv[1:]]
-    if (world := place()[1]) > 1:
-        here = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-        words = ["torchrun", "--nnodes", str(world // here), "--nproc-per-node", str(here), "-m", *words]
+    if (world_size := rank_and_world_size()[1]) > 1:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+        words = ["torchrun", "--nnodes", str(world_size // local), "--nproc-per-node", str(local), "-m", *words]
     return shlex.join(words)

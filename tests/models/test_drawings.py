@@ -38,7 +38,9 @@ def test_each_image_is_looked_at_alone():
 
 def test_a_model_of_drawings_sees_them_so_and_takes_no_color():
     torch.manual_seed(0)
-    model = FewShot(FewShotConfig(image_size=23, channels=1, normalize_drawings=True, backbone_channels=(4, 4, 4, 8), num_heads=2)).eval()
+    model = FewShot(
+        FewShotConfig(image_size=23, channels=1, normalize_drawings=True, backbone_channels=(4, 4, 4, 8), num_heads=2)
+    ).eval()
     torch.testing.assert_close(model.embed(drawing(0.0, 1.0)), model.embed(drawing()))
     with pytest.raises(ValueError, match="channels must be 1 where images are drawings, got 3"):
         FewShotConfig(channels=3, normalize_drawings=True)

@@ -194,7 +194,10 @@ def test_unequal_classes_go_together():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: FewShotHead(10, FewShotConfig(num_heads=3)), "heads must divide the width 10 at which blocks work, got 3"),
+        (
+            lambda: FewShotHead(10, FewShotConfig(num_heads=3)),
+            "heads must divide the width 10 at which blocks work, got 3",
+        ),
         (lambda: FewShotConfig(depth=-1), "depth must be an integer of at least 0, got -1"),
         (lambda: FewShotConfig(temperature=0.001), "temperature must be at least the floor 0.01, got 0.001"),
         (lambda: FewShotConfig(mlp_ratio=0), "mlp_ratio must be above 0 and finite, got 0"),

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 import sightline
 from children import SMALL, Child, die_at, hang_in_a_step, limit_files, signal_at, write_images
 
-TRAIN = ("train", "data.source=images.npz", "data.validation=0.13", "training.ema_decay=0.8", *SMALL)
+TRAIN = ("train", "data.source=images.npz", "data.validation_fraction=0.13", "training.ema_decay=0.8", *SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -391,7 +391,12 @@ NUMBERS = (
 )
 TASKS = {
     "few-shot conv4": (*FEW_SHOT, "model.backbone_channels=[4,4,8,8]", "model.num_heads=2"),
-    "few-shot resnet12": (*FEW_SHOT, "model.backbone=resnet12", "model.backbone_channels=[4,4,8,8]", "model.num_heads=2"),
+    "few-shot resnet12": (
+        *FEW_SHOT,
+        "model.backbone=resnet12",
+        "model.backbone_channels=[4,4,8,8]",
+        "model.num_heads=2",
+    ),
     "few-shot adam": (*FEW_SHOT, "model.backbone_channels=[4,4,8,8]", "model.num_heads=2", "training.optimizer=adam"),
     "few-shot muon": (*FEW_SHOT, "model.backbone_channels=[4,4,8,8]", "model.num_heads=2", "training.optimizer=muon"),
     "translation": NUMBERS,

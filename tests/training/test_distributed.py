@@ -15,13 +15,13 @@ from safetensors.torch import load_file
 
 from children import SMALL, Child, write_images
 from sightline.runs import Run
-from sightline.training.distributed import leads, place
+from sightline.training.distributed import is_main_process, rank_and_world_size
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 TOGETHER = Path(__file__).parents[1] / "together.py"
 RECIPE = (
     # without the biases of attention: those of the keys change nothing, and what Adam makes of their noise differs
-    "data.source=images.npz data.validation=0.13 model.attention_bias=false training.ema_decay=0.5 training.max_grad_norm=0.5 "
+    "data.source=images.npz data.validation_fraction=0.13 model.attention_bias=false training.ema_decay=0.5 training.max_grad_norm=0.5 "
     + " ".join(word for word in SMALL if not word.startswith("model.dropout"))  # which differs for every process
     + " training.log_every=1 training.steps=12 training.batch_size=12 augment.mixup=0.2"
 )
@@ -116,8 +116,8 @@ def test_a_rank_counts_only_among_several(monkeypatch, rank, world, expected):
         monkeypatch.delenv(name, raising=False)
         if value is not None:
             monkeypatch.setenv(name, value)
-    assert place() == expected
-    assert leads() == Run(Path(), {}, 0, 0.0).leads == (expected[0] == 0)
+    assert rank_and_world_size() == expected
+    assert is_main_process() == Run(Path(), {}, 0, 0.0).leads == (expected[0] == 0)
 
 
 def test_torchrun_is_told_to_stop_and_what_it_saved_goes_on(tmp_path):

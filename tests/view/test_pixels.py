@@ -49,7 +49,9 @@ def test_each_thumbnail_of_the_grid_is_its_own_head(visitor, uneven, tmp_path):
 @pytest.mark.parametrize("token", [0, 3])
 def test_the_picture_glows_where_it_is_looked_at(visitor, uneven, tmp_path, token):
     photo = Image.new("RGB", (96, 64), "gray")  # 2 x 3 patches and a class token
-    visitor.open(uneven.save_html(tmp_path / "x.html", images=photo), f"view=image&num_heads=0&token={token}&smooth=false")
+    visitor.open(
+        uneven.save_html(tmp_path / "x.html", images=photo), f"view=image&num_heads=0&token={token}&smooth=false"
+    )
     light = next(light for light in shown_pictures(visitor) if light.shape == (2, 3))
     exact = uneven[0].weights[0, 0, token, 1:].numpy()
     assert np.argmax(light) == np.argmax(exact)

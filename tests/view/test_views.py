@@ -648,7 +648,9 @@ def test_a_hash_that_makes_no_sense_is_ignored(visitor, saved, state):
 
 def test_several_examples_on_one_page(visitor, tmp_path):
     record = Record("Batch", [Seen(name="a", kind="encoder", weights=weights(2, 3, 3, batch=3))])
-    visitor.open(record.save_html(tmp_path / "b.html", [list("abc"), list("xyz")], batch=[0, 2]), "view=matrix&num_heads=1")
+    visitor.open(
+        record.save_html(tmp_path / "b.html", [list("abc"), list("xyz")], batch=[0, 2]), "view=matrix&num_heads=1"
+    )
     visitor.choose("Example", "row 2")
     assert "example=1" in visitor.hash
     visitor.press("ArrowRight")

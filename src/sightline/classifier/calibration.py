@@ -7,7 +7,6 @@ strangers look like.
 Legend for all shapes: K support images, N way, Q queries, P tokens of an image, M model embed_dim.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -16,9 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import SightlineError
+from ..metrics import auroc, fit_calibration_scale
 from ..models.few_shot import FewShotHead, Memory
-from ..tasks.few_shot.evaluate import auroc
-from ..tasks.image_classification.evaluate import least
 from .support import Support
 
 MANY = 1000
@@ -92,7 +90,7 @@ def set_by(head: FewShotHead, support: Support, memory: Memory, copies: Copies) 
     asked += _copied(head, support, memory, copies)
     known = torch.cat([logits.amax(-1) for logits, _ in asked]).double()
     unknown = torch.cat(list(strangers(head, support, memory))).double()
-    calibration_scale = fit_calibration_scale(asked, trust=TRUST[head.config.depth > 0])
+    calibration_scale = fit_calibration_scale(asked, prior_std=TRUST[head.config.depth > 0])
     high, low, spread = float(known.mean()), float(unknown.mean()), float(known.std(correction=0))
     fall = max(FALL * (high - low), spread / 2, LEAST_FALL)  # most known images stay, even if strangers look like them
     return Confidence(calibration_scale, high - fall, fall / 2, auroc(known, unknown))
@@ -159,20 +157,6 @@ def _mixed(support: Support, rows: Tensor) -> Tensor:
     alike = vectors[rows] @ vectors.mT
     alike[support.labels[rows][:, None] == support.labels] = -2
     return support.embeddings[rows].lerp(support.embeddings[alike.argmax(1)], MIXED)
-
-
-def fit_calibration_scale(asked: list[tuple[Tensor, Tensor]], *, trust: float) -> float:
-    """What to multiply logits (Q, N) by for the likeliest labels (Q,), 1/20 to 20.
-
-    It is expected to be near 1, within a factor of e^trust; what a handful of examples say must outweigh that.
-    """
-    parts = [(logits.double(), labels) for logits, labels in asked]
-
-    def loss(x: float) -> float:
-        found = sum(float(F.cross_entropy(math.exp(x) * logits, labels, reduction="sum")) for logits, labels in parts)
-        return found + (x / trust) ** 2 / 2
-
-    return least(loss)
 
 
 def _left(head: FewShotHead, support: Support, memory: Memory, rows: Tensor) -> Memory:

@@ -12,9 +12,9 @@ from torch import Tensor
 from ..data.images.formats.folders import named_images
 from ..data.images.loading import Progress
 from ..errors import SightlineError, check_max, check_page_size
+from ..metrics import wilson_interval
 from ..models.few_shot import FewShot, Memory
 from ..names import shortened
-from ..tasks.image_classification.predictor import wilson
 from ..view import explanations as reasons
 from ..view.explanations import Reason
 from ..view.page import Page
@@ -161,7 +161,7 @@ class FewShotClassifier:
         shares = {name: float(right[i] / seen[i]) for i, name in enumerate(support.classes) if seen[i] > 0}
         return Estimate(
             accuracy=float(right.sum()) / count,
-            interval=wilson(float(right.sum()), count),
+            interval=wilson_interval(float(right.sum()), count),
             images=count,
             per_class=dict(sorted(shares.items(), key=lambda pair: pair[1])),
         )

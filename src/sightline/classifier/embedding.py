@@ -14,8 +14,9 @@ from torch import Tensor
 
 from .. import config, zoo
 from ..errors import SightlineError, one_of
-from ..hub import CONFIG, read_weights
+from ..files import CONFIG
 from ..models.few_shot import FewShot, FewShotConfig
+from ..weights import read_weights
 
 if TYPE_CHECKING:
     from ..models.embedders import Embedder

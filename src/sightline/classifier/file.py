@@ -14,8 +14,8 @@ from torch import Tensor
 from .. import config
 from ..errors import SightlineError
 from ..files import atomic_write
-from ..hub import check_shapes
 from ..models.few_shot import FewShot, FewShotConfig
+from ..weights import check_shapes
 from .calibration import Confidence
 from .embedding import MOST_LEVEL
 from .support import MOST_EXAMPLES, Support, check_count, check_labels

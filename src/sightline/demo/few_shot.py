@@ -17,12 +17,12 @@ from ..classifier.classifier import Look
 from ..comparison import Standing
 from ..data.episodes import Classes
 from ..errors import SightlineError
+from ..metrics import wilson_interval
 from ..models.baselines import BASELINES
 from ..models.few_shot import FewShot
 from ..tasks.few_shot.evaluate import Answers, Setting, Tally, embed_all, tally
 from ..tasks.few_shot.predictor import SettingScore
 from ..tasks.few_shot.task import classes_of
-from ..tasks.image_classification.predictor import wilson
 from . import characters
 from .characters import Question
 
@@ -100,7 +100,7 @@ def _asked(questions: Sequence[Question], answers: Sequence[Answer]) -> Table:
         ("", "called known", [called for _, called in known]),
         ("characters that are none of these", "refused", refused),
     ):
-        low, high = wilson(sum(hits), len(hits))
+        low, high = wilson_interval(sum(hits), len(hits))
         table.add_row(what, f"[bold]{sum(hits)}[/] {told}", str(len(hits)), f"{low:.0%} to {high:.0%}")
     return table
 

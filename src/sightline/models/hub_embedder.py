@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import SightlineError, check_int, check_max
-from ..hub import read_json
+from ..files import read_json
 from .embedders import Embedder
 
 PATTERNS = ("config.json", "preprocessor_config.json", "processor_config.json", "model*.safetensors", "model*.json")

@@ -1,4 +1,4 @@
-"""Pictures of a run, whatever its task: where they go, and how training went."""
+"""Figures of a run, whatever its task: where they are written, and the training curves."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import zoo
-from ..errors import SightlineError, one_of
-from ..hub import MOST_BYTES, Shared
+from ..errors import SightlineError, check_choice
+from ..files import LOG, MAX_JSON_BYTES
 from ..view import curves
-from ..view import figures as pictures
+from ..view import figures as view_figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,83 +18,82 @@ if TYPE_CHECKING:
     from ..view.page import Page
 
 FORMATS = ("png", "svg")
-LOG = "metrics.jsonl"
 
 
-class Missing(Exception):  # noqa: N818 - it is no error
-    """Why a model has nothing to draw here."""
+class NoFigure(Exception):  # noqa: N818 - not an error
+    """Why a figure does not apply to a model."""
 
 
 @dataclass
-class Drawn:
-    """What was drawn of a model, and what there is none of."""
+class FigureFiles:
+    """The figures that `show` wrote, and those that do not apply to the model."""
 
     folder: Path
     format: str
     files: list[Path] = field(default_factory=list)
-    left_out: dict[str, str] = field(default_factory=dict)
-    """The name of a picture, and why it was not drawn."""
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Names of figures that were not drawn, and why."""
 
     @classmethod
-    def into(cls, predictor: Shared, out: str | Path | None, format: str) -> "Drawn":
-        """Nothing yet: into the folder that is told, or `pictures/` in the run's, or here for a model that ships."""
-        if format not in FORMATS:
-            raise SightlineError(f"format must be {one_of(format, FORMATS)}")
-        home = Path() if zoo.ships(predictor.folder) else predictor.folder
-        folder = home / "pictures" if out is None else Path(out)
+    def create(cls, run: Path, out: str | Path | None, format: str) -> "FigureFiles":
+        """No figures yet, to be written to `out`; by default `figures/` in the run, or here for a pretrained model."""
+        check_choice("format", format, FORMATS)
+        folder = (Path() if zoo.is_pretrained(run) else run) / "figures" if out is None else Path(out)
         if folder.exists() and not folder.is_dir():
             raise SightlineError(f"out must be a folder, got {str(folder)!r}, which is a file")
         return cls(folder, format)
 
-    def add(self, name: str, draw: "Callable[..., Figure]", *what: Any) -> None:
-        """One picture, drawn of `what`, unless there is nothing to draw."""
+    def add(self, name: str, draw: "Callable[..., Figure]", *arguments: Any) -> None:
+        """Draw and write a figure, unless it does not apply."""
         try:
-            self.files.append(pictures.save(draw(*what), self.folder / f"{name}.{self.format}"))
-        except Missing as reason:
-            self.left_out[name] = str(reason)
+            path = self.folder / f"{name}.{self.format}"
+            self.files.append(view_figures.save(draw(*arguments), path))
+        except NoFigure as reason:
+            self.skipped[name] = str(reason)
 
     def add_page(self, page: "Page") -> None:
-        """The viewer, beside the pictures."""
+        """Write the viewer beside the figures."""
         self.files.append(page.save(self.folder / "page.html"))
 
 
-def curves_of(folder: Path, monitor: str) -> "Figure":
-    """Loss, the metric it was evaluate_on by, and learning rate, as the run wrote them down."""
-    lines = list(log_lines(folder / LOG))
+def training_curves(folder: Path, metric: str) -> "Figure":
+    """Loss, the validation metric and the learning rate from a run's log."""
+    records = list(read_log(folder))
     panels: dict[str, dict[str, curves.Line]] = {}
-    for panel, line, path in (
+    for panel, line, keys in (
         ("loss", "training", ("loss",)),
         ("loss", "validation", ("validation", "loss")),
-        (f"validation {monitor}", monitor, ("validation", monitor)),
-        ("learning rate", "rate", ("learning_rate",)),
+        (f"validation {metric}", metric, ("validation", metric)),
+        ("learning rate", "learning rate", ("learning_rate",)),
     ):
-        points = [(fact["step"], value) for fact in lines if (value := number(fact, path)) is not None]
+        points = [(record["step"], value) for record in records if (value := log_value(record, *keys)) is not None]
         if points:
             panels.setdefault(panel, {})[line] = ([step for step, _ in points], [value for _, value in points])
     if not panels:
-        raise Missing(f"there is no {LOG} with measurements in {zoo.called(folder)}")
-    best = [fact["step"] for fact in lines if fact.get("best") is True]
+        raise NoFigure(f"{zoo.display_name(folder)} has no {LOG} with metrics")
+    best = [record["step"] for record in records if record.get("best") is True]
     return curves.curves(panels, best=best[-1] if best else None)
 
 
-def log_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a run's log that can be read; a broken one is passed over."""
+def read_log(folder: Path) -> Iterator[dict[str, Any]]:
+    """The records of a run's log; lines that are not JSON are skipped."""
+    path = folder / LOG
     if not path.is_file():
         return
-    if path.stat().st_size > MOST_BYTES:
-        raise Missing(f"{path} is over {MOST_BYTES:,} bytes")
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise NoFigure(f"{path} is larger than {MAX_JSON_BYTES:,} bytes")
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            fact = json.loads(line)
+            record = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        if isinstance(fact, dict) and number(fact, ("step",)) is not None:
-            yield fact
+        if isinstance(record, dict) and log_value(record, "step") is not None:
+            yield record
 
 
-def number(fact: Any, path: tuple[str, ...]) -> float | None:
-    """The number at the end of these keys, if it is one that can be drawn."""
-    for key in path:
-        fact = fact.get(key) if isinstance(fact, dict) else None
-    plain = isinstance(fact, int | float) and not isinstance(fact, bool)
-    return float(fact) if plain and abs(fact) < 1e30 else None
+def log_value(record: Any, *keys: str) -> float | None:
+    """The number at the end of these keys, if it can be drawn."""
+    for key in keys:
+        record = record.get(key) if isinstance(record, dict) else None
+    is_number = isinstance(record, int | float) and not isinstance(record, bool)
+    return float(record) if is_number and abs(record) < 1e30 else None

@@ -21,24 +21,24 @@ class Group:
     """The processes that train together; alone, every exchange is the identity."""
 
     rank: int
-    world: int
+    world_size: int
     device: torch.device
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this process writes files and speaks to the user."""
         return self.rank == 0
 
     def sum(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
         """Each tensor summed over all processes."""
-        if self.world > 1:
+        if self.world_size > 1:
             for tensor in sums.values():
                 dist.all_reduce(tensor)
         return sums
 
     def largest(self, number: int) -> int:
         """The largest that any process has."""
-        if self.world == 1:
+        if self.world_size == 1:
             return number
         tensor = torch.tensor(number, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
@@ -46,18 +46,18 @@ class Group:
 
     def wait(self) -> None:
         """Until all processes are here."""
-        if self.world > 1:
+        if self.world_size > 1:
             dist.barrier()
 
     def wrap(self, model: nn.Module, *, fsdp: bool) -> nn.Module:
         """The model as it is to be called in training; `model` itself keeps the weights."""
-        if self.world == 1:
+        if self.world_size == 1:
             return model
         if fsdp:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 
-            mesh = init_device_mesh(self.device.type, (self.world,))
+            mesh = init_device_mesh(self.device.type, (self.world_size,))
             for layer in (layer for part in model.modules() if isinstance(part, nn.ModuleList) for layer in part):
                 fully_shard(layer, mesh=mesh)
             fully_shard(model, mesh=mesh)
@@ -75,21 +75,21 @@ class Group:
             reshard()
 
 
-def place() -> tuple[int, int]:
+def rank_and_world_size() -> tuple[int, int]:
     """Which of how many processes this one is, as torchrun says; alone it is the first, whatever else is said."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     return (int(os.environ.get("RANK", "0")) if world > 1 else 0), world
 
 
-def leads() -> bool:
+def is_main_process() -> bool:
     """Whether this process writes files and speaks to the user."""
-    return place()[0] == 0
+    return rank_and_world_size()[0] == 0
 
 
 @contextmanager
 def group(device: torch.device) -> Iterator[Group]:
     """The processes torchrun started, or this one alone; a process group that is there already is used, and left."""
-    rank, world = place()
+    rank, world = rank_and_world_size()
     if world == 1:
         yield Group(0, 1, device)
         return

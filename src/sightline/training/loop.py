@@ -27,7 +27,7 @@ from .optimizers import make_optimizers
 from .schedules import rate
 from .signals import Interrupted, Interrupts
 from .state import restore, state_of
-from .task import Part, Task
+from .task import BatchSlice, Task
 
 WEIGHTS = "model.safetensors"
 DEFAULT_EPOCHS = 10
@@ -83,15 +83,15 @@ class _Trainer:
         interrupts: Interrupts,
         quiet: bool,
     ):
-        parts = processes.world * settings.gradient_accumulation_steps
+        parts = processes.world_size * settings.gradient_accumulation_steps
         if settings.batch_size % parts:
             raise SightlineError(
-                f"batch_size must be a multiple of processes times gradient_accumulation_steps, {processes.world} x "
+                f"batch_size must be a multiple of processes times gradient_accumulation_steps, {processes.world_size} x "
                 f"{settings.gradient_accumulation_steps}, got {settings.batch_size}"
             )
         self.task, self.settings, self.seed, self.processes = task, settings, seed, processes
         self.interrupts, self.folder = interrupts, folder
-        self.part = Part(processes.rank, processes.world, settings.gradient_accumulation_steps)
+        self.part = BatchSlice(processes.rank, processes.world_size, settings.gradient_accumulation_steps)
         epoch = task.steps_per_epoch(settings.batch_size)
         self.steps = settings.steps or max(1, round((settings.epochs or DEFAULT_EPOCHS) * epoch))
         self.warmup_steps = min(settings.warmup_steps, self.steps // 3)
@@ -112,7 +112,7 @@ class _Trainer:
         self.checkpoints = Checkpoints(
             folder / "checkpoints", keep=max(settings.keep_checkpoints, settings.average_checkpoints)
         )
-        self.log = Log(folder, self.steps, quiet=quiet, silent=not processes.leads, tensorboard=settings.tensorboard)
+        self.log = Log(folder, self.steps, quiet=quiet, silent=not processes.is_main, tensorboard=settings.tensorboard)
         self.step, self.saved, self.waited = 0, 0, 0
         self.best: dict[str, Any] | None = None
         self.window = torch.zeros((), dtype=torch.float64, device=processes.device)
@@ -164,16 +164,16 @@ class _Trainer:
             aside += time.perf_counter() - learned
             self._obey_signals()
 
-    def _update(self, pieces: list[Any]) -> Tensor:
+    def _update(self, micro_batches: list[Any]) -> Tensor:
         """One step of the optimizer; the mean loss of the batch as far as it was worked on here."""
         # dropout follows from the step alone
         torch.manual_seed(seeds.number(self.seed, seeds.DROPOUT, self.step, self.processes.rank))
         losses = []
-        for i, piece in enumerate(pieces):
-            with self._unsynchronized(last=i == len(pieces) - 1):
+        for i, piece in enumerate(micro_batches):
+            with self._unsynchronized(last=i == len(micro_batches) - 1):
                 with self._precision():
                     loss = self.task.loss(self.called, piece)
-                (loss * self.processes.world).backward()  # several processes take the mean of their gradients
+                (loss * self.processes.world_size).backward()  # several processes take the mean of their gradients
             losses.append(loss.detach())
         if self.settings.max_grad_norm is not None:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
@@ -186,7 +186,7 @@ class _Trainer:
 
     def _unsynchronized(self, *, last: bool) -> AbstractContextManager[Any]:
         """Only the last piece of a batch makes the processes exchange gradients."""
-        if last or self.processes.world == 1 or self.settings.fsdp:
+        if last or self.processes.world_size == 1 or self.settings.fsdp:
             return nullcontext()
         return self.called.no_sync()  # type: ignore[operator]
 
@@ -233,7 +233,7 @@ class _Trainer:
         if kept:
             weights = gathered(self._weights())
             self.best = {"step": self.step, "value": metrics[self.task.monitor], "metrics": metrics}
-            if self.processes.leads:
+            if self.processes.is_main:
                 self.best |= self.checkpoints.save_best(self.step, weights)
                 write_bytes(self.folder / WEIGHTS, to_bytes(weights))
         self.log.evaluated(self.step, metrics, best=kept)
@@ -269,7 +269,7 @@ class _Trainer:
     def _save(self, *, scheduled: bool) -> None:
         window = self._sound_window()
         tensors = gathered(state_of(self.model, self.mean, self.optimizers))
-        if self.processes.leads:
+        if self.processes.is_main:
             facts = {"best": self.best, "waited": self.waited, "window": window}
             self.checkpoints.save(self.step, tensors, facts, scheduled=scheduled)
         self.saved = self.step
@@ -286,12 +286,12 @@ class _Trainer:
         if found is None:
             self.log.say("nothing to go on from: starting at step 0")
             return
-        if self.processes.leads:
+        if self.processes.is_main:
             self.checkpoints.drop_old()
         restore(found.tensors, self.model, self.mean, self.optimizers)
         self.step, self.saved, facts = found.step, found.step, found.facts
         self.best, self.waited = facts["best"], facts["waited"]
-        self.window.fill_(facts["window"] if self.processes.leads else 0.0)
+        self.window.fill_(facts["window"] if self.processes.is_main else 0.0)
         self.log.say(f"going on from step {self.step} of {self.steps}")
 
     def _complain(self) -> None:
@@ -300,7 +300,7 @@ class _Trainer:
         self.checkpoints.complaints.clear()
 
     def _obey_signals(self) -> None:
-        if self.step % STEPS_BETWEEN_AGREEMENTS[self.processes.device.type] and self.processes.world > 1:
+        if self.step % STEPS_BETWEEN_AGREEMENTS[self.processes.device.type] and self.processes.world_size > 1:
             return
         caught = self.processes.largest(self.interrupts.caught)
         if not caught or self.step >= self.steps:
@@ -314,9 +314,11 @@ class _Trainer:
         raise Interrupted(caught, message)
 
     def _finish(self) -> dict[str, float]:
-        """Leave the final weights."""
+        """Complete and write the final weights."""
         weights, metrics = self._final()
-        if self.processes.leads:
+        if self.processes.is_main:
+            weights, finished = self.task.finish(weights)
+            metrics = finished or metrics
             write_bytes(self.folder / WEIGHTS, to_bytes(weights))
         self.processes.wait()
         return metrics
@@ -335,7 +337,7 @@ class _Trainer:
             if won:
                 return weights, metrics
         if self.best is not None:
-            return self.checkpoints.read(self.best) if self.processes.leads else {}, self.best["metrics"]
+            return self.checkpoints.read(self.best) if self.processes.is_main else {}, self.best["metrics"]
         return gathered(self._weights()), self._metrics(self._judged())
 
     def _mean_of_last(self) -> tuple[dict[str, Tensor], dict[str, float], int]:

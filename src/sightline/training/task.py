@@ -1,4 +1,4 @@
-"""What the loop knows of a task: where its batches come from, what a batch costs, and how good the model is."""
+"""The interface between a task and the training loop."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -9,57 +9,72 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class Part:
-    """Which of the equal parts of every batch are worked on here: `pieces` of them one after the other, on process
-    `rank` of `world`."""
+class BatchSlice:
+    """The share of every batch that this process works on, as a number of micro-batches."""
 
     rank: int = 0
-    world: int = 1
-    pieces: int = 1
+    world_size: int = 1
+    micro_batches: int = 1
 
-    def rows(self, count: int) -> list[slice]:
-        """The rows of a batch of `count` that belong here, piece by piece."""
-        share = count // (self.world * self.pieces)
-        first = self.rank * self.pieces
-        return [slice(i * share, (i + 1) * share) for i in range(first, first + self.pieces)]
+    def indices(self, batch_size: int) -> list[slice]:
+        """The slice of a batch for each micro-batch of this process."""
+        size = batch_size // (self.world_size * self.micro_batches)
+        first = self.rank * self.micro_batches
+        return [slice(i * size, (i + 1) * size) for i in range(first, first + self.micro_batches)]
 
 
 class Task(Protocol):
-    """One thing to learn.
+    """A model and the data it is trained on.
 
-    Everything random about a step follows from the seed and the number of the step alone, so a run that was broken off
-    goes on as if it had not been.
+    A class that implements it also has a static method `load_data(config, progress=None)` and the constructor
+    `(config, data, progress=None)`. All randomness of a step follows from the seed and the step number, so a resumed
+    run gives the same weights as an uninterrupted one.
     """
 
     model: nn.Module
+    config: Any
+    """The config, completed with what follows from the data."""
+    data_fingerprint: dict[str, Any]
+    """Counts and digests of the data; a run is resumed on the same data only."""
     monitor: str
-    """The metric that says which weights are best."""
+    """The validation metric that selects the best weights."""
     higher_is_better: bool
-    """Whether more of it is better."""
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        """How many batches make one round through the data."""
+        """The number of batches in an epoch."""
         ...
 
     def to(self, device: torch.device) -> None:
-        """Bring the data that lives on a device there, and the model."""
+        """Move the model, and the data that is kept on the device."""
         ...
 
-    def batches(self, first: int, batch_size: int, part: Part) -> Generator[list[Any], None, None]:
-        """The batches from step `first` on, without end, each as the pieces of it that belong here.
+    def batches(self, first_step: int, batch_size: int, batch_slice: BatchSlice) -> Generator[list[Any], None, None]:
+        """An endless generator of batches from `first_step` on, each a list of this process's micro-batches.
 
-        When it is closed it lets go of all it holds, processes that read files among them.
+        Closing it releases its resources, such as worker processes.
         """
         ...
 
-    def loss(self, model: nn.Module, piece: Any) -> Tensor:
-        """What this piece adds to the mean loss of its whole batch: the pieces of all processes sum to it."""
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """The contribution of a micro-batch to the mean loss of its batch; these add up over all processes."""
         ...
 
-    def evaluate(self, model: nn.Module, part: Part) -> dict[str, Tensor]:
-        """Sums over the part of the validation set that belongs here; `metrics` reads the sums of all processes."""
+    def evaluate(self, model: nn.Module, batch_slice: BatchSlice) -> dict[str, Tensor]:
+        """Sums over this process's share of the validation set; empty if there is none."""
         ...
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
-        """Metrics from sums; empty where there is nothing to validate on."""
+        """Metrics from the sums of all processes."""
+        ...
+
+    def files(self) -> dict[str, bytes]:
+        """Files that a run needs beside its weights, such as a tokenizer."""
+        ...
+
+    def finish(self, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """Complete the final weights, for instance by calibration, and return them with their validation metrics.
+
+        Called in the main process, with all weights on the CPU, before they are written. Empty metrics leave those of
+        training as they are.
+        """
         ...

@@ -1,39 +1,39 @@
-"""The zoo: small trained models that ship with the package, each the folder of a run with its card.
+"""Pretrained models that are part of the package: each is the folder of a run with its model card.
 
-`sightline.load`, `FewShotClassifier.pretrained` and the command take their names wherever they take a folder. A folder
-at that path wins if it holds a run, so that what you have trained yourself is never mistaken for what ships.
+Their names are accepted wherever a run's folder is. A folder of that name that holds a run takes precedence.
 """
 
 from pathlib import Path
 
 from ..errors import one_of
-from ..hub import CONFIG
+from ..files import CARD, CONFIG, WEIGHTS
 
 HOME = Path(__file__).parent
 
 
 def names() -> tuple[str, ...]:
-    """The models that ship, by name."""
-    return tuple(sorted(path.parent.name for path in HOME.glob(f"*/{CONFIG}")))
+    """The names of the pretrained models."""
+    complete = (path.parent for path in HOME.glob(f"*/{CONFIG}") if not path.parent.name.startswith("."))
+    return tuple(sorted(path.name for path in complete if all((path / name).is_file() for name in (WEIGHTS, CARD))))
 
 
 def folder(source: str | Path) -> Path:
-    """The path itself; or, where it holds no run and is the name of a model that ships, the folder of that."""
+    """The path itself, or the folder of the pretrained model of this name where the path holds no run."""
     path = Path(source).expanduser()
     return HOME / path.name if not (path / CONFIG).is_file() and str(source) in names() else path
 
 
-def ships(path: Path) -> bool:
-    """Whether this folder belongs to the package, and is not to be written to."""
+def is_pretrained(path: Path) -> bool:
+    """Whether a folder is part of the package, and so read-only."""
     return path.parent == HOME
 
 
-def called(path: Path) -> str:
-    """What to call a run in a message: its name if it ships, else its path."""
-    return path.name if ships(path) else str(path)
+def display_name(path: Path) -> str:
+    """A run in a message: the name of a pretrained model, else the path."""
+    return path.name if is_pretrained(path) else str(path)
 
 
 def known(name: str) -> str:
-    """The end of an error message: what ships, and what was probably meant."""
-    shipped = names()
-    return f"a model that ships, {one_of(name, shipped)}" if shipped else f"one that ships (none do), got {name!r}"
+    """The end of an error message: the pretrained models, and the closest match."""
+    available = names()
+    return f"a pretrained model, {one_of(name, available)}" if available else f"a pretrained model (none), got {name!r}"

@@ -19,7 +19,7 @@ from sightline.tasks.few_shot import frozen_embedder as few_shot_embeddings
 from sightline.tasks.few_shot.frozen_embedder import Frozen
 from sightline.tasks.few_shot.task import Episode, Evaluation, FewShotData, FewShotTask, Recipe
 from sightline.training.config import TrainingConfig
-from sightline.training.task import Part
+from sightline.training.task import BatchSlice
 
 SIDE, WIDTH = 6, 12
 CPU = torch.device("cpu")
@@ -76,8 +76,8 @@ def recipe(data=None, model=None, **changes) -> Recipe:
     )
 
 
-def pieces(task: FewShotTask, step: int = 0, part: Part | None = None):
-    return next(task.batches(step, 4, part or Part()))
+def pieces(task: FewShotTask, step: int = 0, part: BatchSlice | None = None):
+    return next(task.batches(step, 4, part or BatchSlice()))
 
 
 def test_each_image_is_seen_once_and_episodes_are_drawn_from_what_was_seen(monkeypatch):
@@ -87,7 +87,7 @@ def test_each_image_is_seen_once_and_episodes_are_drawn_from_what_was_seen(monke
     task.to(CPU)
     ((vectors, labels, answers, known, total),) = pieces(task)
     assert known is None
-    task.evaluate(task.model, Part())
+    task.evaluate(task.model, BatchSlice())
     assert Thumbs.looks == 7 * (11 + 7)
     assert told[:3] == [(13, 77), (26, 77), (39, 77)]
     assert told[-1] == (49, 49)
@@ -103,7 +103,7 @@ def test_each_image_is_seen_once_and_episodes_are_drawn_from_what_was_seen(monke
 def test_a_step_is_the_same_however_it_is_cut_and_copies_are_drawn_anew():
     task = FewShotTask(recipe({"copies": 2}, augment=Augment(flip=True, crop=1)), splits())
     whole = pieces(task, 2)[0][0]
-    parts = [piece[0] for rank in range(2) for piece in pieces(task, 2, Part(rank, 2, 2))]
+    parts = [piece[0] for rank in range(2) for piece in pieces(task, 2, BatchSlice(rank, 2, 2))]
     assert torch.cat(parts).equal(whole)
     assert not pieces(task, 3)[0][0].equal(whole)
     plain, *changed = task.embedded.train
@@ -143,7 +143,7 @@ def test_patches_and_grey_images_go_in_too():
 
 def test_without_classes_to_choose_by_it_learns_all_the_same():
     task = FewShotTask(recipe(), splits(validation=None))
-    assert task.evaluate(task.model, Part()) == {}
+    assert task.evaluate(task.model, BatchSlice()) == {}
     assert pieces(task)[0][0].shape == (4, 25, 1, WIDTH)
 
 

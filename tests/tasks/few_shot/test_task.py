@@ -21,7 +21,7 @@ from sightline.tasks.few_shot import task as few_shot
 from sightline.tasks.few_shot.evaluate import Setting, Tally, mean_and_half, metrics, tally
 from sightline.tasks.few_shot.task import Episode, Evaluation, FewShotData, FewShotTask, More, Recipe
 from sightline.training.config import TrainingConfig
-from sightline.training.task import Part
+from sightline.training.task import BatchSlice
 
 CPU = torch.device("cpu")
 
@@ -54,8 +54,8 @@ def recipe(**changes) -> Recipe:
     )
 
 
-def pieces(task: FewShotTask, step: int = 0, size: int = 4, part: Part | None = None):
-    return next(task.batches(step, size, part or Part()))
+def pieces(task: FewShotTask, step: int = 0, size: int = 4, part: BatchSlice | None = None):
+    return next(task.batches(step, size, part or BatchSlice()))
 
 
 def test_a_batch_is_whole_episodes_with_their_labels():
@@ -77,11 +77,11 @@ def test_a_batch_is_whole_episodes_with_their_labels():
 
 def test_a_step_is_the_same_however_it_is_come_to_and_cut():
     task = FewShotTask(recipe(augment=Augment(rotate=20.0)), splits())
-    stream = task.batches(0, 4, Part())
+    stream = task.batches(0, 4, BatchSlice())
     third = [next(stream) for _ in range(3)][2][0]
     torch.testing.assert_close(pieces(task, 2)[0][0], third[0], rtol=0, atol=0)
     assert not pieces(task, 3)[0][0].equal(third[0])
-    parts = [pieces(task, 2, part=Part(rank, 2, 2)) for rank in range(2)]
+    parts = [pieces(task, 2, part=BatchSlice(rank, 2, 2)) for rank in range(2)]
     torch.testing.assert_close(torch.cat([one[0] for part in parts for one in part]), third[0], rtol=0, atol=0)
 
 
@@ -90,7 +90,7 @@ def test_classes_may_have_unequal_numbers_of_examples():
     ((_, _, _, known, _),) = pieces(task, size=40)
     counts = torch.stack([(known == c).sum(1) for c in range(5)])
     assert sorted(counts.unique().tolist()) == [2, 3, 4]
-    halves = [pieces(task, size=40, part=Part(rank, 2))[0].known for rank in range(2)]
+    halves = [pieces(task, size=40, part=BatchSlice(rank, 2))[0].known for rank in range(2)]
     assert torch.cat(halves).equal(known)
     task.model.eval()
     piece = pieces(task, size=4)[0]
@@ -121,7 +121,7 @@ def test_the_loss_of_pieces_adds_up_to_that_of_the_batch():
     task = FewShotTask(recipe(auxiliary=0.5), splits())
     task.model.eval()
     whole = task.loss(task.model, pieces(task)[0])
-    parts = [task.loss(task.model, piece) for rank in range(2) for piece in pieces(task, part=Part(rank, 2, 2))]
+    parts = [task.loss(task.model, piece) for rank in range(2) for piece in pieces(task, part=BatchSlice(rank, 2, 2))]
     torch.testing.assert_close(torch.stack(parts).sum(), whole)
 
 
@@ -184,7 +184,7 @@ def test_several_sets_are_learned_from_and_one_is_judged_by():
     (piece,) = pieces(task)
     labels = piece.labels.view(4, -1)
     assert sorted(sorted({*row}) for row in (labels >= 11).long().add(labels >= 17).tolist()) == [[0], [1], [2], [2]]
-    third = list(itertools.islice(task.batches(0, 4, Part()), 3))[2][0]
+    third = list(itertools.islice(task.batches(0, 4, BatchSlice()), 3))[2][0]
     again = pieces(FewShotTask(recipe(auxiliary=1.0), both), step=2)[0]
     assert third.images.equal(again.images)
     assert third.labels.equal(again.labels)
@@ -278,7 +278,7 @@ def test_an_image_that_is_shown_and_asked_is_caught(monkeypatch):
         pieces(task)
     monkeypatch.setattr(few_shot_judging, "draw", leaky)
     with pytest.raises(ValueError, match="support and query must not share an image"):
-        task.evaluate(task.model, Part())
+        task.evaluate(task.model, BatchSlice())
 
 
 def by_grey(support, labels, query, *, way):
@@ -295,7 +295,7 @@ def judged(answer, part=None, **changes):
     test = images(8)
     places = test.pixels.float().flatten(1).mean(1)[:, None, None]
     how = {"way": 5, "shot": 2, "query": 3, "episodes": 40, **changes}
-    return tally(answer, places, Classes.of(test.labels, test.classes), part=part or Part(), **how)
+    return tally(answer, places, Classes.of(test.labels, test.classes), part=part or BatchSlice(), **how)
 
 
 def test_one_who_knows_is_right_and_one_who_guesses_is_not():
@@ -316,7 +316,7 @@ def test_without_a_class_to_spare_nothing_is_unknown():
 @pytest.mark.parametrize("chunk", [7, 250])  # of 40 episodes: with the second, one process has none
 def test_two_processes_see_what_one_sees(chunk, monkeypatch):
     monkeypatch.setattr(few_shot_judging, "CHUNK", chunk)
-    parts = [judged(by_grey, Part(rank, 2)).sums for rank in range(2)]
+    parts = [judged(by_grey, BatchSlice(rank, 2)).sums for rank in range(2)]
     for name, value in judged(by_grey).sums.items():
         torch.testing.assert_close(parts[0][name] + parts[1][name], value)
 

@@ -21,7 +21,7 @@ from sightline.models.image_classifier import ImageClassifierConfig
 from sightline.tasks.image_classification.evaluate import calibration_scale, metrics, tally
 from sightline.tasks.image_classification.task import ImageData, ImageTask, Recipe
 from sightline.training.config import TrainingConfig
-from sightline.training.task import Part
+from sightline.training.task import BatchSlice
 
 CPU = torch.device("cpu")
 
@@ -43,7 +43,7 @@ def made(count=23, *, augment=None, label_smoothing=0.0, validation=0.0):
 
 
 def batch(task, step, part=None, size=6):
-    return next(task.batches(step, size, part or Part()))
+    return next(task.batches(step, size, part or BatchSlice()))
 
 
 def seen(task, step, size):
@@ -68,7 +68,7 @@ def test_a_batch_larger_than_the_set_holds_every_image():
 
 def test_a_step_is_the_same_wherever_training_began():
     task = made(augment=Augment(crop=1, rotate=10.0, mixup=0.3))
-    stream = task.batches(0, 6, Part())
+    stream = task.batches(0, 6, BatchSlice())
     later = [next(stream) for _ in range(6)][5]
     for one, two in zip(later[0], batch(task, 5)[0], strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=0)
@@ -77,7 +77,7 @@ def test_a_step_is_the_same_wherever_training_began():
 def test_parts_and_pieces_make_up_the_batch():
     task = made(augment=Augment(crop=1, rotate=10.0, mixup=0.3))
     ((pixels, targets, total),) = batch(task, 3, size=12)
-    parts = [piece for rank in range(2) for piece in batch(task, 3, Part(rank, 2, 3), size=12)]
+    parts = [piece for rank in range(2) for piece in batch(task, 3, BatchSlice(rank, 2, 3), size=12)]
     torch.testing.assert_close(torch.cat([part[0] for part in parts]), pixels, rtol=0, atol=0)
     torch.testing.assert_close(torch.cat([part[1] for part in parts]), targets, rtol=0, atol=0)
     assert {part[2] for part in parts} == {total} == {12}
@@ -89,7 +89,7 @@ def test_losses_of_pieces_sum_to_that_of_the_batch_and_labels_are_smoothed():
         ((pixels, labels, _),) = batch(task, 0)
         shares = F.one_hot(labels, 3) * (1 - smoothing) + smoothing / 3
         expected = -(shares * task.model(pixels).log_softmax(-1)).sum(-1).mean()
-        found = sum(task.loss(task.model, piece) for piece in batch(task, 0, Part(0, 1, 3)))
+        found = sum(task.loss(task.model, piece) for piece in batch(task, 0, BatchSlice(0, 1, 3)))
         torch.testing.assert_close(found, expected)
 
 
@@ -111,7 +111,10 @@ def test_mixed_neighbors_must_come_to_the_same_process(monkeypatch):
     ("make", "message"),
     [
         (lambda: Recipe(seed=2**63), "seed must be at most"),
-        (lambda: Recipe(training=TrainingConfig(batch_size=2**40)), "training.batch_size must be at most 1,048,576, got"),
+        (
+            lambda: Recipe(training=TrainingConfig(batch_size=2**40)),
+            "training.batch_size must be at most 1,048,576, got",
+        ),
         (lambda: ImageClassifierConfig(width=10**9), "width must be at most 16,384, got 1000000000"),
         (lambda: ImageClassifierConfig(head_dim=10**9), "head_dim must be at most"),
         (lambda: Augment(crop=10**20), "crop must be at most 4,096, got"),
@@ -133,7 +136,7 @@ class Fixed(nn.Module):
 def test_what_is_counted_does_not_depend_on_who_counts(world):
     """23 images among processes that cannot share them evenly; more processes than images too."""
     every = images()
-    parts = [tally(Fixed(), every, Part(rank, world), CPU) for rank in range(world)]
+    parts = [tally(Fixed(), every, BatchSlice(rank, world), CPU) for rank in range(world)]
     sums = {name: sum(part[name] for part in parts) for name in parts[0]}
     answers = every.pixels[:, 0, 0, 0].long() % 3
     right = (answers == every.labels).double().mean()
@@ -151,11 +154,11 @@ def test_large_images_are_judged_a_few_at_a_time(monkeypatch):
     model = Fixed()
     model.register_forward_pre_hook(lambda module, inputs: sizes.append(len(inputs[0])))
     every = images(11, side=64)
-    tally(model, every, Part(), CPU, most=4)
+    tally(model, every, BatchSlice(), CPU, most=4)
     assert sizes == [4, 4, 3]
     sizes.clear()
     monkeypatch.setattr(sets, "BYTES_AT_ONCE", 3 * 64 * 64 + 5)
-    tally(model, every, Part(), CPU)
+    tally(model, every, BatchSlice(), CPU)
     calibration_scale(model, every, CPU)
     assert sizes == [3, 3, 3, 2] * 2
     monkeypatch.setattr(sets, "BYTES_AT_ONCE", 1)
@@ -187,7 +190,7 @@ def folders(tmp_path):
     return tmp_path
 
 
-TRAIN = ("train", "data.source=images", "data.validation=0.2", *SMALL)
+TRAIN = ("train", "data.source=images", "data.validation_fraction=0.2", *SMALL)
 
 
 def losses(run):
@@ -197,7 +200,7 @@ def losses(run):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_folder_read_while_training_gives_the_losses_of_one_in_memory(folders, workers):
-    streams = Child(*TRAIN, "out=streams", "data.memory=0", f"data.workers={workers}", cwd=folders)
+    streams = Child(*TRAIN, "out=streams", "data.cache_mib=0", f"data.num_workers={workers}", cwd=folders)
     memory = Child(*TRAIN, "out=memory", cwd=folders)
     assert streams.wait() == 0, streams.said
     assert memory.wait() == 0, memory.said
@@ -217,11 +220,11 @@ def test_images_that_stay_in_their_files_are_measured_a_few_at_a_time_and_the_us
 
 
 def test_what_was_read_while_training_goes_on_in_memory_and_not_with_other_files(folders):
-    words = (*TRAIN, "out=run", "data.workers=0")
+    words = (*TRAIN, "out=run", "data.num_workers=0")
     killing = functools.partial(signal_at, 6, signal.SIGKILL)
-    assert Child(*words, "data.memory=0", cwd=folders, prepare=killing).wait() == -signal.SIGKILL
+    assert Child(*words, "data.cache_mib=0", cwd=folders, prepare=killing).wait() == -signal.SIGKILL
     (folders / "images/gray/3.png").rename(folders / "images/gray/3x.png")
-    child = Child(*words, "data.memory=0", "--resume", cwd=folders)
+    child = Child(*words, "data.cache_mib=0", "--resume", cwd=folders)
     assert child.wait() == 2, child.said
     assert "data.source must hold what it held when run began, to go on with it: train.files must be" in child.said
     (folders / "images/gray/3x.png").rename(folders / "images/gray/3.png")
@@ -246,7 +249,7 @@ def alive(pid):
 @pytest.mark.parametrize("everyone", [False, True], ids=["to the first process", "to all of them"])
 def test_a_signal_leaves_no_process_behind(folders, number, code, everyone):
     """A terminal sends Ctrl-C, and a service manager SIGTERM, to the workers too."""
-    words = ("out=run", "data.memory=0", "training.steps=100000", "training.evaluate_every=100000")
+    words = ("out=run", "data.cache_mib=0", "training.steps=100000", "training.evaluate_every=100000")
     child = Child(*TRAIN, *words, cwd=folders)
     child.wait_for(lambda: "step 3/" in child.said)
     workers = children_of(child.process.pid)
@@ -267,7 +270,7 @@ def test_a_signal_leaves_no_process_behind(folders, number, code, everyone):
 def test_an_image_that_cannot_be_read_ends_training_in_one_line(folders, workers):
     """It is met in training: of a large set only some images are read before."""
     (folders / "images/gray/3.png").write_bytes((folders / "images/gray/4.png").read_bytes()[:60])
-    words = ("out=run", "data.memory=0", f"data.workers={workers}", "data.image_size=8", "data.channels=1")
+    words = ("out=run", "data.cache_mib=0", f"data.num_workers={workers}", "data.image_size=8", "data.channels=1")
     child = Child(*TRAIN, *words, cwd=folders, prepare=see_little_before_training)
     assert child.wait(30) == 2, child.said
     error = child.said.splitlines()[-1]

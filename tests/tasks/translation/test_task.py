@@ -19,7 +19,7 @@ from sightline.tasks.translation import evaluate as translation_judging
 from sightline.tasks.translation.evaluate import metrics, tally
 from sightline.tasks.translation.task import Model, Recipe, TextData, TranslationTask, divide
 from sightline.training.config import TrainingConfig
-from sightline.training.task import Part
+from sightline.training.task import BatchSlice
 
 TINY = {
     "rnn": Model(kind="rnn", rnn=RNNTranslatorConfig(width=8, embed_dim=6, dropout=0.0)),
@@ -62,7 +62,7 @@ def made(kind="transformer", count=47, validation=None, **training):
 
 
 def batch(task, step, part=None, size=96):
-    return next(task.batches(step, size, part or Part()))
+    return next(task.batches(step, size, part or BatchSlice()))
 
 
 def sentences(task, pieces):
@@ -88,7 +88,7 @@ def test_an_epoch_holds_every_pair_once_and_each_has_an_order_of_its_own():
 
 def test_a_step_is_the_same_wherever_training_began():
     task = made()
-    stream = task.batches(0, 96, Part())
+    stream = task.batches(0, 96, BatchSlice())
     later = [next(stream) for _ in range(23)][-1]
     ((one, total),), ((two, again),) = later, batch(task, 22)
     assert total == again
@@ -107,7 +107,7 @@ def test_losses_of_parts_and_pieces_sum_to_the_mean_over_the_tokens_of_the_batch
         real = whole.wanted != IGNORE_INDEX
         picked = logits.gather(-1, whole.wanted.clamp_min(0)[..., None])[..., 0]
         expected = -(0.8 * picked + 0.2 * logits.mean(-1))[real].mean()
-        parts = [piece for rank in range(3) for piece in batch(task, step, Part(rank, 3, 5))]
+        parts = [piece for rank in range(3) for piece in batch(task, step, BatchSlice(rank, 3, 5))]
         assert len(parts) == 15
         assert sorted(sentences(task, parts)) == sorted(sentences(task, [(whole, total)]))
         torch.testing.assert_close(sum(task.loss(task.model, piece) for piece in parts), expected)
@@ -127,10 +127,10 @@ def test_validation_is_the_same_by_one_process_or_by_three_and_whatever_goes_tog
     task.model.eval()
     with torch.no_grad():
         what = task.model, task.validation, pairs(13).target, task.tokenizers[1]
-        alone = tally(*what, Part(), 64)
+        alone = tally(*what, BatchSlice(), 64)
         monkeypatch.setitem(translation_judging.AT_ONCE, "cpu", 20)
         parts = [
-            tally(task.model, task.validation, pairs(13).target, task.tokenizers[1], Part(rank, 3), 64)
+            tally(task.model, task.validation, pairs(13).target, task.tokenizers[1], BatchSlice(rank, 3), 64)
             for rank in range(3)
         ]
     for name, found in alone.items():
@@ -270,13 +270,15 @@ def test_each_kind_learns_to_spell_numbers(kind):
         "rnn": Model(kind="rnn", rnn=RNNTranslatorConfig(width=64, embed_dim=32, dropout=0.0)),
         "rnn_attention": Model(kind="rnn_attention", rnn=RNNTranslatorConfig(width=64, embed_dim=32, dropout=0.0)),
         "transformer": Model(
-            transformer=TranslatorConfig(width=32, ffn_dim=64, num_heads=4, encoder_layers=1, decoder_layers=1, dropout=0.0)
+            transformer=TranslatorConfig(
+                width=32, ffn_dim=64, num_heads=4, encoder_layers=1, decoder_layers=1, dropout=0.0
+            )
         ),
     }[kind]
     recipe = replace(made().recipe, model=model)
     task = TranslationTask(recipe, TextSplits(pairs(29), pairs(29)))
     optimizer = torch.optim.AdamW(task.model.parameters(), 1e-2)
-    stream = task.batches(0, 512, Part())
+    stream = task.batches(0, 512, BatchSlice())
     for _ in range(80):
         for piece in next(stream):
             task.loss(task.model, piece).backward()
@@ -284,6 +286,6 @@ def test_each_kind_learns_to_spell_numbers(kind):
         optimizer.zero_grad()
     task.model.eval()
     with torch.no_grad():
-        found = task.metrics(task.evaluate(task.model, Part()))
+        found = task.metrics(task.evaluate(task.model, BatchSlice()))
     assert found["bleu"] > 90
     assert found["loss"] < 0.1

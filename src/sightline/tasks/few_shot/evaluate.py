@@ -18,7 +18,7 @@ from ...attention.scores import CosineScore
 from ...data.episodes import Classes, Episodes, draw
 from ...errors import SightlineError
 from ...models.few_shot import FewShot, FewShotHead
-from ...training.task import Part
+from ...training.task import BatchSlice
 
 BINS = 15
 """Of confidence, for the calibration error."""
@@ -32,7 +32,7 @@ MOST_UNKNOWN = 5
 """Classes beside those of an episode whose images belong to none of it."""
 SEED = 0
 """All models are evaluate_on on the same episodes."""
-ALL = Part()
+ALL = BatchSlice()
 RECORDED = 8
 """Episodes whose attention is looked at."""
 
@@ -174,7 +174,7 @@ def tally(
     query: int,
     episodes: int,
     within: bool = False,
-    part: Part = ALL,
+    part: BatchSlice = ALL,
     unknown: bool = True,
     progress: Callable[[int], None] | None = None,
 ) -> Tally:
@@ -213,12 +213,12 @@ def _nothing(classes: int, device: torch.device) -> dict[str, Tensor]:
 
 
 def _drawn(
-    classes: Classes, setting: Setting, strangers: int, query: int, episodes: int, part: Part
+    classes: Classes, setting: Setting, strangers: int, query: int, episodes: int, part: BatchSlice
 ) -> Iterator[tuple[Episodes, Tensor]]:
     """Episodes, and for each some images of classes that it does not have; drawn on the CPU, so the same everywhere."""
     way, shot, within = setting
     for number, start in enumerate(range(0, episodes, CHUNK)):
-        if number % part.world != part.rank:
+        if number % part.world_size != part.rank:
             continue
         wide = draw(
             classes,

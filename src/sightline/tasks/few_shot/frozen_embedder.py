@@ -22,7 +22,7 @@ from ...training.device import choose_device
 from .micro_batches import Shown
 
 if TYPE_CHECKING:
-    from .task import Recipe
+    from .config import FewShotTaskConfig
 
 AT_ONCE = {"cpu": 64, "cuda": 1024}
 """Images looked at between two words of progress."""
@@ -31,7 +31,7 @@ MOST_BYTES = 1 << 34
 """No embeddings take more memory than this."""
 
 
-def check_embedder(recipe: "Recipe") -> None:
+def check_embedder(recipe: "FewShotTaskConfig") -> None:
     """Whether what a recipe says of an embedder fits together."""
     data, backbone = recipe.data, recipe.model.backbone
     check_int(0, **{"data.copies": data.copies})
@@ -61,7 +61,7 @@ class Frozen:
             )
 
     @classmethod
-    def of(cls, recipe: "Recipe") -> "Frozen | None":
+    def of(cls, recipe: "FewShotTaskConfig") -> "Frozen | None":
         """That of a recipe, if it has one."""
         data = recipe.data
         return None if data.embedder is None else cls(data.embedder, data.weights, recipe.model)
@@ -109,7 +109,9 @@ class Embedded:
     """float32 (I, P, M); empty where there is none."""
 
     @classmethod
-    def of(cls, recipe: "Recipe", splits: ClassSplits, progress: Progress | None = None) -> "Embedded | None":
+    def of(
+        cls, recipe: "FewShotTaskConfig", splits: ClassSplits, progress: Progress | None = None
+    ) -> "Embedded | None":
         """All images of these parts as the embedder of a recipe sees them; nothing where it has none."""
         frozen, pixels, data_fingerprint = Frozen.of(recipe), splits.train.pixels, splits.validation
         if frozen is None:

@@ -15,12 +15,13 @@ from ...data.images.class_splits import same_source
 from ...data.images.formats.omniglot_runs import read_one_shot_runs
 from ...data.images.loading import NAMED, ImageSet, Progress
 from ...errors import SightlineError
-from ...hub import CONFIG, WEIGHTS, Shared, read_weights
+from ...files import CONFIG
+from ...metrics import wilson_interval
 from ...models.few_shot import FewShot
 from ...names import printable
+from ...predictor import Predictor
 from ...training.checkpoint import to_bytes, write_bytes
-from ..image_classification.evaluate import fit_calibration_scale
-from ..image_classification.predictor import wilson
+from ...weights import read_weights
 from .evaluate import Answers, Setting, Tally, drawable, embed_all, metrics, tally
 from .frozen_embedder import Frozen
 from .task import FewShotTask, Recipe, classes_of
@@ -99,11 +100,11 @@ class FewShotScore:
 
     def _runs(self) -> str:
         right, count = self.one_shot_runs or (0, 1)
-        low, high = wilson(right, count)
+        low, high = wilson_interval(right, count)
         return f"{right / count:.2%} ({right} of {count}; 95% interval {low:.2%} to {high:.2%})"
 
 
-class FewShotPredictor(Shared):
+class FewShotPredictor(Predictor):
     """What `sightline.load(run)` gives for a few-shot model; `FewShotClassifier.pretrained(run)` learns with it."""
 
     def __init__(self, folder: Path, recipe: Recipe, model: FewShot):
@@ -158,7 +159,7 @@ class FewShotPredictor(Shared):
         """Images cannot be named before there are classes."""
         raise SightlineError(
             f"a few-shot model must first see what to tell apart, got images alone; begin with: "
-            f"sightline fit FOLDER --model {zoo.called(self.folder)} --out mine.sightline"
+            f"sightline fit FOLDER --model {zoo.display_name(self.folder)} --out mine.sightline"
         )
 
     def predict(self, images: Any) -> Any:
@@ -167,7 +168,7 @@ class FewShotPredictor(Shared):
 
     def evaluation_split(self, source: str | None = None, progress: Progress | None = None) -> tuple[ImageSet, str]:
         """The classes to judge by, and what they are: those of test, or of validation, or all of other data."""
-        there, run = self.recipe.data.source, zoo.called(self.folder)
+        there, run = self.recipe.data.source, zoo.display_name(self.folder)
         if source is None and there not in NAMED and not Path(there).expanduser().exists():
             raise SightlineError(
                 f"the data of {run} must be there to judge by, got {there!r}, which is not; name their place, or other "

@@ -1,1 +1,1 @@
-"""."""
+"""Image classification with a vision transformer."""

@@ -1,111 +1,113 @@
-"""How good an image classifier is, and how sure it should be."""
+"""Evaluation of an image classifier: accuracy, loss and calibration on labeled images."""
 
-import math
-from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...data.images.datasets import at_once
-from ...data.images.loading import Images, Progress
+from ...data.images.datasets import Images, at_once
 from ...data.images.streaming import stream
-from ...training.task import Part
+from ...metrics import (
+    classification_metrics,
+    classification_sums,
+    per_class_accuracy,
+    update_classification_sums,
+    wilson_interval,
+)
+from ...names import printable
+from ...predictor import Progress
+from ...training.task import BatchSlice
 
-BINS = 15
-"""Of confidence, for the calibration error."""
-EVALUATED_AT_ONCE = 512
-"""Images evaluate_on in one go, if they are small."""
-
-
-def calibration_scale(
-    model: nn.Module, images: Images, device: torch.device, workers: int = 2, most: int = EVALUATED_AT_ONCE
-) -> float:
-    """What to multiply the model's logits by so that it is as sure as it should be on these images."""
-    logits, labels = [], []
-    orders = torch.arange(len(images)).split(at_once(images, most))
-    for pixels, own in stream(images, iter(orders), workers, device):
-        logits.append(model(pixels.float() / 255).double())
-        labels.append(own)
-    return fit_calibration_scale([(torch.cat(logits), torch.cat(labels))])
+MAX_LISTED_CLASSES = 20
 
 
-def fit_calibration_scale(asked: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """What to multiply logits (N, classes) by for the likeliest labels (N,), over several such sets, 1/20 to 20.
+@dataclass(frozen=True)
+class ImageEvaluation:
+    """Metrics of an image classifier on a labeled set."""
 
-    Labels are softened as if one more had been seen in each set, of no class in particular, so that a set on which all
-    is right does not ask for certainty.
-    """
-    softened = []
-    for logits, labels in asked:
-        targets = F.one_hot(labels, logits.shape[1]).double()
-        count, classes = targets.shape
-        softened.append((logits, (count * targets + 1 / classes) / (count + 1)))
+    split: str
+    images: int
+    accuracy: float
+    interval: tuple[float, float]
+    """95% Wilson interval of the accuracy."""
+    loss: float
+    calibration_error: float
+    per_class: dict[str, float]
 
-    def loss(x: float) -> float:
-        return sum(-float((wanted * (math.exp(x) * logits).log_softmax(-1)).sum()) for logits, wanted in softened)
+    @classmethod
+    def from_sums(cls, split: str, sums: dict[str, Tensor], classes: tuple[str, ...]) -> "ImageEvaluation":
+        """Metrics from the sums of `evaluate`."""
+        correct, total = float(sums["correct"].sum()), float(sums["total"].sum())
+        return cls(
+            split=split,
+            images=int(total),
+            interval=wilson_interval(correct, total),
+            per_class=per_class_accuracy(sums, classes),
+            **classification_metrics(sums),
+        )
 
-    return least(loss)
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def summary(self) -> str:
+        low, high = self.interval
+        return (
+            f"On the {self.split} set ({self.images:,} images): accuracy {self.accuracy:.2%} "
+            f"(95% interval {low:.2%} to {high:.2%}), calibration error {self.calibration_error:.4f}."
+        )
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        worst = sorted(self.per_class.items(), key=lambda pair: pair[1])[:MAX_LISTED_CLASSES]
+        lines = [
+            f"{self.split} set, {self.images:,} images",
+            f"accuracy           {self.accuracy:.2%}  (95% interval {low:.2%} to {high:.2%})",
+            f"loss               {self.loss:.4f}",
+            f"calibration error  {self.calibration_error:.4f}",
+            "lowest accuracy by class",
+            *(f"  {accuracy:7.2%}  {printable(name)}" for name, accuracy in worst),
+        ]
+        return "\n".join(lines)
 
 
-def least(loss: Callable[[float], float]) -> float:
-    """Where a convex loss of the logarithm of a factor is least, 1/20 to 20."""
-    low, high = math.log(1 / 20), math.log(20)
-    for _ in range(60):  # a third can be left at every turn
-        third = (high - low) / 3
-        low, high = (low, high - third) if loss(low + third) < loss(high - third) else (low + third, high)
-    return math.exp((low + high) / 2)
-
-
-def tally(
+def evaluate(
     model: nn.Module,
     images: Images,
-    part: Part,
+    *,
     device: torch.device,
-    workers: int = 2,
-    most: int = EVALUATED_AT_ONCE,
+    batch_size: int,
+    num_workers: int,
+    batch_slice: BatchSlice | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Tensor]:
-    """What there is to count over the part of a set that belongs here, at most so many images at a time.
+    """Classification sums over this process's share of the images.
 
-    Every process makes the same number of calls, for a model that is shared out needs all of them at each; where the
-    images do not divide evenly the last one is looked at again and not counted.
+    All processes make the same number of forward passes, as FSDP requires. Where the images do not divide evenly, the
+    last image is evaluated again and not counted.
     """
-    count = len(images)
-    own = torch.arange(part.rank, -(-count // part.world) * part.world, part.world)
-    real = (own < count).to(device)
-    own = own.clamp_max(count - 1).to(images.labels.device)
-    sums = {
-        "loss": torch.zeros((), dtype=torch.float64, device=device),
-        "right": torch.zeros(len(images.classes), dtype=torch.float64, device=device),
-        "seen": torch.zeros(len(images.classes), dtype=torch.float64, device=device),
-        "sure": torch.zeros(BINS, dtype=torch.float64, device=device),
-        "sure_right": torch.zeros(BINS, dtype=torch.float64, device=device),
-    }
-    size, done = at_once(images, most), 0
-    for (pixels, labels), counts in zip(
-        stream(images, iter(own.split(size)), workers, device), real.split(size), strict=True
-    ):
-        logits = model(pixels.float() / 255).float()
-        shares, answers = logits.softmax(-1).double().max(-1)
-        counted, right = counts.double(), (answers == labels) * counts.double()
-        sums["loss"] += (F.cross_entropy(logits, labels, reduction="none").double() * counted).sum()
-        sums["right"].index_add_(0, labels, right)
-        sums["seen"].index_add_(0, labels, counted)
-        bins = (shares * BINS).long().clamp_max(BINS - 1)
-        sums["sure"].index_add_(0, bins, shares * counted)
-        sums["sure_right"].index_add_(0, bins, right)
+    share, count = batch_slice or BatchSlice(), len(images)
+    indices = torch.arange(share.rank, -(-count // share.world_size) * share.world_size, share.world_size)
+    counted = (indices < count).to(device)
+    indices = indices.clamp_max(count - 1).to(images.labels.device)
+    sums = classification_sums(len(images.classes), device)
+    size, done = at_once(images, batch_size), 0
+    batches = stream(images, iter(indices.split(size)), num_workers, device)
+    for (pixels, labels), mask in zip(batches, counted.split(size), strict=True):
+        update_classification_sums(sums, model(pixels.float() / 255).float(), labels, mask=mask)
         done += len(labels)
-        if progress:
-            progress(done, len(own))
+        if progress is not None:
+            progress(done, len(indices))
     return sums
 
 
-def metrics(sums: dict[str, Tensor]) -> dict[str, float]:
-    """Accuracy, loss and how far confidence is from the truth, from what was counted."""
-    seen = float(sums["seen"].sum())
-    return {
-        "accuracy": float(sums["right"].sum()) / seen,
-        "loss": float(sums["loss"]) / seen,
-        "calibration_error": float((sums["sure"] - sums["sure_right"]).abs().sum()) / seen,
-    }
+def logits_and_labels(
+    model: nn.Module, images: Images, *, device: torch.device, batch_size: int, num_workers: int
+) -> tuple[Tensor, Tensor]:
+    """Logits (N, C) as float64, and labels (N,), of all images."""
+    logits, labels = [], []
+    batches = torch.arange(len(images)).split(at_once(images, batch_size))
+    for pixels, batch_labels in stream(images, iter(batches), num_workers, device):
+        logits.append(model(pixels.float() / 255).double())
+        labels.append(batch_labels)
+    return torch.cat(logits), torch.cat(labels)

@@ -1,8 +1,7 @@
-"""A trained image classifier at work: what is on an image, how sure, and where it looked."""
+"""A trained image classifier: class, confidence and attention for an image."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,267 +10,202 @@ from torch import Tensor
 
 from ... import config
 from ...attention import Record, record_attention
-from ...data.images.datasets import check_classes
+from ...data.images.class_splits import same_source
+from ...data.images.datasets import Images, Splits, check_classes
 from ...data.images.formats.folders import named_images
-from ...data.images.loading import Images, Progress, read_image
-from ...errors import SightlineError, check_page_size
-from ...hub import CONFIG, WEIGHTS, Shared, read_json, read_weights
+from ...data.images.reading import read_image
+from ...errors import SightlineError
+from ...files import CONFIG, read_json
 from ...models.image_classifier import ImageClassifier
 from ...names import printable, shortened
-from ...training.checkpoint import to_bytes, write_bytes
-from ...training.task import Part
-from .evaluate import calibration_scale, metrics, tally
-from .task import ImageTask, Recipe, divide
+from ...predictor import Predictor, Progress
+from ...weights import read_weights
+from ..figures import FigureFiles
+from . import figures
+from .config import ImageClassificationTaskConfig
+from .evaluate import ImageEvaluation, evaluate
+from .task import CLASSES
 
 if TYPE_CHECKING:
     from ...view.page import Page
-    from ..figures import Drawn
 
-AT_ONCE = 64
-"""Images looked at in one go."""
-MOST_LINES = 20
-"""Classes listed one by one."""
-CLASSES = "classes.json"
+DEFAULT_TOP = 3
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the model says of one image."""
+class ImagePrediction:
+    """The classes predicted for one image."""
 
     label: str
     confidence: float
     scores: dict[str, float]
-    """A share for each class, the likeliest first."""
+    """The probability of each class, the most likely first."""
+    error: None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def summary(self, top: int | None = None) -> str:
+        best = list(self.scores.items())[: top or DEFAULT_TOP]
+        return ", ".join(f"{printable(name)} {score:.1%}" for name, score in best)
 
     def __str__(self) -> str:
         return f"{self.label} ({self.confidence:.1%})"
 
-    def told(self, top: int | None = None) -> str:
-        """One line for a terminal: the likeliest classes, three if not told how many."""
-        return ", ".join(f"{printable(name)} {share:.1%}" for name, share in list(self.scores.items())[: top or 3])
 
+class ImageClassificationPredictor(Predictor):
+    """A trained image classifier."""
 
-@dataclass(frozen=True)
-class Look:
-    """Some images, what the model says of them, and where it looked."""
+    config: ImageClassificationTaskConfig
+    model: ImageClassifier
 
-    names: list[str]
-    """Of their files; empty where there is none."""
-    pixels: Tensor
-    """As the model took them: (B, C, image_size, image_size), from 0 to 1."""
-    answers: list[Answer]
-    record: Record
-
-
-@dataclass(frozen=True)
-class Score:
-    """How a model does on a labelled set."""
-
-    split: str
-    images: int
-    accuracy: float
-    interval: tuple[float, float]
-    """Wilson's, 95%."""
-    loss: float
-    calibration_error: float
-    per_class: dict[str, float]
-
-    def lines(self) -> list[str]:
-        """For a terminal; of the classes those it knows least."""
-        low, high = self.interval
-        worst = sorted(self.per_class.items(), key=lambda pair: pair[1])[:MOST_LINES]
-        return [
-            f"{self.split} set, {self.images:,} images",
-            f"accuracy           {self.accuracy:.2%}  (95% interval {low:.2%} to {high:.2%})",
-            f"loss               {self.loss:.4f}",
-            f"calibration error  {self.calibration_error:.4f}",
-            *(f"  {share:7.2%}  {printable(name)}" for name, share in worst),
-        ]
-
-    def sentence(self) -> str:
-        """For a card."""
-        low, high = self.interval
-        return (
-            f"On the {self.split} set ({self.images:,} images): accuracy {self.accuracy:.2%} "
-            f"(95% interval {low:.2%} to {high:.2%}), calibration error {self.calibration_error:.4f}."
-        )
-
-
-class ImagePredictor(Shared):
-    """What `sightline.load(run)` gives for an image classifier."""
-
-    def __init__(self, folder: Path, recipe: Recipe, classes: Sequence[str], model: ImageClassifier):
-        self.folder, self.recipe, self.classes = folder, recipe, tuple(classes)
-        self.model = model.eval()
-        self.device = torch.device("cpu")
-
-    @staticmethod
-    def files(task: ImageTask) -> dict[str, bytes]:
-        """What a run of this task keeps beside its weights."""
-        return {CLASSES: json.dumps(list(task.classes), ensure_ascii=False, indent=1).encode()}
+    def __init__(
+        self, folder: Path, config: ImageClassificationTaskConfig, classes: Sequence[str], model: ImageClassifier
+    ):
+        self.folder, self.config, self.classes = folder, config, tuple(classes)
+        self.model, self.device = model.eval(), torch.device("cpu")
 
     @classmethod
-    def open(cls, folder: Path) -> "ImagePredictor":
-        recipe = config.build(Recipe, config.read(folder / CONFIG))
+    def load(cls, path: str | Path) -> "ImageClassificationPredictor":
+        folder = Path(path)
+        task_config = config.build(ImageClassificationTaskConfig, config.read(folder / CONFIG))
         classes = read_json(folder / CLASSES)
         if not isinstance(classes, list):
             raise SightlineError(f"{folder / CLASSES} must be a list of names, got {type(classes).__name__}")
         check_classes(classes)
-        if len(classes) != recipe.model.num_classes:
-            raise SightlineError(f"{folder / CLASSES} must name {recipe.model.num_classes} classes, got {len(classes)}")
-        model = read_weights(folder, lambda: ImageClassifier(recipe.model), depth=recipe.model.depth)
-        return cls(folder, recipe, classes, model)
+        if len(classes) != task_config.model.num_classes:
+            raise SightlineError(
+                f"{folder / CLASSES} must name {task_config.model.num_classes} classes, got {len(classes)}"
+            )
+        model = read_weights(folder, lambda: ImageClassifier(task_config.model), depth=task_config.model.depth)
+        return cls(folder, task_config, classes, model)
 
-    @classmethod
-    def finish(cls, folder: Path, task: ImageTask) -> dict[str, float]:
-        """The last touch to a run: confidence set by the validation set. What it comes to there is given back."""
-        if task.validation is None:
-            return {}
-        predictor = cls.open(folder).to(task.device)
+    def parse_inputs(self, arguments: Sequence[str]) -> list[Path]:
+        return named_images(arguments)
+
+    def prepare(self, item: Any) -> Tensor:
+        """An image (path, PIL image, array or tensor) -> uint8 (C, image_size, image_size)"""
+        return read_image(item, size=self.config.model.image_size, channels=self.config.model.channels)
+
+    def predict_batch(self, prepared: list[Tensor], **options: Any) -> list[ImagePrediction]:
         with torch.inference_mode():
-            how = (task.device, task.recipe.data.workers, task.recipe.evaluated_at_once())
-            sharp = calibration_scale(predictor.model, task.validation, *how)
-            predictor.model.calibration_scale.fill_(sharp)
-            write_bytes(folder / WEIGHTS, to_bytes({n: t.cpu() for n, t in predictor.model.state_dict().items()}))
-            return metrics(tally(predictor.model, task.validation, Part(), *how))
+            return self._predictions(self.model(self._pixels(prepared)))
 
-    def to(self, device: str | torch.device) -> "ImagePredictor":
-        """Work there from now on."""
-        self.device = torch.device(device)
-        self.model.to(self.device)
-        return self
+    def _pixels(self, prepared: list[Tensor]) -> Tensor:
+        """(B, C, image_size, image_size), from 0 to 1, on the device"""
+        return torch.stack(prepared).to(self.device).float() / 255
 
-    @staticmethod
-    def read(words: Sequence[str]) -> list[Path]:
-        """What was typed, as paths of images; a folder stands for those in it."""
-        return named_images(words)
-
-    def predict(self, images: Any) -> Any:
-        """An `Answer` for an image (path, PIL image, array or tensor), or a list of them for a list or tuple."""
-        if not isinstance(images, list | tuple):
-            return self.predict([images])[0]
-        answers = []
-        for start in range(0, len(images), AT_ONCE):
-            with torch.inference_mode():
-                answers += self._answers(self.model(self.pixels(images[start : start + AT_ONCE])))
-        return answers
-
-    def _answers(self, logits: Tensor) -> list[Answer]:
-        answers = []
+    def _predictions(self, logits: Tensor) -> list[ImagePrediction]:
+        predictions = []
         for row in logits.float().softmax(-1).cpu():
-            best = row.argsort(descending=True, stable=True).tolist()
-            scores = {self.classes[i]: float(row[i]) for i in best}
-            label = self.classes[best[0]]
-            answers.append(Answer(label, scores[label], scores))
-        return answers
+            order = row.argsort(descending=True, stable=True).tolist()
+            scores = {self.classes[i]: float(row[i]) for i in order}
+            label = self.classes[order[0]]
+            predictions.append(ImagePrediction(label, scores[label], scores))
+        return predictions
 
-    def pixels(self, images: Sequence[Any]) -> Tensor:
-        """Images as the model takes them: (B, C, image_size, image_size), from 0 to 1"""
-        form = {"size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
-        read = [read_image(image, **form) for image in images]
-        return torch.stack(read).to(self.device).float() / 255
-
-    def look(self, images: Sequence[Any]) -> Look:
-        """At a few images, each read once: what is seen, and where it looked."""
-        check_page_size(images=len(images))
-        pixels = self.pixels(images)
+    def _recorded(self, prepared: list[Tensor]) -> tuple[Tensor, list[ImagePrediction], Record]:
+        pixels = self._pixels(prepared)
         with torch.inference_mode(), record_attention(self.model) as record:
-            answers = self._answers(self.model(pixels))
-        names = [Path(image).name if isinstance(image, str | Path) else "" for image in images]
-        return Look(names, pixels, answers, record)
+            predictions = self._predictions(self.model(pixels))
+        return pixels, predictions, record
 
     def record(self, images: Sequence[Any]) -> Record:
-        """The attention of every block and head while these images are looked at."""
-        return self.look(images).record
+        """The attention of every block and head on these images."""
+        return self._recorded([self.prepare(image) for image in images])[2]
 
-    def page(self, images: Sequence[Any] | Look, *, title: str | None = None) -> "Page":
-        """The viewer on these images, an example each; the class token is called by the answer it gives."""
-        look = images if isinstance(images, Look) else self.look(images)
-        answers = look.answers
-        shown = [image.permute(1, 2, 0).squeeze(-1).cpu().numpy() for image in look.pixels]
-        side = self.recipe.model.side
+    def explain_batch(
+        self, prepared: list[Tensor], inputs: list[Any], *, progress: Progress | None = None, **options: Any
+    ) -> "tuple[list[ImagePrediction], Page]":
+        pixels, predictions, record = self._recorded(prepared)
+        return predictions, self._page(pixels, predictions, record, inputs)
+
+    def _page(
+        self, pixels: Tensor, predictions: list[ImagePrediction], record: Record, inputs: Sequence[Any]
+    ) -> "Page":
+        """The viewer with one example per image; the class token has the name of the prediction."""
+        side, labels = self.config.model.side, [str(prediction) for prediction in predictions]
         patches = [f"{row + 1},{column + 1}" for row in range(side) for column in range(side)]
-        speaks = self.recipe.model.pool == "class_token"
-        return look.record.view(
-            [[str(answer), *patches] if speaks else patches for answer in answers],
-            batch=list(range(len(shown))),
-            images=shown,
-            labels=[[str(answer)] for answer in answers],
+        has_token = self.config.model.pool == "class_token"
+        names = [
+            shortened(f"{_file_name(item) or f'image {i}'}: {label}", 60)
+            for i, (item, label) in enumerate(zip(inputs, labels, strict=True), start=1)
+        ]
+        return record.view(
+            [[label, *patches] if has_token else patches for label in labels],
+            batch=list(range(len(labels))),
+            images=[image.permute(1, 2, 0).squeeze(-1).cpu().numpy() for image in pixels],
+            labels=[[label] for label in labels],
             grid=(side, side),
-            special={str(answer) for answer in answers},
-            title=_title(look) if title is None else title,
-            names=_names(look),
+            special=set(labels),
+            title=names[0] if len(names) == 1 else f"{len(names)} images",
+            names=names,
         )
 
-    def show(self, images: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> "Drawn":
-        """Pictures of what it has learned, and of its attention on these images, in a folder: `pictures/` in the run's.
+    def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
+        """Write figures of the weights, the training curves, and the attention on these images to a folder."""
+        files = FigureFiles.create(self.folder, out, format)
+        recorded = self._recorded([self.prepare(item) for item in inputs]) if inputs else None
+        for name, draw in figures.FIGURES.items():
+            files.add(name, draw, self.model, self.folder)
+        if recorded is not None:
+            pixels, predictions, record = recorded
+            for i, prediction in enumerate(predictions):
+                lines = [prediction.summary(), _file_name(inputs[i])]
+                files.add(f"image-{i + 1}", figures.attention, self.model, record, pixels[i], i, lines)
+            files.add_page(self._page(pixels, predictions, record, inputs))
+        return files
 
-        `format` is png or svg. What comes back says which files were written, and what the model has none of.
+    def columns(self) -> list[str]:
+        return ["label", "confidence", *(f"scores.{name}" for name in self.classes)]
+
+    def evaluate(
+        self, data: str | Path | Splits | None = None, *, progress: Progress | None = None, **options: Any
+    ) -> ImageEvaluation:
+        """Accuracy on the run's test set, or its validation set if it has none.
+
+        For other data: on its test set, or on all of it if it has none.
         """
-        from .figures import show
-
-        return show(self, images, out, format=format)
-
-    def evaluate(self, images: Images | Sequence[Images], split: str, progress: Progress | None = None) -> Score:
-        """How often it is right on labelled images, of one set or several."""
-        parts = images if isinstance(images, Sequence) else [images]
-        how = (self.device, self.recipe.data.workers, self.recipe.evaluated_at_once())
+        sets, split = self._evaluation_split(data)
         sums: dict[str, Tensor] = {}
-        for part in parts:
-            if part.classes != self.classes:
+        for images in sets:
+            if images.classes != self.classes:
                 raise SightlineError(
-                    f"data must have the classes of the model, {self.classes!r:.200}, got {part.classes!r:.200}"
+                    f"data must have the classes of the model, {self.classes!r:.200}, got {images.classes!r:.200}"
                 )
             with torch.inference_mode():
-                found = tally(self.model, part, Part(), *how, progress)
-            sums = {name: sums[name] + found[name] for name in sums} or found
-        counted = metrics(sums)
-        right, seen = sums["right"].cpu(), sums["seen"].cpu()
-        return Score(
-            split=split,
-            images=int(seen.sum()),
-            accuracy=counted["accuracy"],
-            interval=wilson(float(right.sum()), float(seen.sum())),
-            loss=counted["loss"],
-            calibration_error=counted["calibration_error"],
-            per_class={name: float(right[i] / seen[i]) for i, name in enumerate(self.classes) if seen[i] > 0},
-        )
+                new = evaluate(
+                    self.model,
+                    images,
+                    device=self.device,
+                    batch_size=self.config.evaluation_batch_size(),
+                    num_workers=self.config.data.num_workers,
+                    progress=progress,
+                )
+            sums = {name: sums[name] + new[name] for name in sums} or new
+        return ImageEvaluation.from_sums(split, sums, self.classes)
 
-    def evaluate_on(self, source: str | None = None, progress: Progress | None = None) -> Score:
-        """On the test set of its data, or its validation set where there is none; or on other data: the test set of
-        that, or all of it where it brings none."""
-        ours = source is None or source == self.recipe.data.source
-        form: dict[str, Any] = {"image_size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
-        data = replace(self.recipe.data, source=source or self.recipe.data.source, **form)
-        files = replace(data, memory=0)  # of a folder, only what is evaluate_on is read
-        splits = divide(files, self.recipe.seed) if ours else files.load()
+    def _evaluation_split(self, data: str | Path | Splits | None) -> tuple[list[Images], str]:
+        """The images to evaluate on, and the name of their split."""
+        own = data is None
+        if isinstance(data, Splits):
+            splits = data
+        else:
+            source = str(data or self.config.data.source)
+            own = own or same_source(source, self.config.data.source)
+            model = self.config.model
+            files = replace(  # without a cache, only what is evaluated is read
+                self.config.data, source=source, cache_mib=0, image_size=model.image_size, channels=model.channels
+            )
+            splits = files.load(self.config.seed if own else None)
         if splits.test is not None:
-            return self.evaluate(splits.test, "test", progress)
-        if not ours:
-            parts = [part for part in (splits.train, splits.validation) if part is not None]
-            return self.evaluate(parts, "whole", progress)
+            return [splits.test], "test"
+        if not own:
+            return [images for images in (splits.train, splits.validation) if images is not None], "whole"
         if splits.validation is None:
-            raise SightlineError(f"data must have a test or validation set to judge by, got neither in {data.source!r}")
-        return self.evaluate(splits.validation, "validation", progress)
+            raise SightlineError(f"data must have a test or validation set, got neither in {self.config.data.source!r}")
+        return [splits.validation], "validation"
 
 
-def _title(look: Look) -> str:
-    """The file and its answer, or how many images there are."""
-    if len(look.answers) > 1:
-        return f"{len(look.answers)} images"
-    name = f"{look.names[0]}: " if look.names[0] else ""
-    return shortened(f"{name}{look.answers[0]}", 60)
-
-
-def _names(look: Look) -> list[str]:
-    """What the page calls each of its examples: the file and its answer."""
-    files = [name or f"image {i}" for i, name in enumerate(look.names, start=1)]
-    return [shortened(f"{name}: {answer}", 60) for name, answer in zip(files, look.answers, strict=True)]
-
-
-def wilson(right: float, count: float, z: float = 1.96) -> tuple[float, float]:
-    """Where a share lies that was seen as `right` of `count`, at 95%."""
-    share, spread = right / count, z * z / count
-    middle = (share + spread / 2) / (1 + spread)
-    width = z * (share * (1 - share) / count + spread / (4 * count)) ** 0.5 / (1 + spread)
-    return max(0.0, middle - width), min(1.0, middle + width)
+def _file_name(item: Any) -> str:
+    return Path(item).name if isinstance(item, str | Path) else ""

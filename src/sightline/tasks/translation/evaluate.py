@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...data.text.batching import Encoded
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis, beam, greedy
-from ...training.task import Part
+from ...training.task import BatchSlice
 
 AT_ONCE = {"cpu": 1 << 13, "cuda": 1 << 15}
 """Source tokens translated in one go, filling and beams included."""
@@ -111,11 +111,11 @@ def groups(encoded: Encoded, rows: Sequence[int], beams: int = 1) -> Iterator[tu
 
 
 def tally(
-    model: nn.Module, encoded: Encoded, texts: Sequence[str], tokenizer: Tokenizer, part: Part, max_tokens: int
+    model: nn.Module, encoded: Encoded, texts: Sequence[str], tokenizer: Tokenizer, part: BatchSlice, max_tokens: int
 ) -> dict[str, Tensor]:
     """What there is to count over the part of a set that belongs here: the loss, and what makes up BLEU."""
     device = encoded.source.ids.device
-    rows = range(part.rank, len(encoded), part.world)
+    rows = range(part.rank, len(encoded), part.world_size)
     loss = torch.zeros((), dtype=torch.float64, device=device)
     wrote: dict[int, str] = {}
     for some, hypotheses in translate(model, encoded, rows, max_tokens=max_tokens):

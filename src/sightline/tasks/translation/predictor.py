@@ -18,8 +18,10 @@ from ...data.text.lines import MOST_BYTES, MOST_CHARACTERS, lines_of, read_lines
 from ...data.text.tokenizers import SPECIAL, Tokenizer
 from ...decoding import Hypothesis
 from ...errors import SightlineError, check_page_size
-from ...hub import CONFIG, DATA, Shared, read_json, read_weights
+from ...files import CONFIG, DATA, read_json
 from ...names import shortened
+from ...predictor import Predictor
+from ...weights import read_weights
 from .evaluate import Progress, Score, scored, translate
 from .predictions import Answer, Look
 from .task import MOST_BEAMS, Recipe, Search, TextData, TranslationTask, divide, evaluate_on
@@ -33,7 +35,7 @@ SHARED, APART = ("tokenizer.json",), ("tokenizer.source.json", "tokenizer.target
 """The files of tokenizers in a run."""
 
 
-class TranslationPredictor(Shared):
+class TranslationPredictor(Predictor):
     """What `sightline.load(run)` gives for a translator."""
 
     def __init__(self, folder: Path, recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer], model: Any):
@@ -281,7 +283,7 @@ class TranslationPredictor(Shared):
         data = self.recipe.data
         if source is None and data.source != NUMBERS and not any(files_of(data.source, data.languages).values()):
             raise SightlineError(
-                f"the data of {zoo.called(self.folder)} must be there to judge by, got {data.source!r}, which is not; "
+                f"the data of {zoo.display_name(self.folder)} must be there to judge by, got {data.source!r}, which is not; "
                 f"name their place, or other data, with --data PATH"
             )
         own = replace(data, source=source or data.source, more=())
@@ -321,7 +323,7 @@ class TranslationPredictor(Shared):
         data = self.recipe.data
         learned = [files_of(one, data.languages).get("train", frozenset()) for one in (data.source, *data.more)]
         if not files_of(source, data.languages).get(part, frozenset()).isdisjoint(frozenset().union(*learned)):
-            run = zoo.called(self.folder)
+            run = zoo.display_name(self.folder)
             raise SightlineError(
                 f"data must be other than what {run} has learned from, got {source!r}; name a test set"
             )

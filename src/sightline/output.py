@@ -1,0 +1,81 @@
+"""Records written as text, JSON, JSON Lines or CSV, one at a time."""
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from .errors import check_choice
+from .files import atomic_write
+
+FORMATS = ("text", "json", "jsonl", "csv")
+
+
+class RecordWriter:
+    """Writes each record as it comes, so memory does not grow with their number.
+
+    A record has a text for people and a dict for programs. JSON is one array, JSON Lines one object per line. CSV has
+    one column for each key of the flattened dict: `columns`, or the keys of the first record.
+    """
+
+    def __init__(self, stream: IO[str], format: str, columns: Sequence[str] | None = None):
+        check_choice("format", format, FORMATS)
+        self.stream, self.format, self.columns = stream, format, columns
+        self._count = 0
+        self._csv: Any = None
+
+    def write(self, record: Mapping[str, Any], text: str) -> None:
+        """Write one record."""
+        if self.format == "text":
+            self.stream.write(f"{text}\n")
+        elif self.format == "csv":
+            self._write_row(flatten(record))
+        else:
+            data = json.dumps(record, ensure_ascii=False)
+            start = "" if self.format == "jsonl" else ",\n" if self._count else "[\n"
+            self.stream.write(f"{start}{data}" + ("\n" if self.format == "jsonl" else ""))
+        self._count += 1
+        if self.stream is sys.stdout:
+            self.stream.flush()
+
+    def close(self) -> None:
+        """Write what ends the output."""
+        if self.format == "json":
+            self.stream.write("\n]\n" if self._count else "[]\n")
+        elif self.format == "csv" and self._csv is None and self.columns:
+            self._start_csv(self.columns)
+
+    def _write_row(self, row: dict[str, Any]) -> None:
+        if self._csv is None:
+            self._start_csv(self.columns or list(row))
+        self._csv.writerow({name: json.dumps(cell) if isinstance(cell, list) else cell for name, cell in row.items()})
+
+    def _start_csv(self, columns: Sequence[str]) -> None:
+        self._csv = csv.DictWriter(self.stream, columns, restval="", extrasaction="ignore", lineterminator="\n")
+        self._csv.writeheader()
+
+
+@contextmanager
+def record_writer(out: Path | None, format: str, columns: Sequence[str] | None = None) -> Iterator[RecordWriter]:
+    """A writer to a file, which appears when all records are written, or to standard output."""
+    check_choice("format", format, FORMATS)
+    if out is None:
+        writer = RecordWriter(sys.stdout, format, columns)
+        yield writer
+        writer.close()
+        return
+    with atomic_write(out) as part, part.open("w", encoding="utf-8", newline="") as stream:
+        writer = RecordWriter(stream, format, columns)
+        yield writer
+        writer.close()
+
+
+def flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys joined by dots."""
+    flat: dict[str, Any] = {}
+    for key, value in record.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat

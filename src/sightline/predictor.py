@@ -1,0 +1,194 @@
+"""The interface of a trained model: inputs in; predictions, explanations and evaluations out.
+
+The command line uses a model through this interface only.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+from . import hub
+from .errors import MissingDependencyError, SightlineError, check_page_size
+
+if TYPE_CHECKING:
+    import torch
+
+    from .view.page import Page
+
+Progress = Callable[[int, int], None]
+"""Called with the number of finished items and the total."""
+
+
+class Prediction(Protocol):
+    """The prediction for one input."""
+
+    @property
+    def error(self) -> str | None:
+        """Why the input has no prediction; None if it has one."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+
+    def summary(self, top: int | None = None) -> str:
+        """One line for a terminal, with the `top` best alternatives."""
+
+
+@dataclass(frozen=True)
+class FailedPrediction:
+    """Takes the place of the prediction of an input that cannot be used."""
+
+    error: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"error": self.error}
+
+    def summary(self, top: int | None = None) -> str:
+        return f"error: {self.error}"
+
+    def __str__(self) -> str:
+        return self.summary()
+
+
+class Evaluation(Protocol):
+    """The result of `Predictor.evaluate`. `str(evaluation)` is a report for a terminal."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values."""
+
+    def summary(self) -> str:
+        """One sentence for a model card."""
+
+
+@dataclass(frozen=True, eq=False)
+class Explanations:
+    """Predictions, and a page that shows what the model attended to."""
+
+    predictions: list[Any]
+    """One for each input; inputs with an error are not on the page."""
+    page: "Page | None"
+    """None if every input has an error."""
+
+
+class Predictor(ABC):
+    """A trained model, ready to use.
+
+    A subclass implements `load`, `parse_inputs`, `prepare`, `predict_batch`, `explain_batch` and `evaluate`.
+    """
+
+    batch_size: ClassVar[int] = 64
+    """Inputs that are prepared and predicted together."""
+    evaluate_options: ClassVar[frozenset[str]] = frozenset()
+    """Names of the options that `evaluate` accepts."""
+
+    folder: Path
+    """The run's folder."""
+    config: Any
+    model: Any
+    device: "torch.device"
+
+    @classmethod
+    @abstractmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a trained model from a folder or file."""
+
+    def to(self, device: "str | torch.device") -> Self:
+        """Move the model to a device."""
+        import torch
+
+        self.device = torch.device(device)
+        self.model.to(self.device)
+        return self
+
+    @abstractmethod
+    def parse_inputs(self, arguments: Sequence[str]) -> Iterable[Any]:
+        """Inputs from command-line arguments, such as paths, folders or text."""
+
+    @abstractmethod
+    def prepare(self, item: Any) -> Any:
+        """Turn one input into what `predict_batch` takes, or raise SightlineError."""
+
+    @abstractmethod
+    def predict_batch(self, prepared: list[Any], **options: Any) -> list[Any]:
+        """Predictions for prepared inputs, in order."""
+
+    def predict(self, inputs: Any, *, progress: Progress | None = None, **options: Any) -> Any:
+        """A prediction for one input, or a list of predictions for a list or tuple of inputs.
+
+        In a list, an input that cannot be used gets a prediction whose `error` is set. A single such input raises
+        SightlineError.
+        """
+        if isinstance(inputs, list | tuple):
+            return list(self.stream(inputs, progress=progress, total=len(inputs), **options))
+        [prediction] = self.stream([inputs], **options)
+        if prediction.error is not None:
+            raise SightlineError(prediction.error)
+        return prediction
+
+    def stream(
+        self, inputs: Iterable[Any], *, progress: Progress | None = None, total: int | None = None, **options: Any
+    ) -> Iterator[Prediction]:
+        """Predictions for inputs of any number, in order; at most `batch_size` inputs are in memory."""
+        items, done = iter(inputs), 0
+        while batch := list(islice(items, self.batch_size)):
+            prepared = [self._prepared(item) for item in batch]
+            usable = [item for item in prepared if not isinstance(item, FailedPrediction)]
+            predictions = iter(self.predict_batch(usable, **options) if usable else ())
+            for item in prepared:
+                yield item if isinstance(item, FailedPrediction) else next(predictions)
+            done += len(batch)
+            if progress is not None and total is not None:
+                progress(done, total)
+
+    def explain(self, inputs: Sequence[Any], *, progress: Progress | None = None, **options: Any) -> Explanations:
+        """Predictions for a few inputs, and a page that explains them."""
+        inputs = list(inputs)
+        check_page_size(inputs=len(inputs))
+        prepared = [self._prepared(item) for item in inputs]
+        usable = [i for i, item in enumerate(prepared) if not isinstance(item, FailedPrediction)]
+        if not usable:
+            return Explanations(prepared, None)
+        chosen = [prepared[i] for i in usable], [inputs[i] for i in usable]
+        predictions, page = self.explain_batch(*chosen, progress=progress, **options)
+        for i, prediction in zip(usable, predictions, strict=True):
+            prepared[i] = prediction
+        return Explanations(prepared, page)
+
+    @abstractmethod
+    def explain_batch(
+        self, prepared: list[Any], inputs: list[Any], *, progress: Progress | None = None, **options: Any
+    ) -> "tuple[list[Any], Page]":
+        """Predictions for prepared inputs, and a page of them; `inputs` are what they were prepared from."""
+
+    @abstractmethod
+    def evaluate(self, data: Any = None, *, progress: Progress | None = None, **options: Any) -> Any:
+        """Metrics on the test set of the run's data, or on other data: a path or a loaded data set."""
+
+    def columns(self) -> list[str]:
+        """Keys of the flattened `to_dict()` of every prediction: the columns of a CSV file."""
+        return []
+
+    def save_pretrained(self, folder: str | Path) -> Path:
+        """Copy the files of the model into a folder."""
+        return hub.copy_run(self.folder, Path(folder))
+
+    def push_to_hub(
+        self, name: str, *, private: bool = False, token: str | None = None, revision: str | None = None
+    ) -> str:
+        """Upload the model to the Hugging Face Hub as `owner/name`; returns the address of the commit."""
+        return hub.upload(self.folder, name, private=private, token=token, revision=revision)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, *, revision: str | None = None, token: str | None = None) -> Self:
+        """Load from a folder, or from the Hugging Face Hub by `hub:owner/name`."""
+        return cls.load(hub.resolve(name, revision=revision, token=token))
+
+    def _prepared(self, item: Any) -> Any:
+        try:
+            return self.prepare(item)
+        except MissingDependencyError:
+            raise
+        except SightlineError as error:
+            return FailedPrediction(str(error))

@@ -1,0 +1,99 @@
+"""Config of image classification."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ... import seeds
+from ...data.images.augmentation import Augment
+from ...data.images.loading import Splits, load, split
+from ...errors import SightlineError, check_fraction, check_int, check_max
+from ...models.image_classifier import ImageClassifierConfig
+from ...predictor import Progress
+from ...training.config import TrainingConfig
+
+MAX_BATCH_SIZE = 2**20
+EVALUATION_BATCH_SIZE = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageData:
+    """The images to train on."""
+
+    source: str = "glyphs"
+    """Name or path of a data set; `sightline data PATH` describes it."""
+    image_size: int | None = None
+    """Side to resize every image to; null for the size of the images."""
+    channels: int | None = None
+    """1 for grayscale, 3 for color; null for those of the images."""
+    validation_fraction: float = 0.1
+    """Fraction of the training images to hold out where the data set has no validation set; 0 for none."""
+    cache_mib: int = 4096
+    """MiB of images kept in memory; a larger folder is read during training."""
+    num_workers: int = 2
+    """Processes that read a folder that is not kept in memory."""
+
+    def __post_init__(self) -> None:
+        check_int(0, cache_mib=self.cache_mib, num_workers=self.num_workers)
+        check_fraction(validation_fraction=self.validation_fraction)
+
+    def load(self, seed: int | None, progress: Progress | None = None) -> Splits:
+        """Read the data set; with a seed, hold out a validation set where it has none."""
+        keep, form = self.cache_mib << 20, {"size": self.image_size, "channels": self.channels}
+        splits = load(self.source, **form, keep_in_memory=keep, progress=progress)
+        if seed is None or splits.validation is not None or not self.validation_fraction:
+            return splits
+        train, validation = split(splits.train, self.validation_fraction, seed)
+        return Splits(train, validation, splits.test, kind=splits.kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageClassificationTaskConfig:
+    """Config of a run that trains an image classifier."""
+
+    task: Literal["image_classification"] = "image_classification"
+    out: str | None = None
+    """Folder of the run; null for runs/NAME."""
+    seed: int = 0
+    data: ImageData = field(default_factory=ImageData)
+    augment: Augment = field(default_factory=Augment)
+    model: ImageClassifierConfig = field(default_factory=ImageClassifierConfig)
+    label_smoothing: float = 0.0
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+
+    @classmethod
+    def starter(cls) -> "ImageClassificationTaskConfig":
+        """The config without a file: suits the embedded glyphs and a few hundred small images."""
+        return cls(
+            augment=Augment(crop=2, rotate=10.0, scale=0.1),
+            training=TrainingConfig(
+                optimizer="muon",
+                steps=600,
+                batch_size=64,
+                learning_rate=3e-3,
+                warmup_steps=50,
+                ema_decay=0.98,
+                evaluate_every=60,
+                log_every=20,
+            ),
+        )
+
+    def __post_init__(self) -> None:
+        check_int(0, seed=self.seed)
+        check_max(seeds.MOST, seed=self.seed)
+        check_max(MAX_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
+        check_fraction(label_smoothing=self.label_smoothing)
+        self.check_mixed_pairs()
+
+    def check_mixed_pairs(self, world_size: int = 1) -> None:
+        """Two images that are mixed must be in the same micro-batch."""
+        size, slices = self.training.batch_size, world_size * self.training.gradient_accumulation_steps
+        if self.augment.mixes and slices > 1 and size % (2 * slices):
+            raise SightlineError(
+                f"training.batch_size must be a multiple of 2 x {slices} (processes times "
+                f"training.gradient_accumulation_steps) where augment.mixup or augment.cutmix is used, got {size}"
+            )
+
+    def evaluation_batch_size(self, world_size: int = 1) -> int:
+        """At most the size of a training micro-batch, which is known to fit in memory."""
+        micro_batch = self.training.batch_size // (world_size * self.training.gradient_accumulation_steps)
+        return max(1, min(EVALUATION_BATCH_SIZE, micro_batch))
