@@ -20,7 +20,7 @@ def tiny_run(tmp_path_factory):
     """An image classifier that has barely begun to learn, with something of everything there is to draw."""
     from sightline import train
 
-    changes = ["patch_size=7", "width=16", "num_heads=2", "depth=3", "score=cosine", "mask=additive"]
+    changes = ["patch_size=7", "embed_dim=16", "num_heads=2", "depth=3", "score=cosine", "mask=additive"]
     changes = [f"model.{change}" for change in changes] + [
         f"training.{change}"
         for change in ("steps=6", "batch_size=8", "learning_rate=0.01", "log_every=2", "evaluate_every=3", "device=cpu")

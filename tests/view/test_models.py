@@ -27,7 +27,7 @@ def test_ours(browser, tmp_path):
         model(torch.randn(2, 5, 12))
     path = record.save_html(tmp_path / "page.html", list("abcde"), batch=1)
     with visiting(browser) as visitor:
-        visitor.open(path, "view=matrix&num_heads=2")
+        visitor.open(path, "view=matrix&heads=2")
         assert reads(visitor, record[0].weights[1, 2])
 
 
@@ -57,7 +57,7 @@ def test_hugging_face_bert(browser, tmp_path):
         model(torch.randint(0, 50, (1, 6)))
     path = record.save_html(tmp_path / "page.html", ["[CLS]", "a", "##b", "c", "d", "[SEP]"])
     with visiting(browser) as visitor:
-        visitor.open(path, "view=matrix&layer=1&num_heads=1")
+        visitor.open(path, "view=matrix&layer=1&heads=1")
         assert visitor.frame.locator("h1").inner_text() == "BertModel"
         assert reads(visitor, record[1].weights[0, 1])
 
@@ -90,7 +90,7 @@ def test_decoding_with_a_cache_reads_as_one_map(browser, tmp_path):
     words = [f"w{i}" for i in range(ids.shape[1] - 1)]  # the last word looks at nothing yet
     path = record.save_html(tmp_path / "page.html", words)
     with visiting(browser) as visitor:
-        visitor.open(path, "view=matrix&num_heads=0")
+        visitor.open(path, "view=matrix&heads=0")
         visitor.press("ArrowRight", *["ArrowDown"] * 5)
         last = [seen for seen in record if seen.name == record.names()[0]][-1].weights[0, 0, -1]
         assert visitor.status.startswith("w5 → w0: ")
@@ -180,5 +180,5 @@ def test_any_precision(browser, encoder, tmp_path, dtype):
         np.testing.assert_allclose(one.weights, exact.weights.numpy(), rtol=0.01)
     path = record.save_html(tmp_path / "page.html")
     with visiting(browser) as visitor:
-        visitor.open(path, "view=matrix&layer=1&num_heads=2")
+        visitor.open(path, "view=matrix&layer=1&heads=2")
         assert reads(visitor, seen[1].weights[0, 2].double())

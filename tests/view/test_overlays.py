@@ -14,7 +14,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def layers(depth=3, num_heads=2, size=7):
-    return [weights(heads, size, size)[0].numpy() for _ in range(depth)]
+    return [weights(num_heads, size, size)[0].numpy() for _ in range(depth)]
 
 
 def test_rollout_mixes_each_layer_with_the_identity_and_multiplies_upwards():

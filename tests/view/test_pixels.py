@@ -30,7 +30,7 @@ def uneven():
 def test_the_matrix_is_darker_on_white_and_lighter_on_black_where_more_is_looked_at(
     visitor, uneven, tmp_path, theme, sign
 ):
-    visitor.open(uneven.save_html(tmp_path / "x.html"), f"view=matrix&num_heads=1&theme={theme}")
+    visitor.open(uneven.save_html(tmp_path / "x.html"), f"view=matrix&heads=1&theme={theme}")
     (light,) = shown_pictures(visitor)
     exact = uneven[0].weights[0, 1].numpy()
     assert light.shape == (7, 7)
@@ -49,9 +49,7 @@ def test_each_thumbnail_of_the_grid_is_its_own_head(visitor, uneven, tmp_path):
 @pytest.mark.parametrize("token", [0, 3])
 def test_the_picture_glows_where_it_is_looked_at(visitor, uneven, tmp_path, token):
     photo = Image.new("RGB", (96, 64), "gray")  # 2 x 3 patches and a class token
-    visitor.open(
-        uneven.save_html(tmp_path / "x.html", images=photo), f"view=image&num_heads=0&token={token}&smooth=false"
-    )
+    visitor.open(uneven.save_html(tmp_path / "x.html", images=photo), f"view=image&heads=0&token={token}&smooth=false")
     light = next(light for light in shown_pictures(visitor) if light.shape == (2, 3))
     exact = uneven[0].weights[0, 0, token, 1:].numpy()
     assert np.argmax(light) == np.argmax(exact)

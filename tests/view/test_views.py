@@ -86,11 +86,11 @@ def test_a_click_switches_a_head_and_a_double_click_isolates_it(visitor, saved):
     assert len(line_ends(visitor.drawing())) == 5
     visitor.button("Head 3")
     assert chip.get_attribute("aria-pressed") == "false"
-    assert "num_heads=0.1.2.4" in visitor.hash
+    assert "heads=0.1.2.4" in visitor.hash
     assert len(line_ends(visitor.drawing())) == 4
     chip.dblclick()
     visitor.rest()
-    assert "num_heads=3" in visitor.hash
+    assert "heads=3" in visitor.hash
     assert len(line_ends(visitor.drawing())) == 1
     visitor.button("All heads")
     assert "heads" not in visitor.hash.replace("view=heads", "")
@@ -158,7 +158,7 @@ def test_grid_by_keyboard(visitor, saved):
     visitor.press("Enter")
     assert "view=matrix" in visitor.hash
     assert "layer=1" in visitor.hash
-    assert "num_heads=1" in visitor.hash
+    assert "heads=1" in visitor.hash
 
 
 # matrix
@@ -180,7 +180,7 @@ def test_numbers_of_the_matrix_are_the_recorded_ones(visitor, saved, encoder, he
 
 
 def test_the_printed_numbers_are_the_recorded_ones(visitor, saved, encoder):
-    visitor.open(saved, "view=matrix&num_heads=2")
+    visitor.open(saved, "view=matrix&heads=2")
     assert agrees_everywhere(visitor, encoder[0].weights[0, 2].numpy())
 
 
@@ -228,7 +228,7 @@ def test_numbers_of_a_long_diffuse_row_keep_the_bound(visitor, tmp_path):
 
 
 def test_matrix_tooltip_and_zoom(visitor, saved, encoder):
-    visitor.open(saved, "view=matrix&num_heads=1")
+    visitor.open(saved, "view=matrix&heads=1")
     side = float(next(visitor.drawing().iter(f"{SVG}image")).get("width")) / 7
     visitor.button("Zoom in")
     assert float(next(visitor.drawing().iter(f"{SVG}image")).get("width")) / 7 == pytest.approx(1.25 * side)
@@ -298,7 +298,7 @@ def test_only_views_that_can_be_fed_have_a_tab(visitor, translated):
 def test_weights_that_are_no_shares_are_shown_without_temperature(visitor, tmp_path):
     raw = 2 * weights(2, 3, 3).log()
     record = Record("Raw", [Seen(name="a", kind="encoder", weights=raw)])
-    visitor.open(record.save_html(tmp_path / "raw.html"), "view=matrix&num_heads=1")
+    visitor.open(record.save_html(tmp_path / "raw.html"), "view=matrix&heads=1")
     assert visitor.views == ["Heads", "Grid", "Matrix"]
     visitor.press("ArrowRight")
     assert close(visitor.status.split(": ")[1].split()[0], float(raw[0, 1, 0, 0]), float(raw[0, 1, 0].abs().max()))
@@ -353,7 +353,7 @@ def test_smooth_or_blocky_and_opacity(visitor, vit):
 def test_a_head_of_a_classifier_is_picked_below_the_picture(visitor, vit):
     visitor.open(vit[1])
     visitor.click("head 1", dy=-30)
-    assert "num_heads=1" in visitor.hash
+    assert "heads=1" in visitor.hash
 
 
 def test_a_region_for_each_word(visitor, photo, tmp_path):
@@ -551,7 +551,7 @@ def test_rows_that_look_at_nothing_have_no_entropy(visitor, tmp_path):
 
 
 @pytest.mark.parametrize("state", [
-    "view=matrix&layer=1&num_heads=0.3&token=2&key=5&zoom=1.5",
+    "view=matrix&layer=1&heads=0.3&token=2&key=5&zoom=1.5",
     "view=temperature&layer=2&token=4&hide=true&temperature=0.5",
     "view=heads&combine=max&theme=dark",
     "view=grid&layer=1",
@@ -581,8 +581,8 @@ def test_a_page_that_opens_on_another_view_keeps_the_one_asked_for(visitor, vit)
 
 
 def test_a_head_named_twice_is_on_once(visitor, saved):
-    visitor.open(saved, "view=matrix&num_heads=1.1.1")
-    assert "num_heads=1&" in visitor.hash
+    visitor.open(saved, "view=matrix&heads=1.1.1")
+    assert "heads=1&" in visitor.hash
 
 
 @pytest.mark.parametrize("scheme", ["blob", "data"])
@@ -636,8 +636,8 @@ def test_a_reload_brings_back_what_was_done(visitor, saved):
 
 
 @pytest.mark.parametrize("state", [
-    "view=nothing&layer=99&num_heads=77&token=-1&zoom=1e9&temperature=NaN",
-    "layer=1.5&num_heads=a.b&example=9&theme=<b>",
+    "view=nothing&layer=99&heads=77&token=-1&zoom=1e9&temperature=NaN",
+    "layer=1.5&heads=a.b&example=9&theme=<b>",
     "__proto__=1&constructor=2",
 ])  # fmt: skip
 def test_a_hash_that_makes_no_sense_is_ignored(visitor, saved, state):
@@ -648,9 +648,7 @@ def test_a_hash_that_makes_no_sense_is_ignored(visitor, saved, state):
 
 def test_several_examples_on_one_page(visitor, tmp_path):
     record = Record("Batch", [Seen(name="a", kind="encoder", weights=weights(2, 3, 3, batch=3))])
-    visitor.open(
-        record.save_html(tmp_path / "b.html", [list("abc"), list("xyz")], batch=[0, 2]), "view=matrix&num_heads=1"
-    )
+    visitor.open(record.save_html(tmp_path / "b.html", [list("abc"), list("xyz")], batch=[0, 2]), "view=matrix&heads=1")
     visitor.choose("Example", "row 2")
     assert "example=1" in visitor.hash
     visitor.press("ArrowRight")
@@ -874,11 +872,11 @@ def test_shift_and_enter_isolates_a_head(visitor, saved):
     visitor.open(saved)
     visitor.frame.get_by_role("button", name="Head 3", exact=True).focus()
     visitor.step("Shift+Enter")
-    assert "num_heads=3" in visitor.hash
+    assert "heads=3" in visitor.hash
     visitor.step("Enter")
     visitor.rest()
     assert visitor.status == "The last head stays on."
-    assert "num_heads=3" in visitor.hash
+    assert "heads=3" in visitor.hash
 
 
 def test_numbers_of_patches_are_read_by_keyboard(visitor, vit):
