@@ -121,7 +121,9 @@ def test_evaluate_at_other_settings_leaves_the_run_as_it_is(home):
     assert [line.split()[0] for line in answer.stdout.splitlines()[:4]] == ["test", "setting", "2w1s", "4w1s"]
     assert "7 episodes of each setting" in answer.stdout
     assert (folder / "README.md").read_text() == before
-    with pytest.raises(ValueError, match="settings and episodes must be left out for a run of task image_classification"):
+    with pytest.raises(
+        ValueError, match="settings and episodes must be left out for a run of task image_classification"
+    ):
         sightline.evaluate(sightline.train(None, [*SMALL, f"out={home / 'images'}"], quiet=True).folder, episodes=7)
 
 

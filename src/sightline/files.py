@@ -55,3 +55,16 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
         raise SightlineError(f"{path} must be JSON, got an error: {error}") from error
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically; an error names the file."""
+    try:
+        with atomic_write(path) as part:
+            part.write_bytes(data)
+    except OSError as error:
+        raise OSError(
+            error.errno,
+            f"{path} cannot be written: {error.strerror}; earlier files are intact: free some space, then continue "
+            f"with --resume",
+        ) from error

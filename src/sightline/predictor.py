@@ -5,7 +5,7 @@ The command line uses a model through this interface only.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -66,10 +66,15 @@ class Evaluation(Protocol):
 class Explanations:
     """Predictions, and a page that shows what the model attended to."""
 
+    inputs: list[Any]
     predictions: list[Any]
     """One for each input; inputs with an error are not on the page."""
     page: "Page | None"
     """None if every input has an error."""
+
+    def pairs(self) -> Iterator[tuple[Any, Any]]:
+        """Every input with its prediction."""
+        return zip(self.inputs, self.predictions, strict=True)
 
 
 class Predictor(ABC):
@@ -82,6 +87,8 @@ class Predictor(ABC):
     """Inputs that are prepared and predicted together."""
     evaluate_options: ClassVar[frozenset[str]] = frozenset()
     """Names of the options that `evaluate` accepts."""
+    needs_data_fingerprint: ClassVar[bool] = False
+    """Whether a pretrained model keeps the fingerprint of its training data."""
 
     folder: Path
     """The run's folder."""
@@ -149,12 +156,12 @@ class Predictor(ABC):
         prepared = [self._prepared(item) for item in inputs]
         usable = [i for i, item in enumerate(prepared) if not isinstance(item, FailedPrediction)]
         if not usable:
-            return Explanations(prepared, None)
+            return Explanations(inputs, prepared, None)
         chosen = [prepared[i] for i in usable], [inputs[i] for i in usable]
         predictions, page = self.explain_batch(*chosen, progress=progress, **options)
         for i, prediction in zip(usable, predictions, strict=True):
             prepared[i] = prediction
-        return Explanations(prepared, page)
+        return Explanations(inputs, prepared, page)
 
     @abstractmethod
     def explain_batch(
@@ -169,6 +176,14 @@ class Predictor(ABC):
     def columns(self) -> list[str]:
         """Keys of the flattened `to_dict()` of every prediction: the columns of a CSV file."""
         return []
+
+    def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> Any:
+        """Write figures of the model, and of its attention on these inputs, to a folder."""
+        raise SightlineError(f"figures must be of a trained run, got {type(self).__name__}, which has none")
+
+    def portable(self) -> tuple[Any, dict[str, Any]]:
+        """The config and state dict of a pretrained model, without what only training needs."""
+        return replace(self.config, out=None), self.model.state_dict()
 
     def save_pretrained(self, folder: str | Path) -> Path:
         """Copy the files of the model into a folder."""

@@ -1,6 +1,5 @@
 """The tasks by name: each is declared by a `TaskSpec`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -44,11 +43,11 @@ class TaskSpec:
         return _resolve(self.predictor)
 
     @cached_property
-    def compare_function(self) -> Callable[..., Any] | None:
+    def compare_function(self) -> Any:
         return _resolve(self.compare)
 
     @cached_property
-    def compare_precision_function(self) -> Callable[..., str] | None:
+    def compare_precision_function(self) -> Any:
         return _resolve(self.compare_precision)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from . import config, hub, registry, zoo
 from .errors import SightlineError
-from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS, read_json, remove_parts
+from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS, read_json, remove_parts, write_bytes
 from .predictor import Evaluation, Predictor
 
 CLASSIFIER = ".sightline"
@@ -75,7 +75,6 @@ def train(
     read again. `resume` continues from the newest checkpoint.
     """
     from .training import loop
-    from .training.checkpoint import write_bytes
     from .training.distributed import is_main_process
 
     task_config, name = _resolve_config(source, changes)
@@ -165,7 +164,6 @@ def evaluate(run: str | Path, data: Any = None, device: str = "auto", **options:
 
 
 def _store_evaluation(folder: Path, evaluation: Evaluation) -> None:
-    from .training.checkpoint import write_bytes
 
     record = {"report": str(evaluation), **evaluation.to_dict()}
     write_bytes(folder / EVALUATION, json.dumps(record, indent=1).encode())

@@ -38,7 +38,9 @@ def _memory(model, device):
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("options", [{}, {"norm": "post", "score": "cosine", "tie_embeddings": "none", "positions": "learned"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"norm": "post", "score": "cosine", "tie_embeddings": "none", "positions": "learned"}]
+)
 def test_every_search_finds_what_it_found_before(search, options, device, monkeypatch):
     model = make("transformer", **options)
     memory = _memory(model, device)

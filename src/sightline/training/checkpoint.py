@@ -18,7 +18,8 @@ import safetensors.torch
 from torch import Tensor
 
 from ..errors import SightlineError
-from ..files import atomic_write
+from ..files import write_bytes
+from ..weights import to_bytes
 
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError)
 """What reading a torn or corrupt file raises."""
@@ -159,21 +160,3 @@ def _sealed(record: dict[str, Any]) -> bytes:
     """As JSON, with a digest of itself."""
     seal = hashlib.sha256(json.dumps(record).encode()).hexdigest()
     return json.dumps({**record, "seal": seal}, indent=1).encode()
-
-
-def to_bytes(tensors: dict[str, Tensor]) -> bytes:
-    """As a safetensors file holds them."""
-    return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, {"format": "pt"})
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole; if the disk does not let us, say what is lost (nothing) and what to do."""
-    try:
-        with atomic_write(path) as part:
-            part.write_bytes(data)
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"{path} must be written, and the disk said: {error.strerror}; what was saved before is intact: "
-            f"make room, then go on with --resume",
-        ) from error

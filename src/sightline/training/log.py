@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 
 from ..errors import SightlineError
-from .checkpoint import write_bytes
+from ..files import write_bytes
 
 SECONDS_BETWEEN_LINES = 10
 AVERAGE = "average"

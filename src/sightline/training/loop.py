@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from .. import seeds
 from ..errors import SightlineError
+from ..files import write_bytes
+from ..weights import to_bytes
 from .averaging import RunningMean, local, mean
-from .checkpoint import Checkpoints, to_bytes, write_bytes
+from .checkpoint import Checkpoints
 from .config import TrainingConfig
 from .device import choose_device, compiled, precision
 from .distributed import Group, gathered, group, like

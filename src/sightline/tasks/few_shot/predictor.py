@@ -15,13 +15,12 @@ from ...data.images.class_splits import same_source
 from ...data.images.formats.omniglot_runs import read_one_shot_runs
 from ...data.images.loading import NAMED, ImageSet, Progress
 from ...errors import SightlineError
-from ...files import CONFIG
+from ...files import CONFIG, write_bytes
 from ...metrics import wilson_interval
 from ...models.few_shot import FewShot
 from ...names import printable
 from ...predictor import Predictor
-from ...training.checkpoint import to_bytes, write_bytes
-from ...weights import read_weights
+from ...weights import read_weights, to_bytes
 from .evaluate import Answers, Setting, Tally, drawable, embed_all, metrics, tally
 from .frozen_embedder import Frozen
 from .task import FewShotTask, Recipe, classes_of
