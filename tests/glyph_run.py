@@ -12,7 +12,7 @@ from sightline.data.episodes import Classes, draw
 from sightline.data.images.glyphs import draw_alphabets
 from sightline.files import atomic_write
 from sightline.models.few_shot import FewShot, FewShotConfig
-from sightline.training.checkpoint import to_bytes
+from sightline.weights import to_bytes
 
 SIZE, DRAWERS, CHARACTERS = 28, 10, 12
 FORM = FewShotConfig(image_size=SIZE, channels=1, backbone_channels=(8, 16, 24, 32), num_heads=4)

@@ -13,7 +13,7 @@ from sightline.classifier import calibration as confidence
 from sightline.classifier import queries as questions
 from sightline.models.few_shot import FewShot, FewShotConfig
 from sightline.tasks.few_shot.task import FewShotData, Recipe
-from sightline.training.checkpoint import to_bytes
+from sightline.weights import to_bytes
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 ELSEWHERE = ("easyfsl_peer.py",)

@@ -1,18 +1,25 @@
-"""Atomic writes, bounded reads, and the names of a run's files."""
+"""Atomic writes, locks on folders, bounded reads, and the names of a run's files."""
 
+import errno
+import glob
 import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from .errors import SightlineError
 
+try:
+    import fcntl
+except ImportError:  # Windows has no flock
+    fcntl = None  # type: ignore[assignment]
+
 CONFIG, WEIGHTS, CARD, DATA = "config.yaml", "model.safetensors", "README.md", "data.json"
-LOG, EVALUATION, CHECKPOINTS = "metrics.jsonl", "evaluation.json", "checkpoints"
+LOG, EVALUATION, CHECKPOINTS, LOCK = "metrics.jsonl", "evaluation.json", "checkpoints", ".lock"
 """Files of a run."""
 MAX_JSON_BYTES = 1 << 24
 """Size limit of a JSON file of a run."""
@@ -20,33 +27,55 @@ MAX_JSON_BYTES = 1 << 24
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Write to the path this yields; it becomes `path` when the block ends well, and is removed when it does not.
+    """Yield a temporary path that replaces `path` when the block succeeds and is removed when it fails.
 
-    The folder is made if it is not there.
+    The parent folder is created. Temporary files that a killed process left of the same path are removed. Every
+    `OSError` names `path`.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    with named_errors(path, part):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale_parts(path)
+        try:
+            with part.open("wb") as lock:
+                _try_lock(lock)
+                yield part
+                with part.open("rb") as written:
+                    os.fsync(written.fileno())
+                part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically."""
+    with atomic_write(path) as part:
+        part.write_bytes(data)
+
+
+def write_if_possible(path: Path, data: bytes) -> str | None:
+    """Write a file atomically; return a warning where the file system refuses it."""
     try:
-        yield part
-        with part.open("rb") as written:
-            os.fsync(written.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+        write_bytes(path, data)
+    except OSError as error:
+        return f"{path} was not written: {error.strerror}"
+    return None
 
 
-def remove_parts(folder: Path, names: Iterable[str]) -> None:
-    """Remove what a killed process left half written of these files; nothing else in the folder is touched."""
-    own = set(names)
-    for path in folder.glob(".*.part"):
-        found = re.fullmatch(r"\.(.+)\.[0-9a-f]{8}\.part", path.name)
-        if found and found[1] in own:
-            path.unlink()
+@contextmanager
+def named_errors(path: Path, part: Path | None = None) -> Iterator[None]:
+    """Set the file name of every `OSError` without one, or of the temporary file `part`, to `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None and error.filename not in (str(path), str(part)):
+            raise
+        raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file of a run."""
+    """Read a JSON file of a run."""
     if not path.is_file():
         raise SightlineError(f"a run must have a file {path.name}, got none in {path.parent}")
     if (size := path.stat().st_size) > MAX_JSON_BYTES:
@@ -57,14 +86,70 @@ def read_json(path: Path) -> Any:
         raise SightlineError(f"{path} must be JSON, got an error: {error}") from error
 
 
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file atomically; an error names the file."""
+@contextmanager
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a folder, which is created; the operating system releases it when the process dies.
+
+    Folders that were created and are empty at the end are removed again.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise SightlineError(f"out must be a folder, got {str(folder)!r}, which is a file")
+    created = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK
+    while True:
+        file = path.open("wb")
+        if not _try_lock(file):
+            file.close()
+            raise SightlineError(
+                f"out must not be in use, got {str(folder)!r}, which another process trains in; wait for it or pass "
+                f"out=FOLDER"
+            )
+        if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
+            break
+        file.close()  # the process that held the lock has removed the file since it was opened
+    _held_locks.add(file)
     try:
-        with atomic_write(path) as part:
-            part.write_bytes(data)
-    except OSError as error:
-        raise OSError(
-            error.errno,
-            f"{path} cannot be written: {error.strerror}; earlier files are intact: free some space, then continue "
-            f"with --resume",
-        ) from error
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        _held_locks.discard(file)
+        file.close()
+        with suppress(OSError):
+            for empty in created:
+                empty.rmdir()
+
+
+_held_locks: set[IO[Any]] = set()
+
+
+def _close_locks() -> None:
+    for file in _held_locks:
+        file.close()
+
+
+if hasattr(os, "register_at_fork"):
+    # a forked data worker shares the lock, and would hold it after its parent was killed
+    os.register_at_fork(after_in_child=_close_locks)
+
+
+def _try_lock(file: IO[Any]) -> bool:
+    """Lock an open file until it is closed; False if another process holds the lock."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            pass
+    return True
+
+
+def _remove_stale_parts(path: Path) -> None:
+    """Remove temporary files of `path` that no process holds a lock on."""
+    for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
+        if not re.fullmatch(r"[0-9a-f]{8}", part.name[len(path.name) + 2 : -len(".part")]):
+            continue
+        with suppress(OSError), part.open("rb") as file:
+            if _try_lock(file):
+                part.unlink(missing_ok=True)

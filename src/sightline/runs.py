@@ -7,33 +7,45 @@ checkpoints/         for --resume                     evaluation.json the last e
 """
 
 import dataclasses
+import hashlib
 import json
 import os
 import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from . import config, hub, registry, zoo
 from .errors import SightlineError
-from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS, read_json, remove_parts, write_bytes
+from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS, locked_folder, read_json, write_bytes
 from .predictor import Evaluation, Predictor
 
 CLASSIFIER = ".sightline"
 """Suffix of a fitted few-shot classifier."""
-RESUMABLE_KEYS = (
-    "out",
-    "data.cache_mib",
-    "data.num_workers",
-    "training.device",
-    "training.keep_checkpoints",
-    "training.tensorboard",
+RESUMABLE_KEYS = frozenset(
+    {
+        "out",
+        "data.cache_mib",
+        "data.num_workers",
+        "training.device",
+        "training.gamma",
+        "training.keep_checkpoints",
+        "training.learning_rate",
+        "training.max_grad_norm",
+        "training.min_lr_ratio",
+        "training.schedule",
+        "training.step_size",
+        "training.tensorboard",
+        "training.warmup_steps",
+        "training.weight_decay",
+    }
 )
-"""Keys that may change when a run is resumed, because they do not change the result."""
+"""Keys that may change when a run is resumed, because the checkpoints still fit."""
 SCORE = "## Evaluation"
 
 
@@ -46,6 +58,9 @@ class Run:
     """Validation metrics of the final weights."""
     steps: int
     seconds: float
+    """Duration in this process, without the time before a resume."""
+    stop_reason: str | None = None
+    """Why training stopped before the last step; None if it did not."""
 
     @property
     def is_main(self) -> bool:
@@ -56,7 +71,8 @@ class Run:
 
     def __str__(self) -> str:
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
-        return f"{self.folder}: {self.steps:,} steps, validation {metrics or 'set is empty'}"
+        stopped = f" (stopped: {self.stop_reason})" if self.stop_reason else ""
+        return f"{self.folder}: {self.steps:,} steps{stopped}, validation {metrics or 'set is empty'}"
 
 
 def train(
@@ -64,6 +80,7 @@ def train(
     changes: Iterable[str] = (),
     *,
     data: Any = None,
+    hooks: Sequence[Any] = (),
     resume: bool = False,
     quiet: bool = False,
     command: str = "",
@@ -72,46 +89,52 @@ def train(
 
     `source` is the path of a YAML config or of a run's folder, a dict, or a config object; without it, the image
     classifier is trained on the embedded glyphs. `changes` are `key=value`. `data` is loaded data, which is then not
-    read again. `resume` continues from the newest checkpoint.
+    read again. `hooks` are objects of `sightline.training.hooks.Hook`. `resume` continues from the newest checkpoint.
     """
-    from .training import loop
-    from .training.distributed import is_main_process
+    import torch
+
+    from .training.device import choose_device
+    from .training.distributed import is_main_process, process_group
+    from .training.log import default_hooks
+    from .training.loop import Trainer
 
     task_config, name = _resolve_config(source, changes)
-    spec = registry.task_spec(task_config.task)
+    task_class = registry.task_spec(task_config.task).task_class
     folder = Path(task_config.out or Path("runs") / name)
-    _check_folder(folder, resume)
-
-    def make() -> Any:
-        with progress_bar(quiet or not is_main_process()) as progress:
-            loaded = spec.task_class.load_data(task_config, progress) if data is None else data
-            task = spec.task_class(task_config, loaded, progress)
-        if resume and (folder / CONFIG).is_file():
-            _check_same_config(folder, _flat(config.plain(task.config)))
-            _check_same_data(folder, task.data_fingerprint)
-        return task
-
-    def begin(task: Any) -> None:
-        if is_main_process():
-            files = task.files()
-            remove_parts(folder, (CONFIG, WEIGHTS, CARD, DATA, LOG, EVALUATION, *files))
-            for file, content in files.items():
-                write_bytes(folder / file, content)
-            write_bytes(folder / DATA, json.dumps(task.data_fingerprint, indent=1).encode())
-            write_bytes(folder / CONFIG, config.dump(task.config).encode())
-
-    outcome = loop.train(
-        make, task_config.training, folder, seed=task_config.seed, resume=resume, quiet=quiet, begin=begin
-    )
-    run = Run(folder, outcome.metrics, outcome.steps, outcome.seconds)
-    if is_main_process():
-        write_bytes(folder / CARD, _card(run, task_config, command).encode())
+    with locked_folder(folder) if is_main_process() else nullcontext():
+        _check_folder(folder, resume)
+        with process_group(choose_device(task_config.training.device)) as group:
+            with progress_bar(quiet or not group.is_main) as progress:
+                loaded = task_class.load_data(task_config, progress) if data is None else data
+                torch.manual_seed(task_config.seed)  # of the initial weights
+                task = task_class(task_config, loaded, progress)
+            if resume and (folder / CONFIG).is_file():
+                _check_same_config(folder, task.config)
+                _check_same_data(folder, task.data_fingerprint)
+            trainer = Trainer(
+                task,
+                task_config.training,
+                folder,
+                group,
+                seed=task_config.seed,
+                hooks=[*default_hooks(task_config.training, quiet=quiet), *hooks],
+                config_digest=_config_digest(task.config),
+            )
+            if resume:
+                trainer.restore()
+            group.barrier()  # a late process must not see the files of this run as those of an older one
+            if group.is_main:
+                _write_run_files(folder, task)
+            result = trainer.fit()
+        run = Run(folder, result.metrics, result.steps, result.seconds, result.stop_reason)
+        if run.is_main:
+            write_bytes(folder / CARD, _card(run, task_config, command).encode())
     return run
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether training ended: the model card is written last."""
-    return (folder / CARD).is_file()
+    """Whether training ended: the model card is written last. A copy without checkpoints counts as finished."""
+    return (folder / CARD).is_file() or not (folder / CHECKPOINTS).is_dir()
 
 
 def load(run: str | Path) -> Predictor:
@@ -135,7 +158,7 @@ def load(run: str | Path) -> Predictor:
         )
     spec = registry.task_spec(config.read(folder / CONFIG).get("task"))
     predictor: Predictor = spec.predictor_class.load(folder)
-    if (folder / CHECKPOINTS).is_dir() and not is_finished(folder):
+    if not is_finished(folder):
         resume = f"sightline train {shlex.quote(str(run))} --resume"
         print(f"warning: {run} is not fully trained; finish it with: {resume}", file=sys.stderr)  # noqa: T201
     return predictor
@@ -164,7 +187,6 @@ def evaluate(run: str | Path, data: Any = None, device: str = "auto", **options:
 
 
 def _store_evaluation(folder: Path, evaluation: Evaluation) -> None:
-
     record = {"report": str(evaluation), **evaluation.to_dict()}
     write_bytes(folder / EVALUATION, json.dumps(record, indent=1).encode())
     if (folder / CARD).is_file():
@@ -218,8 +240,7 @@ def _spec_of(values: Mapping[str, Any]) -> registry.TaskSpec:
 
 
 def _check_folder(folder: Path, resume: bool) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise SightlineError(f"out must be a folder, got {str(folder)!r}, which is a file")
+    """The folder must not hold a run, or with `resume` hold nothing but a run."""
     if not resume and any((folder / name).exists() for name in (CONFIG, WEIGHTS, CHECKPOINTS)):
         raise SightlineError(
             f"out must be a new folder, got {str(folder)!r}, which holds a run; "
@@ -232,12 +253,23 @@ def _check_folder(folder: Path, resume: bool) -> None:
         )
 
 
-def _check_same_config(folder: Path, new: dict[str, Any]) -> None:
+def _check_same_config(folder: Path, task_config: Any) -> None:
     values = config.read(folder / CONFIG)
-    old = _flat(config.plain(config.build(registry.task_spec(values.get("task")).config_class, values)))
+    old = _fixed_values(config.build(registry.task_spec(values.get("task")).config_class, values))
+    new = _fixed_values(task_config)
     for key in sorted(old.keys() | new.keys()):
-        if key not in RESUMABLE_KEYS and old.get(key) != new.get(key):
+        if old.get(key) != new.get(key):
             raise SightlineError(f"{key} must be {old.get(key)!r}, as in {folder}, to resume it, got {new.get(key)!r}")
+
+
+def _fixed_values(task_config: Any) -> dict[str, Any]:
+    """The values of a config that cannot change when a run is resumed, by dotted key."""
+    return {key: value for key, value in _flat(config.plain(task_config)).items() if key not in RESUMABLE_KEYS}
+
+
+def _config_digest(task_config: Any) -> str:
+    values = json.dumps(_fixed_values(task_config), sort_keys=True)
+    return hashlib.sha256(values.encode(errors="surrogateescape")).hexdigest()
 
 
 def _check_same_data(folder: Path, new: Mapping[str, Any]) -> None:
@@ -258,6 +290,15 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in values.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat
+
+
+def _write_run_files(folder: Path, task: Any) -> None:
+    """Write the files of a run that training does not change; the old card goes, as it marks a finished run."""
+    (folder / CARD).unlink(missing_ok=True)
+    for name, content in task.files().items():
+        write_bytes(folder / name, content)
+    write_bytes(folder / DATA, json.dumps(task.data_fingerprint, indent=1).encode())
+    write_bytes(folder / CONFIG, config.dump(task.config).encode())
 
 
 class progress_bar:  # noqa: N801 - used as a function
@@ -302,6 +343,7 @@ def _card(run: Run, task_config: Any, command: str) -> str:
     validation = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items()) or "none"
     versions = f"sightline {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     command = command or f"sightline.train({str(run.folder / CONFIG)!r}, ['out=ANOTHER_FOLDER'])"
+    stopped = f", stopped early ({run.stop_reason})" if run.stop_reason else ""
     usage = registry.task_spec(task_config.task).usage.format(name=run.folder.name)
     return f"""---
 library_name: sightline
@@ -315,8 +357,8 @@ A Sightline model for the task `{task_config.task}`: `{usage}`.
 
     {command}
 
-Data: {data_sources(task_config.data)}. {run.steps:,} steps, {run.seconds:.0f} s in the last process; {size:,} bytes of weights.
-The complete config is in `{CONFIG}`, the training log in `{LOG}`.
+Data: {data_sources(task_config.data)}. {run.steps:,} steps{stopped}, {run.seconds:.0f} s in the last process; {size:,} bytes
+of weights. The complete config is in `{CONFIG}`, the training log in `{LOG}`.
 
 {SCORE}
 

@@ -1,1 +1,1 @@
-"""One loop for all tasks, and what it needs: schedules, averages, checkpoints, processes, a log."""
+"""The training loop and its parts: optimizers, schedules, averaging, checkpoints, distributed training, hooks."""

@@ -1,4 +1,4 @@
-"""Weights averaged over training: they generalize better than those of any one step."""
+"""Averages of weights over training."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,51 +6,49 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from .distributed import local_tensors
 
-class RunningMean:
-    """The exponential running mean of a model's weights; young means forget faster, so the start leaves no trace."""
+
+class ExponentialMovingAverage:
+    """Exponential moving average of a model's state, with a smaller decay in the first steps."""
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
-        own = model.state_dict()
-        self.weights = {name: tensor.detach().clone() for name, tensor in own.items()}
-        floats = [name for name, tensor in own.items() if tensor.is_floating_point()]
-        self._floats = local([self.weights[name] for name in floats]), local([own[name] for name in floats])
-        self._others = [(self.weights[name], own[name]) for name in own.keys() - set(floats)]
+        state = model.state_dict()
+        self.weights = {name: tensor.detach().clone() for name, tensor in state.items()}
+        floats = [name for name, tensor in state.items() if tensor.is_floating_point()]
+        self._floats = tuple(local_tensors([source[name] for name in floats]) for source in (self.weights, state))
+        self._others = [(self.weights[name], state[name]) for name in state.keys() - set(floats)]
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights of the model as they are after step `step`, counted from 1."""
-        torch._foreach_lerp_(*self._floats, 1 - min(self.decay, step / (step + 10)))
-        for mean, new in self._others:
-            mean.copy_(new)
+        """Add the weights of the model after step `step`, counted from 1."""
+        averages, weights = self._floats
+        torch._foreach_lerp_(averages, weights, 1 - min(self.decay, step / (step + 10)))
+        for average, current in self._others:
+            average.copy_(current)
 
     @contextmanager
-    def in_place_of(self, model: nn.Module) -> Iterator[None]:
-        """Inside the block the model has the mean weights."""
+    def applied_to(self, model: nn.Module) -> Iterator[None]:
+        """Give the model the average weights inside the block."""
         with torch.no_grad():
             state = model.state_dict()
-            own = {name: tensor.detach().clone() for name, tensor in state.items()}
+            backup = {name: tensor.detach().clone() for name, tensor in state.items()}
             for name, tensor in state.items():
                 tensor.copy_(self.weights[name])
             try:
                 yield
             finally:
                 for name, tensor in state.items():
-                    tensor.copy_(own[name])
+                    tensor.copy_(backup[name])
 
 
-def mean(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several states of one model; numbers that are not floats are those of the last."""
-    result = {}
+def average_states(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Average state dicts of one model; tensors that are not floating point come from the last."""
+    average = {}
     for name, last in states[-1].items():
         if last.is_floating_point():
-            result[name] = torch.stack([state[name].double() for state in states]).mean(0).to(last.dtype)
+            average[name] = torch.stack([state[name].double() for state in states]).mean(0).to(last.dtype)
         else:
-            result[name] = last
-    return result
-
-
-def local(tensors: list[Tensor]) -> list[Tensor]:
-    """What of sharded tensors lies here; others as they are."""
-    return [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+            average[name] = last
+    return average

@@ -1,90 +1,88 @@
-"""Checkpoints: written whole or not at all, checked when they are read.
+"""Checkpoints: training state as named tensors, written atomically and verified when read.
 
-    checkpoints/step-00000500.safetensors   weights, their running mean, the optimizer's state
-    checkpoints/step-00000500.json          written last: step, digest, what else the loop must know
-    checkpoints/best-00000400.safetensors   the best weights as they were when they were found
+    checkpoints/step-00000500.safetensors   weights, their moving average, optimizer state
+    checkpoints/step-00000500.json          step, digests and metadata; written last
+    checkpoints/best-00000400.safetensors   best weights so far
 
-A checkpoint is there once its JSON is. Both files carry a digest; one that is torn or does not match is passed over.
+A checkpoint exists once its JSON file does. Files that are truncated or do not match their digest are skipped.
 """
 
 import hashlib
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from ..errors import SightlineError
 from ..files import write_bytes
 from ..weights import to_bytes
+from .averaging import ExponentialMovingAverage
+from .distributed import distribute_like
 
-BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError)
-"""What reading a torn or corrupt file raises."""
-NAME = re.compile(r"(step|best)-(\d{8})\.safetensors")
-"""Files of tensors that a run makes; all others in the folder belong to somebody else."""
-PART = re.compile(r"\.(step|best)-\d{8}\.(safetensors|json)\.[0-9a-f]{8}\.part")
+DAMAGE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError)
+"""Exceptions that a truncated or corrupt file causes."""
+TENSOR_FILE = re.compile(r"(step|best)-(\d{8})\.safetensors")
+"""Names of tensor files written by a run; files with other names are never touched."""
+PART_FILE = re.compile(r"\.(step|best)-\d{8}\.(safetensors|json)\.[0-9a-f]{8}\.part")
+OPTIMIZER_KEYS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
+"""Per-parameter state of the optimizers."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One that was read and found good."""
+    """A checkpoint that was read and verified."""
 
     step: int
     tensors: dict[str, Tensor]
-    facts: dict[str, Any]
-    """What the loop must know beside the tensors."""
+    metadata: dict[str, Any]
+    """State of the loop that is not a tensor."""
 
 
-class Checkpoints:
+class CheckpointFolder:
     """The checkpoints of one run."""
 
     def __init__(self, folder: Path, *, keep: int):
         self.folder, self.keep = folder, keep
-        self.complaints: list[str] = []
-        """What was wrong with those that were passed over."""
+        self.warnings: list[str] = []
+        """Messages about damaged checkpoints that were skipped."""
 
-    def save(self, step: int, tensors: dict[str, Tensor], facts: dict[str, Any], *, scheduled: bool = True) -> None:
-        """Add a checkpoint and drop the oldest; one that a signal asked for is not `scheduled`."""
+    def save(self, step: int, tensors: dict[str, Tensor], metadata: dict[str, Any], *, scheduled: bool = True) -> Path:
+        """Write a checkpoint, remove old ones and return its path. One written on a signal is not `scheduled`."""
         name = f"step-{step:08}"
-        digest = self._write(f"{name}.safetensors", tensors)
-        record = {"step": step, "scheduled": scheduled, **digest, "facts": facts}
-        write_bytes(self.folder / f"{name}.json", _sealed(record))
-        self.drop_old()
+        files = self._write(f"{name}.safetensors", tensors)
+        record = {"step": step, "scheduled": scheduled, **files, "metadata": metadata}
+        path = self.folder / f"{name}.json"
+        write_bytes(path, _with_digest(record))
+        self.remove_old()
+        return path
 
     def save_best(self, step: int, tensors: dict[str, Tensor]) -> dict[str, Any]:
-        """Keep these weights as the best; what comes back finds them again and belongs into the facts as `best`."""
-        name = f"best-{step:08}.safetensors"
-        return {"file": name, **self._write(name, tensors)}
+        """Write the best weights; return the record to store in the metadata as `best`."""
+        return self._write(f"best-{step:08}.safetensors", tensors)
 
-    def newest(self) -> Checkpoint | None:
-        """The newest that is whole; what is newer is removed and complained of."""
+    def latest(self) -> Checkpoint | None:
+        """Read the newest intact checkpoint; newer damaged ones are removed with a warning."""
         for record in reversed(self._records()):
-            tensors = self._tensors(record)
+            tensors = self._read_or_remove(record)
             if tensors is not None:
-                return self._with_best(Checkpoint(record["step"], tensors, record["facts"]))
+                return Checkpoint(record["step"], tensors, self._check_best(record["metadata"]))
         return None
 
     def last(self, count: int) -> list[dict[str, Tensor]]:
-        """The tensors of the last `count` scheduled checkpoints, oldest first, less those that are torn."""
+        """Read the tensors of the last `count` scheduled checkpoints, oldest first, without damaged ones."""
         records = [record for record in self._records() if record["scheduled"]]
-        return [tensors for tensors in map(self._tensors, records[-count:]) if tensors is not None]
-
-    def _with_best(self, found: Checkpoint) -> Checkpoint:
-        if found.facts.get("best"):
-            try:
-                self.read(found.facts["best"])
-            except BROKEN as error:
-                self.complaints.append(f"the best weights are torn or corrupt; the search starts anew ({error})")
-                found.facts["best"] = None
-        return found
+        return [tensors for tensors in map(self._read_or_remove, records[-count:]) if tensors is not None]
 
     def read(self, record: dict[str, Any]) -> dict[str, Tensor]:
-        """The tensors a record speaks of, if they are what was written."""
-        if not NAME.fullmatch(record["file"]):
-            raise SightlineError(f"file must be the bare name of a checkpoint, got {record['file']!r}")
+        """Read the tensors of a record and verify their size and digest."""
+        if not TENSOR_FILE.fullmatch(record["file"]):
+            raise SightlineError(f"file must be the bare name of a checkpoint, got {record['file']!r:.200}")
         path = self.folder / record["file"]
         if path.stat().st_size != record["bytes"]:
             raise SightlineError(f"{path.name} must have {record['bytes']} bytes, got {path.stat().st_size}")
@@ -93,70 +91,141 @@ class Checkpoints:
             raise SightlineError(f"{path.name} must match its digest, got other bytes")
         return safetensors.torch.load(data)
 
+    def remove_old(self) -> None:
+        """Keep the newest checkpoints; remove older ones and files that a killed process left."""
+        records = self._records()
+        if not records:
+            return
+        kept = [*[record for record in records if record["scheduled"]][-self.keep :], records[-1]]
+        steps = {record["step"] for record in kept}
+        files = {record["file"] for record in kept}
+        files |= {best["file"] for record in kept if (best := record["metadata"].get("best"))}
+        for record in records:
+            if record["step"] not in steps:
+                (self.folder / f"step-{record['step']:08}.json").unlink(missing_ok=True)
+        for path in self.folder.iterdir():
+            if PART_FILE.fullmatch(path.name) or (TENSOR_FILE.fullmatch(path.name) and path.name not in files):
+                path.unlink(missing_ok=True)
+
     def _write(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
         data = to_bytes(tensors)
         write_bytes(self.folder / name, data)
         return {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
-    def _tensors(self, record: dict[str, Any]) -> dict[str, Tensor] | None:
+    def _check_best(self, metadata: dict[str, Any]) -> dict[str, Any]:
+        if metadata.get("best"):
+            try:
+                self.read(metadata["best"])
+            except DAMAGE_ERRORS as error:
+                self.warnings.append(f"the best weights are damaged and were discarded ({error})")
+                metadata["best"] = None
+        return metadata
+
+    def _read_or_remove(self, record: dict[str, Any]) -> dict[str, Tensor] | None:
         try:
             return self.read(record)
-        except BROKEN as error:
-            self._pass_over(self.folder / f"step-{record['step']:08}.json", error)
+        except DAMAGE_ERRORS as error:
+            self._remove_damaged(self.folder / f"step-{record['step']:08}.json", error)
             return None
 
     def _records(self) -> list[dict[str, Any]]:
-        """Those that can be read, oldest first."""
+        """Read the intact records, oldest first."""
         records = []
         for path in sorted(self.folder.glob("step-*.json")):
-            if not NAME.fullmatch(path.with_suffix(".safetensors").name):
+            if not TENSOR_FILE.fullmatch(path.with_suffix(".safetensors").name):
                 continue
             try:
                 data = path.read_bytes()
                 record = json.loads(data)
-                del record["seal"]
-                if data != _sealed(record):
+                del record["digest"]
+                if data != _with_digest(record):
                     raise SightlineError(f"{path.name} must match its digest, got other bytes")
                 _check_names(record, path.stem)
                 records.append(record)
-            except BROKEN as error:
-                self._pass_over(path, error)
+            except DAMAGE_ERRORS as error:
+                self._remove_damaged(path, error)
         return records
 
-    def _pass_over(self, path: Path, error: Exception) -> None:
-        self.complaints.append(f"{path.stem} is torn or corrupt and was passed over ({error})")
+    def _remove_damaged(self, path: Path, error: Exception) -> None:
+        self.warnings.append(f"{path.stem} is damaged and was skipped ({error})")
         path.unlink(missing_ok=True)
-
-    def drop_old(self) -> None:
-        """Keep the newest; what a process that was killed on the way left of others goes too."""
-        records = self._records()
-        if not records:
-            return
-        scheduled = [record for record in records if record["scheduled"]]
-        kept = [*scheduled[-self.keep :], records[-1]]
-        steps = {record["step"] for record in kept}
-        files = {record["file"] for record in kept}
-        files |= {best["file"] for record in kept if (best := record["facts"].get("best"))}
-        for record in records:
-            if record["step"] not in steps:
-                (self.folder / f"step-{record['step']:08}.json").unlink(missing_ok=True)
-        for path in self.folder.iterdir():
-            if PART.fullmatch(path.name) or (NAME.fullmatch(path.name) and path.name not in files):
-                path.unlink(missing_ok=True)
 
 
 def _check_names(record: dict[str, Any], stem: str) -> None:
-    """A record names the tensors beside it, and the best weights by a bare name."""
+    """A record must name the tensor file beside it, and the best weights by a bare name."""
     if stem != f"step-{record['step']:08}" or record["file"] != f"{stem}.safetensors":
-        raise SightlineError(f"{stem}.json must be about the step in its name, got {record['file']!r:.200}")
-    best = record["facts"].get("best")
-    if best is not None and not NAME.fullmatch(best["file"]):
+        raise SightlineError(f"{stem}.json must name {stem}.safetensors, got {record['file']!r:.200}")
+    best = record["metadata"].get("best")
+    if best is not None and not TENSOR_FILE.fullmatch(best["file"]):
+        raise SightlineError(f"file of the best weights must be a bare name, got {best['file']!r:.200}")
+
+
+def _with_digest(record: dict[str, Any]) -> bytes:
+    """Serialize a record to JSON with its own digest."""
+    digest = hashlib.sha256(json.dumps(record).encode()).hexdigest()
+    return json.dumps({**record, "digest": digest}, indent=1).encode()
+
+
+def training_state(
+    model: nn.Module, ema: ExponentialMovingAverage | None, optimizers: Sequence[torch.optim.Optimizer]
+) -> dict[str, Tensor]:
+    """Return the weights, their moving average and the optimizer state as named tensors."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    if ema is not None:
+        tensors |= {f"ema.{name}": tensor for name, tensor in ema.weights.items()}
+    names = _parameter_names(model)
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            tensors |= {f"optimizer.{key}.{names[parameter]}": value for key, value in state.items()}
+    return tensors
+
+
+@torch.no_grad()
+def restore_state(
+    tensors: Mapping[str, Tensor],
+    model: nn.Module,
+    ema: ExponentialMovingAverage | None,
+    optimizers: Sequence[torch.optim.Optimizer],
+) -> None:
+    """Restore what `training_state` returned."""
+    for name, tensor in model.state_dict().items():
+        tensor.copy_(distribute_like(_fitting(tensors, f"model.{name}", tensor), tensor))
+        if ema is not None:
+            ema.weights[name].copy_(distribute_like(_fitting(tensors, f"ema.{name}", tensor), tensor))
+    names = _parameter_names(model)
+    for optimizer in optimizers:
+        state: dict[int, dict[str, Tensor]] = {}
+        for i, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+            saved = {key: f"optimizer.{key}.{names[parameter]}" for key in OPTIMIZER_KEYS}
+            state[i] = {key: _as_parameter(tensors, name, parameter) for key, name in saved.items() if name in tensors}
+        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+
+
+def _fitting(tensors: Mapping[str, Tensor], name: str, expected: Tensor) -> Tensor:
+    saved = tensors.get(name)
+    if saved is None or saved.shape != expected.shape or saved.dtype != expected.dtype:
+        got = "none" if saved is None else f"{saved.dtype} {tuple(saved.shape)}"
         raise SightlineError(
-            f"file of the best weights must be the bare name of a checkpoint, got {best['file']!r:.200}"
+            f"the checkpoint must fit the model: {name} must be {expected.dtype} {tuple(expected.shape)}, got {got}; "
+            f"remove the checkpoints or train in another folder with out=FOLDER"
         )
+    return saved
 
 
-def _sealed(record: dict[str, Any]) -> bytes:
-    """As JSON, with a digest of itself."""
-    seal = hashlib.sha256(json.dumps(record).encode()).hexdigest()
-    return json.dumps({**record, "seal": seal}, indent=1).encode()
+def _as_parameter(tensors: Mapping[str, Tensor], name: str, parameter: Tensor) -> Tensor:
+    """Give optimizer state the device and memory format of its parameter, as fused optimizers index raw memory.
+
+    Scalars stay as they are.
+    """
+    if not tensors[name].dim():
+        return tensors[name]
+    saved = _fitting(tensors, name, parameter)
+    return (
+        distribute_like(saved, parameter)
+        if hasattr(parameter, "device_mesh")
+        else torch.empty_like(parameter).copy_(saved)
+    )
+
+
+def _parameter_names(model: nn.Module) -> dict[Tensor, str]:
+    return {parameter: name for name, parameter in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""Where and how a model computes: its device, its precision, compiled or not."""
+"""Device, precision and compilation."""
 
 from contextlib import AbstractContextManager
 from typing import Any
@@ -11,32 +11,29 @@ from .config import TrainingConfig
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of this name; `auto` is a GPU if there is one."""
+    """Return the device of this name; `auto` is CUDA where available, else the CPU."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SightlineError(
-            f"device must be one that is here ({torch.cuda.device_count()} CUDA devices), got {name!r}"
-        )
+        raise SightlineError(f"device must be one of {torch.cuda.device_count()} CUDA devices, got {name!r}")
     return device
 
 
-def worth_compiling(device: torch.device) -> bool:
-    """On a CPU every new shape takes minutes, and wins next to nothing."""
+def supports_compile(device: torch.device) -> bool:
+    """Whether compilation pays: on a CPU every new shape takes minutes and gains almost nothing."""
     return device.type == "cuda"
 
 
-def compiled(model: nn.Module, device: torch.device, *, graphs: bool) -> nn.Module:
-    """The model compiled by torch where that is worth it; with `graphs`, a step on a GPU is one recorded graph, which
-    waits for no Python."""
-    if not worth_compiling(device):
+def compile_model(model: nn.Module, device: torch.device, *, cuda_graphs: bool) -> nn.Module:
+    """Compile a model where that pays; with `cuda_graphs` a step on a GPU is one CUDA graph."""
+    if not supports_compile(device):
         return model
-    recorded = graphs and device.type == "cuda"
-    return torch.compile(model, mode="reduce-overhead" if recorded else None)  # type: ignore[return-value]
+    use_graphs = cuda_graphs and device.type == "cuda"
+    return torch.compile(model, mode="reduce-overhead" if use_graphs else None)  # type: ignore[return-value]
 
 
-def precision(settings: TrainingConfig, device: torch.device) -> AbstractContextManager[Any]:
-    """Inside it, the model computes as it is told to."""
-    half = settings.precision == "bfloat16" or (settings.precision == "auto" and device.type == "cuda")
-    return torch.autocast(device.type, torch.bfloat16, enabled=half)
+def autocast(config: TrainingConfig, device: torch.device) -> AbstractContextManager[Any]:
+    """Return the autocast context of the configured precision."""
+    enabled = config.precision == "bfloat16" or (config.precision == "auto" and device.type == "cuda")
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)

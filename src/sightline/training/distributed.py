@@ -1,11 +1,10 @@
-"""Several processes, or one: what they share, and how the model is spread over them.
+"""Training on several processes started by torchrun, with DDP or FSDP2.
 
-Started by torchrun, every process works on its part of each batch; started plainly, there is one part. Wrapping is DDP
-(every process a whole copy) or FSDP2 (every process a share of the weights).
+A single process is a group of world size 1, in which every collective is the identity.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from inspect import signature
@@ -14,11 +13,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 
 @dataclass(frozen=True)
-class Group:
-    """The processes that train together; alone, every exchange is the identity."""
+class ProcessGroup:
+    """The processes that train one model."""
 
     rank: int
     world_size: int
@@ -26,31 +26,50 @@ class Group:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and speaks to the user."""
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
-    def sum(self, sums: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Each tensor summed over all processes."""
+    def sum(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Sum each tensor over all processes, in place."""
         if self.world_size > 1:
-            for tensor in sums.values():
+            for tensor in tensors.values():
                 dist.all_reduce(tensor)
-        return sums
+        return tensors
 
-    def largest(self, number: int) -> int:
-        """The largest that any process has."""
+    def max(self, values: Sequence[int]) -> list[int]:
+        """Return the maximum of each value over all processes."""
         if self.world_size == 1:
-            return number
-        tensor = torch.tensor(number, device=self.device)
+            return list(values)
+        tensor = torch.tensor(values, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-        return int(tensor)
+        return [int(value) for value in tensor.tolist()]
 
-    def wait(self) -> None:
-        """Until all processes are here."""
+    def barrier(self) -> None:
+        """Wait until every process is here."""
         if self.world_size > 1:
             dist.barrier()
 
+    def synchronize_batch_norm(self, model: nn.Module) -> None:
+        """Let batch normalization use the statistics of all processes, where the device supports it (CUDA)."""
+        if self.world_size > 1 and self.device.type == "cuda":
+            nn.SyncBatchNorm.convert_sync_batchnorm(model)
+
+    def average_running_statistics(self, model: nn.Module, *states: dict[str, Tensor]) -> None:
+        """Average the running statistics of batch normalization over all processes, in the model and in state dicts.
+
+        Updates of running statistics are linear, so it does not matter when they are averaged.
+        """
+        if self.world_size == 1:
+            return
+        for prefix, module in model.named_modules():
+            if isinstance(module, _BatchNorm) and module.running_mean is not None:
+                for name in ("running_mean", "running_var"):
+                    for tensor in (getattr(module, name), *(state[f"{prefix}.{name}"] for state in states)):
+                        dist.all_reduce(tensor)
+                        tensor /= self.world_size
+
     def wrap(self, model: nn.Module, *, fsdp: bool) -> nn.Module:
-        """The model as it is to be called in training; `model` itself keeps the weights."""
+        """Return the module to call in training; `model` keeps the weights."""
         if self.world_size == 1:
             return model
         if fsdp:
@@ -58,67 +77,74 @@ class Group:
             from torch.distributed.fsdp import fully_shard
 
             mesh = init_device_mesh(self.device.type, (self.world_size,))
-            for layer in (layer for part in model.modules() if isinstance(part, nn.ModuleList) for layer in part):
-                fully_shard(layer, mesh=mesh)
+            for layers in (module for module in model.modules() if isinstance(module, nn.ModuleList)):
+                for layer in layers:
+                    fully_shard(layer, mesh=mesh)
             fully_shard(model, mesh=mesh)
             return model
-        ids = [self.device] if self.device.type == "cuda" else None
-        kind: Any = nn.parallel.DistributedDataParallel
-        new = "forward_sync_buffers" in signature(kind).parameters  # since torch 2.13
-        return kind(model, device_ids=ids, **{"forward_sync_buffers" if new else "broadcast_buffers": False})
+        ddp: Any = nn.parallel.DistributedDataParallel
+        # since torch 2.13 broadcast_buffers has another name
+        broadcast = next(
+            name for name in ("forward_sync_buffers", "broadcast_buffers") if name in signature(ddp).parameters
+        )
+        return ddp(model, device_ids=[self.device] if self.device.type == "cuda" else None, **{broadcast: False})
 
-    def settle(self, model: nn.Module) -> None:
-        """After a forward pass without a backward one: let go of weights that were gathered for it, for the next pass
-        would take them as they were then."""
+    def reshard(self, model: nn.Module) -> None:
+        """Free the weights FSDP gathered for a forward pass without a backward pass; the next pass would reuse them."""
         reshard = getattr(model, "reshard", None)
         if callable(reshard):
             reshard()
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """Which of how many processes this one is, as torchrun says; alone it is the first, whatever else is said."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    return (int(os.environ.get("RANK", "0")) if world > 1 else 0), world
+    """Return the rank of this process and the number of processes, from torchrun; a single process has rank 0."""
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    return (int(os.environ.get("RANK", "0")) if world_size > 1 else 0), world_size
 
 
 def is_main_process() -> bool:
-    """Whether this process writes files and speaks to the user."""
+    """Whether this process writes files and prints."""
     return rank_and_world_size()[0] == 0
 
 
 @contextmanager
-def group(device: torch.device) -> Iterator[Group]:
-    """The processes torchrun started, or this one alone; a process group that is there already is used, and left."""
-    rank, world = rank_and_world_size()
-    if world == 1:
-        yield Group(0, 1, device)
+def process_group(device: torch.device) -> Iterator[ProcessGroup]:
+    """Join the processes torchrun started; an existing process group is used and not destroyed."""
+    rank, world_size = rank_and_world_size()
+    if world_size == 1:
+        yield ProcessGroup(0, 1, device)
         return
     if device.type == "cuda":
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    ours = not dist.is_initialized()
-    if ours:
+    created = not dist.is_initialized()
+    if created:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Group(rank, world, device)
+        yield ProcessGroup(rank, world_size, device)
     finally:
-        if ours:
+        if created:
             dist.destroy_process_group()
 
 
-def gathered(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Whole tensors on the CPU; where weights are shared out, every process must call this."""
+def full_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Gather sharded tensors and copy all to the CPU; every process must call this."""
     return {
         name: (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().cpu()
         for name, tensor in tensors.items()
     }
 
 
-def like(tensor: Tensor, other: Any) -> Tensor:
-    """The tensor where and as `other` lies: on its device, and shared out as it is."""
-    tensor = tensor.to(other.device)
-    if hasattr(other, "device_mesh"):
+def local_tensors(tensors: list[Tensor]) -> list[Tensor]:
+    """Return the local shards of sharded tensors, and other tensors as they are."""
+    return [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+
+
+def distribute_like(tensor: Tensor, reference: Any) -> Tensor:
+    """Move a tensor to the device of `reference`, sharded as `reference` is."""
+    tensor = tensor.to(reference.device)
+    if hasattr(reference, "device_mesh"):
         from torch.distributed.tensor import distribute_tensor
 
-        return distribute_tensor(tensor, other.device_mesh, other.placements)
+        return distribute_tensor(tensor, reference.device_mesh, reference.placements)
     return tensor

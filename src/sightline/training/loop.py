@@ -1,12 +1,12 @@
-"""The only loop: every model here is trained by it.
+"""The training loop of every task.
 
-A step is a pure function of the weights, the seed and its number, so a run goes on after any interruption as if there
-had been none.
+A step depends only on the weights, the seed and its number, so a resumed run equals an uninterrupted one.
 """
 
+import errno
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,338 +17,379 @@ from torch import Tensor, nn
 
 from .. import seeds
 from ..errors import SightlineError
-from ..files import write_bytes
+from ..files import CHECKPOINTS, WEIGHTS, write_bytes
 from ..weights import to_bytes
-from .averaging import RunningMean, local, mean
-from .checkpoint import Checkpoints
+from .averaging import ExponentialMovingAverage, average_states
+from .checkpoint import CheckpointFolder, restore_state, training_state
 from .config import TrainingConfig
-from .device import choose_device, compiled, precision
-from .distributed import Group, gathered, group, like
-from .log import Log
+from .device import autocast, compile_model
+from .distributed import ProcessGroup, distribute_like, full_tensors, local_tensors
+from .hooks import Hook
 from .optimizers import make_optimizers
-from .schedules import rate
-from .signals import Interrupted, Interrupts
-from .state import restore, state_of
+from .schedules import learning_rate_factor
+from .signals import Interrupted, SignalHandler
 from .task import BatchSlice, Task
 
-WEIGHTS = "model.safetensors"
 DEFAULT_EPOCHS = 10
-"""Where neither epochs nor steps are told."""
-STEPS_BETWEEN_AGREEMENTS = {"cpu": 1, "cuda": 10}
-"""How often several processes ask each other whether one was told to stop; on a GPU each question is a wait."""
+"""Used when neither epochs nor steps are configured."""
+STEPS_BETWEEN_STOP_CHECKS = {"cpu": 1, "cuda": 10}
+"""Steps after which several processes agree whether to stop; on a GPU each check waits for the device."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """How training ended."""
+class TrainingResult:
+    """The outcome of training."""
 
     steps: int
     metrics: dict[str, float]
-    """Of the weights that were kept, on the validation set; empty where there is none."""
+    """Validation metrics of the final weights; empty without a validation set."""
     seconds: float
-    """Spent in this process; what was trained before a resume is not in it."""
+    """Duration in this process, without the time before a resume."""
+    stop_reason: str | None = None
+    """Why training stopped before the last step, if it did."""
 
 
-def train(
-    make: Callable[[], Task],
-    settings: TrainingConfig,
-    folder: Path,
-    *,
-    seed: int = 0,
-    resume: bool = False,
-    quiet: bool = False,
-    begin: Callable[[Task], None] = lambda task: None,
-) -> Outcome:
-    """Train what `make` makes, and leave its weights in the folder.
+class Trainer:
+    """Trains the model of a task and writes its weights and checkpoints to a folder."""
 
-    With `resume` it goes on from the newest good checkpoint of the folder, or from the start if there is none. `begin`
-    is called when nothing is left that could be refused, and before anything is written.
-    """
-    with group(choose_device(settings.device)) as processes:
-        torch.manual_seed(seed)
-        task = make()
-        with Interrupts() as interrupts:
-            trainer = _Trainer(task, settings, folder, seed, processes, interrupts, quiet)
-            processes.wait()  # one that is late would find what another has written already
-            begin(task)
-            return trainer.run(resume)
-
-
-class _Trainer:
     def __init__(
         self,
         task: Task,
-        settings: TrainingConfig,
+        config: TrainingConfig,
         folder: Path,
-        seed: int,
-        processes: Group,
-        interrupts: Interrupts,
-        quiet: bool,
+        group: ProcessGroup,
+        *,
+        seed: int = 0,
+        hooks: Sequence[Hook] = (),
+        config_digest: str = "",
     ):
-        parts = processes.world_size * settings.gradient_accumulation_steps
-        if settings.batch_size % parts:
+        """Build the optimizers and wrap the model for the process group.
+
+        config_digest: digest of the config of the run; only checkpoints with the same digest are restored.
+        """
+        micro_batches = group.world_size * config.gradient_accumulation_steps
+        if config.batch_size % micro_batches:
             raise SightlineError(
-                f"batch_size must be a multiple of processes times gradient_accumulation_steps, {processes.world_size} x "
-                f"{settings.gradient_accumulation_steps}, got {settings.batch_size}"
+                f"batch_size must be a multiple of processes times gradient_accumulation_steps, {group.world_size} x "
+                f"{config.gradient_accumulation_steps}, got {config.batch_size}"
             )
-        self.task, self.settings, self.seed, self.processes = task, settings, seed, processes
-        self.interrupts, self.folder = interrupts, folder
-        self.part = BatchSlice(processes.rank, processes.world_size, settings.gradient_accumulation_steps)
-        epoch = task.steps_per_epoch(settings.batch_size)
-        self.steps = settings.steps or max(1, round((settings.epochs or DEFAULT_EPOCHS) * epoch))
-        self.warmup_steps = min(settings.warmup_steps, self.steps // 3)
-        """Of a short run, a third at most: a rate that only rises teaches little."""
-        self.evaluate_every = settings.evaluate_every or epoch
-        self.checkpoint_every = settings.checkpoint_every or self.evaluate_every
-        task.to(processes.device)
+        self.task, self.config, self.folder, self.group, self.seed = task, config, folder, group, seed
+        self.config_digest = config_digest
+        self.hooks = list(hooks) if group.is_main else []
+        self.batch_slice = BatchSlice(group.rank, group.world_size, config.gradient_accumulation_steps)
+        steps_per_epoch = task.steps_per_epoch(config.batch_size)
+        self.total_steps = config.steps or max(1, round((config.epochs or DEFAULT_EPOCHS) * steps_per_epoch))
+        self.warmup_steps = min(config.warmup_steps, self.total_steps // 3)
+        self.evaluate_every = config.evaluate_every or steps_per_epoch
+        self.checkpoint_every = config.checkpoint_every or self.evaluate_every
+        task.to(group.device)
+        group.synchronize_batch_norm(task.model)
         self.model = task.model
-        self.called = self.model
-        if settings.fsdp:  # weights are shared out in the model itself, so first of all
-            processes.wrap(self.model, fsdp=True)
-        if settings.compile:
-            self.called = compiled(self.model, processes.device, graphs=parts == 1)
-        if not settings.fsdp:
-            self.called = processes.wrap(self.called, fsdp=False)
-        self.optimizers = make_optimizers(self.model, settings)
-        self.mean = RunningMean(self.model, settings.ema_decay) if settings.ema_decay is not None else None
-        self.checkpoints = Checkpoints(
-            folder / "checkpoints", keep=max(settings.keep_checkpoints, settings.average_checkpoints)
+        self._forward_model = self.model
+        if config.fsdp:  # shards the model in place, before it is compiled
+            group.wrap(self.model, fsdp=True)
+        if config.compile:
+            self._forward_model = compile_model(self.model, group.device, cuda_graphs=micro_batches == 1)
+        if not config.fsdp:
+            self._forward_model = group.wrap(self._forward_model, fsdp=False)
+        self.optimizers = make_optimizers(self.model, config)
+        self.ema = None if config.ema_decay is None else ExponentialMovingAverage(self.model, config.ema_decay)
+        self.checkpoints = CheckpointFolder(
+            folder / CHECKPOINTS, keep=max(config.keep_checkpoints, config.average_checkpoints)
         )
-        self.log = Log(folder, self.steps, quiet=quiet, silent=not processes.is_main, tensorboard=settings.tensorboard)
-        self.step, self.saved, self.waited = 0, 0, 0
+        self.step = 0
         self.best: dict[str, Any] | None = None
-        self.window = torch.zeros((), dtype=torch.float64, device=processes.device)
-        """Sum of the losses since the last line of the log."""
+        """Step, monitored value, metrics and file of the best weights."""
+        self.evaluations_without_improvement = 0
+        self._checkpoint_step = 0
+        self._stop_request: str | None = None
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=group.device)
+        """Sum of the losses since the last log."""
 
-    def run(self, resume: bool) -> Outcome:
-        began = time.perf_counter()
+    def restore(self) -> None:
+        """Restore the newest intact checkpoint of the folder; without one, training starts at step 0."""
+        checkpoint = self.checkpoints.latest()
+        self._report_damage()
+        step = -1 if checkpoint is None else checkpoint.step
+        highest, lowest = self.group.max([step, -step])
+        if highest != -lowest:
+            raise SightlineError(f"out must be a folder that all processes share, got {self.folder}")
+        if checkpoint is None:
+            self._message("no checkpoint to resume from: starting at step 0")
+            return
+        metadata = checkpoint.metadata
+        if metadata.get("config_digest") != self.config_digest:
+            raise SightlineError(
+                f"checkpoints must be written with the config of the run, got step {checkpoint.step} in "
+                f"{self.checkpoints.folder} with another config; remove them or pass out=FOLDER"
+            )
+        restore_state(checkpoint.tensors, self.model, self.ema, self.optimizers)
+        if self.group.is_main:
+            self.checkpoints.remove_old()
+        self.step = self._checkpoint_step = checkpoint.step
+        self.best = metadata["best"]
+        self.evaluations_without_improvement = metadata["evaluations_without_improvement"]
+        self._loss_sum.fill_(metadata["loss_sum"] if self.group.is_main else 0.0)
+        self._message(f"resuming from step {self.step} of {self.total_steps}")
+
+    def fit(self) -> TrainingResult:
+        """Train from the current step to the end and write the final weights."""
+        started = time.perf_counter()
         try:
-            if resume:
-                self._resume()
-            self.log.start(self.step)
-            self._train()
-            metrics = self._finish()
+            for hook in self.hooks:
+                hook.on_start(self)
+            with SignalHandler() as signals, closing(self._batches()) as batches:
+                stop_reason = self._train(batches, signals)
+            metrics = self._write_final_weights()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
+                reason = f"{error.strerror}; checkpoints are intact: free disk space and continue with --resume"
+                raise OSError(error.errno, reason, error.filename) from error
+            raise
         finally:
-            self.log.close()
-        return Outcome(self.step, metrics, time.perf_counter() - began)
+            for hook in self.hooks:
+                hook.on_end(self)
+        return TrainingResult(self.step, metrics, time.perf_counter() - started, stop_reason)
 
-    def _train(self) -> None:
-        with closing(self.task.batches(self.step, self.settings.batch_size, self.part)) as batches:
-            self._learn_from(batches)
+    def request_stop(self, reason: str) -> None:
+        """Stop after the current step. A checkpoint is saved and the run is finished; it can be resumed."""
+        self._stop_request = reason
 
-    def _learn_from(self, batches: Iterator[list[Any]]) -> None:
-        since, first, aside = time.perf_counter(), self.step, 0.0  # seconds of the window spent on other than learning
-        self.called.train()
-        while self.step < self.steps and not self._gave_up():
-            self.window += self._update(next(batches))
+    def _batches(self) -> Any:
+        return self.task.batches(self.step, self.config.batch_size, self.batch_slice)
+
+    def _train(self, batches: Iterator[list[Any]], signals: SignalHandler) -> str | None:
+        """Run the steps; return why they ended early."""
+        window_start, window_step, other_seconds = time.perf_counter(), self.step, 0.0
+        self._forward_model.train()
+        while self.step < self.total_steps and not self._out_of_patience():
+            self._loss_sum += self._update(next(batches))
             self.step += 1
-            if self.mean is not None:
-                self.mean.update(self.step)
-            self.log.advance(self.step)
-            if self.step % self.settings.log_every == 0 or self.step == self.steps:
-                loss = self._loss_of_window()
-                seconds = time.perf_counter() - since - aside
-                self.log.step(
-                    self.step,
-                    {
-                        "loss": loss,
-                        "epoch": round(self.step / self.task.steps_per_epoch(self.settings.batch_size), 4),
-                        "learning_rate": self._learning_rate(self.step - 1),
-                        "examples_per_second": round((self.step - first) * self.settings.batch_size / seconds, 1),
-                    },
-                )
-                since, first, aside = time.perf_counter(), self.step, 0.0
-            learned = time.perf_counter()
-            if self.step % self.evaluate_every == 0 or self.step == self.steps:
+            is_last = self.step == self.total_steps
+            if self.ema is not None:
+                self.ema.update(self.step)
+            for hook in self.hooks:
+                hook.on_step(self)
+            if self.step % self.config.log_every == 0 or is_last:
+                loss = self._mean_loss()
+                seconds = time.perf_counter() - window_start - other_seconds
+                self._log(loss, (self.step - window_step) * self.config.batch_size / seconds)
+                window_start, window_step, other_seconds = time.perf_counter(), self.step, 0.0
+            update_end = time.perf_counter()
+            if self.step % self.evaluate_every == 0 or is_last:
                 self._evaluate()
-            if self.step % self.checkpoint_every == 0 or self.step == self.steps or self._gave_up():
-                self._save(scheduled=True)
-            aside += time.perf_counter() - learned
-            self._obey_signals()
+            if self.step % self.checkpoint_every == 0 or is_last or self._out_of_patience():
+                self._save_checkpoint(scheduled=True)
+            other_seconds += time.perf_counter() - update_end
+            if not is_last and self._should_stop(signals):
+                return self._stop_request or "requested by a hook"
+        if self._out_of_patience():
+            return f"no improvement in {self.evaluations_without_improvement} evaluations"
+        return None
 
     def _update(self, micro_batches: list[Any]) -> Tensor:
-        """One step of the optimizer; the mean loss of the batch as far as it was worked on here."""
-        # dropout follows from the step alone
-        torch.manual_seed(seeds.number(self.seed, seeds.DROPOUT, self.step, self.processes.rank))
+        """Run one optimizer step; return this process's share of the mean loss."""
+        # dropout depends on the seed and the step
+        torch.manual_seed(seeds.number(self.seed, seeds.DROPOUT, self.step, self.group.rank))
         losses = []
-        for i, piece in enumerate(micro_batches):
-            with self._unsynchronized(last=i == len(micro_batches) - 1):
-                with self._precision():
-                    loss = self.task.loss(self.called, piece)
-                (loss * self.processes.world_size).backward()  # several processes take the mean of their gradients
+        for i, micro_batch in enumerate(micro_batches):
+            with self._gradient_sync(enabled=i == len(micro_batches) - 1):
+                with self._autocast():
+                    loss = self.task.loss(self._forward_model, micro_batch)
+                (loss * self.group.world_size).backward()  # DDP and FSDP average gradients over the processes
             losses.append(loss.detach())
-        if self.settings.max_grad_norm is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
+        if self.config.max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
         for optimizer in self.optimizers:
-            for settings in optimizer.param_groups:
-                settings["lr"] = self._learning_rate(self.step)
+            for group in optimizer.param_groups:
+                group["lr"] = self._learning_rate(self.step)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return torch.stack(losses).sum()
 
-    def _unsynchronized(self, *, last: bool) -> AbstractContextManager[Any]:
-        """Only the last piece of a batch makes the processes exchange gradients."""
-        if last or self.processes.world_size == 1 or self.settings.fsdp:
+    def _gradient_sync(self, *, enabled: bool) -> AbstractContextManager[Any]:
+        """DDP synchronizes gradients in the last micro-batch of a step only."""
+        if enabled or self.group.world_size == 1 or self.config.fsdp:
             return nullcontext()
-        return self.called.no_sync()  # type: ignore[operator]
+        return self._forward_model.no_sync()  # type: ignore[operator]
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        return precision(self.settings, self.processes.device)
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return autocast(self.config, self.group.device)
 
     def _learning_rate(self, step: int) -> float:
-        s = self.settings
-        how = (s.schedule, step, self.steps)
-        share = rate(*how, warmup_steps=self.warmup_steps, every=s.step_size, factor=s.gamma, floor=s.min_lr_ratio)
-        return s.learning_rate * share
+        return self.config.learning_rate * learning_rate_factor(
+            self.config.schedule,
+            step,
+            self.total_steps,
+            warmup_steps=self.warmup_steps,
+            step_size=self.config.step_size,
+            gamma=self.config.gamma,
+            min_ratio=self.config.min_lr_ratio,
+        )
 
-    def _loss_of_window(self) -> float:
-        """The mean loss since the last line, over all processes."""
-        count = (self.step - 1) % self.settings.log_every + 1
-        total = self._total(self.window)
-        self.window.zero_()
+    def _log(self, loss: float, examples_per_second: float) -> None:
+        values = {
+            "loss": loss,
+            "epoch": round(self.step / self.task.steps_per_epoch(self.config.batch_size), 4),
+            "learning_rate": self._learning_rate(self.step - 1),
+            "examples_per_second": round(examples_per_second, 1),
+        }
+        for hook in self.hooks:
+            hook.on_log(self, values)
+
+    def _mean_loss(self) -> float:
+        """Return the mean loss since the last log over all processes, and reset it."""
+        count = (self.step - 1) % self.config.log_every + 1
+        total = self._finite_sum(self._loss_sum)
+        self._loss_sum.zero_()
         return total / count
 
-    def _total(self, losses: Tensor) -> float:
-        """The sum over all processes; a loss that is not a number ends training."""
-        total = float(self.processes.sum({"loss": losses.clone()})["loss"])
+    def _finite_sum(self, losses: Tensor) -> float:
+        """Sum losses over all processes; they must be finite."""
+        total = float(self.group.sum({"loss": losses.clone()})["loss"])
         if not math.isfinite(total):
             raise SightlineError(
-                f"loss must be finite, got {total} at step {self.step}; lower training.learning_rate or lengthen "
-                f"training.warmup_steps; checkpoints before it are intact"
+                f"loss must be finite, got {total} at step {self.step}; checkpoints are intact: continue with a lower "
+                f"learning rate: sightline train {self.folder} --resume "
+                f"training.learning_rate={self.config.learning_rate / 3:.2g}"
             )
         return total
 
-    def _sound_window(self) -> float:
-        """The sum of the losses since the last line, if they and the weights are fit to be judged and kept."""
-        weights = [part for part in local([*self.model.parameters()]) if part.numel()]
-        return self._total(self.window + 0 * torch.stack(torch._foreach_norm(weights, math.inf)).sum())
+    def _checked_loss_sum(self) -> float:
+        """Return the sum of the losses since the last log; they and the weights must be finite."""
+        weights = [tensor for tensor in local_tensors([*self.model.parameters()]) if tensor.numel()]
+        return self._finite_sum(self._loss_sum + 0 * torch.stack(torch._foreach_norm(weights, math.inf)).sum())
 
     @torch.no_grad()
     def _evaluate(self) -> None:
-        self._sound_window()
-        metrics = self._metrics(self._judged())
+        self._checked_loss_sum()
+        metrics = self._validation_metrics(self._evaluation_weights())
         if not metrics:
             return
-        ahead = self._ahead(metrics)
-        self.waited = 0 if ahead > 0 else self.waited + 1
-        kept = ahead >= 0  # of equals the one that has learned for longer
-        if kept:
-            weights = gathered(self._weights())
+        improvement = self._improvement(metrics)
+        self.evaluations_without_improvement = 0 if improvement > 0 else self.evaluations_without_improvement + 1
+        is_best = improvement >= 0  # of equal values the later one
+        if is_best:
+            weights = full_tensors(self._weights())
             self.best = {"step": self.step, "value": metrics[self.task.monitor], "metrics": metrics}
-            if self.processes.is_main:
+            if self.group.is_main:
                 self.best |= self.checkpoints.save_best(self.step, weights)
                 write_bytes(self.folder / WEIGHTS, to_bytes(weights))
-        self.log.evaluated(self.step, metrics, best=kept)
+        for hook in self.hooks:
+            hook.on_evaluate(self, metrics, is_best)
 
-    def _ahead(self, metrics: dict[str, float]) -> float:
-        """How much better they are than the best so far; NaN, which is ahead of nothing, where they are no numbers."""
+    def _improvement(self, metrics: dict[str, float]) -> float:
+        """Return how much better the monitored metric is than the best so far; NaN if it is not finite."""
         value, sign = metrics[self.task.monitor], 1 if self.task.higher_is_better else -1
         best = -math.inf if self.best is None else sign * self.best["value"]
         return sign * value - best if math.isfinite(value) else math.nan
 
-    def _metrics(self, weights: AbstractContextManager[Any]) -> dict[str, float]:
+    def _validation_metrics(self, weights: AbstractContextManager[Any]) -> dict[str, float]:
+        self._average_running_statistics()
         self.model.eval()
-        with weights, torch.no_grad(), self._precision():
-            sums = self.processes.sum(self.task.evaluate(self.model, self.part))
-            self.processes.settle(self.model)
+        with weights, torch.no_grad(), self._autocast():
+            sums = self.group.sum(self.task.evaluate(self.model, self.batch_slice))
+            self.group.reshard(self.model)
         self.model.train()
         return self.task.metrics(sums)
 
-    def _gave_up(self) -> bool:
-        return (
-            self.settings.early_stopping_patience is not None and self.waited >= self.settings.early_stopping_patience
-        )
+    def _average_running_statistics(self) -> None:
+        self.group.average_running_statistics(self.model, *([] if self.ema is None else [self.ema.weights]))
 
-    def _judged(self) -> AbstractContextManager[Any]:
-        """Inside it the model has the weights to judge it by."""
-        return nullcontext() if self.mean is None else self.mean.in_place_of(self.model)
+    def _out_of_patience(self) -> bool:
+        patience = self.config.early_stopping_patience
+        return patience is not None and self.evaluations_without_improvement >= patience
+
+    def _evaluation_weights(self) -> AbstractContextManager[Any]:
+        """Return a context in which the model has the moving average of its weights, if there is one."""
+        return nullcontext() if self.ema is None else self.ema.applied_to(self.model)
 
     def _weights(self) -> dict[str, Tensor]:
-        """Those to judge the model by: the running mean if one is kept."""
-        return dict(self.model.state_dict() if self.mean is None else self.mean.weights)
+        """Return the moving average of the weights if there is one, else the weights."""
+        return dict(self.model.state_dict() if self.ema is None else self.ema.weights)
 
     @torch.no_grad()
-    def _save(self, *, scheduled: bool) -> None:
-        window = self._sound_window()
-        tensors = gathered(state_of(self.model, self.mean, self.optimizers))
-        if self.processes.is_main:
-            facts = {"best": self.best, "waited": self.waited, "window": window}
-            self.checkpoints.save(self.step, tensors, facts, scheduled=scheduled)
-        self.saved = self.step
-        self.processes.wait()
+    def _save_checkpoint(self, *, scheduled: bool) -> None:
+        loss_sum = self._checked_loss_sum()
+        self._average_running_statistics()
+        tensors = full_tensors(training_state(self.model, self.ema, self.optimizers))
+        if self.group.is_main:
+            metadata = {
+                "config_digest": self.config_digest,
+                "best": self.best,
+                "evaluations_without_improvement": self.evaluations_without_improvement,
+                "loss_sum": loss_sum,
+            }
+            path = self.checkpoints.save(self.step, tensors, metadata, scheduled=scheduled)
+            for hook in self.hooks:
+                hook.on_checkpoint(self, path)
+        self._checkpoint_step = self.step
+        self.group.barrier()
 
-    def _resume(self) -> None:
-        found = self.checkpoints.newest()
-        self._complain()
-        step = -1 if found is None else found.step
-        if self.processes.largest(step) != -self.processes.largest(-step):
-            raise SightlineError(
-                f"out must be a folder that all processes see, got {self.folder}, which differs for some"
-            )
-        if found is None:
-            self.log.say("nothing to go on from: starting at step 0")
-            return
-        if self.processes.is_main:
-            self.checkpoints.drop_old()
-        restore(found.tensors, self.model, self.mean, self.optimizers)
-        self.step, self.saved, facts = found.step, found.step, found.facts
-        self.best, self.waited = facts["best"], facts["waited"]
-        self.window.fill_(facts["window"] if self.processes.is_main else 0.0)
-        self.log.say(f"going on from step {self.step} of {self.steps}")
+    def _should_stop(self, signals: SignalHandler) -> bool:
+        """Whether a hook requested a stop; a signal raises `Interrupted`. Both save a checkpoint first."""
+        if self.group.world_size > 1 and self.step % STEPS_BETWEEN_STOP_CHECKS[self.group.device.type]:
+            return False
+        signal_number, stop = self.group.max([signals.received, int(self._stop_request is not None)])
+        if (signal_number or stop) and self._checkpoint_step != self.step:
+            self._save_checkpoint(scheduled=False)
+        if signal_number:
+            message = f"stopped by a signal, saved step {self.step} of {self.total_steps}"
+            message += f"; continue with: sightline train {self.folder} --resume"
+            self._message(message)
+            raise Interrupted(signal_number, message)
+        return bool(stop)
 
-    def _complain(self) -> None:
-        for complaint in self.checkpoints.complaints:
-            self.log.say(complaint)
-        self.checkpoints.complaints.clear()
-
-    def _obey_signals(self) -> None:
-        if self.step % STEPS_BETWEEN_AGREEMENTS[self.processes.device.type] and self.processes.world_size > 1:
-            return
-        caught = self.processes.largest(self.interrupts.caught)
-        if not caught or self.step >= self.steps:
-            return
-        if self.saved != self.step:
-            self._save(scheduled=False)
-        message = (
-            f"stopped and saved at step {self.step} of {self.steps}; go on with: sightline train {self.folder} --resume"
-        )
-        self.log.say(message)
-        raise Interrupted(caught, message)
-
-    def _finish(self) -> dict[str, float]:
-        """Complete and write the final weights."""
-        weights, metrics = self._final()
-        if self.processes.is_main:
-            weights, finished = self.task.finish(weights)
-            metrics = finished or metrics
+    def _write_final_weights(self) -> dict[str, float]:
+        """Select and calibrate the final weights, write them and return their validation metrics."""
+        weights, metrics = self._final_weights()
+        if self.group.is_main:
+            weights, final_metrics = self.task.finish(weights)
             write_bytes(self.folder / WEIGHTS, to_bytes(weights))
-        self.processes.wait()
+            metrics = final_metrics or metrics
         return metrics
 
-    def _final(self) -> tuple[dict[str, Tensor], dict[str, float]]:
-        """The mean of the last checkpoints, where it is wanted and no worse than the best; the best; or the last."""
-        if self.settings.average_checkpoints:
-            weights, metrics, count = self._mean_of_last()
+    def _final_weights(self) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """Return the average of the last checkpoints if configured and not worse than the best weights; else the best
+        weights; else the last."""
+        if self.config.average_checkpoints:
+            weights, metrics, count = self._average_of_checkpoints()
             if self.best is None:
                 return weights, metrics
-            won, monitor = self._ahead(metrics) >= 0, self.task.monitor
-            own = f"the mean of the last {count} checkpoints, validation {monitor} {metrics[monitor]:.4g}"
-            best = f"the best of one step, {self.best['step']}, validation {monitor} {self.best['value']:.4g}"
-            self.log.say(f"kept {own}; not {best}" if won else f"kept {best}; not {own}")
-            self.log.averaged(self.step, metrics, best=won)
-            if won:
+            is_best, monitor = self._improvement(metrics) >= 0, self.task.monitor
+            average = f"the average of the last {count} checkpoints (validation {monitor} {metrics[monitor]:.4g})"
+            best = f"the best weights, of step {self.best['step']} (validation {monitor} {self.best['value']:.4g})"
+            self._message(f"kept {average} over {best}" if is_best else f"kept {best} over {average}")
+            for hook in self.hooks:
+                hook.on_average(self, metrics, is_best)
+            if is_best:
                 return weights, metrics
         if self.best is not None:
-            return self.checkpoints.read(self.best) if self.processes.is_main else {}, self.best["metrics"]
-        return gathered(self._weights()), self._metrics(self._judged())
+            return self.checkpoints.read(self.best) if self.group.is_main else {}, self.best["metrics"]
+        metrics = self._validation_metrics(self._evaluation_weights())
+        return full_tensors(self._weights()), metrics
 
-    def _mean_of_last(self) -> tuple[dict[str, Tensor], dict[str, float], int]:
-        """The mean of the last checkpoints, what it comes to, and how many there were."""
-        last = self.checkpoints.last(self.settings.average_checkpoints)
-        self._complain()
-        prefix = "model." if self.mean is None else "mean."
-        weights = mean([{n.removeprefix(prefix): t for n, t in one.items() if n.startswith(prefix)} for one in last])
+    def _average_of_checkpoints(self) -> tuple[dict[str, Tensor], dict[str, float], int]:
+        """Average the last checkpoints; return the weights, their metrics and the number of checkpoints."""
+        states = self.checkpoints.last(self.config.average_checkpoints)
+        self._report_damage()
+        prefix = "model." if self.ema is None else "ema."
+        weights = average_states(
+            [
+                {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
+                for state in states
+            ]
+        )
         with torch.no_grad():
             for name, tensor in self.model.state_dict().items():
-                tensor.copy_(like(weights[name], tensor))
-        return weights, self._metrics(nullcontext()), len(last)
+                tensor.copy_(distribute_like(weights[name], tensor))
+        return weights, self._validation_metrics(nullcontext()), len(states)
+
+    def _report_damage(self) -> None:
+        for warning in self.checkpoints.warnings:
+            self._message(warning)
+        self.checkpoints.warnings.clear()
+
+    def _message(self, text: str) -> None:
+        for hook in self.hooks:
+            hook.on_message(self, text)

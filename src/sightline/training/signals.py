@@ -1,38 +1,38 @@
-"""Ctrl-C and SIGTERM: noticed at once, obeyed when the step is done and saved."""
+"""Graceful shutdown on Ctrl-C and SIGTERM."""
 
 import signal
 import threading
 from types import FrameType
 from typing import Any
 
-CAUGHT = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was asked to stop; it was saved and can go on from there."""
+    """Training was stopped by a signal after a checkpoint was saved."""
 
-    def __init__(self, number: int, message: str):
+    def __init__(self, signal_number: int, message: str):
         super().__init__(message)
-        self.exit_code = 128 + number
+        self.exit_code = 128 + signal_number
 
 
-class Interrupts:
-    """Inside `with`, the first signal is only noted in `caught`; a second one of Ctrl-C breaks off at once."""
+class SignalHandler:
+    """A context in which the first signal is stored in `received`; a second Ctrl-C raises `KeyboardInterrupt`."""
 
     def __init__(self) -> None:
-        self.caught = 0
-        self._before: dict[int, Any] = {}
+        self.received = 0
+        self._previous: dict[int, Any] = {}
 
-    def __enter__(self) -> "Interrupts":
+    def __enter__(self) -> "SignalHandler":
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in CAUGHT}
+            self._previous = {number: signal.signal(number, self._receive) for number in SIGNALS}
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
+        for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.caught and number == signal.SIGINT:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received and number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.caught = number
+        self.received = number

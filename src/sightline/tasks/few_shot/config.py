@@ -160,6 +160,7 @@ class FewShotTaskConfig:
     model: FewShotConfig = field(default_factory=FewShotConfig)
     auxiliary: float = 0.0
     """Weight of a second loss: telling all training classes apart with a plain classifier."""
+    label_smoothing: float = 0.0
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(batch_size=8))
 
     @classmethod
@@ -186,6 +187,7 @@ class FewShotTaskConfig:
     def __post_init__(self) -> None:
         check_int(0, seed=self.seed)
         check_max(seeds.MOST, seed=self.seed)
+        check_fraction(label_smoothing=self.label_smoothing)
         if not 0 <= self.auxiliary < float("inf"):
             raise SightlineError(f"auxiliary must be at least 0 and finite, got {self.auxiliary}")
         if self.augment.mixes:

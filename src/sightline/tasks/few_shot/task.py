@@ -143,7 +143,7 @@ class FewShotTask:
 
     def loss(self, model: nn.Module, piece: Piece) -> Tensor:
         images, labels, answers, known, total = piece
-        e, smoothing = self.config.episode, self.config.training.label_smoothing
+        e, smoothing = self.config.episode, self.config.label_smoothing
         logits, plain = model(images, way=e.way, shot=e.shot, labels=known)
         share = len(images) / total
         loss = share * F.cross_entropy(logits.flatten(0, 1).float(), answers.flatten(), label_smoothing=smoothing)

@@ -122,6 +122,7 @@ class TranslationTaskConfig:
     tokens: Tokens = field(default_factory=Tokens)
     model: Model = field(default_factory=Model)
     search: Search = field(default_factory=Search)
+    label_smoothing: float = 0.0
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(batch_size=4096))
 
     @classmethod
@@ -146,6 +147,7 @@ class TranslationTaskConfig:
     def __post_init__(self) -> None:
         check_int(0, seed=self.seed)
         check_max(seeds.MOST, seed=self.seed)
+        check_fraction(label_smoothing=self.label_smoothing)
         check_max(MOST_BATCH, **{"training.batch_size": self.training.batch_size})
         if self.training.fsdp:
             raise SightlineError(

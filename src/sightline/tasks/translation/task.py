@@ -100,7 +100,7 @@ class TranslationTask:
     def loss(self, model: nn.Module, piece: tuple[Batch, int]) -> Tensor:
         """The mean over all tokens that are labels in the whole batch, as far as they are in this piece."""
         batch, total = piece
-        label_smoothing = self.config.training.label_smoothing
+        label_smoothing = self.config.label_smoothing
         cost: Tensor = model(
             batch.source, batch.attention_mask, batch.target, labels=batch.labels, label_smoothing=label_smoothing
         )
