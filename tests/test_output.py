@@ -1,0 +1,69 @@
+import csv
+import io
+import json
+
+import pytest
+
+from sightline.errors import SightlineError
+from sightline.output import RecordWriter, flatten, record_writer
+
+RECORDS = [
+    {"input": "a.png", "label": "é", "scores": {"é": 0.75, "b": 0.25}},
+    {"input": 'b,"c".png', "error": "cannot be read"},
+]
+
+
+def written(format, records=RECORDS, columns=None):
+    stream = io.StringIO()
+    writer = RecordWriter(stream, format, columns)
+    for record in records:
+        writer.write(record, f"text of {record['input']}")
+    writer.close()
+    return stream.getvalue()
+
+
+def test_text_is_one_line_per_record():
+    assert written("text") == 'text of a.png\ntext of b,"c".png\n'
+
+
+def test_json_is_one_array():
+    assert json.loads(written("json")) == RECORDS
+    assert json.loads(written("json", [])) == []
+
+
+def test_json_lines_are_one_object_per_line():
+    assert [json.loads(line) for line in written("jsonl").splitlines()] == RECORDS
+
+
+def test_csv_has_a_column_for_every_key_and_keeps_order():
+    columns = ["input", "label", "scores.b", "scores.é", "error"]
+    rows = list(csv.DictReader(io.StringIO(written("csv", columns=columns))))
+    assert rows == [
+        {"input": "a.png", "label": "é", "scores.b": "0.25", "scores.é": "0.75", "error": ""},
+        {"input": 'b,"c".png', "label": "", "scores.b": "", "scores.é": "", "error": "cannot be read"},
+    ]
+    assert written("csv", [], columns) == "input,label,scores.b,scores.é,error\n"
+
+
+def test_csv_columns_follow_from_the_first_record_and_lists_are_json():
+    assert written("csv", [{"input": "x", "interval": (0.1, 0.2)}]) == 'input,interval\nx,"[0.1, 0.2]"\n'
+
+
+def test_unknown_format_is_refused():
+    with pytest.raises(SightlineError, match="format must be one of csv, json, jsonl, text, got 'jsno'; did you mean"):
+        RecordWriter(io.StringIO(), "jsno")
+
+
+def test_flatten_joins_nested_keys_by_dots():
+    assert flatten({"a": {"b": {"c": 1}, "d": 2}, "e": [3]}) == {"a.b.c": 1, "a.d": 2, "e": [3]}
+
+
+def test_a_failed_write_leaves_no_file(tmp_path):
+    path = tmp_path / "out.json"
+    with pytest.raises(RuntimeError), record_writer(path, "json") as writer:
+        writer.write({"a": 1}, "")
+        raise RuntimeError
+    assert not list(tmp_path.iterdir())
+    with record_writer(path, "json") as writer:
+        writer.write({"a": 1}, "")
+    assert json.loads(path.read_text()) == [{"a": 1}]
