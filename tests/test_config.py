@@ -41,7 +41,9 @@ def run_config(text="", *changes):
 
 def test_yaml_file_is_read_into_a_config(tmp_path):
     path = tmp_path / "a.yaml"
-    path.write_text("data: glyphs\nmodel:\n  embed_dim: 12\n  num_heads: 3\noptimizer: {lr: 1e-4, betas: [0.9, 0.98]}\n")
+    path.write_text(
+        "data: glyphs\nmodel:\n  embed_dim: 12\n  num_heads: 3\noptimizer: {lr: 1e-4, betas: [0.9, 0.98]}\n"
+    )
     run = build(RunConfig, read(path))
     assert (run.model.embed_dim, run.optimizer.lr, run.optimizer.betas, run.optimizer.steps) == (
         12,
@@ -77,7 +79,11 @@ def test_dump_and_build_round_trip():
     ("text", "changes", "message"),
     [
         ("", ["model.embed_dmi=3"], "model.embed_dmi: a key here must be one of embed_dim, num_heads, score, got"),
-        ("", ["modle.embed_dim=3"], "modle: a key here must be one of data, model, optimizer, got 'modle'; did you mean"),
+        (
+            "",
+            ["modle.embed_dim=3"],
+            "modle: a key here must be one of data, model, optimizer, got 'modle'; did you mean",
+        ),
         ("", ["model.embed_dim=wide"], "model.embed_dim must be an integer, got 'wide'"),
         ("", ["model.embed_dim=3.5"], "model.embed_dim must be an integer, got 3.5"),
         ("", ["model.embed_dim=true"], "model.embed_dim must be an integer, got True"),

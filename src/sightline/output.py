@@ -51,7 +51,9 @@ class RecordWriter:
     def _write_row(self, row: dict[str, Any]) -> None:
         if self._csv is None:
             self._start_csv(self.columns or list(row))
-        self._csv.writerow({name: json.dumps(cell) if isinstance(cell, list | tuple) else cell for name, cell in row.items()})
+        self._csv.writerow(
+            {name: json.dumps(cell) if isinstance(cell, list | tuple) else cell for name, cell in row.items()}
+        )
 
     def _start_csv(self, columns: Sequence[str]) -> None:
         self._csv = csv.DictWriter(self.stream, columns, restval="", extrasaction="ignore", lineterminator="\n")

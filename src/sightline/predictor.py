@@ -62,6 +62,23 @@ class Evaluation(Protocol):
         """One sentence for a model card."""
 
 
+@dataclass(frozen=True)
+class MetricsEvaluation:
+    """An evaluation that consists of named metrics."""
+
+    split: str
+    metrics: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"split": self.split, **self.metrics}
+
+    def summary(self) -> str:
+        return f"On the {self.split} set: {', '.join(f'{name} {value:.4f}' for name, value in self.metrics.items())}."
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.split} set", *(f"{name}  {value:.4f}" for name, value in self.metrics.items())])
+
+
 @dataclass(frozen=True, eq=False)
 class Explanations:
     """Predictions, and a page that shows what the model attended to."""

@@ -26,8 +26,8 @@ class BatchSlice:
 class Task(Protocol):
     """A model and the data it is trained on.
 
-    A class that implements it also has a static method `load_data(config, progress=None)` and the constructor
-    `(config, data, progress=None)`. All randomness of a step follows from the seed and the step number, so a resumed
+    An implementation also has a static method `load_data(config, progress=None)` and the constructor
+    `(config, data, progress=None)`. Methods with a body are defaults for subclasses. All randomness of a step follows from the seed and the step number, so a resumed
     run gives the same weights as an uninterrupted one.
     """
 
@@ -46,7 +46,7 @@ class Task(Protocol):
 
     def to(self, device: torch.device) -> None:
         """Move the model, and the data that is kept on the device."""
-        ...
+        self.model.to(device)
 
     def batches(self, first_step: int, batch_size: int, batch_slice: BatchSlice) -> Generator[list[Any], None, None]:
         """An endless generator of batches from `first_step` on, each a list of this process's micro-batches.
@@ -69,7 +69,7 @@ class Task(Protocol):
 
     def files(self) -> dict[str, bytes]:
         """Files that a run needs beside its weights, such as a tokenizer."""
-        ...
+        return {}
 
     def finish(self, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Complete the final weights, for instance by calibration, and return them with their validation metrics.
@@ -77,4 +77,4 @@ class Task(Protocol):
         Called in the main process, with all weights on the CPU, before they are written. Empty metrics leave those of
         training as they are.
         """
-        ...
+        return weights, {}
