@@ -74,14 +74,26 @@ def test_an_episode_is_of_one_source_and_each_has_its_share(episodes, shares):
     assert ((inside / counts - (0.5 * 2 / 3 + 0.5 / 3)).abs() * counts.sqrt()).max() < 2  # four deviations
 
 
-def test_one_source_alone_is_drawn_from_as_ever():
-    classes, how = Classes.of(LABELS, NAMES, GROUPS), {"way": 3, "shot": 2, "query": 3, "seed": 1, "within": 0.5}
+def test_a_single_source_without_groups_is_drawn_from_directly():
+    classes, how = Classes.of(LABELS, NAMES, GROUPS), {"way": 3, "shot": 2, "query": 3, "seed": 1}
     drawn, alone = (
         draw_from([Source(classes, 0, 1.0)], episodes=5, step=2, **how),
         draw(classes, episodes=5, step=2, **how),
     )
     assert drawn.support.equal(alone.support)
     assert drawn.query.equal(alone.query)
+
+
+def test_episodes_within_one_group_are_spread_over_the_batch():
+    """Each process works on one slice of a batch; both kinds of episodes must be in every slice."""
+    classes = Classes.of(LABELS, NAMES, GROUPS)
+    options = {"episodes": 64, "way": 2, "shot": 2, "query": 3, "seed": 1, "step": 0, "within": 0.5}
+    drawn, plain = draw_from([Source(classes, 0, 1.0)], **options), draw(classes, **options)
+    assert sorted(drawn.support.tolist()) == sorted(plain.support.tolist())
+    is_within = GROUPS[drawn.classes].float().std(1) == 0
+    counts = [int(half.sum()) for half in is_within.split(32)]
+    assert min(counts) > 12
+    assert abs(counts[0] - counts[1]) < 16
 
 
 def test_sources_are_mixed_and_drawn_from_apart():

@@ -160,9 +160,14 @@ def draw_from(
 
     They come in any order, so that processes and pieces, which have some of them each, see all sources.
     """
-    if len(sources) == 1:
-        return draw(sources[0].classes, episodes=episodes, seed=seed, step=step, within=within, **how)
     lots = seeds.generator(seed, seeds.SOURCES, step, 1)
+    if len(sources) == 1:
+        drawn = draw(sources[0].classes, episodes=episodes, seed=seed, step=step, within=within, **how)
+        if not 0 < within < 1:
+            return drawn
+        # `draw` puts episodes of one group first; every process must get both kinds
+        order = torch.from_numpy(lots.permutation(episodes)).to(drawn.classes.device)
+        return Episodes(drawn.classes[order], drawn.support[order], drawn.query[order])
     # evenly spaced, so that a step is as near to the shares as it can be; begun by lot, so that all steps together are
     marks = (np.arange(episodes) + lots.random()) / episodes
     counts = np.bincount(np.searchsorted([*accumulate(one.share for one in sources)][:-1], marks, side="right"))
