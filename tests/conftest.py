@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from children import Child
+from processes import CommandProcess
 
 settings.register_profile("sightline", deadline=None, derandomize=True)
 settings.load_profile("sightline")
@@ -36,4 +36,4 @@ def _same_numbers_every_time():
 @pytest.fixture(autouse=True)
 def _no_process_outlives_its_test():
     yield
-    Child.end_all()
+    CommandProcess.kill_all()

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from children import SMALL, write_images
+from processes import SMALL, write_images
 from sightline.cli import app
 
 QUICK = ("data.source=images.npz", *SMALL)

@@ -9,7 +9,7 @@ import torch
 from typer.testing import CliRunner
 
 import sightline
-from children import SMALL, write_images
+from processes import SMALL, write_images
 from sightline import comparison, zoo
 from sightline.cli import app
 from sightline.comparison import compare

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import sightline
-from children import RUN_FILES, SMALL, write_images
+from processes import RUN_FILES, SMALL, write_images
 from sightline.tasks.image_classification.predictor import ImagePredictor
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 import sightline
-from children import RUN_FILES, SMALL, write_images
+from processes import RUN_FILES, SMALL, write_images
 from sightline import runs
 from sightline.runs import _recipe
 from sightline.tasks.image_classification import predictor as image_predictor

@@ -16,7 +16,7 @@ import pytest
 from safetensors.torch import load_file
 
 import sightline
-from children import SMALL, Child, die_at, hang_in_a_step, limit_files, signal_at, write_images
+from processes import SMALL, CommandProcess, hang_in_step, kill_at_call, limit_file_size, signal_at_step, write_images
 
 TRAIN = ("train", "data.source=images.npz", "data.validation_fraction=0.13", "training.ema_decay=0.8", *SMALL)
 
@@ -26,8 +26,8 @@ def home(tmp_path_factory):
     """A folder with images, and in `whole` the run that was never broken off."""
     home = tmp_path_factory.mktemp("crashes")
     write_images(home / "images.npz")
-    child = Child(*TRAIN, "out=whole", cwd=home)
-    assert child.wait() == 0, child.said
+    child = CommandProcess(*TRAIN, "out=whole", cwd=home)
+    assert child.wait() == 0, child.output
     return home
 
 
@@ -51,15 +51,15 @@ def assert_as_if_never_broken(run: Path, whole: Path) -> None:
 
 
 def resumed(here: Path, *changes: str) -> str:
-    child = Child(*TRAIN, *changes, "out=run", "--resume", cwd=here)
-    assert child.wait() == 0, child.said
-    return child.said
+    child = CommandProcess(*TRAIN, *changes, "out=run", "--resume", cwd=here)
+    assert child.wait() == 0, child.output
+    return child.output
 
 
 def test_the_same_seed_gives_the_same_run_and_another_does_not(here):
-    assert Child(*TRAIN, "out=run", cwd=here).wait() == 0
+    assert CommandProcess(*TRAIN, "out=run", cwd=here).wait() == 0
     assert_as_if_never_broken(here / "run", here / "whole")
-    assert Child(*TRAIN, "out=other", "seed=1", cwd=here).wait() == 0
+    assert CommandProcess(*TRAIN, "out=other", "seed=1", cwd=here).wait() == 0
     assert lines(here / "other")[0]["loss"] != lines(here / "whole")[0]["loss"]
     assert (here / "other" / "model.safetensors").read_bytes() != (here / "whole" / "model.safetensors").read_bytes()
 
@@ -75,9 +75,9 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(here):
 def test_a_run_killed_while_it_writes_goes_on_as_if_it_had_not_been(here, name, half):
     killed = []
     for count in (1, 3, 4, 5, 6, 7, 9, 7, 8, 9, 6):  # at the start, in checkpoints, in the best weights, at the end
-        dying = functools.partial(die_at, name, count, half=half)
-        child = Child(*TRAIN, "out=run", "--resume", cwd=here, prepare=dying)
-        assert child.wait() in (-signal.SIGKILL, 0), child.said
+        dying = functools.partial(kill_at_call, name, count, half=half)
+        child = CommandProcess(*TRAIN, "out=run", "--resume", cwd=here, prepare=dying)
+        assert child.wait() in (-signal.SIGKILL, 0), child.output
         killed.append(child.process.exitcode == -signal.SIGKILL)
     assert sum(killed) >= 8
     resumed(here)
@@ -98,7 +98,7 @@ def test_a_run_killed_from_outside_goes_on_as_if_it_had_not_been(here):
     }
     killed = []
     for there in found.values():
-        child = Child(*TRAIN, "out=run", "--resume", cwd=here).wait_for(there)
+        child = CommandProcess(*TRAIN, "out=run", "--resume", cwd=here).wait_for(there)
         killed.append(child.send(signal.SIGKILL).wait() == -signal.SIGKILL)
     assert sum(killed) >= 4
     resumed(here)
@@ -107,13 +107,13 @@ def test_a_run_killed_from_outside_goes_on_as_if_it_had_not_been(here):
 
 def test_a_run_with_muon_killed_between_checkpoints_goes_on_as_if_it_had_not_been(here):
     muon = (*TRAIN, "training.optimizer=muon")
-    assert Child(*muon, "out=muon", cwd=here).wait() == 0
+    assert CommandProcess(*muon, "out=muon", cwd=here).wait() == 0
     for step in (6, 7, 10):  # of each process; a checkpoint is written at every fourth
-        killing = functools.partial(signal_at, step, signal.SIGKILL)
-        assert Child(*muon, "out=run", "--resume", cwd=here, prepare=killing).wait() == -signal.SIGKILL
-    child = Child(*muon, "out=run", "--resume", cwd=here)
-    assert child.wait() == 0, child.said
-    assert "going on from step 16 of 20" in child.said
+        killing = functools.partial(signal_at_step, step, signal.SIGKILL)
+        assert CommandProcess(*muon, "out=run", "--resume", cwd=here, prepare=killing).wait() == -signal.SIGKILL
+    child = CommandProcess(*muon, "out=run", "--resume", cwd=here)
+    assert child.wait() == 0, child.output
+    assert "going on from step 16 of 20" in child.output
     assert_as_if_never_broken(here / "run", here / "muon")
     last = load_file(here / "run/checkpoints/step-00000020.safetensors")
     assert any(name.startswith("optimizer.momentum_buffer.") for name in last)
@@ -125,15 +125,15 @@ def test_a_run_with_muon_killed_between_checkpoints_goes_on_as_if_it_had_not_bee
     ids=["more images", "other labels", "other pixels"],
 )
 def test_a_run_does_not_go_on_with_other_data(here, count, side, shift, differs):
-    killing = functools.partial(signal_at, 6, signal.SIGKILL)
-    assert Child(*TRAIN, "out=run", cwd=here, prepare=killing).wait() == -signal.SIGKILL
+    killing = functools.partial(signal_at_step, 6, signal.SIGKILL)
+    assert CommandProcess(*TRAIN, "out=run", cwd=here, prepare=killing).wait() == -signal.SIGKILL
     before = {path: path.read_bytes() for path in sorted((here / "run").rglob("*.*")) if path.is_file()}
     original = (here / "images.npz").read_bytes()
     write_images(here / "images.npz", count, side)
     change(here / "images.npz", shift)
-    child = Child(*TRAIN, "out=run", "--resume", cwd=here)
-    assert child.wait() == 2, child.said
-    assert "error: data.source must hold what it held when run began, to go on with it: " + differs in child.said
+    child = CommandProcess(*TRAIN, "out=run", "--resume", cwd=here)
+    assert child.wait() == 2, child.output
+    assert "error: data.source must hold what it held when run began, to go on with it: " + differs in child.output
     assert {path: path.read_bytes() for path in sorted((here / "run").rglob("*.*")) if path.is_file()} == before
     (here / "images.npz").write_bytes(original)
     resumed(here)
@@ -148,7 +148,7 @@ def change(path: Path, shift: int) -> None:
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_anew_and_says_so(here):
-    child = Child(*TRAIN, "out=run", cwd=here, prepare=functools.partial(die_at, "os.fsync", 3))
+    child = CommandProcess(*TRAIN, "out=run", cwd=here, prepare=functools.partial(kill_at_call, "os.fsync", 3))
     assert child.wait() == -signal.SIGKILL
     assert "nothing to go on from: starting at step 0" in resumed(here)
     assert_as_if_never_broken(here / "run", here / "whole")
@@ -185,7 +185,7 @@ def alter(path: Path) -> None:
 @pytest.fixture(scope="module")
 def broken_off(home):
     """A run killed late: it has checkpoints of steps 12 and 16."""
-    child = Child(*TRAIN, "out=broken", cwd=home, prepare=functools.partial(signal_at, 18, signal.SIGKILL))
+    child = CommandProcess(*TRAIN, "out=broken", cwd=home, prepare=functools.partial(signal_at_step, 18, signal.SIGKILL))
     assert child.wait() == -signal.SIGKILL
     assert sorted(path.name for path in (home / "broken/checkpoints").glob("*.json")) == [
         "step-00000012.json",
@@ -245,20 +245,20 @@ def test_damaged_best_weights_are_told_of(broken_off, here):
     assert sightline.load(here / "run").classes == ("0", "1", "2")
 
 
-def assert_stopped_by_the_disk(child: Child, reason: str) -> None:
-    assert child.wait() == 1, child.said
-    error = child.said.splitlines()[-1]
+def assert_stopped_by_the_disk(child: CommandProcess, reason: str) -> None:
+    assert child.wait() == 1, child.output
+    error = child.output.splitlines()[-1]
     assert error.startswith("error: run/")
     assert f"must be written, and the disk said: {reason}; what was saved before is intact: make room" in error
     assert error.endswith("go on with --resume")
-    assert "Traceback" not in child.said
+    assert "Traceback" not in child.output
 
 
 def test_a_disk_that_takes_no_more_stops_the_run_with_one_line(broken_off, here):
     """A limit on the size of a file stands for the disk: weights still fit, a checkpoint does not."""
     shutil.copytree(broken_off, here / "run", dirs_exist_ok=True)
     good = {path: path.read_bytes() for path in (here / "run/checkpoints").glob("step-*")}
-    child = Child(*TRAIN, "out=run", "--resume", cwd=here, prepare=functools.partial(limit_files, 8_000))
+    child = CommandProcess(*TRAIN, "out=run", "--resume", cwd=here, prepare=functools.partial(limit_file_size, 8_000))
     assert_stopped_by_the_disk(child, "File too large")
     assert {path: path.read_bytes() for path in (here / "run/checkpoints").glob("step-*")} == good
     assert "going on from step 16 of 20" in resumed(here)
@@ -266,10 +266,10 @@ def test_a_disk_that_takes_no_more_stops_the_run_with_one_line(broken_off, here)
 
 
 def test_a_disk_too_small_for_the_log_stops_the_run_with_one_line(here):
-    child = Child(*TRAIN, "out=run", cwd=here, prepare=functools.partial(limit_files, 100))
+    child = CommandProcess(*TRAIN, "out=run", cwd=here, prepare=functools.partial(limit_file_size, 100))
     assert child.wait() == 1
-    assert "must be written, and the disk said: File too large" in child.said.splitlines()[-1]
-    assert "Traceback" not in child.said
+    assert "must be written, and the disk said: File too large" in child.output.splitlines()[-1]
+    assert "Traceback" not in child.output
 
 
 def test_a_disk_that_is_full_stops_the_run_with_one_line(here):
@@ -278,7 +278,7 @@ def test_a_disk_that_is_full_stops_the_run_with_one_line(here):
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("mounting is not permitted here")
     try:
-        assert_stopped_by_the_disk(Child(*TRAIN, "out=run", cwd=here), "No space left on device")
+        assert_stopped_by_the_disk(CommandProcess(*TRAIN, "out=run", cwd=here), "No space left on device")
         subprocess.run(["mount", "-o", "remount,size=1m", disk], check=True)
         assert "going on from step" in resumed(here)
         assert_as_if_never_broken(here / "run", here / "whole")
@@ -290,12 +290,12 @@ def test_a_disk_that_is_full_stops_the_run_with_one_line(here):
 @pytest.mark.parametrize("step", [1, 7, 12, 20])
 def test_a_signal_saves_and_leaves_and_the_run_goes_on(here, number, code, step):
     """In the first step, inside a window of the log, at a checkpoint, and in the last step, which ends anyway."""
-    child = Child(*TRAIN, "out=run", cwd=here, prepare=functools.partial(signal_at, step, number))
+    child = CommandProcess(*TRAIN, "out=run", cwd=here, prepare=functools.partial(signal_at_step, step, number))
     if step == 20:
-        assert child.wait() == 0, child.said
+        assert child.wait() == 0, child.output
     else:
-        assert child.wait() == code, child.said
-        assert child.said.splitlines()[-1] == (
+        assert child.wait() == code, child.output
+        assert child.output.splitlines()[-1] == (
             f"stopped and saved at step {step} of 20; go on with: sightline train run --resume"
         )
         assert f"going on from step {step} of 20" in resumed(here)
@@ -304,21 +304,21 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on(here, number, code, step)
 
 def test_a_mean_of_checkpoints_is_the_same_whatever_signals_came(here):
     means = ("training.average_checkpoints=3", "training.ema_decay=null")
-    assert Child(*TRAIN, *means, "out=whole3", cwd=here).wait() == 0
+    assert CommandProcess(*TRAIN, *means, "out=whole3", cwd=here).wait() == 0
     for step in (6, 6, 4):  # at 6, and then at 12 and 16, which have checkpoints of their own
-        prepare = functools.partial(signal_at, step, signal.SIGTERM)
-        assert Child(*TRAIN, *means, "out=run", "--resume", cwd=here, prepare=prepare).wait() == 143
+        prepare = functools.partial(signal_at_step, step, signal.SIGTERM)
+        assert CommandProcess(*TRAIN, *means, "out=run", "--resume", cwd=here, prepare=prepare).wait() == 143
     assert "kept the mean of the last 3 checkpoints" in resumed(here, *means)
     assert_as_if_never_broken(here / "run", here / "whole3")
 
 
 def test_a_second_interrupt_breaks_off_at_once(here):
-    child = Child(*TRAIN, "out=run", cwd=here, prepare=hang_in_a_step)
-    child.wait_for(lambda: "hanging" in child.said).send(signal.SIGINT)
-    child.wait_for(lambda: "still hanging" in child.said)
+    child = CommandProcess(*TRAIN, "out=run", cwd=here, prepare=hang_in_step)
+    child.wait_for(lambda: "hanging" in child.output).send(signal.SIGINT)
+    child.wait_for(lambda: "still hanging" in child.output)
     assert child.send(signal.SIGINT).wait() == 130
-    assert "saved" not in child.said
-    assert "Traceback" not in child.said
+    assert "saved" not in child.output
+    assert "Traceback" not in child.output
     resumed(here)
     assert_as_if_never_broken(here / "run", here / "whole")
 
@@ -405,15 +405,15 @@ TASKS = {
 
 @pytest.mark.parametrize("words", TASKS.values(), ids=TASKS)
 def test_every_task_killed_at_random_moments_goes_on_as_if_it_had_not_been(tmp_path, words):
-    assert Child(*words, "out=whole", cwd=tmp_path).wait() == 0
+    assert CommandProcess(*words, "out=whole", cwd=tmp_path).wait() == 0
     random, run = np.random.default_rng(0), tmp_path / "run"
     for _ in range(3):
         step = int(random.integers(1, 12))
-        child = Child(*words, "out=run", "--resume", cwd=tmp_path)
+        child = CommandProcess(*words, "out=run", "--resume", cwd=tmp_path)
         child.wait_for(lambda step=step: newest(run) >= step)
         child.send(signal.SIGKILL if random.random() < 0.7 else signal.SIGTERM).wait()
-    child = Child(*words, "out=run", "--resume", cwd=tmp_path)
-    assert child.wait() == 0, child.said
+    child = CommandProcess(*words, "out=run", "--resume", cwd=tmp_path)
+    assert child.wait() == 0, child.output
     assert_as_if_never_broken(run, tmp_path / "whole")
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from children import SMALL, Child, write_images
+from processes import SMALL, CommandProcess, write_images
 from sightline.runs import Run
 from sightline.training.distributed import is_main_process, rank_and_world_size
 
@@ -89,9 +89,9 @@ def test_two_processes_learn_what_one_does_with_the_same_batch(tmp_path):
     run_together(tmp_path, runs)
 
     for name, (_, one) in RUNS.items():
-        child = Child("train", *f"{RECIPE} {one} out=alone-{name}".split(), cwd=tmp_path)
-        assert child.wait() == 0, child.said
-        assert ("kept the mean of the last 2" in child.said) == ("average_checkpoints" in one)
+        child = CommandProcess("train", *f"{RECIPE} {one} out=alone-{name}".split(), cwd=tmp_path)
+        assert child.wait() == 0, child.output
+        assert ("kept the mean of the last 2" in child.output) == ("average_checkpoints" in one)
         assert sorted(losses(tmp_path / name)) == list(range(1, 13))
         assert sorted(metrics(tmp_path / name)) == [5, 10, 12]  # over 9 images, which two cannot share evenly
         assert_alike(tmp_path / name, tmp_path / f"alone-{name}")
@@ -100,9 +100,9 @@ def test_two_processes_learn_what_one_does_with_the_same_batch(tmp_path):
         assert_alike(tmp_path / f"again-{name}", tmp_path / f"alone-{name}")
         left = tmp_path / f"left-{name}"
         assert len(list((left / "checkpoints").glob("*.json"))) == 2
-        child = Child("train", f"left-{name}", "--resume", cwd=tmp_path)
-        assert child.wait() == 0, child.said
-        assert "going on from step 7 of 12" in child.said
+        child = CommandProcess("train", f"left-{name}", "--resume", cwd=tmp_path)
+        assert child.wait() == 0, child.output
+        assert "going on from step 7 of 12" in child.output
         assert_alike(left, tmp_path / f"alone-{name}")
 
 
@@ -133,8 +133,8 @@ def test_torchrun_is_told_to_stop_and_what_it_saved_goes_on(tmp_path):
         assert process.wait(60) != 0
     assert said.count("stopped and saved at step") == 1
     step = said.partition("stopped and saved at step ")[2].split()[0]
-    child = Child("train", *words, "--resume", cwd=tmp_path)
-    child.wait_for(lambda: child.said.count("step") > 2).send(signal.SIGTERM)
+    child = CommandProcess("train", *words, "--resume", cwd=tmp_path)
+    child.wait_for(lambda: child.output.count("step") > 2).send(signal.SIGTERM)
     assert child.wait() == 143
-    assert f"going on from step {step} of 100000" in child.said
+    assert f"going on from step {step} of 100000" in child.output
     assert sorted(losses(tmp_path / "run")) == list(range(1, len(losses(tmp_path / "run")) + 1))

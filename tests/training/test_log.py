@@ -2,11 +2,11 @@ import json
 import sys
 
 import pytest
+from toy import Line
 
 from sightline.training import loop
 from sightline.training.config import TrainingConfig
 from sightline.training.log import Log
-from toy import Line
 
 SETTINGS = {"steps": 6, "batch_size": 6, "log_every": 2, "evaluate_every": 3, "device": "cpu"}
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
+from toy import COUNT, Line
 
 from sightline.training import device, loop
 from sightline.training.averaging import mean
 from sightline.training.config import TrainingConfig
-from toy import COUNT, Line
 
 SETTINGS = {
     "steps": 11,

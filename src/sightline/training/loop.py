@@ -334,7 +334,7 @@ class Trainer:
         if (signal_number or stop) and self._checkpoint_step != self.step:
             self._save_checkpoint(scheduled=False)
         if signal_number:
-            message = f"stopped by a signal, saved step {self.step} of {self.total_steps}"
+            message = f"stopped and saved at step {self.step} of {self.total_steps}"
             message += f"; continue with: sightline train {self.folder} --resume"
             self._message(message)
             raise Interrupted(signal_number, message)

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from children import SMALL, Child, see_little_before_training, signal_at
+from processes import SMALL, CommandProcess, normalize_by_one_image, signal_at_step
 from sightline.data.images import datasets as sets
 from sightline.data.images.augmentation import Augment
 from sightline.data.images.loading import ImageSet, Splits
@@ -200,10 +200,10 @@ def losses(run):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_folder_read_while_training_gives_the_losses_of_one_in_memory(folders, workers):
-    streams = Child(*TRAIN, "out=streams", "data.cache_mib=0", f"data.num_workers={workers}", cwd=folders)
-    memory = Child(*TRAIN, "out=memory", cwd=folders)
-    assert streams.wait() == 0, streams.said
-    assert memory.wait() == 0, memory.said
+    streams = CommandProcess(*TRAIN, "out=streams", "data.cache_mib=0", f"data.num_workers={workers}", cwd=folders)
+    memory = CommandProcess(*TRAIN, "out=memory", cwd=folders)
+    assert streams.wait() == 0, streams.output
+    assert memory.wait() == 0, memory.output
     assert losses(folders / "streams") == losses(folders / "memory")
     weights = [(folders / run / "model.safetensors").read_bytes() for run in ("streams", "memory")]
     assert weights[0] == weights[1]
@@ -221,15 +221,15 @@ def test_images_that_stay_in_their_files_are_measured_a_few_at_a_time_and_the_us
 
 def test_what_was_read_while_training_goes_on_in_memory_and_not_with_other_files(folders):
     words = (*TRAIN, "out=run", "data.num_workers=0")
-    killing = functools.partial(signal_at, 6, signal.SIGKILL)
-    assert Child(*words, "data.cache_mib=0", cwd=folders, prepare=killing).wait() == -signal.SIGKILL
+    killing = functools.partial(signal_at_step, 6, signal.SIGKILL)
+    assert CommandProcess(*words, "data.cache_mib=0", cwd=folders, prepare=killing).wait() == -signal.SIGKILL
     (folders / "images/gray/3.png").rename(folders / "images/gray/3x.png")
-    child = Child(*words, "data.cache_mib=0", "--resume", cwd=folders)
-    assert child.wait() == 2, child.said
-    assert "data.source must hold what it held when run began, to go on with it: train.files must be" in child.said
+    child = CommandProcess(*words, "data.cache_mib=0", "--resume", cwd=folders)
+    assert child.wait() == 2, child.output
+    assert "data.source must hold what it held when run began, to go on with it: train.files must be" in child.output
     (folders / "images/gray/3x.png").rename(folders / "images/gray/3.png")
-    child = Child(*words, "--resume", cwd=folders)
-    assert child.wait() == 0, child.said
+    child = CommandProcess(*words, "--resume", cwd=folders)
+    assert child.wait() == 0, child.output
 
 
 def children_of(pid):
@@ -250,16 +250,16 @@ def alive(pid):
 def test_a_signal_leaves_no_process_behind(folders, number, code, everyone):
     """A terminal sends Ctrl-C, and a service manager SIGTERM, to the workers too."""
     words = ("out=run", "data.cache_mib=0", "training.steps=100000", "training.evaluate_every=100000")
-    child = Child(*TRAIN, *words, cwd=folders)
-    child.wait_for(lambda: "step 3/" in child.said)
+    child = CommandProcess(*TRAIN, *words, cwd=folders)
+    child.wait_for(lambda: "step 3/" in child.output)
     workers = children_of(child.process.pid)
     assert len(workers) == 2
     for pid in workers if everyone else ():
         os.kill(pid, number)
-    assert child.send(number).wait(20) == code, child.said
+    assert child.send(number).wait(20) == code, child.output
     if number != signal.SIGKILL:
-        assert "Traceback" not in child.said
-        assert "saved at step" in child.said
+        assert "Traceback" not in child.output
+        assert "saved at step" in child.output
     end = time.monotonic() + 20
     while any(map(alive, workers)):  # that a parent was killed is noticed within seconds
         assert time.monotonic() < end
@@ -271,12 +271,12 @@ def test_an_image_that_cannot_be_read_ends_training_in_one_line(folders, workers
     """It is met in training: of a large set only some images are read before."""
     (folders / "images/gray/3.png").write_bytes((folders / "images/gray/4.png").read_bytes()[:60])
     words = ("out=run", "data.cache_mib=0", f"data.num_workers={workers}", "data.image_size=8", "data.channels=1")
-    child = Child(*TRAIN, *words, cwd=folders, prepare=see_little_before_training)
-    assert child.wait(30) == 2, child.said
-    error = child.said.splitlines()[-1]
+    child = CommandProcess(*TRAIN, *words, cwd=folders, prepare=normalize_by_one_image)
+    assert child.wait(30) == 2, child.output
+    error = child.output.splitlines()[-1]
     assert error.startswith("error: ")
     assert "3.png" in error
-    assert "Traceback" not in child.said
+    assert "Traceback" not in child.output
     assert (folders / "run").is_dir()
 
 

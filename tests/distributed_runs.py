@@ -15,7 +15,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from children import signal_at
+from processes import signal_at_step
 from sightline.runs import train
 from sightline.tasks.image_classification.task import ImageTask
 from sightline.training import device
@@ -33,7 +33,7 @@ for line in sys.argv[1:]:
     stops = [int(word.removeprefix("stop=")) for word in words if word.startswith("stop=")]
     ImageTask.loss = loss
     if stops and os.environ["RANK"] == "1":
-        signal_at(stops[0], signal.SIGTERM)
+        signal_at_step(stops[0], signal.SIGTERM)
     changes = [word for word in words if word != "--resume" and not word.startswith("stop=")]
     try:
         train(None, changes, resume="--resume" in words, quiet=True)

@@ -1,0 +1,177 @@
+"""The `sightline` command in a separate process that tests can kill.
+
+Processes are forked from a server that has torch loaded, which takes milliseconds instead of seconds.
+"""
+
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+FORKSERVER = multiprocessing.get_context("forkserver")
+FORKSERVER.set_forkserver_preload(
+    ["sightline.training.loop", "sightline.tasks.image_classification.predictor", "torch._dynamo"]
+)
+
+RUN_FILES = ["README.md", "classes.json", "config.yaml", "data.json", "metrics.jsonl", "model.safetensors"]
+"""Files of an image classification run, without checkpoints."""
+SMALL = (
+    "model.embed_dim=8",
+    "model.num_heads=2",
+    "model.depth=1",
+    "model.dropout=0.1",
+    "augment.crop=1",
+    "training.optimizer=adamw",
+    "training.batch_size=6",
+    "training.steps=20",
+    "training.log_every=3",
+    "training.evaluate_every=5",
+    "training.checkpoint_every=4",
+    "training.device=cpu",
+)
+"""A fast config in which logging, evaluation, checkpoints and epochs (of 10 steps) happen at different steps."""
+
+
+def write_images(path: Path, count: int = 23, side: int = 8) -> Path:
+    """Write an .npz file with `count` images of each of three separable classes."""
+    random = np.random.default_rng(0)
+    labels = np.arange(3 * count) % 3
+    images = random.integers(0, 120, (3 * count, side, side)) + 60 * labels[:, None, None]
+    np.savez(path, images=images.astype(np.uint8), labels=labels)
+    return path
+
+
+class CommandProcess:
+    """A running `sightline` command; `prepare` is called in its process first."""
+
+    started: ClassVar[list["CommandProcess"]] = []
+
+    def __init__(self, *arguments: object, cwd: Path, prepare=None):
+        self.log = cwd / f"stderr-{time.monotonic_ns()}"
+        arguments = [str(argument) for argument in arguments]
+        self.process = FORKSERVER.Process(target=_run, args=(arguments, cwd, self.log, prepare))
+        self.process.start()
+        self.started.append(self)
+
+    @classmethod
+    def kill_all(cls) -> None:
+        """Kill the processes that a failed test left."""
+        for command in cls.started:
+            command.process.kill()
+        cls.started.clear()
+
+    def send(self, number: int) -> "CommandProcess":
+        """Send a signal, unless the process has ended."""
+        if self.process.is_alive():
+            os.kill(self.process.pid, number)
+        return self
+
+    def wait(self, seconds: float = 60) -> int:
+        """Return the exit code, or the negative number of the signal that ended the process."""
+        self.process.join(seconds)
+        if self.process.exitcode is None:
+            self.process.kill()
+            raise TimeoutError(f"still running after {seconds} s: {self.output}")
+        return self.process.exitcode
+
+    def wait_for(self, condition, seconds: float = 60) -> "CommandProcess":
+        """Wait until `condition()` is true or the process has ended."""
+        end = time.monotonic() + seconds
+        while not condition() and self.process.is_alive():
+            assert time.monotonic() < end, self.output
+            time.sleep(0.001)
+        return self
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text() if self.log.exists() else ""
+
+
+def _run(arguments, cwd, log, prepare):
+    multiprocessing.set_start_method("fork", force=True)  # the default of a process started from a shell
+    os.chdir(cwd)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = ["sightline", *arguments]
+    from sightline.cli import app
+
+    if prepare is not None:
+        prepare()
+    app()
+
+
+def kill_at_call(name: str, count: int, *, after_half: bool = False) -> None:
+    """Kill this process at the `count`-th call of a function: before it, or after half of its bytes are written."""
+    module, _, attribute = name.rpartition(".")
+    owner = {"os": os, "Path": Path}[module]
+    original = getattr(owner, attribute)
+    calls = 0
+
+    def counted(*args, **kwargs):
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            if after_half:
+                original(args[0], args[1][: len(args[1]) // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*args, **kwargs)
+
+    setattr(owner, attribute, counted)
+
+
+def limit_file_size(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def signal_at_step(step: int, number: int, task: str = "image_classification") -> None:
+    """Send this process a signal in the middle of a step, counted from 1 in this process."""
+    task_class = _task_class(task)
+    loss, calls = task_class.loss, 0
+
+    def counted(*args):
+        nonlocal calls
+        calls += 1
+        if calls == step:
+            os.kill(os.getpid(), number)
+        return loss(*args)
+
+    task_class.loss = counted
+
+
+def kill_in_finish(task: str = "image_classification") -> None:
+    """Kill this process when the final weights are calibrated."""
+    _task_class(task).finish = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hang_in_step() -> None:
+    """Let every step wait for signals."""
+
+    def hang(*args):
+        os.write(2, b"hanging\n")
+        signal.pause()
+        os.write(2, b"still hanging\n")
+        signal.pause()
+
+    _task_class("image_classification").loss = hang
+
+
+def normalize_by_one_image() -> None:
+    """Read a single image before training starts."""
+    from sightline.tasks.image_classification import task
+
+    task.NORMALIZATION_IMAGES = 1
+
+
+def _task_class(name: str):
+    from sightline.registry import task_spec
+
+    return task_spec(name).task_class
