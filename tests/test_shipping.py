@@ -155,7 +155,7 @@ def test_a_path_of_this_machine_does_not_travel_in_the_configuration(here):
 
 
 def test_a_model_that_is_too_large_is_refused_with_its_size(here, monkeypatch):
-    monkeypatch.setattr(shipping, "MOST_BYTES", 5_000)
+    monkeypatch.setattr("sightline.limits.MAX_ZOO_MODEL_BYTES", 5_000)
     with pytest.raises(ValueError, match=r"at most 5,000 bytes, got \d\d?,\d\d\d"):
         ship("runs/grays", "grays", license=LICENCE, device="cpu")
     assert not list((here / "zoo").iterdir())

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from . import limits
 from .data.images.loading import ImageSet, Progress
 from .errors import SightlineError, check_int, check_max, one_of
 from .models.baselines import BASELINES
@@ -14,7 +15,7 @@ from .names import printable
 from .runs import check_run, load, reading
 from .tasks.few_shot.evaluate import Answers, Setting, drawable, mean_and_half, tally
 from .tasks.few_shot.predictor import FewShotPredictor
-from .tasks.few_shot.task import MOST_EPISODES, classes_of
+from .tasks.few_shot.task import classes_of
 from .training.device import choose_device
 
 
@@ -116,7 +117,7 @@ def compare(
     asked = tuple(wanted)
     count = judged.episodes if episodes is None else episodes
     check_int(1, episodes=count)
-    check_max(MOST_EPISODES, episodes=count)
+    check_max(limits.MAX_EPISODES, episodes=count)
     with reading() as progress:
         sets = _sets(runs, opened, data, progress)
     images, split = sets[0]

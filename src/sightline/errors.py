@@ -6,15 +6,20 @@ Messages read `"<name> must <rule>, got <value>; <fix>"`.
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-MAX_EXAMPLES_ON_A_PAGE = 64
+from . import limits
+from .names import printable
 
 
 class SightlineError(ValueError):
     """An error caused by an argument, a config, a file or the environment.
 
     The command line prints its message on one line and exits with status 2. Any other exception is a bug and shows
-    its traceback.
+    its traceback. Characters of the message that are not printable are replaced, so file names cannot send escape
+    sequences to a terminal.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__("\n".join(map(printable, message.split("\n"))))
 
 
 class MissingDependencyError(SightlineError):
@@ -60,8 +65,8 @@ def check_choice(name: str, value: object, known: Iterable[str]) -> None:
 def check_page_size(**values: int) -> None:
     """Each number of examples must fit on one page."""
     for name, value in values.items():
-        if not 1 <= value <= MAX_EXAMPLES_ON_A_PAGE:
+        if not 1 <= value <= limits.MAX_EXAMPLES_PER_PAGE:
             fix = "show fewer, or leave out the page" if value else "give at least one"
             raise SightlineError(
-                f"{name} must be 1 to {MAX_EXAMPLES_ON_A_PAGE} to be shown on one page, got {value}; {fix}"
+                f"{name} must be 1 to {limits.MAX_EXAMPLES_PER_PAGE} to be shown on one page, got {value}; {fix}"
             )

@@ -156,7 +156,7 @@ def test_files_that_are_none_are_refused(tmp_path, monkeypatch, weights):
         (tmp_path / name).write_bytes(b"no weights")
         with pytest.raises(ValueError, match="got an error from"):
             embedder("efficientnet_lite0", weights=tmp_path / name)
-    monkeypatch.setattr("sightline.models.embedders.MOST_BYTES", 1000)
+    monkeypatch.setattr("sightline.limits.MAX_EMBEDDER_BYTES", 1000)
     with pytest.raises(ValueError, match="weights must be at most 1,000 bytes, got"):
         embedder("efficientnet_lite0", weights=weights)
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import limits
 from ..data.images.formats.folders import named_images
 from ..data.images.loading import Progress
 from ..errors import SightlineError, check_max, check_page_size
@@ -28,8 +29,6 @@ from .support import Support, as_text, check_labels, read
 
 AT_ONCE = 64
 """Images asked in one go."""
-MOST_TOGETHER = 1000
-"""Images of one transductive question."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,7 +292,7 @@ class FewShotClassifier:
         if not items:
             got = "one image" if items is None else "none"
             raise SightlineError(f"transductive questions must be a list of images, got {got}; write [image, ...]")
-        check_max(MOST_TOGETHER, images=len(items))
+        check_max(limits.MAX_TRANSDUCTIVE_IMAGES, images=len(items))
         query, pixels = embedded(items, fitted.support, self._embeds)
         where = head.calibration_scale.device
         support, labels = fitted.support.embeddings[None].to(where), fitted.support.labels[None].to(where)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import config, zoo
+from .. import config, limits, zoo
 from ..errors import SightlineError, one_of
 from ..files import CONFIG
 from ..models.few_shot import FewShot, FewShotConfig
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = {"cpu": 1, "cuda": 1024}
 """Images embedded in one go: on a CPU each alone, so that none depends on the others to the last bit."""
-MOST_LEVEL = 1e15
-"""Of a number in an embedding: squares must still be finite."""
 
 
 class Embeds(Protocol):
@@ -160,9 +158,9 @@ def finite(x: Tensor | np.ndarray[Any, Any], embed_dim: int | None, whose: str) 
             f"embeddings must all have one embed_dim, {embed_dim}, got {tensor.shape[-1]} for {whose}; embed them with one "
             f"model, and begin with FewShotClassifier() where no head was trained for it"
         )
-    if not (tensor.abs() <= MOST_LEVEL).all():  # NaN is refused too
+    if not (tensor.abs() <= limits.MAX_EMBEDDING_VALUE).all():  # NaN is refused too
         raise SightlineError(
-            f"embeddings must be finite, and at most {MOST_LEVEL:g}, got NaN, infinity or more in {whose}; "
+            f"embeddings must be finite, and at most {limits.MAX_EMBEDDING_VALUE:g}, got NaN, infinity or more in {whose}; "
             f"leave that example out"
         )
     return tensor.contiguous()

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import limits
 from ..errors import SightlineError, check_int, check_max
 from ..models.few_shot import FewShotHead
 from ..view import explanations as reasons
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 MOST_SUPPORT, MOST_NUMBERS = 128, 1 << 16
 """Examples among which an answer is explained, and the numbers of their embeddings; beyond them, the nearest."""
-MOST_IMAGES, MOST_PARTS = 16, 32
 LEAST_WORTH = 0.02
 """What an example must be worth to be named, as a share of the one that is worth most."""
 NUMBERS_AT_ONCE = 1 << 22
@@ -121,8 +121,8 @@ class Explanation:
 def explained(asked: Asked, answer: Answer, *, images: int = 3, parts: int = 6) -> Explanation:
     """Ask again and again, each time without something."""
     check_int(1, images=images, parts=parts)
-    check_max(MOST_IMAGES, images=images)
-    check_max(MOST_PARTS, parts=parts)
+    check_max(limits.MAX_EXPLANATION_IMAGES, images=images)
+    check_max(limits.MAX_OCCLUSION_CELLS, parts=parts)
     again = _Again(asked, asked.support.take(_nearest(asked, answer.label)), answer.label)
     support, worths = again.support, again.worths()
     shown = []

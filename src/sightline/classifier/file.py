@@ -11,23 +11,16 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from .. import config
+from .. import config, limits
 from ..errors import SightlineError
 from ..files import atomic_write
 from ..models.few_shot import FewShot, FewShotConfig
 from ..weights import check_shapes
 from .calibration import Confidence
-from .embedding import MOST_LEVEL
-from .support import MOST_EXAMPLES, Support, check_count, check_labels
+from .support import Support, check_count, check_labels
 
 SUFFIX = ".sightline"
 FORMAT = "sightline few-shot classifier 1"
-MOST_SIDE = 1024
-"""Of a picture."""
-MOST_TOKENS = 1 << 16
-"""Of an image."""
-MOST_TEXT = 1 << 24
-"""Letters of the JSON."""
 WEIGHTS = "model."
 
 EmbedderAndWeights = tuple[str | None, str | None]
@@ -91,7 +84,11 @@ def _form(path: Path, section: Any) -> FewShotConfig:
 
 
 def _about(path: Path, metadata: dict[str, str] | None) -> dict[str, Any]:
-    if not metadata or metadata.get("format") != FORMAT or len(metadata.get("about", "")) not in range(1, MOST_TEXT):
+    if (
+        not metadata
+        or metadata.get("format") != FORMAT
+        or len(metadata.get("about", "")) not in range(1, limits.MAX_CLASSIFIER_JSON_CHARS)
+    ):
         raise _foreign(path, "another format")
     try:
         about = json.loads(metadata["about"])
@@ -116,7 +113,9 @@ def _about(path: Path, metadata: dict[str, str] | None) -> dict[str, Any]:
 
 
 def _texts(x: Any) -> bool:
-    return isinstance(x, list) and len(x) <= MOST_EXAMPLES and all(isinstance(t, str) and len(t) <= 4096 for t in x)
+    return (
+        isinstance(x, list) and len(x) <= limits.MAX_EXAMPLES and all(isinstance(t, str) and len(t) <= 4096 for t in x)
+    )
 
 
 def _support(path: Path, about: dict[str, Any], tensors: dict[str, Tensor], model: FewShot, *, sees: bool) -> Support:
@@ -134,7 +133,7 @@ def _support(path: Path, about: dict[str, Any], tensors: dict[str, Tensor], mode
         and embeddings.shape[0] == count
         and embeddings.shape[1] in _tokens(model)
         and embeddings.shape[2] == model.embed_dim
-        and bool((embeddings.abs() <= MOST_LEVEL).all())
+        and bool((embeddings.abs() <= limits.MAX_EMBEDDING_VALUE).all())
         and labels.tolist() == sorted(labels.tolist())
         and set(labels.tolist()) == set(range(len(classes)))
     )
@@ -149,7 +148,7 @@ def _support(path: Path, about: dict[str, Any], tensors: dict[str, Tensor], mode
 def _tokens(model: FewShot) -> range:
     """How many an image may have: as many as the model makes of one, or any number where it makes none."""
     if model.backbone is None:
-        return range(1, MOST_TOKENS + 1)
+        return range(1, limits.MAX_CLASSIFIER_TOKENS + 1)
     side = model.config.image_size
     assert side is not None
     assert model.config.channels is not None
@@ -165,7 +164,7 @@ def _are_pictures(shape: tuple[int, ...], count: int, model: FewShot) -> bool:
     return (
         many == count
         and channels in ({1, 3} if model.backbone is None else {model.config.channels})
-        and (sides[0] == sides[1] and 1 <= sides[0] <= MOST_SIDE)
+        and (sides[0] == sides[1] and 1 <= sides[0] <= limits.MAX_CLASSIFIER_IMAGE_SIZE)
     )
 
 

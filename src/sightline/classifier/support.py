@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import limits
 from ..data.images.class_splits import divides_by_class, load_classes
 from ..data.images.formats.folders import count_images, images_in
 from ..data.images.loading import ImageFiles, NoDataSetError, Progress, load, read_image
@@ -21,11 +22,7 @@ from ..errors import SightlineError, one_of
 from ..names import printable
 from .embedding import Embeds, finite
 
-LEAST_CLASSES, MOST_CLASSES = 2, 1000
-MOST_EXAMPLES = 20_000
-"""Of all classes together."""
-MOST_NAME = 200
-"""Letters of the name of a class."""
+MIN_CLASSES = 2
 PICTURE_BYTES = 1 << 26
 """What the kept pictures of all examples may take together; beyond it they are kept smaller."""
 
@@ -105,9 +102,9 @@ class Support:
     def fitting(self) -> "Support":
         """Itself, if a classifier can be made of it; pictures as small as they must be."""
         check_count(len(self.classes))
-        if len(self) > MOST_EXAMPLES:
+        if len(self) > limits.MAX_EXAMPLES:
             raise SightlineError(
-                f"examples must be at most {MOST_EXAMPLES:,}, got {len(self):,}; bring fewer of each class"
+                f"examples must be at most {limits.MAX_EXAMPLES:,}, got {len(self):,}; bring fewer of each class"
             )
         if self.pictures is None:
             return self
@@ -153,11 +150,11 @@ def read(
     return Support(torch.cat(tensors), labels, tuple(read_in), names)
 
 
-def check_count(classes: int, least: int = LEAST_CLASSES) -> None:
+def check_count(classes: int, least: int = MIN_CLASSES) -> None:
     """So many classes must be possible."""
-    if not least <= classes <= MOST_CLASSES:
+    if not least <= classes <= limits.MAX_CLASSES:
         fix = "bring one more to tell it from" if classes < least else "bring fewer, or divide them among classifiers"
-        raise SightlineError(f"classes must be {least} to {MOST_CLASSES:,}, got {classes:,}; {fix}")
+        raise SightlineError(f"classes must be {least} to {limits.MAX_CLASSES:,}, got {classes:,}; {fix}")
 
 
 def as_text(label: Any) -> Any:
@@ -169,9 +166,14 @@ def check_labels(labels: Iterable[Any]) -> None:
     """Names of classes must be text, and differ by more than their spaces."""
     alike: dict[str, str] = {}
     for label in labels:
-        if not isinstance(label, str) or not label.strip() or len(label) > MOST_NAME or printable(label) != label:
+        if (
+            not isinstance(label, str)
+            or not label.strip()
+            or len(label) > limits.MAX_CLASS_NAME_CHARS
+            or printable(label) != label
+        ):
             raise SightlineError(
-                f"a class must have a name of 1 to {MOST_NAME} letters, got {label!r:.60}; name it with str(...)"
+                f"a class must have a name of 1 to {limits.MAX_CLASS_NAME_CHARS} letters, got {label!r:.60}; name it with str(...)"
             )
         plain = unicodedata.normalize("NFC", label).strip()
         if plain in alike:
@@ -203,9 +205,9 @@ def _from_disk(source: str | Path, embeds: Embeds | None, progress: Progress | N
         ) from None
     check_count(len(images.classes))
     check_labels(images.classes)
-    if len(images) > MOST_EXAMPLES:
+    if len(images) > limits.MAX_EXAMPLES:
         raise SightlineError(
-            f"examples must be at most {MOST_EXAMPLES:,}, got {len(images):,}; bring fewer of each class"
+            f"examples must be at most {limits.MAX_EXAMPLES:,}, got {len(images):,}; bring fewer of each class"
         )
     files = [printable(path.name) for path in images.paths] if isinstance(images, ImageFiles) else None
     pixels = (images.loaded(progress) if isinstance(images, ImageFiles) else images).pixels
@@ -241,8 +243,8 @@ def _examples(label: str, given: Any, embeds: Embeds | None, embed_dim: int | No
     several = _listed(given, whose)
     if not len(several):
         raise SightlineError(f"{whose} must have at least one image, got none; fill it or leave it out")
-    if len(several) > MOST_EXAMPLES:
-        raise SightlineError(f"{whose} must have at most {MOST_EXAMPLES:,} images, got more; bring fewer")
+    if len(several) > limits.MAX_EXAMPLES:
+        raise SightlineError(f"{whose} must have at most {limits.MAX_EXAMPLES:,} images, got more; bring fewer")
     if embeds is not None and not all(_is_embedding(one, 1) for one in several):
         names = [
             printable(Path(one).name) if isinstance(one, str | Path) else f"image {i + 1}"
@@ -266,7 +268,7 @@ def _listed(given: Any, whose: str) -> list[Any]:
         return [given] if given.ndim < 3 or alone else list(given)
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         return [given]
-    return list(islice(given, MOST_EXAMPLES + 1))
+    return list(islice(given, limits.MAX_EXAMPLES + 1))
 
 
 def _stacked(vectors: Sequence[Any], whose: str) -> np.ndarray[Any, Any]:

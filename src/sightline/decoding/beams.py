@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .. import limits
 from ..errors import SightlineError, check_int, check_max
-from .hypotheses import MOST_BEAMS, NOTHING, WORTH, Hypothesis, Memory, Stepper, as_ids, check_ready
+from .hypotheses import NOTHING, WORTH, Hypothesis, Memory, Stepper, as_ids, check_ready
 
 
 @torch.inference_mode()
@@ -38,7 +39,7 @@ def beam(
     """
     check_ready(model, max_tokens)
     check_int(1, beams=beams, n_best=n_best)
-    check_max(MOST_BEAMS, beams=beams)
+    check_max(limits.MAX_DECODING_BEAMS, beams=beams)
     if n_best > beams:
         raise SightlineError(f"n_best must be at most beams={beams}, got {n_best}; widen the search")
     if not 0 <= length_penalty < float("inf"):

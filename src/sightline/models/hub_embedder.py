@@ -14,14 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import limits
 from ..errors import SightlineError, check_int, check_max
 from ..files import read_json
 from .embedders import Embedder
 
 PATTERNS = ("config.json", "preprocessor_config.json", "processor_config.json", "model*.safetensors", "model*.json")
 """What of a model is taken from the hub."""
-MOST_SIZE = 1024
-"""Images are at most so large."""
 
 
 class HubEmbedder(Embedder):
@@ -85,7 +84,7 @@ class Form:
         if size is None:
             raise SightlineError(f"a vision model must say how large its images are, got no square size in {folder}")
         check_int(1, image_size=size)
-        check_max(MOST_SIZE, image_size=size)
+        check_max(limits.MAX_EMBEDDER_IMAGE_SIZE, image_size=size)
         factor = found.get("rescale_factor", 1 / 255) if found.get("do_rescale", True) else 1.0
         if not _is_number(factor) or factor <= 0:
             raise SightlineError(f"rescale_factor must be a number above 0, got {factor!r} in {folder}")

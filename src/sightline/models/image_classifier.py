@@ -11,13 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from .. import limits
 from ..attention.masks import Additive, Causal, Mask, Multiplicative
 from ..errors import SightlineError, check_fraction, check_int, check_max
 from ..layers import Encoder, LearnedPositions, PatchEmbedding, SinusoidalPositions
 from ..layers.positions import Start
-
-MOST_CHANNELS = 1 << 14
-"""No model is wider, deeper or has more num_heads."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +63,7 @@ class ImageClassifierConfig:
     def __post_init__(self) -> None:
         check_int(1, patch_size=self.patch_size, embed_dim=self.embed_dim, num_heads=self.num_heads, depth=self.depth)
         check_max(
-            MOST_CHANNELS,
+            limits.MAX_MODEL_DIM,
             embed_dim=self.embed_dim,
             num_heads=self.num_heads,
             depth=self.depth,
@@ -83,7 +81,7 @@ class ImageClassifierConfig:
             )
         if self.head_dim is not None:
             check_int(1, head_dim=self.head_dim)
-            check_max(MOST_CHANNELS, head_dim=self.head_dim)
+            check_max(limits.MAX_MODEL_DIM, head_dim=self.head_dim)
         if not 0 < self.mlp_ratio < math.inf or round(self.embed_dim * self.mlp_ratio) < 1:
             raise SightlineError(
                 f"mlp_ratio must leave at least one channel of embed_dim={self.embed_dim}, got {self.mlp_ratio}"

@@ -6,11 +6,9 @@ from typing import Any, Self, get_args
 import torch
 from torch import Tensor
 
+from .. import limits
 from ..errors import SightlineError, check_int, check_max, one_of
 from ..layers.embeddings import TieEmbeddings
-
-MOST_WORDS = 1 << 20
-"""No vocabulary is larger."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +28,7 @@ class Languages:
         for name in ("source_vocab_size", "target_vocab_size"):
             if getattr(self, name) is not None:
                 check_int(4, **{name: getattr(self, name)})  # padding, begin, end and unknown are in every one
-                check_max(MOST_WORDS, **{name: getattr(self, name)})
+                check_max(limits.MAX_MODEL_VOCAB_SIZE, **{name: getattr(self, name)})
         sizes = {self.source_vocab_size, self.target_vocab_size} - {None}
         if self.tie_embeddings == "all" and len(sizes) == 2:
             raise SightlineError(

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from .. import limits
 from ..attention import AdditiveScore, Hard, Softmax, attend
 from ..attention.masks import Padding
 from ..attention.scores import make_score
@@ -21,8 +22,6 @@ from ..layers import Dropout, Recurrence, RecurrentEncoder, Words
 from ..layers.recurrent import Cell, Hidden
 from .languages import Languages, check_choice, checked_source
 
-MOST_CHANNELS = 1 << 14
-"""No model is wider or deeper."""
 ATTENTIONS = ("none", "general", "dot", "additive", "cosine")
 
 
@@ -52,7 +51,7 @@ class RNNTranslatorConfig(Languages):
         check_choice("attention", self.attention, ATTENTIONS)
         sizes = {"hidden_size": self.hidden_size, "embed_dim": self.embed_dim, "num_layers": self.num_layers}
         check_int(1, **sizes)
-        check_max(MOST_CHANNELS, **sizes)
+        check_max(limits.MAX_MODEL_DIM, **sizes)
         check_fraction(dropout=self.dropout)
         if self.bidirectional and self.hidden_size % 2:
             raise SightlineError(f"hidden_size must be even where the encoder is bidirectional, got {self.hidden_size}")

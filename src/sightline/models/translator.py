@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from .. import limits
 from ..attention.masks import Padding
 from ..errors import SightlineError, check_fraction, check_int, check_max
 from ..kernels.packing import Packing
@@ -16,9 +17,6 @@ from ..layers import SIZES, Decoder, DecoderCache, Dropout, Encoder, LearnedPosi
 from ..layers.embeddings import IGNORE_INDEX
 from .graphed_decoder import Replay, Writer, unwatched, worth_replaying
 from .languages import Languages, check_choice, checked_source
-
-MOST_CHANNELS = 1 << 14
-"""No model is wider, deeper, has more num_heads or more places."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +53,7 @@ class TranslatorConfig(Languages):
         check_choice("score", self.score, ("dot", "cosine"))
         form = self.form
         check_int(1, max_positions=self.max_positions, **form)
-        check_max(MOST_CHANNELS, max_positions=self.max_positions, **form)
+        check_max(limits.MAX_MODEL_DIM, max_positions=self.max_positions, **form)
         check_fraction(dropout=self.dropout, attention_dropout=self.attention_dropout)
         if form["embed_dim"] % form["num_heads"]:
             raise SightlineError(f"num_heads must divide embed_dim={form['embed_dim']}, got {form['num_heads']}")

@@ -167,7 +167,7 @@ def test_what_does_not_fit_together_is_refused(make, message):
 
 
 def test_more_than_memory_holds_is_refused_before_anything_is_seen(monkeypatch):
-    monkeypatch.setattr(few_shot_embeddings, "MOST_BYTES", 2 * 77 * WIDTH)
+    monkeypatch.setattr("sightline.limits.MAX_EMBEDDINGS_BYTES", 2 * 77 * WIDTH)
     FewShotTask(recipe(), splits())
     Thumbs.looks = 0
     with pytest.raises(ValueError, match="embeddings must take at most 1,848 bytes of memory, got 3,696"):

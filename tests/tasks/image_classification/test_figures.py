@@ -9,8 +9,7 @@ import safetensors.torch
 import torch
 from PIL import Image
 
-from sightline import load
-from sightline.hub import MOST_BYTES
+from sightline import limits, load
 from sightline.models.image_classifier import ImageClassifier
 from sightline.tasks.image_classification import figures as image_pictures
 from sightline.tasks.image_classification.predictor import ImagePredictor
@@ -118,7 +117,7 @@ def test_a_log_with_broken_lines_is_read_as_far_as_it_can_be(tmp_path, predictor
     with pytest.raises(image_pictures.Missing, match=r"there is no metrics.jsonl with measurements in"):
         image_pictures.training(model)
     with (model.folder / "metrics.jsonl").open("wb") as file:
-        file.truncate(MOST_BYTES + 1)
+        file.truncate(limits.MAX_RUN_FILE_BYTES + 1)
     with pytest.raises(image_pictures.Missing, match=r"metrics.jsonl is over 16,777,216 bytes"):
         image_pictures.training(model)
     good = '{"step": 1, "loss": 2.5}'

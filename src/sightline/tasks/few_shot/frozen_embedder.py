@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ... import seeds
+from ... import limits, seeds
 from ...data.images import augmentation as augment
 from ...data.images.augmentation import Augment
 from ...data.images.class_splits import ClassSplits
@@ -26,16 +26,13 @@ if TYPE_CHECKING:
 
 AT_ONCE = {"cpu": 64, "cuda": 1024}
 """Images looked at between two words of progress."""
-MOST_COPIES = 100
-MOST_BYTES = 1 << 34
-"""No embeddings take more memory than this."""
 
 
 def check_embedder(recipe: "FewShotTaskConfig") -> None:
     """Whether what a recipe says of an embedder fits together."""
     data, backbone = recipe.data, recipe.model.backbone
     check_int(0, **{"data.copies": data.copies})
-    check_max(MOST_COPIES, **{"data.copies": data.copies})
+    check_max(limits.MAX_AUGMENTED_COPIES, **{"data.copies": data.copies})
     if data.embedder is None and (data.weights is not None or data.copies):
         raise SightlineError("data.weights and data.copies must be left out where there is no data.embedder, got some")
     if (data.embedder is None) == (backbone == "none"):
@@ -117,9 +114,9 @@ class Embedded:
         if frozen is None:
             return None
         copies = recipe.data.copies
-        if (total := frozen.bytes((1 + copies) * len(pixels))) > MOST_BYTES:
+        if (total := frozen.bytes((1 + copies) * len(pixels))) > limits.MAX_EMBEDDINGS_BYTES:
             raise SightlineError(
-                f"embeddings must take at most {MOST_BYTES:,} bytes of memory, got {total:,} for {len(pixels):,} "
+                f"embeddings must take at most {limits.MAX_EMBEDDINGS_BYTES:,} bytes of memory, got {total:,} for {len(pixels):,} "
                 f"images and {copies} data.copies of each; lower data.copies, or take model.tokens=vector"
             )
         device = choose_device(recipe.training.device)

@@ -1,0 +1,131 @@
+"""Limits on input from outside: files, archives, configs, models and arguments.
+
+Each limit is enforced where the input enters. Code behind that point does not check it again. Access limits as
+attributes (`limits.MAX_IMAGE_BYTES`), so that a changed limit takes effect everywhere.
+"""
+
+# Images
+
+MAX_IMAGE_BYTES = 1 << 27
+"""Bytes of one encoded image file."""
+MAX_IMAGE_PIXELS = 80_000_000
+"""Pixels of one image before resizing."""
+MAX_IMAGE_SIZE = 4096
+"""Side length that images can be resized to."""
+MAX_DECODING_PIXELS = 100_000_000
+"""Pixels being decoded at the same time, over all threads of a process. At least `MAX_IMAGE_PIXELS`."""
+
+# Image data sets
+
+MAX_IMAGE_FILES = 5_000_000
+"""Image files in a folder of class folders."""
+MAX_FOLDER_DEPTH = 6
+"""Nesting of folders in a data set."""
+MAX_ARCHIVE_ENTRIES = 1_000_000
+"""Entries of a zip file."""
+MAX_ARCHIVE_BYTES = 1 << 34
+"""Uncompressed bytes of a zip file."""
+MAX_ARRAY_BYTES = 1 << 34
+"""Bytes of one array of a data set."""
+MAX_CLASS_INDEX = 65_535
+"""Largest label of a data set without class names."""
+MAX_CLASS_NAMES_BYTES = 1 << 22
+"""Bytes of a text file of class names."""
+MAX_JSON_BYTES = 1 << 26
+"""Bytes of a JSON file that is part of a data set."""
+MAX_SPLIT_LIST_DEPTH = 8
+"""Nesting of groups in a JSON list of classes."""
+MAX_CLASS_SPLITS_BYTES = 1 << 33
+"""Memory of a data set with class-disjoint splits."""
+MAX_GLYPHS_BYTES = 1 << 31
+"""Memory of a generated glyph data set."""
+MAX_ONE_SHOT_RUNS = 1000
+"""Runs in an archive of Omniglot one-shot runs."""
+MAX_ONE_SHOT_IMAGES = 1000
+"""Training images or test images of one Omniglot one-shot run."""
+
+# Text
+
+MAX_TEXT_BYTES = 1 << 30
+"""Uncompressed bytes of one text file."""
+MAX_TEXT_FILES = 10_000
+"""Text files in one folder."""
+MAX_CORPUS_CHARS = 1 << 31
+"""Characters of all text files of one split."""
+MAX_LINE_CHARS = 100_000
+"""Characters of one line of text."""
+MAX_TOKENIZER_VOCAB_SIZE = 100_000
+"""Tokens in the vocabulary of a tokenizer."""
+
+# Configs and runs
+
+MAX_CONFIG_BYTES = 1 << 16
+"""Bytes of a YAML config."""
+MAX_RUN_FILE_BYTES = 1 << 24
+"""Bytes of a JSON or text file in a run folder."""
+MAX_SEED = 2**63 - 1
+"""Largest random seed."""
+MAX_IMAGE_BATCH_SIZE = 2**20
+"""Images in a training batch."""
+MAX_TOKEN_BATCH_SIZE = 2**24
+"""Tokens in a training batch of text."""
+MAX_SENTENCE_TOKENS = 2**13
+"""Tokens of a sentence in training and prediction of a translator."""
+MAX_EPISODES = 1_000_000
+"""Few-shot episodes of one evaluation setting."""
+MAX_AUGMENTED_COPIES = 100
+"""Augmented copies of each image that a frozen embedder precomputes."""
+MAX_EMBEDDINGS_BYTES = 1 << 34
+"""Memory of precomputed embeddings."""
+
+# Models
+
+MAX_MODEL_DIM = 1 << 14
+"""Width, depth, number of heads or number of positions of a model."""
+MAX_MODEL_VOCAB_SIZE = 1 << 20
+"""Rows of an embedding table."""
+MAX_FEW_SHOT_IMAGE_SIZE = 512
+"""Image side length of a few-shot model."""
+MAX_EMBEDDER_IMAGE_SIZE = 1024
+"""Image side length of a Hugging Face embedder."""
+MAX_EMBEDDER_BYTES = 1 << 27
+"""Bytes of a weight file of an external embedder."""
+MAX_ZOO_MODEL_BYTES = 8_000_000
+"""Bytes of all files of a pretrained model in the package."""
+
+# Decoding
+
+MAX_DECODED_TOKENS = 1 << 14
+"""`max_tokens` of a decoding call."""
+MAX_BEAMS = 100
+"""Beams of a translator's config."""
+MAX_DECODING_BEAMS = 1 << 10
+"""Beams of a decoding call."""
+
+# Few-shot classifier
+
+MAX_CLASSES = 1000
+"""Classes of a classifier."""
+MAX_EXAMPLES = 20_000
+"""Examples of a classifier, over all classes."""
+MAX_CLASS_NAME_CHARS = 200
+"""Characters of a class name."""
+MAX_EMBEDDING_VALUE = 1e15
+"""Absolute value of a number in an embedding, so that squares are finite."""
+MAX_TRANSDUCTIVE_IMAGES = 1000
+"""Images of one transductive prediction."""
+MAX_EXPLANATION_IMAGES = 16
+"""Support images shown in an explanation."""
+MAX_OCCLUSION_CELLS = 32
+"""Cells along each side of an explanation's occlusion grid."""
+MAX_CLASSIFIER_IMAGE_SIZE = 1024
+"""Side length of the images stored in a classifier file."""
+MAX_CLASSIFIER_TOKENS = 1 << 16
+"""Tokens per image in a classifier file."""
+MAX_CLASSIFIER_JSON_CHARS = 1 << 24
+"""Characters of the JSON metadata of a classifier file."""
+
+# Pages
+
+MAX_EXAMPLES_PER_PAGE = 64
+"""Examples shown on one HTML page."""
