@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import sightline
-from sightline.data.text.corpora import load
+from sightline.data.text.corpora import load_parallel
 
 SMALL = (
     "task=translation",
     "model.kind=rnn_attention",
     "model.rnn.hidden_size=8",
     "model.rnn.embed_dim=6",
-    "tokens.kind=character",
+    "tokenizer.kind=character",
     "search.beams=2",
     "data.max_tokens=40",
     "training.steps=2",
@@ -22,7 +22,7 @@ SMALL = (
 
 def train(home: Path) -> Path:
     """The corpus and the run both lie at home."""
-    pairs = load("numbers").train
+    pairs = load_parallel("numbers").train
     short = [(s, t) for s, t in zip(pairs.source, pairs.target, strict=True) if len(s) < 24]
     (home / "corpus").mkdir()
     for name, some in (("train", short[:60]), ("val", short[60:65]), ("test", short[65:76])):

@@ -1,12 +1,19 @@
-"""Names from outside, as text that is safe to show."""
+"""Names and paths from outside, as text that is safe to print."""
+
+import os
 
 
 def printable(text: str) -> str:
-    """One harmless line: what a terminal or a font could stumble over is replaced."""
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
+    """The text on one line. Characters that are not printable, such as terminal escapes, become U+FFFD."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
-def shortened(text: str, most: int) -> str:
-    """One harmless line of at most this many letters, its white space folded."""
+def display_path(path: str | os.PathLike[str]) -> str:
+    """A path for a message. A file name can contain terminal escapes and newlines."""
+    return printable(os.fspath(path))
+
+
+def shortened(text: str, max_chars: int) -> str:
+    """The text on one line of at most `max_chars` characters, with single spaces."""
     line = printable(" ".join(text.split()))
-    return line if len(line) <= most else f"{line[: most - 1]}…"
+    return line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"

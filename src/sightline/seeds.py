@@ -5,8 +5,8 @@ import numpy as np
 AUGMENTATION, ORDER, NORMALIZATION, DROPOUT, EPISODES, SHOTS, SOURCES = range(1, 8)
 """The purposes. None is 0: numpy takes a seed that ends in zeros for the seed without them."""
 
-MOST = 2**63 - 1
-"""No seed is larger."""
+DATA = 0
+"""Purpose of data splits and generated data. numpy ignores trailing zeros, so the stream is `default_rng(seed)`."""
 
 
 def generator(seed: int, purpose: int, *numbers: int) -> np.random.Generator:

@@ -26,7 +26,7 @@ ALL = Augment(
     erase=0.5,
     mixup=0.4,
     cutmix=1.0,
-    change_probability=0.8,
+    probability=0.8,
 )
 ONE_EACH = [Augment(**{field.name: getattr(ALL, field.name)}) for field in fields(Augment)]
 MANY = [*ONE_EACH, Augment(crop=2, flip=True), Augment(crop=2, flip=True, rotate=9.0), ALL]
@@ -212,7 +212,7 @@ def test_the_same_again_is_the_same(config):
     assert torch.equal(first[1], again[1])
 
 
-@pytest.mark.parametrize("extra", [{}, {"rotate": 1.0, "change_probability": 0.0}])
+@pytest.mark.parametrize("extra", [{}, {"rotate": 1.0, "probability": 0.0}])
 def test_flip_is_a_mirror(extra):
     pixels, labels = batch()
     images, _ = changed(Augment(flip=True, **extra), pixels, labels, flip=torch.arange(B)[:, None] % 2)
@@ -220,7 +220,7 @@ def test_flip_is_a_mirror(extra):
     torch.testing.assert_close(images[1::2], pixels[1::2].flip(-1) / 255, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("extra", [{}, {"rotate": 1.0, "change_probability": 0.0}])
+@pytest.mark.parametrize("extra", [{}, {"rotate": 1.0, "probability": 0.0}])
 def test_crop_is_a_window_on_the_image_with_its_edge_repeated(extra):
     pixels, labels = batch()
     config = Augment(crop=4, **extra)
@@ -239,7 +239,7 @@ def test_crop_and_flip_alone_invent_no_values():
 def test_crop_and_flip_are_the_same_by_indexing_and_by_sampling():
     pixels, labels = batch()
     plain = Augment(crop=3, flip=True)
-    sampled = replace(plain, rotate=1.0, change_probability=0.0)
+    sampled = replace(plain, rotate=1.0, probability=0.0)
     ours = apply(plain, pixels, labels, CLASSES, draw(plain, B, seed=0, step=0))[0]
     theirs = apply(sampled, pixels, labels, CLASSES, draw(sampled, B, seed=0, step=0))[0]
     torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=0)

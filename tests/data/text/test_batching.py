@@ -2,63 +2,73 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.data.text.batching import IGNORE_INDEX, MULTIPLE, Buckets, Encoded
-from sightline.data.text.corpora import BOS, EOS, PAD
+from sightline.data.text.batching import IGNORE_INDEX, LENGTH_MULTIPLE, EncodedPairs, LengthBuckets
+from sightline.data.text.tokenizers import SpecialTokens
+from sightline.errors import SightlineError
+
+PAD, BOS, EOS = (SpecialTokens().ids[name] for name in ("pad", "bos", "eos"))
 
 
 @pytest.fixture
 def encoded():
-    random = np.random.default_rng(0)
-    sizes = random.integers(1, 31, (211, 2))
-    sides = [[list(range(4, 4 + n)) for n in sizes[:, side]] for side in range(2)]
-    return Encoded(*sides)
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, 31, (211, 2))
+    return EncodedPairs(*([list(range(4, 4 + n)) for n in lengths[:, side]] for side in range(2)))
 
 
-def test_a_batch_has_beginnings_ends_and_filling():
-    batch = Encoded([[5, 6, 7], [8]], [[9], [10, 11]]).batch(torch.tensor([1, 0]), (8, 8))
+def test_batches_have_bos_eos_and_padding():
+    batch = EncodedPairs([[5, 6, 7], [8]], [[9], [10, 11]]).batch(torch.tensor([1, 0]), (8, 8))
     assert batch.source[:, :5].tolist() == [[8, EOS, PAD, PAD, PAD], [5, 6, 7, EOS, PAD]]
-    assert batch.real.sum(1).tolist() == [2, 4]
+    assert batch.attention_mask.sum(1).tolist() == [2, 4]
     assert batch.target[:, :4].tolist() == [[BOS, 10, 11, EOS], [BOS, 9, EOS, PAD]]
-    assert batch.wanted[:, :4].tolist() == [[10, 11, EOS, IGNORE_INDEX], [9, EOS, IGNORE_INDEX, IGNORE_INDEX]]
-    assert batch.source.shape == batch.target.shape == batch.wanted.shape == (2, 8)
+    assert batch.labels[:, :4].tolist() == [[10, 11, EOS, IGNORE_INDEX], [9, EOS, IGNORE_INDEX, IGNORE_INDEX]]
+    assert batch.source.shape == batch.target.shape == batch.labels.shape == (2, 8)
 
 
-def test_of_blank_rows_nothing_is_wanted():
-    batch = Encoded([[5], [8]], [[9], [10]]).batch(torch.tensor([0, 1]), (8, 8), torch.tensor([False, True]))
-    assert (batch.wanted != IGNORE_INDEX).sum(1).tolist() == [2, 0]
+def test_ignored_pairs_have_no_labels():
+    encoded = EncodedPairs([[5], [8]], [[9], [10]])
+    batch = encoded.batch(torch.tensor([0, 1]), (8, 8), ignored=torch.tensor([False, True]))
+    assert (batch.labels != IGNORE_INDEX).sum(1).tolist() == [2, 0]
 
 
-def test_every_pair_comes_once_an_epoch_within_the_budget(encoded):
-    buckets = Buckets(encoded.shapes(), 256)
-    order, cuts = buckets.epoch(np.random.default_rng(3))
-    assert sorted(order) == list(range(211))
-    assert sorted(cuts) == list(range(len(buckets)))
-    seen = 0
-    for rows, shape in buckets.cuts:
-        own = order[rows]
-        assert len(own) * max(shape) <= 256
-        assert all(size % MULTIPLE == 0 for size in shape)
-        assert encoded.source.lengths[own].max() <= shape[0] < encoded.source.lengths[own].max() + MULTIPLE
-        assert encoded.target.lengths[own].max() - 1 <= shape[1]
-        seen += len(own)
-    assert seen == 211
+def test_an_epoch_contains_every_pair_once_within_the_token_limit(encoded):
+    buckets = LengthBuckets(encoded.shapes(), 256)
+    sequence_order, batch_order = buckets.epoch(np.random.default_rng(3))
+    assert sorted(sequence_order) == list(range(211))
+    assert sorted(batch_order) == list(range(len(buckets)))
+    count = 0
+    for positions, shape in buckets.batches:
+        indices = sequence_order[positions]
+        longest = encoded.source.lengths[indices].max()
+        assert len(indices) * max(shape) <= 256
+        assert all(length % LENGTH_MULTIPLE == 0 for length in shape)
+        assert longest <= shape[0] < longest + LENGTH_MULTIPLE
+        assert encoded.target.lengths[indices].max() - 1 <= shape[1]
+        count += len(indices)
+    assert count == 211
 
 
-def test_epochs_differ_in_company_and_order_but_not_in_shape(encoded):
-    buckets = Buckets(encoded.shapes(), 256)
-    one, two = (buckets.epoch(np.random.default_rng(seed)) for seed in (0, 1))
-    assert not np.array_equal(one[0], two[0])
-    assert not np.array_equal(one[1], two[1])
-    assert np.array_equal(encoded.shapes()[one[0]], encoded.shapes()[two[0]])
+def test_epochs_change_orders_but_not_shapes(encoded):
+    buckets = LengthBuckets(encoded.shapes(), 256)
+    first, second = (buckets.epoch(np.random.default_rng(seed)) for seed in (0, 1))
+    assert not np.array_equal(first[0], second[0])
+    assert not np.array_equal(first[1], second[1])
+    assert np.array_equal(encoded.shapes()[first[0]], encoded.shapes()[second[0]])
 
 
-def test_batches_waste_little_and_have_few_shapes(encoded):
-    buckets = Buckets(encoded.shapes(), 512)
-    filled = sum((rows.stop - rows.start) * shape[0] for rows, shape in buckets.cuts)
-    assert encoded.source.lengths.sum() / filled > 0.6
-    assert len({shape for _, shape in buckets.cuts}) <= 16
+def test_buckets_have_little_padding_and_few_shapes(encoded):
+    buckets = LengthBuckets(encoded.shapes(), 512)
+    padded = sum((positions.stop - positions.start) * shape[0] for positions, shape in buckets.batches)
+    assert encoded.source.lengths.sum() / padded > 0.6
+    assert len({shape for _, shape in buckets.batches}) <= 16
 
 
-def test_a_budget_below_the_longest_sentence_is_refused(encoded):
-    with pytest.raises(ValueError, match=r"batch_size counts tokens here, and must be at least .* 32, got 31"):
-        Buckets(encoded.shapes(), 31)
+def test_buckets_take_sequences_with_one_side(encoded):
+    buckets = LengthBuckets(encoded.shapes()[:, :1], 256)
+    assert sum(positions.stop - positions.start for positions, _ in buckets.batches) == 211
+    assert all(len(shape) == 1 for _, shape in buckets.batches)
+
+
+def test_a_token_limit_below_the_longest_sentence_is_rejected(encoded):
+    with pytest.raises(SightlineError, match=r"batch_size counts tokens and must be at least .* 32, got 31"):
+        LengthBuckets(encoded.shapes(), 31)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli import app
-from sightline.data.text.corpora import load
+from sightline.data.text.corpora import load_parallel
 from sightline.tasks.translation import predictor as translation_predictor
 from sightline.tasks.translation.evaluate import Score, scored
 
@@ -35,7 +35,7 @@ SMALL = (
 def corpus(tmp_path_factory):
     """A folder with aligned files: numbers below a hundred or so."""
     folder = tmp_path_factory.mktemp("corpus")
-    train = load("numbers").train
+    train = load_parallel("numbers").train
     short = [(s, t) for s, t in zip(train.source, train.target, strict=True) if len(s) < 32]
     for name, some in (("train", short[:200]), ("val", short[200:209]), ("test", short[209:222])):
         (folder / f"{name}.de").write_text("".join(f"{s}\n" for s, _ in some))
@@ -49,7 +49,7 @@ def each(request, corpus, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / request.param
     words = [*SMALL, f"data.source={corpus}", f"model.kind={request.param}", f"out={out}"]
     if request.param == "transformer":
-        words += ["tokens.shared=true", "model.transformer.tie_embeddings=all"]
+        words += ["tokenizer.shared_vocab=true", "model.transformer.tie_embeddings=all"]
     return sightline.train(None, words, quiet=True).folder
 
 
@@ -178,7 +178,9 @@ def test_its_own_data_by_another_path_are_its_own_and_what_it_has_learned_is_no_
     (tmp_path / "all.tsv").write_text("".join(f"wort {i}\tword {i}\n" for i in range(60)))
     (tmp_path / "own.tsv").write_text("eins\tone\nzwei\ttwo\n")
     words = [f"data.source={tmp_path / 'all.tsv'}", f"data.more=[{tmp_path / 'own.tsv'}]", "data.test=0.2"]
-    run = sightline.train(None, [*SMALL, *words, "tokens.size=300", f"out={tmp_path / 'run'}"], quiet=True).folder
+    run = sightline.train(
+        None, [*SMALL, *words, "tokenizer.vocab_size=300", f"out={tmp_path / 'run'}"], quiet=True
+    ).folder
     monkeypatch.chdir(tmp_path)
     for path in ("all.tsv", "./all.tsv", str(tmp_path / "all.tsv")):
         pairs, split = sightline.load(run).evaluation_split(path)
@@ -220,7 +222,7 @@ def test_scores_are_those_of_sacrebleu_and_groups_are_by_words():
 
 
 def test_a_model_that_writes_lower_case_is_judged_by_lower_case_first(corpus, tmp_path):
-    words = [*SMALL, f"data.source={corpus}", f"out={tmp_path / 'run'}", "tokens.lowercase=true", "training.steps=1"]
+    words = [*SMALL, f"data.source={corpus}", f"out={tmp_path / 'run'}", "tokenizer.lowercase=true", "training.steps=1"]
     small = sightline.evaluate(sightline.train(None, words, quiet=True).folder, device="cpu")
     assert small.lowercase
     assert "; the model writes lower case. `" in small.sentence()
@@ -285,7 +287,7 @@ def test_what_cannot_be_read_is_on_no_page(trained, tmp_path):
 
 
 def test_a_word_that_is_unknown_may_be_of_the_language(corpus, tmp_path):
-    words = [f"data.source={corpus}", "tokens.kind=word", "training.steps=2", f"out={tmp_path / 'run'}"]
+    words = [f"data.source={corpus}", "tokenizer.kind=word", "training.steps=2", f"out={tmp_path / 'run'}"]
     run = sightline.train(None, [*SMALL, *words], quiet=True).folder
     answer = sightline.load(run).predict("Katze Hund")
     assert (answer.unknown, answer.problem) == (2, None)

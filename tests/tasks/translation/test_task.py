@@ -10,8 +10,8 @@ from safetensors.torch import load_file
 
 import sightline
 from sightline.data.text.batching import IGNORE_INDEX
-from sightline.data.text.corpora import BOS, EOS, PAD, Pairs, TextSplits
-from sightline.data.text.tokenizers import Tokens
+from sightline.data.text.corpora import ParallelText, TextSplits
+from sightline.data.text.tokenizers import SpecialTokens, TokenizerConfig
 from sightline.models.rnn_translator import RNNTranslatorConfig
 from sightline.models.translator import TranslatorConfig
 from sightline.runs import _recipe
@@ -20,6 +20,8 @@ from sightline.tasks.translation.evaluate import metrics, tally
 from sightline.tasks.translation.task import Model, Recipe, TextData, TranslationTask, divide
 from sightline.training.config import TrainingConfig
 from sightline.training.task import BatchSlice
+
+PAD, BOS, EOS = (SpecialTokens().ids[name] for name in ("pad", "bos", "eos"))
 
 TINY = {
     "rnn": Model(kind="rnn", rnn=RNNTranslatorConfig(width=8, embed_dim=6, dropout=0.0)),
@@ -31,7 +33,7 @@ TINY = {
 WORDS = (
     "task=translation",
     "data.validation=0.1",
-    "tokens.kind=character",
+    "tokenizer.kind=character",
     "model.transformer.embed_dim=8",
     "model.transformer.ffn_dim=8",
     "model.transformer.num_heads=2",
@@ -51,12 +53,14 @@ WORDS = (
 def pairs(count=47):
     numbers = [str(i * i * 7919 % 100_003)[: 1 + i % 5] for i in range(count)]
     words = [" ".join("abcdefghij"[int(digit)] for digit in number) for number in numbers]
-    return Pairs(tuple(numbers), tuple(words))
+    return ParallelText(tuple(numbers), tuple(words))
 
 
 def made(kind="transformer", count=47, validation=None, **training):
     recipe = Recipe(
-        tokens=Tokens(kind="character", size=50), model=TINY[kind], training=TrainingConfig(batch_size=96, **training)
+        tokenizer=TokenizerConfig(kind="character", vocab_size=50),
+        model=TINY[kind],
+        training=TrainingConfig(batch_size=96, **training),
     )
     return TranslationTask(recipe, TextSplits(pairs(count), validation))
 
@@ -68,7 +72,7 @@ def batch(task, step, part=None, size=96):
 def sentences(task, pieces):
     decoded = []
     for one, _ in pieces:
-        for source, wanted in zip(one.source, one.wanted, strict=True):
+        for source, wanted in zip(one.source, one.labels, strict=True):
             if (wanted != IGNORE_INDEX).any():
                 decoded.append((task.tokenizers[0].decode(source.tolist()), task.tokenizers[1].decode(wanted.tolist())))
     return decoded
@@ -116,9 +120,9 @@ def test_losses_of_parts_and_pieces_sum_to_the_mean_over_the_tokens_of_the_batch
 def test_what_a_decoder_reads_is_one_behind_what_it_writes():
     ((one, _),) = batch(made(), 0)
     assert (one.target[:, 0] == BOS).all()
-    assert torch.equal(one.target[:, 1:], one.wanted[:, :-1].clamp_min(PAD))
-    assert ((one.wanted == EOS).sum(1) == 1).all()
-    assert torch.equal(one.real, one.source != PAD)
+    assert torch.equal(one.target[:, 1:], one.labels[:, :-1].clamp_min(PAD))
+    assert ((one.labels == EOS).sum(1) == 1).all()
+    assert torch.equal(one.attention_mask, one.source != PAD)
 
 
 @pytest.mark.parametrize("kind", TINY)
@@ -152,13 +156,13 @@ def test_bleu_from_counts_is_that_of_sacrebleu():
 
 
 def test_pairs_that_are_too_long_are_not_learned_from():
-    long = Pairs((*pairs().source, "1" * 200), (*pairs().target, "a"))
-    task = TranslationTask(made().recipe.__class__(tokens=Tokens(kind="character")), TextSplits(long))
+    long = ParallelText((*pairs().source, "1" * 200), (*pairs().target, "a"))
+    task = TranslationTask(made().recipe.__class__(tokenizer=TokenizerConfig(kind="character")), TextSplits(long))
     assert len(task.train) == 47
     assert task.held["train"]["left_out_long"] == 1
-    recipe = Recipe(tokens=Tokens(kind="character"), data=TextData(max_tokens=2))
+    recipe = Recipe(tokenizer=TokenizerConfig(kind="character"), data=TextData(max_tokens=2))
     with pytest.raises(ValueError, match="data must have a pair of at most 2 tokens"):
-        TranslationTask(recipe, TextSplits(Pairs(("12",), ("a b",))))
+        TranslationTask(recipe, TextSplits(ParallelText(("12",), ("a b",))))
 
 
 def test_shares_are_held_out_where_a_set_brings_none(tmp_path):
@@ -195,10 +199,10 @@ def test_more_pairs_are_learned_from_and_change_nothing_that_is_held_out(tmp_pat
         ("data.max_tokens=1", "data: max_tokens must be an integer of at least 2"),
         ("data.validation=1.5", "data: validation must be at least 0 and below 1"),
         ("model.kind=rn", "model.kind must be one of rnn, rnn_attention, transformer"),
-        ("model.transformer.tie_embeddings=all", "tokens.shared must be true where the model's tied is all"),
+        ("model.transformer.tie_embeddings=all", "tokenizer.shared_vocab must be true where the model's tied is all"),
         ("search.beams=0", "search: beams must be an integer of at least 1"),
         ("search.length_penalty=-1", "search: length_penalty must be from 0 to 10"),
-        ("tokens.size=99", "tokens: size must be at least 262 for bpe"),
+        ("tokenizer.vocab_size=99", "tokenizer: vocab_size must be at least 262 for bpe"),
     ],
 )
 def test_a_recipe_that_cannot_be_is_refused(change, message):
@@ -241,8 +245,8 @@ def test_a_run_that_was_stopped_ends_with_the_weights_it_would_have_had(tmp_path
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "broken"))
     for name, tensor in one.items():
         assert torch.equal(tensor, two[name]), name
-    with pytest.raises(ValueError, match=r"tokens.lowercase must be False, as .* began"):
-        sightline.train(tmp_path / "broken", ["tokens.lowercase=true"], resume=True, quiet=True)
+    with pytest.raises(ValueError, match=r"tokenizer.lowercase must be False, as .* began"):
+        sightline.train(tmp_path / "broken", ["tokenizer.lowercase=true"], resume=True, quiet=True)
 
 
 def test_two_processes_learn_what_one_does_with_the_same_batch(tmp_path, corpus):

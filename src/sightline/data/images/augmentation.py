@@ -57,7 +57,7 @@ class Augment:
 
     With `mixup` too, each pair takes one of the two, either as likely.
     """
-    change_probability: float = 1.0
+    probability: float = 1.0
     """Chance that an image is turned, scaled, leant and moved at all, and that its colors are changed at all."""
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Augment:
             "erase": 1.0,
             "mixup": 100.0,
             "cutmix": 100.0,
-            "change_probability": 1.0,
+            "probability": 1.0,
         }
         for name, most in limits.items():
             value = getattr(self, name)
@@ -148,7 +148,7 @@ def draw(config: Augment, count: int, *, seed: int, step: int) -> Draws:
     if config.flip:
         parts["flip"] = u[:, 2:3] < 0.5
     if config.affine:
-        changed = u[:, 3] < config.change_probability
+        changed = u[:, 3] < config.probability
         parts["affine"] = matrices(
             degrees=_spread(u[:, 4], config.rotate) * changed,
             scale=(1 + config.scale) ** (_spread(u[:, 5], 1) * changed),
@@ -157,7 +157,7 @@ def draw(config: Augment, count: int, *, seed: int, step: int) -> Draws:
             down=_spread(u[:, 8], config.translate) * changed,
         ).reshape(count, 6)
     if config.color:
-        changed = u[:, 9] < config.change_probability
+        changed = u[:, 9] < config.probability
         brightness = 1 + _spread(u[:, 10], config.brightness) * changed
         contrast = 1 + _spread(u[:, 11], config.contrast) * changed
         parts["tone"] = np.stack((brightness * contrast, brightness * (1 - contrast)), 1)

@@ -1,7 +1,9 @@
-"""Sentences of like length in batches of so many tokens; shapes vary little, and everything waits on the device.
+"""Batches of token sequences with similar lengths, limited by their number of tokens.
 
-The lengths of a batch, and how many batches there are, are the same in every epoch: only which sentences of one length
-come together, and the order of the batches, is drawn anew. So any batch is found by its number alone.
+The lengths of each batch and the number of batches are the same in every epoch. An epoch only changes which sequences
+of equal length share a batch, and the order of batches. A batch is therefore determined by its index.
+
+Legend for all shapes: B batch, S source tokens, T target tokens.
 """
 
 from collections.abc import Sequence
@@ -14,112 +16,134 @@ import torch
 from torch import Tensor
 
 from ...errors import SightlineError
-from .corpora import BOS, EOS, PAD
+from .tokenizers import SpecialTokens
 
 IGNORE_INDEX = -100
-"""In place of a word where none is labels, as in torch's cross entropy."""
-MULTIPLE = 8
-"""Lengths are filled up to a multiple of this."""
+"""Label of positions without a loss, as in torch's cross entropy."""
+LENGTH_MULTIPLE = 8
+"""Sequences are padded to a multiple of this length."""
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Some pairs, filled up with PAD."""
+    """A padded batch of sentence pairs."""
 
     source: Tensor
-    """int64 (B, S), each sentence with its EOS."""
+    """int64 (B, S), sentences that end in EOS."""
     attention_mask: Tensor
-    """bool (B, S), True where there is a token."""
+    """bool (B, S), True for tokens, False for padding."""
     target: Tensor
-    """int64 (B, T), what the decoder reads: BOS and the sentence."""
+    """int64 (B, T), decoder inputs that start with BOS."""
     labels: Tensor
-    """int64 (B, T), what it should write: the sentence and EOS, -100 where nothing is labels."""
+    """int64 (B, T), next tokens that end in EOS, `IGNORE_INDEX` for padding."""
 
 
-class Flat:
-    """Sequences of ids end to end in one tensor, to be taken in any order."""
+class PackedSequences:
+    """Token sequences stored in one tensor without padding."""
 
-    def __init__(self, sequences: Sequence[Sequence[int]]):
-        self.lengths = np.array([len(one) for one in sequences], dtype=np.int64)
-        self.longest = -(-int(self.lengths.max(initial=1)) // MULTIPLE) * MULTIPLE
+    def __init__(self, sequences: Sequence[Sequence[int]], pad_id: int):
+        self.pad_id = pad_id
+        self.lengths = np.array([len(sequence) for sequence in sequences], dtype=np.int64)
         starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]])
-        filling = [PAD] * self.longest  # so that a row at the end can be taken whole
-        ids = np.fromiter(chain(*sequences, filling), dtype=np.int32, count=int(self.lengths.sum()) + len(filling))
-        self.ids = torch.from_numpy(ids)
-        self.starts, self.sizes = torch.from_numpy(starts), torch.from_numpy(self.lengths)
+        padding = [pad_id] * int(padded_length(self.lengths.max(initial=1)))  # indices past the last sequence are valid
+        num_ids = int(self.lengths.sum()) + len(padding)
+        self.ids = torch.from_numpy(np.fromiter(chain(*sequences, padding), dtype=np.int32, count=num_ids))
+        self._starts, self._lengths = torch.from_numpy(starts), torch.from_numpy(self.lengths)
 
     def to(self, device: torch.device) -> None:
-        """Bring them there; the lengths also stay here."""
-        self.ids, self.starts, self.sizes = (x.to(device) for x in (self.ids, self.starts, self.sizes))
+        """Move the tensors to a device. `lengths` stays on the CPU."""
+        self.ids, self._starts, self._lengths = (x.to(device) for x in (self.ids, self._starts, self._lengths))
 
-    def take(self, rows: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """ids (B, length), PAD after the end of each row, and where they are attention_mask"""
-        places = torch.arange(length, device=rows.device)
-        attention_mask = places < self.sizes[rows, None]
-        ids = self.ids[(self.starts[rows, None] + places).clamp_max(len(self.ids) - 1)]
-        return torch.where(attention_mask, ids, PAD).long(), attention_mask
+    def take(self, indices: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """ids int64 (B, length), padded or truncated, and attention_mask bool (B, length) for indices (B,)."""
+        positions = torch.arange(length, device=indices.device)
+        attention_mask = positions < self._lengths[indices, None]
+        ids = self.ids[(self._starts[indices, None] + positions).clamp_max(len(self.ids) - 1)]
+        return torch.where(attention_mask, ids, self.pad_id).long(), attention_mask
 
 
-class Encoded:
-    """Pairs of sentences as ids, ready to be taken in batches."""
+class EncodedPairs:
+    """Sentence pairs as token ids."""
 
-    def __init__(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]):
-        self.source = Flat([[*one, EOS] for one in source])
-        self.target = Flat([[BOS, *one, EOS] for one in target])
+    def __init__(
+        self,
+        source: Sequence[Sequence[int]],
+        target: Sequence[Sequence[int]],
+        special_tokens: SpecialTokens = SpecialTokens(),  # noqa: B008 - immutable
+    ):
+        bos, eos = special_tokens.bos_id, special_tokens.eos_id
+        self.pad_id = special_tokens.pad_id
+        self.source = PackedSequences([[*ids, eos] for ids in source], self.pad_id)
+        self.target = PackedSequences([[bos, *ids, eos] for ids in target], self.pad_id)
 
     def __len__(self) -> int:
         return len(self.source.lengths)
 
     def to(self, device: torch.device) -> None:
+        """Move all pairs to a device."""
         self.source.to(device)
         self.target.to(device)
 
-    def batch(self, rows: Tensor, shape: tuple[int, int], blank: Tensor | None = None) -> Batch:
-        """The pairs of these rows, filled up to these lengths; of the `blank` ones nothing is labels."""
-        source, attention_mask = self.source.take(rows, shape[0])
-        both, _ = self.target.take(rows, shape[1] + 1)
-        target, labels = both[:, :-1].contiguous(), both[:, 1:]
-        none = labels == PAD if blank is None else (labels == PAD) | blank[:, None]
-        return Batch(source, attention_mask, target, labels.masked_fill(none, IGNORE_INDEX))
+    def batch(self, indices: Tensor, shape: tuple[int, ...], ignored: Tensor | None = None) -> Batch:
+        """Batch of pairs (B,), padded to `shape` = (S, T). Pairs where `ignored` (B,) is True have no labels."""
+        source, attention_mask = self.source.take(indices, shape[0])
+        ids, _ = self.target.take(indices, shape[1] + 1)
+        target, labels = ids[:, :-1].contiguous(), ids[:, 1:]
+        has_no_label = labels == self.pad_id
+        if ignored is not None:
+            has_no_label |= ignored[:, None]
+        return Batch(source, attention_mask, target, labels.masked_fill(has_no_label, IGNORE_INDEX))
 
     def shapes(self) -> Array:
-        """(N, 2): the length of each pair's source and target, filled up."""
-        both = np.stack([self.source.lengths, self.target.lengths - 1], axis=1)
-        return -(-both // MULTIPLE) * MULTIPLE
+        """Padded source and target length of each pair, (number of pairs, 2)."""
+        return padded_length(np.stack([self.source.lengths, self.target.lengths - 1], axis=1))
 
 
-class Buckets:
-    """How the pairs of a set come together in batches of at most `budget` tokens, filling included, on either side."""
+class LengthBuckets:
+    """Assignment of sequences to batches of at most `max_tokens` tokens per side, padding included.
 
-    def __init__(self, shapes: Array, budget: int):
+    Args:
+        shapes: (N, sides) padded lengths of each sequence, one column per side of a pair.
+        max_tokens: Maximum of batch size times padded length.
+    """
+
+    def __init__(self, shapes: Array, max_tokens: int):
         longest = int(shapes.max())
-        if budget < longest:
+        if max_tokens < longest:
             raise SightlineError(
-                f"batch_size counts tokens here, and must be at least those of the longest, {longest}, got {budget}"
+                f"batch_size counts tokens and must be at least the longest sentence, {longest}, got {max_tokens}"
             )
-        self.keys = _keys(shapes)
-        ordered = shapes[np.argsort(self.keys, kind="stable")]
-        self.cuts: list[tuple[slice, tuple[int, int]]] = []
-        """Of each batch, which places in order of length it takes, and the lengths to fill up to."""
-        start, shape = 0, (0, 0)
-        for i, (source, target) in enumerate(ordered.tolist()):
-            wider = max(shape[0], source), max(shape[1], target)
-            if (i + 1 - start) * max(wider) > budget:
-                self.cuts.append((slice(start, i), shape))
-                start, wider = i, (source, target)
-            shape = wider
-        self.cuts.append((slice(start, len(ordered)), shape))
+        self._sort_keys = _sort_keys(shapes)
+        self.batches: list[tuple[slice, tuple[int, ...]]] = []
+        """Slice of the epoch's sequence order, and padded shape, of each batch."""
+        start, shape = 0, (0,) * shapes.shape[1]
+        for i, lengths in enumerate(shapes[np.argsort(self._sort_keys, kind="stable")].tolist()):
+            larger = tuple(map(max, shape, lengths))
+            if (i + 1 - start) * max(larger) > max_tokens:
+                self.batches.append((slice(start, i), shape))
+                start, larger = i, tuple(lengths)
+            shape = larger
+        self.batches.append((slice(start, len(shapes)), shape))
 
     def __len__(self) -> int:
-        return len(self.cuts)
+        return len(self.batches)
 
-    def epoch(self, random: np.random.Generator) -> tuple[Array, Array]:
-        """Which pairs stand where, and in what order the cuts come."""
-        return np.lexsort((random.random(len(self.keys)), self.keys)), random.permutation(len(self.cuts))
+    def epoch(self, generator: np.random.Generator) -> tuple[Array, Array]:
+        """Order of sequences and order of batches in an epoch."""
+        num_sequences = len(self._sort_keys)
+        sequence_order = np.lexsort((generator.random(num_sequences), self._sort_keys))
+        return sequence_order, generator.permutation(len(self.batches))
 
 
-def _keys(shapes: Array) -> Array:
-    """One number for each shape; like lengths have like numbers."""
-    source, target = shapes[:, 0], shapes[:, 1]
-    return (np.maximum(source, target) << 40) + (source << 20) + target
+def padded_length(lengths: Any) -> Any:
+    """Lengths rounded up to `LENGTH_MULTIPLE`."""
+    return -(-lengths // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
+
+
+def _sort_keys(shapes: Array) -> Array:
+    """One integer per shape: sort by the longest side, then by each side."""
+    keys = shapes.max(axis=1)
+    for column in shapes.T:
+        keys = (keys << 20) + column
+    return keys

@@ -1,7 +1,8 @@
-"""Parallel text: sentences in one language beside the same in another.
+"""Text corpora: parallel text for translation and monolingual text for language models.
 
-It is read from two aligned files (train.de, train.en), from a tab-separated file, or from a folder with training,
-validation and test sets of either form; any of them may be packed by gzip.
+Parallel text is read from two aligned files (train.de, train.en), from a tab-separated file, or from a folder with
+training, validation and test sets in either form. Monolingual text is read from a text file with one sentence per
+line, or from a folder of such files. All files can be compressed with gzip.
 """
 
 import hashlib
@@ -9,223 +10,349 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 
+from ... import limits, seeds
 from ...errors import SightlineError, check_fraction, check_int
+from ...names import display_path
 from . import number_words
-from .lines import read_lines
+from .reading import iter_lines, read_lines
 
-PAD, BOS, EOS, UNK = range(4)
-"""The first ids of every vocabulary: filling, the beginning and the end of a sentence, and what is unknown."""
 NUMBERS = "numbers"
-"""The name of the pair that needs no download."""
-TABLES = (".tsv", ".txt", ".tab")
-NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
-"""What the files of a folder begin with."""
+"""Name of the built-in corpus."""
+SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
+"""File names of each split of a folder, without suffixes."""
+_TABLE_SUFFIXES = (".tsv", ".txt", ".tab")
 
 
 @dataclass(frozen=True)
-class Pairs:
+class ParallelText:
     """Sentences and their translations."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
-    dropped: int = 0
-    """Pairs that were left out because one side of them was empty."""
+    num_dropped: int = 0
+    """Pairs skipped because one side is empty."""
 
     def __post_init__(self) -> None:
         if len(self.source) != len(self.target):
             raise SightlineError(
-                f"there must be a translation for each sentence, got {len(self.source):,} and {len(self.target):,}"
+                f"target must have one sentence for each of {len(self.source):,} in source, got {len(self.target):,}"
             )
         if not self.source:
-            raise SightlineError("a set must hold at least one pair of sentences that are not empty, got none")
+            raise SightlineError("parallel text must have at least one pair of sentences, got none")
 
     def __len__(self) -> int:
         return len(self.source)
 
-    def take(self, indices: Sequence[int]) -> "Pairs":
-        """These pairs, in this order."""
-        return Pairs(tuple(self.source[i] for i in indices), tuple(self.target[i] for i in indices))
+    @property
+    def split_keys(self) -> tuple[str, ...]:
+        """Texts that decide which pairs stay together in a split: the target sentences."""
+        return self.target
+
+    def take(self, indices: Sequence[int]) -> Self:
+        """The pairs at these indices."""
+        return type(self)(tuple(self.source[i] for i in indices), tuple(self.target[i] for i in indices))
 
     def digest(self) -> str:
-        """The same for the same sentences in the same order."""
-        both = "\n".join(itertools.chain(self.source, ("",), self.target))
-        return hashlib.sha256(both.encode()).hexdigest()
+        """SHA-256 of all sentences in their order."""
+        return _digest(itertools.chain(self.source, ("",), self.target))
 
 
 @dataclass(frozen=True)
-class TextSplits:
-    """A corpus: what to learn from, and where there is, what to choose and to judge by."""
+class MonolingualText:
+    """Sentences of one language."""
 
-    train: Pairs
-    validation: Pairs | None = None
-    test: Pairs | None = None
+    sentences: tuple[str, ...]
+    num_dropped: int = 0
+    """Empty lines skipped."""
+
+    def __post_init__(self) -> None:
+        if not self.sentences:
+            raise SightlineError("monolingual text must have at least one sentence, got none")
+
+    def __len__(self) -> int:
+        return len(self.sentences)
+
+    @property
+    def split_keys(self) -> tuple[str, ...]:
+        """Texts that decide which sentences stay together in a split: the sentences."""
+        return self.sentences
+
+    def take(self, indices: Sequence[int]) -> Self:
+        """The sentences at these indices."""
+        return type(self)(tuple(self.sentences[i] for i in indices))
+
+    def digest(self) -> str:
+        """SHA-256 of all sentences in their order."""
+        return _digest(self.sentences)
 
 
-def load(
+Corpus = TypeVar("Corpus", ParallelText, MonolingualText)
+
+
+@dataclass(frozen=True)
+class TextSplits(Generic[Corpus]):
+    """Training, validation and test set of a corpus."""
+
+    train: Corpus
+    validation: Corpus | None = None
+    test: Corpus | None = None
+
+
+def load_parallel(
     source: str | Path,
     *,
     languages: tuple[str, str] = ("de", "en"),
     columns: tuple[int, int] = (1, 2),
     header: bool = False,
-) -> TextSplits:
-    """A corpus by the path of a folder, of a tab-separated file, or of two aligned files less their endings.
+) -> TextSplits[ParallelText]:
+    """Load parallel text from a folder, a tab-separated file, or two aligned files.
 
-    languages: the endings of aligned files, from and to; columns: where the two stand in a tab-separated file, counted
-    from 1; header: whether its first line names them. `numbers` is a pair that needs no file.
+    Args:
+        source: Folder, tab-separated file, aligned files without their language suffixes, or the name `numbers`.
+        languages: Source and target language, the suffixes of aligned files.
+        columns: Columns of the source and target language in a tab-separated file, counted from 1.
+        header: Skip the first line of a tab-separated file.
     """
     if str(source) == NUMBERS:
         return number_splits()
     path = Path(source).expanduser()
     if not path.is_dir():
-        return TextSplits(_read(path, languages, columns, header))
-    found = {part: _find(path, part, languages) for part in NAMES}
-    if found["train"] is None:
+        return TextSplits(_read_parallel(path, languages, columns, header))
+    stems = {split: _find_parallel(path, split, languages) for split in SPLIT_NAMES}
+    if stems["train"] is None:
         raise SightlineError(
-            f"a folder of text must hold train.{languages[0]} and train.{languages[1]}, or train.tsv, got neither "
-            f"in {path}; the path of one file is taken too"
+            f"a folder of parallel text must contain train.{languages[0]} and train.{languages[1]}, or train.tsv, got "
+            f"neither in {display_path(path)}; or give the path of one file"
         )
     return TextSplits(
-        **{part: _read(stem, languages, columns, header) for part, stem in found.items() if stem is not None}
+        **{split: _read_parallel(stem, languages, columns, header) for split, stem in stems.items() if stem is not None}
     )
 
 
-def files_of(source: str | Path, languages: tuple[str, str] = ("de", "en")) -> dict[str, frozenset[Path]]:
-    """The files that each part is read from, links followed; none where there are none."""
+def load_monolingual(source: str | Path) -> TextSplits[MonolingualText]:
+    """Load monolingual text, one sentence per line, from a file or from the .txt and .txt.gz files of a folder.
+
+    Files of a folder named train, validation (or valid, val, dev) or test belong to that split, also with a suffix
+    such as train-01.txt. Without files named train, all other files are the training set. The name `numbers` loads
+    English number words.
+    """
+    if str(source) == NUMBERS:
+        return TextSplits(
+            **{split: MonolingualText(text.target) for split, text in vars(number_splits()).items() if text is not None}
+        )
     path = Path(source).expanduser()
-    stems = {part: _find(path, part, languages) for part in NAMES} if path.is_dir() else {"train": path}
-    return {part: _files(stem, languages) for part, stem in stems.items() if stem is not None}
+    if not path.is_dir():
+        if not path.is_file():
+            raise SightlineError(
+                f"monolingual text must be a text file or a folder of .txt files, got {display_path(path)!r}, which "
+                f"does not exist"
+            )
+        return TextSplits(_read_monolingual([path], path))
+    files = _find_monolingual(path)
+    if "train" not in files:
+        raise SightlineError(
+            f"a folder of monolingual text must contain .txt or .txt.gz files for training, got none in "
+            f"{display_path(path)}"
+        )
+    return TextSplits(**{split: _read_monolingual(paths, path) for split, paths in files.items()})
 
 
-def _files(path: Path, languages: tuple[str, str]) -> frozenset[Path]:
-    sides = [path] if path.is_file() else [_one_of(path, language) for language in languages]
-    return frozenset(side.resolve() for side in sides if side is not None)
+def source_files(source: str | Path, languages: tuple[str, str] = ("de", "en")) -> dict[str, frozenset[Path]]:
+    """Resolved files of each split of parallel text. Empty sets if no files exist."""
+    path = Path(source).expanduser()
+    stems = {split: _find_parallel(path, split, languages) for split in SPLIT_NAMES} if path.is_dir() else {}
+    result = {}
+    for split, stem in (stems or {"train": path}).items():
+        if stem is not None:
+            files = [stem] if stem.is_file() else [_language_file(stem, language) for language in languages]
+            result[split] = frozenset(file.resolve() for file in files if file is not None)
+    return result
 
 
-def number_splits() -> TextSplits:
-    """German number words and the English ones: 6,000 to learn from, 300 to choose by and 500 to judge by."""
+def number_splits() -> TextSplits[ParallelText]:
+    """German and English number words: 6,000 pairs for training, 300 for validation, 500 for test."""
     german, english = number_words.pairs(6800)
-    every = Pairs(german, english)
-    return TextSplits(every.take(range(800, 6800)), validation=every.take(range(300)), test=every.take(range(300, 800)))
+    pairs = ParallelText(german, english)
+    return TextSplits(pairs.take(range(800, 6800)), pairs.take(range(300)), pairs.take(range(300, 800)))
 
 
-def split(pairs: Pairs, share: float, seed: int) -> tuple[Pairs, Pairs]:
-    """The rest and the held-out share, the same for the same seed; no target sentence stands on both sides."""
-    check_fraction(share=share)
+def split(corpus: Corpus, fraction: float, seed: int) -> tuple[Corpus, Corpus]:
+    """Split a corpus at random into the rest and a held-out fraction.
+
+    Pairs with the same target sentence, or equal sentences, are never in both. Case and spaces are ignored.
+    """
+    check_fraction(fraction=fraction)
     check_int(0, seed=seed)
-    unique = {text: i for i, text in enumerate(dict.fromkeys(map(_plain, pairs.target)))}
+    keys = list(map(_normalized, corpus.split_keys))
+    unique = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     if len(unique) < 2:
-        raise SightlineError(f"target must have at least 2 different sentences to be divided, got {len(unique)}")
-    count = min(max(round(share * len(unique)), 1), len(unique) - 1)
-    held = np.zeros(len(unique), dtype=bool)
-    held[np.random.default_rng(seed).permutation(len(unique))[:count]] = True
+        raise SightlineError(f"a corpus must have at least 2 different sentences to be split, got {len(unique)}")
+    count = min(max(round(fraction * len(unique)), 1), len(unique) - 1)
+    is_held_out = np.zeros(len(unique), dtype=bool)
+    is_held_out[seeds.generator(seed, seeds.DATA).permutation(len(unique))[:count]] = True
     sides: tuple[list[int], list[int]] = ([], [])
-    for i, text in enumerate(pairs.target):
-        sides[int(held[unique[_plain(text)]])].append(i)
-    return pairs.take(sides[0]), pairs.take(sides[1])
+    for i, key in enumerate(keys):
+        sides[int(is_held_out[unique[key]])].append(i)
+    return corpus.take(sides[0]), corpus.take(sides[1])
 
 
-def joined(pairs: Pairs, more: Iterable[Pairs], held_out: Iterable[Pairs]) -> Pairs:
-    """With more pairs after them, less those whose target sentence is held out, to choose or to judge by."""
-    held = {_plain(text) for one in held_out for text in one.target}
-    source, target, dropped = [*pairs.source], [*pairs.target], pairs.dropped
-    for one in more:
-        dropped += one.dropped
-        kept = [i for i, text in enumerate(one.target) if _plain(text) not in held]
-        source += [one.source[i] for i in kept]
-        target += [one.target[i] for i in kept]
-    return Pairs(tuple(source), tuple(target), dropped)
+def extend_training(
+    train: ParallelText, extra: Iterable[ParallelText], held_out: Iterable[ParallelText]
+) -> ParallelText:
+    """Append extra pairs to the training pairs, except those with a target sentence of a held-out set."""
+    excluded = {_normalized(text) for pairs in held_out for text in pairs.target}
+    source, target, num_dropped = [*train.source], [*train.target], train.num_dropped
+    for pairs in extra:
+        num_dropped += pairs.num_dropped
+        kept = [i for i, text in enumerate(pairs.target) if _normalized(text) not in excluded]
+        source += [pairs.source[i] for i in kept]
+        target += [pairs.target[i] for i in kept]
+    return ParallelText(tuple(source), tuple(target), num_dropped)
 
 
-def _plain(text: str) -> str:
-    """What two sentences have in common that differ in case and spaces alone."""
+def _digest(sentences: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(sentences).encode()).hexdigest()
+
+
+def _normalized(text: str) -> str:
+    """Lowercase with single spaces."""
     return " ".join(text.split()).lower()
 
 
-def _find(folder: Path, part: str, languages: tuple[str, str]) -> Path | None:
-    """The file of this part, or the two aligned ones less their endings."""
-    for name in NAMES[part]:
-        exact, longer = set(), set()
+def _without_gz(path: Path) -> Path:
+    return path.with_suffix("") if path.suffix == ".gz" else path
+
+
+def _find_parallel(folder: Path, split: str, languages: tuple[str, str]) -> Path | None:
+    """The table of a split, or its aligned files without their suffixes."""
+    for name in SPLIT_NAMES[split]:
+        exact, prefixed = set(), set()
         for path in folder.iterdir():
-            plain = path.with_suffix("") if path.suffix == ".gz" else path
+            plain = _without_gz(path)
             if plain.suffix.removeprefix(".") in languages:
                 stem = plain.with_suffix("")
-            elif plain.suffix in TABLES:
+            elif plain.suffix in _TABLE_SUFFIXES:
                 stem = path
             else:
                 continue
             if plain.stem == name:
                 exact.add(stem)
-            elif part == "test" and plain.stem.startswith(("test_", "test.", "test-")):
-                longer.add(stem)
-        for found in (exact, longer):
-            if len(found) > 1:
-                names = ", ".join(sorted(one.name for one in found))
+            elif split == "test" and plain.stem.startswith(("test_", "test.", "test-")):
+                prefixed.add(stem)
+        for stems in (exact, prefixed):
+            if len(stems) > 1:
+                names = ", ".join(sorted(stem.name for stem in stems))
                 raise SightlineError(
-                    f"{folder} must hold one {part} set, got {names}; leave one there, and judge by others with "
-                    f"sightline evaluate RUN --data FILE"
+                    f"{display_path(folder)} must contain one {split} set, got {names}; keep one and evaluate on the "
+                    f"others with sightline evaluate RUN --data FILE"
                 )
-            if found:
-                return found.pop()
+            if stems:
+                return stems.pop()
     return None
 
 
-def _read(path: Path, languages: tuple[str, str], columns: tuple[int, int], header: bool) -> Pairs:
+def _find_monolingual(folder: Path) -> dict[str, list[Path]]:
+    """Text files of each split, in the order of their names."""
+    paths = sorted(path for path in folder.iterdir() if _without_gz(path).suffix == ".txt" and path.is_file())
+    if len(paths) > limits.MAX_TEXT_FILES:
+        raise SightlineError(
+            f"{display_path(folder)} must contain at most {limits.MAX_TEXT_FILES:,} text files, got {len(paths):,}"
+        )
+    files: dict[str, list[Path]] = {}
+    for path in paths:
+        files.setdefault(_split_of(_without_gz(path).stem), []).append(path)
+    other = files.pop("", [])
+    if "train" not in files and other:
+        files["train"] = other
+    return files
+
+
+def _split_of(stem: str) -> str:
+    """The split of a file name such as train, train-01 or test_2016; "" for other names."""
+    for split, names in SPLIT_NAMES.items():
+        if any(stem == name or stem.startswith((f"{name}_", f"{name}.", f"{name}-")) for name in names):
+            return split
+    return ""
+
+
+def _read_parallel(path: Path, languages: tuple[str, str], columns: tuple[int, int], header: bool) -> ParallelText:
     if path.is_file():
-        return _complete(_table(path, columns, header), path)
-    source, target = (_one_of(path, language) for language in languages)
+        return _without_empty(_read_table(path, columns, header), path)
+    source, target = (_language_file(path, language) for language in languages)
     if source is None and target is None:
         raise SightlineError(
-            f"data must be a folder, a tab-separated file, or two aligned files less their endings .{languages[0]} and "
-            f".{languages[1]}, got {str(path)!r}, which is none of them"
+            f"data must be a folder, a tab-separated file, or two aligned files without their suffixes .{languages[0]} "
+            f"and .{languages[1]}, got {display_path(path)!r}, which is none of them"
         )
     if source is None or target is None:
-        lacking = languages[0] if source is None else languages[1]
+        missing = languages[0] if source is None else languages[1]
         raise SightlineError(
-            f"{path.name}.{languages[0]} and {path.name}.{languages[1]} must both be there, got no .{lacking} in "
-            f"{path.parent}; other languages go by data.languages"
+            f"{path.name}.{languages[0]} and {path.name}.{languages[1]} must both exist, got no .{missing} in "
+            f"{display_path(path.parent)}; set data.languages for other languages"
         )
-    return _complete(_aligned(source, target), path)
+    return _without_empty(_read_aligned(source, target), path)
 
 
-def _one_of(path: Path, language: str) -> Path | None:
-    """The file of this language beside a path less its ending."""
-    files = (path.with_name(f"{path.name}.{language}{packed}") for packed in ("", ".gz"))
+def _language_file(path: Path, language: str) -> Path | None:
+    """The file of a language for a path without suffixes."""
+    files = (path.with_name(f"{path.name}.{language}{suffix}") for suffix in ("", ".gz"))
     return next((file for file in files if file.is_file()), None)
 
 
-def _aligned(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+def _read_aligned(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     sides = read_lines(source), read_lines(target)
     if len(sides[0]) != len(sides[1]):
         raise SightlineError(
-            f"{source.name} and {target.name} must have as many lines, for they are read side by side, got "
-            f"{len(sides[0]):,} and {len(sides[1]):,} in {source.parent}"
+            f"{source.name} and {target.name} must have the same number of lines, got {len(sides[0]):,} and "
+            f"{len(sides[1]):,} in {display_path(source.parent)}"
         )
     yield from zip(*sides, strict=True)
 
 
-def _table(path: Path, columns: tuple[int, int], header: bool) -> Iterator[tuple[str, str]]:
-    wanted, first = max(columns), 2 if header else 1
-    for number, line in enumerate(read_lines(path)[first - 1 :], first):
+def _read_table(path: Path, columns: tuple[int, int], header: bool) -> Iterator[tuple[str, str]]:
+    num_columns = max(columns)
+    for number, line in enumerate(iter_lines(path), 1):
+        if header and number == 1:
+            continue
         cells = line.split("\t")
-        if len(cells) < wanted:
-            if not line.strip():
-                yield "", ""
-                continue
+        if len(cells) >= num_columns:
+            yield cells[columns[0] - 1], cells[columns[1] - 1]
+        elif line.strip():
             raise SightlineError(
-                f"line {number} of {path} must have at least {wanted} columns, separated by tabs, got {len(cells)}: "
-                f"{line[:60]!r}"
+                f"line {number} of {display_path(path)} must have at least {num_columns} columns separated by tabs, "
+                f"got {len(cells)}: {line[:60]!r}"
             )
-        yield cells[columns[0] - 1], cells[columns[1] - 1]
+        else:
+            yield "", ""
 
 
-def _complete(pairs: Iterator[tuple[str, str]], path: Path) -> Pairs:
-    """Without those that have an empty side."""
-    every = [(source.strip(), target.strip()) for source, target in pairs]
-    kept = [pair for pair in every if all(pair)]
+def _without_empty(pairs: Iterator[tuple[str, str]], path: Path) -> ParallelText:
+    """Pairs without those that have an empty side."""
+    stripped = [(source.strip(), target.strip()) for source, target in pairs]
+    kept = [pair for pair in stripped if all(pair)]
     if not kept:
-        raise SightlineError(f"{path} must hold at least one pair of sentences that are not empty, got none")
+        raise SightlineError(f"{display_path(path)} must contain at least one pair of sentences, got none")
     sources, targets = zip(*kept, strict=True)
-    return Pairs(sources, targets, dropped=len(every) - len(kept))
+    return ParallelText(sources, targets, num_dropped=len(stripped) - len(kept))
+
+
+def _read_monolingual(paths: Sequence[Path], source: Path) -> MonolingualText:
+    """Sentences of all files."""
+    sentences: list[str] = []
+    num_lines = num_chars = 0
+    for line in itertools.chain.from_iterable(map(iter_lines, paths)):
+        num_lines += 1
+        num_chars += len(line)
+        if num_chars > limits.MAX_CORPUS_CHARS:
+            raise SightlineError(
+                f"{display_path(source)} must have at most {limits.MAX_CORPUS_CHARS:,} characters in a split, got more"
+            )
+        if line := line.strip():
+            sentences.append(line)
+    if not sentences:
+        raise SightlineError(f"{display_path(source)} must contain at least one sentence, got none")
+    return MonolingualText(tuple(sentences), num_dropped=num_lines - len(sentences))

@@ -1,15 +1,14 @@
-"""Numbers in German words and in English ones: a small translation that needs no download.
+"""German and English number words: a small parallel corpus without a download.
 
-German says the ones before the tens and joins it all (siebenundvierzig, forty-seven), so a translator must learn where
-to look.
+German puts the ones before the tens in a single word (siebenundvierzig, forty-seven), so a translator must learn to
+reorder.
 """
 
-import numpy as np
-
+from ... import seeds
 from ...errors import SightlineError, check_int
 
-MOST = 1_000_000
-"""All numbers are below it."""
+MAX_NUMBER = 999_999
+"""Largest number that is spelled out."""
 WORDS = {
     "de": "null ein zwei drei vier fünf sechs sieben acht neun zehn elf zwölf dreizehn vierzehn fünfzehn sechzehn "
     "siebzehn achtzehn neunzehn",
@@ -25,13 +24,13 @@ _GERMAN_TENS, _ENGLISH_TENS = TENS["de"].split(), TENS["en"].split()
 
 
 def german(number: int) -> str:
-    """47 is siebenundvierzig."""
+    """The German word of a number: 47 is siebenundvierzig."""
     _check(number)
-    return _german(number, last="eins")
+    return _german(number, final_one="eins")
 
 
 def english(number: int) -> str:
-    """47 is forty-seven."""
+    """The English words of a number: 47 is forty-seven."""
     _check(number)
     thousands, rest = divmod(number, 1000)
     words = [f"{_english(thousands)} thousand"] if thousands else []
@@ -41,32 +40,33 @@ def english(number: int) -> str:
 
 
 def pairs(count: int, seed: int = 0) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """That many different numbers, in German and in English; short ones and long ones alike."""
+    """German and English words of `count` distinct random numbers with 1 to 6 digits."""
     check_int(1, count=count)
     check_int(0, seed=seed)
-    if count > MOST // 10:
-        raise SightlineError(f"count must be at most {MOST // 10:,}, got {count:,}")
-    random = np.random.default_rng(seed)
+    max_count = (MAX_NUMBER + 1) // 10
+    if count > max_count:
+        raise SightlineError(f"count must be at most {max_count:,}, got {count:,}")
+    generator = seeds.generator(seed, seeds.DATA)
     drawn: dict[int, None] = {}
     while len(drawn) < count:
-        digits = random.integers(1, 7, count)
-        drawn |= dict.fromkeys((random.random(count) * 10.0**digits).astype(int).tolist())
+        digits = generator.integers(1, 7, count)
+        drawn |= dict.fromkeys((generator.random(count) * 10.0**digits).astype(int).tolist())
     numbers = list(drawn)[:count]
     return tuple(map(german, numbers)), tuple(map(english, numbers))
 
 
-def _german(number: int, last: str) -> str:
-    """`last` is how a one at the end sounds: eins alone, ein before another word."""
+def _german(number: int, final_one: str) -> str:
+    """`final_one` is the form of a final 1: eins at the end, ein before another word."""
     if number >= 1000:
-        rest = _german(number % 1000, last) if number % 1000 else ""
+        rest = _german(number % 1000, final_one) if number % 1000 else ""
         return _german(number // 1000, "ein") + "tausend" + rest
     if number >= 100:
-        rest = _german(number % 100, last) if number % 100 else ""
+        rest = _german(number % 100, final_one) if number % 100 else ""
         return _GERMAN[number // 100] + "hundert" + rest
     if number >= 20:
         tens = _GERMAN_TENS[number // 10 - 2]
         return f"{_GERMAN[number % 10]}und{tens}" if number % 10 else tens
-    return last if number == 1 else _GERMAN[number]
+    return final_one if number == 1 else _GERMAN[number]
 
 
 def _english(number: int) -> str:
@@ -81,5 +81,5 @@ def _english(number: int) -> str:
 
 def _check(number: int) -> None:
     check_int(0, number=number)
-    if number >= MOST:
-        raise SightlineError(f"number must be below {MOST:,}, got {number:,}")
+    if number > MAX_NUMBER:
+        raise SightlineError(f"number must be at most {MAX_NUMBER:,}, got {number:,}")

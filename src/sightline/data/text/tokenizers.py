@@ -1,204 +1,298 @@
-"""Text to numbers and back: words, characters, or pieces of words learned by byte-pair encoding (BPE).
+"""Tokenizers: text to token ids and back, by words, by characters or by byte-pair encoding (BPE).
 
-A piece that begins a word carries the mark ▁, so text comes back with its spaces. What BPE has not seen becomes bytes,
-so nothing is lost: emoji and foreign scripts come back as they were.
+The character ▁ marks the start of a word, so decoding restores spaces. BPE encodes unknown characters as bytes, so
+decoding restores any text exactly.
 """
 
 import json
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, Literal
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
+from ... import limits
 from ...errors import SightlineError, check_int, check_max
-from .corpora import UNK
 
-SPECIAL = ("<pad>", "<s>", "</s>", "<unk>")
-"""In the order of their ids."""
-BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
-MARK = "▁"
-COLORS = range(0x1F3FB, 0x1F400)
-"""Of emoji of people."""
-ARROWS = 0x2190
-"""Where pictures begin in Unicode: what comes before them, such as ° and ©, stands in sentences."""
-MOST_SIZE = 100_000
-LEAST_SEEN = 2
-"""Characters seen less often become bytes in BPE."""
+WORD_START = "▁"
+BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
+"""Tokens of single bytes in a BPE vocabulary, after the special tokens."""
+MIN_CHARACTER_COUNT = 2
+"""Occurrences that a character needs to be in the alphabet of BPE."""
+_SPECIAL_FORM = re.compile(rf"<[^<>\s{WORD_START}]+>|\[[^\[\]\s{WORD_START}]+\]")
+_FIRST_PICTOGRAPH = 0x2190  # symbols below it, such as ° and ©, are part of sentences
+_SKIN_TONES = range(0x1F3FB, 0x1F400)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tokens:
-    """How text is cut into tokens."""
+class SpecialTokens:
+    """Special tokens of a vocabulary. Ids count from 0 in the order of the fields; tokens that are None have no id."""
 
-    kind: Literal["bpe", "word", "character"] = "bpe"
-    size: int = 8000
-    """Tokens in a vocabulary, at most; of words and characters the most frequent."""
-    shared: bool = False
-    """One vocabulary for both languages."""
-    lowercase: bool = False
-    """Write everything small; what comes out is small, too."""
-    min_frequency: int = 1
-    """How often a word or character must be seen to have a token of its own; 2 teaches what to do with the unknown."""
+    pad: str = "<pad>"
+    """Padding."""
+    bos: str = "<s>"
+    """Start of a sentence."""
+    eos: str = "</s>"
+    """End of a sentence."""
+    unk: str = "<unk>"
+    """A word or character outside the vocabulary."""
+    mask: str | None = None
+    """A masked token, such as <mask>."""
+    cls: str | None = None
+    """A token whose output represents the sentence, such as [CLS]."""
+    sep: str | None = None
+    """A separator between sentences, such as [SEP]."""
 
     def __post_init__(self) -> None:
-        check_int(len(SPECIAL) + 1, size=self.size)
+        for name, token in self._declared.items():
+            if not _SPECIAL_FORM.fullmatch(token) or token in BYTE_TOKENS:
+                raise SightlineError(f"{name} must be a token in angle or square brackets, got {token!r:.60}")
+        if len(set(self.tokens)) < len(self.tokens):
+            raise SightlineError(f"special tokens must be distinct, got {', '.join(self.tokens)}")
+
+    @cached_property
+    def _declared(self) -> dict[str, str]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """All declared tokens in the order of their ids."""
+        return tuple(self._declared.values())
+
+    @property
+    def control_tokens(self) -> tuple[str, ...]:
+        """Tokens that decode to no text: all but `unk` and `mask`."""
+        return tuple(token for name, token in self._declared.items() if name not in ("unk", "mask"))
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Id of each declared token by its field name."""
+        return {name: i for i, name in enumerate(self._declared)}
+
+    @property
+    def pad_id(self) -> int:
+        """Id of `pad`."""
+        return self.ids["pad"]
+
+    @property
+    def bos_id(self) -> int:
+        """Id of `bos`."""
+        return self.ids["bos"]
+
+    @property
+    def eos_id(self) -> int:
+        """Id of `eos`."""
+        return self.ids["eos"]
+
+    @property
+    def unk_id(self) -> int:
+        """Id of `unk`."""
+        return self.ids["unk"]
+
+    @property
+    def mask_id(self) -> int:
+        """Id of `mask`, which must be declared."""
+        if "mask" not in self.ids:
+            raise SightlineError("special_tokens.mask must be declared, got null; set it to <mask>")
+        return self.ids["mask"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    """Config of a tokenizer."""
+
+    kind: Literal["bpe", "word", "character"] = "bpe"
+    vocab_size: int = 8000
+    """Maximum number of tokens. Words and characters are kept by frequency."""
+    shared_vocab: bool = False
+    """Use one vocabulary for both languages."""
+    lowercase: bool = False
+    """Lowercase all text."""
+    min_frequency: int = 1
+    """Occurrences that a word or character needs to be in the vocabulary. With 2, training text contains `unk`."""
+    special_tokens: SpecialTokens = field(default_factory=SpecialTokens)
+    """Special tokens. `mask`, `cls` and `sep` are optional."""
+
+    def __post_init__(self) -> None:
+        num_special = len(self.special_tokens.tokens)
+        check_int(num_special + 1, vocab_size=self.vocab_size)
         check_int(1, min_frequency=self.min_frequency)
-        check_max(MOST_SIZE, size=self.size)
-        smallest = len(SPECIAL) + len(BYTES) + 2
-        if self.kind == "bpe" and self.size < smallest:
-            raise SightlineError(f"size must be at least {smallest} for bpe, 256 of them for bytes, got {self.size}")
+        check_max(limits.MAX_TOKENIZER_VOCAB_SIZE, vocab_size=self.vocab_size)
+        minimum = num_special + len(BYTE_TOKENS) + 2
+        if self.kind == "bpe" and self.vocab_size < minimum:
+            raise SightlineError(
+                f"vocab_size must be at least {minimum} for bpe, which includes 256 byte tokens, got {self.vocab_size}"
+            )
 
 
 class Tokenizer:
-    """A vocabulary and how to use it."""
+    """A trained tokenizer."""
 
-    def __init__(self, how: Tokens, vocabulary: dict[str, int], merges: Sequence[tuple[str, str]] = ()):
-        self.how = how
-        model: Any = models.WordLevel(vocabulary, unk_token=SPECIAL[UNK])
-        if how.kind == "bpe":
-            model = models.BPE(vocabulary, list(merges), byte_fallback=True, unk_token=SPECIAL[UNK], fuse_unk=False)
-        self._inner = _pipeline(how, model)
-        self._names = [name for name, _ in sorted(vocabulary.items(), key=lambda pair: pair[1])]
-        self._letters = frozenset("".join(self._names))
+    def __init__(self, config: TokenizerConfig, vocab: dict[str, int], merges: Sequence[tuple[str, str]] = ()):
+        self.config = config
+        self.special_tokens = config.special_tokens
+        unk = self.special_tokens.unk
+        model: Any = models.WordLevel(vocab, unk_token=unk)
+        if config.kind == "bpe":
+            model = models.BPE(vocab, list(merges), byte_fallback=True, unk_token=unk, fuse_unk=False)
+        self._backend = _backend(config, model)
+        self._tokens = [token for token, _ in sorted(vocab.items(), key=lambda item: item[1])]
+        self._characters = frozenset("".join(self._tokens))
+        control = set(self.special_tokens.control_tokens)
+        self._control_ids = frozenset(i for i, token in enumerate(self.special_tokens.tokens) if token in control)
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self._tokens)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text, without a beginning or an end."""
-        return [one.ids for one in self._inner.encode_batch([_sound(text) for text in texts], add_special_tokens=False)]
+        """Token ids of each text, without `bos` and `eos`."""
+        cleaned = [_clean(text) for text in texts]
+        return [encoding.ids for encoding in self._backend.encode_batch(cleaned, add_special_tokens=False)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of these ids; those that mean filling, beginning and end are left out."""
-        unknown = f"{MARK}{SPECIAL[UNK]}" if self.how.kind == "word" else SPECIAL[UNK]
-        pieces = [unknown if i == UNK else self._names[i] for i in ids if i >= UNK]
-        return self._inner.decoder.decode(pieces) if pieces else ""
+        """Text of token ids. Control tokens are skipped."""
+        num_special = len(self.special_tokens.tokens)
+        start = WORD_START if self.config.kind == "word" else ""
+        tokens = [(start if i < num_special else "") + self._tokens[i] for i in ids if i not in self._control_ids]
+        return self._backend.decoder.decode(tokens) if tokens else ""
 
-    def names(self, ids: Iterable[int]) -> list[str]:
-        """What to call each token where it is shown."""
-        return [self._names[i].removeprefix(MARK) or MARK for i in ids]
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Tokens of ids for display, without the word start mark."""
+        return [self._tokens[i].removeprefix(WORD_START) or WORD_START for i in ids]
 
-    def unknown(self, ids: Iterable[int]) -> int:
-        """How many of these stand for what the vocabulary lacks: the unknown, or a byte."""
-        low, high = (len(SPECIAL), len(SPECIAL) + len(BYTES)) if self.how.kind == "bpe" else (0, 0)
-        return sum(i == UNK or low <= i < high for i in ids)
+    def count_unknown(self, ids: Iterable[int]) -> int:
+        """Number of ids that are `unk` or a byte token."""
+        first_byte = len(self.special_tokens.tokens)
+        byte_ids = range(first_byte, first_byte + len(BYTE_TOKENS)) if self.config.kind == "bpe" else range(0)
+        return sum(i == self.special_tokens.unk_id or i in byte_ids for i in ids)
 
-    def without_signs(self, text: str) -> tuple[str, str]:
-        """The text less emoji and other signs that the vocabulary lacks, and these; whole if nothing would be left."""
-        unknown = {one for one in {*text} if self._letters.isdisjoint({one, one.lower()})}
-        pictures, unseen = {one for one in unknown if _is_picture(one)}, {one for one in unknown if _takes_no_room(one)}
-        kept = "".join(" " if one in pictures else "" if one in unseen else one for one in text)
+    def remove_unknown_symbols(self, text: str) -> tuple[str, str]:
+        """Remove emoji and other symbols outside the vocabulary. Returns the rest of the text and the removed symbols.
+
+        The text is returned unchanged if nothing else is in it.
+        """
+        unknown = {char for char in {*text} if self._characters.isdisjoint({char, char.lower()})}
+        pictographs = {char for char in unknown if _is_pictograph(char)}
+        invisible = {char for char in unknown if _is_invisible(char)}
+        kept = "".join(" " if char in pictographs else "" if char in invisible else char for char in text)
         if not kept.strip():
             return text, ""
-        return kept, "".join(one for one in text if one in pictures | unseen) if pictures else ""
+        return kept, "".join(char for char in text if char in pictographs | invisible) if pictographs else ""
 
     def to_json(self) -> str:
-        """As a file of the `tokenizers` library."""
-        return self._inner.to_str()
+        """JSON in the format of the `tokenizers` library."""
+        return self._backend.to_str()
 
     @classmethod
-    def from_json(cls, how: Tokens, content: Any, name: str = "a tokenizer") -> "Tokenizer":
-        """From what such a file holds; only the vocabulary and the merges are taken, so it can bring no rules."""
+    def from_json(cls, config: TokenizerConfig, content: Any, name: str = "a tokenizer") -> "Tokenizer":
+        """Tokenizer from parsed JSON. Only the vocabulary and the merges are used, never rules from the file."""
         try:
             model = content["model"]
-            vocabulary, merges = model["vocab"], [tuple(merge) for merge in model.get("merges", [])]
-            if model["type"] != (wanted := "BPE" if how.kind == "bpe" else "WordLevel"):
-                raise TypeError(f"it must be of the type {wanted}, got {model['type']!r:.40}")
+            vocab, merges = model["vocab"], [tuple(merge) for merge in model.get("merges", [])]
+            if model["type"] != (expected := "BPE" if config.kind == "bpe" else "WordLevel"):
+                raise TypeError(f"type must be {expected}, got {model['type']!r:.40}")
         except (KeyError, TypeError, AttributeError) as error:
             raise SightlineError(f"{name} must be a tokenizer in JSON, got an error: {error!r:.200}") from error
-        _check(how, vocabulary, merges, name)
-        return cls(how, vocabulary, merges)
+        _check_vocab(config, vocab, merges, name)
+        return cls(config, vocab, merges)
 
 
-def learn(how: Tokens, texts: Sequence[str]) -> Tokenizer:
-    """A vocabulary from these texts; the same texts give the same one."""
-    texts = [_sound(text) for text in texts]
-    pipeline = _pipeline(how, models.WordLevel({SPECIAL[UNK]: 0}, unk_token=SPECIAL[UNK]))
-    if how.kind == "bpe":
-        return _learn_merges(how, texts, pipeline.normalizer)
-    seen: Counter[str] = Counter()
+def train_tokenizer(config: TokenizerConfig, texts: Sequence[str]) -> Tokenizer:
+    """Train a tokenizer. The result is deterministic."""
+    texts = [_clean(text) for text in texts]
+    unk = config.special_tokens.unk
+    backend = _backend(config, models.WordLevel({unk: 0}, unk_token=unk))
+    if config.kind == "bpe":
+        return _train_bpe(config, texts, backend.normalizer)
+    counts: Counter[str] = Counter()
     for text in texts:
-        normal = pipeline.normalizer.normalize_str(text)
-        seen.update(piece for piece, _ in pipeline.pre_tokenizer.pre_tokenize_str(normal))
-    words = _most_frequent(seen, how.min_frequency)
-    names = [*SPECIAL, *(word for word in words if word not in SPECIAL)][: how.size]
-    return Tokenizer(how, {name: i for i, name in enumerate(names)})
+        normalized = backend.normalizer.normalize_str(text)
+        counts.update(token for token, _ in backend.pre_tokenizer.pre_tokenize_str(normalized))
+    tokens = [*config.special_tokens.tokens, *_most_frequent(counts, config.min_frequency)]
+    return Tokenizer(config, {token: i for i, token in enumerate(tokens[: config.vocab_size])})
 
 
-def _most_frequent(seen: Counter[str], least: int) -> list[str]:
-    """The most frequent first; of equals, the first by name."""
-    return sorted((name for name, count in seen.items() if count >= least), key=lambda name: (-seen[name], name))
+def _most_frequent(counts: Counter[str], minimum: int) -> list[str]:
+    """Keys counted at least `minimum` times, by descending count, ties in alphabetical order."""
+    return sorted((key for key, count in counts.items() if count >= minimum), key=lambda key: (-counts[key], key))
 
 
-def _learn_merges(how: Tokens, texts: Sequence[str], normalizer: Any) -> Tokenizer:
-    letters = Counter({MARK: len(texts) + LEAST_SEEN})
+def _train_bpe(config: TokenizerConfig, texts: Sequence[str], normalizer: Any) -> Tokenizer:
+    characters = Counter({WORD_START: len(texts) + MIN_CHARACTER_COUNT})
     for text in texts:
-        letters.update(normalizer.normalize_str(text).replace(" ", MARK))
-    fixed = [*SPECIAL, *BYTES]
-    alphabet = sorted(_most_frequent(letters, LEAST_SEEN)[: max(1, (how.size - len(fixed)) // 2)])
+        characters.update(normalizer.normalize_str(text).replace(" ", WORD_START))
+    fixed = [*config.special_tokens.tokens, *BYTE_TOKENS]
+    max_characters = max(1, (config.vocab_size - len(fixed)) // 2)
+    alphabet = sorted(_most_frequent(characters, MIN_CHARACTER_COUNT)[:max_characters])
     trainer = trainers.BpeTrainer(
-        vocab_size=how.size,
+        vocab_size=config.vocab_size,
         special_tokens=fixed,
         initial_alphabet=alphabet,
         limit_alphabet=len(alphabet),
         min_frequency=2,
         show_progress=False,
     )
-    inner = _pipeline(how, models.BPE())
-    inner.train_from_iterator(texts, trainer)
-    model = json.loads(inner.to_str())["model"]
-    return Tokenizer(how, model["vocab"], [tuple(merge) for merge in model["merges"]])
+    backend = _backend(config, models.BPE())
+    backend.train_from_iterator(texts, trainer)
+    model = json.loads(backend.to_str())["model"]
+    return Tokenizer(config, model["vocab"], [tuple(merge) for merge in model["merges"]])
 
 
-def _pipeline(how: Tokens, model: Any) -> Any:
-    """Normal forms and single spaces; words cut at spaces and beside punctuation; text put together again."""
-    inner = tokenizers.Tokenizer(model)
+def _backend(config: TokenizerConfig, model: Any) -> Any:
+    """A tokenizer of the `tokenizers` library: NFC, single spaces, splits at spaces and around punctuation."""
+    backend = tokenizers.Tokenizer(model)
     steps = [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
-    inner.normalizer = normalizers.Sequence([*steps, normalizers.Lowercase()] if how.lowercase else steps)
-    cut = Regex(".") if how.kind == "character" else Regex(rf"{MARK}?[^\w\s{MARK}]")
-    spaces = pre_tokenizers.Metaspace(MARK, prepend_scheme="never" if how.kind == "character" else "always")
-    inner.pre_tokenizer = pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(cut, "isolated")])
-    inner.decoder = decoders.Sequence(
+    backend.normalizer = normalizers.Sequence([*steps, normalizers.Lowercase()] if config.lowercase else steps)
+    by_character = config.kind == "character"
+    split = Regex(".") if by_character else Regex(rf"{WORD_START}?[^\w\s{WORD_START}]")
+    spaces = pre_tokenizers.Metaspace(WORD_START, prepend_scheme="never" if by_character else "always")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(split, "isolated")])
+    backend.decoder = decoders.Sequence(
         [
-            decoders.Replace(MARK, " "),
-            *([decoders.ByteFallback()] if how.kind == "bpe" else []),
+            decoders.Replace(WORD_START, " "),
+            *([decoders.ByteFallback()] if config.kind == "bpe" else []),
             decoders.Fuse(),
             decoders.Strip(" ", 1, 0),
         ]
     )
-    return inner
+    return backend
 
 
-def _is_picture(letter: str) -> bool:
-    """An emoji, or another sign that is no part of a sentence."""
-    return (unicodedata.category(letter) in ("So", "Co", "Cn") and ord(letter) >= ARROWS) or ord(letter) in COLORS
+def _is_pictograph(char: str) -> bool:
+    """True for emoji and other symbols that are not part of a sentence."""
+    is_symbol = unicodedata.category(char) in ("So", "Co", "Cn") and ord(char) >= _FIRST_PICTOGRAPH
+    return is_symbol or ord(char) in _SKIN_TONES
 
 
-def _takes_no_room(letter: str) -> bool:
-    """A soft hyphen, what joins or varies emoji, and the frame of a key."""
-    varies = "\N{VARIATION SELECTOR-1}" <= letter <= "\N{VARIATION SELECTOR-16}"
-    return varies or unicodedata.category(letter) == "Cf" or letter == "\N{COMBINING ENCLOSING KEYCAP}"
+def _is_invisible(char: str) -> bool:
+    """True for soft hyphens, joiners, variation selectors and the keycap mark."""
+    is_selector = "\N{VARIATION SELECTOR-1}" <= char <= "\N{VARIATION SELECTOR-16}"
+    return is_selector or unicodedata.category(char) == "Cf" or char == "\N{COMBINING ENCLOSING KEYCAP}"
 
 
-def _sound(text: str) -> str:
-    """Half a surrogate pair is no text, and the mark of a space is a space."""
-    return text.encode("utf-8", "replace").decode("utf-8").replace(MARK, " ")
+def _clean(text: str) -> str:
+    """Replace lone surrogates; map ▁ to a space."""
+    return text.encode("utf-8", "replace").decode("utf-8").replace(WORD_START, " ")
 
 
-def _check(how: Tokens, vocabulary: Any, merges: list[Any], name: str) -> None:
-    if not isinstance(vocabulary, dict) or not all(type(i) is int for i in vocabulary.values()):
-        raise SightlineError(f"{name} must have a vocabulary of names and ids, got {type(vocabulary).__name__}")
-    if len(vocabulary) > MOST_SIZE or sorted(vocabulary.values()) != list(range(len(vocabulary))):
-        raise SightlineError(f"{name} must have each id from 0 on once, {MOST_SIZE:,} at most, got {len(vocabulary):,}")
-    fixed = [*SPECIAL, *BYTES] if how.kind == "bpe" else SPECIAL
-    for i, special in enumerate(fixed):
-        if vocabulary.get(special) != i:
-            raise SightlineError(f"{name} must have {special} as its id {i}, got {vocabulary.get(special)}")
+def _check_vocab(config: TokenizerConfig, vocab: Any, merges: list[Any], name: str) -> None:
+    if not isinstance(vocab, dict) or not all(type(i) is int for i in vocab.values()):
+        raise SightlineError(f"{name} must have a vocabulary of tokens and ids, got {type(vocab).__name__}")
+    maximum = limits.MAX_TOKENIZER_VOCAB_SIZE
+    if len(vocab) > maximum or sorted(vocab.values()) != list(range(len(vocab))):
+        raise SightlineError(
+            f"{name} must have at most {maximum:,} tokens with consecutive ids from 0, got {len(vocab):,} tokens"
+        )
+    special = config.special_tokens.tokens
+    for i, token in enumerate([*special, *BYTE_TOKENS] if config.kind == "bpe" else special):
+        if vocab.get(token) != i:
+            raise SightlineError(f"{name} must have {token} with id {i}, got {vocab.get(token)}")
     for merge in merges:
-        whole = len(merge) == 2 and all(isinstance(part, str) for part in merge)
-        if not whole or not all(part in vocabulary for part in (*merge, "".join(merge))):
-            raise SightlineError(f"{name} must merge what is in its vocabulary, got {merge!r:.100}")
+        is_pair = len(merge) == 2 and all(isinstance(token, str) for token in merge)
+        if not is_pair or not all(token in vocab for token in (*merge, "".join(merge))):
+            raise SightlineError(f"{name} must merge pairs of tokens in its vocabulary, got {merge!r:.100}")

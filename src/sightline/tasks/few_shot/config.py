@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ... import seeds
+from ... import limits
 from ...data.images.augmentation import Augment
 from ...data.images.class_splits import ClassSplits, Rotations, load_classes, same_source, with_others
 from ...data.images.loading import Progress
@@ -15,7 +15,6 @@ from ...training.config import TrainingConfig
 from .evaluate import Setting
 from .frozen_embedder import check_embedder
 
-MOST_EPISODES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +137,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         check_int(1, query=self.query, episodes=self.episodes, selection_episodes=self.selection_episodes)
-        check_max(MOST_EPISODES, episodes=self.episodes, selection_episodes=self.selection_episodes)
+        check_max(limits.MAX_EPISODES, episodes=self.episodes, selection_episodes=self.selection_episodes)
         if not self.settings:
             raise SightlineError("settings must name at least one way and shot such as 5w1s, got none")
         for setting in (*self.settings, self.selection_setting):
@@ -186,7 +185,7 @@ class FewShotTaskConfig:
 
     def __post_init__(self) -> None:
         check_int(0, seed=self.seed)
-        check_max(seeds.MOST, seed=self.seed)
+        check_max(limits.MAX_SEED, seed=self.seed)
         check_fraction(label_smoothing=self.label_smoothing)
         if not 0 <= self.auxiliary < float("inf"):
             raise SightlineError(f"auxiliary must be at least 0 and finite, got {self.auxiliary}")

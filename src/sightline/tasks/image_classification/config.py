@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ... import seeds
+from ... import limits
 from ...data.images.augmentation import Augment
 from ...data.images.loading import Splits, load, split
 from ...errors import SightlineError, check_fraction, check_int, check_max
@@ -79,7 +79,7 @@ class ImageClassificationTaskConfig:
 
     def __post_init__(self) -> None:
         check_int(0, seed=self.seed)
-        check_max(seeds.MOST, seed=self.seed)
+        check_max(limits.MAX_SEED, seed=self.seed)
         check_max(MAX_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
         check_fraction(label_smoothing=self.label_smoothing)
         self.check_mixed_pairs()

@@ -5,16 +5,15 @@ from typing import Literal
 
 from torch import nn
 
-from ... import seeds
-from ...data.text.batching import MULTIPLE
-from ...data.text.corpora import TextSplits, joined, load, split
-from ...data.text.tokenizers import Tokens
+from ... import limits
+from ...data.text.batching import padded_length
+from ...data.text.corpora import ParallelText, TextSplits, extend_training, load_parallel, split
+from ...data.text.tokenizers import TokenizerConfig
 from ...errors import SightlineError, check_fraction, check_int, check_max
 from ...models.rnn_translator import RNNTranslator, RNNTranslatorConfig
 from ...models.translator import Translator, TranslatorConfig
 from ...training.config import TrainingConfig
 
-MOST_BATCH, MOST_LENGTH, MOST_BEAMS = 2**24, 2**13, 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ class TextData:
         check_fraction(validation=self.validation, test=self.test)
         check_int(1, **{f"columns[{i}]": column for i, column in enumerate(self.columns)})
         check_int(2, max_tokens=self.max_tokens)
-        check_max(MOST_LENGTH, max_tokens=self.max_tokens)
+        check_max(limits.MAX_SENTENCE_TOKENS, max_tokens=self.max_tokens)
         if self.columns[0] == self.columns[1]:
             raise SightlineError(f"columns must be two different ones, got {self.columns[0]} twice")
         for language in self.languages:
@@ -53,10 +52,10 @@ class TextData:
         if self.languages[0] == self.languages[1]:
             raise SightlineError(f"languages must be two different ones, got {self.languages[0]!r} twice")
 
-    def load(self, source: str | None = None) -> TextSplits:
+    def load(self, source: str | None = None) -> TextSplits[ParallelText]:
         """Read the source, or another of the same form."""
         source = self.source if source is None else source
-        return load(source, languages=self.languages, columns=self.columns, header=self.header)
+        return load_parallel(source, languages=self.languages, columns=self.columns, header=self.header)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +103,7 @@ class Search:
 
     def __post_init__(self) -> None:
         check_int(1, beams=self.beams)
-        check_max(MOST_BEAMS, beams=self.beams)
+        check_max(limits.MAX_BEAMS, beams=self.beams)
         if not 0 <= self.length_penalty <= 10:
             raise SightlineError(f"length_penalty must be from 0 to 10, got {self.length_penalty}")
 
@@ -119,7 +118,7 @@ class TranslationTaskConfig:
     """The folder of the run; null for runs/ and the name of the recipe."""
     seed: int = 0
     data: TextData = field(default_factory=TextData)
-    tokens: Tokens = field(default_factory=Tokens)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: Model = field(default_factory=Model)
     search: Search = field(default_factory=Search)
     label_smoothing: float = 0.0
@@ -129,7 +128,7 @@ class TranslationTaskConfig:
     def starter(cls) -> "TranslationTaskConfig":
         """What is trained where no recipe is given: German number words into English ones."""
         return cls(
-            tokens=Tokens(size=340),
+            tokenizer=TokenizerConfig(vocab_size=340),
             model=Model(transformer=TranslatorConfig(embed_dim=64, ffn_dim=128, encoder_layers=2, decoder_layers=2)),
             training=TrainingConfig(
                 steps=400,
@@ -146,19 +145,19 @@ class TranslationTaskConfig:
 
     def __post_init__(self) -> None:
         check_int(0, seed=self.seed)
-        check_max(seeds.MOST, seed=self.seed)
+        check_max(limits.MAX_SEED, seed=self.seed)
         check_fraction(label_smoothing=self.label_smoothing)
-        check_max(MOST_BATCH, **{"training.batch_size": self.training.batch_size})
+        check_max(limits.MAX_TOKEN_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
         if self.training.fsdp:
             raise SightlineError(
                 "training.fsdp must be false for translation, whose decoding needs whole weights, got true"
             )
         section = self.model.transformer if self.model.kind == "transformer" else self.model.rnn
-        if section.tie_embeddings == "all" and not self.tokens.shared:
+        if section.tie_embeddings == "all" and not self.tokenizer.shared_vocab:
             raise SightlineError(
-                "tokens.shared must be true where the model's tie_embeddings is all, for both languages use one table, got false"
+                "tokenizer.shared_vocab must be true where tie_embeddings is all, got false"
             )
-        form, longest = self.model.transformer, -(-self.data.max_tokens // MULTIPLE) * MULTIPLE
+        form, longest = self.model.transformer, int(padded_length(self.data.max_tokens))
         if self.model.kind == "transformer" and form.positions == "learned" and form.max_positions < longest:
             raise SightlineError(
                 f"model.transformer.max_positions must be at least data.max_tokens, filled up to {longest}, where "
@@ -166,7 +165,7 @@ class TranslationTaskConfig:
             )
 
 
-def divide(data: TextData, seed: int) -> TextSplits:
+def divide(data: TextData, seed: int) -> TextSplits[ParallelText]:
     """The data, with shares of the training pairs data_fingerprint out where it brings no test or validation set."""
     splits = data.load()
     train, test, validation = splits.train, splits.test, splits.validation
@@ -179,6 +178,6 @@ def divide(data: TextData, seed: int) -> TextSplits:
         train, test = split(train, shares[0], seed)
     if shares[1]:
         train, validation = split(train, shares[1] / (1 - shares[0]), seed)
-    train = replace(train, dropped=splits.train.dropped)
+    train = replace(train, num_dropped=splits.train.num_dropped)
     held_out = [one for one in (validation, test) if one is not None]
-    return TextSplits(joined(train, (data.load(path).train for path in data.more), held_out), validation, test)
+    return TextSplits(extend_training(train, (data.load(path).train for path in data.more), held_out), validation, test)

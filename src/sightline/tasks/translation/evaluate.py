@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...data.text.batching import Encoded
+from ...data.text.batching import EncodedPairs
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis, beam, greedy
 from ...training.task import BatchSlice
@@ -78,7 +78,7 @@ def span(group: dict[str, float | None]) -> str:
 
 def translate(
     model: Any,
-    encoded: Encoded,
+    encoded: EncodedPairs,
     rows: Sequence[int],
     *,
     max_tokens: int,
@@ -98,7 +98,7 @@ def translate(
             yield some, beam(model, memory, length_penalty=length_penalty, **how)
 
 
-def groups(encoded: Encoded, rows: Sequence[int], beams: int = 1) -> Iterator[tuple[list[int], int]]:
+def groups(encoded: EncodedPairs, rows: Sequence[int], beams: int = 1) -> Iterator[tuple[list[int], int]]:
     """These rows from the longest to the shortest, as many at once as fit, and the length to fill them up to."""
     lengths = encoded.source.lengths
     most = AT_ONCE[encoded.source.ids.device.type]
@@ -111,7 +111,7 @@ def groups(encoded: Encoded, rows: Sequence[int], beams: int = 1) -> Iterator[tu
 
 
 def tally(
-    model: nn.Module, encoded: Encoded, texts: Sequence[str], tokenizer: Tokenizer, part: BatchSlice, max_tokens: int
+    model: nn.Module, encoded: EncodedPairs, texts: Sequence[str], tokenizer: Tokenizer, part: BatchSlice, max_tokens: int
 ) -> dict[str, Tensor]:
     """What there is to count over the part of a set that belongs here: the loss, and what makes up BLEU."""
     device = encoded.source.ids.device
@@ -126,7 +126,7 @@ def tally(
         wrote |= {i: tokenizer.decode(found[0].tokens) for i, found in zip(some, hypotheses, strict=True)}
     counts = torch.zeros(10, dtype=torch.float64, device=device)
     if rows:
-        found = bleu([wrote[i] for i in rows], [texts[i] for i in rows], lowercase=tokenizer.how.lowercase)
+        found = bleu([wrote[i] for i in rows], [texts[i] for i in rows], lowercase=tokenizer.config.lowercase)
         counts += torch.tensor([*found.counts, *found.totals, found.sys_len, found.ref_len], device=device)
     tokens = sum(int(encoded.target.lengths[i]) - 1 for i in rows)
     return {"loss": loss, "tokens": torch.tensor(float(tokens), dtype=torch.float64, device=device), "bleu": counts}

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ... import config, zoo
+from ... import config, limits, zoo
 from ...attention import Record, record_attention
-from ...data.text.batching import Encoded
-from ...data.text.corpora import BOS, EOS, NUMBERS, Pairs, files_of
-from ...data.text.lines import MOST_BYTES, MOST_CHARACTERS, lines_of, read_lines
-from ...data.text.tokenizers import SPECIAL, Tokenizer
+from ...data.text.batching import EncodedPairs
+from ...data.text.corpora import NUMBERS, ParallelText, source_files
+from ...data.text.reading import parse_lines, read_lines
+from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis
 from ...errors import SightlineError, check_page_size
 from ...files import CONFIG, DATA, read_json
@@ -24,7 +24,7 @@ from ...predictor import Predictor
 from ...weights import read_weights
 from .evaluate import Progress, Score, scored, translate
 from .predictions import Answer, Look
-from .task import MOST_BEAMS, Recipe, Search, TextData, TranslationTask, divide, evaluate_on
+from .task import Recipe, Search, TextData, TranslationTask, divide, evaluate_on
 
 if TYPE_CHECKING:
     from ...view.page import Page
@@ -46,14 +46,14 @@ class TranslationPredictor(Predictor):
     @staticmethod
     def files(task: TranslationTask) -> dict[str, bytes]:
         """What a run of this task keeps beside its weights."""
-        names = SHARED if task.recipe.tokens.shared else APART
+        names = SHARED if task.recipe.tokenizer.shared_vocab else APART
         return {name: one.to_json().encode() for name, one in zip(names, task.tokenizers, strict=False)}
 
     @classmethod
     def open(cls, folder: Path) -> "TranslationPredictor":
         recipe = config.build(Recipe, config.read(folder / CONFIG))
-        names = SHARED if recipe.tokens.shared else APART
-        read = [Tokenizer.from_json(recipe.tokens, read_json(folder / name), str(folder / name)) for name in names]
+        names = SHARED if recipe.tokenizer.shared_vocab else APART
+        read = [Tokenizer.from_json(recipe.tokenizer, read_json(folder / name), str(folder / name)) for name in names]
         tokenizers = read[0], read[-1]
         chosen = recipe.model.of_data(*map(len, tokenizers))
         return cls(folder, recipe, tokenizers, read_weights(folder, chosen.build, depth=chosen.depth))
@@ -76,7 +76,7 @@ class TranslationPredictor(Predictor):
         texts = []
         for word in words:
             if word == "-":
-                whose, lines = "what comes in", lines_of(sys.stdin.buffer.read(MOST_BYTES + 1), "-")
+                whose, lines = "what comes in", parse_lines(sys.stdin.buffer.read(limits.MAX_TEXT_BYTES + 1), "-")
             elif _is_text_file(word):
                 whose, lines = word, read_lines(Path(word))
             else:
@@ -130,20 +130,20 @@ class TranslationPredictor(Predictor):
 
     def _without_signs(self, text: Any) -> tuple[Any, str]:
         """What is no text, or too long, is refused later."""
-        readable = isinstance(text, str) and len(text) <= MOST_CHARACTERS
-        return self.tokenizers[0].without_signs(text) if readable else (text, "")
+        readable = isinstance(text, str) and len(text) <= limits.MAX_LINE_CHARS
+        return self.tokenizers[0].remove_unknown_symbols(text) if readable else (text, "")
 
-    def _encoded(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> Encoded:
-        encoded = Encoded(source, target)
+    def _encoded(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> EncodedPairs:
+        encoded = EncodedPairs(source, target, self.tokenizers[0].special_tokens)
         encoded.to(self.device)
         return encoded
 
     def _search(self, beams: int | None, n_best: int | None, length_penalty: float | None) -> dict[str, Any]:
         """As the recipe says, or as was told; wide enough for so many translations."""
         own = self.recipe.search
-        if n_best is not None and n_best > MOST_BEAMS:
+        if n_best is not None and n_best > limits.MAX_BEAMS:
             raise SightlineError(
-                f"translations of a sentence must be at most {MOST_BEAMS}, got {n_best}; ask for fewer"
+                f"translations of a sentence must be at most {limits.MAX_BEAMS}, got {n_best}; ask for fewer"
             )
         beams = max(own.beams, n_best or 1) if beams is None else beams
         chosen = Search(beams=beams, length_penalty=own.length_penalty if length_penalty is None else length_penalty)
@@ -157,10 +157,10 @@ class TranslationPredictor(Predictor):
         return Answer(
             text=ENTITY.sub(lambda found: html.unescape(found[0]), target.decode(best.tokens)),
             score=best.normalized,
-            tokens=(*target.names(best.tokens), *(SPECIAL[EOS : EOS + 1] if best.finished else ())),
-            source_tokens=(*source.names(ids), SPECIAL[EOS]),
+            tokens=(*target.tokens(best.tokens), *((target.special_tokens.eos,) if best.finished else ())),
+            source_tokens=(*source.tokens(ids), source.special_tokens.eos),
             others=tuple(self._answer(ids, [one], left_out) for one in others),
-            unknown=source.unknown(ids),
+            unknown=source.count_unknown(ids),
             left_out=left_out,
             problem=self._problem(ids),
             finished=best.finished,
@@ -168,8 +168,8 @@ class TranslationPredictor(Predictor):
 
     def _problem(self, ids: list[int]) -> str | None:
         """Of another script; that words are unknown says nothing of their language."""
-        unknown, language = self.tokenizers[0].unknown(ids), self.recipe.data.languages[0]
-        if self.recipe.tokens.kind == "word" or 2 * unknown <= len(ids):
+        unknown, language = self.tokenizers[0].count_unknown(ids), self.recipe.data.languages[0]
+        if self.recipe.tokenizer.kind == "word" or 2 * unknown <= len(ids):
             return None
         return f"text must be of the language the model reads, {language!r}, got {unknown} of {len(ids)} tokens unknown"
 
@@ -178,9 +178,9 @@ class TranslationPredictor(Predictor):
         for text in texts:
             if not isinstance(text, str):
                 raise SightlineError(f"text must be a string, got {type(text).__name__}")
-            if len(text) > MOST_CHARACTERS:
+            if len(text) > limits.MAX_LINE_CHARS:
                 raise SightlineError(
-                    f"text must be at most {MOST_CHARACTERS:,} characters, got {len(text):,}; cut it up"
+                    f"text must be at most {limits.MAX_LINE_CHARS:,} characters, got {len(text):,}; cut it up"
                 )
         ids = self.tokenizers[0].encode(texts)
         most = self.recipe.data.max_tokens
@@ -245,10 +245,10 @@ class TranslationPredictor(Predictor):
         names = [shortened(f"{text} → {answer}", 60) for text, answer in pairs]
         return look.record.view(
             source=[_filled(one.source_tokens, sizes[0]) for one in look.answers],
-            target=[_filled((SPECIAL[BOS], *one.tokens[: len(one.tokens) - 1]), sizes[1]) for one in look.answers],
+            target=[_filled((self.tokenizers[1].special_tokens.bos, *one.tokens[: len(one.tokens) - 1]), sizes[1]) for one in look.answers],
             written=[_filled(one.tokens, sizes[1]) for one in look.answers],
             batch=list(range(len(look.answers))),
-            special=set(SPECIAL[:3]),
+            special=set(self.tokenizers[1].special_tokens.control_tokens),
             title=(names[0] if len(names) == 1 else told) if title is None else title,
             names=names,
         )
@@ -262,7 +262,7 @@ class TranslationPredictor(Predictor):
 
         return show(self, texts, out, format=format)
 
-    def evaluate(self, pairs: Pairs, split: str, progress: Progress | None = None) -> Score:
+    def evaluate(self, pairs: ParallelText, split: str, progress: Progress | None = None) -> Score:
         """How near its translations are to those of a set."""
         encoded = evaluate_on(pairs, self.tokenizers, self.recipe)
         encoded.to(self.device)
@@ -274,14 +274,14 @@ class TranslationPredictor(Predictor):
                 wrote |= dict(zip(some, decoded, strict=True))
                 if progress:
                     progress(len(wrote), len(pairs))
-        texts, small = [wrote[i] for i in range(len(pairs))], self.recipe.tokens.lowercase
+        texts, small = [wrote[i] for i in range(len(pairs))], self.recipe.tokenizer.lowercase
         return scored(split, pairs.source, pairs.target, texts, lowercase=small, **how)
 
-    def evaluation_split(self, source: str | None = None) -> tuple[Pairs, str]:
+    def evaluation_split(self, source: str | None = None) -> tuple[ParallelText, str]:
         """The test set of its data, or its validation set where there is none; or of other data of the same form: the
         test set of that, or all of it where it brings none. And what it is called."""
         data = self.recipe.data
-        if source is None and data.source != NUMBERS and not any(files_of(data.source, data.languages).values()):
+        if source is None and data.source != NUMBERS and not any(source_files(data.source, data.languages).values()):
             raise SightlineError(
                 f"the data of {zoo.display_name(self.folder)} must be there to judge by, got {data.source!r}, which is not; "
                 f"name their place, or other data, with --data PATH"
@@ -301,7 +301,7 @@ class TranslationPredictor(Predictor):
 
     def _same(self, a: str, b: str) -> bool:
         """Whether two sources are one."""
-        first, second = (files_of(one, self.recipe.data.languages) for one in (a, b))
+        first, second = (source_files(one, self.recipe.data.languages) for one in (a, b))
         return a == b or (first == second and any(first.values()))
 
     def _held_out(self, data: TextData) -> bool:
@@ -321,8 +321,8 @@ class TranslationPredictor(Predictor):
     def _check_unseen(self, source: str, part: str) -> None:
         """It has not learned from this part."""
         data = self.recipe.data
-        learned = [files_of(one, data.languages).get("train", frozenset()) for one in (data.source, *data.more)]
-        if not files_of(source, data.languages).get(part, frozenset()).isdisjoint(frozenset().union(*learned)):
+        learned = [source_files(one, data.languages).get("train", frozenset()) for one in (data.source, *data.more)]
+        if not source_files(source, data.languages).get(part, frozenset()).isdisjoint(frozenset().union(*learned)):
             run = zoo.display_name(self.folder)
             raise SightlineError(
                 f"data must be other than what {run} has learned from, got {source!r}; name a test set"

@@ -5,13 +5,14 @@ from collections.abc import Generator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ... import seeds
-from ...data.text.batching import Batch, Buckets, Encoded
-from ...data.text.corpora import Pairs, TextSplits
-from ...data.text.tokenizers import Tokenizer, Tokens, learn
+from ...data.text.batching import Batch, EncodedPairs, LengthBuckets
+from ...data.text.corpora import ParallelText, TextSplits
+from ...data.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 from ...errors import SightlineError
 from ...training.task import BatchSlice
 from .config import TranslationTaskConfig, divide
@@ -26,10 +27,10 @@ class TranslationTask:
 
     monitor, higher_is_better = "bleu", True
 
-    def __init__(self, config: TranslationTaskConfig, data: TextSplits, progress: Any = None):
+    def __init__(self, config: TranslationTaskConfig, data: TextSplits[ParallelText], progress: Any = None):
         splits = data
         self.splits = splits
-        self.tokenizers = learn_both(config.tokens, splits.train)
+        self.tokenizers = learn_both(config.tokenizer, splits.train)
         self.train, long = self._encoded(splits.train, config.data.max_tokens)
         self.validation = None if splits.validation is None else evaluate_on(splits.validation, self.tokenizers, config)
         self.config = replace(config, model=config.model.of_data(*map(len, self.tokenizers)))
@@ -37,21 +38,21 @@ class TranslationTask:
         self.data_fingerprint = data_fingerprint(splits, long)
         """What the data hold, in few words: a run goes on with the same."""
         self.device = torch.device("cpu")
-        self._buckets: dict[int, Buckets] = {}
+        self._buckets: dict[int, LengthBuckets] = {}
 
     @staticmethod
-    def load_data(config: TranslationTaskConfig, progress: Any = None) -> TextSplits:
+    def load_data(config: TranslationTaskConfig, progress: Any = None) -> TextSplits[ParallelText]:
         """Read the config's corpus."""
         return divide(config.data, config.seed)
 
     def files(self) -> dict[str, bytes]:
-        names = SHARED if self.config.tokens.shared else APART
+        names = SHARED if self.config.tokenizer.shared_vocab else APART
         return {name: tokenizer.to_json().encode() for name, tokenizer in zip(names, self.tokenizers, strict=False)}
 
     def finish(self, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
         return weights, {}
 
-    def _encoded(self, pairs: Pairs, most: int) -> tuple[Encoded, int]:
+    def _encoded(self, pairs: ParallelText, most: int) -> tuple[EncodedPairs, int]:
         """Pairs that are short enough to learn from, and how many are not."""
         source, target = (
             one.encode(side) for one, side in zip(self.tokenizers, (pairs.source, pairs.target), strict=True)
@@ -59,14 +60,16 @@ class TranslationTask:
         kept = [i for i in range(len(pairs)) if 0 < len(source[i]) < most and 0 < len(target[i]) < most]
         if not kept:
             raise SightlineError(f"data must have a pair of at most {most} tokens, data.max_tokens, got none")
-        return Encoded([source[i] for i in kept], [target[i] for i in kept]), len(pairs) - len(kept)
+        special_tokens = self.tokenizers[0].special_tokens
+        encoded = EncodedPairs([source[i] for i in kept], [target[i] for i in kept], special_tokens)
+        return encoded, len(pairs) - len(kept)
 
     def steps_per_epoch(self, batch_size: int) -> int:
         return len(self._cut(batch_size))
 
-    def _cut(self, batch_size: int) -> Buckets:
+    def _cut(self, batch_size: int) -> LengthBuckets:
         if batch_size not in self._buckets:
-            self._buckets[batch_size] = Buckets(self.train.shapes(), batch_size)
+            self._buckets[batch_size] = LengthBuckets(self.train.shapes(), batch_size)
         return self._buckets[batch_size]
 
     def to(self, device: torch.device) -> None:
@@ -78,18 +81,18 @@ class TranslationTask:
 
     def batches(self, first: int, batch_size: int, part: BatchSlice) -> Generator[list[Any], None, None]:
         buckets, parts, epoch = self._cut(batch_size), part.world_size * part.micro_batches, -1
-        order, cuts, rows = buckets.keys, buckets.keys, torch.empty(0)
+        order, cuts, rows = np.empty(0), np.empty(0), torch.empty(0)
         for step in itertools.count(first):
             if step // len(buckets) != epoch:
                 epoch = step // len(buckets)
                 order, cuts = buckets.epoch(seeds.generator(self.config.seed, seeds.ORDER, epoch))
                 rows = torch.from_numpy(order).to(self.device)
-            places, shape = buckets.cuts[cuts[step % len(buckets)]]
+            places, shape = buckets.batches[cuts[step % len(buckets)]]
             total = int(self.train.target.lengths[order[places]].sum()) - (places.stop - places.start)  # less the BOS
             share = -(-(places.stop - places.start) // parts)
             yield [self._piece(rows[places], one, shape, total) for one in part.indices(share * parts)]
 
-    def _piece(self, rows: Tensor, own: slice, shape: tuple[int, int], total: int) -> tuple[Batch, int]:
+    def _piece(self, rows: Tensor, own: slice, shape: tuple[int, ...], total: int) -> tuple[Batch, int]:
         """A part of a batch, and the tokens labels in the whole; where too few rows are left, one that wants none."""
         some = rows[own]
         if len(some):
@@ -116,26 +119,26 @@ class TranslationTask:
         return metrics(sums) if sums else {}
 
 
-def learn_both(how: Tokens, pairs: Pairs) -> tuple[Tokenizer, Tokenizer]:
+def learn_both(config: TokenizerConfig, pairs: ParallelText) -> tuple[Tokenizer, Tokenizer]:
     """A tokenizer for each language, or one for both, from the training pairs alone."""
-    if how.shared:
-        both = learn(how, [*pairs.source, *pairs.target])
+    if config.shared_vocab:
+        both = train_tokenizer(config, [*pairs.source, *pairs.target])
         return both, both
-    return learn(how, pairs.source), learn(how, pairs.target)
+    return train_tokenizer(config, pairs.source), train_tokenizer(config, pairs.target)
 
 
-def evaluate_on(pairs: Pairs, tokenizers: tuple[Tokenizer, Tokenizer], config: TranslationTaskConfig) -> Encoded:
+def evaluate_on(pairs: ParallelText, tokenizers: tuple[Tokenizer, Tokenizer], config: TranslationTaskConfig) -> EncodedPairs:
     """All pairs, in their order, to be evaluate_on by; what is too long is cut."""
     most = config.data.max_tokens - 1
     source, target = tokenizers[0].encode(pairs.source), tokenizers[1].encode(pairs.target)
-    return Encoded([one[:most] for one in source], [one[:most] for one in target])
+    return EncodedPairs([one[:most] for one in source], [one[:most] for one in target], tokenizers[0].special_tokens)
 
 
-def data_fingerprint(splits: TextSplits, long: int) -> dict[str, Any]:
+def data_fingerprint(splits: TextSplits[ParallelText], long: int) -> dict[str, Any]:
     """Counts and digests of what a corpus holds; `long` pairs of it were too long to learn from."""
     facts: dict[str, Any] = {}
     for name in ("train", "validation", "test"):
-        pairs: Pairs | None = getattr(splits, name)
+        pairs: ParallelText | None = getattr(splits, name)
         facts[name] = {"pairs": 0} if pairs is None else {"pairs": len(pairs), "sentences": pairs.digest()}
-    facts["train"] |= {"left_out_empty": splits.train.dropped, "left_out_long": long}
+    facts["train"] |= {"left_out_empty": splits.train.num_dropped, "left_out_long": long}
     return facts

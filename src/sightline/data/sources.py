@@ -1,0 +1,46 @@
+"""Identity of data sources: whether two names or paths refer to the same data."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+BUILTIN_SOURCES = frozenset({"glyphs", "numbers"})
+"""Names of data sets that are generated and need no file."""
+
+
+def same_source(a: str | Path, b: str | Path) -> bool:
+    """True if two sources are the same data, for images and for text.
+
+    A source is a built-in name, a file, a folder, or two aligned text files without their language suffixes. Paths are
+    compared after resolving `~`, relative paths and links. A folder is the same source as its only .npz or .zip file,
+    and as another folder whose entries link to the same files.
+    """
+    if str(a) == str(b):
+        return True
+    if BUILTIN_SOURCES & {a, b}:
+        return False
+    first, second = (single_archive(Path(source).expanduser()) for source in (a, b))
+    if first.exists() and second.exists():
+        if first.is_dir() and second.is_dir():
+            return first.samefile(second) or _same_files(first.iterdir(), second.iterdir())
+        return first.samefile(second)
+    if first.resolve() == second.resolve():
+        return True
+    return _same_files(*(path.parent.glob(f"{_escaped(path.name)}.*") for path in (first, second)))
+
+
+def single_archive(path: Path) -> Path:
+    """The only .npz or .zip file of a folder without subfolders, else the path itself."""
+    if path.is_dir() and not any(entry.is_dir() for entry in path.iterdir() if not entry.name.startswith((".", "__"))):
+        for pattern in ("*.npz", "*.zip"):
+            if len(files := sorted(path.glob(pattern))) == 1:
+                return files[0]
+    return path
+
+
+def _same_files(first: Iterable[Path], second: Iterable[Path]) -> bool:
+    a, b = ({path.resolve() for path in paths} for paths in (first, second))
+    return bool(a) and a == b
+
+
+def _escaped(name: str) -> str:
+    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
