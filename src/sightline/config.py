@@ -14,11 +14,10 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from . import limits
 from .errors import SightlineError, one_of
 
 Config = TypeVar("Config")
-MAX_CONFIG_BYTES = 1 << 16
-"""Size limit of a config file."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +31,8 @@ def read(path: Path) -> dict[str, Any]:
     """The values of a YAML file."""
     if not path.is_file():
         raise SightlineError(f"a config must be a YAML file, got {str(path)!r}, which is not a file")
-    if (size := path.stat().st_size) > MAX_CONFIG_BYTES:
-        raise SightlineError(f"a config must be at most {MAX_CONFIG_BYTES:,} bytes, got {size:,} in {path}")
+    if (size := path.stat().st_size) > limits.MAX_CONFIG_BYTES:
+        raise SightlineError(f"a config must be at most {limits.MAX_CONFIG_BYTES:,} bytes, got {size:,} in {path}")
     try:
         values = parse(path.read_text(encoding="utf-8"))
     except (ValueError, yaml.YAMLError, RecursionError) as error:

@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from . import limits
 from .errors import SightlineError
 
 try:
@@ -21,8 +22,6 @@ except ImportError:  # Windows has no flock
 CONFIG, WEIGHTS, CARD, DATA = "config.yaml", "model.safetensors", "README.md", "data.json"
 LOG, EVALUATION, CHECKPOINTS, LOCK = "metrics.jsonl", "evaluation.json", "checkpoints", ".lock"
 """Files of a run."""
-MAX_JSON_BYTES = 1 << 24
-"""Size limit of a JSON file of a run."""
 
 
 @contextmanager
@@ -78,8 +77,8 @@ def read_json(path: Path) -> Any:
     """Read a JSON file of a run."""
     if not path.is_file():
         raise SightlineError(f"a run must have a file {path.name}, got none in {path.parent}")
-    if (size := path.stat().st_size) > MAX_JSON_BYTES:
-        raise SightlineError(f"{path} must be at most {MAX_JSON_BYTES:,} bytes, got {size:,}")
+    if (size := path.stat().st_size) > limits.MAX_RUN_FILE_BYTES:
+        raise SightlineError(f"{path} must be at most {limits.MAX_RUN_FILE_BYTES:,} bytes, got {size:,}")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

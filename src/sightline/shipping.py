@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from . import config, registry, zoo
+from . import config, limits, registry, zoo
 from .errors import SightlineError, one_of
 from .files import CARD, CONFIG, DATA, EVALUATION, WEIGHTS, read_json, write_bytes
 from .predictor import Predictor, Progress
@@ -20,8 +20,6 @@ from .runs import SCORE, data_sources, load
 from .training.device import choose_device
 from .weights import to_bytes
 
-MAX_MODEL_BYTES = 8_000_000
-"""Size limit of all files of a pretrained model."""
 
 
 def ship(
@@ -60,8 +58,8 @@ def ship(
         agreement = spec.compare_precision_function(before, after, data, progress)
         write_bytes(part / CARD, _card(name, run, spec, before.config, training, license, agreement).encode())
         size = sum(path.stat().st_size for path in part.iterdir())
-        if size > MAX_MODEL_BYTES:
-            raise SightlineError(f"a pretrained model must be at most {MAX_MODEL_BYTES:,} bytes, got {size:,}")
+        if size > limits.MAX_ZOO_MODEL_BYTES:
+            raise SightlineError(f"a pretrained model must be at most {limits.MAX_ZOO_MODEL_BYTES:,} bytes, got {size:,}")
         part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)

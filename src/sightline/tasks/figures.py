@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import zoo
+from .. import limits, zoo
 from ..errors import SightlineError, check_choice
-from ..files import LOG, MAX_JSON_BYTES
+from ..files import LOG
 from ..view import curves
 from ..view import figures as view_figures
 
@@ -80,8 +80,8 @@ def read_log(folder: Path) -> Iterator[dict[str, Any]]:
     path = folder / LOG
     if not path.is_file():
         return
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise NoFigure(f"{path} is larger than {MAX_JSON_BYTES:,} bytes")
+    if path.stat().st_size > limits.MAX_RUN_FILE_BYTES:
+        raise NoFigure(f"{path} is larger than {limits.MAX_RUN_FILE_BYTES:,} bytes")
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             record = json.loads(line)

@@ -11,7 +11,6 @@ from ...models.image_classifier import ImageClassifierConfig
 from ...predictor import Progress
 from ...training.config import TrainingConfig
 
-MAX_BATCH_SIZE = 2**20
 EVALUATION_BATCH_SIZE = 512
 
 
@@ -80,7 +79,7 @@ class ImageClassificationTaskConfig:
     def __post_init__(self) -> None:
         check_int(0, seed=self.seed)
         check_max(limits.MAX_SEED, seed=self.seed)
-        check_max(MAX_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
+        check_max(limits.MAX_IMAGE_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
         check_fraction(label_smoothing=self.label_smoothing)
         self.check_mixed_pairs()
 
