@@ -21,7 +21,6 @@ from .training.device import choose_device
 from .weights import to_bytes
 
 
-
 def ship(
     run: str | Path,
     name: str,
@@ -59,7 +58,9 @@ def ship(
         write_bytes(part / CARD, _card(name, run, spec, before.config, training, license, agreement).encode())
         size = sum(path.stat().st_size for path in part.iterdir())
         if size > limits.MAX_ZOO_MODEL_BYTES:
-            raise SightlineError(f"a pretrained model must be at most {limits.MAX_ZOO_MODEL_BYTES:,} bytes, got {size:,}")
+            raise SightlineError(
+                f"a pretrained model must be at most {limits.MAX_ZOO_MODEL_BYTES:,} bytes, got {size:,}"
+            )
         part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)

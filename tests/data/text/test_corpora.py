@@ -63,7 +63,9 @@ def test_splits_of_a_folder_are_found_by_name(tmp_path):
 
 
 def test_pairs_with_an_empty_side_are_dropped_and_counted(tmp_path):
-    pairs = load_parallel(write_aligned(tmp_path, "train", [*GERMAN, "", " ", "Ja."], [*ENGLISH, "x", "", "Yes."])).train
+    pairs = load_parallel(
+        write_aligned(tmp_path, "train", [*GERMAN, "", " ", "Ja."], [*ENGLISH, "x", "", "Yes."])
+    ).train
     assert (len(pairs), pairs.num_dropped, pairs.source[-1]) == (4, 2, "Ja.")
     pairs = load_parallel(write(tmp_path / "pairs.tsv", ["Geh.\tGo.", "", "Ja.\t "])).train
     assert (len(pairs), pairs.num_dropped) == (1, 2)

@@ -16,7 +16,6 @@ from .evaluate import Setting
 from .frozen_embedder import check_embedder
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class More:
     """A data set that is learned from beside the first: its training classes, or all it has where it has no parts."""

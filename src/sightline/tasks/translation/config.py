@@ -15,7 +15,6 @@ from ...models.translator import Translator, TranslatorConfig
 from ...training.config import TrainingConfig
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class TextData:
     """Which sentences to learn from."""
@@ -154,9 +153,7 @@ class TranslationTaskConfig:
             )
         section = self.model.transformer if self.model.kind == "transformer" else self.model.rnn
         if section.tie_embeddings == "all" and not self.tokenizer.shared_vocab:
-            raise SightlineError(
-                "tokenizer.shared_vocab must be true where tie_embeddings is all, got false"
-            )
+            raise SightlineError("tokenizer.shared_vocab must be true where tie_embeddings is all, got false")
         form, longest = self.model.transformer, int(padded_length(self.data.max_tokens))
         if self.model.kind == "transformer" and form.positions == "learned" and form.max_positions < longest:
             raise SightlineError(
