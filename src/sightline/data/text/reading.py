@@ -1,7 +1,6 @@
 """Lines of text files: UTF-8, optionally compressed with gzip, read lazily and within limits."""
 
 import gzip
-import io
 import shlex
 import zlib
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from ... import limits
 from ...errors import SightlineError
 from ...names import display_path
 
+STDIN = "standard input"
 _BYTE_ORDER_MARKS = {
     b"\xff\xfe\x00\x00": "UTF-32",
     b"\x00\x00\xfe\xff": "UTF-32",
@@ -37,9 +37,21 @@ def read_lines(path: Path) -> list[str]:
     return list(iter_lines(path))
 
 
-def parse_lines(data: bytes, name: str) -> list[str]:
-    """All lines of a bytes object; `name` is used in error messages."""
-    return list(_iter_lines(io.BytesIO(data), name))
+def stream_lines(file: IO[bytes], name: str) -> Iterator[str]:
+    """Lines of an open file of any size; `name` is used in error messages.
+
+    A line over the limit is cut to one character more than the limit, so memory is bounded and the line can be refused.
+    """
+    max_chars = limits.MAX_LINE_CHARS
+    max_bytes = 4 * max_chars + 8  # a UTF-8 character has at most 4 bytes
+    number = 0
+    while line := file.readline(max_bytes):
+        number += 1
+        rest = line
+        while len(rest) == max_bytes and not rest.endswith(b"\n"):
+            rest = file.readline(max_bytes)
+        is_cut = rest is not line
+        yield _decode(line, name, number, errors="ignore" if is_cut else "strict")[: max_chars + 1]
 
 
 def _iter_lines(file: IO[bytes] | gzip.GzipFile, name: str) -> Iterator[str]:
@@ -51,22 +63,26 @@ def _iter_lines(file: IO[bytes] | gzip.GzipFile, name: str) -> Iterator[str]:
         total += len(line)
         if total > max_bytes:
             raise SightlineError(f"{name} must be at most {max_bytes:,} bytes of text, got more")
-        if number == 1:
-            _check_encoding(line, name)
-            line = line.removeprefix(b"\xef\xbb\xbf")
         if len(line) > 4 * max_chars and not line.endswith(b"\n"):
             raise SightlineError(f"line {number:,} {too_long} more")
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise SightlineError(
-                f"{name} must be UTF-8, got the byte 0x{line[error.start]:02x} in line {number:,}; if it is Latin-1, "
-                f"convert it: {_conversion_command('LATIN1', name)}"
-            ) from error
-        text = text.removesuffix("\n").removesuffix("\r")
+        text = _decode(line, name, number)
         if len(text) > max_chars:
             raise SightlineError(f"line {number:,} {too_long} {len(text):,}")
         yield text
+
+
+def _decode(line: bytes, name: str, number: int, errors: str = "strict") -> str:
+    """The text of a line without its line end."""
+    if number == 1:
+        _check_encoding(line, name)
+        line = line.removeprefix(b"\xef\xbb\xbf")
+    try:
+        return line.decode("utf-8", errors).removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise SightlineError(
+            f"{name} must be UTF-8, got the byte 0x{line[error.start]:02x} in line {number:,}; if it is Latin-1, "
+            f"convert it: {_conversion_command('LATIN1', name)}"
+        ) from error
 
 
 def _check_encoding(start: bytes, name: str) -> None:
@@ -78,4 +94,4 @@ def _check_encoding(start: bytes, name: str) -> None:
 
 
 def _conversion_command(encoding: str, name: str) -> str:
-    return f"iconv -f {encoding} -t UTF-8{'' if name == '-' else f' {shlex.quote(name)} > converted.txt'}"
+    return f"iconv -f {encoding} -t UTF-8{'' if name == STDIN else f' {shlex.quote(name)} > converted.txt'}"

@@ -1,1 +1,1 @@
-"""."""
+"""Translation with a Transformer or a recurrent encoder-decoder."""

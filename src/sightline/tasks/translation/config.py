@@ -6,7 +6,7 @@ from typing import Literal
 from torch import nn
 
 from ... import limits
-from ...data.text.batching import padded_length
+from ...data.text.batching import LENGTH_MULTIPLE, padded_length
 from ...data.text.corpora import ParallelText, TextSplits, extend_training, load_parallel, split
 from ...data.text.tokenizers import TokenizerConfig
 from ...errors import SightlineError, check_fraction, check_int, check_max
@@ -17,118 +17,152 @@ from ...training.config import TrainingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class TextData:
-    """Which sentences to learn from."""
+    """The sentence pairs to train on."""
 
     source: str = "numbers"
     """A folder (train.de and train.en, or train.tsv; val and test likewise), a tab-separated file, two aligned files
-    less their endings, or numbers: German number words, which need no file. Any file may end in .gz."""
-    more: tuple[str, ...] = ()
-    """Further pairs to learn from alone, phrases of your own for instance: tab-separated files, or aligned ones less
-    their endings. None whose target sentence is data_fingerprint out is learned from."""
+    without their suffixes, or `numbers`: German number words, which need no file. Files can be compressed (.gz)."""
+    extra_sources: tuple[str, ...] = ()
+    """Files with further training pairs, in the form of `source`. Pairs whose target sentence is in the validation or
+    test set are left out."""
     languages: tuple[str, str] = ("de", "en")
-    """From and to; the endings of aligned files."""
+    """Source and target language; the suffixes of aligned files."""
     columns: tuple[int, int] = (1, 2)
-    """Where the two languages stand in a tab-separated file, counted from 1."""
+    """Columns of the source and target sentences in a tab-separated file, counted from 1."""
     header: bool = False
-    """Whether the first line of a tab-separated file names its columns."""
-    validation: float = 0.05
-    """Share of the training pairs to hold out for validation where the set brings none; 0 for none."""
-    test: float = 0.0
-    """Share to hold out for the test, likewise. No target sentence stands on both sides."""
+    """Skip the first line of a tab-separated file."""
+    validation_fraction: float = 0.05
+    """Fraction of the training pairs to hold out where the data has no validation set; 0 for none."""
+    test_fraction: float = 0.0
+    """Fraction to hold out where the data has no test set. No target sentence is in two sets."""
     max_tokens: int = 128
-    """Tokens of a sentence with its end. Longer pairs are not learned from; to be evaluate_on they are cut."""
+    """Maximum number of tokens of a sentence, its end token included. Longer training pairs are left out; longer
+    evaluation sentences are cut."""
 
     def __post_init__(self) -> None:
-        check_fraction(validation=self.validation, test=self.test)
+        check_fraction(validation_fraction=self.validation_fraction, test_fraction=self.test_fraction)
         check_int(1, **{f"columns[{i}]": column for i, column in enumerate(self.columns)})
         check_int(2, max_tokens=self.max_tokens)
         check_max(limits.MAX_SENTENCE_TOKENS, max_tokens=self.max_tokens)
         if self.columns[0] == self.columns[1]:
-            raise SightlineError(f"columns must be two different ones, got {self.columns[0]} twice")
+            raise SightlineError(f"columns must be two different columns, got {self.columns[0]} twice")
         for language in self.languages:
             if not language or not language.replace("-", "").replace("_", "").isalnum():
-                raise SightlineError(f"languages must be two endings such as de and en, got {language!r}")
+                raise SightlineError(f"languages must be two file suffixes such as de and en, got {language!r}")
         if self.languages[0] == self.languages[1]:
-            raise SightlineError(f"languages must be two different ones, got {self.languages[0]!r} twice")
+            raise SightlineError(f"languages must be two different languages, got {self.languages[0]!r} twice")
 
-    def load(self, source: str | None = None) -> TextSplits[ParallelText]:
-        """Read the source, or another of the same form."""
+    def read(self, source: str | None = None) -> TextSplits[ParallelText]:
+        """Read the source, or another source of the same form."""
         source = self.source if source is None else source
         return load_parallel(source, languages=self.languages, columns=self.columns, header=self.header)
 
+    def hold_out(self, splits: TextSplits[ParallelText], seed: int) -> TextSplits[ParallelText]:
+        """Hold out a test set and a validation set of the training pairs where the data has none."""
+        train, test, validation = splits.train, splits.test, splits.validation
+        test_fraction = self.test_fraction if test is None else 0.0
+        validation_fraction = self.validation_fraction if validation is None else 0.0
+        if test_fraction + validation_fraction >= 1:
+            raise SightlineError(
+                f"validation_fraction and test_fraction must sum to less than 1, got {validation_fraction} and "
+                f"{test_fraction}"
+            )
+        if test_fraction:
+            train, test = split(train, test_fraction, seed)
+        if validation_fraction:
+            train, validation = split(train, validation_fraction / (1 - test_fraction), seed)
+        return TextSplits(replace(train, num_dropped=splits.train.num_dropped), validation, test)
+
+    def load(self, seed: int) -> TextSplits[ParallelText]:
+        """Read all sources and hold out test and validation sets."""
+        splits = self.hold_out(self.read(), seed)
+        held_out = [pairs for pairs in (splits.validation, splits.test) if pairs is not None]
+        extra = (self.read(source).train for source in self.extra_sources)
+        return replace(splits, train=extend_training(splits.train, extra, held_out))
+
 
 @dataclass(frozen=True, kw_only=True)
-class Model:
-    """Which of the translators, and how it is built; of the two sections that of the chosen kind counts."""
+class ModelConfig:
+    """The architecture, and one section for each; only the section of the chosen architecture is used."""
 
     kind: Literal["rnn", "rnn_attention", "transformer"] = "transformer"
     rnn: RNNTranslatorConfig = field(default_factory=RNNTranslatorConfig)
-    """For rnn, one context vector, and rnn_attention, whose attention is `general` if none is told."""
+    """For `rnn`, which has one context vector, and `rnn_attention`, whose attention defaults to `general`."""
     transformer: TranslatorConfig = field(default_factory=TranslatorConfig)
 
     def __post_init__(self) -> None:
         if self.kind == "rnn" and self.rnn.attention != "none":
             raise SightlineError(
-                f"rnn.attention must be none where kind is rnn, got {self.rnn.attention!r}; choose kind rnn_attention"
+                f"rnn.attention must be none for kind rnn, got {self.rnn.attention!r}; use kind rnn_attention"
             )
         if self.kind == "rnn_attention" and self.rnn.attention == "none":
             object.__setattr__(self, "rnn", replace(self.rnn, attention="general"))
 
-    def of_data(self, source_vocab_size: int, target_vocab_size: int) -> "Model":
-        """With these vocabularies in the section that counts."""
-        name = "transformer" if self.kind == "transformer" else "rnn"
+    @property
+    def section(self) -> TranslatorConfig | RNNTranslatorConfig:
+        """The section of the chosen architecture."""
+        return self.transformer if self.kind == "transformer" else self.rnn
+
+    def of_data(self, source_vocab_size: int, target_vocab_size: int) -> "ModelConfig":
+        """The config with these vocabulary sizes."""
         sizes = {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size}
-        return replace(self, **{name: getattr(self, name).of_data(**sizes)})
+        if self.kind == "transformer":
+            return replace(self, transformer=self.transformer.of_data(**sizes))
+        return replace(self, rnn=self.rnn.of_data(**sizes))
 
     @property
     def depth(self) -> int:
-        """Blocks or layers, all of them together."""
+        """The number of layers."""
         form = self.transformer.form
         return form["encoder_layers"] + form["decoder_layers"] if self.kind == "transformer" else self.rnn.num_layers
 
     def build(self) -> nn.Module:
-        """With weights that know nothing."""
+        """A model with random weights."""
         return Translator(self.transformer) if self.kind == "transformer" else RNNTranslator(self.rnn)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
-    """How a trained model looks for a translation."""
+class SearchConfig:
+    """Decoding of a trained model."""
 
-    beams: int = 5
-    """Hypotheses that grow side by side; 1 takes the likeliest token at every step."""
+    num_beams: int = 5
+    """Beams of the beam search; 1 for greedy decoding."""
     length_penalty: float = 1.0
-    """0 compares sums of log-probabilities, which favors the short; 1 their means over tokens."""
+    """Exponent of the length by which log-probabilities are divided: 0 compares sums, 1 compares means over tokens."""
 
     def __post_init__(self) -> None:
-        check_int(1, beams=self.beams)
-        check_max(limits.MAX_BEAMS, beams=self.beams)
+        check_int(1, num_beams=self.num_beams)
+        check_max(limits.MAX_BEAMS, num_beams=self.num_beams)
         if not 0 <= self.length_penalty <= 10:
             raise SightlineError(f"length_penalty must be from 0 to 10, got {self.length_penalty}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslationTaskConfig:
-    """All that is to be known to train a translator. `training.batch_size` counts tokens here, filling included, on the
-    side of a batch that has more; `training.epochs` are rounds through all pairs."""
+    """Config of a run that trains a translator.
+
+    `training.batch_size` counts tokens, padding included, on the longer side of a batch.
+    """
 
     task: Literal["translation"] = "translation"
     out: str | None = None
-    """The folder of the run; null for runs/ and the name of the recipe."""
+    """Folder of the run; null for runs/NAME."""
     seed: int = 0
     data: TextData = field(default_factory=TextData)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
-    model: Model = field(default_factory=Model)
-    search: Search = field(default_factory=Search)
+    model: ModelConfig = field(default_factory=ModelConfig)
     label_smoothing: float = 0.0
+    search: SearchConfig = field(default_factory=SearchConfig)
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(batch_size=4096))
 
     @classmethod
     def starter(cls) -> "TranslationTaskConfig":
-        """What is trained where no recipe is given: German number words into English ones."""
+        """The config without a file: translates German number words to English."""
         return cls(
             tokenizer=TokenizerConfig(vocab_size=340),
-            model=Model(transformer=TranslatorConfig(embed_dim=64, ffn_dim=128, encoder_layers=2, decoder_layers=2)),
+            model=ModelConfig(
+                transformer=TranslatorConfig(embed_dim=64, ffn_dim=128, encoder_layers=2, decoder_layers=2)
+            ),
             training=TrainingConfig(
                 steps=400,
                 batch_size=1024,
@@ -145,36 +179,21 @@ class TranslationTaskConfig:
     def __post_init__(self) -> None:
         check_int(0, seed=self.seed)
         check_max(limits.MAX_SEED, seed=self.seed)
-        check_fraction(label_smoothing=self.label_smoothing)
         check_max(limits.MAX_TOKEN_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
+        check_fraction(label_smoothing=self.label_smoothing)
         if self.training.fsdp:
             raise SightlineError(
-                "training.fsdp must be false for translation, whose decoding needs whole weights, got true"
+                "training.fsdp must be false for translation, which decodes with whole weights, got true"
             )
-        section = self.model.transformer if self.model.kind == "transformer" else self.model.rnn
-        if section.tie_embeddings == "all" and not self.tokenizer.shared_vocab:
-            raise SightlineError("tokenizer.shared_vocab must be true where tie_embeddings is all, got false")
-        form, longest = self.model.transformer, int(padded_length(self.data.max_tokens))
-        if self.model.kind == "transformer" and form.positions == "learned" and form.max_positions < longest:
+        if self.model.section.tie_embeddings == "all" and not self.tokenizer.shared_vocab:
             raise SightlineError(
-                f"model.transformer.max_positions must be at least data.max_tokens, filled up to {longest}, where "
-                f"positions are learned, got {form.max_positions}"
+                "tokenizer.shared_vocab must be true if the model's tie_embeddings is all, which uses one embedding table "
+                "for both languages, got false"
             )
-
-
-def divide(data: TextData, seed: int) -> TextSplits[ParallelText]:
-    """The data, with shares of the training pairs data_fingerprint out where it brings no test or validation set."""
-    splits = data.load()
-    train, test, validation = splits.train, splits.test, splits.validation
-    shares = data.test if test is None else 0.0, data.validation if validation is None else 0.0
-    if sum(shares) >= 1:
-        raise SightlineError(
-            f"validation and test must leave something to learn from, got {data.validation} and {data.test}"
-        )
-    if shares[0]:
-        train, test = split(train, shares[0], seed)
-    if shares[1]:
-        train, validation = split(train, shares[1] / (1 - shares[0]), seed)
-    train = replace(train, num_dropped=splits.train.num_dropped)
-    held_out = [one for one in (validation, test) if one is not None]
-    return TextSplits(extend_training(train, (data.load(path).train for path in data.more), held_out), validation, test)
+        transformer, longest = self.model.transformer, int(padded_length(self.data.max_tokens))
+        learned = self.model.kind == "transformer" and transformer.positions == "learned"
+        if learned and transformer.max_positions < longest:
+            raise SightlineError(
+                f"model.transformer.max_positions must be at least {longest}, data.max_tokens rounded up to a "
+                f"multiple of {LENGTH_MULTIPLE}, for learned positions, got {transformer.max_positions}"
+            )

@@ -1,184 +1,253 @@
-"""How good a translator is: loss and perplexity of what it should have written, BLEU and chrF of what it wrote."""
+"""Evaluation of a translator: loss and perplexity of the references, BLEU and chrF of the translations."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from ... import config
 from ...data.text.batching import EncodedPairs
+from ...data.text.corpora import ParallelText
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis, beam, greedy
+from ...errors import SightlineError
+from ...predictor import Progress
 from ...training.task import BatchSlice
 
-AT_ONCE = {"cpu": 1 << 13, "cuda": 1 << 15}
-"""Source tokens translated in one go, filling and beams included."""
-LENGTHS = (5, 10, 15, 20, 25, 30, 40, 50)
-"""Words of a source at which one group of sentences ends and the next begins."""
-Progress = Callable[[int, int], None]
+if TYPE_CHECKING:
+    from .predictor import TranslationPredictor
+
+TOKENS_PER_BATCH = {"cpu": 1 << 13, "cuda": 1 << 15}
+"""Source tokens that are decoded together, padding and beams included."""
+LENGTH_BINS = (5, 10, 15, 20, 25, 30, 40, 50)
+"""Largest number of source words of each group in `by_length`; a last group has all longer sources."""
+PRECISION_SENTENCES = 200
+"""Sentences that `compare_precision` translates."""
+MAX_BLEU_DIFFERENCE = 0.5
+"""Largest difference that `compare_precision` accepts."""
 
 
 @dataclass(frozen=True)
-class Score:
-    """How a translator does on a set."""
+class TranslationEvaluation:
+    """Metrics of a translator on a set of sentence pairs."""
 
     split: str
     pairs: int
     bleu: float
-    """sacreBLEU, cased, 13a."""
+    """sacreBLEU, cased, tokenizer 13a."""
     bleu_lowercase: float
+    """sacreBLEU of the lower-cased text."""
     chrf: float
     by_length: list[dict[str, float | None]]
-    """BLEU (lower-cased) by the words of the source: least, most (null for no end), pairs, bleu."""
-    beams: int
+    """Lower-cased BLEU by source length: min_words, max_words (None for no limit), pairs, bleu."""
+    num_beams: int
     length_penalty: float
     signature: str
-    """Of the cased BLEU, as sacreBLEU writes it."""
+    """sacreBLEU's signature of the cased BLEU."""
     lowercase: bool = False
-    """Whether the model writes lower case: then BLEU and chrF, which are cased, say little."""
+    """The model writes lower case only, so cased metrics underestimate it."""
 
-    def lines(self) -> list[str]:
-        """For a terminal; the BLEU that says most comes first."""
-        note = "  cased, but the model writes lower case" if self.lowercase else ""
-        both = [
-            f"BLEU               {self.bleu:.1f}{note}  ({self.signature})",
-            f"BLEU, lower-cased  {self.bleu_lowercase:.1f}",
-        ]
-        told = [
-            f"{self.split} set, {self.pairs:,} pairs, {_way(self.beams)}",
-            *(reversed(both) if self.lowercase else both),
-            f"chrF               {self.chrf:.1f}{note}",
-            "BLEU, lower-cased, by words of the source",
-        ]
-        for group in self.by_length:
-            told.append(f"  {span(group):>8}  {group['bleu']:5.1f}  {group['pairs']:,} pairs")
-        return told
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
 
-    def sentence(self) -> str:
-        """For a card."""
-        both = [f"{self.bleu:.1f} cased", f"{self.bleu_lowercase:.1f} lower-cased"]
-        told = ", ".join(reversed(both) if self.lowercase else both)
+    def summary(self) -> str:
+        scores = [f"{self.bleu:.1f} cased", f"{self.bleu_lowercase:.1f} lower-cased"]
         note = "; the model writes lower case" if self.lowercase else ""
         return (
-            f"On the {self.split} set ({self.pairs:,} pairs), {_way(self.beams)}: BLEU {told} (13a), "
+            f"On the {self.split} set ({self.pairs:,} pairs), {self._search}: "
+            f"BLEU {', '.join(reversed(scores) if self.lowercase else scores)} (13a), "
             f"chrF {self.chrf:.1f}{note}. `{self.signature}`"
         )
 
+    def __str__(self) -> str:
+        note = "  (cased; the model writes lower case)" if self.lowercase else ""
+        scores = [
+            f"BLEU               {self.bleu:.1f}{note}  ({self.signature})",
+            f"BLEU, lower-cased  {self.bleu_lowercase:.1f}",
+        ]
+        lines = [
+            f"{self.split} set, {self.pairs:,} pairs, {self._search}",
+            *(reversed(scores) if self.lowercase else scores),
+            f"chrF               {self.chrf:.1f}{note}",
+            "BLEU, lower-cased, by source words",
+            *(f"  {word_range(g):>8}  {g['bleu']:5.1f}  {g['pairs']:,} pairs" for g in self.by_length),
+        ]
+        return "\n".join(lines)
 
-def _way(beams: int) -> str:
-    return "greedy" if beams == 1 else f"beam {beams}"
+    @property
+    def _search(self) -> str:
+        return "greedy" if self.num_beams == 1 else f"{self.num_beams} beams"
 
 
-def span(group: dict[str, float | None]) -> str:
-    """What to call a group of lengths."""
-    return f"{group['least']}+" if group["most"] is None else f"{group['least']} to {group['most']}"
+def word_range(group: dict[str, Any]) -> str:
+    """The name of a group of `by_length`, such as "6 to 10" or "51+"."""
+    return f"{group['min_words']}+" if group["max_words"] is None else f"{group['min_words']} to {group['max_words']}"
 
 
 def translate(
     model: Any,
     encoded: EncodedPairs,
-    rows: Sequence[int],
+    indices: Sequence[int],
     *,
     max_tokens: int,
-    beams: int = 1,
-    n_best: int = 1,
+    num_beams: int = 1,
+    top_k: int = 1,
     length_penalty: float = 1.0,
 ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
-    """The hypotheses of these rows, some at a time, sentences of like length together."""
-    for some, length in groups(encoded, rows, beams):
-        index = torch.tensor(some, device=encoded.source.ids.device)
-        source, attention_mask = encoded.source.take(index, length)
-        memory = model.encode(source, attention_mask)
-        if beams == n_best == 1:
-            yield some, greedy(model, memory, max_tokens=max_tokens)
+    """Translate the sources at these indices in batches of similar length.
+
+    Yields the indices of each batch and, for each index, the `top_k` best hypotheses.
+    """
+    for batch, length in length_batches(encoded, indices, num_beams):
+        source, attention_mask = encoded.source.take(torch.tensor(batch, device=encoded.source.ids.device), length)
+        output = model.encode(source, attention_mask)
+        if num_beams == top_k == 1:
+            yield batch, greedy(model, output, max_tokens=max_tokens)
         else:
-            how: dict[str, Any] = {"beams": beams, "n_best": n_best, "max_tokens": max_tokens}
-            yield some, beam(model, memory, length_penalty=length_penalty, **how)
+            options: dict[str, Any] = {"beams": num_beams, "n_best": top_k, "length_penalty": length_penalty}
+            yield batch, beam(model, output, max_tokens=max_tokens, **options)
 
 
-def groups(encoded: EncodedPairs, rows: Sequence[int], beams: int = 1) -> Iterator[tuple[list[int], int]]:
-    """These rows from the longest to the shortest, as many at once as fit, and the length to fill them up to."""
+def length_batches(
+    encoded: EncodedPairs, indices: Sequence[int], num_beams: int = 1
+) -> Iterator[tuple[list[int], int]]:
+    """Batches of indices from the longest source to the shortest, each with the length to pad to."""
     lengths = encoded.source.lengths
-    most = AT_ONCE[encoded.source.ids.device.type]
-    left = sorted(rows, key=lambda i: (-lengths[i], i))
-    while left:
-        length = int(lengths[left[0]])
-        count = max(1, most // (length * beams))
-        yield left[:count], length
-        left = left[count:]
+    max_tokens = TOKENS_PER_BATCH[encoded.source.ids.device.type]
+    rest = sorted(indices, key=lambda i: (-lengths[i], i))
+    while rest:
+        length = int(lengths[rest[0]])
+        count = max(1, max_tokens // (length * num_beams))
+        yield rest[:count], length
+        rest = rest[count:]
 
 
-def tally(
-    model: nn.Module, encoded: EncodedPairs, texts: Sequence[str], tokenizer: Tokenizer, part: BatchSlice, max_tokens: int
+def evaluation_sums(
+    model: nn.Module,
+    encoded: EncodedPairs,
+    references: Sequence[str],
+    tokenizer: Tokenizer,
+    *,
+    max_tokens: int,
+    batch_slice: BatchSlice | None = None,
 ) -> dict[str, Tensor]:
-    """What there is to count over the part of a set that belongs here: the loss, and what makes up BLEU."""
-    device = encoded.source.ids.device
-    rows = range(part.rank, len(encoded), part.world_size)
+    """Sums of the loss and of BLEU's counts over this process's share of the pairs, decoded greedily."""
+    device, share = encoded.source.ids.device, batch_slice or BatchSlice()
+    indices = range(share.rank, len(encoded), share.world_size)
     loss = torch.zeros((), dtype=torch.float64, device=device)
-    wrote: dict[int, str] = {}
-    for some, hypotheses in translate(model, encoded, rows, max_tokens=max_tokens):
-        index = torch.tensor(some, device=device)
-        lengths = int(encoded.source.lengths[some].max()), int(encoded.target.lengths[some].max()) - 1
-        batch = encoded.batch(index, lengths)
+    translations: dict[int, str] = {}
+    for batch_indices, hypotheses in translate(model, encoded, indices, max_tokens=max_tokens):
+        shape = int(encoded.source.lengths[batch_indices].max()), int(encoded.target.lengths[batch_indices].max()) - 1
+        batch = encoded.batch(torch.tensor(batch_indices, device=device), shape)
         loss += model(batch.source, batch.attention_mask, batch.target, labels=batch.labels)
-        wrote |= {i: tokenizer.decode(found[0].tokens) for i, found in zip(some, hypotheses, strict=True)}
+        texts = (tokenizer.decode(best.tokens) for best, *_ in hypotheses)
+        translations |= dict(zip(batch_indices, texts, strict=True))
     counts = torch.zeros(10, dtype=torch.float64, device=device)
-    if rows:
-        found = bleu([wrote[i] for i in rows], [texts[i] for i in rows], lowercase=tokenizer.config.lowercase)
-        counts += torch.tensor([*found.counts, *found.totals, found.sys_len, found.ref_len], device=device)
-    tokens = sum(int(encoded.target.lengths[i]) - 1 for i in rows)
+    if indices:
+        candidates = [translations[i] for i in indices]
+        score = bleu(candidates, [references[i] for i in indices], lowercase=tokenizer.config.lowercase)
+        counts += torch.tensor([*score.counts, *score.totals, score.sys_len, score.ref_len], device=device)
+    tokens = sum(int(encoded.target.lengths[i]) - 1 for i in indices)  # without BOS
     return {"loss": loss, "tokens": torch.tensor(float(tokens), dtype=torch.float64, device=device), "bleu": counts}
 
 
 def metrics(sums: dict[str, Tensor]) -> dict[str, float]:
-    """BLEU, loss and perplexity from what was counted."""
+    """BLEU, loss and perplexity from the sums of all processes."""
     from sacrebleu import BLEU
 
     loss = float(sums["loss"]) / float(sums["tokens"])
     counts = [int(count) for count in sums["bleu"].round().tolist()]
-    found = BLEU.compute_bleu(counts[:4], counts[4:8], sys_len=counts[8], ref_len=counts[9])
-    return {"bleu": found.score, "loss": loss, "perplexity": math.exp(min(loss, 100))}
+    score = BLEU.compute_bleu(counts[:4], counts[4:8], sys_len=counts[8], ref_len=counts[9])
+    return {"bleu": score.score, "loss": loss, "perplexity": math.exp(min(loss, 100))}
 
 
-def bleu(wrote: Sequence[str], texts: Sequence[str], *, lowercase: bool = False) -> Any:
-    """sacreBLEU with its 13a tokens."""
+def bleu(candidates: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Any:
+    """The corpus BLEU of sacreBLEU, tokenizer 13a."""
     from sacrebleu import BLEU
 
-    return BLEU(lowercase=lowercase).corpus_score(list(wrote), [list(texts)])
+    return BLEU(lowercase=lowercase).corpus_score(list(candidates), [list(references)])
 
 
-def scored(
+def score_translations(
     split: str,
-    sources: Sequence[str],
-    texts: Sequence[str],
-    wrote: Sequence[str],
+    pairs: ParallelText,
+    translations: Sequence[str],
     *,
-    beams: int,
+    num_beams: int,
     length_penalty: float,
     lowercase: bool = False,
-) -> Score:
-    """All there is to say of translations beside what they should be."""
+) -> TranslationEvaluation:
+    """Compare translations with their references."""
     from sacrebleu import BLEU, CHRF
 
-    cased = BLEU()
-    whole = cased.corpus_score(list(wrote), [list(texts)])
+    cased, references = BLEU(), [list(pairs.target)]
     by_length: list[dict[str, float | None]] = []
-    for least, most in zip((1, *(end + 1 for end in LENGTHS)), (*LENGTHS, None), strict=True):
-        own = [i for i, source in enumerate(sources) if least <= len(source.split()) <= (most or math.inf)]
-        if own:
-            group = bleu([wrote[i] for i in own], [texts[i] for i in own], lowercase=True)
-            by_length.append({"least": least, "most": most, "pairs": len(own), "bleu": group.score})
-    return Score(
+    for low, high in zip((1, *(end + 1 for end in LENGTH_BINS)), (*LENGTH_BINS, None), strict=True):
+        group = [i for i, text in enumerate(pairs.source) if low <= len(text.split()) <= (high or math.inf)]
+        if group:
+            score = bleu([translations[i] for i in group], [pairs.target[i] for i in group], lowercase=True).score
+            by_length.append({"min_words": low, "max_words": high, "pairs": len(group), "bleu": score})
+    return TranslationEvaluation(
         split=split,
-        pairs=len(texts),
-        bleu=whole.score,
-        bleu_lowercase=bleu(wrote, texts, lowercase=True).score,
-        chrf=CHRF().corpus_score(list(wrote), [list(texts)]).score,
+        pairs=len(pairs),
+        bleu=cased.corpus_score(list(translations), references).score,
+        bleu_lowercase=bleu(translations, pairs.target, lowercase=True).score,
+        chrf=CHRF().corpus_score(list(translations), references).score,
         by_length=by_length,
-        beams=beams,
+        num_beams=num_beams,
         length_penalty=length_penalty,
         signature=str(cased.get_signature()),
         lowercase=lowercase,
+    )
+
+
+def evaluate(
+    predictor: "TranslationPredictor", pairs: ParallelText, split: str, progress: Progress | None = None
+) -> TranslationEvaluation:
+    """Translate the sources with the config's search and compare with the targets. Long sources are cut."""
+    task_config, (source, target) = predictor.config, predictor.tokenizers
+    encoded = encode_for_evaluation(pairs, (source, target), task_config.data.max_tokens)
+    encoded.to(predictor.device)
+    translations: dict[int, str] = {}
+    search = config.plain(task_config.search)
+    options = {"max_tokens": task_config.data.max_tokens, **search}
+    with torch.inference_mode():
+        for batch, hypotheses in translate(predictor.model, encoded, range(len(pairs)), **options):
+            texts = (target.decode(best.tokens) for best, *_ in hypotheses)
+            translations |= dict(zip(batch, texts, strict=True))
+            if progress is not None:
+                progress(len(translations), len(pairs))
+    ordered = [translations[i] for i in range(len(pairs))]
+    return score_translations(split, pairs, ordered, lowercase=target.config.lowercase, **search)
+
+
+def encode_for_evaluation(
+    pairs: ParallelText, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int
+) -> EncodedPairs:
+    """All pairs in order; sentences of `max_tokens` tokens or more are cut."""
+    source, target = (
+        [ids[: max_tokens - 1] for ids in tokenizer.encode(texts)]
+        for tokenizer, texts in zip(tokenizers, (pairs.source, pairs.target), strict=True)
+    )
+    return EncodedPairs(source, target, tokenizers[0].special_tokens)
+
+
+def compare_precision(
+    before: "TranslationPredictor", after: "TranslationPredictor", data: Any, progress: Progress | None = None
+) -> str:
+    """Compare BLEU before and after a conversion to half precision; raises SightlineError if it differs too much."""
+    pairs, split = before.evaluation_pairs(data)
+    sample = pairs.take(range(min(PRECISION_SENTENCES, len(pairs))))
+    old, new = (evaluate(predictor, sample, split, progress).bleu_lowercase for predictor in (before, after))
+    if not abs(new - old) <= MAX_BLEU_DIFFERENCE:
+        raise SightlineError(
+            f"BLEU in half precision must differ by at most {MAX_BLEU_DIFFERENCE}, got {old:.4f} before and "
+            f"{new:.4f} after"
+        )
+    return (
+        f"lower-cased BLEU {old:.2f} before and {new:.2f} after, over the first {len(sample)} sentences of the "
+        f"{split} set"
     )

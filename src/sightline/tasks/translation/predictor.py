@@ -1,355 +1,421 @@
-"""A trained translator at work: a sentence in another language, how likely, and where it looked."""
+"""A trained translator: translations, their scores and the attention behind them."""
 
 import html
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import torch
 
 from ... import config, limits, zoo
 from ...attention import Record, record_attention
+from ...data.sources import same_source
 from ...data.text.batching import EncodedPairs
-from ...data.text.corpora import NUMBERS, ParallelText, source_files
-from ...data.text.reading import parse_lines, read_lines
+from ...data.text.corpora import NUMBERS, ParallelText, TextSplits, source_files
+from ...data.text.reading import STDIN, stream_lines
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis
-from ...errors import SightlineError, check_page_size
+from ...errors import SightlineError, check_int, check_max, check_page_size
 from ...files import CONFIG, DATA, read_json
-from ...names import shortened
-from ...predictor import Predictor
+from ...names import printable, shortened
+from ...predictor import Predictor, Progress
 from ...weights import read_weights
-from .evaluate import Progress, Score, scored, translate
-from .predictions import Answer, Look
-from .task import Recipe, Search, TextData, TranslationTask, divide, evaluate_on
+from ..figures import FigureFiles, training_curves
+from .config import SearchConfig, TranslationTaskConfig
+from .evaluate import TranslationEvaluation, evaluate, translate
+from .task import tokenizer_files
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from ...view.page import Page
-    from ..figures import Drawn
 
 ENTITY = re.compile(r"&#?\w+;")
-SHARED, APART = ("tokenizer.json",), ("tokenizer.source.json", "tokenizer.target.json")
-"""The files of tokenizers in a run."""
+RECORDING_BATCH = 64
+"""Translations whose attention is recorded together."""
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The translation of one text."""
+
+    text: str
+    score: float
+    """Log-probability of the translation, divided by its length to the power of the length penalty."""
+    tokens: tuple[str, ...]
+    """Tokens of the translation, with the end token if it is finished."""
+    source_tokens: tuple[str, ...]
+    """Tokens of the source text and its end token."""
+    alternatives: "tuple[Translation, ...]" = ()
+    """Further translations, the best first."""
+    unknown_tokens: int = 0
+    """Source tokens outside the vocabulary: unknown words, or single bytes."""
+    skipped_symbols: str = ""
+    """Emoji and other symbols of the source that are not in the vocabulary and were removed."""
+    finished: bool = True
+    """The translation ends with the end token; False if it was cut at the maximum length."""
+    attention: Record | None = None
+    """Recorded attention, if requested. Cross-attention has one row per token and one column per source token."""
+    error: None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **self._own_values(),
+            "source_tokens": list(self.source_tokens),
+            "unknown_tokens": self.unknown_tokens,
+            "skipped_symbols": self.skipped_symbols,
+            "alternatives": [alternative._own_values() for alternative in self.alternatives],
+            "error": self.error,
+        }
+
+    def _own_values(self) -> dict[str, Any]:
+        return {"text": self.text, "score": self.score, "tokens": list(self.tokens), "finished": self.finished}
+
+    def summary(self, top: int | None = None) -> str:
+        """The best translation, or one line for each of the `top` best."""
+        best = [self, *self.alternatives][: top or 1]
+        lines = "\n  ".join(f"{printable(translation.text)}  ({translation.score:.2f})" for translation in best)
+        if self.unknown_tokens:
+            lines += f"  ({self.unknown_tokens} of {len(self.source_tokens) - 1} tokens unknown)"
+        if self.skipped_symbols:
+            lines += f"  (skipped: {printable(shortened(self.skipped_symbols, 20))})"
+        return lines
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """A text that is ready to be translated."""
+
+    ids: list[int]
+    unknown_tokens: int
+    skipped_symbols: str
 
 
 class TranslationPredictor(Predictor):
-    """What `sightline.load(run)` gives for a translator."""
+    """A trained translator."""
 
-    def __init__(self, folder: Path, recipe: Recipe, tokenizers: tuple[Tokenizer, Tokenizer], model: Any):
-        self.folder, self.recipe, self.tokenizers = folder, recipe, tokenizers
-        self.model = model.eval()
-        self.device = torch.device("cpu")
+    batch_size = 512
+    needs_data_fingerprint = True
+    config: TranslationTaskConfig
 
-    @staticmethod
-    def files(task: TranslationTask) -> dict[str, bytes]:
-        """What a run of this task keeps beside its weights."""
-        names = SHARED if task.recipe.tokenizer.shared_vocab else APART
-        return {name: one.to_json().encode() for name, one in zip(names, task.tokenizers, strict=False)}
-
-    @classmethod
-    def open(cls, folder: Path) -> "TranslationPredictor":
-        recipe = config.build(Recipe, config.read(folder / CONFIG))
-        names = SHARED if recipe.tokenizer.shared_vocab else APART
-        read = [Tokenizer.from_json(recipe.tokenizer, read_json(folder / name), str(folder / name)) for name in names]
-        tokenizers = read[0], read[-1]
-        chosen = recipe.model.of_data(*map(len, tokenizers))
-        return cls(folder, recipe, tokenizers, read_weights(folder, chosen.build, depth=chosen.depth))
+    def __init__(
+        self, folder: Path, config: TranslationTaskConfig, tokenizers: tuple[Tokenizer, Tokenizer], model: Any
+    ):
+        self.folder, self.config, self.tokenizers = folder, config, tokenizers
+        self.model, self.device = model.eval(), torch.device("cpu")
 
     @classmethod
-    def finish(cls, folder: Path, task: TranslationTask) -> dict[str, float]:
-        """There is nothing left to do."""
-        return {}
+    def load(cls, path: str | Path) -> "TranslationPredictor":
+        folder = Path(path)
+        task_config = config.build(TranslationTaskConfig, config.read(folder / CONFIG))
+        tokenizers = [
+            Tokenizer.from_json(task_config.tokenizer, read_json(folder / name), str(folder / name))
+            for name in tokenizer_files(task_config.tokenizer)
+        ]
+        source, target = tokenizers[0], tokenizers[-1]
+        model_config = task_config.model.of_data(len(source), len(target))
+        model = read_weights(folder, model_config.build, depth=model_config.depth)
+        return cls(folder, task_config, (source, target), model)
 
-    def to(self, device: str | torch.device) -> "TranslationPredictor":
-        """Work there from now on."""
-        self.device = torch.device(device)
-        self.model.to(self.device)
-        return self
+    def parse_inputs(self, arguments: Sequence[str]) -> Iterator[str]:
+        """Texts from arguments: text, the path of a .txt file with one text per line, or - for standard input.
 
-    @staticmethod
-    def read(words: Sequence[str]) -> list[str]:
-        """What was typed, as sentences; the name of a text file (.txt) stands for its lines, and so does - for what
-        comes in."""
-        texts = []
-        for word in words:
-            if word == "-":
-                whose, lines = "what comes in", parse_lines(sys.stdin.buffer.read(limits.MAX_TEXT_BYTES + 1), "-")
-            elif _is_text_file(word):
-                whose, lines = word, read_lines(Path(word))
+        Files are read lazily. Empty lines are skipped.
+        """
+        for argument in arguments:
+            if argument == "-":
+                yield from _texts(sys.stdin.buffer, STDIN)
+            elif _is_text_file(argument):
+                with Path(argument).open("rb") as file:
+                    yield from _texts(file, argument)
             else:
-                whose, lines = "", word.split("\n")
-            found = [line for line in lines if line.strip()]
-            if whose and not found:
-                raise SightlineError(f"{whose} must hold at least one sentence, got none")
-            texts += found or [word]
-        return texts
+                lines = [line for line in argument.split("\n") if line.strip()]
+                yield from lines or [argument]
 
-    def predict(
+    def prepare(self, item: Any) -> SourceText:
+        """Tokenize one text."""
+        if not isinstance(item, str):
+            raise SightlineError(f"text must be a string, got {type(item).__name__}")
+        if len(item) > limits.MAX_LINE_CHARS:
+            raise SightlineError(
+                f"text must be at most {limits.MAX_LINE_CHARS:,} characters, got {len(item):,}; translate it in parts"
+            )
+        tokenizer, max_tokens = self.tokenizers[0], self.config.data.max_tokens
+        text, skipped_symbols = tokenizer.remove_unknown_symbols(item)
+        [ids] = tokenizer.encode([text])
+        if not ids:
+            raise SightlineError(f"text must have at least one word, got {item[:20]!r}")
+        if len(ids) >= max_tokens:
+            raise SightlineError(
+                f"text must be less than {max_tokens} tokens, the limit in training, got {len(ids)} in "
+                f"{shortened(item, 40)!r}; translate its sentences one by one"
+            )
+        unknown = tokenizer.count_unknown(ids)
+        if self.config.tokenizer.kind != "word" and 2 * unknown > len(ids):  # unknown words can be of the language
+            raise SightlineError(
+                f"text must be in the source language {self.config.data.languages[0]!r}, got {unknown} unknown of "
+                f"{len(ids)} tokens in {shortened(item, 40)!r}"
+            )
+        return SourceText(ids, unknown, skipped_symbols)
+
+    def predict_batch(
         self,
-        texts: Any,
+        prepared: list[SourceText],
         *,
-        beams: int | None = None,
-        n_best: int | None = None,
+        top_k: int | None = None,
+        num_beams: int | None = None,
         length_penalty: float | None = None,
         attention: bool = False,
-    ) -> Any:
-        """An `Answer` for a sentence, or a list of them for a list or tuple.
+        **options: Any,
+    ) -> list[Translation]:
+        """Translations of prepared texts.
 
-        beams and length_penalty are those of the recipe if not told; n_best: how many translations
-        of each to give, as many as there are beams if not told; more widen the search;
-        attention: also where the model looked, in `answer.attention`.
+        `top_k` is the number of translations of each text (default: one per beam). `num_beams` and `length_penalty`
+        default to the config's. `attention` records the attention of every translation in a further forward pass.
         """
-        if not isinstance(texts, list | tuple):
-            return self.predict(
-                [texts], beams=beams, n_best=n_best, length_penalty=length_penalty, attention=attention
-            )[0]
+        hypotheses = self._search(prepared, top_k, num_beams, length_penalty)
+        translations = [self._translations(text, found) for text, found in zip(prepared, hypotheses, strict=True)]
         if attention:
-            return self.look(texts, beams=beams, n_best=n_best, length_penalty=length_penalty).answers
-        return self._answers(texts, beams, n_best, length_penalty)[0]
+            self._check_attention()
+            rows = [(i, j) for i, found in enumerate(hypotheses) for j in range(len(found))]
+            for start in range(0, len(rows), RECORDING_BATCH):
+                chunk = rows[start : start + RECORDING_BATCH]
+                record = self._record([prepared[i] for i, _ in chunk], [hypotheses[i][j] for i, j in chunk])
+                for row, (i, j) in enumerate(chunk):
+                    translations[i][j] = _with_attention(translations[i][j], record, row)
+        return [replace(best, alternatives=tuple(rest)) for best, *rest in translations]
 
-    def _answers(
-        self, texts: Sequence[Any], beams: int | None, n_best: int | None, length_penalty: float | None
-    ) -> tuple[list[Answer], list[list[int]], list[list[Hypothesis]]]:
-        """The answers, the ids they were read as, and the hypotheses they are."""
-        if not texts:
-            return [], [], []
-        texts, signs = zip(*map(self._without_signs, texts), strict=True)
-        ids = self._read(texts)
-        encoded = self._encoded(ids, [()] * len(ids))
-        found: dict[int, list[Hypothesis]] = {}
-        how = self._search(beams, n_best, length_penalty)
+    def _search(
+        self, prepared: list[SourceText], top_k: int | None, num_beams: int | None, length_penalty: float | None
+    ) -> list[list[Hypothesis]]:
+        """The best hypotheses of each text."""
+        if top_k is not None:
+            check_int(1, top_k=top_k)
+            check_max(limits.MAX_BEAMS, top_k=top_k)
+        search = self.config.search
+        search = SearchConfig(
+            num_beams=max(search.num_beams, top_k or 1) if num_beams is None else num_beams,
+            length_penalty=search.length_penalty if length_penalty is None else length_penalty,
+        )
+        if top_k is not None and top_k > search.num_beams:
+            raise SightlineError(f"top_k must be at most num_beams={search.num_beams}, got {top_k}")
+        encoded = self._encoded([text.ids for text in prepared], [()] * len(prepared))
+        hypotheses: dict[int, list[Hypothesis]] = {}
+        options = {"top_k": top_k or search.num_beams, "max_tokens": self.config.data.max_tokens}
         with torch.inference_mode():
-            for some, hypotheses in translate(self.model, encoded, range(len(ids)), **how):
-                found |= dict(zip(some, hypotheses, strict=True))
-        every = [found[i] for i in range(len(ids))]
-        answers = [self._answer(one, own, left) for one, own, left in zip(ids, every, signs, strict=True)]
-        return answers, ids, every
+            for batch, found in translate(self.model, encoded, range(len(prepared)), **options, **config.plain(search)):
+                hypotheses |= dict(zip(batch, found, strict=True))
+        return [hypotheses[i] for i in range(len(prepared))]
 
-    def _without_signs(self, text: Any) -> tuple[Any, str]:
-        """What is no text, or too long, is refused later."""
-        readable = isinstance(text, str) and len(text) <= limits.MAX_LINE_CHARS
-        return self.tokenizers[0].remove_unknown_symbols(text) if readable else (text, "")
+    def _translations(self, text: SourceText, hypotheses: list[Hypothesis]) -> list[Translation]:
+        source, target = self.tokenizers
+        source_tokens, end = (*source.tokens(text.ids), source.special_tokens.eos), (target.special_tokens.eos,)
+        return [
+            Translation(
+                text=ENTITY.sub(lambda entity: html.unescape(entity[0]), target.decode(hypothesis.tokens)),
+                score=hypothesis.normalized,
+                tokens=(*target.tokens(hypothesis.tokens), *(end if hypothesis.finished else ())),
+                source_tokens=source_tokens,
+                unknown_tokens=text.unknown_tokens,
+                skipped_symbols=text.skipped_symbols,
+                finished=hypothesis.finished,
+            )
+            for hypothesis in hypotheses
+        ]
 
     def _encoded(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> EncodedPairs:
         encoded = EncodedPairs(source, target, self.tokenizers[0].special_tokens)
         encoded.to(self.device)
         return encoded
 
-    def _search(self, beams: int | None, n_best: int | None, length_penalty: float | None) -> dict[str, Any]:
-        """As the recipe says, or as was told; wide enough for so many translations."""
-        own = self.recipe.search
-        if n_best is not None and n_best > limits.MAX_BEAMS:
-            raise SightlineError(
-                f"translations of a sentence must be at most {limits.MAX_BEAMS}, got {n_best}; ask for fewer"
-            )
-        beams = max(own.beams, n_best or 1) if beams is None else beams
-        chosen = Search(beams=beams, length_penalty=own.length_penalty if length_penalty is None else length_penalty)
-        most = self.recipe.data.max_tokens
-        return config.plain(chosen) | {"n_best": beams if n_best is None else n_best, "max_tokens": most}
+    def _check_attention(self) -> None:
+        if self.config.model.kind == "rnn":
+            raise SightlineError("model.kind must be one with attention to show attention, got 'rnn'")
 
-    def _answer(self, ids: list[int], found: list[Hypothesis], left_out: str) -> Answer:
-        """The best hypothesis, and with it the others; & and its like as they are read, however the data had them."""
-        source, target = self.tokenizers
-        best, *others = found
-        return Answer(
-            text=ENTITY.sub(lambda found: html.unescape(found[0]), target.decode(best.tokens)),
-            score=best.normalized,
-            tokens=(*target.tokens(best.tokens), *((target.special_tokens.eos,) if best.finished else ())),
-            source_tokens=(*source.tokens(ids), source.special_tokens.eos),
-            others=tuple(self._answer(ids, [one], left_out) for one in others),
-            unknown=source.count_unknown(ids),
-            left_out=left_out,
-            problem=self._problem(ids),
-            finished=best.finished,
-        )
-
-    def _problem(self, ids: list[int]) -> str | None:
-        """Of another script; that words are unknown says nothing of their language."""
-        unknown, language = self.tokenizers[0].count_unknown(ids), self.recipe.data.languages[0]
-        if self.recipe.tokenizer.kind == "word" or 2 * unknown <= len(ids):
-            return None
-        return f"text must be of the language the model reads, {language!r}, got {unknown} of {len(ids)} tokens unknown"
-
-    def _read(self, texts: Sequence[Any]) -> list[list[int]]:
-        """Sentences as ids; what is no sentence is refused."""
-        for text in texts:
-            if not isinstance(text, str):
-                raise SightlineError(f"text must be a string, got {type(text).__name__}")
-            if len(text) > limits.MAX_LINE_CHARS:
-                raise SightlineError(
-                    f"text must be at most {limits.MAX_LINE_CHARS:,} characters, got {len(text):,}; cut it up"
-                )
-        ids = self.tokenizers[0].encode(texts)
-        most = self.recipe.data.max_tokens
-        for text, one in zip(texts, ids, strict=True):
-            if not one:
-                raise SightlineError(f"text must hold at least one word, got {text[:20]!r}")
-            if len(one) >= most:
-                raise SightlineError(
-                    f"text must be less than {most} tokens, as the model has learned from, got {len(one)} in "
-                    f"{shortened(text, 40)!r}; translate its sentences one by one"
-                )
-        return ids
-
-    def look(
-        self,
-        texts: Sequence[str],
-        *,
-        beams: int | None = None,
-        n_best: int | None = None,
-        length_penalty: float | None = None,
-    ) -> Look:
-        """At a few sentences: their translations, and where the model looked when it wrote them.
-
-        The attention is that of one more pass over each translation, which is the same to rounding.
-        """
-        check_page_size(texts=len(texts))
-        if self.recipe.model.kind == "rnn":
-            raise SightlineError("model.kind must be one with attention for it to be shown, got 'rnn'")
-        answers, ids, found = self._answers(texts, beams, n_best, length_penalty)
-        record, kept = self._watched(ids, [one[0] for one in found], answers)
-        for place in range(1, max(map(len, found))):
-            rows = [i for i, one in enumerate(found) if len(one) > place]
-            others = [answers[i].others[place - 1] for i in rows]
-            seen = self._watched([ids[i] for i in rows], [found[i][place] for i in rows], others)[1]
-            for i, one in zip(rows, seen, strict=True):
-                before, after = kept[i].others[: place - 1], kept[i].others[place:]
-                kept[i] = replace(kept[i], others=(*before, one, *after))
-        return Look(list(texts), kept, record)
-
-    def _watched(
-        self, ids: list[list[int]], hypotheses: list[Hypothesis], answers: list[Answer]
-    ) -> tuple[Record, list[Answer]]:
-        """One hypothesis of each sentence read again: what was seen, and the answers, each with its own."""
-        encoded = self._encoded(ids, [one.tokens for one in hypotheses])
-        places = [len(one.tokens) for one in answers]
-        batch = encoded.batch(
-            torch.arange(len(ids), device=self.device), (int(encoded.source.lengths.max()), max(places))
-        )
+    def _record(self, texts: Sequence[SourceText], hypotheses: Sequence[Hypothesis]) -> Record:
+        """The attention of one forward pass over each text and hypothesis; equal to that of decoding up to rounding."""
+        encoded = self._encoded([text.ids for text in texts], [hypothesis.tokens for hypothesis in hypotheses])
+        lengths = [len(hypothesis.tokens) + hypothesis.finished for hypothesis in hypotheses]
+        shape = int(encoded.source.lengths.max()), max(lengths)
+        batch = encoded.batch(torch.arange(len(texts), device=self.device), shape)
         with torch.inference_mode(), record_attention(self.model, cpu=True) as record:
             self.model(batch.source, batch.attention_mask, batch.target)
-        return record, [
-            replace(one, attention=_of_sentence(record, i, len(one.source_tokens), places[i]))
-            for i, one in enumerate(answers)
-        ]
+        return record
 
-    def page(self, texts: Sequence[str] | Look, *, title: str | None = None) -> "Page":
-        """The viewer on these sentences, an example each."""
-        look = texts if isinstance(texts, Look) else self.look(texts)
-        sizes = len(max((one.source_tokens for one in look.answers), key=len)), max(len(o.tokens) for o in look.answers)
-        pairs = zip(look.texts, look.answers, strict=True)
-        told = f"{len(look.texts)} sentences"
-        names = [shortened(f"{text} → {answer}", 60) for text, answer in pairs]
-        return look.record.view(
-            source=[_filled(one.source_tokens, sizes[0]) for one in look.answers],
-            target=[_filled((self.tokenizers[1].special_tokens.bos, *one.tokens[: len(one.tokens) - 1]), sizes[1]) for one in look.answers],
-            written=[_filled(one.tokens, sizes[1]) for one in look.answers],
-            batch=list(range(len(look.answers))),
-            special=set(self.tokenizers[1].special_tokens.control_tokens),
-            title=(names[0] if len(names) == 1 else told) if title is None else title,
+    def explain_batch(
+        self,
+        prepared: list[SourceText],
+        inputs: list[Any],
+        *,
+        progress: Progress | None = None,
+        top_k: int | None = None,
+        num_beams: int | None = None,
+        length_penalty: float | None = None,
+        **options: Any,
+    ) -> "tuple[list[Translation], Page]":
+        self._check_attention()
+        hypotheses = self._search(prepared, top_k, num_beams, length_penalty)
+        record = self._record(prepared, [best for best, *_ in hypotheses])
+        translations = []
+        for i, (text, found) in enumerate(zip(prepared, hypotheses, strict=True)):
+            best, *rest = self._translations(text, found)
+            translations.append(replace(_with_attention(best, record, i), alternatives=tuple(rest)))
+        return translations, self._page(inputs, translations, record)
+
+    def _page(self, texts: Sequence[str], translations: Sequence[Translation], record: Record) -> "Page":
+        """The viewer with one example per text."""
+        special = self.tokenizers[1].special_tokens
+        num_source = max(len(translation.source_tokens) for translation in translations)
+        num_target = max(len(translation.tokens) for translation in translations)
+        names = [
+            shortened(f"{text} → {translation}", 60) for text, translation in zip(texts, translations, strict=True)
+        ]
+        return record.view(
+            source=[_padded(t.source_tokens, num_source) for t in translations],
+            target=[_padded((special.bos, *t.tokens)[: len(t.tokens)], num_target) for t in translations],
+            written=[_padded(t.tokens, num_target) for t in translations],
+            batch=list(range(len(translations))),
+            special=set(special.control_tokens),
+            title=names[0] if len(names) == 1 else f"{len(names)} sentences",
             names=names,
         )
 
-    def show(self, texts: Sequence[str] = (), out: str | Path | None = None, *, format: str = "png") -> "Drawn":
-        """How training went, and where it looked on these sentences, as pictures in a folder: `pictures/` in the run's.
+    def show(self, inputs: Sequence[str] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
+        """Write figures of the training curves, and of the attention on these texts, to a folder."""
+        files, inputs = FigureFiles.create(self.folder, out, format), list(inputs)
+        explained = None
+        if inputs:
+            check_page_size(inputs=len(inputs))
+            explained = self.explain_batch([self.prepare(text) for text in inputs], inputs)
+        files.add("training", training_curves, self.folder, "bleu")
+        if explained is not None:
+            translations, page = explained
+            for i, translation in enumerate(translations, start=1):
+                files.add(f"sentence-{i}", alignment_figure, translation)
+            files.add_page(page)
+        return files
 
-        `format` is png or svg. What comes back says which files were written.
+    def columns(self) -> list[str]:
+        return ["text", "score", "finished", "unknown_tokens", "skipped_symbols", "alternatives"]
+
+    def evaluate(
+        self,
+        data: str | Path | TextSplits[ParallelText] | None = None,
+        *,
+        progress: Progress | None = None,
+        **options: Any,
+    ) -> TranslationEvaluation:
+        """BLEU and chrF on the run's test set, or its validation set if it has none.
+
+        For other data: on its test set, or on all of it if it has none.
         """
-        from .figures import show
+        return evaluate(self, *self.evaluation_pairs(data), progress)
 
-        return show(self, texts, out, format=format)
+    def evaluation_pairs(self, data: str | Path | TextSplits[ParallelText] | None = None) -> tuple[ParallelText, str]:
+        """The pairs that `evaluate` uses, and the name of their split."""
+        data_config, is_own = self.config.data, data is None
+        if isinstance(data, TextSplits):
+            splits = data
+        else:
+            source = data_config.source if data is None else str(data)
+            if is_own and source != NUMBERS and not any(self._files(source).values()):
+                raise SightlineError(
+                    f"the data of {zoo.display_name(self.folder)} must exist for an evaluation, got {source!r}, which "
+                    f"does not; pass its path, or other data, with --data PATH"
+                )
+            is_own = is_own or same_source(source, data_config.source)
+            splits = data_config.read(source)
+        held_out = self._held_out(splits, is_own)
+        if held_out is not None:
+            for pairs, split in ((held_out.test, "test"), (held_out.validation, "validation")):
+                if pairs is not None:
+                    return pairs, split
+            raise SightlineError(f"data must have a test or validation set, got neither in {data_config.source!r}")
+        pairs, split = (splits.train, "whole") if splits.test is None else (splits.test, "test")
+        self._check_not_trained_on(pairs, data, "train" if splits.test is None else "test")
+        return pairs, split
 
-    def evaluate(self, pairs: ParallelText, split: str, progress: Progress | None = None) -> Score:
-        """How near its translations are to those of a set."""
-        encoded = evaluate_on(pairs, self.tokenizers, self.recipe)
-        encoded.to(self.device)
-        wrote: dict[int, str] = {}
-        how, most = config.plain(self.recipe.search), self.recipe.data.max_tokens
-        with torch.inference_mode():
-            for some, hypotheses in translate(self.model, encoded, range(len(pairs)), max_tokens=most, **how):
-                decoded = [self.tokenizers[1].decode(one[0].tokens) for one in hypotheses]
-                wrote |= dict(zip(some, decoded, strict=True))
-                if progress:
-                    progress(len(wrote), len(pairs))
-        texts, small = [wrote[i] for i in range(len(pairs))], self.recipe.tokenizer.lowercase
-        return scored(split, pairs.source, pairs.target, texts, lowercase=small, **how)
-
-    def evaluation_split(self, source: str | None = None) -> tuple[ParallelText, str]:
-        """The test set of its data, or its validation set where there is none; or of other data of the same form: the
-        test set of that, or all of it where it brings none. And what it is called."""
-        data = self.recipe.data
-        if source is None and data.source != NUMBERS and not any(source_files(data.source, data.languages).values()):
-            raise SightlineError(
-                f"the data of {zoo.display_name(self.folder)} must be there to judge by, got {data.source!r}, which is not; "
-                f"name their place, or other data, with --data PATH"
-            )
-        own = replace(data, source=source or data.source, more=())
-        ours = source is None or self._same(source, data.source) or self._held_out(own)
-        splits = divide(own, self.recipe.seed) if ours else data.load(source)
-        if not ours:
-            self._check_unseen(str(source), "train" if splits.test is None else "test")
-        if splits.test is not None:
-            return splits.test, "test"
-        if not ours:
-            return splits.train, "whole"
-        if splits.validation is None:
-            raise SightlineError(f"data must have a test or validation set to judge by, got neither in {data.source!r}")
-        return splits.validation, "validation"
-
-    def _same(self, a: str, b: str) -> bool:
-        """Whether two sources are one."""
-        first, second = (source_files(one, self.recipe.data.languages) for one in (a, b))
-        return a == b or (first == second and any(first.values()))
-
-    def _held_out(self, data: TextData) -> bool:
-        """Whether of these the run would hold out what it did: they are its own, wherever they lie now."""
-        path = self.folder / DATA
-        kept = read_json(path) if path.is_file() else None
-        facts = [kept.get(name) for name in ("test", "validation")] if isinstance(kept, dict) else []
-        digests = {one.get("sentences") for one in facts if isinstance(one, dict)} - {None}
+    def _held_out(self, splits: TextSplits[ParallelText], is_own: bool) -> TextSplits[ParallelText] | None:
+        """The splits with the run's held-out sets if the data is the run's own, by source or by digest; else None."""
+        if is_own:
+            return self.config.data.hold_out(splits, self.config.seed)
+        digests = {self._digest(name) for name in ("test", "validation")} - {None}
         if not digests:
-            return False
+            return None
         try:
-            splits = divide(data, self.recipe.seed)
-        except ValueError:  # too few to be divided
-            return False
-        return any(one is not None and one.digest() in digests for one in (splits.test, splits.validation))
+            held_out = self.config.data.hold_out(splits, self.config.seed)
+        except SightlineError:  # too few pairs to split
+            return None
+        sets = (held_out.test, held_out.validation)
+        return held_out if any(pairs is not None and pairs.digest() in digests for pairs in sets) else None
 
-    def _check_unseen(self, source: str, part: str) -> None:
-        """It has not learned from this part."""
-        data = self.recipe.data
-        learned = [source_files(one, data.languages).get("train", frozenset()) for one in (data.source, *data.more)]
-        if not source_files(source, data.languages).get(part, frozenset()).isdisjoint(frozenset().union(*learned)):
-            run = zoo.display_name(self.folder)
+    def _digest(self, split: str) -> str | None:
+        """The digest of a split of the run's data, from its data.json."""
+        path = self.folder / DATA
+        fingerprint = read_json(path) if path.is_file() else None
+        entry = fingerprint.get(split) if isinstance(fingerprint, dict) else None
+        digest = entry.get("sentences") if isinstance(entry, dict) else None
+        return digest if isinstance(digest, str) else None
+
+    def _files(self, source: str) -> dict[str, frozenset[Path]]:
+        return source_files(source, self.config.data.languages)
+
+    def _check_not_trained_on(self, pairs: ParallelText, data: Any, split: str) -> None:
+        trained_on = [
+            self._files(source).get("train", frozenset())
+            for source in (self.config.data.source, *self.config.data.extra_sources)
+        ]
+        files = frozenset() if isinstance(data, TextSplits) else self._files(str(data)).get(split, frozenset())
+        if not files.isdisjoint(frozenset().union(*trained_on)) or pairs.digest() == self._digest("train"):
+            name = "loaded data" if isinstance(data, TextSplits) else repr(str(data))
             raise SightlineError(
-                f"data must be other than what {run} has learned from, got {source!r}; name a test set"
+                f"data must not be the training data of {zoo.display_name(self.folder)}, got {name}; pass a test set"
             )
 
-    def evaluate_on(self, source: str | None = None, progress: Progress | None = None) -> Score:
-        """How it does on these."""
-        return self.evaluate(*self.evaluation_split(source), progress)
+
+def alignment_figure(translation: Translation) -> "Figure":
+    """Cross-attention of the last layer, averaged over heads: rows are tokens, columns source tokens."""
+    assert translation.attention is not None
+    cross = translation.attention.of("cross")
+    return cross.plot(-1, "mean", source=translation.source_tokens, target=translation.tokens, title=translation.text)
 
 
-def _of_sentence(record: Record, row: int, source: int, target: int) -> Record:
-    """One row without filling."""
+def _with_attention(translation: Translation, record: Record, row: int) -> Translation:
+    """The translation with its row of a recorded batch, without padding."""
+    source, target = len(translation.source_tokens), len(translation.tokens)
     sizes = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
-    seen = []
-    for one in record:
-        queries, keys = sizes[one.kind]
-        seen.append(replace(one, weights=one.weights[row : row + 1, :, :queries, :keys].clone()))
-    return Record(record.model, seen)
+    maps = []
+    for attention_map in record:
+        queries, keys = sizes[attention_map.kind]
+        weights = attention_map.weights[row : row + 1, :, :queries, :keys].clone()
+        maps.append(replace(attention_map, weights=weights))
+    return replace(translation, attention=Record(record.model, maps))
 
 
-def _is_text_file(word: str) -> bool:
+def _texts(file: IO[bytes], name: str) -> Iterator[str]:
+    """Lines of a UTF-8 file that are not blank, one at a time."""
+    is_empty = True
+    for line in stream_lines(file, name):
+        if line.strip():
+            is_empty = False
+            yield line
+    if is_empty:
+        raise SightlineError(f"{name} must have at least one line of text, got none")
+
+
+def _is_text_file(argument: str) -> bool:
     try:
-        return word.endswith(".txt") and Path(word).is_file()
-    except (OSError, ValueError):  # too long for a name, or with a zero in it: no file, so a sentence
+        return argument.endswith(".txt") and Path(argument).is_file()
+    except (OSError, ValueError):  # too long for a file name, or with a null character
         return False
 
 
-def _filled(tokens: Sequence[str], size: int) -> list[str | None]:
-    """With None, which the page leaves out, up to this size."""
+def _padded(tokens: Sequence[str], size: int) -> list[str | None]:
+    """Tokens followed by None up to this size."""
     return [*tokens, *[None] * (size - len(tokens))]

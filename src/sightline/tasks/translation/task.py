@@ -14,60 +14,56 @@ from ...data.text.batching import Batch, EncodedPairs, LengthBuckets
 from ...data.text.corpora import ParallelText, TextSplits
 from ...data.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 from ...errors import SightlineError
-from ...training.task import BatchSlice
-from .config import TranslationTaskConfig, divide
-from .evaluate import metrics, tally
-
-SHARED, APART = ("tokenizer.json",), ("tokenizer.source.json", "tokenizer.target.json")
-"""Files of the tokenizers."""
+from ...predictor import Progress
+from ...training.task import BatchSlice, Task
+from .config import TranslationTaskConfig
+from .evaluate import encode_for_evaluation, evaluation_sums, metrics
 
 
-class TranslationTask:
-    """Sentences to learn from, and the model that learns."""
+class TranslationTask(Task):
+    """A translator and the sentence pairs it is trained on."""
 
     monitor, higher_is_better = "bleu", True
 
-    def __init__(self, config: TranslationTaskConfig, data: TextSplits[ParallelText], progress: Any = None):
-        splits = data
-        self.splits = splits
-        self.tokenizers = learn_both(config.tokenizer, splits.train)
-        self.train, long = self._encoded(splits.train, config.data.max_tokens)
-        self.validation = None if splits.validation is None else evaluate_on(splits.validation, self.tokenizers, config)
+    def __init__(self, config: TranslationTaskConfig, data: TextSplits[ParallelText], progress: Progress | None = None):
+        self.tokenizers = train_tokenizers(config.tokenizer, data.train)
+        self.train, num_long = self._training_pairs(data.train, config.data.max_tokens)
+        self.validation: EncodedPairs | None = None
+        self.references: tuple[str, ...] = ()
+        if data.validation is not None:
+            self.validation = encode_for_evaluation(data.validation, self.tokenizers, config.data.max_tokens)
+            self.references = data.validation.target
         self.config = replace(config, model=config.model.of_data(*map(len, self.tokenizers)))
         self.model = self.config.model.build()
-        self.data_fingerprint = data_fingerprint(splits, long)
-        """What the data hold, in few words: a run goes on with the same."""
+        self.data_fingerprint = data_fingerprint(data, num_long)
         self.device = torch.device("cpu")
         self._buckets: dict[int, LengthBuckets] = {}
 
     @staticmethod
-    def load_data(config: TranslationTaskConfig, progress: Any = None) -> TextSplits[ParallelText]:
+    def load_data(config: TranslationTaskConfig, progress: Progress | None = None) -> TextSplits[ParallelText]:
         """Read the config's corpus."""
-        return divide(config.data, config.seed)
+        return config.data.load(config.seed)
 
     def files(self) -> dict[str, bytes]:
-        names = SHARED if self.config.tokenizer.shared_vocab else APART
+        names = tokenizer_files(self.config.tokenizer)
         return {name: tokenizer.to_json().encode() for name, tokenizer in zip(names, self.tokenizers, strict=False)}
 
-    def finish(self, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
-        return weights, {}
-
-    def _encoded(self, pairs: ParallelText, most: int) -> tuple[EncodedPairs, int]:
-        """Pairs that are short enough to learn from, and how many are not."""
+    def _training_pairs(self, pairs: ParallelText, max_tokens: int) -> tuple[EncodedPairs, int]:
+        """ParallelText of fewer than `max_tokens` tokens a side, and the number of longer ones."""
         source, target = (
-            one.encode(side) for one, side in zip(self.tokenizers, (pairs.source, pairs.target), strict=True)
+            tokenizer.encode(texts)
+            for tokenizer, texts in zip(self.tokenizers, (pairs.source, pairs.target), strict=True)
         )
-        kept = [i for i in range(len(pairs)) if 0 < len(source[i]) < most and 0 < len(target[i]) < most]
+        kept = [i for i in range(len(pairs)) if 0 < len(source[i]) < max_tokens and 0 < len(target[i]) < max_tokens]
         if not kept:
-            raise SightlineError(f"data must have a pair of at most {most} tokens, data.max_tokens, got none")
-        special_tokens = self.tokenizers[0].special_tokens
-        encoded = EncodedPairs([source[i] for i in kept], [target[i] for i in kept], special_tokens)
+            raise SightlineError(f"data must have a pair of at most {max_tokens} tokens, data.max_tokens, got none")
+        encoded = EncodedPairs([source[i] for i in kept], [target[i] for i in kept], self.tokenizers[0].special_tokens)
         return encoded, len(pairs) - len(kept)
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        return len(self._cut(batch_size))
+        return len(self._buckets_of(batch_size))
 
-    def _cut(self, batch_size: int) -> LengthBuckets:
+    def _buckets_of(self, batch_size: int) -> LengthBuckets:
         if batch_size not in self._buckets:
             self._buckets[batch_size] = LengthBuckets(self.train.shapes(), batch_size)
         return self._buckets[batch_size]
@@ -79,66 +75,67 @@ class TranslationTask:
         if self.validation is not None:
             self.validation.to(device)
 
-    def batches(self, first: int, batch_size: int, part: BatchSlice) -> Generator[list[Any], None, None]:
-        buckets, parts, epoch = self._cut(batch_size), part.world_size * part.micro_batches, -1
-        order, cuts, rows = np.empty(0), np.empty(0), torch.empty(0)
-        for step in itertools.count(first):
+    def batches(
+        self, first_step: int, batch_size: int, batch_slice: BatchSlice
+    ) -> Generator[list[tuple[Batch, int]], None, None]:
+        buckets, shares, epoch = self._buckets_of(batch_size), batch_slice.world_size * batch_slice.micro_batches, -1
+        order, batch_order, indices = np.empty(0), np.empty(0), torch.empty(0)
+        for step in itertools.count(first_step):
             if step // len(buckets) != epoch:
                 epoch = step // len(buckets)
-                order, cuts = buckets.epoch(seeds.generator(self.config.seed, seeds.ORDER, epoch))
-                rows = torch.from_numpy(order).to(self.device)
-            places, shape = buckets.batches[cuts[step % len(buckets)]]
-            total = int(self.train.target.lengths[order[places]].sum()) - (places.stop - places.start)  # less the BOS
-            share = -(-(places.stop - places.start) // parts)
-            yield [self._piece(rows[places], one, shape, total) for one in part.indices(share * parts)]
+                order, batch_order = buckets.epoch(seeds.generator(self.config.seed, seeds.ORDER, epoch))
+                indices = torch.from_numpy(order).to(self.device)
+            rows, shape = buckets.batches[batch_order[step % len(buckets)]]
+            count = rows.stop - rows.start
+            num_labels = int(self.train.target.lengths[order[rows]].sum()) - count  # without BOS
+            slices = batch_slice.indices(-(-count // shares) * shares)
+            yield [self._micro_batch(indices[rows], part, shape, num_labels) for part in slices]
 
-    def _piece(self, rows: Tensor, own: slice, shape: tuple[int, ...], total: int) -> tuple[Batch, int]:
-        """A part of a batch, and the tokens labels in the whole; where too few rows are left, one that wants none."""
-        some = rows[own]
-        if len(some):
-            return self.train.batch(some, shape), total
-        blank = torch.ones(1, dtype=torch.bool, device=rows.device)
-        return self.train.batch(rows[:1], shape, blank), total
+    def _micro_batch(self, indices: Tensor, part: slice, shape: tuple[int, ...], num_labels: int) -> tuple[Batch, int]:
+        """A part of a batch, and the number of labels in the whole batch.
 
-    def loss(self, model: nn.Module, piece: tuple[Batch, int]) -> Tensor:
-        """The mean over all tokens that are labels in the whole batch, as far as they are in this piece."""
-        batch, total = piece
-        label_smoothing = self.config.label_smoothing
-        cost: Tensor = model(
-            batch.source, batch.attention_mask, batch.target, labels=batch.labels, label_smoothing=label_smoothing
-        )
-        return cost / total
+        An empty part gets one pair without labels, so every process makes the same number of forward passes.
+        """
+        if len(indices[part]):
+            return self.train.batch(indices[part], shape), num_labels
+        unlabeled = torch.ones(1, dtype=torch.bool, device=indices.device)
+        return self.train.batch(indices[:1], shape, unlabeled), num_labels
 
-    def evaluate(self, model: nn.Module, part: BatchSlice) -> dict[str, Tensor]:
-        if self.validation is None or self.splits.validation is None:
+    def loss(self, model: nn.Module, micro_batch: tuple[Batch, int]) -> Tensor:
+        batch, num_labels = micro_batch
+        smoothing = self.config.label_smoothing
+        arguments = batch.source, batch.attention_mask, batch.target
+        loss: Tensor = model(*arguments, labels=batch.labels, label_smoothing=smoothing)
+        return loss / num_labels
+
+    def evaluate(self, model: nn.Module, batch_slice: BatchSlice) -> dict[str, Tensor]:
+        if self.validation is None:
             return {}
-        texts = self.splits.validation.target
-        return tally(model, self.validation, texts, self.tokenizers[1], part, self.config.data.max_tokens)
+        options: dict[str, Any] = {"max_tokens": self.config.data.max_tokens, "batch_slice": batch_slice}
+        return evaluation_sums(model, self.validation, self.references, self.tokenizers[1], **options)
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return metrics(sums) if sums else {}
 
 
-def learn_both(config: TokenizerConfig, pairs: ParallelText) -> tuple[Tokenizer, Tokenizer]:
-    """A tokenizer for each language, or one for both, from the training pairs alone."""
+def train_tokenizers(config: TokenizerConfig, pairs: ParallelText) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of both languages, trained on the training pairs; the same one twice if they are shared."""
     if config.shared_vocab:
-        both = train_tokenizer(config, [*pairs.source, *pairs.target])
-        return both, both
+        tokenizer = train_tokenizer(config, [*pairs.source, *pairs.target])
+        return tokenizer, tokenizer
     return train_tokenizer(config, pairs.source), train_tokenizer(config, pairs.target)
 
 
-def evaluate_on(pairs: ParallelText, tokenizers: tuple[Tokenizer, Tokenizer], config: TranslationTaskConfig) -> EncodedPairs:
-    """All pairs, in their order, to be evaluate_on by; what is too long is cut."""
-    most = config.data.max_tokens - 1
-    source, target = tokenizers[0].encode(pairs.source), tokenizers[1].encode(pairs.target)
-    return EncodedPairs([one[:most] for one in source], [one[:most] for one in target], tokenizers[0].special_tokens)
+def tokenizer_files(config: TokenizerConfig) -> tuple[str, ...]:
+    """Names of the tokenizer files in a run."""
+    return ("tokenizer.json",) if config.shared_vocab else ("tokenizer.source.json", "tokenizer.target.json")
 
 
-def data_fingerprint(splits: TextSplits[ParallelText], long: int) -> dict[str, Any]:
-    """Counts and digests of what a corpus holds; `long` pairs of it were too long to learn from."""
-    facts: dict[str, Any] = {}
+def data_fingerprint(splits: TextSplits[ParallelText], num_long: int) -> dict[str, Any]:
+    """Counts and digests of a corpus; `num_long` training pairs are longer than data.max_tokens."""
+    result: dict[str, Any] = {}
     for name in ("train", "validation", "test"):
         pairs: ParallelText | None = getattr(splits, name)
-        facts[name] = {"pairs": 0} if pairs is None else {"pairs": len(pairs), "sentences": pairs.digest()}
-    facts["train"] |= {"left_out_empty": splits.train.num_dropped, "left_out_long": long}
-    return facts
+        result[name] = {"pairs": 0} if pairs is None else {"pairs": len(pairs), "sentences": pairs.digest()}
+    result["train"] |= {"dropped_empty": splits.train.num_dropped, "dropped_long": num_long}
+    return result
