@@ -1,11 +1,28 @@
 """A small regression task for tests of the training loop."""
 
 import itertools
+import json
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
+from sightline.training.config import TrainingConfig
+from sightline.training.device import choose_device
+from sightline.training.distributed import ProcessGroup
+from sightline.training.log import default_hooks
+from sightline.training.loop import Trainer
+
 COUNT, INPUTS = 30, 3
+CONFIG = {
+    "steps": 11,
+    "batch_size": 6,
+    "log_every": 3,
+    "evaluate_every": 4,
+    "checkpoint_every": 2,
+    "learning_rate": 0.02,
+    "device": "cpu",
+}
 
 
 class Layers(nn.ModuleList):
@@ -59,3 +76,25 @@ class ToyTask:
 
     def finish(self, weights):
         return weights, {}
+
+
+def train(folder, *, task=None, validation=7, resume=False, seed=0, hooks=(), config_digest="", **changes):
+    """Train the toy task, or another one; return the result and the task."""
+    torch.manual_seed(seed)
+    task = task or ToyTask(validation=validation)
+    config = TrainingConfig(**{**CONFIG, **changes})
+    group = ProcessGroup(0, 1, choose_device(config.device))
+    hooks = [*default_hooks(config, quiet=True), *hooks]
+    trainer = Trainer(task, config, folder, group, seed=seed, hooks=hooks, config_digest=config_digest)
+    if resume:
+        trainer.restore()
+    return trainer.fit(), task
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def logged(folder, key="loss"):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line[key] for line in lines if key in line}

@@ -185,7 +185,9 @@ def alter(path: Path) -> None:
 @pytest.fixture(scope="module")
 def broken_off(home):
     """A run killed late: it has checkpoints of steps 12 and 16."""
-    child = CommandProcess(*TRAIN, "out=broken", cwd=home, prepare=functools.partial(signal_at_step, 18, signal.SIGKILL))
+    child = CommandProcess(
+        *TRAIN, "out=broken", cwd=home, prepare=functools.partial(signal_at_step, 18, signal.SIGKILL)
+    )
     assert child.wait() == -signal.SIGKILL
     assert sorted(path.name for path in (home / "broken/checkpoints").glob("*.json")) == [
         "step-00000012.json",

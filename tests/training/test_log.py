@@ -1,30 +1,30 @@
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
-from toy import Line
 
-from sightline.training import loop
-from sightline.training.config import TrainingConfig
-from sightline.training.log import Log
+from sightline.errors import MissingDependencyError
+from sightline.training.log import MetricsFile, TerminalProgress
+from toy_task import train as train_toy
 
-SETTINGS = {"steps": 6, "batch_size": 6, "log_every": 2, "evaluate_every": 3, "device": "cpu"}
+CONFIG = {"steps": 6, "log_every": 2, "evaluate_every": 3, "checkpoint_every": 3}
 
 
-def train(folder, *, resume=False, quiet=False, **changes):
-    return loop.train(Line, TrainingConfig(**{**SETTINGS, **changes}), folder, resume=resume, quiet=quiet)
+def train(folder, **changes):
+    return train_toy(folder, **{**CONFIG, **changes})
 
 
 def events(folder):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(folder / "events"))
-    found.Reload()
-    return {tag: [event.step for event in found.Scalars(tag)] for tag in found.Tags()["scalars"]}
+    accumulator = EventAccumulator(str(folder / "events"))
+    accumulator.Reload()
+    return {tag: [event.step for event in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]}
 
 
-def test_without_a_terminal_lines_say_where_training_is(tmp_path, capsys):
-    train(tmp_path)
+def test_progress_without_a_terminal_is_printed_as_lines(tmp_path, capsys):
+    train(tmp_path, hooks=[TerminalProgress()])
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("step 2/6  loss ")
     assert "  epoch 0.4  learning_rate " in lines[0]
@@ -34,44 +34,37 @@ def test_without_a_terminal_lines_say_where_training_is(tmp_path, capsys):
     assert "(best)" in lines[1]
 
 
-def test_quiet_is_quiet_and_still_writes(tmp_path, capsys):
-    train(tmp_path, quiet=True)
+def test_quiet_training_writes_the_log_only(tmp_path, capsys):
+    train(tmp_path)
     assert capsys.readouterr() == ("", "")
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    assert [(line["step"], "loss" in line) for line in lines] == [
-        (2, True),
-        (3, False),
-        (4, True),
-        (6, True),
-        (6, False),
-    ]
+    steps = [(line["step"], "loss" in line) for line in lines]
+    assert steps == [(2, True), (3, False), (4, True), (6, True), (6, False)]
     assert set(lines[0]) == {"step", "epoch", "loss", "learning_rate", "examples_per_second"}
     assert lines[1].keys() == {"step", "validation", "best"}
 
 
-def test_lines_of_steps_that_will_come_again_are_dropped_and_torn_ones_too(tmp_path):
+def test_later_and_damaged_lines_are_dropped_on_resume(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 2, "loss": 1}\n{"step": 4, "loss": 1}\n[1]\n{"step": 6, "loss": 1}\n{"step": 8, "lo')
-    log = Log(tmp_path, 10, quiet=True)
-    log.start(4)
-    log.step(5, {"loss": 0.5})
-    log.close()
+    trainer, log = SimpleNamespace(folder=tmp_path, step=4), MetricsFile()
+    log.on_start(trainer)
+    trainer.step = 5
+    log.on_log(trainer, {"loss": 0.5})
     assert path.read_text() == '{"step": 2, "loss": 1}\n{"step": 4, "loss": 1}\n{"step": 5, "loss": 0.5}\n'
 
 
-def test_tensorboard_has_what_the_log_has_and_nothing_twice(tmp_path):
-    train(tmp_path, tensorboard=True, quiet=True)
-    assert events(tmp_path)["loss"] == [2, 4, 6]
-    assert events(tmp_path)["validation/loss"] == [3, 6]
+def test_tensorboard_events_equal_the_log_after_a_resume(tmp_path):
+    train(tmp_path, tensorboard=True)
     for path in (tmp_path / "checkpoints").glob("step-00000006.*"):
         path.unlink()
-    train(tmp_path, tensorboard=True, quiet=True, resume=True)
+    train(tmp_path, tensorboard=True, resume=True)
     assert events(tmp_path)["loss"] == [2, 4, 6]
     assert events(tmp_path)["validation/loss"] == [3, 6]
 
 
-def test_tensorboard_that_is_not_installed_is_asked_for_before_anything_is_written(tmp_path, monkeypatch):
+def test_missing_tensorboard_is_reported_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ValueError, match=r"pip install 'sightline\[logs\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'sightline\[logs\]'"):
         train(tmp_path / "run", tensorboard=True)
     assert not (tmp_path / "run").exists()

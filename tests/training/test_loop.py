@@ -10,94 +10,66 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch import nn
-from toy import COUNT, Line
 
-from sightline.training import device, loop
-from sightline.training.averaging import mean
-from sightline.training.config import TrainingConfig
-
-SETTINGS = {
-    "steps": 11,
-    "batch_size": 6,
-    "log_every": 3,
-    "evaluate_every": 4,
-    "checkpoint_every": 2,
-    "learning_rate": 0.02,
-    "device": "cpu",
-}
-
-
-def train(folder, *, task=None, validation=7, resume=False, seed=0, **changes):
-    """Train the line, or another task; the outcome, and its task."""
-    made = []
-
-    def make():
-        made.append(task or Line(validation=validation))
-        return made[0]
-
-    settings = TrainingConfig(**{**SETTINGS, **changes})
-    outcome = loop.train(make, settings, folder, resume=resume, seed=seed, quiet=True)
-    return outcome, made[0]
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
+from sightline.training import device
+from sightline.training.averaging import average_states
+from sightline.training.log import TerminalProgress
+from toy_task import COUNT, ToyTask, logged, train, weights
 
 
 def checkpoint(folder, step):
     return load_file(folder / f"checkpoints/step-{step:08}.safetensors")
 
 
-def model_of(state, prefix="model."):
-    return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-
-
-def logged(folder, key="loss"):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return {line["step"]: line[key] for line in lines if key in line}
+def model_state(tensors, prefix="model."):
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 class Killed(BaseException):
-    """Stands for SIGKILL: from then on this process does nothing to the disk any more."""
+    """Stands for SIGKILL: nothing is written to the disk from then on."""
 
 
-class Disk:
-    """Counts what is done to the disk, and dies at the `fatal`-th time."""
+class DiskFailure:
+    """Counts the operations on the disk and raises `Killed` from the `fatal`-th on."""
 
     def __init__(self, patch, fatal=None):
-        self.done, self.fatal = 0, fatal
-        for home, name in ((Path, "write_bytes"), (os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "mkdir")):
-            patch.setattr(home, name, self._counted(getattr(home, name), tears=name == "write_bytes"))
+        self.operations, self.fatal = 0, fatal
+        for owner, name in ((Path, "write_bytes"), (os, "fsync"), (Path, "replace"), (Path, "unlink"), (Path, "mkdir")):
+            patch.setattr(owner, name, self._counted(getattr(owner, name), writes=name == "write_bytes"))
 
-    def _counted(self, original, *, tears):
-        def act(*args, **kwargs):
-            self.done += 1
-            if self.fatal is None or self.done < self.fatal:
+    def _counted(self, original, *, writes):
+        def operation(*args, **kwargs):
+            self.operations += 1
+            if self.fatal is None or self.operations < self.fatal:
                 return original(*args, **kwargs)
-            if tears and self.done == self.fatal:
-                original(args[0], args[1][: random.Random(self.done).randrange(len(args[1]))])
+            if writes and self.operations == self.fatal:
+                original(args[0], args[1][: random.Random(self.operations).randrange(len(args[1]))])
             raise Killed
 
-        return act
+        return operation
 
 
 @pytest.mark.parametrize(
     ("changes", "every"),
-    [({"ema": 0.7}, 1), ({"average_checkpoints": 3}, 3), ({"average_checkpoints": 3, "validation": 0, "steps": 11}, 3)],
-    ids=["best", "best or mean", "mean"],
+    [
+        ({"ema_decay": 0.7}, 1),
+        ({"average_checkpoints": 3}, 3),
+        ({"average_checkpoints": 3, "validation": 0, "steps": 11}, 3),
+    ],
+    ids=["best", "best or average", "average"],
 )
-def test_a_run_broken_off_at_any_act_on_the_disk_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, changes, every):
+def test_run_killed_at_any_disk_operation_resumes_exactly(tmp_path, monkeypatch, changes, every):
     changes = {"steps": 7, "evaluate_every": 3, **changes}
-    monkeypatch.setattr(os, "fsync", lambda file: None)  # takes its time, and no machine loses power here
+    monkeypatch.setattr(os, "fsync", lambda file: None)  # slow, and only needed against power failures
     whole = tmp_path / "whole"
     with monkeypatch.context() as patch:
-        disk = Disk(patch)
+        disk = DiskFailure(patch)
         train(whole, **changes)
-    assert disk.done > 70
-    for fatal in range(1, disk.done + 1, every):
+    assert disk.operations > 70
+    for fatal in range(1, disk.operations + 1, every):
         folder = tmp_path / str(fatal)
         with monkeypatch.context() as patch:
-            Disk(patch, fatal)
+            DiskFailure(patch, fatal)
             with pytest.raises(Killed):
                 train(folder, **changes)
         train(folder, resume=True, **changes)
@@ -108,13 +80,13 @@ def test_a_run_broken_off_at_any_act_on_the_disk_goes_on_as_if_it_had_not_been(t
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adam", "muon"])
-def test_a_run_broken_off_at_every_step_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, optimizer):
+def test_run_killed_at_every_step_resumes_exactly(tmp_path, monkeypatch, optimizer):
     train(tmp_path / "whole", optimizer=optimizer)
     run = tmp_path / "run"
     kills = 0
-    while kills < 9:  # a step or two further on each time
+    while kills < 9:  # a step or two further each time
         with monkeypatch.context() as patch:
-            patch.setattr(Line, "loss", dying(Line.loss, 4))
+            patch.setattr(ToyTask, "loss", killed_at_call(ToyTask.loss, 4))
             try:
                 train(run, resume=True, optimizer=optimizer)
                 break
@@ -126,213 +98,202 @@ def test_a_run_broken_off_at_every_step_goes_on_as_if_it_had_not_been(tmp_path, 
     assert logged(run) == logged(tmp_path / "whole")
 
 
-def dying(loss, count):
-    def last(*args):
+def killed_at_call(loss, count):
+    def counted(*args):
         nonlocal count
         count -= 1
         if not count:
             raise Killed
         return loss(*args)
 
-    return last
+    return counted
 
 
-def test_the_same_seed_gives_the_same_losses_and_another_does_not(tmp_path):
+def test_losses_depend_on_the_seed_only(tmp_path):
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         train(tmp_path / name, seed=seed)
     assert logged(tmp_path / "a") == logged(tmp_path / "b")
     assert logged(tmp_path / "a") != logged(tmp_path / "c")
 
 
-def plain(steps, *, decay, clip=None, rate=0.02, kind=torch.optim.AdamW, task=None):
-    """The same training written down without the loop, dropout aside; the weights after each step."""
-    torch.manual_seed(0)
-    task = task or Line()
-    task.model[2].p = 0.0
+def reference_states(steps, *, weight_decay, max_grad_norm=None, kind=torch.optim.AdamW):
+    """Train without the loop and without dropout; return the weights after each step."""
+    task = without_dropout()
     groups = [
-        {"params": [p for p in task.model.parameters() if p.dim() > 1], "weight_decay": decay},
+        {"params": [p for p in task.model.parameters() if p.dim() > 1], "weight_decay": weight_decay},
         {"params": [p for p in task.model.parameters() if p.dim() == 1], "weight_decay": 0.0},
     ]
-    optimizer, states = kind(groups, lr=rate), []
+    optimizer, states = kind(groups, lr=0.02), []
     for step in range(steps):
-        rows = (torch.arange(6) + step * 6) % COUNT
+        indices = (torch.arange(6) + step * 6) % COUNT
         optimizer.zero_grad()
-        (task.model(task.x[rows]) - task.y[rows]).square().sum().div(6).backward()
-        if clip is not None:
+        (task.model(task.x[indices]) - task.y[indices]).square().sum().div(6).backward()
+        if max_grad_norm is not None:
             norm = torch.cat([p.grad.flatten() for p in task.model.parameters()]).norm()
             for parameter in task.model.parameters():
-                parameter.grad *= min(1.0, clip / (float(norm) + 1e-6))
+                parameter.grad *= min(1.0, max_grad_norm / (float(norm) + 1e-6))
         optimizer.step()
         states.append({name: tensor.clone() for name, tensor in task.model.state_dict().items()})
     return states
 
 
 def without_dropout(**options):
-    task = Line(**options)
+    """A task with the weights of seed 0."""
+    torch.manual_seed(0)
+    task = ToyTask(**options)
     task.model[2].p = 0.0
     return task
 
 
-def fresh(seed=0, **options):
-    """A task whose weights are those `train` would give it."""
-    torch.manual_seed(seed)
-    return without_dropout(**options)
-
-
 @pytest.mark.parametrize(
-    ("changes", "rule"),
+    ("changes", "reference"),
     [
-        ({"optimizer": "adamw", "weight_decay": 0.5, "clip": None}, {"decay": 0.5}),
-        ({"optimizer": "adam", "weight_decay": 0.1, "clip": None}, {"decay": 0.1, "kind": torch.optim.Adam}),
-        ({"optimizer": "adamw", "weight_decay": 0.5, "clip": 0.05}, {"decay": 0.5, "clip": 0.05}),
+        ({"weight_decay": 0.5, "max_grad_norm": None}, {"weight_decay": 0.5}),
+        (
+            {"optimizer": "adam", "weight_decay": 0.1, "max_grad_norm": None},
+            {"weight_decay": 0.1, "kind": torch.optim.Adam},
+        ),
+        ({"weight_decay": 0.5, "max_grad_norm": 0.05}, {"weight_decay": 0.5, "max_grad_norm": 0.05}),
     ],
-    ids=["decay on matrices alone", "adam", "clipping"],
+    ids=["weight decay on matrices", "adam", "gradient clipping"],
 )
-def test_a_step_is_the_plain_one(tmp_path, changes, rule):
-    train(tmp_path, task=fresh(validation=0), schedule="constant", **changes)
-    torch.testing.assert_close(weights(tmp_path), plain(11, **rule)[-1])
+def test_steps_match_the_reference(tmp_path, changes, reference):
+    train(tmp_path, task=without_dropout(validation=0), schedule="constant", **changes)
+    torch.testing.assert_close(weights(tmp_path), reference_states(11, **reference)[-1])
 
 
-def test_pieces_give_the_update_of_the_whole_batch(tmp_path):
-    for pieces in (1, 2, 3, 6):
-        train(tmp_path / str(pieces), task=fresh(), gradient_accumulation_steps=pieces)
-        torch.testing.assert_close(weights(tmp_path / str(pieces)), weights(tmp_path / "1"))
-        assert logged(tmp_path / str(pieces)) == pytest.approx(logged(tmp_path / "1"), rel=1e-6)
+def test_gradient_accumulation_gives_the_update_of_the_whole_batch(tmp_path):
+    for count in (1, 2, 3, 6):
+        train(tmp_path / str(count), task=without_dropout(), gradient_accumulation_steps=count)
+        torch.testing.assert_close(weights(tmp_path / str(count)), weights(tmp_path / "1"))
+        assert logged(tmp_path / str(count)) == pytest.approx(logged(tmp_path / "1"), rel=1e-6)
 
 
-def test_logged_losses_are_the_means_of_their_windows(tmp_path):
-    train(tmp_path / "every", task=fresh(), log_every=1)
-    every = logged(tmp_path / "every")
-    train(tmp_path / "third", task=fresh(), log_every=3)
-    means = {last: sum(every[step] for step in steps) / len(steps) for last, steps in windows().items()}
-    assert logged(tmp_path / "third") == pytest.approx(means)
+def test_logged_loss_is_the_mean_since_the_last_log(tmp_path):
+    train(tmp_path / "1", task=without_dropout(), log_every=1)
+    train(tmp_path / "3", task=without_dropout(), log_every=3)
+    every = logged(tmp_path / "1")
+    windows = {3: (1, 2, 3), 6: (4, 5, 6), 9: (7, 8, 9), 11: (10, 11)}
+    means = {last: sum(every[step] for step in steps) / len(steps) for last, steps in windows.items()}
+    assert logged(tmp_path / "3") == pytest.approx(means)
 
 
-def windows():
-    return {3: (1, 2, 3), 6: (4, 5, 6), 9: (7, 8, 9), 11: (10, 11)}
-
-
-def test_the_learning_rate_is_that_of_the_schedule(tmp_path):
-    train(tmp_path, schedule="cosine", warmup=3, min_temperature=0.1, log_every=1)
+def test_learning_rate_follows_the_schedule(tmp_path):
+    train(tmp_path, schedule="cosine", warmup_steps=3, min_lr_ratio=0.1, log_every=1)
     rates = logged(tmp_path, "learning_rate")
     assert rates[1] == pytest.approx(0.02 / 3)
     assert rates[3] == rates[4] == pytest.approx(0.02)
     assert rates[11] == pytest.approx(0.02 * (0.1 + 0.9 * (0.5 + 0.5 * math.cos(math.pi * 7 / 8))))
 
 
-def test_the_running_mean_is_the_one_written_down(tmp_path):
-    torch.manual_seed(0)
-    start = without_dropout().model.state_dict()
-    task = fresh(validation=0)
-    train(tmp_path, task=task, ema=0.7, schedule="constant", weight_decay=0.5, clip=None)
-    average = {name: tensor.clone() for name, tensor in start.items()}
-    for step, state in enumerate(plain(11, decay=0.5), start=1):
-        kept = min(0.7, step / (step + 10))
-        average = {name: kept * average[name] + (1 - kept) * state[name] for name in average}
+def test_ema_matches_the_reference(tmp_path):
+    average = {name: tensor.clone() for name, tensor in without_dropout().model.state_dict().items()}
+    task = without_dropout(validation=0)
+    train(tmp_path, task=task, ema_decay=0.7, schedule="constant", weight_decay=0.5, max_grad_norm=None)
+    for step, state in enumerate(reference_states(11, weight_decay=0.5), start=1):
+        decay = min(0.7, step / (step + 10))
+        average = {name: decay * average[name] + (1 - decay) * state[name] for name in average}
     torch.testing.assert_close(weights(tmp_path), average)
 
 
-def test_the_mean_of_the_last_checkpoints_is_theirs(tmp_path):
-    outcome, _ = train(tmp_path, task=fresh(validation=0), average_checkpoints=3)
-    states = [model_of(checkpoint(tmp_path, step)) for step in (8, 10, 11)]
+def test_last_checkpoints_are_averaged(tmp_path):
+    result, _ = train(tmp_path, task=without_dropout(validation=0), average_checkpoints=3)
+    states = [model_state(checkpoint(tmp_path, step)) for step in (8, 10, 11)]
     expected = {name: sum(state[name] for state in states) / 3 for name in states[0]}
     torch.testing.assert_close(weights(tmp_path), expected)
-    torch.testing.assert_close(weights(tmp_path), mean(states))
-    assert outcome.metrics == {}
+    torch.testing.assert_close(weights(tmp_path), average_states(states))
+    assert result.metrics == {}
 
 
-def test_a_torn_checkpoint_among_the_last_is_told_of_and_left_out_of_the_mean(tmp_path, capsys):
-    run, changes = tmp_path / "run", {"average_checkpoints": 3}
-    train(run, validation=0, **changes)
-    (run / "checkpoints/step-00000008.safetensors").write_bytes(b"torn")
-    settings = TrainingConfig(**{**SETTINGS, **changes})
-    loop.train(lambda: Line(validation=0), settings, run, resume=True)
-    assert "step-00000008 is torn or corrupt and was passed over" in capsys.readouterr().err
-    torch.testing.assert_close(weights(run), mean([model_of(checkpoint(run, step)) for step in (10, 11)]))
+def test_damaged_checkpoint_is_reported_and_left_out_of_the_average(tmp_path, capsys):
+    train(tmp_path, validation=0, average_checkpoints=3)
+    (tmp_path / "checkpoints/step-00000008.safetensors").write_bytes(b"damaged")
+    train(tmp_path, validation=0, average_checkpoints=3, resume=True, hooks=[TerminalProgress()])
+    assert "step-00000008 is damaged and was skipped" in capsys.readouterr().err
+    states = [model_state(checkpoint(tmp_path, step)) for step in (10, 11)]
+    torch.testing.assert_close(weights(tmp_path), average_states(states))
 
 
-class Judged(Line):
-    """A task whose validation losses are given."""
+class GivenLosses(ToyTask):
+    """A task with given validation losses."""
 
-    def __init__(self, values):
+    def __init__(self, values, *, higher_is_better=False):
         super().__init__()
-        self.values = list(values)
+        self.values, self.higher_is_better = list(values), higher_is_better
 
-    def evaluate(self, model, part):
-        self.seen = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    def evaluate(self, model, batch_slice):
+        self.evaluated = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         return {"loss": torch.tensor(self.values.pop(0)), "count": torch.tensor(1)}
 
 
-def test_the_best_weights_are_kept_and_not_the_last(tmp_path):
-    outcome, _ = train(tmp_path, task=Judged([3.0, 1.0, 2.0]), checkpoint_every=1, keep=20)
-    assert outcome.metrics == {"loss": 1.0}
-    torch.testing.assert_close(weights(tmp_path), model_of(checkpoint(tmp_path, 8)))
-    assert weights(tmp_path)["0.weight"].ne(model_of(checkpoint(tmp_path, 11))["0.weight"]).any()
+def test_best_weights_are_kept(tmp_path):
+    result, _ = train(tmp_path, task=GivenLosses([3.0, 1.0, 2.0]), checkpoint_every=1, keep_checkpoints=20)
+    assert result.metrics == {"loss": 1.0}
+    torch.testing.assert_close(weights(tmp_path), model_state(checkpoint(tmp_path, 8)))
+    assert weights(tmp_path)["0.weight"].ne(model_state(checkpoint(tmp_path, 11))["0.weight"]).any()
 
 
-@pytest.mark.parametrize("rising", [False, True])
-@pytest.mark.parametrize(("mean_s", "wins"), [(1.0, True), (0.5, True), (2.5, False), (math.nan, False)])
-def test_of_the_mean_and_the_best_the_better_is_kept_and_told(tmp_path, capsys, rising, mean_s, wins):
-    sign = -1 if rising else 1
-    task = Judged(sign * value for value in (3.0, 1.0, 2.0, mean_s))
-    task.rising = rising
-    settings = TrainingConfig(**{**SETTINGS, "average_checkpoints": 3, "checkpoint_every": 1, "keep": 20})
-    outcome = loop.train(lambda: task, settings, tmp_path)
-    average = mean([model_of(checkpoint(tmp_path, step)) for step in (9, 10, 11)])
-    torch.testing.assert_close(task.seen, average)  # judged last
-    torch.testing.assert_close(weights(tmp_path), average if wins else model_of(checkpoint(tmp_path, 8)))
-    assert outcome.metrics == {"loss": sign * (mean_s if wins else 1.0)}
-    told = [
-        f"the mean of the last 3 checkpoints, validation loss {sign * mean_s:.4g}",
-        f"the best of one step, 8, validation loss {sign * 1.0:.4g}",
+def test_highest_value_is_kept_if_higher_is_better(tmp_path):
+    result, _ = train(tmp_path, task=GivenLosses([3.0, 1.0, 2.0], higher_is_better=True))
+    assert result.metrics == {"loss": 3.0}
+
+
+@pytest.mark.parametrize("higher_is_better", [False, True])
+@pytest.mark.parametrize(("average_loss", "wins"), [(1.0, True), (0.5, True), (2.5, False), (math.nan, False)])
+def test_better_of_average_and_best_is_kept_and_reported(tmp_path, capsys, higher_is_better, average_loss, wins):
+    sign = -1 if higher_is_better else 1
+    losses = [sign * value for value in (3.0, 1.0, 2.0, average_loss)]
+    task = GivenLosses(losses, higher_is_better=higher_is_better)
+    changes = {"average_checkpoints": 3, "checkpoint_every": 1, "keep_checkpoints": 20}
+    result, _ = train(tmp_path, task=task, hooks=[TerminalProgress()], **changes)
+    average = average_states([model_state(checkpoint(tmp_path, step)) for step in (9, 10, 11)])
+    torch.testing.assert_close(task.evaluated, average)  # the last evaluation
+    torch.testing.assert_close(weights(tmp_path), average if wins else model_state(checkpoint(tmp_path, 8)))
+    assert result.metrics == {"loss": sign * (average_loss if wins else 1.0)}
+    names = [
+        f"the average of the last 3 checkpoints (validation loss {sign * average_loss:.4g})",
+        f"the best weights, of step 8 (validation loss {sign * 1.0:.4g})",
     ]
-    assert "kept {}; not {}\n".format(*(told if wins else reversed(told))) in capsys.readouterr().err
-    task.values.append(sign * mean_s)
-    loop.train(lambda: task, settings, tmp_path, resume=True, quiet=True)  # there is nothing left to do but this
+    assert "kept {} over {}\n".format(*(names if wins else reversed(names))) in capsys.readouterr().err
+    task.values.append(sign * average_loss)
+    train(tmp_path, task=task, resume=True, **changes)  # only the average is left to do
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line["best"] for line in lines if "average" in line] == [wins]
     assert lines[-1]["step"] == 11
 
 
-@pytest.mark.parametrize("rising", [False, True])
-def test_a_metric_that_is_no_number_is_never_the_best(tmp_path, rising):
-    task = Judged([math.nan, 2.0, math.nan])
-    task.rising = rising
-    outcome, _ = train(tmp_path / "some", task=task, checkpoint_every=1, keep=20)
-    assert outcome.metrics == {"loss": 2.0}
-    torch.testing.assert_close(weights(tmp_path / "some"), model_of(checkpoint(tmp_path / "some", 8)))
-    train(tmp_path / "none", task=Judged([math.nan, math.inf, -math.inf, 0.0]))
-    torch.testing.assert_close(weights(tmp_path / "none"), model_of(checkpoint(tmp_path / "none", 11)))
+@pytest.mark.parametrize("higher_is_better", [False, True])
+def test_metric_that_is_not_finite_is_never_the_best(tmp_path, higher_is_better):
+    task = GivenLosses([math.nan, 2.0, math.nan], higher_is_better=higher_is_better)
+    result, _ = train(tmp_path / "some", task=task, checkpoint_every=1, keep_checkpoints=20)
+    assert result.metrics == {"loss": 2.0}
+    torch.testing.assert_close(weights(tmp_path / "some"), model_state(checkpoint(tmp_path / "some", 8)))
+    train(tmp_path / "none", task=GivenLosses([math.nan, math.inf, -math.inf, 0.0]))
+    torch.testing.assert_close(weights(tmp_path / "none"), model_state(checkpoint(tmp_path / "none", 11)))
 
 
-def test_without_a_validation_set_the_last_weights_are_kept(tmp_path):
-    outcome, _ = train(tmp_path, task=Line(validation=0))
-    assert outcome.metrics == {}
-    torch.testing.assert_close(weights(tmp_path), model_of(checkpoint(tmp_path, 11)))
+def test_last_weights_are_kept_without_a_validation_set(tmp_path):
+    result, _ = train(tmp_path, task=ToyTask(validation=0))
+    assert result.metrics == {}
+    torch.testing.assert_close(weights(tmp_path), model_state(checkpoint(tmp_path, 11)))
 
 
-def test_a_rising_goal_keeps_the_highest(tmp_path):
-    task = Judged([3.0, 1.0, 2.0])
-    task.rising = True
-    outcome, _ = train(tmp_path, task=task)
-    assert outcome.metrics == {"loss": 3.0}
-
-
-def test_training_stops_after_so_many_evaluations_without_a_better_one(tmp_path):
-    values = [5.0, 4.0, 4.5, 4.0, 9.0]
-    outcome, _ = train(tmp_path, task=Judged(values), patience=2, evaluate_every=2, checkpoint_every=5)
-    assert outcome.steps == 8
-    assert outcome.metrics == {"loss": 4.0}
-    outcome, task = train(tmp_path, task=Judged([]), patience=2, evaluate_every=2, checkpoint_every=5, resume=True)
-    assert (outcome.steps, task.losses) == (8, 0)
+def test_early_stopping_after_evaluations_without_improvement(tmp_path):
+    changes = {"early_stopping_patience": 2, "evaluate_every": 2, "checkpoint_every": 5}
+    result, _ = train(tmp_path, task=GivenLosses([5.0, 4.0, 4.5, 4.0, 9.0]), **changes)
+    assert (result.steps, result.stop_reason) == (8, "no improvement in 2 evaluations")
+    assert result.metrics == {"loss": 4.0}
+    result, task = train(tmp_path, task=GivenLosses([]), resume=True, **changes)
+    assert (result.steps, task.loss_calls) == (8, 0)
 
 
 @pytest.mark.parametrize("log_every", [1, 50])
-def test_a_loss_that_is_no_number_stops_before_anything_is_kept(tmp_path, log_every):
-    """Whether or not a line was to be logged before the next checkpoint."""
+def test_nan_loss_raises_before_anything_is_saved(tmp_path, log_every):
+    """Whether or not a line is logged before the next checkpoint."""
     changes = {"log_every": log_every, "evaluate_every": 2}
-    with pytest.raises(ValueError, match=r"loss must be finite, got nan at step \d+; lower training.learning_rate"):
-        train(tmp_path, task=Line(spoil=6), **changes)
+    message = r"loss must be finite, got nan at step \d+; .* --resume training\.learning_rate=0\.0067"
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path, task=ToyTask(nan_step=6), **changes)
     for path in tmp_path.rglob("*.safetensors"):
         assert all(tensor.isfinite().all() for tensor in load_file(path).values()), path
     train(tmp_path, resume=True, **changes)
@@ -340,37 +301,32 @@ def test_a_loss_that_is_no_number_stops_before_anything_is_kept(tmp_path, log_ev
     assert (tmp_path / "model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
 
 
-def test_weights_that_are_no_numbers_are_not_kept_though_the_loss_was_one(tmp_path):
-    task = Line()
-    task.model[3].bias.register_hook(lambda gradient: gradient * (math.nan if task.losses == 6 else 1))
+def test_nan_weights_are_not_saved_if_the_loss_is_finite(tmp_path):
+    task = ToyTask()
+    task.model[3].bias.register_hook(lambda gradient: gradient * (math.nan if task.loss_calls == 6 else 1))
     with pytest.raises(ValueError, match="loss must be finite, got nan at step 6"):
-        train(tmp_path, task=task, clip=None, log_every=50)
+        train(tmp_path, task=task, max_grad_norm=None, log_every=50)
     assert [path.name for path in sorted(tmp_path.glob("checkpoints/*.json"))] == [
         "step-00000002.json",
         "step-00000004.json",
     ]
 
 
-def test_half_precision_runs_on_a_cpu_and_keeps_weights_whole(tmp_path):
-    train(tmp_path / "half", task=fresh(), precision="bfloat16")
-    train(tmp_path / "full", task=fresh(), precision="float32")
-    train(tmp_path / "auto", task=fresh(), precision="auto")
-    assert {tensor.dtype for tensor in weights(tmp_path / "half").values()} == {torch.float32}
-    assert logged(tmp_path / "half") == pytest.approx(logged(tmp_path / "full"), rel=0.05)
-    assert logged(tmp_path / "half") != logged(tmp_path / "full")
-    assert logged(tmp_path / "auto") == logged(tmp_path / "full")
+def test_bfloat16_on_cpu_keeps_float32_weights(tmp_path):
+    for precision in ("bfloat16", "float32", "auto"):
+        train(tmp_path / precision, task=without_dropout(), precision=precision)
+    assert {tensor.dtype for tensor in weights(tmp_path / "bfloat16").values()} == {torch.float32}
+    assert logged(tmp_path / "bfloat16") == pytest.approx(logged(tmp_path / "float32"), rel=0.05)
+    assert logged(tmp_path / "bfloat16") != logged(tmp_path / "float32")
+    assert logged(tmp_path / "auto") == logged(tmp_path / "float32")
 
 
-def test_only_so_many_checkpoints_are_kept(tmp_path):
-    train(tmp_path, keep=3)
-    kept = [path.name for path in sorted((tmp_path / "checkpoints").glob("step-*.json"))]
-    assert kept == ["step-00000008.json", "step-00000010.json", "step-00000011.json"]
-    assert len(list((tmp_path / "checkpoints").iterdir())) == 3 * 2 + len(bests(tmp_path))
-
-
-def bests(folder):
-    records = [json.loads(path.read_text()) for path in (folder / "checkpoints").glob("step-*.json")]
-    return {record["facts"]["best"]["file"] for record in records}
+def test_old_checkpoints_are_removed(tmp_path):
+    train(tmp_path, keep_checkpoints=3)
+    records = sorted((tmp_path / "checkpoints").glob("step-*.json"))
+    assert [path.name for path in records] == ["step-00000008.json", "step-00000010.json", "step-00000011.json"]
+    best = {json.loads(path.read_text())["metadata"]["best"]["file"] for path in records}
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 3 * 2 + len(best)
 
 
 @pytest.mark.parametrize(
@@ -380,45 +336,79 @@ def bests(folder):
             {"gradient_accumulation_steps": 4},
             "batch_size must be a multiple of processes times gradient_accumulation_steps, 1 x 4, got 6",
         ),
-        ({"device": "cuda:99"}, "device must be one that is here"),
+        ({"device": "cuda:99"}, "device must be one of"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_anything_is_written(tmp_path, changes, message):
+def test_invalid_config_is_refused_before_anything_is_written(tmp_path, changes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         train(tmp_path / "run", **changes)
     assert not (tmp_path / "run").exists()
 
 
-def test_the_speed_is_that_of_learning_alone(tmp_path):
-    class Slow(Line):
-        def evaluate(self, model, part):
+def test_logged_speed_excludes_evaluation(tmp_path):
+    class SlowEvaluation(ToyTask):
+        def evaluate(self, model, batch_slice):
             time.sleep(0.3)
-            return super().evaluate(model, part)
+            return super().evaluate(model, batch_slice)
 
-    train(tmp_path, task=Slow(), log_every=3, evaluate_every=2)
+    train(tmp_path, task=SlowEvaluation(), log_every=3, evaluate_every=2)
     assert min(logged(tmp_path, "examples_per_second").values()) > 3 * 6 / 0.3
 
 
-def test_epochs_are_rounds_through_the_data(tmp_path):
-    outcome, _ = train(tmp_path, steps=None, epochs=1.5, batch_size=6)
-    assert outcome.steps == round(1.5 * COUNT / 6)
+def test_epochs_are_converted_to_steps(tmp_path):
+    result, _ = train(tmp_path, steps=None, epochs=1.5, batch_size=6)
+    assert result.steps == round(1.5 * COUNT / 6)
 
 
-def test_frozen_parameters_stay(tmp_path):
-    task = fresh()
+def test_frozen_parameters_do_not_change(tmp_path):
+    task = without_dropout()
     task.model[0].weight.requires_grad_(False)
     before = task.model[0].weight.clone()
     train(tmp_path, task=task, weight_decay=0.5)
     torch.testing.assert_close(weights(tmp_path)["0.weight"], before, rtol=0, atol=0)
 
 
-def test_compiled_or_not_the_weights_have_their_names(tmp_path, monkeypatch):
-    """torch.compile itself is torch's: here its wrapper must not show in what is saved."""
-    asked = []
-    monkeypatch.setattr(torch, "compile", lambda model, **options: asked.append(model) or nn.Sequential(model))
-    train(tmp_path / "plain", task=fresh(), compile=True)
-    assert not asked  # on a CPU it would take minutes
-    monkeypatch.setattr(device, "worth_compiling", lambda place: True)
-    train(tmp_path, task=fresh(), compile=True)
-    assert asked
-    assert set(weights(tmp_path)) == set(Line().model.state_dict())
+def test_compiled_model_saves_plain_parameter_names(tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda model, **options: compiled.append(model) or nn.Sequential(model))
+    train(tmp_path / "plain", task=without_dropout(), compile=True)
+    assert not compiled  # a CPU does not compile
+    monkeypatch.setattr(device, "supports_compile", lambda device: True)
+    train(tmp_path, task=without_dropout(), compile=True)
+    assert compiled
+    assert set(weights(tmp_path)) == set(ToyTask().model.state_dict())
+
+
+class WiderTask(ToyTask):
+    def __init__(self):
+        super().__init__()
+        self.model[3] = nn.Linear(5, 3)
+
+
+def test_checkpoint_of_another_config_is_refused(tmp_path):
+    train(tmp_path, config_digest="a")
+    message = r"checkpoints must be written with the config of the run, got step 11 .* remove them or pass out=FOLDER"
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path, resume=True, config_digest="b")
+
+
+def test_checkpoint_of_another_architecture_is_refused(tmp_path):
+    train(tmp_path)
+    message = r"the checkpoint must fit the model: model\.3\.weight must be torch.float32 \(3, 5\), got torch.float32 "
+    with pytest.raises(ValueError, match=message):
+        train(tmp_path, task=WiderTask(), resume=True)
+    with pytest.raises(ValueError, match=r"ema\.0\.weight must be torch\.float32 \(5, 3\), got none"):
+        train(tmp_path, ema_decay=0.9, resume=True)
+
+
+def test_float8_checkpoint_is_refused(tmp_path, monkeypatch):
+    from sightline.training import loop
+
+    def state_in_float8(*args):
+        return {name: tensor.to(torch.float8_e4m3fn) for name, tensor in original(*args).items()}
+
+    original = loop.training_state
+    monkeypatch.setattr(loop, "training_state", state_in_float8)
+    train(tmp_path)
+    with pytest.raises(ValueError, match=r"must be torch\.float32 \(5, 3\), got torch\.float8_e4m3fn"):
+        train(tmp_path, resume=True)

@@ -4,29 +4,29 @@ import threading
 
 import pytest
 
-from sightline.training.signals import Interrupts
+from sightline.training.signals import SignalHandler
 
 
-def test_the_first_signal_is_noted_and_the_second_interrupt_breaks_off():
+def test_first_signal_is_stored_and_second_interrupt_raises():
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    with Interrupts() as interrupts:
-        assert interrupts.caught == 0
+    with SignalHandler() as signals:
+        assert signals.received == 0
         os.kill(os.getpid(), signal.SIGTERM)
-        assert interrupts.caught == signal.SIGTERM
+        assert signals.received == signal.SIGTERM
         os.kill(os.getpid(), signal.SIGTERM)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
 
-def test_outside_the_main_thread_signals_are_left_alone():
-    before, seen = signal.getsignal(signal.SIGINT), []
+def test_handlers_are_installed_in_the_main_thread_only():
+    before, handlers = signal.getsignal(signal.SIGINT), []
 
-    def inside():
-        with Interrupts():
-            seen.append(signal.getsignal(signal.SIGINT))
+    def run():
+        with SignalHandler():
+            handlers.append(signal.getsignal(signal.SIGINT))
 
-    thread = threading.Thread(target=inside)
+    thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert seen == [before]
+    assert handlers == [before]
