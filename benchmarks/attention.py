@@ -15,7 +15,7 @@ from clock import machine, medians
 from torch import nn
 
 from sightline.attention import CosineScore, MultiHeadAttention, attend
-from sightline.attention.functional import OBSERVERS
+from sightline.attention.functional import observe
 from sightline.attention.masks import Causal
 
 SHAPES = {  # B, H, N, D
@@ -33,10 +33,10 @@ SHAPES = {  # B, H, N, D
 class Onlooker:
     """Watches everything and keeps nothing."""
 
-    def wants(self):
+    def is_interested(self):
         return True
 
-    def see(self, weights, scores, *, kind, causal):
+    def on_attention(self, weights, scores, *, kind, causal):
         pass
 
 
@@ -44,11 +44,8 @@ def watched(run):
     """The same, on the explicit path."""
 
     def with_onlooker():
-        OBSERVERS.append(onlooker)
-        try:
+        with observe(onlooker):
             return run()
-        finally:
-            OBSERVERS.remove(onlooker)
 
     onlooker = Onlooker()
     return with_onlooker

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
 from sightline.attention.masks import Padding
-from sightline.decoding import beam, greedy
+from sightline.decoding import beam_search, greedy
 from sightline.models.translator import Memory, Translator
 
 WORDS, TOKENS, BEAMS = 8000, 256, 5
@@ -40,9 +40,9 @@ class Ending:
         logits, inner = self.model.step(inner, tokens)
         return end_at(logits, lengths <= place), (inner, lengths, place + 1)
 
-    def reorder(self, state, rows: Tensor, *, within: bool = False):
+    def reorder(self, state, rows: Tensor, *, same_source: bool = False):
         inner, lengths, place = state
-        return self.model.reorder(inner, rows, within=within), lengths[rows], place
+        return self.model.reorder(inner, rows, same_source=same_source), lengths[rows], place
 
 
 class MarianEnding(LogitsProcessor):
@@ -79,7 +79,7 @@ def without_cache(model: Translator, source: Tensor, real: Tensor, *, kind: bool
 
 def with_cache(model: Translator, source: Tensor, real: Tensor) -> Tensor:
     """As a user decodes."""
-    found = greedy(model, model.encode(source, real), max_tokens=TOKENS, never=(PAD, BEGIN, END))
+    found = greedy(model, model.encode(source, real), max_tokens=TOKENS, suppress_tokens=(PAD, BEGIN, END))
     return torch.tensor([ones[0].tokens for ones in found])
 
 
@@ -113,7 +113,7 @@ def beams(size: str, device: str, rounds: int, sentences: int, longest: int) -> 
     real = torch.arange(longest, device=device) < lengths[:, None]
 
     def we() -> int:
-        found = beam(Ending(ours, lengths), ours.encode(source, real), beams=BEAMS, max_tokens=longest + 1)
+        found = beam_search(Ending(ours, lengths), ours.encode(source, real), num_beams=BEAMS, max_tokens=longest + 1)
         return sum(len(ones[0].tokens) for ones in found)
 
     def they() -> int:

@@ -32,7 +32,7 @@ import torch
 from playwright.sync_api import Error, sync_playwright
 from transformers import BertConfig, BertModel
 
-from sightline.attention import Record, Seen, record_attention
+from sightline.attention import Record, AttentionMap, record_attention
 
 ROOT = Path(__file__).parent.parent
 PEERS = ROOT / ".peers"
@@ -220,7 +220,9 @@ def main() -> None:
         for tokens in (64, 256):
             compare(playwright, tokens, Path(folder), "" if alone else f"http://127.0.0.1:{server.server_port}")
         record = recorded(512)
-        cross = Record(record.model, [Seen(name=seen.name, kind="cross", weights=seen.weights) for seen in record])
+        cross = Record(
+            record.model, [AttentionMap(name=seen.name, kind="cross", weights=seen.weights) for seen in record]
+        )
         pages = [record.save_html(Path(folder) / "long.html"), cross.save_html(Path(folder) / "cross.html")]
         print(f"\nSightline alone, 12 layers, 12 heads, 512 tokens: {pages[0].stat().st_size / 1e6:.1f} MB")
         for view in ("heads", "grid", "matrix", "alignment", "temperature"):

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from sightline.attention import NORMALIZERS, SCORES, CosineScore, weigh
+from sightline.attention import NORMALIZERS, SCORES, CosineScore, attention_weights
 from sightline.attention.masks import Additive, Allow, Causal, Episode, Mask, Padding, Window
 from sightline.attention.normalizers import make_normalizer
 from sightline.attention.scores import make_score
@@ -41,7 +41,7 @@ def draw_scores() -> None:
             "additive": "additive (untrained)",
         }
         with torch.no_grad():
-            weights = weigh(x, x, score=score)
+            weights = attention_weights(x, x, score=score)
         pictures.heatmap(axis, weights, title=title.get(name, name), rows=NAMES, columns=NAMES, top=1.0)
     pictures.save(drawn, IMAGES / "scores.png")
 
@@ -51,7 +51,9 @@ def draw_normalizers() -> None:
     x = animals()
     drawn, axes = pictures.figure(1, 4, size=(13, 3.5))
     for axis, name in zip(axes[0], NORMALIZERS, strict=True):
-        weights = weigh(x, x, score=CosineScore(temperature=0.5), normalize=make_normalizer(name).eval()).detach()
+        weights = attention_weights(
+            x, x, score=CosineScore(temperature=0.5), normalize=make_normalizer(name).eval()
+        ).detach()
         signed = name in ("standardize", "identity")
         top = None if signed else 1.0
         pictures.heatmap(axis, weights, title=name, rows=NAMES, columns=NAMES, top=top, diverging=signed)
@@ -78,7 +80,7 @@ def draw_masks() -> None:
     }
     drawn, axes = pictures.figure(2, 4, size=(13, 6.4))
     for axis, (title, (mask, queries)) in zip(axes.flat, shown.items(), strict=True):
-        weights = weigh(torch.zeros(1, 1, queries, 2), torch.zeros(1, 1, 6, 2), mask=mask)[0, 0].detach()
+        weights = attention_weights(torch.zeros(1, 1, queries, 2), torch.zeros(1, 1, 6, 2), mask=mask)[0, 0].detach()
         places = [str(i) for i in range(6)]
         pictures.heatmap(axis, weights, title=title, rows=places[6 - queries :], columns=places, top=1.0)
     pictures.save(drawn, IMAGES / "masks.png")
@@ -89,7 +91,7 @@ def draw_temperatures() -> None:
     x = animals()
     drawn, axes = pictures.figure(1, 5, size=(15, 3.2))
     for axis, temperature in zip(axes[0], cosine.TEMPERATURES, strict=True):
-        weights = weigh(x, x, score=CosineScore(temperature=temperature)).detach()
+        weights = attention_weights(x, x, score=CosineScore(temperature=temperature)).detach()
         bits = sum(cosine.entropy(row.tolist()) for row in weights) / len(weights)
         title = f"temperature {temperature:g} ({bits:.2f} bits)"
         pictures.heatmap(axis, weights, title=title, rows=NAMES, columns=NAMES, top=1.0)

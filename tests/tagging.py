@@ -90,7 +90,7 @@ class TaggingTask(Task):
 
     def batches(self, first_step, batch_size, batch_slice):
         for step in itertools.count(first_step):
-            chosen = seeds.generator(self.config.seed, seeds.ORDER, step).integers(len(self.data), size=batch_size)
+            chosen = seeds.make_generator(self.config.seed, seeds.ORDER, step).integers(len(self.data), size=batch_size)
             yield [[self.data[i] for i in chosen[indices]] for indices in batch_slice.indices(batch_size)]
 
     def loss(self, model, batch):

@@ -1,20 +1,28 @@
-"""Random streams: one seed, and a stream of numbers for each purpose that has nothing to do with the others."""
+"""Independent random streams derived from one seed.
+
+Each purpose has its own stream, so a change in how one of them draws does not change the others.
+"""
 
 import numpy as np
 
-AUGMENTATION, ORDER, NORMALIZATION, DROPOUT, EPISODES, SHOTS, SOURCES = range(1, 8)
-"""The purposes. None is 0: numpy takes a seed that ends in zeros for the seed without them."""
-
 DATA = 0
-"""Purpose of data splits and generated data. numpy ignores trailing zeros, so the stream is `default_rng(seed)`."""
+"""Data splits and generated data. numpy ignores trailing zeros, so this stream is `default_rng(seed)`."""
+# All other purposes start at 1 for the same reason.
+AUGMENTATION = 1
+ORDER = 2
+NORMALIZATION = 3
+DROPOUT = 4
+EPISODES = 5
+SHOTS = 6
+SOURCES = 7
 
 
-def generator(seed: int, purpose: int, *numbers: int) -> np.random.Generator:
-    """The stream of this purpose, for this epoch or step."""
-    return np.random.default_rng([seed, purpose, *numbers])
+def make_generator(seed: int, purpose: int, *counters: int) -> np.random.Generator:
+    """A numpy generator for a purpose; `counters` select an epoch, a step or a process."""
+    return np.random.default_rng([seed, purpose, *counters])
 
 
-def number(seed: int, purpose: int, *numbers: int) -> int:
-    """The same as one number, for torch."""
-    state = np.random.SeedSequence([seed, purpose, *numbers]).generate_state(1, np.uint64)
+def derive_seed(seed: int, purpose: int, *counters: int) -> int:
+    """A 63-bit seed for torch from the same stream definition."""
+    state = np.random.SeedSequence([seed, purpose, *counters]).generate_state(1, np.uint64)
     return int(state[0] >> np.uint64(1))

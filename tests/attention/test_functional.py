@@ -10,10 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from sightline.attention import CosineScore, DotScore, attend, self_attend, weigh
-from sightline.attention.functional import OBSERVERS
+from sightline.attention import CosineScore, DotScore, attend, attention_weights, self_attention
+from sightline.attention.functional import observe
 from sightline.attention.masks import Additive, Allow, Bias, Causal, Episode, Multiplicative, Padding, Window
 from sightline.attention.scores import make_score
+from sightline.kernels import episode_attention
+from sightline.kernels.episode_attention import is_applicable
 from sizes import B, D, H, K, Q
 from torch_twins import input_gradients
 
@@ -24,10 +26,10 @@ class Onlooker:
     def __init__(self):
         self.weights = []
 
-    def wants(self):
+    def is_interested(self):
         return True
 
-    def see(self, weights, scores, *, kind, causal):
+    def on_attention(self, weights, scores, *, kind, causal):
         self.weights.append(weights)
 
 
@@ -38,11 +40,8 @@ def qkv():
 
 def watched(*args, **kwargs):
     onlooker = Onlooker()
-    OBSERVERS.append(onlooker)
-    try:
+    with observe(onlooker):
         return attend(*args, **kwargs), onlooker.weights
-    finally:
-        OBSERVERS.remove(onlooker)
 
 
 def learned(mask):
@@ -89,8 +88,8 @@ def test_both_paths_agree_in_outputs_and_gradients(score, mask, qkv, device):
 @pytest.mark.parametrize("rows", [8, 11])
 def test_queries_of_an_episode_are_worked_on_alone(score, size, rows):
     """Most tokens are of queries, all of them asked; the support is asked too, or lies in a cache."""
-    score, mask = make_score(score, head_dim=D, num_heads=H), Episode(3, size=size)
-    assert mask.mostly_queries(rows, 11)
+    score, mask = make_score(score, head_dim=D, num_heads=H), Episode(3, query_size=size)
+    assert is_applicable(rows, 11, 3, size)
     qkv = [torch.randn(B, H, length, D, requires_grad=True) for length in (rows, 11, 11)]
     alone, (explicit, _) = attend(*qkv, score=score, mask=mask), watched(*qkv, score=score, mask=mask)
     assert_close(alone, explicit, atol=1e-5, rtol=0)
@@ -104,10 +103,10 @@ def test_queries_of_an_episode_are_worked_on_alone(score, size, rows):
 @pytest.mark.parametrize("at_once", [1, 3 * B * H * 2 * (3 + 2)])
 def test_queries_worked_on_some_at_a_time_are_answered_the_same(rows, at_once, monkeypatch):
     q, k, v = (torch.randn(B, H, length, D) for length in (rows, 11, 11))
-    whole, _ = watched(q, k, v, mask=Episode(3, size=2))
-    monkeypatch.setattr(sys.modules["sightline.attention.functional"], "SCORES_AT_ONCE", at_once)
+    whole, _ = watched(q, k, v, mask=Episode(3, query_size=2))
+    monkeypatch.setattr(episode_attention, "MAX_SCORES", at_once)
     with torch.no_grad():
-        assert_close(attend(q, k, v, mask=Episode(3, size=2)), whole, atol=1e-5, rtol=0)
+        assert_close(attend(q, k, v, mask=Episode(3, query_size=2)), whole, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("score", ["dot", "cosine"])
@@ -238,7 +237,7 @@ def test_weights_mix_the_values(qkv):
     q, k, v = qkv
     out, (weights,) = watched(*qkv, mask=MASKS["padding"]())
     assert_close(out, weights @ v)
-    assert_close(weights, weigh(q, k, mask=MASKS["padding"]()))
+    assert_close(weights, attention_weights(q, k, mask=MASKS["padding"]()))
 
 
 def test_dropout_thins_the_mix_and_never_the_weights(qkv):
@@ -259,7 +258,7 @@ def test_heads_and_batch_may_be_left_out(qkv):
         whole = attend(*qkv, score=score, mask=mask)
         assert_close(attend(*(x[:, 1] for x in qkv), score=score, mask=mask), whole[:, 1])
         assert_close(attend(*(x[1, 2] for x in qkv), score=score, mask=mask), whole[1, 2])
-    assert weigh(qkv[0][0, 0], qkv[1][0, 0]).shape == (Q, K)
+    assert attention_weights(qkv[0][0, 0], qkv[1][0, 0]).shape == (Q, K)
 
 
 def test_values_may_have_a_width_of_their_own(qkv):
@@ -271,7 +270,7 @@ def test_values_may_have_a_width_of_their_own(qkv):
 
 def test_self_attention_without_parameters_is_one_line():
     x = torch.randn(B, Q, D)
-    assert_close(self_attend(x), (x @ x.mT).softmax(-1) @ x)
+    assert_close(self_attention(x), (x @ x.mT).softmax(-1) @ x)
 
 
 @pytest.mark.parametrize("name", ["dot", "cosine"])
@@ -292,9 +291,11 @@ def test_the_magnitude_trap():
     for dog, dot_scores, dot_prefers in (([5.0, 0.0], [2.0, 0.5], 0), ([50.0, 0.0], [2.0, 5.0], 1)):
         q, k = torch.tensor([[[dark_cat]]]), torch.tensor([[[bright_cat, dog]]])
         assert_close(DotScore(scaled=False)(q, k).flatten(), torch.tensor(dot_scores))
-        assert weigh(q, k, score="dot").argmax() == dot_prefers
+        assert attention_weights(q, k, score="dot").argmax() == dot_prefers
         assert_close(CosineScore(temperature=1.0)(q, k).flatten(), torch.tensor([1.0, 0.5**0.5]))
-        assert_close(weigh(q, k, score="cosine").flatten(), torch.tensor([0.997151, 0.002849]), atol=1e-6, rtol=0)
+        assert_close(
+            attention_weights(q, k, score="cosine").flatten(), torch.tensor([0.997151, 0.002849]), atol=1e-6, rtol=0
+        )
 
 
 @pytest.mark.parametrize(
@@ -310,7 +311,7 @@ def test_the_magnitude_trap():
 def test_the_temperature_sweep(temperature, expected):
     query = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     keys = torch.tensor([[s, (1 - s * s) ** 0.5] for s in (0.9, 0.8, 0.1)], dtype=torch.float64)
-    weights = weigh(query, keys, score=CosineScore(temperature=temperature).double())
+    weights = attention_weights(query, keys, score=CosineScore(temperature=temperature).double())
     assert_close(weights[0], torch.tensor(expected, dtype=torch.float64), atol=6e-7, rtol=0)
 
 
@@ -324,14 +325,14 @@ def test_the_temperature_sweep(temperature, expected):
         (lambda x: attend(x[0, 0, 0], x[0, 0, 0], x[0, 0, 0]), "must all have 2, 3 or 4 dimensions, got q (11,)"),
         (lambda x: attend(x, x[:1], x[:1]), "q, k and v must have the same batch and heads"),
         (lambda x: attend(x, x, x[:, :, :4]), "k and v the same length, got q (2, 3, 5, 11)"),
-        (lambda x: attend(x, x[..., :4], x), "queries and keys must have the same head_dim, got 11 and 4"),
+        (lambda x: attend(x, x[..., :4], x), "q and k must have the same head_dim, got 11 and 4"),
         (lambda x: attend(x, x, x, dropout=1.0), "dropout must be at least 0 and below 1, got 1.0"),
         (
             lambda x: attend(x, x, x, score="general"),
-            "must be made once and passed where it has weights to learn",
+            "score must be a Score where it has parameters to learn, got the name of GeneralScore",
         ),
         (lambda x: attend(x, x, x, score="dto"), "got 'dto'; did you mean 'dot'?"),
-        (lambda x: attend(x, x, x, normalize="soft"), "normalize must be a Normalizer or one of"),
+        (lambda x: attend(x, x, x, normalizer="soft"), "normalizer must be a Normalizer or one of"),
     ],
 )
 def test_bad_input_is_answered_with_the_rule_and_the_value(call, message):

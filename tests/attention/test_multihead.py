@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from sightline.attention import SCORES, Cache, MultiHeadAttention
+from sightline.attention import SCORES, KeyValueCache, MultiHeadAttention
 from sightline.attention.masks import Additive, Allow, Bias, Causal, Padding, Window, forbid
 from sizes import B, K, Q
 from torch_twins import copy_attention, input_gradients, shake
@@ -79,7 +79,7 @@ def test_step_by_step_with_a_cache_gives_what_one_pass_gives(score, in_context_b
     whole, whole_cross = attention(x), cross(x, context)
     for gradients in (True, False):
         with torch.set_grad_enabled(gradients):
-            cache, cross_cache = Cache(), Cache()
+            cache, cross_cache = KeyValueCache(), KeyValueCache()
             steps = [attention(x[:, i : i + 1], cache=cache) for i in range(Q)]
             cross_steps = [cross(x[:, i : i + 1], context, cache=cross_cache) for i in range(Q)]
         assert_close(torch.cat(steps, 1), whole, atol=1e-5, rtol=1e-5)
@@ -89,7 +89,7 @@ def test_step_by_step_with_a_cache_gives_what_one_pass_gives(score, in_context_b
 
 def test_a_cache_takes_several_tokens_at_once_and_passes_gradients(x):
     attention = MultiHeadAttention(WIDTH, HEADS, mask=Causal())
-    cache = Cache()
+    cache = KeyValueCache()
     parts = torch.cat([attention(x[:, :2], cache=cache), attention(x[:, 2:], cache=cache)], 1)
     assert_same(parts, attention(x), x)
 
@@ -97,7 +97,7 @@ def test_a_cache_takes_several_tokens_at_once_and_passes_gradients(x):
 @pytest.mark.parametrize("with_gradients", list(itertools.product([True, False], repeat=4)))
 def test_a_cache_may_be_filled_with_and_without_gradients(with_gradients, x):
     attention = MultiHeadAttention(WIDTH, HEADS, mask=Causal()).eval()
-    cache = Cache()
+    cache = KeyValueCache()
     for i, gradients in enumerate(with_gradients):
         with torch.set_grad_enabled(gradients):
             step = attention(x[:, i : i + 1], cache=cache)
@@ -106,7 +106,7 @@ def test_a_cache_may_be_filled_with_and_without_gradients(with_gradients, x):
 
 def test_a_cache_filled_in_inference_mode_goes_on_outside_it(x):
     attention = MultiHeadAttention(WIDTH, HEADS, mask=Causal()).eval()
-    cache = Cache()
+    cache = KeyValueCache()
     with torch.inference_mode():
         for i in range(3):
             attention(x[:, i : i + 1], cache=cache)
@@ -118,7 +118,7 @@ def test_cached_steps_with_frozen_projections_can_be_trained_through(x):
     attention = MultiHeadAttention(WIDTH, HEADS, score="cosine", mask=Causal())
     attention.qkv.requires_grad_(False)
     x = x.detach()
-    cache = Cache()
+    cache = KeyValueCache()
     steps = torch.cat([attention(x[:, i : i + 1], cache=cache) for i in range(Q)], 1)
     (stepped,) = torch.autograd.grad(steps.square().sum(), attention.score.log_temperature_offset)
     (whole,) = torch.autograd.grad(attention(x).square().sum(), attention.score.log_temperature_offset)
@@ -129,7 +129,7 @@ def test_a_cache_follows_its_rows_when_beams_are_reordered(x):
     attention = MultiHeadAttention(WIDTH, HEADS, mask=Causal()).eval()
     rows = torch.tensor([1, 1, 0])
     with torch.no_grad():
-        cache = Cache()
+        cache = KeyValueCache()
         for i in range(3):
             attention(x[:, i : i + 1], cache=cache)
         cache.reorder(rows)
@@ -139,7 +139,7 @@ def test_a_cache_follows_its_rows_when_beams_are_reordered(x):
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_a_cache_follows_its_rows_at_every_step_of_a_search(mode):
     generator = torch.Generator().manual_seed(0)
-    cache, rows, written = Cache(), torch.arange(11), []
+    cache, rows, written = KeyValueCache(), torch.arange(11), []
     counts = [11, 11, 11, 7, 7, 7, 13, 13, 13, 5, 5, 5, 5]
     with mode():
         for count, after in pairwise(counts):
@@ -152,29 +152,29 @@ def test_a_cache_follows_its_rows_at_every_step_of_a_search(mode):
             rows = torch.randint(count, (after,), generator=generator)
             cache.reorder(rows)
             for i in range(2):
-                assert_close(cache.parts[i], expected[rows][:, i], atol=0, rtol=0)
+                assert_close(cache.tensors[i], expected[rows][:, i], atol=0, rtol=0)
 
 
 def test_rows_change_places_without_new_memory():
-    cache, homes = Cache(), set()
+    cache, homes = KeyValueCache(), set()
     with torch.no_grad():
         for _ in range(64):
             cache.extend([torch.randn(5, HEADS, 1, 4), torch.randn(5, HEADS, 1, 4)])
             cache.reorder(torch.randint(5, (5,)))
-            homes.add(cache.parts[0].data_ptr())
+            homes.add(cache.tensors[0].data_ptr())
     assert len(homes) <= 16  # two rooms for each doubling
 
 
 def test_a_context_is_remembered_before_the_first_look(x, context):
     attention = MultiHeadAttention(WIDTH, HEADS).eval()
     with torch.no_grad():
-        assert_close(attention(x, context, cache=attention.remember(context)), attention(x, context))
+        assert_close(attention(x, context, cache=attention.cache_context(context)), attention(x, context))
     with pytest.raises(ValueError, match="context must have shape"):
-        attention.remember(context[..., :-1])
+        attention.cache_context(context[..., :-1])
 
 
 def test_a_cached_step_copies_one_token_and_not_all(x):
-    cache = Cache()
+    cache = KeyValueCache()
     token = [torch.randn(B, HEADS, 1, 4), torch.randn(B, HEADS, 1, 4)]
     with torch.no_grad():
         homes = [cache.extend([part.clone() for part in token])[0].data_ptr() for _ in range(64)]
@@ -255,7 +255,7 @@ def test_it_compiles_whole(x):
         ),
         (
             lambda a: a(torch.randn(2, 5, 12), torch.randn(3, 5, 12)),
-            "context must have the batch of x, 2, got 3",
+            "context must have the batch size of x, 2, got 3",
         ),
         (lambda a: MultiHeadAttention(12.0, 3), "embed_dim must be an integer of at least 1, got 12.0"),
         (lambda a: MultiHeadAttention(12, 3, mask=torch.ones(5, 5)), "mask must be given a Mask, got a torch.float32"),
@@ -271,8 +271,8 @@ def test_bad_input_is_answered_with_the_rule_and_the_value(call, message):
 
 
 def test_a_cache_of_another_batch_is_refused(x):
-    attention, cache = MultiHeadAttention(WIDTH, HEADS), Cache()
+    attention, cache = MultiHeadAttention(WIDTH, HEADS), KeyValueCache()
     attention(x, cache=cache)
-    told = "cache must be used with the batch it began with, and its num_heads of keys and values, (2, 6), got (1, 6)"
+    told = "cache must be used with the batch size and heads it was filled with, (2, 6), got (1, 6)"
     with pytest.raises(ValueError, match=re.escape(told)):
         attention(x[:1], cache=cache)

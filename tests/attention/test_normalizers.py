@@ -7,7 +7,7 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.testing import assert_close
 
-from sightline.attention import NORMALIZERS, Hard, Standardize, attend, masks, reinforce, weigh
+from sightline.attention import NORMALIZERS, Hard, Standardize, attend, attention_weights, masks, reinforce
 from sightline.attention import normalizers as room
 from sightline.attention.normalizers import make_normalizer
 from sizes import B, D, H, K, Q
@@ -61,15 +61,15 @@ def test_standardize_of_equal_scores_is_zero_with_finite_gradient():
 
 def test_identity_mixes_by_plain_similarity():
     q, k, v = torch.randn(B, H, Q, D), torch.randn(B, H, K, D), torch.randn(B, H, K, D)
-    assert_close(attend(q, k, v, normalize="identity"), (q @ k.mT / D**0.5) @ v)
+    assert_close(attend(q, k, v, normalizer="identity"), (q @ k.mT / D**0.5) @ v)
 
 
 def test_hard_attention_takes_the_best_key_at_inference():
     q, k, v = torch.randn(B, H, Q, D), torch.randn(B, H, K, D), torch.randn(B, H, K, D)
     hard = Hard().eval()
     best = (q @ k.mT).argmax(-1)
-    assert_close(attend(q, k, v, normalize=hard), v.take_along_dim(best.unsqueeze(-1), 2))
-    assert_close(attend(q, k, v, normalize="hard"), v.take_along_dim(best.unsqueeze(-1), 2))
+    assert_close(attend(q, k, v, normalizer=hard), v.take_along_dim(best.unsqueeze(-1), 2))
+    assert_close(attend(q, k, v, normalizer="hard"), v.take_along_dim(best.unsqueeze(-1), 2))
 
 
 def test_hard_attention_samples_by_the_softmax_in_training():
@@ -120,7 +120,7 @@ def test_reinforce_sums_over_the_choices_of_an_example():
     losses = torch.tensor([1.5, -2.0])
     logs = sum((w * s.log_softmax(-1)).sum((1, 2, 3)) for w, s in zip(chosen, (first, second), strict=True))
     (expected,) = torch.autograd.grad((losses * logs).mean(), second)
-    (got,) = torch.autograd.grad(hard.surrogate(losses), second)
+    (got,) = torch.autograd.grad(hard.reinforce_loss(losses), second)
     assert_close(got, expected)
 
 
@@ -134,7 +134,7 @@ def test_the_baseline_is_a_running_mean_that_lowers_the_variance():
             if forget:
                 hard.baseline.zero_()
             losses = (hard(scores.expand(4, 1, 1, 3)).flatten(1) * loss_of_key).sum(-1)
-            steps.append(torch.autograd.grad(hard.surrogate(losses), scores)[0])
+            steps.append(torch.autograd.grad(hard.reinforce_loss(losses), scores)[0])
         return torch.stack(steps)[100:].var(0).mean()
 
     hard = Hard()
@@ -146,7 +146,7 @@ def test_a_row_that_sees_nothing_adds_nothing_to_reinforce():
     hard = Hard()
     scores = torch.randn(1, 1, 2, 3, requires_grad=True)
     hard(scores, torch.tensor([[True, True, True], [False, False, False]]))
-    (got,) = torch.autograd.grad(hard.surrogate(torch.tensor([2.0])), scores)
+    (got,) = torch.autograd.grad(hard.reinforce_loss(torch.tensor([2.0])), scores)
     assert got.isfinite().all()
     assert (got[0, 0, 1] == 0).all()
 
@@ -157,12 +157,12 @@ def test_evaluation_leaves_nothing_pending():
     hard.train()
     with torch.no_grad():
         hard(torch.randn(B, H, Q, K, requires_grad=True))
-    assert hard.log_chances == []
+    assert hard.log_probs == []
 
 
 def test_padding_weighs_exactly_0():
     real = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
-    weights = weigh(torch.randn(B, H, Q, D), torch.randn(B, H, K, D), mask=masks.Padding(real))
+    weights = attention_weights(torch.randn(B, H, Q, D), torch.randn(B, H, K, D), mask=masks.Padding(real))
     assert (weights[1, :, :, 4:] == 0).all()
     assert_close(weights.sum(-1), torch.ones(B, H, Q))
 
@@ -181,7 +181,7 @@ def test_reinforce_in_half_precision_survives_an_unlikely_choice():
     scores = torch.tensor([0.0, -30.0], dtype=torch.float16, requires_grad=True)
     for _ in range(4):
         hard(scores.expand(64, 1, 1, 2))
-    (got,) = torch.autograd.grad(hard.surrogate(torch.ones(64)), scores)
+    (got,) = torch.autograd.grad(hard.reinforce_loss(torch.ones(64)), scores)
     assert got.isfinite().all()
 
 
@@ -198,15 +198,15 @@ def test_activation_checkpointing_leaves_nothing_pending():
     hard = Hard()
     scores = torch.randn(B, H, Q, K, requires_grad=True)
     out = torch.utils.checkpoint.checkpoint(hard, scores, use_reentrant=False)
-    (out.sum() + hard.surrogate(torch.ones(B))).backward()
-    assert hard.log_chances == []
+    (out.sum() + hard.reinforce_loss(torch.ones(B))).backward()
+    assert hard.log_probs == []
 
 
 def test_a_copy_has_nothing_pending():
     hard = Hard()
     hard(torch.randn(B, H, Q, K, requires_grad=True))
-    assert copy.deepcopy(hard).log_chances == []
-    assert len(hard.log_chances) == 1
+    assert copy.deepcopy(hard).log_probs == []
+    assert len(hard.log_probs) == 1
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_a_copy_has_nothing_pending():
         (lambda: make_normalizer("softmx"), "got 'softmx'; did you mean 'softmax'?"),
         (lambda: Hard(gradient="reinforced"), "gradient must be one of reinforce, straight_through, got 'reinforced'"),
         (lambda: Hard(momentum=1), "momentum must be at least 0 and below 1, got 1"),
-        (lambda: Hard().surrogate(torch.zeros(2)), "reinforce needs a forward pass in training mode"),
+        (lambda: Hard().reinforce_loss(torch.zeros(2)), "reinforce must follow a forward pass in training mode"),
         (lambda: reinforce(nn.Linear(1, 1), torch.zeros(2)), "reinforce must be given a model with hard attention"),
     ],
 )
@@ -228,16 +228,17 @@ def test_losses_of_the_wrong_shape_are_refused():
     hard = Hard()
     hard(torch.randn(B, H, Q, K, requires_grad=True))
     with pytest.raises(ValueError, match=re.escape("losses must have shape (2,), got (3,)")):
-        hard.surrogate(torch.zeros(3))
+        hard.reinforce_loss(torch.zeros(3))
 
 
 def test_choices_that_never_learn_are_refused_before_they_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(room, "MOST_PENDING", 3)
+    monkeypatch.setattr(room, "MAX_PENDING", 3)
     hard = Hard()
     scores = torch.randn(B, H, Q, K, requires_grad=True)
     for _ in range(3):
         hard(scores)
     with pytest.raises(
-        ValueError, match=r"hard attention must learn within 3 forward passes.*reinforce\(model, losses\)"
+        ValueError,
+        match=r"hard attention must be followed by reinforce within 3 forward passes.*reinforce\(model, losses\)",
     ):
         hard(scores)

@@ -6,12 +6,12 @@ import torch
 from safetensors.torch import save_file
 from torch.testing import assert_close
 
-from sightline.attention import Record, Seen
+from sightline.attention import AttentionMap, Record
 from sizes import B, H, K, Q
 
 
 def some(name, kind, queries, keys, **more):
-    return Seen(name=name, kind=kind, weights=torch.randn(B, H, queries, keys).softmax(-1), **more)
+    return AttentionMap(name=name, kind=kind, weights=torch.randn(B, H, queries, keys).softmax(-1), **more)
 
 
 @pytest.fixture
@@ -32,14 +32,14 @@ def test_it_is_read_by_place_name_and_kind(record):
     assert record["decoder.0"] is record[3]
     assert record.names() == ["encoder.0", "decoder.0", "cross.0"]
     assert [seen.name for seen in record.of("decoder")] == ["decoder.0"] * 2
-    assert record.of("decoder").stacked().shape == (2, B, H, Q, Q)
+    assert record.of("decoder").stack().shape == (2, B, H, Q, Q)
 
 
 def test_what_is_not_there_is_named(record):
     with pytest.raises(KeyError, match=r"no attention named 'deocder.0'; it has encoder.0, decoder.0, cross.0"):
         record["deocder.0"]
-    with pytest.raises(ValueError, match="stacked must have weights of one shape"):
-        record.stacked()
+    with pytest.raises(ValueError, match="stack must have weights of one shape"):
+        record.stack()
     with pytest.raises(ValueError, match="kind must be one of cross, decoder, encoder, got 'crosss'; did you mean"):
         record.of("crosss")
     assert [seen.name for seen in record[1:3]] == ["decoder.0", "cross.0"]
@@ -50,13 +50,13 @@ def test_its_summary_can_be_read(record):
     assert lines[0] == "Record of Toy: 4 attention maps"
     assert re.fullmatch(r"  encoder\.0  encoder  3 heads, 7 x 7, batch of 2, entropy \d\.\d\d bits", lines[1])
     assert re.fullmatch(r"  cross\.0    cross    heads 0, 2, 4, 5 x 7, batch of 2, entropy \d\.\d\d bits", lines[3])
-    assert repr(Record("Toy")) == "Record of Toy: nothing yet"
+    assert repr(Record("Toy")) == "Record of Toy: no attention maps"
 
 
 def test_entropy_is_in_bits_and_leaves_out_rows_that_see_nothing():
     weights = torch.tensor([[0.25, 0.25, 0.25, 0.25], [1.0, 0, 0, 0], [0, 0, 0, 0]])[None, None]
-    assert_close(Seen(name="a", kind="encoder", weights=weights).entropy(), 1.0)
-    assert Seen(name="a", kind="encoder", weights=torch.zeros(1, 1, 1, 2)).entropy() == 0
+    assert_close(AttentionMap(name="a", kind="encoder", weights=weights).entropy(), 1.0)
+    assert AttentionMap(name="a", kind="encoder", weights=torch.zeros(1, 1, 1, 2)).entropy() == 0
 
 
 def test_it_is_saved_and_loaded_whole(record, tmp_path):
@@ -75,35 +75,27 @@ def test_it_is_saved_and_loaded_whole(record, tmp_path):
 def test_a_long_record_prints_its_beginning():
     text = repr(Record("Toy", [some(f"layer.{i % 12}", "decoder", 1, 2) for i in range(100)]))
     assert text.count("\n") == 61
-    assert text.endswith("and 40 more by 12 attentions")
+    assert text.endswith("and 40 more of 12 layers")
 
 
 def test_when_it_was_seen_is_saved_too_and_older_files_do_not_say(tmp_path):
-    Record("Toy", [some("a", "decoder", Q, Q, turn=3, shuffles=4)]).save(tmp_path / "new.safetensors")
+    Record("Toy", [some("a", "decoder", Q, Q, call_index=3, cache_reorders=4)]).save(tmp_path / "new.safetensors")
     (seen,) = Record.load(tmp_path / "new.safetensors")
-    assert (seen.turn, seen.shuffles) == (3, 4)
-    for extra, message in (({}, None), ({"turn": "x"}, "turn and shuffles must be integers, got 'x' and 0")):
-        rows = json.dumps([{"name": "a", "kind": "decoder", "heads": None, **extra}])
-        metadata = {"format": "sightline record 1", "model": "Toy", "seen": rows}
-        save_file({"0.weights": torch.ones(B, H, Q, Q)}, tmp_path / "old.safetensors", metadata)
-        if message:
-            with pytest.raises(ValueError, match=message):
-                Record.load(tmp_path / "old.safetensors")
-        else:
-            (seen,) = Record.load(tmp_path / "old.safetensors")
-            assert (seen.turn, seen.shuffles) == (None, 0)
+    assert (seen.call_index, seen.cache_reorders) == (3, 4)
 
 
 def test_weights_and_scores_that_share_memory_are_saved(tmp_path):
     same = torch.rand(1, 1, 2, 2)
-    Record("Toy", [Seen(name="a", kind="encoder", weights=same, scores=same)]).save(tmp_path / "new" / "r.safetensors")
+    Record("Toy", [AttentionMap(name="a", kind="encoder", weights=same, scores=same)]).save(
+        tmp_path / "new" / "r.safetensors"
+    )
     assert torch.equal(Record.load(tmp_path / "new" / "r.safetensors")[0].scores, same)
 
 
 def test_weights_that_are_no_shares_have_no_entropy():
-    seen = Seen(name="a", kind="encoder", weights=torch.tensor([[-1.0, 1.0]])[None, None])
+    seen = AttentionMap(name="a", kind="encoder", weights=torch.tensor([[-1.0, 1.0]])[None, None])
     assert seen.entropy() is None
-    assert "weights that are no shares" in repr(Record("Toy", [seen]))
+    assert "no probabilities" in repr(Record("Toy", [seen]))
 
 
 def test_a_failed_save_leaves_the_old_file_as_it_was(record, tmp_path, monkeypatch):
@@ -124,35 +116,36 @@ def test_a_failed_save_leaves_the_old_file_as_it_was(record, tmp_path, monkeypat
 
 def row(weights, **changes):
     """A file with one row, and that row not as it should be."""
-    entry = json.dumps([{"name": "a", "kind": "encoder", "heads": None, **changes}])
-    return lambda p: save_file({"0.weights": weights}, p, {"format": "sightline record 1", "seen": entry})
+    entry = {"name": "a", "kind": "encoder", "heads": None, "call_index": None, "cache_reorders": 0}
+    entry = json.dumps([{**entry, **changes}])
+    return lambda p: save_file({"0.weights": weights}, p, {"format": "sightline record 2", "maps": entry})
 
 
 @pytest.mark.parametrize(
     ("write", "message"),
     [
         (row(torch.zeros(1, 1, 1, 1), kind="nonsense"), "kind must be one of cross, decoder, encoder, got 'nonsense'"),
-        (row(torch.zeros(1, 1, 1, 1), name=5), "a name must be text, got 5"),
+        (row(torch.zeros(1, 1, 1, 1), name=5), "name must be a string, got 5"),
         (row(torch.zeros(1, 1, 1, 1), heads="xy"), "heads must be null or a list of integers, got 'xy'"),
-        (row(torch.zeros(3)), "weights must be numbers of shape"),
-        (row(torch.zeros(1, 1, 1, 1, dtype=torch.int64)), "weights must be numbers of shape"),
+        (row(torch.zeros(3)), "weights must be floats of shape"),
+        (row(torch.zeros(1, 1, 1, 1, dtype=torch.int64)), "weights must be floats of shape"),
         (
-            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 1", "seen": "[" * 100_000}),
-            "must be a whole Sightline record",
+            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 2", "maps": "[" * 100_000}),
+            "must be a complete Sightline record",
         ),
-        (lambda p: p.mkdir(), "must be a whole Sightline record"),
-        (lambda p: p.write_bytes(b"not safetensors"), "must be a whole Sightline record"),
+        (lambda p: p.mkdir(), "must be a complete Sightline record"),
+        (lambda p: p.write_bytes(b"not safetensors"), "must be a complete Sightline record"),
         (
             lambda p: save_file({"x": torch.zeros(1)}, p),
-            "a file of the format 'sightline record 1' is wanted",
+            "its format must be 'sightline record 2', got None",
         ),
         (
-            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 1", "seen": '[{"name": "a"}]'}),
-            "must be a whole Sightline record",
+            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 2", "maps": '[{"name": "a"}]'}),
+            "must be a complete Sightline record",
         ),
         (
-            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 1", "seen": "[3"}),
-            "must be a whole Sightline record",
+            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 2", "maps": "[3"}),
+            "must be a complete Sightline record",
         ),
     ],
 )

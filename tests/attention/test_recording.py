@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from sightline import record_attention
-from sightline.attention import SCORES, MultiHeadAttention, attend, weigh
+from sightline.attention import SCORES, MultiHeadAttention, attend, attention_weights
 from sightline.attention.masks import Causal, Padding
 from sightline.layers import Transformer
 from sizes import B, K, Q
@@ -63,7 +63,7 @@ def test_the_weights_of_every_score_are_those_that_were_used(score):
     mask = Padding(torch.tensor([[True] * Q, [True] * 3 + [False] * 2]))
     record = record_and_check(model, x, mask=mask)
     q, k, _ = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in model.qkv(x).chunk(3, -1))
-    assert_close(record[0].weights, weigh(q, k, score=model.score, mask=mask))
+    assert_close(record[0].weights, attention_weights(q, k, score=model.score, mask=mask))
     assert (record[0].weights[1, :, :, 3:] == 0).all()
 
 
@@ -78,7 +78,7 @@ def test_cross_attention_and_causal_attention_are_told_apart():
 def test_a_module_that_calls_attend_itself_is_seen():
     class Own(nn.Module):
         def forward(self, x):
-            return attend(x, x, x, normalize="standardize", kind="cross")
+            return attend(x, x, x, normalizer="standardize", kind="cross")
 
     model = nn.ModuleDict({"own": Own()})["own"]
     with record_attention(model) as record:
@@ -142,7 +142,7 @@ def test_torch_transformer_is_seen_with_all_three_kinds(training):
         record = record_and_check(model, torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH), tgt_mask=causal)
     assert [seen.kind for seen in record] == ["encoder", "encoder", "decoder", "cross", "decoder", "cross"]
     assert (record.of("decoder")[0].weights.triu(1) == 0).all()
-    assert record.of("cross").stacked().shape == (2, B, 2, Q, K)
+    assert record.of("cross").stack().shape == (2, B, 2, Q, K)
 
 
 def test_torch_decoder_is_seen():
@@ -289,10 +289,10 @@ def test_a_hand_written_attention_is_seen_before_its_dropout():
     class OwnAttention(nn.Module):
         def __init__(self):
             super().__init__()
-            self.normalize = nn.Softmax(dim=-1)
+            self.normalizer = nn.Softmax(dim=-1)
 
         def forward(self, x):
-            return F.dropout(self.normalize(x @ x.mT), 0.5)
+            return F.dropout(self.normalizer(x @ x.mT), 0.5)
 
     model = OwnAttention()
     with record_attention(model, scores=True) as record:
@@ -464,7 +464,7 @@ def test_layers_are_chosen_by_name_or_place():
 
 def test_layers_that_are_not_wanted_stay_on_the_fused_path(monkeypatch):
     made = []
-    forward = MultiHeadAttention(WIDTH, HEADS).normalize.__class__.forward
+    forward = MultiHeadAttention(WIDTH, HEADS).normalizer.__class__.forward
     monkeypatch.setattr(
         "sightline.attention.normalizers.Softmax.forward", lambda *args: made.append(1) or forward(*args)
     )
@@ -603,7 +603,7 @@ def test_step_by_step_decoding_is_recorded_step_by_step():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: (nn.Linear(3, 3), {}), "got Linear without any: it must call Sightline's attention"),
+        (lambda: (nn.Linear(3, 3), {}), "got Linear without any; supported are Sightline's attention"),
         (lambda: (nn.Conv2d(3, 3, 1), {}), 'load a Hugging Face model with attn_implementation="sdpa"'),
     ],
 )
@@ -615,7 +615,7 @@ def test_a_model_without_attention_is_named(make, message):
 
 def test_a_model_that_never_runs_is_named():
     with (
-        pytest.raises(ValueError, match="must see Linear run inside the with block and in its thread"),
+        pytest.raises(ValueError, match="must see Linear called inside the with block and in its thread"),
         record_attention(nn.Linear(2, 2)),
     ):
         pass
@@ -632,9 +632,9 @@ def test_layers_that_match_nothing_are_answered_with_those_there_are():
     ("model", "options", "message"),
     [
         ("bert", {}, "record_attention must be given a torch.nn.Module, got str"),
-        (nn.Linear(2, 2), {"layers": -1}, "layers must be names or places counted from 0, got -1"),
-        (nn.Linear(2, 2), {"heads": []}, "heads must be numbers counted from 0, got []"),
-        (nn.Linear(2, 2), {"heads": [True]}, "heads must be numbers counted from 0, got [True]"),
+        (nn.Linear(2, 2), {"layers": -1}, "layers must be names or indices of at least 0, got -1"),
+        (nn.Linear(2, 2), {"heads": []}, "heads must be indices of at least 0, got []"),
+        (nn.Linear(2, 2), {"heads": [True]}, "heads must be indices of at least 0, got [True]"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(model, options, message):

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from sightline.attention import SCORES, AdditiveScore, CosineScore, DotScore, GeneralScore, weigh
+from sightline.attention import SCORES, AdditiveScore, CosineScore, DotScore, GeneralScore, attention_weights
 from sightline.attention.scores import DotProductScore, make_score
 from sizes import B, D, H, K, Q
 
@@ -142,7 +142,7 @@ def test_temperature_may_be_fixed():
 
 
 def test_the_slope_of_a_weight_in_a_cosine_is_p_times_one_minus_p_over_the_temperature():
-    """d p_i / d s_j = p_i (delta_ij - p_j) / temperature, through the whole of `weigh`."""
+    """d p_i / d s_j = p_i (delta_ij - p_j) / temperature, through the whole of `attention_weights`."""
     cosines = torch.tensor([0.9, 0.8, 0.1], dtype=torch.float64)
     query = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     for temperature in (0.05, 0.1, 1.0):
@@ -150,7 +150,7 @@ def test_the_slope_of_a_weight_in_a_cosine_is_p_times_one_minus_p_over_the_tempe
 
         def weights(s, score=score):
             keys = torch.stack((s, (1 - s.square()).sqrt()), -1)  # unit vectors at these angles to the query
-            return weigh(query, keys, score=score)[0]
+            return attention_weights(query, keys, score=score)[0]
 
         slope = torch.autograd.functional.jacobian(weights, cosines)
         p = weights(cosines).detach()
@@ -239,7 +239,7 @@ def test_additive_score_is_a_small_network_on_both(qk):
         (lambda: CosineScore(temperature=0), "temperature must be positive and finite, got 0"),
         (lambda: CosineScore(temperature=-0.1), "temperature must be positive and finite, got -0.1"),
         (lambda: CosineScore(temperature=math.nan), "temperature must be positive and finite, got nan"),
-        (lambda: CosineScore(temperature=0.001), "temperature must be at least the min_temperature 0.01, got 0.001"),
+        (lambda: CosineScore(temperature=0.001), "temperature must be at least min_temperature=0.01, got 0.001"),
         (lambda: CosineScore(min_temperature=0), "min_temperature must be positive and finite, got 0"),
         (lambda: CosineScore(num_heads=0), "num_heads must be an integer of at least 1, got 0"),
         (lambda: GeneralScore(0), "head_dim must be an integer of at least 1, got 0"),
@@ -251,15 +251,15 @@ def test_additive_score_is_a_small_network_on_both(qk):
         ),
         (
             lambda: DotScore()(torch.randn(1, 1, 2, 3), torch.randn(1, 1, 2, 4)),
-            "queries and keys must have the same head_dim, got 3 and 4",
+            "q and k must have the same head_dim, got 3 and 4",
         ),
         (
             lambda: GeneralScore(3)(torch.randn(1, 1, 2, 4), torch.randn(1, 1, 2, 3)),
-            "query head_dim must be 3, as the score was made, got 4",
+            "q must have 3 channels, as the score was made for, got 4",
         ),
         (
             lambda: CosineScore(num_heads=4)(torch.randn(1, 3, 2, 3), torch.randn(1, 3, 2, 3)),
-            "a score made for 4 num_heads must be given as many, got 3",
+            "q must have 4 heads, the num_heads of the score, got 3",
         ),
     ],
 )
@@ -269,9 +269,9 @@ def test_bad_input_is_answered_with_the_rule_and_the_value(make, message):
 
 
 def test_additive_keys_may_come_mapped_already():
-    whole, ready = AdditiveScore(D, hidden_dim=5), AdditiveScore(D, hidden_dim=5, keys_ready=True)
+    whole, ready = AdditiveScore(D, hidden_dim=5), AdditiveScore(D, hidden_dim=5, keys_projected=True)
     ready.load_state_dict({name: value for name, value in whole.state_dict().items() if name != "key"})
     q, k = torch.randn(B, 1, Q, D), torch.randn(B, 1, K, D)
     assert_close(ready(q, k @ whole.key), whole(q, k))
-    with pytest.raises(ValueError, match="key head_dim must be 5, as the score was made, got 11"):
+    with pytest.raises(ValueError, match="k must have 5 channels, as the score was made for, got 11"):
         ready(q, k)

@@ -36,7 +36,7 @@ def test_2_transformer_encoder_exposes_its_weights_99304(x):
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, HEADS, 24, batch_first=True), 3)
     with record_attention(model) as record:
         model(x)
-    assert record.stacked().shape == (3, B, HEADS, Q, Q)
+    assert record.stack().shape == (3, B, HEADS, Q, Q)
 
 
 def test_3_nothing_is_skipped_on_the_fast_path_in_eval_128413_132700(x):

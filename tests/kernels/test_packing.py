@@ -14,7 +14,7 @@ SOURCE_REAL = torch.arange(S) < torch.tensor([[1], [S], [3]])
 def test_packed_rows_come_one_after_the_other_and_find_their_places_again():
     x, packing = torch.randn(B, N, M), Packing(REAL)
     assert_close(packing.pack(x), torch.cat((x[0], x[1, :2])).unsqueeze(0))
-    assert_close(packing.fill(packing.pack(x)), x * REAL.unsqueeze(-1))
+    assert_close(packing.unpack(packing.pack(x)), x * REAL.unsqueeze(-1))
 
 
 def test_both_ways_have_the_gradients_they_should():
@@ -22,8 +22,8 @@ def test_both_ways_have_the_gradients_they_should():
     x = torch.randn(B, N, 2, dtype=torch.float64, requires_grad=True)
     y = torch.randn(1, 9, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(packing.pack, x)
-    assert torch.autograd.gradcheck(packing.fill, y)
-    assert torch.autograd.gradgradcheck(packing.fill, y)
+    assert torch.autograd.gradcheck(packing.unpack, y)
+    assert torch.autograd.gradgradcheck(packing.unpack, y)
 
 
 def test_attention_sees_the_same_packed_and_filled():
@@ -48,11 +48,11 @@ def test_a_mask_that_promises_sight_sees_the_same():
 def test_a_promised_mask_is_written_out_once_for_each_precision():
     promised, q = Padding(REAL[:2], has_no_empty_rows=True), torch.randn(2, H, N, M)
     with torch.inference_mode():
-        table = promised.table(q)
-    assert promised.table(q) is table
+        table = promised.as_bias(q)
+    assert promised.as_bias(q) is table
     assert not table.is_inference()  # so that training may use it
     assert table.stride()[:3] == (8, 8, 8)  # torch's kernels would copy it otherwise
     assert_close(table.exp().bool(), REAL[:2, None, None])
-    assert promised.table(q.bfloat16()).dtype == torch.bfloat16
+    assert promised.as_bias(q.bfloat16()).dtype == torch.bfloat16
     with pytest.raises(ValueError, match="mask must broadcast"):
         MultiHeadAttention(M, H)(torch.randn(3, N, M), mask=promised)

@@ -77,7 +77,7 @@ def test_a_file_s_weights_go_in():
     [
         (lambda: Conv4(1)(torch.rand(1, 1, 15, 28)), r"sides of at least 16, got \(1, 1, 15, 28\)"),
         (lambda: Conv4(1)(torch.rand(1, 3, 28, 28)), r"images must have shape \(batch, 1, height, width\)"),
-        (lambda: Conv4(1, channels=()), "channels must name at least one block"),
+        (lambda: Conv4(1, channels=()), "channels must have at least one entry"),
         (lambda: ResNet12(1, channels=(3, 0)), r"channels\[1\] must be an integer of at least 1, got 0"),
         (lambda: ResNet12(1, dropout=1.0), "dropout must be at least 0 and below 1"),
     ],

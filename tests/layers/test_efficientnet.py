@@ -2,7 +2,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sightline.layers.efficientnet import EfficientNetLite0, renamed
+from sightline.layers.efficientnet import EfficientNetLite0, convert_state_dict
 from state_dicts import lite0_state
 
 
@@ -10,7 +10,7 @@ from state_dicts import lite0_state
 def model():
     torch.manual_seed(0)
     model = EfficientNetLite0()
-    model.load_state_dict(renamed(lite0_state()))
+    model.load_state_dict(convert_state_dict(lite0_state()))
     return model.eval()
 
 
@@ -21,7 +21,7 @@ def test_it_has_the_size_of_the_paper(model):
 
 @pytest.mark.parametrize(("size", "side"), [(32, 1), (33, 2), (64, 2), (71, 3), (224, 7)])
 def test_a_rest_of_pixels_has_a_place_too(model, size, side):
-    assert model.side(size) == side
+    assert model.grid_size(size) == side
     with torch.no_grad():
         assert model(torch.rand(1, 3, size, size)).shape == (1, side * side, 1280)
 
@@ -58,7 +58,7 @@ def test_it_is_what_its_parts_say_in_the_package_s_naming(model):
 def test_folded_norms_change_nothing(model):
     folded = EfficientNetLite0()
     folded.load_state_dict(model.state_dict())
-    folded.eval().fold()
+    folded.eval().fuse_batch_norms()
     assert not any(isinstance(part, torch.nn.BatchNorm2d) for part in folded.modules())
     images = torch.randn(2, 3, 41, 41)
     with torch.no_grad():
@@ -68,6 +68,6 @@ def test_folded_norms_change_nothing(model):
 def test_what_is_no_weight_of_it_is_refused():
     for name in ("_blocks.3._se_reduce.weight", "layer1.0.conv1.weight", "weight", "_blocks.x._bn1.bias"):
         with pytest.raises(ValueError, match=f"names of EfficientNet-Lite0, got '{name}'"):
-            renamed({name: torch.zeros(1)})
+            convert_state_dict({name: torch.zeros(1)})
     with pytest.raises(ValueError, match="image_size must be at least 32"):
-        EfficientNetLite0().side(31)
+        EfficientNetLite0().grid_size(31)

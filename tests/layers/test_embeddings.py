@@ -3,10 +3,10 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from sightline.kernels.cross_entropy import CHUNK_SIZE
 from sightline.layers import Dropout, Words
-from sightline.layers.embeddings import ROWS
 
-B, T, M, V = 3, 2 * ROWS // 3 + 11, 7, 23
+B, T, M, V = 3, 2 * CHUNK_SIZE // 3 + 11, 7, 23
 
 
 @pytest.mark.parametrize("tied", ["none", "target"])

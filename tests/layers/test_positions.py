@@ -39,7 +39,7 @@ def test_sinusoidal_positions_go_past_any_length_and_start_anywhere():
     positions = SinusoidalPositions(8)
     long = positions(torch.zeros(1, 3000, 8))
     assert_close(long[0], sinusoids(3000, 8))
-    assert_close(positions(torch.zeros(1, 2, 8), first=5000)[0], sinusoids(5002, 8)[5000:])
+    assert_close(positions(torch.zeros(1, 2, 8), offset=5000)[0], sinusoids(5002, 8)[5000:])
     assert list(positions.parameters()) == []
     assert positions.state_dict() == {}
 
@@ -47,14 +47,14 @@ def test_sinusoidal_positions_go_past_any_length_and_start_anywhere():
 @pytest.mark.parametrize("start", ["zeros", "ones", "normal", "sinusoidal"])
 @pytest.mark.parametrize("trainable", [True, False])
 def test_learned_positions_start_as_told_and_train_or_stay(start, trainable):
-    positions = LearnedPositions(9, 6, start=start, trainable=trainable)
+    positions = LearnedPositions(9, 6, init=start, trainable=trainable)
     expected = {"zeros": torch.zeros(9, 6), "ones": torch.ones(9, 6), "sinusoidal": sinusoids(9, 6)}
     if start in expected:
         assert_close(positions.table.detach(), expected[start])
     else:
         assert 0.01 < positions.table.std() < 0.03
     x = torch.randn(2, 4, 6, requires_grad=True)
-    assert_close(positions(x, first=3), x + positions.table[3:7])
+    assert_close(positions(x, offset=3), x + positions.table[3:7])
     positions(x).sum().backward()
     assert (positions.table.grad is not None) == trainable
 
@@ -69,20 +69,26 @@ def test_positions_keep_the_dtype_of_what_they_are_added_to():
     [
         (lambda: sinusoids(3, 5), "embed_dim must be even and at least 2, got 5"),
         (
-            lambda: LearnedPositions(3, 4, start="random"),
-            "start must be one of normal, ones, sinusoidal, zeros, got 'random'",
+            lambda: LearnedPositions(3, 4, init="random"),
+            "init must be one of normal, ones, sinusoidal, zeros, got 'random'",
         ),
-        (lambda: LearnedPositions(0, 4), "length must be an integer of at least 1, got 0"),
+        (lambda: LearnedPositions(0, 4), "max_positions must be an integer of at least 1, got 0"),
         (
             lambda: LearnedPositions(3, 4)(torch.zeros(1, 5, 4)),
-            "positions must be below 3, the length they were learned for, got 4",
+            "positions must be below max_positions=3, got 4",
         ),
-        (lambda: LearnedPositions(3, 4)(torch.zeros(1, 2, 6)), "x must have embed_dim 4, got 6"),
         (
-            lambda: LearnedPositions(3, 4)(torch.zeros(1, 1, 4), first=-1),
-            "first must be an integer of at least 0, got -1",
+            lambda: LearnedPositions(3, 4)(torch.zeros(1, 2, 6)),
+            "x must have 4 channels, the embed_dim of the positions, got 6",
         ),
-        (lambda: SinusoidalPositions(4)(torch.zeros(1, 2, 6)), "x must have embed_dim 4, got 6"),
+        (
+            lambda: LearnedPositions(3, 4)(torch.zeros(1, 1, 4), offset=-1),
+            "offset must be an integer of at least 0, got -1",
+        ),
+        (
+            lambda: SinusoidalPositions(4)(torch.zeros(1, 2, 6)),
+            "x must have 4 channels, the embed_dim of the positions, got 6",
+        ),
     ],
 )
 def test_bad_input_is_answered_with_the_rule_and_the_value(call, message):

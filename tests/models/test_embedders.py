@@ -4,7 +4,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from sightline.layers.efficientnet import EfficientNetLite0, renamed
+from sightline.layers.efficientnet import EfficientNetLite0, convert_state_dict
 from sightline.models.embedders import PACKAGE, Embedder, embedder
 from state_dicts import lite0_state
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from sightline.attention import record_attention
-from sightline.decoding import beam, greedy, sample
+from sightline.decoding import beam_search, greedy, sample
 from sightline.models import graphed_decoder as replay
 from sightline.models import translator
 from translators import batch, make
@@ -16,10 +16,12 @@ from translators import batch, make
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
 SEARCHES = {
     "greedy": lambda model, memory: greedy(model, memory, max_tokens=71),
-    "beam": lambda model, memory: beam(model, memory, beams=3, n_best=2, max_tokens=71),
-    "beam to the end": lambda model, memory: beam(model, memory, beams=5, early=False, max_tokens=23),
+    "beam": lambda model, memory: beam_search(model, memory, num_beams=3, n_best=2, max_tokens=71),
+    "beam to the end": lambda model, memory: beam_search(
+        model, memory, num_beams=5, early_stopping=False, max_tokens=23
+    ),
     "sample": lambda model, memory: sample(
-        model, memory, samples=2, max_tokens=23, generator=torch.Generator(memory.device).manual_seed(3)
+        model, memory, num_samples=2, max_tokens=23, generator=torch.Generator(memory.device).manual_seed(3)
     ),
 }
 
@@ -27,7 +29,7 @@ SEARCHES = {
 @pytest.fixture
 def replaying(monkeypatch):
     """As on a GPU: steps in fixed room; on a CPU they are run where a GPU replays them."""
-    replay._FREE.clear()
+    replay.POOL.free.clear()
     monkeypatch.setattr(translator, "worth_replaying", lambda *_: replay.unwatched())
 
 
@@ -80,7 +82,9 @@ def test_rows_may_change_places_twice_and_multiply_between_steps():
         for tokens in target.T[:3]:
             _, state = model.step(state, tokens)
         state = model.reorder(state, rows)
-        state = model.reorder(model.reorder(state, rows.argsort(), within=True), rows.argsort().argsort(), within=True)
+        state = model.reorder(
+            model.reorder(state, rows.argsort(), same_source=True), rows.argsort().argsort(), same_source=True
+        )
         logits, _ = model.step(state, target[rows, 3])
         assert_close(logits, model(source, real, target)[rows, 3], atol=1e-5, rtol=1e-5)
 
@@ -89,9 +93,9 @@ def test_rows_may_change_places_twice_and_multiply_between_steps():
 def made(monkeypatch):
     """How many rows each graph has that is recorded."""
     rows = []
-    plain = replay._Graph.__init__
+    plain = replay._GraphedStep.__init__
     monkeypatch.setattr(
-        replay._Graph, "__init__", lambda self, *how: rows.append(how[1].size.rows) or plain(self, *how)
+        replay._GraphedStep, "__init__", lambda self, *how: rows.append(how[1].size.rows) or plain(self, *how)
     )
     return rows
 
@@ -109,7 +113,7 @@ def test_a_graph_serves_the_next_batch_until_the_weights_lie_elsewhere(made):
     model.words.target_table.data = model.words.target_table.data.clone()
     greedy(model, memory, max_tokens=7)
     assert made == [3, 3]
-    assert len(replay._FREE[model.decoder]) == 1  # the first serves no more
+    assert len(replay.POOL.free[model.decoder]) == 1  # the first serves no more
     greedy(copy.deepcopy(model), memory, max_tokens=7)
     assert made == [3, 3, 3]
 
@@ -128,7 +132,7 @@ def test_sentences_that_end_leave_the_graph_and_few_rows_have_one_of_their_own(m
         logits, state = model.step(state, target[[2], 3])
         assert made == [32, 1]
         assert_close(logits, model(source, real, target)[[2], 3], atol=1e-5, rtol=1e-5)
-        with pytest.raises(ValueError, match=r"tokens must be one for each of 1 rows, got shape \(2,\)"):
+        with pytest.raises(ValueError, match=r"tokens must have shape \(1,\), got \(2,\)"):
             model.step(state, target[:2, 4])
 
 
@@ -178,23 +182,23 @@ def test_a_graph_is_no_larger_than_it_may_be(monkeypatch):
         _, state = model.step(state, target[:, 0])
         numbers = 3 * 2 * 12 * 3 * (2 * 64 + 16)  # rows, keys and values of a width of 12, layers, places and source
         for most, fits in ((numbers, True), (numbers - 1, False)):
-            monkeypatch.setattr(replay, "LARGEST", most)
+            monkeypatch.setattr(replay, "MAX_ELEMENTS", most)
             assert replay.small(writer, state.caches) == fits
         graph = replay.Replay(writer, state.caches, real).graph
-    assert graph.numbers == numbers
-    monkeypatch.setattr(replay, "KEPT_NUMBERS", 2 * numbers)
+    assert graph.num_elements == numbers
+    monkeypatch.setattr(replay.POOL, "max_elements", 2 * numbers)
     for _ in range(3):
-        replay._give_back(model.decoder, graph)
-    assert len(replay._FREE[model.decoder]) == 2
+        replay.POOL.give_back(model.decoder, graph)
+    assert len(replay.POOL.free[model.decoder]) == 2
 
 
 @pytest.mark.usefixtures("replaying")
 def test_a_table_of_places_still_says_where_it_ends():
     model = make("transformer", positions="learned", max_positions=11)
     memory = _memory(model, "cpu")
-    assert len(greedy(model, memory, max_tokens=11, never=(0, 1, 2))[0][0].tokens) == 11
-    with pytest.raises(ValueError, match="positions must be below 11, the length they were learned for, got 11"):
-        greedy(model, memory, max_tokens=12, never=(0, 1, 2))
+    assert len(greedy(model, memory, max_tokens=11, suppress_tokens=(0, 1, 2))[0][0].tokens) == 11
+    with pytest.raises(ValueError, match="positions must be below max_positions=11, got 11"):
+        greedy(model, memory, max_tokens=12, suppress_tokens=(0, 1, 2))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -204,14 +208,14 @@ def test_on_a_gpu_a_graph_goes_with_its_model_and_nobody_who_watches_is_passed_b
     with record_attention(model) as record:
         greedy(model, memory, max_tokens=7)
     assert len(record) > 0
-    assert not replay._FREE.get(model.decoder)
+    assert not replay.POOL.free.get(model.decoder)
     greedy(model, memory, max_tokens=7)
-    graph = weakref.ref(replay._FREE[model.decoder][0])
+    graph = weakref.ref(replay.POOL.free[model.decoder][0])
     del model, memory, record
     gc.collect()
     assert graph() is None
 
 
 def test_sizes_are_few():
-    assert [replay._rounded(n) for n in (1, 2, 3, 4, 5, 7, 12, 13, 160)] == [1, 2, 3, 4, 6, 8, 12, 16, 192]
-    assert len({replay._rounded(n) for n in range(1, 1025)}) == 20
+    assert [replay._round_up(n) for n in (1, 2, 3, 4, 5, 7, 12, 13, 160)] == [1, 2, 3, 4, 6, 8, 12, 16, 192]
+    assert len({replay._round_up(n) for n in range(1, 1025)}) == 20

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.testing import assert_close
 
-from sightline.layers import Recurrence, RecurrentEncoder
+from sightline.layers import RNN, RecurrentEncoder
 from sightline.models.rnn_translator import RNNTranslatorConfig
 from translators import B, S, T, batch, make
 
@@ -91,8 +91,8 @@ def test_impossible_models_are_refused(options, message):
 @pytest.mark.parametrize(
     ("make_layer", "message"),
     [
-        (lambda: Recurrence(3, 5, cell="gur"), "cell must be one of gru, lstm, got 'gur'; did you mean 'gru'?"),
-        (lambda: Recurrence(3, 5, depth=0), "depth must be an integer of at least 1, got 0"),
+        (lambda: RNN(3, 5, cell="gur"), "cell must be one of gru, lstm, got 'gur'; did you mean 'gru'?"),
+        (lambda: RNN(3, 5, depth=0), "depth must be an integer of at least 1, got 0"),
         (lambda: RecurrentEncoder(3, 5), "width must be even where the encoder is bidirectional, got 5"),
     ],
 )

@@ -74,7 +74,7 @@ def test_state_follows_its_rows(kind):
     state = model.reorder(state, rows)
     _, state = model.step(state, target[rows, 2])
     swap = torch.tensor([0, 2, 1, 3, 4])  # the second and third stand for one sentence
-    state = model.reorder(state, swap, within=True)
+    state = model.reorder(state, swap, same_source=True)
     few = torch.tensor([3, 1])
     _, state = model.step(state, target[rows, 3])
     state = model.reorder(state, few)

@@ -5,7 +5,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 from samples import weights
-from sightline.attention import Record, Seen
+from sightline.attention import Record, AttentionMap
 from visitor import CHROMIUM, visiting
 
 
@@ -26,16 +26,16 @@ def visitor(browser):
 @pytest.fixture
 def encoder():
     """Three layers of five heads over seven tokens."""
-    return Record("Encoder", [Seen(name=f"layers.{i}", kind="encoder", weights=weights(5, 7, 7)) for i in range(3)])
+    return Record("Encoder", [AttentionMap(name=f"layers.{i}", kind="encoder", weights=weights(5, 7, 7)) for i in range(3)])
 
 
 @pytest.fixture
 def translator():
     """Two layers of each kind, three heads, five source and seven target words."""
-    seen = [Seen(name=f"encoder.{i}", kind="encoder", weights=weights(3, 5, 5)) for i in range(2)]
+    seen = [AttentionMap(name=f"encoder.{i}", kind="encoder", weights=weights(3, 5, 5)) for i in range(2)]
     for i in range(2):
-        seen.append(Seen(name=f"decoder.{i}.self", kind="decoder", weights=weights(3, 7, 7, causal=True)))
-        seen.append(Seen(name=f"decoder.{i}.cross", kind="cross", weights=weights(3, 7, 5, sharp=4.0)))
+        seen.append(AttentionMap(name=f"decoder.{i}.self", kind="decoder", weights=weights(3, 7, 7, causal=True)))
+        seen.append(AttentionMap(name=f"decoder.{i}.cross", kind="cross", weights=weights(3, 7, 5, sharp=4.0)))
     return Record("Translator", seen)
 
 

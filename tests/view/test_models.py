@@ -106,7 +106,7 @@ def test_a_cached_beam_search_is_not_put_together():
     asked = {"max_new_tokens": 6, "min_new_tokens": 6, "num_beams": 4, "do_sample": False, "pad_token_id": 0}
     with record_attention(model) as record, torch.no_grad():
         model.generate(torch.tensor([[1, 2, 3]]), **asked)
-    assert len({seen.shuffles for seen in record}) > 1
+    assert len({seen.cache_reorders for seen in record}) > 1
     assert "call 1 of 6" in joined(record._maps())[0].name
 
 
@@ -138,7 +138,7 @@ def test_hugging_face_albert(browser, tmp_path):
     model = AlbertModel(config).eval()
     with record_attention(model) as record, torch.no_grad():
         model(torch.randint(0, 50, (1, 5)))
-    assert {seen.turn for seen in record} == {0}
+    assert {seen.call_index for seen in record} == {0}
     path = record.save_html(tmp_path / "page.html", list("abcde"))
     half = [0.5 * one.weights[0].mean(0).numpy() + 0.5 * np.eye(5) for one in record]
     exact = half[3] @ half[2] @ half[1] @ half[0]
@@ -172,9 +172,9 @@ def test_decoding_from_the_first_token_reads_as_one_causal_map():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_any_precision(browser, encoder, tmp_path, dtype):
-    from sightline.attention import Record, Seen
+    from sightline.attention import Record, AttentionMap
 
-    seen = [Seen(name=s.name, kind=s.kind, weights=s.weights.to(dtype)) for s in encoder]
+    seen = [AttentionMap(name=s.name, kind=s.kind, weights=s.weights.to(dtype)) for s in encoder]
     record = Record("m", seen)
     for one, exact in zip(record._maps(), encoder, strict=True):
         np.testing.assert_allclose(one.weights, exact.weights.numpy(), rtol=0.01)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from samples import HOSTILE, weights
-from sightline.attention import Record, Seen
+from sightline.attention import Record, AttentionMap
 from sightline.view import figures as pictures
 from sightline.view.overlays import looked_at, over_pixels, rollout
 
@@ -26,7 +26,7 @@ def test_rollout_mixes_each_layer_with_the_identity_and_multiplies_upwards():
 
 
 def test_rollout_is_the_viewer_s(visitor, tmp_path):
-    seen = [Seen(name=f"layers.{i}", kind="encoder", weights=weights(3, 5, 5)) for i in range(3)]
+    seen = [AttentionMap(name=f"layers.{i}", kind="encoder", weights=weights(3, 5, 5)) for i in range(3)]
     page = Record("Model", seen).save_html(tmp_path / "page.html")
     flows = rollout([one.weights[0].numpy() for one in seen])
     for layer, query, key in ((0, 1, 1), (1, 0, 4), (2, 3, 2), (2, 0, 0)):

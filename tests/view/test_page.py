@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from samples import HOSTILE, SOURCE, TARGET, WORDS, weights
-from sightline.attention import Record, Seen
+from sightline.attention import Record, AttentionMap
 from sightline.view.images import pictures
 from sightline.view.maps import Map
 from sightline.view.page import inert_json, page, script_text
@@ -55,8 +55,8 @@ def test_json_holds_no_markup_and_comes_back_as_it_was(text):
 
 def test_hostile_words_are_words_in_every_view(browser, tmp_path):
     seen = [
-        Seen(name="<script>alert(0)</script>", kind="encoder", weights=weights(2, 7, 7)),
-        Seen(name="</script><b>cross", kind="cross", weights=weights(2, 7, 7)),
+        AttentionMap(name="<script>alert(0)</script>", kind="encoder", weights=weights(2, 7, 7)),
+        AttentionMap(name="</script><b>cross", kind="cross", weights=weights(2, 7, 7)),
     ]
     words = {
         "source": HOSTILE,
@@ -85,7 +85,7 @@ def test_hostile_words_are_words_in_every_view(browser, tmp_path):
 def test_hostile_labels_and_file_names_are_words_over_images(browser, tmp_path):
     name = tmp_path / "<img src=x onerror=alert(1)>.png"
     Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(name)
-    record = Record("Few", [Seen(name="a", kind="cross", weights=weights(1, 1, 2))])
+    record = Record("Few", [AttentionMap(name="a", kind="cross", weights=weights(1, 1, 2))])
     labelled = record.save_html(tmp_path / "a.html", images=[name, name], labels=["<script>alert(1)</script>", "x"])
     named = record.save_html(tmp_path / "b.html", images=[name, name])
     with visiting(browser) as visitor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from sightline.attention import Record, Seen
+from sightline.attention import Record, AttentionMap
 from visitor import SVG
 
 
@@ -23,7 +23,7 @@ def shown_pictures(visitor):
 def uneven():
     """7 x 7 weights of 2 heads, far from symmetric."""
     weights = torch.rand(1, 2, 7, 7) ** 3
-    return Record("R", [Seen(name="a", kind="encoder", weights=weights / weights.sum(-1, keepdim=True))])
+    return Record("R", [AttentionMap(name="a", kind="encoder", weights=weights / weights.sum(-1, keepdim=True))])
 
 
 @pytest.mark.parametrize(("theme", "sign"), [("light", -1), ("dark", 1)])

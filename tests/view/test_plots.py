@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from samples import SOURCE, TARGET, WORDS, weights
-from sightline.attention import Record, Seen
+from sightline.attention import Record, AttentionMap
 from sightline.view.figures import save
 
 
@@ -46,7 +46,7 @@ def test_any_token_and_title_make_a_whole_svg(encoder, tmp_path, token):
 
 def test_a_long_title_stays_inside_its_figure():
     name = "model.decoder.layers.0.encoder_attn"
-    figure = Record("R", [Seen(name=name, kind="cross", weights=weights(2, 3, 3))]).plot(0)
+    figure = Record("R", [AttentionMap(name=name, kind="cross", weights=weights(2, 3, 3))]).plot(0)
     figure.draw_without_rendering()
     box = figure.axes[0].title.get_window_extent()
     assert box.x0 >= 0
@@ -71,6 +71,6 @@ def test_what_is_not_there_is_refused(encoder, arguments, message):
 
 
 def test_long_and_empty_tokens_leave_the_figure_whole():
-    record = Record("R", [Seen(name="a", kind="encoder", weights=weights(2, 3, 3))])
+    record = Record("R", [AttentionMap(name="a", kind="encoder", weights=weights(2, 3, 3))])
     labels = record.plot(0, tokens=["x" * 300, "", "a\nb"]).axes[0].get_yticklabels()
     assert [label.get_text() for label in labels] == ["x" * 23 + "…", "∅", "a b"]

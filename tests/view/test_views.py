@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from samples import SOURCE, TARGET, WORDS, weights
-from sightline.attention import CosineScore, DotScore, Record, Seen, record_attention
+from sightline.attention import CosineScore, DotScore, Record, AttentionMap, record_attention
 from sightline.attention.multihead import MultiHeadAttention
 from visitor import SVG, line_ends, visiting
 
@@ -97,7 +97,7 @@ def test_a_click_switches_a_head_and_a_double_click_isolates_it(visitor, saved):
 
 
 def test_heads_have_sixteen_colors(visitor, tmp_path):
-    record = Record("Wide", [Seen(name="a", kind="encoder", weights=weights(16, 3, 3))])
+    record = Record("Wide", [AttentionMap(name="a", kind="encoder", weights=weights(16, 3, 3))])
     visitor.open(record.save_html(tmp_path / "wide.html"))
     assert len(line_ends(visitor.drawing())) == 16
 
@@ -198,7 +198,7 @@ def test_cells_print_a_number_only_where_all_of_it_fits(visitor, tmp_path, token
     import torch
 
     scores = spread * torch.randn(1, 1, tokens, tokens, generator=torch.Generator().manual_seed(3))
-    record = Record("R", [Seen(name="a", kind="encoder", weights=scores.softmax(-1))])
+    record = Record("R", [AttentionMap(name="a", kind="encoder", weights=scores.softmax(-1))])
     path = record.save_html(tmp_path / "page.html", [f"t{i}" for i in range(tokens)])
     visitor.open(path, f"view=matrix&zoom={zoom}")
     assert agrees_everywhere(visitor, record[0].weights[0, 0].numpy())
@@ -215,7 +215,7 @@ def test_numbers_of_a_long_diffuse_row_keep_the_bound(visitor, tmp_path):
     import torch
 
     diffuse = (0.3 * torch.randn(1, 1, 512, 512, generator=torch.Generator().manual_seed(0))).softmax(-1)
-    record = Record("Diffuse", [Seen(name="a", kind="encoder", weights=diffuse)])
+    record = Record("Diffuse", [AttentionMap(name="a", kind="encoder", weights=diffuse)])
     visitor.open(record.save_html(tmp_path / "page.html"), "view=matrix&token=3&key=0")
     exact = diffuse[0, 0, 3]
     visitor.frame.locator(".scroller").focus()
@@ -251,7 +251,7 @@ def test_matrix_tooltip_and_zoom(visitor, saved, encoder):
 def test_heads_combined(visitor, saved, encoder, how):
     visitor.open(saved, "view=matrix&layer=2")
     visitor.choose("Combine", how)
-    stacked = encoder.stacked()[:, 0].numpy()
+    stacked = encoder.stack()[:, 0].numpy()
     exact = {"Mean": stacked[2].mean(0), "Max": stacked[2].max(0)}.get(how)
     if exact is None:
         exact = np.eye(7)
@@ -297,7 +297,7 @@ def test_only_views_that_can_be_fed_have_a_tab(visitor, translated):
 
 def test_weights_that_are_no_shares_are_shown_without_temperature(visitor, tmp_path):
     raw = 2 * weights(2, 3, 3).log()
-    record = Record("Raw", [Seen(name="a", kind="encoder", weights=raw)])
+    record = Record("Raw", [AttentionMap(name="a", kind="encoder", weights=raw)])
     visitor.open(record.save_html(tmp_path / "raw.html"), "view=matrix&heads=1")
     assert visitor.views == ["Heads", "Grid", "Matrix"]
     visitor.press("ArrowRight")
@@ -309,7 +309,7 @@ def test_weights_that_are_no_shares_are_shown_without_temperature(visitor, tmp_p
 
 @pytest.fixture
 def vit(photo, tmp_path):
-    record = Record("ViT", [Seen(name=f"blocks.{i}", kind="encoder", weights=weights(3, 17, 17)) for i in range(2)])
+    record = Record("ViT", [AttentionMap(name=f"blocks.{i}", kind="encoder", weights=weights(3, 17, 17)) for i in range(2)])
     return record, record.save_html(tmp_path / "vit.html", images=photo)
 
 
@@ -357,7 +357,7 @@ def test_a_head_of_a_classifier_is_picked_below_the_picture(visitor, vit):
 
 
 def test_a_region_for_each_word(visitor, photo, tmp_path):
-    record = Record("Captioner", [Seen(name="cross", kind="cross", weights=weights(2, 5, 16))])
+    record = Record("Captioner", [AttentionMap(name="cross", kind="cross", weights=weights(2, 5, 16))])
     words = ["<s>", "a", "red", "spot", "</s>"]
     visitor.open(record.save_html(tmp_path / "caption.html", target=words, images=photo))
     assert any(text == "Where “a” looks" for text, _, _ in visitor.texts())
@@ -371,7 +371,7 @@ def test_a_region_for_each_word(visitor, photo, tmp_path):
 
 @pytest.mark.parametrize("parts", [1, 9])
 def test_support_pictures_and_their_parts(visitor, photo, tmp_path, parts):
-    record = Record("FewShot", [Seen(name="cross", kind="cross", weights=weights(1, parts, 5 * parts))])
+    record = Record("FewShot", [AttentionMap(name="cross", kind="cross", weights=weights(1, parts, 5 * parts))])
     names = ["cat", "dog", "owl", "fox", "eel"]
     page = record.save_html(tmp_path / "few.html", images=[photo] * 5, labels=names, query_image=photo)
     visitor.open(page)
@@ -536,7 +536,7 @@ def test_rollout_is_said_only_where_it_is_applied(visitor, translated):
     ],
 )
 def test_characters_without_a_shape_leave_a_mark(visitor, tmp_path, token, mark):
-    record = Record("Odd", [Seen(name="a", kind="encoder", weights=weights(1, 2, 2))])
+    record = Record("Odd", [AttentionMap(name="a", kind="encoder", weights=weights(1, 2, 2))])
     visitor.open(record.save_html(tmp_path / "odd.html", [token, "b"]))
     assert mark in [text for text, _, _ in visitor.texts()]
 
@@ -544,7 +544,7 @@ def test_characters_without_a_shape_leave_a_mark(visitor, tmp_path, token, mark)
 def test_rows_that_look_at_nothing_have_no_entropy(visitor, tmp_path):
     masked = weights(1, 4, 4)
     masked[:, :, 2:] = 0
-    record = Record("Masked", [Seen(name="a", kind="encoder", weights=masked)])
+    record = Record("Masked", [AttentionMap(name="a", kind="encoder", weights=masked)])
     visitor.open(record.save_html(tmp_path / "masked.html"), "view=matrix")
     bits = float(visitor.frame.locator(".fact dd").last.inner_text().split()[0])
     assert bits == pytest.approx(record[0].entropy(), abs=0.02)
@@ -647,7 +647,7 @@ def test_a_hash_that_makes_no_sense_is_ignored(visitor, saved, state):
 
 
 def test_several_examples_on_one_page(visitor, tmp_path):
-    record = Record("Batch", [Seen(name="a", kind="encoder", weights=weights(2, 3, 3, batch=3))])
+    record = Record("Batch", [AttentionMap(name="a", kind="encoder", weights=weights(2, 3, 3, batch=3))])
     visitor.open(record.save_html(tmp_path / "b.html", [list("abc"), list("xyz")], batch=[0, 2]), "view=matrix&heads=1")
     visitor.choose("Example", "row 2")
     assert "example=1" in visitor.hash
@@ -757,7 +757,7 @@ def test_a_screen_reader_finds_roles_and_a_live_region(visitor, saved):
 
 
 def test_a_long_input_is_drawn_only_where_it_is_seen(visitor, tmp_path):
-    record = Record("Long", [Seen(name=f"layers.{i}", kind="encoder", weights=weights(4, 300, 300)) for i in range(2)])
+    record = Record("Long", [AttentionMap(name=f"layers.{i}", kind="encoder", weights=weights(4, 300, 300)) for i in range(2)])
     visitor.open(record.save_html(tmp_path / "long.html", [f"token{i}" for i in range(300)]))
     assert visitor.page.evaluate("() => document.querySelectorAll('*').length") < 200
     canvas = visitor.frame.locator("canvas").bounding_box()
@@ -789,7 +789,7 @@ STROKES = """async (by) => {
 
 
 def test_lines_thin_out_while_scrolling_and_come_back(visitor, tmp_path):
-    record = Record("Long", [Seen(name="layer", kind="encoder", weights=weights(12, 200, 200))])
+    record = Record("Long", [AttentionMap(name="layer", kind="encoder", weights=weights(12, 200, 200))])
     visitor.open(record.save_html(tmp_path / "long.html"))
     moving, resting = visitor.page.evaluate(STROKES, 60)
     assert 0 < moving < resting / 2
@@ -799,7 +799,7 @@ def test_diffuse_looks_of_a_long_input_are_drawn(visitor, tmp_path):
     import torch
 
     diffuse = (0.2 * torch.randn(1, 12, 256, 256, generator=torch.Generator().manual_seed(0))).softmax(-1)
-    record = Record("Diffuse", [Seen(name="layer", kind="encoder", weights=diffuse)])
+    record = Record("Diffuse", [AttentionMap(name="layer", kind="encoder", weights=diffuse)])
     visitor.open(record.save_html(tmp_path / "diffuse.html"))
     moving, resting = visitor.page.evaluate(STROKES, 60)
     assert 0 < moving <= 200 < resting <= 3000
@@ -807,14 +807,14 @@ def test_diffuse_looks_of_a_long_input_are_drawn(visitor, tmp_path):
 
 
 def test_a_mean_over_heads_is_no_softmax_and_has_no_temperature(visitor, tmp_path):
-    record = Record("Mean", [Seen(name="a", kind="encoder", weights=weights(1, 4, 4), heads=())])
+    record = Record("Mean", [AttentionMap(name="a", kind="encoder", weights=weights(1, 4, 4), heads=())])
     visitor.open(record.save_html(tmp_path / "mean.html"))
     assert "Temperature" not in visitor.views
     assert "Matrix" in visitor.views
 
 
 def test_rollout_multiplies_the_layers_of_one_call_and_not_the_calls(visitor, tmp_path):
-    seen = [Seen(name=f"layer{i}", kind="encoder", weights=weights(2, 5, 5)) for _ in range(2) for i in range(2)]
+    seen = [AttentionMap(name=f"layer{i}", kind="encoder", weights=weights(2, 5, 5)) for _ in range(2) for i in range(2)]
     visitor.open(
         Record("Twice", seen).save_html(tmp_path / "twice.html"), "view=matrix&combine=rollout&layer=3&token=1&key=2"
     )
@@ -899,7 +899,7 @@ def test_digits_stand_out_from_their_cells(visitor, tmp_path, theme):
     import torch
 
     signed = torch.linspace(-1, 1, 49).reshape(1, 1, 7, 7)
-    record = Record("Signed", [Seen(name="a", kind="encoder", weights=signed)])
+    record = Record("Signed", [AttentionMap(name="a", kind="encoder", weights=signed)])
     visitor.open(record.save_html(tmp_path / "signed.html"), f"view=matrix&theme={theme}")
     drawing = visitor.drawing()
     picture = next(drawing.iter(f"{SVG}image"))
@@ -962,7 +962,7 @@ def test_an_enlarged_thumbnail_leads_back_to_the_grid(visitor, saved, way):
 
 @pytest.mark.parametrize(("heads", "how"), [(16, "each"), (24, "mean")])
 def test_more_heads_than_colors_open_on_their_mean(visitor, tmp_path, heads, how):
-    record = Record("Wide", [Seen(name="a", kind="encoder", weights=weights(heads, 5, 5))])
+    record = Record("Wide", [AttentionMap(name="a", kind="encoder", weights=weights(heads, 5, 5))])
     visitor.open(record.save_html(tmp_path / "wide.html"))
     assert f"combine={how}" in visitor.hash
     assert len(line_ends(visitor.drawing())) == (16 if how == "each" else 1)
@@ -1002,7 +1002,7 @@ def test_a_small_record_fills_a_wide_window(visitor, translated, view):
 
 def test_a_long_name_of_a_layer_keeps_its_end(visitor, tmp_path):
     name = "model.text_model.encoder.transformer.layers.0.self_attention"
-    record = Record("Deep", [Seen(name=name, kind="encoder", weights=weights(2, 3, 3))])
+    record = Record("Deep", [AttentionMap(name=name, kind="encoder", weights=weights(2, 3, 3))])
     visitor.open(record.save_html(tmp_path / "deep.html"))
     layer = visitor.frame.get_by_label("Layer", exact=True)
     assert layer.inner_text().endswith("layers.0.self_attention")
@@ -1039,7 +1039,7 @@ def test_enter_walks_the_matches_of_both_sides(visitor, translated):
 
 @pytest.mark.parametrize("view", ["heads", "matrix"])
 def test_an_export_waits_for_what_it_needs(visitor, tmp_path, view):
-    record = Record("Deep", [Seen(name=f"l{i}", kind="encoder", weights=weights(2, 220, 220)) for i in range(8)])
+    record = Record("Deep", [AttentionMap(name=f"l{i}", kind="encoder", weights=weights(2, 220, 220)) for i in range(8)])
     path = record.save_html(tmp_path / "deep.html")
     visitor.page.goto(f"{path.as_uri()}#view={view}&combine=rollout&layer=7")
     texts = [text for text, _, _ in visitor.texts()]  # at once
@@ -1051,7 +1051,7 @@ def test_thumbnails_of_large_layers_show_what_the_layers_hold(visitor, tmp_path)
     import torch
 
     line = torch.eye(256)[None, None].expand(1, 2, 256, 256)
-    record = Record("Large", [Seen(name="a", kind="encoder", weights=0.5 * line + 0.5 * line.flip(-1))])
+    record = Record("Large", [AttentionMap(name="a", kind="encoder", weights=0.5 * line + 0.5 * line.flip(-1))])
     visitor.open(record.save_html(tmp_path / "large.html", special=["0"]), "view=grid")
 
     def thumbnail():
@@ -1071,12 +1071,12 @@ def test_thumbnails_of_large_layers_show_what_the_layers_hold(visitor, tmp_path)
 
 
 def test_temperature_leaves_alone_what_is_no_softmax(visitor, tmp_path):
-    record = Record("Mean", [Seen(name="a", kind="encoder", weights=weights(1, 4, 4), heads=())])
+    record = Record("Mean", [AttentionMap(name="a", kind="encoder", weights=weights(1, 4, 4), heads=())])
     visitor.open(record.save_html(tmp_path / "mean.html"), "view=matrix&token=0&key=0&temperature=0.2")
     assert "temperature" not in visitor.hash
     exact = record[0].weights[0, 0, 0]
     assert close(re.search(r": (\S+) · ", visitor.status).group(1), float(exact[0]), float(exact.max()))
-    mixed = Record("Mixed", [*record, Seen(name="b", kind="encoder", weights=weights(1, 4, 4))])
+    mixed = Record("Mixed", [*record, AttentionMap(name="b", kind="encoder", weights=weights(1, 4, 4))])
     visitor.open(mixed.save_html(tmp_path / "mixed.html"), "view=matrix&layer=0&token=0&key=0&temperature=0.2")
     assert close(re.search(r": (\S+) · ", visitor.status).group(1), float(exact[0]), float(exact.max()))
 
@@ -1110,7 +1110,7 @@ def test_rollout_of_more_layers_than_fit_in_memory_comes_to_its_end(visitor, tmp
     plain = page.static
     monkeypatch.setattr(page, "static", lambda name: plain(name).replace("96e6", "5e4"))
     page.script_text.cache_clear()
-    seen = [Seen(name=f"l{i}", kind="encoder", weights=weights(1, 210, 210)) for i in range(6)]
+    seen = [AttentionMap(name=f"l{i}", kind="encoder", weights=weights(1, 210, 210)) for i in range(6)]
     path = Record("Deep", seen).save_html(tmp_path / "deep.html")
     page.script_text.cache_clear()
     visitor.open(path, "view=matrix&combine=rollout&layer=5&token=0&key=0")
@@ -1148,7 +1148,7 @@ FRAMES = """async () => {
 
 
 def test_a_long_alignment_scrolls(visitor, tmp_path):
-    record = Record("Long", [Seen(name="a", kind="cross", weights=weights(4, 300, 300, sharp=1.0))])
+    record = Record("Long", [AttentionMap(name="a", kind="cross", weights=weights(4, 300, 300, sharp=1.0))])
     visitor.open(record.save_html(tmp_path / "long.html"), "view=alignment&combine=mean")
     visitor.page.evaluate(
         """() => {
@@ -1164,7 +1164,7 @@ def test_a_long_alignment_scrolls(visitor, tmp_path):
 
 
 def test_negative_cross_attention_is_joined_too(visitor, tmp_path):
-    record = Record("Signed", [Seen(name="a", kind="cross", weights=-weights(1, 4, 5, sharp=4.0))])
+    record = Record("Signed", [AttentionMap(name="a", kind="cross", weights=-weights(1, 4, 5, sharp=4.0))])
     visitor.open(record.save_html(tmp_path / "signed.html"), "view=alignment")
     ends = [line for lines in line_ends(visitor.drawing()).values() for line in lines]
     assert len({x for _, _, x, _ in ends}) == 4
@@ -1174,7 +1174,7 @@ def test_negative_cross_attention_is_joined_too(visitor, tmp_path):
 
 
 def test_a_reload_brings_what_is_picked_into_sight(visitor, tmp_path):
-    record = Record("Long", [Seen(name="a", kind="cross", weights=weights(2, 400, 400))])
+    record = Record("Long", [AttentionMap(name="a", kind="cross", weights=weights(2, 400, 400))])
     path = record.save_html(
         tmp_path / "long.html", source=[f"s{i}" for i in range(400)], target=[f"t{i}" for i in range(400)]
     )
@@ -1188,7 +1188,7 @@ def test_a_reload_brings_what_is_picked_into_sight(visitor, tmp_path):
 
 
 def test_zoom_keeps_the_cell_under_the_pointer(visitor, tmp_path):
-    record = Record("Long", [Seen(name="a", kind="encoder", weights=weights(1, 100, 100))])
+    record = Record("Long", [AttentionMap(name="a", kind="encoder", weights=weights(1, 100, 100))])
     visitor.open(record.save_html(tmp_path / "long.html"), "view=matrix&zoom=3")
     x, y = visitor.on_screen(600, 400)
     visitor.page.mouse.move(x, y)
@@ -1214,7 +1214,7 @@ def test_a_zoomed_picture_is_reached_and_saved_whole(visitor, vit):
 
 
 def test_words_of_a_picture_are_hidden_on_wish_and_walked_without_them(visitor, tmp_path):
-    record = Record("Captioner", [Seen(name="cross", kind="cross", weights=weights(2, 5, 16))])
+    record = Record("Captioner", [AttentionMap(name="cross", kind="cross", weights=weights(2, 5, 16))])
     words = ["<s>", "a", "</s>", "b", "c"]
     path = record.save_html(tmp_path / "c.html", target=words, images=Image.new("RGB", (64, 32), "teal"), grid=(2, 8))
     visitor.open(path, "view=image&token=1")
@@ -1227,7 +1227,7 @@ def test_words_of_a_picture_are_hidden_on_wish_and_walked_without_them(visitor, 
 
 
 def test_the_first_arrow_on_a_whole_picture_picks_its_first_patch(visitor, tmp_path):
-    record = Record("ViT", [Seen(name="a", kind="encoder", weights=weights(2, 16, 16))])
+    record = Record("ViT", [AttentionMap(name="a", kind="encoder", weights=weights(2, 16, 16))])
     path = record.save_html(tmp_path / "v.html", images=Image.new("RGB", (64, 64), "teal"))
     for key in ("ArrowRight", "ArrowDown"):
         visitor.open(path, "view=image")
@@ -1236,13 +1236,13 @@ def test_the_first_arrow_on_a_whole_picture_picks_its_first_patch(visitor, tmp_p
 
 
 def test_examples_have_names(visitor, tmp_path):
-    record = Record("Batch", [Seen(name="a", kind="encoder", weights=weights(2, 3, 3, batch=2))])
+    record = Record("Batch", [AttentionMap(name="a", kind="encoder", weights=weights(2, 3, 3, batch=2))])
     visitor.open(record.save_html(tmp_path / "b.html", batch=[0, 1], names=["<b>cat.png", "dog.png"]))
     visitor.choose("Example", "dog.png")
     assert "example=1" in visitor.hash
 
 
 def test_a_token_that_comes_twice_is_told_with_its_place(visitor, tmp_path):
-    record = Record("Twice", [Seen(name="a", kind="encoder", weights=weights(2, 3, 3))])
+    record = Record("Twice", [AttentionMap(name="a", kind="encoder", weights=weights(2, 3, 3))])
     visitor.open(record.save_html(tmp_path / "t.html", ["the", "the", "cat"]), "token=0")
     assert {name for name, _ in visitor.looks} == {"the · 0", "the · 1", "cat"}

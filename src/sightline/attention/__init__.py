@@ -1,11 +1,12 @@
-"""Attention with every score, mask and normalizer; needs torch and safetensors alone."""
+"""Attention from interchangeable scores, masks and normalizers, and recording of attention weights."""
 
 from . import masks
-from .functional import attend, self_attend, weigh
+from .functional import attend, attention_weights, self_attention
+from .key_value_cache import KeyValueCache
 from .masks import Mask
-from .multihead import Cache, MultiHeadAttention
+from .multihead import MultiHeadAttention
 from .normalizers import NORMALIZERS, Hard, Identity, Normalizer, Softmax, Standardize, reinforce
-from .record import Record, Seen
+from .record import AttentionMap, Record
 from .recording import record_attention
 from .scores import SCORES, AdditiveScore, CosineScore, DotScore, GeneralScore, Score
 
@@ -13,24 +14,24 @@ __all__ = [
     "NORMALIZERS",
     "SCORES",
     "AdditiveScore",
-    "Cache",
+    "AttentionMap",
     "CosineScore",
     "DotScore",
     "GeneralScore",
     "Hard",
     "Identity",
+    "KeyValueCache",
     "Mask",
     "MultiHeadAttention",
     "Normalizer",
     "Record",
     "Score",
-    "Seen",
     "Softmax",
     "Standardize",
     "attend",
+    "attention_weights",
     "masks",
     "record_attention",
     "reinforce",
-    "self_attend",
-    "weigh",
+    "self_attention",
 ]

@@ -1,176 +1,193 @@
-"""Who may look at whom. One type, one meaning: True = may look.
+"""Masks: which query may attend to which key. True means the query may attend.
 
-Masks are made by name and combined freely: `Causal() & Padding(attention_mask)`. A mask learns its sizes only when it is used, so
-the same `Causal()` serves every length. With a cache there are more keys than queries; the queries are then the last of
-the keys, and every mask here knows it. A new mask is one class here and its line in `MASKS`.
+Masks combine with `&`, `|` and `~`: `Causal() & Padding(attention_mask)`. A mask gets its size when it is used, so one
+`Causal()` works for every length. If there are more keys than queries, as with a key-value cache, the queries are the
+last of the keys.
+
+Shapes: B batch, H heads, Q queries, K keys.
 """
 
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from ..errors import SightlineError, check_int, one_of
-from .rules import Rules, broadcasts, meet
+from ..errors import SightlineError, check_int
+
+
+class MaskTerms(NamedTuple):
+    """The effect of a mask on scores (B, H, Q, K). Each term broadcasts to that shape; None has no effect."""
+
+    allowed: Tensor | None = None
+    """True where a query may attend to a key. Applied last."""
+    bias: Tensor | None = None
+    """Added to the scores."""
+    factor: Tensor | None = None
+    """Multiplies the scores, before the bias."""
+
+    def apply_bias(self, scores: Tensor) -> Tensor:
+        """Apply factor and bias: scores (B, H, Q, K) -> (B, H, Q, K)"""
+        if self.factor is not None:
+            scores = scores * self.factor
+        if self.bias is not None:
+            scores = scores + self.bias
+        return scores
 
 
 class Mask(nn.Module):
-    """forward: number of queries, number of keys, device -> Rules.
+    """forward: number of queries, number of keys, device -> MaskTerms.
 
-    A mask is a module, so a learned one trains and every one moves with the model that holds it.
+    A mask is a module, so learned masks train and every mask moves with the model that holds it.
     """
 
-    bends = False
-    """Whether it bends scores; such a mask can only be combined with `&`."""
+    changes_scores = False
+    """Whether the mask has a bias or a factor. Such a mask combines with `&` only."""
     causal = False
-    """Whether it hides the future."""
+    """Whether the mask hides all later tokens."""
 
     def __and__(self, other: "Mask") -> "Mask":
-        """May look where both allow it."""
-        return Both(self, check_mask(other, "&"))
+        """Allowed where both masks allow."""
+        return And(self, check_mask(other, "&"))
 
     def __or__(self, other: "Mask") -> "Mask":
-        """May look where either allows it."""
-        return Either(self, check_mask(other, "|"))
+        """Allowed where either mask allows."""
+        return Or(self, check_mask(other, "|"))
 
     def __invert__(self) -> "Mask":
-        """May look where this one forbids it."""
+        """Allowed where this mask forbids."""
         return Not(self)
 
-    def rules(self, queries: int, keys: int, device: torch.device) -> Rules:
-        """What it says."""
-        return cast(Rules, self.forward(queries, keys, device))
+    def terms(self, queries: int, keys: int, device: torch.device) -> MaskTerms:
+        """`forward`, typed."""
+        return cast(MaskTerms, self.forward(queries, keys, device))
 
     def __bool__(self) -> bool:
-        raise SightlineError(
-            "masks must be combined with &, | and ~, got `and`, `or`, `not` or `if`, which would drop one"
+        raise SightlineError("masks must be combined with &, | and ~, got `and`, `or`, `not` or `if`")
+
+
+class And(Mask):
+    """Allowed where both masks allow; biases are added and factors multiplied."""
+
+    def __init__(self, left: Mask, right: Mask):
+        super().__init__()
+        self.left, self.right = left, right
+        self.changes_scores = left.changes_scores or right.changes_scores
+        self.causal = left.causal or right.causal
+
+    def forward(self, queries: int, keys: int, device: torch.device) -> MaskTerms:
+        left, right = self.left.terms(queries, keys, device), self.right.terms(queries, keys, device)
+        return MaskTerms(
+            _combine(torch.logical_and, left.allowed, right.allowed),
+            _combine(torch.add, left.bias, right.bias),
+            _combine(torch.mul, left.factor, right.factor),
         )
 
 
-class Both(Mask):
-    """May look where both allow it. Whatever a learned mask makes of the scores, what is forbidden stays so."""
+class Or(Mask):
+    """Allowed where either mask allows."""
 
-    def __init__(self, one: Mask, other: Mask):
+    def __init__(self, left: Mask, right: Mask):
         super().__init__()
-        self.one, self.other = one, other
-        self.bends = one.bends or other.bends
-        self.causal = one.causal or other.causal
+        _check_boolean("|", left, right)
+        self.left, self.right = left, right
+        self.causal = left.causal and right.causal
 
-    def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        a, b = self.one.rules(queries, keys, device), self.other.rules(queries, keys, device)
-        return Rules(
-            meet(torch.logical_and, a.allowed, b.allowed),
-            meet(torch.add, a.bias, b.bias),
-            meet(torch.mul, a.factor, b.factor),
-        )
-
-
-class Either(Mask):
-    """May look where either allows it."""
-
-    def __init__(self, one: Mask, other: Mask):
-        super().__init__()
-        _refuse_bending("|", one, other)
-        self.one, self.other = one, other
-        self.causal = one.causal and other.causal
-
-    def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        a, b = self.one.rules(queries, keys, device).allowed, self.other.rules(queries, keys, device).allowed
-        return Rules(None if a is None or b is None else meet(torch.logical_or, a, b))
+    def forward(self, queries: int, keys: int, device: torch.device) -> MaskTerms:
+        left, right = (mask.terms(queries, keys, device).allowed for mask in (self.left, self.right))
+        return MaskTerms(None if left is None or right is None else _combine(torch.logical_or, left, right))
 
 
 class Not(Mask):
-    """May look where the other forbids it."""
+    """Allowed where the other mask forbids."""
 
-    def __init__(self, other: Mask):
+    def __init__(self, mask: Mask):
         super().__init__()
-        _refuse_bending("~", other)
-        self.other = other
+        _check_boolean("~", mask)
+        self.mask = mask
 
-    def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        allowed = self.other.rules(queries, keys, device).allowed
-        return Rules(torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=device) if allowed is None else ~allowed)
+    def forward(self, queries: int, keys: int, device: torch.device) -> MaskTerms:
+        allowed = self.mask.terms(queries, keys, device).allowed
+        return MaskTerms(torch.zeros(1, 1, 1, 1, dtype=torch.bool, device=device) if allowed is None else ~allowed)
 
 
 class Allow(Mask):
-    """A table of your own, True = may look: (Q, K), (B, Q, K) or (B, H, Q, K)."""
+    """A bool tensor that is True where a query may attend: (Q, K), (B, Q, K) or (B, H, Q, K)."""
 
-    table: Tensor
+    allowed: Tensor
 
-    def __init__(self, table: Tensor):
+    def __init__(self, allowed: Tensor):
         super().__init__()
-        _check_bool("Allow", table, (2, 3, 4))
-        self.register_buffer("table", table.unsqueeze(1) if table.dim() == 3 else table, persistent=False)
+        _check_bool_tensor("Allow", allowed, (2, 3, 4))
+        self.register_buffer("allowed", allowed.unsqueeze(1) if allowed.dim() == 3 else allowed, persistent=False)
 
-    def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        return Rules(self.table.to(device))
+    def forward(self, queries: int, keys: int, device: torch.device) -> MaskTerms:
+        return MaskTerms(self.allowed.to(device))
 
 
-def forbid(table: Tensor) -> Mask:
-    """A table of your own that says True = may *not* look: (Q, K), (B, Q, K) or (B, H, Q, K)."""
-    _check_bool("forbid", table, (2, 3, 4))
-    return Allow(~table)
+def forbid(forbidden: Tensor) -> Mask:
+    """A mask from a bool tensor that is True where a query may *not* attend: (Q, K), (B, Q, K) or (B, H, Q, K)."""
+    _check_bool_tensor("forbid", forbidden, (2, 3, 4))
+    return Allow(~forbidden)
 
 
 class Padding(Mask):
-    """Nobody looks at padding. attention_mask (B, K): True where there is a token.
+    """Hides padding. attention_mask (B, K): True for a token, False for padding.
 
-    `has_no_empty_rows` promises one in every row, and that it stays so: nobody need ask, and one table serves all layers.
+    `has_no_empty_rows` promises a token in every row. The mask then needs no check for fully masked rows, and is
+    expanded once for all layers.
     """
 
     attention_mask: Tensor
 
     def __init__(self, attention_mask: Tensor, *, has_no_empty_rows: bool = False):
         super().__init__()
-        _check_bool("Padding", attention_mask, (2,))
+        _check_bool_tensor("Padding", attention_mask, (2,))
         self.has_no_empty_rows = has_no_empty_rows
         self.register_buffer("attention_mask", attention_mask[:, None, None, :], persistent=False)
-        self._table: Tensor | None = None
-
-    def table(self, like: Tensor) -> Tensor:
-        """What to add to scores of this precision, 0 or minus infinity: (B, 1, 1, K), as torch's kernels want it"""
-        attention_mask, keys, made = self.attention_mask.to(like.device), self.attention_mask.shape[3], self._table
-        if torch.compiler.is_compiling():  # who makes once what is asked for often
-            return attention_mask
-        if made is None or made.dtype != like.dtype or made.device != like.device:
-            with torch.inference_mode(False):  # it serves calls of any kind
-                room = like.new_zeros(
-                    len(attention_mask), 1, 1, -(-keys // 8) * 8
-                )  # a row that begins elsewhere is copied
-                made = self._table = room[..., :keys].masked_fill_(~attention_mask, float("-inf"))
-        return made
+        self._bias: Tensor | None = None
 
     @classmethod
-    def of_lengths(cls, lengths: Tensor | Sequence[int], size: int | None = None) -> "Padding":
-        """From the number of tokens in each row: lengths (B,)"""
+    def from_lengths(cls, lengths: Tensor | Sequence[int], size: int | None = None) -> "Padding":
+        """From the number of tokens in each row, padded to `size` (default: the longest): lengths (B,)"""
         lengths = torch.as_tensor(lengths)
         if lengths.dim() != 1 or lengths.is_floating_point() or (lengths < 0).any():
             raise SightlineError(f"lengths must be integers of at least 0 and of shape (B,), got {lengths.tolist()}")
         longest = int(lengths.max()) if lengths.numel() else 0
         size = longest if size is None else size
         if longest > size:
-            raise SightlineError(f"lengths must be at most the size {size}, got {longest}")
+            raise SightlineError(f"lengths must be at most size={size}, got {longest}")
         return cls(torch.arange(size, device=lengths.device) < lengths[:, None])
 
-    def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        return Rules(self.attention_mask.to(device))
+    def as_bias(self, like: Tensor) -> Tensor:
+        """0 or -inf in the dtype and on the device of `like`: (B, 1, 1, K). Cached for the next call."""
+        attention_mask, keys, bias = self.attention_mask.to(like.device), self.attention_mask.shape[3], self._bias
+        if torch.compiler.is_compiling():  # bool is enough, and a cache would break the graph
+            return attention_mask
+        if bias is None or bias.dtype != like.dtype or bias.device != like.device:
+            with torch.inference_mode(False):  # the cached tensor must be usable in training
+                # rows start at multiples of 8: torch's kernels copy other layouts
+                buffer = like.new_zeros(len(attention_mask), 1, 1, -(-keys // 8) * 8)
+                bias = self._bias = buffer[..., :keys].masked_fill_(~attention_mask, float("-inf"))
+        return bias
+
+    def forward(self, queries: int, keys: int, device: torch.device) -> MaskTerms:
+        return MaskTerms(self.attention_mask.to(device))
 
 
 class Causal(Mask):
-    """A token sees itself and what came before."""
+    """A token attends to itself and to earlier tokens."""
 
     causal = True
 
-    def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
+    def forward(self, queries: int, keys: int, device: torch.device) -> MaskTerms:
         if queries == 1 and keys:
-            return Rules()  # the last token sees all the others
-        rows = _positions("Causal", queries, keys, device)
-        return Rules(torch.arange(keys, device=device) <= rows)
+            return MaskTerms()  # the last token attends to all
+        return MaskTerms(torch.arange(keys, device=device) <= _query_positions("Causal", queries, keys, device))
 
 
 class Window(Mask):
-    """A token sees itself and at most `radius` neighbors on either side."""
+    """A token attends to itself and to `radius` tokens on either side."""
 
     def __init__(self, radius: int):
         super().__init__()
@@ -180,51 +197,47 @@ class Window(Mask):
     def extra_repr(self) -> str:
         return str(self.radius)
 
-    def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        rows = _positions("Window", queries, keys, device)
-        columns = torch.arange(keys, device=device)
-        return Rules((columns >= rows - self.radius) & (columns <= rows + self.radius))
+    def forward(self, queries: int, keys: int, device: torch.device) -> MaskTerms:
+        distance = torch.arange(keys, device=device) - _query_positions("Window", queries, keys, device)
+        return MaskTerms(distance.abs() <= self.radius)
 
 
 class Episode(Mask):
-    """The first `support` tokens are labelled examples, seen by all; those after them are queries of `size` tokens each
-    that see the support and themselves, so that no answer depends on the other queries."""
+    """A few-shot episode: all tokens attend to the first `support` tokens; the rest are queries.
 
-    def __init__(self, support: int, *, size: int = 1):
+    A query has `query_size` tokens, which also attend to each other. No query attends to another query.
+    """
+
+    def __init__(self, support: int, *, query_size: int = 1):
         super().__init__()
-        check_int(1, support=support, size=size)
-        self.support, self.size = support, size
+        check_int(1, support=support, query_size=query_size)
+        self.support, self.query_size = support, query_size
 
     def extra_repr(self) -> str:
-        return str(self.support) if self.size == 1 else f"{self.support}, size={self.size}"
+        return str(self.support) if self.query_size == 1 else f"{self.support}, query_size={self.query_size}"
 
-    def mostly_queries(self, queries: int, keys: int) -> bool:
-        """Whether most tokens are of whole queries, which see few of the others; the support may lie in a cache."""
-        asked = keys - self.support
-        return asked > self.support and asked % self.size == 0 and queries in (asked, keys)
-
-    def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
+    def forward(self, queries: int, keys: int, device: torch.device) -> MaskTerms:
         if keys < self.support:
             raise SightlineError(f"Episode must have at least its {self.support} support tokens as keys, got {keys}")
-        rows = _positions("Episode", queries, keys, device)
-        columns = torch.arange(keys, device=device)
-        of_query, of_row = ((places - self.support) // self.size for places in (columns, rows))
-        return Rules((columns < self.support) | (of_query == of_row))
+        query_positions = _query_positions("Episode", queries, keys, device)
+        key_positions = torch.arange(keys, device=device)
+        row, column = ((positions - self.support) // self.query_size for positions in (query_positions, key_positions))
+        return MaskTerms((key_positions < self.support) | (column == row))
 
 
 class Bias(Mask):
-    """Numbers of your own that are added to the scores: (Q, K), (B, Q, K) or (B, H, Q, K), sizes of 1 serving all.
+    """A tensor added to the scores: (Q, K), (B, Q, K) or (B, H, Q, K), where a size of 1 broadcasts.
 
-    Minus infinity means may not look. Numbers that are known to be `finite` need not be searched for it.
+    -inf forbids. `finite` promises that there is none, which saves the check.
     """
 
-    bends = True
+    changes_scores = True
 
     def __init__(self, bias: Tensor, *, finite: bool = False):
         super().__init__()
         if not isinstance(bias, Tensor) or not bias.is_floating_point() or bias.dim() not in (2, 3, 4):
             raise SightlineError(
-                f"Bias must be given a floating-point tensor of 2 or 3 or 4 dimensions, got {_describe(bias)}"
+                f"Bias must be given a floating-point tensor of 2, 3 or 4 dimensions, got {_describe(bias)}"
             )
         self.finite = finite
         if isinstance(bias, nn.Parameter):
@@ -232,92 +245,97 @@ class Bias(Mask):
         else:
             self.register_buffer("bias", bias, persistent=False)
 
-    def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
+    def forward(self, queries: int, keys: int, device: torch.device) -> MaskTerms:
         bias = self.bias.to(device)
         bias = bias.unsqueeze(1) if bias.dim() == 3 else bias
-        return Rules(allowed=None if self.finite else bias > float("-inf"), bias=bias)
+        return MaskTerms(allowed=None if self.finite else bias > float("-inf"), bias=bias)
 
 
 class LearnedMask(Mask):
-    """A table of numbers to learn, one for every pair of positions; it serves lengths up to `size`."""
+    """A learned table with one number for every pair of positions, for up to `size` tokens."""
 
-    bends = True
+    changes_scores = True
     is_table = True
-    """What it learns belongs to places; it is no matrix that maps one thing to another."""
-    start = 0.0
+    """The parameters are a table indexed by position, not a matrix of a linear map."""
+    initial_value = 0.0
 
     def __init__(self, size: int, *, num_heads: int = 1):
         super().__init__()
         check_int(1, size=size, num_heads=num_heads)
-        self.table = nn.Parameter(torch.full((num_heads, size, size), self.start))
+        self.table = nn.Parameter(torch.full((num_heads, size, size), self.initial_value))
 
     def extra_repr(self) -> str:
         return f"size={self.table.shape[-1]}, num_heads={self.table.shape[0]}"
 
-    def part(self, queries: int, keys: int) -> Tensor:
-        """The numbers for these positions: (1, heads, Q, K)"""
+    def select(self, queries: int, keys: int) -> Tensor:
+        """The entries of these positions: (1, H, Q, K)"""
         size = self.table.shape[-1]
         if keys > size or queries > keys:
             raise SightlineError(
-                f"{type(self).__name__} must be used with at most {size} keys, its size, and no more queries than "
-                f"keys, got {queries} queries and {keys} keys"
+                f"{type(self).__name__} must be used with at most size={size} keys and no more queries than keys, "
+                f"got {queries} queries and {keys} keys"
             )
         return self.table[None, :, keys - queries : keys, :keys]
 
 
 class Additive(LearnedMask):
-    """Learned numbers added to the scores; they start at 0."""
+    """A learned bias added to the scores. It starts at 0."""
 
-    def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        return Rules(bias=self.part(queries, keys))
+    def forward(self, queries: int, keys: int, device: torch.device) -> MaskTerms:
+        return MaskTerms(bias=self.select(queries, keys))
 
 
 class Multiplicative(LearnedMask):
-    """Learned numbers that multiply the scores; they start at 1."""
+    """A learned factor that multiplies the scores. It starts at 1."""
 
-    start = 1.0
+    initial_value = 1.0
 
-    def forward(self, queries: int, keys: int, device: torch.device) -> Rules:
-        return Rules(factor=self.part(queries, keys))
-
-
-MASKS: dict[str, type[Mask]] = {
-    "allow": Allow,
-    "padding": Padding,
-    "causal": Causal,
-    "window": Window,
-    "episode": Episode,
-    "bias": Bias,
-    "additive": Additive,
-    "multiplicative": Multiplicative,
-}
+    def forward(self, queries: int, keys: int, device: torch.device) -> MaskTerms:
+        return MaskTerms(factor=self.select(queries, keys))
 
 
-def make_mask(name: str, *args: Any, **options: Any) -> Mask:
-    """A mask by its name in `MASKS`: make_mask("window", 3)"""
-    if name not in MASKS:
-        raise SightlineError(f"mask must be {one_of(str(name), MASKS)}")
-    return MASKS[name](*args, **options)
-
-
-def resolve(mask: Mask | None, shape: tuple[int, int, int, int], device: torch.device) -> Rules:
-    """What the mask says of scores of this shape (B, H, Q, K); refused if its size does not fit them."""
+def resolve_mask(mask: Mask | None, shape: tuple[int, int, int, int], device: torch.device) -> MaskTerms:
+    """The terms of a mask for scores of this shape (B, H, Q, K)."""
     if mask is None:
-        return Rules()
+        return MaskTerms()
     check_mask(mask, "mask")
-    rules = mask.rules(shape[2], shape[3], device)
-    for part in rules:
-        if part is not None and not broadcasts(part.shape, shape):
+    terms = mask.terms(shape[2], shape[3], device)
+    for term in terms:
+        if term is not None and not broadcasts(term.shape, shape):
             batch, heads, queries, keys = shape
             raise SightlineError(
                 f"mask must broadcast to (batch {batch}, heads {heads}, queries {queries}, keys {keys}), "
-                f"got {tuple(part.shape)}"
+                f"got {tuple(term.shape)}"
             )
-    return rules
+    return terms
 
 
-def _positions(name: str, queries: int, keys: int, device: torch.device) -> Tensor:
-    """Where the queries stand among the keys, which they end: (Q, 1)"""
+def check_mask(mask: object, name: str) -> Mask:
+    """The mask; anything but a `Mask` is an error."""
+    if isinstance(mask, Mask):
+        return mask
+    fix = "wrap a bool tensor in Allow (True = may attend) or forbid (True = may not attend), and floats in Bias"
+    if isinstance(mask, type) and issubclass(mask, Mask):
+        fix = f"create an instance: {mask.__name__}(...)"
+    raise SightlineError(f"{name} must be given a Mask, got {_describe(mask)}; {fix}")
+
+
+def broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether a tensor of `shape` broadcasts to `target` without growing it."""
+    return len(shape) <= len(target) and all(a in (1, b) for a, b in zip(shape[::-1], target[::-1], strict=False))
+
+
+def _combine(operation: Callable[[Tensor, Tensor], Tensor], a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """operation(a, b), or the one that is not None"""
+    if a is None or b is None:
+        return b if a is None else a
+    if not all(x == y or 1 in (x, y) for x, y in zip(a.shape[::-1], b.shape[::-1], strict=False)):
+        raise SightlineError(f"masks must broadcast to each other, got shapes {tuple(a.shape)} and {tuple(b.shape)}")
+    return operation(a, b)
+
+
+def _query_positions(name: str, queries: int, keys: int, device: torch.device) -> Tensor:
+    """Positions of the queries among the keys, of which they are the last: (Q, 1)"""
     if queries > keys:
         raise SightlineError(
             f"{name} must have at least as many keys as queries, got {queries} queries and {keys} keys"
@@ -325,30 +343,18 @@ def _positions(name: str, queries: int, keys: int, device: torch.device) -> Tens
     return torch.arange(keys - queries, keys, device=device)[:, None]
 
 
-def check_mask(mask: object, where: str) -> Mask:
-    """The mask, if it is one."""
-    if isinstance(mask, Mask):
-        return mask
-    fix = "wrap a bool table in Allow (True = may look) or forbid (True = may not), numbers to add to scores in Bias"
-    if isinstance(mask, type) and issubclass(mask, Mask):
-        fix = f"make one of it: {mask.__name__}(...)"
-    elif isinstance(mask, str) and mask in MASKS:
-        fix = f"make it by its name: make_mask({mask!r}, ...)"
-    raise SightlineError(f"{where} must be given a Mask, got {_describe(mask)}; {fix}")
-
-
-def _refuse_bending(operator: str, *masks: Mask) -> None:
+def _check_boolean(operator: str, *masks: Mask) -> None:
     for mask in masks:
-        if mask.bends:
+        if mask.changes_scores:
             raise SightlineError(
                 f"{operator} must combine masks that only allow or forbid, got {type(mask).__name__}; use &"
             )
 
 
-def _check_bool(name: str, table: object, dims: tuple[int, ...]) -> None:
-    if not isinstance(table, Tensor) or table.dtype != torch.bool or table.dim() not in dims:
+def _check_bool_tensor(name: str, tensor: object, dims: tuple[int, ...]) -> None:
+    if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool or tensor.dim() not in dims:
         raise SightlineError(
-            f"{name} must be given a bool tensor of {' or '.join(map(str, dims))} dimensions, got {_describe(table)}"
+            f"{name} must be given a bool tensor of {' or '.join(map(str, dims))} dimensions, got {_describe(tensor)}"
         )
 
 

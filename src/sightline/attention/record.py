@@ -1,4 +1,7 @@
-"""What was seen: the attention of one or more forward passes, layer by layer."""
+"""Recorded attention weights: inspect, save, load, plot and view them.
+
+Shapes: B batch, H heads, Q queries, K keys.
+"""
 
 import json
 import os
@@ -12,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..errors import SightlineError, one_of
+from ..errors import SightlineError, check_choice
 from ..files import atomic_write
 from .functional import Kind
 
@@ -22,150 +25,154 @@ if TYPE_CHECKING:
     from ..view.maps import Map
     from ..view.page import Page
 
+FORMAT = "sightline record 2"
+"""Format name in the metadata of a saved record."""
+MAX_LINES = 60
+"""Maps listed by `repr`."""
 
-MOST_LINES = 60
-"""Maps up to which a record prints them all."""
 
-
-class Shown(TypedDict, total=False):
-    """What a page needs to know beside the weights."""
+class ViewOptions(TypedDict, total=False):
+    """What the viewer shows beside the weights."""
 
     source: Any
-    """Tokens of the encoder's side; here and elsewhere None at the end is filling, whose place is left out."""
+    """Tokens of the encoder side. In token lists, None at the end marks padding, which is not shown."""
     target: Any
-    """Tokens of the decoder's side, as it reads them."""
+    """Tokens of the decoder side, as the decoder reads them."""
     written: Any
-    """What the decoder writes from each of its places, where that is told apart from what it reads."""
+    """Tokens the decoder predicts at each position, if shown beside those it reads."""
     images: Any
-    """What the source shows: a picture cut into patches, or a list of support pictures. Path, PIL image or array."""
+    """The image that the source tokens are patches of, or a list of support images. Path, PIL image or array."""
     query_image: Any
-    """The picture the target shows, where it is another."""
+    """The image that the target tokens are patches of, if it is another one."""
     labels: Any
-    """A name for each of `images`."""
+    """A label for each of `images`."""
     grid: tuple[int, int] | None
-    """Rows and columns of patches, where the picture's shape does not tell."""
+    """Rows and columns of patches (default: from the shape of the image)."""
     special: Collection[str] | None
-    """Tokens that a switch hides; left out, [CLS], </s> and their like."""
+    """Tokens that the page can hide (default: common special tokens such as [CLS] and </s>)."""
     batch: int | Sequence[int]
-    """Which row of the batch; with several, tokens and images are lists with one entry for each."""
+    """Index of the example in the batch. With several, tokens and images are lists with an entry for each."""
     names: Sequence[str] | None
-    """What to call each of several examples; left out, the rows of the batch."""
+    """A name for each of several examples (default: their indices)."""
     title: str
-    """At the head of the page; left out, the model's name."""
+    """Title of the page (default: the name of the model)."""
     height: int
-    """Of the frame in a notebook, in pixels."""
+    """Height of the frame in a notebook, in pixels."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Seen:
-    """One attention, seen once."""
+class AttentionMap:
+    """The weights of one call of one attention layer."""
 
     name: str
-    """Where it stands in the model: `encoder.layers.0.self_attn`."""
+    """Name of the module in the model: `encoder.layers.0.self_attn`."""
     kind: Kind
-    """encoder (looks both ways), decoder (does not see the future) or cross (looks at another sequence)."""
+    """encoder (bidirectional), decoder (causal) or cross (over another sequence)."""
     weights: Tensor
-    """(B, H, Q, K); H is 1 where heads were averaged."""
+    """(B, H, Q, K); H is 1 if heads were averaged."""
     scores: Tensor | None = None
-    """(B, H, Q, K) before the normalizer, -inf where none may look; kept if they were asked for."""
+    """(B, H, Q, K) before the normalizer, -inf where masked; None if not recorded."""
     heads: tuple[int, ...] | None = None
-    """Which heads were kept, None for all."""
-    turn: int | None = None
-    """Which call of the whole model it was seen in, counted from 0; None where nobody counted."""
-    shuffles: int = 0
-    """How often the rows of a key-value cache had changed places before it, as a beam search makes them."""
+    """Indices of the recorded heads; None for all, () for their mean."""
+    call_index: int | None = None
+    """Which call of the model it belongs to, counted from 0; None if unknown."""
+    cache_reorders: int = 0
+    """How often the rows of a key-value cache were reordered before it, as beam search does."""
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise SightlineError(f"kind must be {one_of(str(self.kind), get_args(Kind))}")
+        check_choice("kind", self.kind, get_args(Kind))
         for name, x in (("weights", self.weights), ("scores", self.scores)):
             if x is not None and (x.dim() != 4 or not x.is_floating_point()):
-                raise SightlineError(f"{name} must be numbers of shape (B, H, Q, K), got {x.dtype} {tuple(x.shape)}")
+                raise SightlineError(f"{name} must be floats of shape (B, H, Q, K), got {x.dtype} {tuple(x.shape)}")
 
     def entropy(self) -> float | None:
-        """Mean over rows in bits: 0 for one key alone, log2 K for all alike; None if weights are no shares."""
+        """Mean entropy of the rows in bits, from 0 to log2 K. None if weights are negative or sum to more than 1."""
         p = self.weights.float()
         if (p < 0).any() or (p.sum(-1) > 1.01).any():
             return None
         bits = -(p * p.clamp(min=1e-30).log2()).sum(-1)
-        looks = p.sum(-1) > 0
-        return float(bits[looks].mean()) if looks.any() else 0.0
+        is_masked = p.sum(-1) == 0
+        return float(bits[~is_masked].mean()) if not is_masked.all() else 0.0
 
 
 class Record:
-    """Attention in the order it was computed: `record[0].weights`, `record["decoder.layers.1.self_attn"]`."""
+    """Attention maps in the order they were computed: `record[0].weights`, `record["decoder.layers.1.self_attn"]`."""
 
-    def __init__(self, model: str, seen: list[Seen] | None = None):
+    def __init__(self, model: str, maps: list[AttentionMap] | None = None):
         self.model = model
-        self.seen = [] if seen is None else seen
+        """Class name of the model."""
+        self.maps = [] if maps is None else maps
 
     def __len__(self) -> int:
-        return len(self.seen)
+        return len(self.maps)
 
-    def __iter__(self) -> Iterator[Seen]:
-        return iter(self.seen)
+    def __iter__(self) -> Iterator[AttentionMap]:
+        return iter(self.maps)
 
     @overload
-    def __getitem__(self, key: int | str) -> Seen: ...
+    def __getitem__(self, key: int | str) -> AttentionMap: ...
     @overload
     def __getitem__(self, key: slice) -> "Record": ...
-    def __getitem__(self, key: int | str | slice) -> "Seen | Record":
-        """By place, or by name (the last time that attention ran); a slice is a shorter record."""
+    def __getitem__(self, key: int | str | slice) -> "AttentionMap | Record":
+        """By index, by name (the last call of that layer) or by slice (a shorter record)."""
         if isinstance(key, slice):
-            return Record(self.model, self.seen[key])
+            return Record(self.model, self.maps[key])
         if isinstance(key, int):
-            return self.seen[key]
-        for seen in reversed(self.seen):
-            if seen.name == key:
-                return seen
+            return self.maps[key]
+        for attention_map in reversed(self.maps):
+            if attention_map.name == key:
+                return attention_map
         raise KeyError(f"record has no attention named {key!r}; it has {', '.join(self.names()) or 'none'}")
 
     def names(self) -> list[str]:
-        """Each attention once, in the order in which it first ran."""
-        return list(dict.fromkeys(seen.name for seen in self.seen))
+        """Names of the layers, in the order of their first call."""
+        return list(dict.fromkeys(attention_map.name for attention_map in self.maps))
 
     def of(self, kind: Kind) -> "Record":
-        """Only the attentions of this kind."""
-        if kind not in get_args(Kind):
-            raise SightlineError(f"kind must be {one_of(str(kind), get_args(Kind))}")
-        return Record(self.model, [seen for seen in self.seen if seen.kind == kind])
+        """The maps of one kind: encoder, decoder or cross."""
+        check_choice("kind", kind, get_args(Kind))
+        return Record(self.model, [attention_map for attention_map in self.maps if attention_map.kind == kind])
 
-    def stacked(self) -> Tensor:
-        """All layers in one tensor, where their sizes agree: (layers, B, H, Q, K)"""
-        shapes = sorted({tuple(seen.weights.shape) for seen in self.seen})
+    def stack(self) -> Tensor:
+        """The weights of all maps in one tensor: (maps, B, H, Q, K). Their shapes must be equal."""
+        shapes = sorted({tuple(attention_map.weights.shape) for attention_map in self.maps})
         if len(shapes) != 1:
-            found = f"{shapes}; pick some with of(kind) or by place first" if shapes else "none"
-            raise SightlineError(f"stacked must have weights of one shape, got {found}")
-        return torch.stack([seen.weights for seen in self.seen])
+            got = f"{shapes}; select maps with of(kind) or a slice first" if shapes else "none"
+            raise SightlineError(f"stack must have weights of one shape, got {got}")
+        return torch.stack([attention_map.weights for attention_map in self.maps])
 
     def __repr__(self) -> str:
-        count = "nothing yet" if not self.seen else f"{len(self.seen)} attention map{'s' * (len(self.seen) > 1)}"
+        count = "no attention maps" if not self.maps else f"{len(self.maps)} attention map{'s' * (len(self.maps) > 1)}"
         lines = [f"Record of {self.model}: {count}"]
-        told = self.seen[:MOST_LINES]
-        wide = max((len(seen.name) for seen in told), default=0)
-        for seen in told:
-            batch, heads, queries, keys = seen.weights.shape
-            which = f"{heads} heads" if seen.heads is None else f"heads {', '.join(map(str, seen.heads))}"
-            which = "heads averaged" if seen.heads == () else "1 head" if which == "1 heads" else which
+        listed = self.maps[:MAX_LINES]
+        width = max((len(attention_map.name) for attention_map in listed), default=0)
+        for attention_map in listed:
+            batch, num_heads, queries, keys = attention_map.weights.shape
+            if attention_map.heads == ():
+                heads = "heads averaged"
+            elif attention_map.heads is not None:
+                heads = f"heads {', '.join(map(str, attention_map.heads))}"
+            else:
+                heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
             size = f"{queries} x {keys}" + (f", batch of {batch}" if batch > 1 else "")
-            bits = seen.entropy()
-            spread = "weights that are no shares" if bits is None else f"entropy {bits:.2f} bits"
-            lines.append(f"  {seen.name:<{wide}}  {seen.kind:<7}  {which}, {size}, {spread}")
-        if len(self.seen) > len(told):
-            calls = f" by {len(self.names())} attentions" if len(self.names()) < len(self.seen) else ""
-            lines.append(f"  and {len(self.seen) - len(told)} more{calls}")
+            bits = attention_map.entropy()
+            entropy = "no probabilities" if bits is None else f"entropy {bits:.2f} bits"
+            lines.append(f"  {attention_map.name:<{width}}  {attention_map.kind:<7}  {heads}, {size}, {entropy}")
+        if len(self.maps) > len(listed):
+            layers = f" of {len(self.names())} layers" if len(self.names()) < len(self.maps) else ""
+            lines.append(f"  and {len(self.maps) - len(listed)} more{layers}")
         return "\n".join(lines)
 
-    def view(self, tokens: Any = None, **shown: Unpack[Shown]) -> "Page":
-        """The viewer, as the last line of a notebook cell: `record.view(tokens)`; `Shown` lists what else it takes."""
+    def view(self, tokens: Any = None, **options: Unpack[ViewOptions]) -> "Page":
+        """The interactive viewer. As the last line of a notebook cell it is displayed. Options: `ViewOptions`."""
         from ..view.page import page
 
-        shown.setdefault("title", self.model)
-        return page(self._maps(), tokens=tokens, **shown)
+        options.setdefault("title", self.model)
+        return page(self._view_maps(), tokens=tokens, **options)
 
-    def save_html(self, path: str | os.PathLike[str], tokens: Any = None, **shown: Unpack[Shown]) -> Path:
-        """The viewer as one file that works from disk; takes what `view` takes."""
-        return self.view(tokens, **shown).save(path)
+    def save_html(self, path: str | os.PathLike[str], tokens: Any = None, **options: Unpack[ViewOptions]) -> Path:
+        """Write the viewer to one self-contained HTML file. Takes the options of `view`."""
+        return self.view(tokens, **options).save(path)
 
     def plot(
         self,
@@ -179,64 +186,80 @@ class Record:
         batch: int = 0,
         title: str | None = None,
     ) -> "Figure":
-        """A matplotlib figure for papers: one layer by its place or name, or without it all layers and heads."""
+        """A matplotlib figure of one layer, by index or name, or of all layers and heads (default)."""
         from ..view import plots
 
-        maps = self._maps()
+        maps = self._view_maps()
         if layer is None:
             return plots.every_head(maps, batch=batch, title=self.model if title is None else title)
-        words = {"tokens": tokens, "source": source, "target": target, "written": written}
-        return plots.one_map(maps, layer, head, batch=batch, title=title, **words)
+        labels = {"tokens": tokens, "source": source, "target": target, "written": written}
+        return plots.one_map(maps, layer, head, batch=batch, title=title, **labels)
 
-    def _maps(self) -> "list[Map]":
+    def _view_maps(self) -> "list[Map]":
         from ..view.maps import Map
 
-        def as_map(s: Seen) -> Map:
-            weights = s.weights.detach().float().cpu().numpy()
-            return Map(name=s.name, kind=s.kind, heads=s.heads, turn=s.turn, shuffles=s.shuffles, weights=weights)
-
-        return [as_map(seen) for seen in self.seen]
+        return [
+            Map(
+                name=attention_map.name,
+                kind=attention_map.kind,
+                heads=attention_map.heads,
+                turn=attention_map.call_index,
+                shuffles=attention_map.cache_reorders,
+                weights=attention_map.weights.detach().float().cpu().numpy(),
+            )
+            for attention_map in self.maps
+        ]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write to a safetensors file, whole or not at all."""
+        """Write to a safetensors file, atomically."""
         tensors: dict[str, Tensor] = {}
-        rows = []
-        for i, seen in enumerate(self.seen):
-            rows.append({name: getattr(seen, name) for name in ("name", "kind", "heads", "turn", "shuffles")})
-            tensors[f"{i}.weights"] = seen.weights.detach().contiguous()
-            if seen.scores is not None:
-                tensors[f"{i}.scores"] = seen.scores.detach().clone()  # it may share memory with the weights
-        metadata = {"format": FORMAT, "model": self.model, "seen": json.dumps(rows)}
-        with atomic_write(path) as part:
-            save_file(tensors, part, metadata)
+        entries = []
+        for i, attention_map in enumerate(self.maps):
+            entries.append({name: getattr(attention_map, name) for name in ENTRY_KEYS})
+            tensors[f"{i}.weights"] = attention_map.weights.detach().contiguous()
+            if attention_map.scores is not None:
+                tensors[f"{i}.scores"] = attention_map.scores.detach().clone()  # it may share memory with the weights
+        metadata = {"format": FORMAT, "model": self.model, "maps": json.dumps(entries)}
+        with atomic_write(path) as temporary:
+            save_file(tensors, temporary, metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Record":
-        """Read what `save` wrote."""
+        """Read a file written by `save`."""
         try:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}
                 if metadata.get("format") != FORMAT:
-                    raise SightlineError(f"a file of the format {FORMAT!r} is wanted, not {metadata.get('format')!r}")
-                rows = json.loads(metadata["seen"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-            seen = [_read_row(row, tensors[f"{i}.weights"], tensors.get(f"{i}.scores")) for i, row in enumerate(rows)]
+                    raise SightlineError(f"its format must be {FORMAT!r}, got {metadata.get('format')!r}")
+                entries = json.loads(metadata["maps"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            maps = [
+                _read_entry(entry, tensors[f"{i}.weights"], tensors.get(f"{i}.scores"))
+                for i, entry in enumerate(entries)
+            ]
         except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise SightlineError(f"{path} must be a whole Sightline record, got an error: {error}") from error
-        return cls(metadata.get("model", "?"), seen)
+            raise SightlineError(f"{path} must be a complete Sightline record, got an error: {error}") from error
+        return cls(metadata.get("model", "?"), maps)
 
 
-FORMAT = "sightline record 1"
+ENTRY_KEYS = ("name", "kind", "heads", "call_index", "cache_reorders")
+"""Fields of a map saved as JSON."""
 
 
-def _read_row(row: dict[str, Any], weights: Tensor, scores: Tensor | None) -> Seen:
-    name, kind, heads = row["name"], row["kind"], row["heads"]
-    turn, shuffles = row.get("turn"), row.get("shuffles", 0)  # older files do not say
+def _read_entry(entry: dict[str, Any], weights: Tensor, scores: Tensor | None) -> AttentionMap:
+    name, kind, heads, call_index, cache_reorders = (entry[key] for key in ENTRY_KEYS)
     if not isinstance(name, str):
-        raise SightlineError(f"a name must be text, got {name!r}")
+        raise SightlineError(f"name must be a string, got {name!r}")
     if heads is not None and not (isinstance(heads, list) and all(type(head) is int for head in heads)):
         raise SightlineError(f"heads must be null or a list of integers, got {heads!r}")
-    if not (turn is None or type(turn) is int) or type(shuffles) is not int:
-        raise SightlineError(f"turn and shuffles must be integers, got {turn!r} and {shuffles!r}")
-    heads = None if heads is None else tuple(heads)
-    return Seen(name=name, kind=kind, weights=weights, scores=scores, heads=heads, turn=turn, shuffles=shuffles)
+    if not (call_index is None or type(call_index) is int) or type(cache_reorders) is not int:
+        raise SightlineError(f"call_index and cache_reorders must be integers, got {call_index!r}, {cache_reorders!r}")
+    return AttentionMap(
+        name=name,
+        kind=kind,
+        weights=weights,
+        scores=scores,
+        heads=None if heads is None else tuple(heads),
+        call_index=call_index,
+        cache_reorders=cache_reorders,
+    )

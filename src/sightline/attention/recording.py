@@ -1,12 +1,12 @@
-"""Record the attention of any model while it runs, and leave no trace.
+"""Recording of the attention weights of any model.
 
-Attention is seen in four ways:
-- ours, because `attend` asks `OBSERVERS` before it takes the fused path;
-- torch's `nn.MultiheadAttention`, and any call of `scaled_dot_product_attention` (Hugging Face's, yours), because a
-  torch function mode sees the calls and works out the weights beside them;
-- a softmax over the last of four dimensions inside a module that calls itself attention (Hugging Face's eager models),
-  because the same mode sees that too, before any dropout.
-Hooks that are registered once for all modules tell which module is running.
+Attention is intercepted in three ways:
+- Sightline's `attend` reports its weights to observers;
+- a torch function mode intercepts `nn.MultiheadAttention` and every call of `scaled_dot_product_attention` (Hugging
+  Face's default), and computes the weights a second time;
+- the same mode intercepts a softmax over the last of four dimensions in a module with attention in its class name
+  (Hugging Face's eager models).
+Global module hooks track which module is running.
 """
 
 import sys
@@ -21,13 +21,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules import module as torch_module
 
 from ..errors import SightlineError
-from .functional import OBSERVERS, Kind
+from .functional import Kind, observe
 from .normalizers import in_backward
-from .record import Record, Seen
-from .torch_functions import TorchCalls, encoders_as_ever, quiet
+from .record import AttentionMap, Record
+from .torch_functions import TorchAttentionMode, paused, rerun_padded_encoder
 
 Layers = str | int | Iterable[str | int] | None
 
@@ -42,11 +42,12 @@ def record_attention(
     scores: bool = False,
     cpu: bool = False,
 ) -> Iterator[Record]:
-    """Capture the attention weights of everything `model` computes inside the `with` block, in this thread.
+    """Record the attention weights of every call of `model` inside the `with` block and in this thread.
 
-    layers: which attentions, by name (`encoder.*` and the like) or by place in the order they first run; heads: which
-    heads; average_heads: keep the mean over heads; scores: keep the scores before the normalizer too; cpu: move what is
-    kept to main memory. Weights never show dropout and carry no gradient; the model's outputs stay what they were.
+    layers: which layers, by name pattern (`encoder.*`) or by index in the order of their first call; heads: indices of
+    the heads to keep; average_heads: keep the mean over heads; scores: also keep the scores before the normalizer; cpu:
+    move the maps to the CPU. Weights do not include dropout and carry no gradient. The outputs of the model do not
+    change. Several threads may record at the same time; compiled models run eagerly meanwhile.
     """
     if not isinstance(model, nn.Module):
         raise SightlineError(f"record_attention must be given a torch.nn.Module, got {type(model).__name__}")
@@ -58,27 +59,14 @@ def record_attention(
         scores=scores,
         cpu=cpu,
     )
-    with ExitStack() as stack:
-        for handle in (
-            register_module_forward_pre_hook(recorder.enter),
-            register_module_forward_hook(recorder.leave, always_call=True),
-        ):
-            stack.callback(handle.remove)
-        stack.enter_context(encoders_as_ever(model))
-        if "torch._dynamo" in sys.modules:  # else nothing can have been compiled
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-            stack.enter_context(warnings.catch_warnings())
-            warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
-        OBSERVERS.append(recorder)
-        stack.callback(OBSERVERS.remove, recorder)
-        stack.enter_context(TorchCalls(recorder))
+    with _process_changes.apply(recorder), observe(recorder), TorchAttentionMode(recorder):
         yield recorder.record
-    recorder.check_something_was_seen()
-    recorder.settle_kinds()
+    recorder.check_not_empty()
+    recorder.finish_kinds()
 
 
 class _Recorder:
-    """Knows which module runs and keeps what it attends to."""
+    """Tracks the running modules of one model in one thread, and keeps their attention maps."""
 
     def __init__(
         self,
@@ -100,55 +88,62 @@ class _Recorder:
         self.thread = threading.get_ident()
         self.running: list[nn.Module] = []
         self.inside_attend = False
-        """Whether `attend` is at work, whose softmax is not a second attention."""
-        self.order: dict[str, int] = {}
-        """Every attention that ran, wanted or not, and its place."""
-        self.turn = -1
-        """How many calls of the model, or of a part of it by itself, came before the one that runs."""
-        self.shuffles = 0
-        """How often the rows of a cache have changed places."""
-        self.guessed: set[Seen] = set()
-        """Those whose kind nobody told."""
+        self.layer_indices: dict[str, int] = {}
+        """Index of every attention layer in the order of their first call, recorded or not."""
+        self.call_index = -1
+        """Number of earlier calls of the model, or of a part of it outside such a call."""
+        self.cache_reorders = 0
+        self.inferred_kinds: set[AttentionMap] = set()
+        """Maps whose kind was inferred."""
 
-    def enter(self, module: nn.Module, args: Any) -> None:
-        if module in self.names and threading.get_ident() == self.thread:
-            self.turn += not self.running
+    def in_this_thread(self) -> bool:
+        """Whether the calling thread is the one that records."""
+        return threading.get_ident() == self.thread
+
+    def enter(self, module: nn.Module) -> None:
+        """A module starts its forward pass."""
+        if module in self.names:
+            self.call_index += not self.running
             self.running.append(module)
 
-    def leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self.running and self.running[-1] is module and threading.get_ident() == self.thread:
+    def leave(self, module: nn.Module) -> None:
+        """A module ends its forward pass, also by an exception."""
+        if self.running and self.running[-1] is module:
             self.running.pop()
             self.inside_attend = False
 
-    def wants(self) -> bool:
-        """Asked by `attend`, which will show what it sees."""
-        self.inside_attend = self.wanted()
-        return self.inside_attend
+    def is_interested(self) -> bool:
+        """Called by `attend`, which reports its weights if True."""
+        should_record = self.should_record()
+        if self.in_this_thread():
+            self.inside_attend = should_record
+        return should_record
 
-    def see(self, weights: Tensor, scores: Tensor, *, kind: Kind | None, causal: bool) -> None:
-        """Told by `attend`."""
+    def on_attention(self, weights: Tensor, scores: Tensor, *, kind: Kind | None, causal: bool) -> None:
+        """Called by `attend`: weights, scores (B, H, Q, K)"""
         self.inside_attend = False
-        self.keep(weights, scores, kind=kind, causal=causal)
+        self.add(weights, scores, kind=kind, causal=causal)
 
-    def wanted(self) -> bool:
-        """Whether the attention that is about to run is one to keep."""
-        if not self.running or threading.get_ident() != self.thread or quiet.on:
+    def should_record(self) -> bool:
+        """Whether to record the attention of the running module."""
+        if not self.in_this_thread() or not self.running or paused.is_active:
             return False
         name = self.name()
-        place = self.order.setdefault(name, len(self.order))
+        index = self.layer_indices.setdefault(name, len(self.layer_indices))
         return self.layers is None or any(
-            place == layer if isinstance(layer, int) else fnmatchcase(name, layer) for layer in self.layers
+            index == layer if isinstance(layer, int) else fnmatchcase(name, layer) for layer in self.layers
         )
 
     def module(self) -> nn.Module:
-        """The one that attends; `nn.Softmax` does so for the one around it."""
-        around = self.running[-2:]
-        return around[0] if isinstance(around[-1], nn.Softmax) else around[-1]
+        """The module that computes attention: the innermost one, or the one around an `nn.Softmax`."""
+        innermost = self.running[-2:]
+        return innermost[0] if isinstance(innermost[-1], nn.Softmax) else innermost[-1]
 
     def name(self) -> str:
+        """The name of that module."""
         return self.names[self.module()]
 
-    def keep(
+    def add(
         self,
         weights: Tensor,
         scores: Tensor,
@@ -157,24 +152,25 @@ class _Recorder:
         cross: bool | None = None,
         causal: bool | None,
     ) -> None:
-        """weights, scores (B, H, Q, K). `cross` and `causal` are None where only name and weights can tell."""
+        """weights, scores (B, H, Q, K). `cross` and `causal` are None if they must be inferred."""
         if in_backward():
-            return  # activation checkpointing runs it once more
-        causal = _looks_causal(weights) or _says_causal(self.module()) if causal is None else causal
-        seen = Seen(
+            return  # activation checkpointing repeats the forward pass
+        causal = _is_causal(weights) or getattr(self.module(), "is_causal", False) is True if causal is None else causal
+        attention_map = AttentionMap(
             name=self.name(),
-            kind=kind or self._kind(cross, causal),
-            weights=self._cut(weights),
-            scores=self._cut(scores) if self.scores else None,
+            kind=kind or self._infer_kind(cross, causal),
+            weights=self._select(weights),
+            scores=self._select(scores) if self.scores else None,
             heads=() if self.average_heads else self.heads,
-            turn=self.turn,
-            shuffles=self.shuffles,
+            call_index=self.call_index,
+            cache_reorders=self.cache_reorders,
         )
-        self.record.seen.append(seen)
+        self.record.maps.append(attention_map)
         if kind is None:
-            self.guessed.add(seen)
+            self.inferred_kinds.add(attention_map)
 
-    def _cut(self, x: Tensor) -> Tensor:
+    def _select(self, x: Tensor) -> Tensor:
+        """The requested heads: x (B, H, Q, K) -> (B, H', Q, K)"""
         x = x.detach()
         if self.heads is not None:
             if max(self.heads) >= x.shape[1]:
@@ -184,69 +180,147 @@ class _Recorder:
             x = x.mean(1, keepdim=True)
         return x.cpu() if self.cpu else x
 
-    def _kind(self, cross: bool | None, causal: bool) -> Kind:
+    def _infer_kind(self, cross: bool | None, causal: bool) -> Kind:
         name = self.name().lower()
         if any(word in name for word in ("cross", "encoder_attn", "encdec")) if cross is None else cross:
             return "cross"
         in_decoder = "decoder" in name or any("Decoder" in type(module).__name__ for module in self.running)
         return "decoder" if causal or in_decoder else "encoder"
 
-    def settle_kinds(self) -> None:
-        """Some kinds show only over all calls: one token alone has no future to be hidden from it.
+    def finish_kinds(self) -> None:
+        """Correct inferred kinds by all calls of a layer; a single token has no later tokens that a mask could hide.
 
-        Calls that go on where the one before ended are a decoder's, with its cache. What is asked about the same keys
-        at every step of such a decoder is cross-attention.
+        A layer whose keys grow by the new tokens of each call is a decoder's with a cache. In such a model, a layer
+        that attends to equally many keys at every step is cross-attention.
         """
         sizes: dict[str, list[tuple[int, int]]] = {}
-        for seen in self.record:
-            sizes.setdefault(seen.name, []).append((seen.weights.shape[2], seen.weights.shape[3]))
-        steps = {name for name, calls in sizes.items() if any(_goes_on(*pair) for pair in pairwise(calls))}
-        causal = {seen.name for seen in self.record if seen.kind == "decoder"}
-        for place, seen in enumerate(self.record):
-            if seen not in self.guessed:
+        for attention_map in self.record:
+            queries, keys = attention_map.weights.shape[2:]
+            sizes.setdefault(attention_map.name, []).append((queries, keys))
+        growing = {name for name, calls in sizes.items() if any(_grows(*pair) for pair in pairwise(calls))}
+        causal = {attention_map.name for attention_map in self.record if attention_map.kind == "decoder"}
+        for i, attention_map in enumerate(self.record):
+            if attention_map not in self.inferred_kinds:
                 continue
-            if seen.name in steps or (seen.weights.shape[2] == 1 and seen.kind == "encoder" and seen.name in causal):
-                self.record.seen[place] = replace(seen, kind="decoder")
-            elif steps and _asks_again(sizes[seen.name]):
-                self.record.seen[place] = replace(seen, kind="cross")
+            name, queries = attention_map.name, attention_map.weights.shape[2]
+            if name in growing or (queries == 1 and attention_map.kind == "encoder" and name in causal):
+                self.record.maps[i] = replace(attention_map, kind="decoder")
+            elif growing and _has_constant_keys(sizes[name]):
+                self.record.maps[i] = replace(attention_map, kind="cross")
 
-    def check_something_was_seen(self) -> None:
-        if self.record.seen:
+    def check_not_empty(self) -> None:
+        """A recording without maps is an error."""
+        if self.record.maps:
             return
         name = type(self.model).__name__
-        if self.turn < 0:
+        if self.call_index < 0:
             raise SightlineError(
-                f"record_attention must see {name} run inside the with block and in its thread, got no call of it"
+                f"record_attention must see {name} called inside the with block and in its thread, got no call"
             )
-        if self.order:
-            raise SightlineError(f"layers must match one of {', '.join(self.order)}, got {list(self.layers or ())}")
+        if self.layer_indices:
+            names = ", ".join(self.layer_indices)
+            raise SightlineError(f"layers must match one of {names}, got {list(self.layers or ())}")
         raise SightlineError(
-            f"record_attention must be given a model whose attention can be seen, got {name} without any: it must call "
-            "Sightline's attention, torch.nn.MultiheadAttention or scaled_dot_product_attention, or take a softmax in "
-            'a module named after attention; load a Hugging Face model with attn_implementation="sdpa" or "eager", '
-            "where it has one of them"
+            f"record_attention must be given a model with supported attention, got {name} without any; supported are "
+            "Sightline's attention, nn.MultiheadAttention, scaled_dot_product_attention and a softmax in a module "
+            'with attention in its class name; load a Hugging Face model with attn_implementation="sdpa" or "eager"'
         )
 
 
-def _looks_causal(weights: Tensor) -> bool:
-    """Whether nobody looks at what comes later."""
+class _ProcessChanges:
+    """Changes that affect the whole process: applied for the first active recording, undone after the last.
+
+    These are global module hooks, torch's compile stance and a warning filter.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.recorders: tuple[_Recorder, ...] = ()  # replaced as a whole, so hooks can iterate over it without the lock
+        self.undo = ExitStack()
+        self.has_hooks = self.runs_eagerly = False
+
+    @contextmanager
+    def apply(self, recorder: _Recorder) -> Iterator[None]:
+        """Apply the changes while this recorder is active."""
+        with self.lock:
+            self.recorders = (*self.recorders, recorder)
+        try:
+            with self.lock:
+                if not self.has_hooks:
+                    self._register_hooks()
+                if not self.runs_eagerly and "torch._dynamo" in sys.modules:  # otherwise nothing is compiled
+                    self._run_eagerly()
+            yield
+        finally:
+            with self.lock:
+                self.recorders = tuple(other for other in self.recorders if other is not recorder)
+                if not self.recorders:
+                    self.undo.close()
+                    self.has_hooks = self.runs_eagerly = False
+
+    def _register_hooks(self) -> None:
+        self.has_hooks = True
+        # before `_leave`, so that the encoder still counts as running
+        rerun: Any = self._rerun_encoder  # its result replaces the output, which torch's annotation leaves out
+        for handle in (
+            torch_module.register_module_forward_hook(rerun, with_kwargs=True),
+            torch_module.register_module_forward_pre_hook(self._enter),
+            torch_module.register_module_forward_hook(self._leave, always_call=True),
+        ):
+            self.undo.callback(_remove, handle)
+
+    def _run_eagerly(self) -> None:
+        self.undo.enter_context(torch.compiler.set_stance("force_eager"))
+        self.runs_eagerly = True
+        warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
+        self.undo.callback(_remove_filter, warnings.filters[0])
+
+    def _active(self) -> list[_Recorder]:
+        """Recorders of this thread."""
+        return [recorder for recorder in self.recorders if recorder.in_this_thread()]
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        for recorder in self._active():
+            recorder.enter(module)
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        for recorder in self._active():
+            recorder.leave(module)
+
+    def _rerun_encoder(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Tensor | None:
+        return rerun_padded_encoder(module, args, kwargs) if self._active() else None
+
+
+_process_changes = _ProcessChanges()
+
+
+def _remove(hook: Any) -> None:
+    """Remove a global hook, with an entry that torch leaves behind."""
+    hook.remove()
+    torch_module._global_forward_hooks_with_kwargs.pop(hook.id, None)
+
+
+def _remove_filter(entry: Any) -> None:
+    """Remove one warning filter and leave those that were added since."""
+    if entry in warnings.filters:
+        warnings.filters.remove(entry)  # type: ignore[attr-defined]
+
+
+def _is_causal(weights: Tensor) -> bool:
+    """Whether no query has weight on later keys: weights (B, H, Q, K)"""
     queries, keys = weights.shape[-2:]
     return 1 < queries <= keys and not weights.triu(keys - queries + 1).any()
 
 
-def _goes_on(early: tuple[int, int], late: tuple[int, int]) -> bool:
-    """Whether a call that looked at itself is followed by new tokens that look at it and at themselves."""
-    return early[0] == early[1] and late[1] == early[1] + late[0]
+def _grows(earlier: tuple[int, int], later: tuple[int, int]) -> bool:
+    """Whether a call of self-attention (queries, keys) is followed by one on its keys and new tokens."""
+    return earlier[0] == earlier[1] and later[1] == earlier[1] + later[0]
 
 
-def _asks_again(calls: list[tuple[int, int]]) -> bool:
-    """Whether one token after another looks at the same keys."""
-    keys = {keys for _, keys in calls}
-    return len(keys) == 1 and keys != {1} and {queries for queries, _ in calls[1:]} == {1}
-
-
-def _says_causal(module: nn.Module) -> bool:
-    return getattr(module, "is_causal", False) is True
+def _has_constant_keys(calls: list[tuple[int, int]]) -> bool:
+    """Whether single queries attend to equally many keys, more than one, at every call (queries, keys)."""
+    num_keys = {keys for _, keys in calls}
+    return len(num_keys) == 1 and num_keys != {1} and {queries for queries, _ in calls[1:]} == {1}
 
 
 def _as_tuple(value: Any, types: tuple[type, ...], name: str) -> tuple[Any, ...] | None:
@@ -255,6 +329,6 @@ def _as_tuple(value: Any, types: tuple[type, ...], name: str) -> tuple[Any, ...]
     values = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
     wrong = [v for v in values if isinstance(v, bool) or not isinstance(v, types) or (isinstance(v, int) and v < 0)]
     if wrong or not values:
-        rule = "names or places counted from 0" if str in types else "numbers counted from 0"
+        rule = "names or indices of at least 0" if str in types else "indices of at least 0"
         raise SightlineError(f"{name} must be {rule}, got {value!r}")
     return values

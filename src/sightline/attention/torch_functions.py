@@ -1,9 +1,11 @@
-"""Torch's own attention, seen from outside: which calls are attention, and what their weights are."""
+"""Interception of torch's attention functions, and computation of the weights they do not return.
+
+Shapes: B batch, H heads, Q queries, K keys, D head dimension.
+"""
 
 import math
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -14,29 +16,32 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .normalizers import Softmax
 
-SOFTMAXES = (F.softmax, torch.softmax, Tensor.softmax)
-SELECTS = (torch.index_select, Tensor.index_select)
+SOFTMAX_FUNCTIONS = (F.softmax, torch.softmax, Tensor.softmax)
+INDEX_SELECT_FUNCTIONS = (torch.index_select, Tensor.index_select)
 
 
 class Recorder(Protocol):
-    """Whoever keeps what is seen here."""
+    """Keeps the intercepted weights."""
 
     running: list[nn.Module]
+    """Modules of the recorded model whose forward pass is running, outermost first."""
     inside_attend: bool
-    shuffles: int
+    """Whether Sightline's `attend` is running, which reports its weights itself."""
+    cache_reorders: int
+    """How often the rows of a key-value cache were reordered."""
 
     def module(self) -> nn.Module:
-        """The one that attends now."""
+        """The module that computes attention."""
 
-    def wanted(self) -> bool:
-        """Whether to keep what it attends to."""
+    def should_record(self) -> bool:
+        """Whether to record the attention of the running module."""
 
-    def keep(self, weights: Tensor, scores: Tensor, *, causal: bool | None, cross: bool | None = None) -> None:
-        """weights, scores (B, H, Q, K)"""
+    def add(self, weights: Tensor, scores: Tensor, *, causal: bool | None, cross: bool | None = None) -> None:
+        """weights, scores (B, H, Q, K); `causal` and `cross` are None if unknown"""
 
 
-class TorchCalls(TorchFunctionMode):
-    """Sees torch's own attention functions being called, and computes the weights beside them."""
+class TorchAttentionMode(TorchFunctionMode):
+    """Passes every torch call of this thread through, and reports those that are attention to a recorder."""
 
     def __init__(self, recorder: Recorder):
         super().__init__()
@@ -45,21 +50,21 @@ class TorchCalls(TorchFunctionMode):
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
-        if func is F.scaled_dot_product_attention and self.recorder.wanted():
-            self._see_sdpa(*args, **kwargs)
-        elif func is F.multi_head_attention_forward and self.recorder.wanted():
-            self._see_multihead(args, kwargs)
-        elif func in SOFTMAXES:
+        if func is F.scaled_dot_product_attention and self.recorder.should_record():
+            self._record_sdpa(*args, **kwargs)
+        elif func is F.multi_head_attention_forward and self.recorder.should_record():
+            self._record_multihead(args, kwargs)
+        elif func in SOFTMAX_FUNCTIONS:
             scores = args[0] if args else kwargs["input"]
             dim = args[1] if len(args) > 1 else kwargs.get("dim")
-            if self._is_attention(scores, dim) and self.recorder.wanted():
-                self.recorder.keep(output.detach().clone(), scores, causal=None)
-        elif func in SELECTS and _shuffles(*args, **kwargs):
-            self.recorder.shuffles += 1
+            if self._is_attention(scores, dim) and self.recorder.should_record():
+                self.recorder.add(output.detach().clone(), scores, causal=None)
+        elif func in INDEX_SELECT_FUNCTIONS and _is_cache_reorder(*args, **kwargs):
+            self.recorder.cache_reorders += 1
         return output
 
     @torch.no_grad()
-    def _see_sdpa(
+    def _record_sdpa(
         self,
         query: Tensor,
         key: Tensor,
@@ -71,13 +76,13 @@ class TorchCalls(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> None:
-        """query (..., H, Q, D), key (..., H, K, D); without heads (B, Q, D), (B, K, D)"""
-        with quiet:
-            exact = torch.promote_types(query.dtype, torch.float32)
+        """query (..., H, Q, D), key (..., H, K, D), or without heads (B, Q, D), (B, K, D)"""
+        with paused:
+            dtype = torch.promote_types(query.dtype, torch.float32)
             if enable_gqa:
                 key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
             scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-            scores = (query.to(exact) * scale) @ key.to(exact).mT
+            scores = (query.to(dtype) * scale) @ key.to(dtype).mT
             allowed = None
             if is_causal:
                 allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
@@ -89,33 +94,47 @@ class TorchCalls(TorchFunctionMode):
             weights = Softmax()(scores, allowed)
             if allowed is not None:
                 scores = scores.masked_fill(~allowed, float("-inf"))
-        weights, scores = _with_heads(weights).to(query.dtype), _with_heads(scores)
-        self.recorder.keep(weights, scores, causal=True if is_causal else None)
+        weights, scores = _as_batch(weights).to(query.dtype), _as_batch(scores)
+        self.recorder.add(weights, scores, causal=True if is_causal else None)
 
     @torch.no_grad()
-    def _see_multihead(self, args: Any, kwargs: Any) -> None:
-        """`nn.MultiheadAttention`, asked once more, for its weights and without dropout."""
+    def _record_multihead(self, args: Any, kwargs: Any) -> None:
+        """Call `F.multi_head_attention_forward` again, for its weights and without dropout."""
         query, key = args[0], args[1]
-        asked = {"training": False, "need_weights": True, "average_attn_weights": False}
-        with quiet, torch._C.DisableTorchFunction(), _SoftmaxInput() as seen:
-            weights: Any = F.multi_head_attention_forward(*args, **{**kwargs, **asked})[1]
-        weights = weights.nan_to_num(0.0)  # NaN is torch's answer for a row that may look at nothing
+        options = {"training": False, "need_weights": True, "average_attn_weights": False}
+        with paused, torch._C.DisableTorchFunction(), _SoftmaxInput() as softmax_input:
+            weights: Any = F.multi_head_attention_forward(*args, **{**kwargs, **options})[1]
+        weights = weights.nan_to_num(0.0)  # torch returns NaN for a fully masked row
         weights = weights if weights.dim() == 4 else weights.unsqueeze(0)
-        same = query.shape == key.shape and (query.data_ptr() == key.data_ptr() or torch.equal(query, key))
-        self.recorder.keep(weights, seen.scores.view_as(weights), cross=not same, causal=None)
+        is_self = query.shape == key.shape and (query.data_ptr() == key.data_ptr() or torch.equal(query, key))
+        self.recorder.add(weights, softmax_input.scores.view_as(weights), cross=not is_self, causal=None)
 
     def _is_attention(self, scores: Tensor, dim: int | None) -> bool:
-        """Whether a softmax over the last of four dimensions is that of a module that calls itself attention."""
+        """Whether this softmax is over the last of four dimensions in a module with attention in its class name."""
         if not self.recorder.running or self.recorder.inside_attend or scores.dim() != 4 or dim not in (-1, 3):
             return False
         module = self.recorder.module()
         heads = getattr(module, "num_heads", getattr(module, "num_attention_heads", None))
-        called = type(module).__name__.lower()
-        return ("attention" in called or "attn" in called) and heads in (None, scores.shape[1])
+        class_name = type(module).__name__.lower()
+        return ("attention" in class_name or "attn" in class_name) and heads in (None, scores.shape[1])
+
+
+def rerun_padded_encoder(module: nn.Module, args: Any, kwargs: Any) -> Tensor | None:
+    """The output of a padded `nn.TransformerEncoder` in eval mode as without a recording, or None for other calls.
+
+    Torch zeros the padded positions on its fast path, which it does not take while a function mode is active.
+    """
+    if type(module) is not nn.TransformerEncoder or module.training or paused.is_active:
+        return None
+    if (args[2] if len(args) > 2 else kwargs.get("src_key_padding_mask")) is None:
+        return None
+    with paused, torch._C.DisableTorchFunction():
+        output: Tensor = module.forward(*args, **kwargs)
+    return output
 
 
 class _SoftmaxInput(TorchDispatchMode):
-    """Catches what goes into a softmax, however deep inside torch it is taken."""
+    """Stores the input of the last softmax, also inside torch's composite functions."""
 
     scores: Tensor
 
@@ -125,13 +144,13 @@ class _SoftmaxInput(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Quiet(threading.local):
-    """While it is on, no recorder of this thread listens: a recording is computing something of its own."""
+class _Paused(threading.local):
+    """A context in which recordings of this thread ignore attention: that of their own computations."""
 
     depth = 0
 
     @property
-    def on(self) -> bool:
+    def is_active(self) -> bool:
         return self.depth > 0
 
     def __enter__(self) -> None:
@@ -141,44 +160,15 @@ class _Quiet(threading.local):
         self.depth -= 1
 
 
-quiet = _Quiet()
+paused = _Paused()
 
 
-@contextmanager
-def encoders_as_ever(model: nn.Module) -> Iterator[None]:
-    """Given padding, torch's encoder in eval mode blanks the padded places, which it does not while a mode listens.
-
-    So while it is recorded it answers twice: once for the record and once, with nobody listening, for the caller.
-    """
-
-    def answer_twice(encoder: nn.TransformerEncoder) -> Callable[..., Any]:
-        forward = encoder.forward
-
-        def answer(src: Tensor, mask: Any = None, src_key_padding_mask: Any = None, *args: Any, **kwargs: Any) -> Any:
-            output = forward(src, mask, src_key_padding_mask, *args, **kwargs)
-            if encoder.training or src_key_padding_mask is None:
-                return output
-            with quiet, torch._C.DisableTorchFunction():
-                return forward(src, mask, src_key_padding_mask, *args, **kwargs)
-
-        return answer
-
-    encoders = [part for part in model.modules() if type(part) is nn.TransformerEncoder and "forward" not in vars(part)]
-    for encoder in encoders:
-        encoder.forward = answer_twice(encoder)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for encoder in encoders:
-            del encoder.forward
+def _is_cache_reorder(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None = None) -> bool:
+    """Whether this selection permutes the rows of keys or values (B, H, K, D), as beam search does."""
+    keeps_size = input.dim() == 4 and dim in (0, -4) and index.numel() == len(input)
+    return keeps_size and not torch.equal(index, torch.arange(len(input), dtype=index.dtype, device=index.device))
 
 
-def _shuffles(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None = None) -> bool:
-    """Whether keys or values (B, H, K, D) change places: a beam goes on from where another was."""
-    same = input.dim() == 4 and dim in (0, -4) and index.numel() == len(input)
-    return same and not torch.equal(index, torch.arange(len(input), dtype=index.dtype, device=index.device))
-
-
-def _with_heads(x: Tensor) -> Tensor:
+def _as_batch(x: Tensor) -> Tensor:
     """(..., H, Q, K) -> (B, H, Q, K); without heads (B, Q, K) -> (B, 1, Q, K)"""
     return x.flatten(0, -4) if x.dim() > 3 else x.unsqueeze(-3) if x.dim() == 3 else x[None, None]

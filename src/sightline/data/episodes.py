@@ -129,7 +129,7 @@ def draw(
     if within != 1:
         check_fraction(within=within)
     device = classes.places.device
-    random = torch.Generator(device).manual_seed(seeds.number(seed, seeds.EPISODES, step))
+    random = torch.Generator(device).manual_seed(seeds.derive_seed(seed, seeds.EPISODES, step))
     likes = torch.rand(episodes, len(classes.names), generator=random, device=device)
     if inside is None:
         inside = round(within * episodes * (step + 1)) - round(within * episodes * step)  # right on the whole
@@ -160,7 +160,7 @@ def draw_from(
 
     They come in any order, so that processes and pieces, which have some of them each, see all sources.
     """
-    lots = seeds.generator(seed, seeds.SOURCES, step, 1)
+    lots = seeds.make_generator(seed, seeds.SOURCES, step, 1)
     if len(sources) == 1:
         drawn = draw(sources[0].classes, episodes=episodes, seed=seed, step=step, within=within, **how)
         if not 0 < within < 1:
@@ -174,7 +174,7 @@ def draw_from(
     found = []
     for number, (count, (classes, first, _)) in enumerate(zip(counts.tolist(), sources, strict=False)):
         if count:
-            own = seeds.number(seed, seeds.SOURCES, number) if number else seed
+            own = seeds.derive_seed(seed, seeds.SOURCES, number) if number else seed
             inside = int(within * count + lots.random())
             drawn = draw(classes, episodes=count, seed=own, step=step, inside=inside, **how)
             found.append((drawn.classes + first, drawn.support, drawn.query))
@@ -185,7 +185,7 @@ def draw_from(
 def left_out(labels: Tensor, *, way: int, least: int, seed: int, step: int) -> Tensor:
     """Support labels (E, N * S) with -1 in the place of some, so that a class keeps `least` to S images, by lot."""
     shot = labels.shape[1] // way
-    random = torch.Generator(labels.device).manual_seed(seeds.number(seed, seeds.SHOTS, step))
+    random = torch.Generator(labels.device).manual_seed(seeds.derive_seed(seed, seeds.SHOTS, step))
     kept = torch.randint(least, shot + 1, (len(labels), way, 1), generator=random, device=labels.device)
     gone = torch.arange(shot, device=labels.device) >= kept
     return labels.masked_fill(gone.flatten(1), -1)

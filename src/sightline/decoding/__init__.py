@@ -1,11 +1,10 @@
-"""Greedy, beam and sampled decoding, over anything that can take one step.
+"""Greedy decoding, beam search and sampling with any model that decodes step by step.
 
-Whole batches go together. Each step writes one token of every hypothesis at the price of one token, for the model keeps
-what it has seen; sentences that are finished are dropped on the way.
+Batches are decoded together, and finished sequences are dropped from the batch.
 """
 
-from .beams import beam
-from .hypotheses import Hypothesis, Memory, Stepper, as_targets
-from .walks import greedy, sample, truncated
+from .beam_search import beam_search
+from .hypotheses import DecodingModel, EncoderOutput, Hypothesis, decoder_inputs
+from .sampling import greedy, sample
 
-__all__ = ["Hypothesis", "Memory", "Stepper", "as_targets", "beam", "greedy", "sample", "truncated"]
+__all__ = ["DecodingModel", "EncoderOutput", "Hypothesis", "beam_search", "decoder_inputs", "greedy", "sample"]

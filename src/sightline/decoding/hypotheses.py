@@ -1,12 +1,11 @@
-"""What decoding is made of: the model that takes steps, the hypotheses that come of them.
+"""What all decoding methods share: the model they need and the hypotheses they return.
 
-Legend for all shapes: B sentences, A sentences still running, R rows of the model's state, K beams, N candidates,
-V vocabulary, T tokens.
+Shapes: R rows (hypotheses in progress), V vocabulary, T tokens.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,65 +13,82 @@ from torch import Tensor
 from .. import limits
 from ..errors import SightlineError, check_int, check_max
 
-WORTH = 1 / 8
-"""The share of rows that must have finished before it pays to drop them."""
-NOTHING = float("-inf")
+MIN_FINISHED = 1 / 8
+"""Fraction of rows that must have finished before they are dropped from the batch."""
 
 
-class Memory(Protocol):
-    """What was read: as many sentences as it is long."""
+class EncoderOutput(Protocol):
+    """The encoded sources of a batch; its length is the number of sources."""
 
     def __len__(self) -> int: ...
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """Device of the model."""
 
 
-class Stepper(Protocol):
-    """A model that writes one token after another."""
+class DecodingModel(Protocol):
+    """A model that predicts one token after another."""
 
-    def start(self, memory: Any, /) -> Any:
+    def start(self, encoder_output: Any, /) -> Any:
         """The state before the first token."""
 
     def step(self, state: Any, tokens: Tensor, /) -> tuple[Tensor, Any]:
-        """tokens (R,) -> logits of the next (R, V), and the state after them; the state given may be spent"""
+        """Append a token to each row: tokens (R,) -> logits of the next token (R, V), new state.
 
-    def reorder(self, state: Any, rows: Tensor, /, *, within: bool = False) -> Any:
-        """The state of these rows (R',), in this order; `within`: every row stands for the sentence it stood for."""
+        The old state is not used again and may be changed.
+        """
+
+    def reorder(self, state: Any, indices: Tensor, /, *, same_source: bool = False) -> Any:
+        """Select rows of the state: indices (R',). With `same_source`, the source of every row stays the same."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One way to write a sentence."""
+    """A decoded sequence."""
 
     tokens: tuple[int, ...]
-    """Without begin and end."""
+    """Token ids, without BOS and EOS."""
     score: float
-    """The log-probability of all its tokens, the end among them."""
-    normalized: float
-    """The score over length ** length_penalty, by which hypotheses are compared; the end counts."""
+    """Log-probability of all tokens, EOS included."""
+    normalized_score: float
+    """score / length ** length_penalty, by which hypotheses are ranked. EOS counts toward the length."""
     finished: bool
-    """Whether it came to its end, or was cut off at `max_tokens`."""
+    """Whether it ended with EOS; False if it was cut off at `max_tokens`."""
 
 
-def as_targets(hypotheses: Sequence[Hypothesis], *, begin: int = 1, pad: int = 0) -> Tensor:
-    """What a model reads to write these again, as it was taught: (number of them, longest + 1), each after `begin`.
+class _Rankable(Protocol):
+    @property
+    def normalized_score(self) -> float: ...
+    @property
+    def finished(self) -> bool: ...
 
-    Run the model on it inside `record_attention`, and the attention of every hypothesis comes back.
+
+T = TypeVar("T", bound=_Rankable)
+
+
+def rank(hypotheses: Sequence[T]) -> list[T]:
+    """Finished hypotheses first, each group by descending normalized score."""
+    return sorted(hypotheses, key=lambda hypothesis: (hypothesis.finished, hypothesis.normalized_score), reverse=True)
+
+
+def decoder_inputs(hypotheses: Sequence[Hypothesis], *, bos: int = 1, pad: int = 0) -> Tensor:
+    """The decoder input that reproduces these hypotheses: (number of hypotheses, longest + 1), each after BOS.
+
+    Run the model on it inside `record_attention` to get the attention of every hypothesis.
     """
-    size = max((len(one.tokens) for one in hypotheses), default=0)
-    rows = [[begin, *one.tokens, *[pad] * (size - len(one.tokens))] for one in hypotheses]
+    size = max((len(hypothesis.tokens) for hypothesis in hypotheses), default=0)
+    rows = [[bos, *hypothesis.tokens, *[pad] * (size - len(hypothesis.tokens))] for hypothesis in hypotheses]
     return torch.tensor(rows, dtype=torch.int64).view(len(hypotheses), size + 1)
 
 
-def as_ids(never: Sequence[int], device: torch.device) -> Tensor:
-    """Tokens that are not to be written, as a tensor where the model is."""
-    return torch.tensor(list(never), dtype=torch.int64, device=device)
+def as_ids(tokens: Sequence[int], device: torch.device) -> Tensor:
+    """Token ids as a tensor on the model's device."""
+    return torch.tensor(list(tokens), dtype=torch.int64, device=device)
 
 
-def check_ready(model: Stepper, max_tokens: int) -> None:
-    """Whether decoding may begin."""
+def check_decoding(model: DecodingModel, max_tokens: int) -> None:
+    """Raise an error if the model is in training mode or max_tokens is out of range."""
     check_int(1, max_tokens=max_tokens)
     check_max(limits.MAX_DECODED_TOKENS, max_tokens=max_tokens)
     if getattr(model, "training", False):
-        raise SightlineError("model must not be training while it decodes, got one that is; call model.eval() first")
+        raise SightlineError("model must be in eval mode, got a model in training mode; call model.eval() first")

@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ..attention import CosineScore, weigh
+from ..attention import CosineScore, attention_weights
 from ..view import figures as pictures
 
 TEMPERATURES = (10.0, 1.0, 0.1, 0.05, 0.01)
@@ -22,8 +22,8 @@ def magnitude_trap(brightness: float) -> dict[str, list[float]]:
     dark_cat = torch.tensor([[0.1, 0.1]])
     others = torch.tensor([[10.0, 10.0], [brightness, 0.0]])
     return {
-        "dot": weigh(dark_cat, others, score="dot")[0].tolist(),
-        "cosine": weigh(dark_cat, others, score="cosine")[0].tolist(),
+        "dot": attention_weights(dark_cat, others, score="dot")[0].tolist(),
+        "cosine": attention_weights(dark_cat, others, score="cosine")[0].tolist(),
     }
 
 
@@ -31,7 +31,10 @@ def temperature_sweep(similarities: tuple[float, ...] = (0.9, 0.8, 0.1)) -> dict
     """Softmax of the same similarities at each temperature, by cosine attention on vectors at those angles."""
     query = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     keys = torch.tensor([[s, math.sqrt(1 - s * s)] for s in similarities], dtype=torch.float64)
-    return {t: weigh(query, keys, score=CosineScore(temperature=t, learnable=False))[0].tolist() for t in TEMPERATURES}
+    return {
+        t: attention_weights(query, keys, score=CosineScore(temperature=t, learnable=False))[0].tolist()
+        for t in TEMPERATURES
+    }
 
 
 def entropy(weights: list[float]) -> float:

@@ -1,6 +1,8 @@
-"""Batches without their filling: what is done to each token alone need not be done to what is none.
+"""Packed batches: the tokens of all rows one after another, without padding.
 
-Legend for all shapes: B batch, N tokens, P = B x N places, R attention_mask tokens of all rows, C channels.
+Layers that treat each token alone (linear layers, norms) then skip the padding.
+
+Shapes: B batch, T tokens, N tokens that are not padding, C channels.
 """
 
 from typing import Any
@@ -10,46 +12,55 @@ from torch import Tensor
 
 
 class Packing:
-    """Where the attention_mask tokens of a batch stand; packed, they come one after the other, as one long row."""
+    """Indices of the tokens of a batch that are not padding. attention_mask (B, T): True for a token."""
 
     def __init__(self, attention_mask: Tensor):
-        """attention_mask (B, N): True where there is a token"""
         self.shape = attention_mask.shape
-        self.places = attention_mask.flatten().nonzero()[:, 0]
+        self.indices = attention_mask.flatten().nonzero()[:, 0]
 
     def pack(self, x: Tensor) -> Tensor:
-        """x (B, N, C) -> (1, R, C)"""
-        packed: Tensor = _Pack.apply(x.flatten(0, 1), self.places)
+        """x (B, T, C) -> (1, N, C)"""
+        packed: Tensor = _Gather.apply(x.flatten(0, 1), self.indices)
         return packed.unsqueeze(0)
 
-    def fill(self, x: Tensor) -> Tensor:
-        """x (1, R, C) -> (B, N, C), zeros where there is no token"""
-        filled: Tensor = _Fill.apply(x[0], self.places, self.shape.numel())
-        return filled.unflatten(0, self.shape)
+    def unpack(self, x: Tensor) -> Tensor:
+        """x (1, N, C) -> (B, T, C), zeros at padding"""
+        unpacked: Tensor = _Scatter.apply(x[0], self.indices, self.shape.numel())
+        return unpacked.unflatten(0, self.shape)
 
 
-class _Pack(torch.autograd.Function):
-    """Rows by their places, x (P, C) -> (R, C); no place comes twice, so the way back need not add, as torch's must."""
+def reference_pack(x: Tensor, attention_mask: Tensor) -> Tensor:
+    """`Packing.pack` in plain indexing: x (B, T, C), attention_mask (B, T) -> (1, N, C)"""
+    return x[attention_mask].unsqueeze(0)
+
+
+def reference_unpack(x: Tensor, attention_mask: Tensor) -> Tensor:
+    """`Packing.unpack` in plain indexing: x (1, N, C), attention_mask (B, T) -> (B, T, C)"""
+    return x.new_zeros(*attention_mask.shape, x.shape[-1]).index_put((attention_mask,), x[0])
+
+
+class _Gather(torch.autograd.Function):
+    """Select rows, x (B*T, C) -> (N, C). Indices are unique, so the backward pass copies instead of accumulating."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
+    def forward(ctx: Any, x: Tensor, indices: Tensor) -> Tensor:
+        ctx.save_for_backward(indices)
         ctx.size = len(x)
-        return x.index_select(0, places)
+        return x.index_select(0, indices)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _Fill.apply(gradient, *ctx.saved_tensors, ctx.size), None
+        return _Scatter.apply(gradient, *ctx.saved_tensors, ctx.size), None
 
 
-class _Fill(torch.autograd.Function):
-    """Rows to their places, x (R, C) -> (P, C); the way back is `_Pack`."""
+class _Scatter(torch.autograd.Function):
+    """Write rows to their indices, x (N, C) -> (B*T, C); the backward pass is `_Gather`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, places: Tensor, size: int) -> Tensor:
-        ctx.save_for_backward(places)
-        return x.new_zeros(size, x.shape[1]).index_copy_(0, places, x)
+    def forward(ctx: Any, x: Tensor, indices: Tensor, size: int) -> Tensor:
+        ctx.save_for_backward(indices)
+        return x.new_zeros(size, x.shape[1]).index_copy_(0, indices, x)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        return _Pack.apply(gradient, *ctx.saved_tensors), None, None
+        return _Gather.apply(gradient, *ctx.saved_tensors), None, None

@@ -1,16 +1,17 @@
-"""What models are built from: positions, blocks and stacks of blocks."""
+"""Layers that models are built from: embeddings, Transformer blocks and stacks, recurrent layers, backbones."""
 
 from ..kernels.dropout import Dropout
 from .backbones import Backbone, Conv4, ResNet12
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward
 from .efficientnet import EfficientNetLite0
-from .embeddings import Words
+from .embeddings import TokenEmbedding, Words
 from .patches import PatchEmbedding
-from .positions import LearnedPositions, SinusoidalPositions, sinusoids
-from .recurrent import Recurrence, RecurrentEncoder
-from .stacks import SIZES, Decoder, Encoder, Size, Transformer
+from .positions import LearnedPositions, PositionEmbedding, SinusoidalPositions, sinusoids
+from .recurrent import RNN, RecurrentEncoder
+from .stacks import SIZES, Decoder, Encoder, Transformer, TransformerSize
 
 __all__ = [
+    "RNN",
     "SIZES",
     "Backbone",
     "Conv4",
@@ -24,12 +25,13 @@ __all__ = [
     "FeedForward",
     "LearnedPositions",
     "PatchEmbedding",
-    "Recurrence",
+    "PositionEmbedding",
     "RecurrentEncoder",
     "ResNet12",
     "SinusoidalPositions",
-    "Size",
+    "TokenEmbedding",
     "Transformer",
+    "TransformerSize",
     "Words",
     "sinusoids",
 ]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..attention import Cache, Mask, MultiHeadAttention
+from ..attention import KeyValueCache, Mask, MultiHeadAttention
 from ..errors import check_choice, check_fraction, check_int
 from ..kernels.dropout import Dropout
 from ..kernels.packing import Packing
@@ -72,7 +72,12 @@ class EncoderBlock(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(
-        self, x: Tensor, *, mask: Mask | None = None, cache: Cache | None = None, packing: Packing | None = None
+        self,
+        x: Tensor,
+        *,
+        mask: Mask | None = None,
+        cache: KeyValueCache | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """x (B, T, M) -> (B, T, M); with a cache, the tokens of x follow the cached ones and are added to the cache"""
         x = self.residual(x, self.norm1, lambda x: self.attention(x, mask=mask, cache=cache, packing=packing))
@@ -89,13 +94,13 @@ class EncoderBlock(nn.Module):
 class DecoderCache:
     """Keys and values of one decoder block: those of its own tokens and those of the source."""
 
-    target: Cache = field(default_factory=Cache)
-    source: Cache = field(default_factory=Cache)
+    target: KeyValueCache = field(default_factory=KeyValueCache)
+    source: KeyValueCache = field(default_factory=KeyValueCache)
 
-    def reorder(self, indices: Tensor, *, within: bool = False) -> None:
-        """Select rows of the batch: indices (B',). With `within`, every row keeps its source, which is not copied."""
+    def reorder(self, indices: Tensor, *, same_source: bool = False) -> None:
+        """Select rows of the batch: indices (B',). With `same_source`, the source of every row stays the same."""
         self.target.reorder(indices)
-        if not within:
+        if not same_source:
             self.source.reorder(indices)
 
 
@@ -125,15 +130,15 @@ class DecoderBlock(EncoderBlock):
         source_packing: Packing | None = None,
     ) -> Tensor:
         """x (B, T, M), source (B, S, M) -> (B, T, M); the masks are (T, T) and (T, S)"""
-        own, other = (None, None) if cache is None else (cache.target, cache.source)
-        cross = {"mask": cross_mask, "cache": other, "packing": packing, "context_packing": source_packing}
-        x = self.residual(x, self.norm1, lambda x: self.attention(x, mask=mask, cache=own, packing=packing))
+        target_cache, source_cache = (None, None) if cache is None else (cache.target, cache.source)
+        cross = {"mask": cross_mask, "cache": source_cache, "packing": packing, "context_packing": source_packing}
+        x = self.residual(x, self.norm1, lambda x: self.attention(x, mask=mask, cache=target_cache, packing=packing))
         x = self.residual(x, self.norm2, lambda x: self.cross_attention(x, source, **cross))
         return self.residual(x, self.norm3, self.mlp)
 
     def new_cache(self, source: Tensor | None = None) -> DecoderCache:
         """An empty cache, or one that holds the keys and values of the source (B, S, M)."""
-        return DecoderCache() if source is None else DecoderCache(source=self.cross_attention.remember(source))
+        return DecoderCache() if source is None else DecoderCache(source=self.cross_attention.cache_context(source))
 
 
 def _attention_options(dropout: float, bias: bool, options: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""EfficientNet-Lite0: a backbone for photographs that is small enough for a CPU.
+"""EfficientNet-Lite0, a backbone for photographs that is fast on a CPU.
 
-Seven stages of inverted residuals: widen, look around channel by channel, narrow, and add where the shape allows it.
-Legend for all shapes: B batch, C channels, N places, M model width.
+Seven stages of inverted residual blocks: expand, depthwise convolution, project, and add where the shapes agree.
+
+Shapes: B batch, C channels.
 """
 
 from collections.abc import Mapping
@@ -11,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
 from ..errors import SightlineError
-from .backbones import Backbone, Norm
+from .backbones import Backbone, BatchNorm
 
 _STAGES = (
-    # blocks, kernel, stride, expand_ratio, width
+    # blocks, kernel size, stride, expansion, channels
     (1, 3, 1, 1, 16),
     (2, 3, 2, 6, 24),
     (2, 5, 2, 6, 40),
@@ -23,94 +24,97 @@ _STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
-_STEM, _HEAD = 32, 1280
-_PARTS = {
+_STEM_CHANNELS, _HEAD_CHANNELS = 32, 1280
+_BLOCK_NAMES = {
     "_expand_conv": "expand.0",
     "_bn0": "expand.1",
     "_depthwise_conv": "depthwise.0",
     "_bn1": "depthwise.1",
     "_project_conv": "project.0",
     "_bn2": "project.1",
-}  # of one block, in the naming of `efficientnet_lite_pytorch`, and in ours
+}  # names in `efficientnet_lite_pytorch` -> names here
 
 
 class EfficientNetLite0(Backbone):
-    """Colored photographs in, a vector of 1,280 for each 32 x 32 pixels out: 3.4 million parameters."""
+    """RGB photographs to a vector of 1,280 channels per 32 x 32 pixels; 3.4 million parameters."""
 
     def __init__(self) -> None:
-        blocks: list[nn.Module] = [_bent(3, _STEM, 3, stride=2)]
-        ins = _STEM
-        for count, size, stride, expand_ratio, outs in _STAGES:
-            for number in range(count):
-                blocks.append(_Inverted(ins, outs, size, stride=1 if number else stride, expand_ratio=expand_ratio))
+        blocks: list[nn.Module] = [_conv_norm_relu(3, _STEM_CHANNELS, 3, stride=2)]
+        ins = _STEM_CHANNELS
+        for count, kernel_size, stride, expansion, outs in _STAGES:
+            for i in range(count):
+                blocks.append(_InvertedResidual(ins, outs, kernel_size, stride=1 if i else stride, expansion=expansion))
                 ins = outs
-        blocks.append(_bent(ins, _HEAD, 1))
-        super().__init__(3, (16, 24, 40, 112, _HEAD), blocks)  # the width before each of five halvings
+        blocks.append(_conv_norm_relu(ins, _HEAD_CHANNELS, 1))
+        super().__init__(3, (16, 24, 40, 112, _HEAD_CHANNELS), blocks)  # channels before each of five halvings
 
-    def side(self, image_size: int) -> int:
-        """Places of the grid along one side; a rest of fewer than 32 pixels has a place too."""
-        super().side(image_size)
+    def grid_size(self, image_size: int) -> int:
+        """Grid cells along one side; a remainder of fewer than 32 pixels has a cell too."""
+        super().grid_size(image_size)
         return -(-image_size // self.min_size)
 
-    def fold(self) -> None:
-        """Make each norm part of the convolution before it: for a model that learns no more, and is to be fast."""
-        for part in self.modules():
-            if isinstance(part, nn.Sequential) and isinstance(part[0], _Convolution) and isinstance(part[1], Norm):
-                part[0], part[1] = fuse_conv_bn_eval(part[0], part[1]), nn.Identity()
+    def fuse_batch_norms(self) -> None:
+        """Merge each batch norm into the convolution before it, for faster inference."""
+        for module in self.modules():
+            match list(module.children()):
+                case [_SameConv2d() as convolution, BatchNorm() as norm, *_] if isinstance(module, nn.Sequential):
+                    module[0], module[1] = fuse_conv_bn_eval(convolution, norm), nn.Identity()
 
 
-class _Inverted(nn.Module):
-    def __init__(self, ins: int, outs: int, size: int, *, stride: int, expand_ratio: int):
+class _InvertedResidual(nn.Module):
+    def __init__(self, ins: int, outs: int, kernel_size: int, *, stride: int, expansion: int):
         super().__init__()
-        middle = ins * expand_ratio
-        self.expand = _bent(ins, middle, 1) if expand_ratio > 1 else nn.Identity()
-        self.depthwise = _bent(middle, middle, size, stride=stride, groups=middle)
-        self.project = nn.Sequential(_Convolution(middle, outs, 1), _norm(outs))
-        self.adds = stride == 1 and ins == outs
+        hidden = ins * expansion
+        self.expand = _conv_norm_relu(ins, hidden, 1) if expansion > 1 else nn.Identity()
+        self.depthwise = _conv_norm_relu(hidden, hidden, kernel_size, stride=stride, groups=hidden)
+        self.project = nn.Sequential(_SameConv2d(hidden, outs, 1), _norm(outs))
+        self.has_shortcut = stride == 1 and ins == outs
 
     def forward(self, x: Tensor) -> Tensor:
         """x (B, C, height, width) -> (B, C', height / stride, width / stride)"""
         y = self.project(self.depthwise(self.expand(x)))
-        return x + y if self.adds else y
+        return x + y if self.has_shortcut else y
 
 
-class _Convolution(nn.Conv2d):
-    """Pads as TensorFlow does, where these weights were learned: what is odd goes to the right and the bottom."""
+class _SameConv2d(nn.Conv2d):
+    """A convolution with TensorFlow's SAME padding: odd padding goes to the right and the bottom."""
 
-    def __init__(self, ins: int, outs: int, size: int, *, stride: int = 1, groups: int = 1):
-        even = size // 2 if stride == 1 else 0  # the same on both sides, which a convolution does by itself
-        super().__init__(ins, outs, size, stride=stride, padding=even, groups=groups, bias=False)
+    def __init__(self, ins: int, outs: int, kernel_size: int, *, stride: int = 1, groups: int = 1):
+        padding = kernel_size // 2 if stride == 1 else 0  # with stride 1 SAME padding is symmetric
+        super().__init__(ins, outs, kernel_size, stride=stride, padding=padding, groups=groups, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.stride[0] > 1:
-            rests = [max(self.kernel_size[0] - (side % self.stride[0] or self.stride[0]), 0) for side in x.shape[:1:-1]]
-            x = F.pad(x, [part for rest in rests for part in (rest // 2, rest - rest // 2)])
+        """x (B, C, height, width) -> (B, C', height / stride, width / stride)"""
+        stride = self.stride[0]
+        if stride > 1:
+            totals = [max(self.kernel_size[0] - (size % stride or stride), 0) for size in x.shape[:1:-1]]
+            x = F.pad(x, [side for total in totals for side in (total // 2, total - total // 2)])
         return super().forward(x)
 
 
-def _norm(width: int) -> Norm:
-    return Norm(width, eps=1e-3, momentum=0.01)
+def _norm(channels: int) -> BatchNorm:
+    return BatchNorm(channels, eps=1e-3, momentum=0.01)
 
 
-def _bent(ins: int, outs: int, size: int, *, stride: int = 1, groups: int = 1) -> nn.Sequential:
-    convolution = _Convolution(ins, outs, size, stride=stride, groups=groups)
+def _conv_norm_relu(ins: int, outs: int, kernel_size: int, *, stride: int = 1, groups: int = 1) -> nn.Sequential:
+    convolution = _SameConv2d(ins, outs, kernel_size, stride=stride, groups=groups)
     return nn.Sequential(convolution, _norm(outs), nn.ReLU6(inplace=True))
 
 
-def renamed(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state dict of `efficientnet_lite_pytorch` in our naming; its classifier and its counters stay behind."""
+def convert_state_dict(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state dict of `efficientnet_lite_pytorch` with the names used here, without its classifier and counters."""
     last = 1 + sum(count for count, *_ in _STAGES)
-    ends = {"_conv_stem": "0.0", "_bn0": "0.1", "_conv_head": f"{last}.0", "_bn1": f"{last}.1"}
-    ours = {}
+    stem_and_head = {"_conv_stem": "0.0", "_bn0": "0.1", "_conv_head": f"{last}.0", "_bn1": f"{last}.1"}
+    converted = {}
     for name, tensor in state.items():
-        module, _, kind = name.rpartition(".")
-        *place, part = module.split(".")
-        if part == "_fc" or kind == "num_batches_tracked":
+        module, _, parameter = name.rpartition(".")
+        *parents, leaf = module.split(".")
+        if leaf == "_fc" or parameter == "num_batches_tracked":
             continue
-        if not place and part in ends:
-            ours[f"blocks.{ends[part]}.{kind}"] = tensor
-        elif len(place) == 2 and place[0] == "_blocks" and place[1].isdecimal() and part in _PARTS:
-            ours[f"blocks.{int(place[1]) + 1}.{_PARTS[part]}.{kind}"] = tensor
+        if not parents and leaf in stem_and_head:
+            converted[f"blocks.{stem_and_head[leaf]}.{parameter}"] = tensor
+        elif len(parents) == 2 and parents[0] == "_blocks" and parents[1].isdecimal() and leaf in _BLOCK_NAMES:
+            converted[f"blocks.{int(parents[1]) + 1}.{_BLOCK_NAMES[leaf]}.{parameter}"] = tensor
         else:
             raise SightlineError(f"weights must have the names of EfficientNet-Lite0, got {name!r}")
-    return ours
+    return converted

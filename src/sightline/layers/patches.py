@@ -1,6 +1,6 @@
-"""Images as sentences: every square patch is a token.
+"""Patch embeddings of images.
 
-Legend for all shapes: B batch, C channels, N tokens, M model embed_dim.
+Shapes: B batch, C channels, T patches, M embedding dimension.
 """
 
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from ..errors import SightlineError, check_int
 
 
 class PatchEmbedding(nn.Module):
-    """A convolution whose kernel is its stride: patch for patch, row by row, one linear map."""
+    """Split images into square patches and map each linearly to a vector, by a convolution with kernel = stride."""
 
     def __init__(self, channels: int, patch_size: int, embed_dim: int, *, bias: bool = True):
         super().__init__()
@@ -18,7 +18,7 @@ class PatchEmbedding(nn.Module):
         self.proj = nn.Conv2d(channels, embed_dim, patch_size, patch_size, bias=bias)
 
     def forward(self, images: Tensor) -> Tensor:
-        """images (B, C, height, width) -> (B, N, M), patches in reading order"""
+        """images (B, C, height, width) -> (B, T, M), patches in row-major order"""
         if images.dim() != 4 or images.shape[1] != self.channels:
             raise SightlineError(
                 f"images must have shape (batch, {self.channels}, height, width), got {tuple(images.shape)}"

@@ -1,6 +1,6 @@
-"""Where a token stands, added to what it is.
+"""Position embeddings, added to token embeddings.
 
-Legend for all shapes: B batch, N tokens, M model embed_dim.
+Shapes: B batch, T tokens, M embedding dimension.
 """
 
 import math
@@ -11,95 +11,92 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..errors import SightlineError, check_int, one_of
+from ..errors import SightlineError, check_choice, check_int
 
-Start = Literal["zeros", "ones", "normal", "sinusoidal"]
+PositionInit = Literal["zeros", "ones", "normal", "sinusoidal"]
 
 
-def sinusoids(length: int, embed_dim: int, *, first: int = 0, device: torch.device | None = None) -> Tensor:
-    """Sine and cosine waves of growing length: positions first .. first + length - 1 -> (length, embed_dim)"""
+def sinusoids(length: int, embed_dim: int, *, offset: int = 0, device: torch.device | None = None) -> Tensor:
+    """Sines and cosines of geometrically growing wavelength at positions offset .. offset + length - 1: (length, M)"""
     if embed_dim < 2 or embed_dim % 2:
         raise SightlineError(f"embed_dim must be even and at least 2, got {embed_dim}")
-    places = torch.arange(first, first + length, dtype=torch.float64)  # in float64 on the CPU: not every device has it
-    steps = torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim
-    angles = places[:, None] * torch.exp(-math.log(10_000.0) * steps)
+    positions = torch.arange(offset, offset + length, dtype=torch.float64)  # on the CPU: not every device has float64
+    exponents = torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim
+    angles = positions[:, None] * torch.exp(-math.log(10_000.0) * exponents)
     return torch.stack((angles.sin(), angles.cos()), -1).flatten(1).float().to(device)
 
 
-class _Table(nn.Module, ABC):
-    """A vector for each place."""
+class PositionEmbedding(nn.Module, ABC):
+    """A table with one vector per position."""
 
     table: Tensor
 
-    def forward(self, x: Tensor, *, first: int = 0) -> Tensor:
-        """x (B, N, M), whose first token stands at `first` -> (B, N, M)"""
-        check_int(0, first=first)
-        embed_dim, end = self.table.shape[1], first + x.shape[1]
+    def forward(self, x: Tensor, *, offset: int = 0) -> Tensor:
+        """Add the embeddings of positions offset .. offset + T - 1: x (B, T, M) -> (B, T, M)"""
+        check_int(0, offset=offset)
+        embed_dim, end = self.table.shape[1], offset + x.shape[1]
         if x.shape[-1] != embed_dim:
-            raise SightlineError(f"x must have embed_dim {embed_dim}, got {x.shape[-1]}")
+            raise SightlineError(f"x must have {embed_dim} channels, the embed_dim of the positions, got {x.shape[-1]}")
         self.reserve(end)
-        return x + self.table[first:end].to(x.dtype)
+        return x + self.table[offset:end].to(x.dtype)
 
-    def at(self, x: Tensor, place: Tensor) -> Tensor:
-        """x (B, 1, M), which stands at a place (1,) that is reserved, and that only the device knows -> (B, 1, M)"""
-        return x + self.table.index_select(0, place).to(x.dtype)
+    def add_at(self, x: Tensor, position: Tensor) -> Tensor:
+        """Add the embedding of one reserved position, given as a tensor (1,) on the device: x (B, 1, M) -> (B, 1, M)"""
+        return x + self.table.index_select(0, position).to(x.dtype)
 
     @property
     @abstractmethod
-    def most(self) -> int:
-        """How many places there may be."""
+    def max_positions(self) -> int:
+        """Largest number of positions."""
 
     @abstractmethod
-    def reserve(self, end: int) -> None:
-        """See that there are so many places, or say why not."""
+    def reserve(self, length: int) -> None:
+        """Ensure that the table has at least `length` positions, or raise an error."""
 
 
-class SinusoidalPositions(_Table):
-    """Fixed waves; nothing to learn, defined at every length."""
+class SinusoidalPositions(PositionEmbedding):
+    """Fixed sinusoids for any length, without parameters."""
 
     def __init__(self, embed_dim: int):
         super().__init__()
         self.register_buffer("table", sinusoids(256, embed_dim), persistent=False)
 
     @property
-    def most(self) -> int:
-        """How many places there may be."""
+    def max_positions(self) -> int:
+        """Unlimited."""
         return sys.maxsize
 
-    def reserve(self, end: int) -> None:
-        """See that there are so many places."""
-        if end > self.table.shape[0]:
-            with torch.inference_mode(False):  # it stays, whatever this call is for
-                self.table = sinusoids(2 * end, self.table.shape[1], device=self.table.device).to(self.table.dtype)
+    def reserve(self, length: int) -> None:
+        """Grow the table to at least `length` positions."""
+        if length > self.table.shape[0]:
+            with torch.inference_mode(False):  # the table must be usable in training
+                self.table = sinusoids(2 * length, self.table.shape[1], device=self.table.device).to(self.table.dtype)
 
 
-class LearnedPositions(_Table):
-    """A vector for each of `length` positions, started from zeros, ones, noise or sinusoids, then trained or frozen."""
+class LearnedPositions(PositionEmbedding):
+    """One learned vector for each of `max_positions` positions, or a frozen one if not `trainable`."""
 
     is_table = True
-    """What it learns belongs to places; it is no matrix that maps one thing to another."""
+    """The parameters are a table indexed by position, not a matrix of a linear map."""
 
-    def __init__(self, length: int, embed_dim: int, *, start: Start = "normal", trainable: bool = True):
+    def __init__(self, max_positions: int, embed_dim: int, *, init: PositionInit = "normal", trainable: bool = True):
         super().__init__()
-        check_int(1, length=length, embed_dim=embed_dim)
-        if start not in get_args(Start):
-            raise SightlineError(f"start must be {one_of(str(start), get_args(Start))}")
+        check_int(1, max_positions=max_positions, embed_dim=embed_dim)
+        check_choice("init", init, get_args(PositionInit))
         table = {
-            "zeros": lambda: torch.zeros(length, embed_dim),
-            "ones": lambda: torch.ones(length, embed_dim),
-            "normal": lambda: 0.02 * torch.randn(length, embed_dim),
-            "sinusoidal": lambda: sinusoids(length, embed_dim),
-        }[start]()
+            "zeros": lambda: torch.zeros(max_positions, embed_dim),
+            "ones": lambda: torch.ones(max_positions, embed_dim),
+            "normal": lambda: 0.02 * torch.randn(max_positions, embed_dim),
+            "sinusoidal": lambda: sinusoids(max_positions, embed_dim),
+        }[init]()
         self.table = nn.Parameter(table, requires_grad=trainable)
 
     @property
-    def most(self) -> int:
-        """How many places there may be."""
+    def max_positions(self) -> int:
+        """Number of learned positions."""
         return self.table.shape[0]
 
-    def reserve(self, end: int) -> None:
-        """Refuse more places than were learned."""
-        if end > self.most:
-            raise SightlineError(
-                f"positions must be below {self.most}, the length they were learned for, got {end - 1}"
-            )
+    def reserve(self, length: int) -> None:
+        """Raise an error if there are fewer than `length` positions."""
+        if length > self.max_positions:
+            raise SightlineError(f"positions must be below max_positions={self.max_positions}, got {length - 1}")

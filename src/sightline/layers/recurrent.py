@@ -1,6 +1,6 @@
-"""Recurrent layers: a sentence is read word by word, by one fused call for all its words.
+"""Recurrent layers: GRU and LSTM.
 
-Legend for all shapes: B batch, N tokens, S source tokens, W hidden_size.
+Shapes: B batch, T tokens, M hidden size.
 """
 
 from typing import Literal, get_args
@@ -8,16 +8,16 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..errors import SightlineError, check_fraction, check_int, one_of
+from ..errors import SightlineError, check_choice, check_fraction, check_int
 from ..kernels.dropout import Dropout
 
 Cell = Literal["gru", "lstm"]
 Hidden = tuple[Tensor, ...]
-"""What a recurrence remembers, each (num_layers, B, W): one tensor for a GRU, two for an LSTM."""
+"""Hidden state, each tensor (num_layers, B, M): one tensor for a GRU, two for an LSTM."""
 
 
-class Recurrence(nn.Module):
-    """Layers of cells, one upon the other, in one direction; in full precision, for its errors add up word by word."""
+class RNN(nn.Module):
+    """A unidirectional GRU or LSTM. It runs in full precision, since rounding errors accumulate over tokens."""
 
     def __init__(
         self, input_size: int, hidden_size: int, *, cell: Cell = "gru", num_layers: int = 1, dropout: float = 0.0
@@ -25,36 +25,35 @@ class Recurrence(nn.Module):
         super().__init__()
         check_int(1, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         check_fraction(dropout=dropout)
-        if cell not in get_args(Cell):
-            raise SightlineError(f"cell must be {one_of(str(cell), get_args(Cell))}")
-        self.kind = cell
-        kind: type[nn.GRU] | type[nn.LSTM] = nn.GRU if cell == "gru" else nn.LSTM
-        self.cells = kind(
+        check_choice("cell", cell, get_args(Cell))
+        self.cell = cell
+        rnn: type[nn.GRU] | type[nn.LSTM] = nn.GRU if cell == "gru" else nn.LSTM
+        self.cells = rnn(
             input_size, hidden_size, num_layers, batch_first=True, dropout=dropout if num_layers > 1 else 0.0
         )
 
     @property
-    def memories(self) -> int:
-        """How many tensors its hidden state is."""
-        return 1 if self.kind == "gru" else 2
+    def num_states(self) -> int:
+        """Tensors in the hidden state: 1 for a GRU, 2 for an LSTM."""
+        return 1 if self.cell == "gru" else 2
 
     def forward(self, x: Tensor, hidden: Hidden | None = None) -> tuple[Tensor, Hidden]:
-        """x (B, N, input_size) -> states (B, N, W), and what is remembered after the last of them"""
+        """x (B, T, input_size) -> outputs (B, T, M), and the hidden state after the last token"""
         with torch.autocast(x.device.type, enabled=False):
-            own = next(self.cells.parameters()).dtype
-            before = None if hidden is None else tuple(part.to(own) for part in hidden)
-            if self.kind == "lstm":
-                states, after = self.cells(x.to(own), before)
-                return states, after
-            states, after = self.cells(x.to(own), None if before is None else before[0])
-            return states, (after,)
+            dtype = next(self.cells.parameters()).dtype
+            before = None if hidden is None else tuple(state.to(dtype) for state in hidden)
+            if self.cell == "lstm":
+                outputs, after = self.cells(x.to(dtype), before)
+                return outputs, after
+            outputs, after = self.cells(x.to(dtype), None if before is None else before[0])
+            return outputs, (after,)
 
 
 class RecurrentEncoder(nn.Module):
-    """Reads a sentence forwards, or both ways at once with half of the hidden_size for each.
+    """A stack of GRUs or LSTMs over padded sequences, in one or both directions.
 
-    Padding stands after the attention_mask words. Backwards, each sentence begins at its own last word, so padding is never read
-    before a attention_mask word and changes none.
+    Both directions have half of `hidden_size` each. Padding must follow the tokens. The backward direction starts at
+    the last token of each row, so padding never affects the output at tokens.
     """
 
     def __init__(
@@ -71,33 +70,33 @@ class RecurrentEncoder(nn.Module):
         check_int(1, hidden_size=hidden_size, num_layers=num_layers)
         if bidirectional and hidden_size % 2:
             raise SightlineError(f"hidden_size must be even where the encoder is bidirectional, got {hidden_size}")
-        self.share = hidden_size // 2 if bidirectional else hidden_size
+        self.direction_size = hidden_size // 2 if bidirectional else hidden_size
         self.dropout = Dropout(dropout)
         sizes = [input_size, *[hidden_size] * (num_layers - 1)]
-        self.forwards = nn.ModuleList(Recurrence(size, self.share, cell=cell) for size in sizes)
-        self.backwards = nn.ModuleList(Recurrence(size, self.share, cell=cell) for size in sizes if bidirectional)
+        self.forwards = nn.ModuleList(RNN(size, self.direction_size, cell=cell) for size in sizes)
+        self.backwards = nn.ModuleList(RNN(size, self.direction_size, cell=cell) for size in sizes if bidirectional)
 
     def forward(self, x: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """x (B, S, input_size), attention_mask (B, S) -> states (B, S, W), the last of each direction (B, W)"""
+        """x (B, T, input_size), attention_mask (B, T) -> outputs (B, T, M), final output of each direction (B, M)"""
         lengths = attention_mask.sum(1, keepdim=True)
-        mirror = _mirror(lengths, x.shape[1])
+        reversal = _reversal(lengths, x.shape[1])
         for i, forwards in enumerate(self.forwards):
             x = self.dropout(x) if i else x
-            states = forwards(x)[0]
+            outputs = forwards(x)[0]
             if self.backwards:
-                behind = self.backwards[i](_turned(x, mirror))[0]
-                states = torch.cat((states, _turned(behind, mirror)), -1)
-            x = states
-        last = _turned(x, (lengths - 1).clamp_min(0))[:, 0, : self.share]
-        return x, torch.cat((last, x[:, 0, self.share :]), -1)
+                backward_outputs = self.backwards[i](_gather_tokens(x, reversal))[0]
+                outputs = torch.cat((outputs, _gather_tokens(backward_outputs, reversal)), -1)
+            x = outputs
+        last = _gather_tokens(x, (lengths - 1).clamp_min(0))[:, 0, : self.direction_size]
+        return x, torch.cat((last, x[:, 0, self.direction_size :]), -1)
 
 
-def _mirror(lengths: Tensor, size: int) -> Tensor:
-    """Where each word stands when its sentence is read from the end: lengths (B, 1) -> places (B, size)"""
-    places = torch.arange(size, device=lengths.device)
-    return torch.where(places < lengths, lengths - 1 - places, places)
+def _reversal(lengths: Tensor, size: int) -> Tensor:
+    """Indices that reverse the tokens of each row and keep its padding: lengths (B, 1) -> (B, size)"""
+    positions = torch.arange(size, device=lengths.device)
+    return torch.where(positions < lengths, lengths - 1 - positions, positions)
 
 
-def _turned(x: Tensor, places: Tensor) -> Tensor:
-    """x (B, N, W), places (B, P) -> (B, P, W)"""
-    return x.gather(1, places.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+def _gather_tokens(x: Tensor, indices: Tensor) -> Tensor:
+    """x (B, T, M), indices (B, N) -> (B, N, M)"""
+    return x.gather(1, indices.unsqueeze(-1).expand(-1, -1, x.shape[-1]))

@@ -1,6 +1,6 @@
-"""Blocks in stacks: the encoder, the decoder, and the Transformer made of both.
+"""Stacks of Transformer blocks: encoder, decoder, and the Transformer of both.
 
-Legend for all shapes: B batch, N tokens, T target tokens, S source tokens, M model embed_dim.
+Shapes: B batch, T tokens (target tokens in a decoder), S source tokens, M embedding dimension.
 """
 
 from dataclasses import asdict, dataclass
@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from ..attention import Mask
 from ..attention.masks import Causal
-from ..errors import SightlineError, check_int, one_of
+from ..errors import SightlineError, check_choice, check_int
 from ..kernels.packing import Packing
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock
 
 
 @dataclass(frozen=True, kw_only=True)
-class Size:
-    """The dimensions of a stack."""
+class TransformerSize:
+    """The dimensions of an encoder or decoder."""
 
     embed_dim: int
     ffn_dim: int
@@ -25,20 +25,21 @@ class Size:
     depth: int
 
 
-SIZES: dict[str, Size] = {
-    "tiny": Size(embed_dim=128, ffn_dim=256, num_heads=4, depth=4),
-    "small": Size(embed_dim=256, ffn_dim=1024, num_heads=4, depth=3),
-    "base": Size(embed_dim=512, ffn_dim=2048, num_heads=8, depth=6),
+SIZES: dict[str, TransformerSize] = {
+    "tiny": TransformerSize(embed_dim=128, ffn_dim=256, num_heads=4, depth=4),
+    "small": TransformerSize(embed_dim=256, ffn_dim=1024, num_heads=4, depth=3),
+    "base": TransformerSize(embed_dim=512, ffn_dim=2048, num_heads=8, depth=6),
 }
-"""`base` is the paper's; `tiny` is for some ten thousand sentences."""
-
+"""Sizes by name. `base` is that of the original paper; `tiny` suits about ten thousand sentences."""
 
 CAUSAL = Causal()
-"""It has no sizes, so one serves all."""
 
 
 class Encoder(nn.Module):
-    """Encoder blocks, one upon the other. Options are those of `EncoderBlock`."""
+    """A stack of `depth` encoder blocks. Further options are those of `EncoderBlock`.
+
+    `final_norm` adds a layer norm after the last block (default: if the blocks are pre-norm).
+    """
 
     def __init__(
         self, embed_dim: int, num_heads: int, ffn_dim: int, depth: int, *, final_norm: bool | None = None, **block: Any
@@ -49,14 +50,17 @@ class Encoder(nn.Module):
         self.norm = _final_norm(embed_dim, final_norm, block)
 
     def forward(self, x: Tensor, *, mask: Mask | None = None, packing: Packing | None = None) -> Tensor:
-        """x (B, N, M) -> (B, N, M), or both packed"""
+        """x (B, T, M) -> (B, T, M); with `packing`, both are packed"""
         for layer in self.layers:
             x = layer(x, mask=mask, packing=packing)
         return self.norm(x)
 
 
 class Decoder(nn.Module):
-    """Decoder blocks, one upon the other. Options are those of `DecoderBlock`."""
+    """A stack of `depth` decoder blocks with causal self-attention. Further options are those of `DecoderBlock`.
+
+    `final_norm` adds a layer norm after the last block (default: if the blocks are pre-norm).
+    """
 
     def __init__(
         self, embed_dim: int, num_heads: int, ffn_dim: int, depth: int, *, final_norm: bool | None = None, **block: Any
@@ -77,24 +81,26 @@ class Decoder(nn.Module):
         packing: Packing | None = None,
         source_packing: Packing | None = None,
     ) -> Tensor:
-        """x (B, T, M), source (B, S, M) -> (B, T, M); `mask` comes beside the causal one; given its packing, x or the
-        source comes packed"""
+        """x (B, T, M), source (B, S, M) -> (B, T, M)
+
+        `mask` (T, T) applies in addition to the causal mask. With `packing`, x and the output are packed; with
+        `source_packing`, the source is.
+        """
         mask = CAUSAL if mask is None else CAUSAL & mask
         if cache is not None and len(cache) != len(self.layers):
             raise SightlineError(f"cache must have one entry per layer, {len(self.layers)}, got {len(cache)}")
+        options = {"mask": mask, "cross_mask": cross_mask, "packing": packing, "source_packing": source_packing}
         for i, layer in enumerate(self.layers):
-            own = None if cache is None else cache[i]
-            packed = {"packing": packing, "source_packing": source_packing}
-            x = layer(x, source, mask=mask, cross_mask=cross_mask, cache=own, **packed)
+            x = layer(x, source, cache=None if cache is None else cache[i], **options)
         return self.norm(x)
 
     def new_cache(self, source: Tensor | None = None) -> list[DecoderCache]:
-        """A cache to decode one batch of sentences with; given the source (B, S, M), it knows that already."""
+        """A cache for each layer, empty or holding the keys and values of the source (B, S, M)."""
         return [layer.new_cache(source) for layer in self.layers if isinstance(layer, DecoderBlock)]
 
 
 class Transformer(nn.Module):
-    """Encoder and decoder over vectors; `Transformer.from_size("base")` is the paper's."""
+    """Encoder and decoder over vectors. `Transformer.from_size("base")` has the size of the original paper."""
 
     def __init__(self, embed_dim: int, num_heads: int, ffn_dim: int, depth: int, **options: Any):
         super().__init__()
@@ -103,9 +109,8 @@ class Transformer(nn.Module):
 
     @classmethod
     def from_size(cls, name: str, **options: Any) -> "Transformer":
-        """By the name of its size; options may change it."""
-        if name not in SIZES:
-            raise SightlineError(f"size must be {one_of(str(name), SIZES)}")
+        """A Transformer of a size in `SIZES`; options override its dimensions."""
+        check_choice("size", name, SIZES)
         return cls(**{**asdict(SIZES[name]), **options})
 
     def forward(
@@ -119,13 +124,11 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """source (B, S, M), target (B, T, M) -> (B, T, M)
 
-        The masks are (S, S), (T, T) and (T, S); padding of the source goes into the first and the last. The target
-        never sees its own future.
+        The masks are (S, S), (T, T) and (T, S). Pass the padding of the source as `encoder_mask` and `cross_mask`.
         """
         return self.decoder(target, self.encoder(source, mask=encoder_mask), mask=decoder_mask, cross_mask=cross_mask)
 
 
-def _final_norm(embed_dim: int, wanted: bool | None, block: dict[str, Any]) -> nn.Module:
-    """Pre-norm blocks leave their sum unnormalized, so a last norm follows; post-norm blocks need none."""
-    wanted = block.get("norm") == "pre" if wanted is None else wanted
-    return nn.LayerNorm(embed_dim) if wanted else nn.Identity()
+def _final_norm(embed_dim: int, final_norm: bool | None, block: dict[str, Any]) -> nn.Module:
+    final_norm = block.get("norm") == "pre" if final_norm is None else final_norm
+    return nn.LayerNorm(embed_dim) if final_norm else nn.Identity()

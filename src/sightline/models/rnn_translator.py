@@ -8,7 +8,6 @@ Legend for all shapes: B batch, S source tokens, T target tokens, W hidden_size,
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +15,13 @@ from torch import Tensor, nn
 from .. import limits
 from ..attention import AdditiveScore, Hard, Softmax, attend
 from ..attention.masks import Padding
-from ..attention.scores import make_score
+from ..attention.scores import SCORES, make_score
 from ..errors import SightlineError, check_fraction, check_int, check_max
-from ..layers import Dropout, Recurrence, RecurrentEncoder, Words
+from ..layers import RNN, Dropout, RecurrentEncoder, Words
 from ..layers.recurrent import Cell, Hidden
 from .languages import Languages, check_choice, checked_source
 
-ATTENTIONS = ("none", "general", "dot", "additive", "cosine")
+ATTENTIONS = ("none", *SCORES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class RNNTranslatorConfig(Languages):
     """Layers of cells, in the encoder and in the decoder."""
     bidirectional: bool = True
     """Whether the encoder reads both ways, with half of the hidden_size for each."""
-    attention: Literal["none", "general", "dot", "additive", "cosine"] = "none"
+    attention: str = "none"
     """How a state of the decoder is compared with those of the encoder; none for one context vector alone."""
     hard: bool = False
     """Whether attention picks one word instead of mixing all; it learns by the gradient of the mixture."""
@@ -104,13 +103,13 @@ class Alignment(nn.Module):
         super().__init__()
         additive = score == "additive"
         self.score = (
-            AdditiveScore(hidden_size, keys_ready=True)
+            AdditiveScore(hidden_size, keys_projected=True)
             if additive
             else make_score(score, head_dim=hidden_size, num_heads=1)
         )
         self.key = nn.Linear(hidden_size, hidden_size, bias=False) if additive else nn.Identity()
         """What of the keys does not depend on the query, so it is made once for each sentence."""
-        self.normalize = Hard(gradient="straight_through") if hard else Softmax()
+        self.normalizer = Hard(gradient="straight_through") if hard else Softmax()
 
     def forward(self, states: Tensor, memory: Memory) -> Tensor:
         """states (B, T, W) -> contexts (B, T, W)"""
@@ -119,7 +118,7 @@ class Alignment(nn.Module):
             memory.keys,
             memory.states,
             score=self.score,
-            normalize=self.normalize,
+            normalizer=self.normalizer,
             mask=memory.mask,
             kind="cross",
         )
@@ -143,11 +142,11 @@ class RNNTranslator(nn.Module):
             dropout=c.dropout,
         )
         self.context = nn.Sequential(nn.Linear(c.hidden_size, c.hidden_size), nn.Tanh())
-        self.decoder = Recurrence(
+        self.decoder = RNN(
             c.embed_dim + shown, c.hidden_size, cell=c.cell, num_layers=c.num_layers, dropout=c.dropout
         )
         self.bridge = nn.Sequential(
-            nn.Linear(c.hidden_size, c.num_layers * self.decoder.memories * c.hidden_size), nn.Tanh()
+            nn.Linear(c.hidden_size, c.num_layers * self.decoder.num_states * c.hidden_size), nn.Tanh()
         )
         self.attention = None if c.attention == "none" else Alignment(c.hidden_size, c.attention, hard=c.hard)
         seen = 2 * c.hidden_size + (c.embed_dim if self.attention is None else 0)
@@ -186,7 +185,7 @@ class RNNTranslator(nn.Module):
 
     def start(self, memory: Memory) -> State:
         """Before the first word."""
-        first = self.bridge(memory.context).unflatten(1, (self.decoder.memories, self.config.num_layers, -1))
+        first = self.bridge(memory.context).unflatten(1, (self.decoder.num_states, self.config.num_layers, -1))
         return State(memory, tuple(part.contiguous() for part in first.permute(1, 2, 0, 3)))
 
     def step(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:
@@ -194,10 +193,10 @@ class RNNTranslator(nn.Module):
         states, hidden = self._read(state, tokens.unsqueeze(1))
         return self.words.write(states[:, 0]), replace(state, hidden=hidden)
 
-    def reorder(self, state: State, rows: Tensor, *, within: bool = False) -> State:
-        """These rows, in this order; `within` says that each stands for its own sentence still."""
-        hidden = tuple(part.index_select(1, rows) for part in state.hidden)
-        return State(state.memory if within else state.memory.rows(rows), hidden)
+    def reorder(self, state: State, indices: Tensor, *, same_source: bool = False) -> State:
+        """These rows, in this order; `same_source`: each still has its own source."""
+        hidden = tuple(part.index_select(1, indices) for part in state.hidden)
+        return State(state.memory if same_source else state.memory.rows(indices), hidden)
 
     def _read(self, state: State, target: Tensor) -> tuple[Tensor, Hidden]:
         """target (B, T) -> what to write next (B, T, E), and what is remembered after it"""

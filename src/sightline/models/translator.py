@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from .. import limits
 from ..attention.masks import Padding
+from ..attention.scores import SCORES
 from ..errors import SightlineError, check_fraction, check_int, check_max
+from ..kernels.cross_entropy import IGNORE_INDEX
 from ..kernels.packing import Packing
 from ..layers import SIZES, Decoder, DecoderCache, Dropout, Encoder, LearnedPositions, SinusoidalPositions, Words
-from ..layers.embeddings import IGNORE_INDEX
 from .graphed_decoder import Replay, Writer, unwatched, worth_replaying
 from .languages import Languages, check_choice, checked_source
 
@@ -39,7 +40,8 @@ class TranslatorConfig(Languages):
     max_positions: int = 256
     """How many places a learned table has; waves have no end."""
     norm: Literal["pre", "post"] = "pre"
-    score: Literal["dot", "cosine"] = "dot"
+    score: str = "dot"
+    """Attention score: a name in `sightline.attention.SCORES`."""
     dropout: float = 0.1
     """On the words, on what attention and feed-forward add, and inside the latter."""
     attention_dropout: float = 0.0
@@ -50,7 +52,7 @@ class TranslatorConfig(Languages):
         check_choice("size", self.size, tuple(SIZES))
         check_choice("positions", self.positions, ("sinusoidal", "learned"))
         check_choice("norm", self.norm, ("pre", "post"))
-        check_choice("score", self.score, ("dot", "cosine"))
+        check_choice("score", self.score, tuple(SCORES))
         form = self.form
         check_int(1, max_positions=self.max_positions, **form)
         check_max(limits.MAX_MODEL_DIM, max_positions=self.max_positions, **form)
@@ -189,23 +191,23 @@ class Translator(nn.Module):
         if state.replay is not None:
             return state.replay.step(tokens), state
         x = self.words.read_target(tokens.unsqueeze(1))
-        x = self.target_positions(x, first=len(state.caches[0].target))
+        x = self.target_positions(x, offset=len(state.caches[0].target))
         x = self.decoder(self.dropout(x), state.memory.states, cross_mask=state.mask, cache=state.caches)
         return self.words.write(x[:, 0]), state
 
-    def reorder(self, state: State, rows: Tensor, *, within: bool = False) -> State:
-        """These rows, in this order; `within` says that each stands for its own sentence still. The state is spent."""
+    def reorder(self, state: State, indices: Tensor, *, same_source: bool = False) -> State:
+        """Select rows: indices (B',). With `same_source`, the source of every row stays the same. Changes the state."""
         if state.replay is not None:
-            if within and len(rows) == state.replay.rows:
-                state.replay.reorder(rows)
+            if same_source and len(indices) == state.replay.rows:
+                state.replay.reorder(indices)
                 return state
             state.stop_replaying()
         for cache in state.caches:
-            cache.reorder(rows, within=within)
-        if within:
+            cache.reorder(indices, same_source=same_source)
+        if same_source:
             return state
-        mask = Padding(state.memory.attention_mask.index_select(0, rows), has_no_empty_rows=True)
-        memory = Memory(state.memory.states.index_select(0, rows), mask)
+        mask = Padding(state.memory.attention_mask.index_select(0, indices), has_no_empty_rows=True)
+        memory = Memory(state.memory.states.index_select(0, indices), mask)
         return State(memory, None if state.mask is None else _mask(memory), state.caches)
 
 

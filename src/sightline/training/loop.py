@@ -190,7 +190,7 @@ class Trainer:
     def _update(self, micro_batches: list[Any]) -> Tensor:
         """Run one optimizer step; return this process's share of the mean loss."""
         # dropout depends on the seed and the step
-        torch.manual_seed(seeds.number(self.seed, seeds.DROPOUT, self.step, self.group.rank))
+        torch.manual_seed(seeds.derive_seed(self.seed, seeds.DROPOUT, self.step, self.group.rank))
         losses = []
         for i, micro_batch in enumerate(micro_batches):
             with self._gradient_sync(enabled=i == len(micro_batches) - 1):

@@ -134,7 +134,7 @@ def test_attention_is_that_of_the_answer_or_of_all(tmp_path, predictor, image, p
     drawn = image_pictures.attention(model, model.look([image]), 0)
     ax = drawn.axes[0]
     shown = tiles(ax)[9:18]  # three blocks of two heads, and the rollout of each, over as many pictures
-    weights = model.record([image]).stacked()[:, 0].numpy()  # (3, 2, N, N)
+    weights = model.record([image]).stack()[:, 0].numpy()  # (3, 2, N, N)
     rows = weights[:, :, 0, 1:] if pool == "class_token" else weights.mean(2)
     np.testing.assert_allclose(shown[:6], rows.reshape(6, 4, 4), rtol=1e-5)
     flow = rollout(list(weights))[-1]

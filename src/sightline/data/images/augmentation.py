@@ -140,7 +140,7 @@ class Draws:
 def draw(config: Augment, count: int, *, seed: int, step: int) -> Draws:
     """All random numbers for a batch of `count` images: the same for the same arguments, on every machine."""
     check_int(0, count=count, seed=seed, step=step)
-    random = seeds.generator(seed, seeds.AUGMENTATION, step)
+    random = seeds.make_generator(seed, seeds.AUGMENTATION, step)
     u = random.random((count, _UNIFORM))
     parts: dict[str, np.ndarray[Any, Any]] = {}
     if config.crop:

@@ -193,7 +193,7 @@ def split(corpus: Corpus, fraction: float, seed: int) -> tuple[Corpus, Corpus]:
         raise SightlineError(f"a corpus must have at least 2 different sentences to be split, got {len(unique)}")
     count = min(max(round(fraction * len(unique)), 1), len(unique) - 1)
     is_held_out = np.zeros(len(unique), dtype=bool)
-    is_held_out[seeds.generator(seed, seeds.DATA).permutation(len(unique))[:count]] = True
+    is_held_out[seeds.make_generator(seed, seeds.DATA).permutation(len(unique))[:count]] = True
     sides: tuple[list[int], list[int]] = ([], [])
     for i, key in enumerate(keys):
         sides[int(is_held_out[unique[key]])].append(i)

@@ -46,7 +46,7 @@ def pairs(count: int, seed: int = 0) -> tuple[tuple[str, ...], tuple[str, ...]]:
     max_count = (MAX_NUMBER + 1) // 10
     if count > max_count:
         raise SightlineError(f"count must be at most {max_count:,}, got {count:,}")
-    generator = seeds.generator(seed, seeds.DATA)
+    generator = seeds.make_generator(seed, seeds.DATA)
     drawn: dict[int, None] = {}
     while len(drawn) < count:
         digits = generator.integers(1, 7, count)

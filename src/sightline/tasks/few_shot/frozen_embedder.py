@@ -136,7 +136,7 @@ class Embedded:
 
     def shown(self, chosen: Tensor, rows: Sequence[slice], *, seed: int, step: int) -> Shown:
         """These rows of the images chosen for a step, (E, K), each as it is or as one of its copies."""
-        random = seeds.generator(seed, seeds.AUGMENTATION, step, 1)  # without the 1 it is that of the copies themselves
+        random = seeds.make_generator(seed, seeds.AUGMENTATION, step, 1)  # without the 1 it is that of the copies themselves
         which = random.integers(len(self.train), size=tuple(chosen.shape))
         copies = torch.from_numpy(which).to(chosen.device)
         return [(self.train[copies[some], chosen[some]].float(), self.labels[chosen[some]].flatten()) for some in rows]

@@ -45,7 +45,7 @@ class FewShotTask:
         self.config = replace(config, model=model_config)
         self.model = FewShot(model_config)
         chosen = np.sort(
-            seeds.generator(config.seed, seeds.NORMALIZATION).permutation(len(train))[:NORMALIZATION_IMAGES]
+            seeds.make_generator(config.seed, seeds.NORMALIZATION).permutation(len(train))[:NORMALIZATION_IMAGES]
         )
         levels = histogram(train, chosen)
         if self.model.backbone is not None:

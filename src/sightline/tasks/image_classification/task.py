@@ -91,7 +91,7 @@ class ImageClassificationTask:
         for step in itertools.count(first_step):
             if step // per_epoch != epoch:
                 epoch = step // per_epoch
-                random = seeds.generator(self.config.seed, seeds.ORDER, epoch)
+                random = seeds.make_generator(self.config.seed, seeds.ORDER, epoch)
                 repeats = -(-batch_size // count)  # a batch larger than the set repeats images
                 order = torch.from_numpy(np.concatenate([random.permutation(count) for _ in range(repeats)]))
                 order = order.to(self.train.labels.device)
@@ -136,7 +136,7 @@ class ImageClassificationTask:
 
 def training_levels(images: Images, seed: int, progress: Progress | None = None) -> Tensor:
     """Histogram of the pixel values of a sample of the training images: (channels, 256)"""
-    sample = seeds.generator(seed, seeds.NORMALIZATION).permutation(len(images))[:NORMALIZATION_IMAGES]
+    sample = seeds.make_generator(seed, seeds.NORMALIZATION).permutation(len(images))[:NORMALIZATION_IMAGES]
     return histogram(images, np.sort(sample), progress)
 
 

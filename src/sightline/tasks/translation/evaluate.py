@@ -12,7 +12,7 @@ from ... import config
 from ...data.text.batching import EncodedPairs
 from ...data.text.corpora import ParallelText
 from ...data.text.tokenizers import Tokenizer
-from ...decoding import Hypothesis, beam, greedy
+from ...decoding import Hypothesis, beam_search, greedy
 from ...errors import SightlineError
 from ...predictor import Progress
 from ...training.task import BatchSlice
@@ -107,8 +107,8 @@ def translate(
         if num_beams == top_k == 1:
             yield batch, greedy(model, output, max_tokens=max_tokens)
         else:
-            options: dict[str, Any] = {"beams": num_beams, "n_best": top_k, "length_penalty": length_penalty}
-            yield batch, beam(model, output, max_tokens=max_tokens, **options)
+            options: dict[str, Any] = {"num_beams": num_beams, "n_best": top_k, "length_penalty": length_penalty}
+            yield batch, beam_search(model, output, max_tokens=max_tokens, **options)
 
 
 def length_batches(

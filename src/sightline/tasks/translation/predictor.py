@@ -219,7 +219,7 @@ class TranslationPredictor(Predictor):
         return [
             Translation(
                 text=ENTITY.sub(lambda entity: html.unescape(entity[0]), target.decode(hypothesis.tokens)),
-                score=hypothesis.normalized,
+                score=hypothesis.normalized_score,
                 tokens=(*target.tokens(hypothesis.tokens), *(end if hypothesis.finished else ())),
                 source_tokens=source_tokens,
                 unknown_tokens=text.unknown_tokens,

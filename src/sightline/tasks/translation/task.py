@@ -83,7 +83,7 @@ class TranslationTask(Task):
         for step in itertools.count(first_step):
             if step // len(buckets) != epoch:
                 epoch = step // len(buckets)
-                order, batch_order = buckets.epoch(seeds.generator(self.config.seed, seeds.ORDER, epoch))
+                order, batch_order = buckets.epoch(seeds.make_generator(self.config.seed, seeds.ORDER, epoch))
                 indices = torch.from_numpy(order).to(self.device)
             rows, shape = buckets.batches[batch_order[step % len(buckets)]]
             count = rows.stop - rows.start

@@ -1,0 +1,142 @@
+"""Greedy decoding and sampling: each row grows by one token per step.
+
+Shapes: R rows (hypotheses in progress), V vocabulary, N candidate tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import limits
+from ..errors import SightlineError, check_int, check_max
+from .hypotheses import (
+    MIN_FINISHED,
+    DecodingModel,
+    EncoderOutput,
+    Hypothesis,
+    as_ids,
+    check_decoding,
+    rank,
+)
+
+
+@torch.inference_mode()
+def greedy(
+    model: DecodingModel,
+    encoder_output: EncoderOutput,
+    *,
+    max_tokens: int = 256,
+    bos: int = 1,
+    eos: int = 2,
+    suppress_tokens: Sequence[int] = (0, 1),
+) -> list[list[Hypothesis]]:
+    """The most probable token at every step: a list with one hypothesis for each source.
+
+    `bos` and `eos` are the ids of the first and the last token. Tokens in `suppress_tokens` are never predicted.
+    """
+    check_decoding(model, max_tokens)
+    suppressed = as_ids(suppress_tokens, encoder_output.device)
+
+    def choose(logits: Tensor) -> tuple[Tensor, Tensor]:
+        log_probs, tokens = logits.log_softmax(-1).index_fill_(-1, suppressed, float("-inf")).max(-1)
+        return tokens, log_probs
+
+    sources = torch.arange(len(encoder_output), device=encoder_output.device)
+    return _decode(model, model.start(encoder_output), sources, choose, max_tokens, bos, eos)
+
+
+@torch.inference_mode()
+def sample(
+    model: DecodingModel,
+    encoder_output: EncoderOutput,
+    *,
+    num_samples: int = 1,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+    max_tokens: int = 256,
+    bos: int = 1,
+    eos: int = 2,
+    suppress_tokens: Sequence[int] = (0, 1),
+) -> list[list[Hypothesis]]:
+    """Random tokens by their probabilities: `num_samples` hypotheses for each source, the best first.
+
+    A temperature below 1 favors probable tokens. `top_k` keeps the k most probable tokens; `top_p` the fewest whose
+    probabilities at this temperature sum to p. Scores are log-probabilities of the model, without these options.
+    """
+    check_decoding(model, max_tokens)
+    check_int(1, num_samples=num_samples)
+    check_max(limits.MAX_DECODING_BEAMS, num_samples=num_samples)
+    if not 0 < temperature < float("inf"):
+        raise SightlineError(f"temperature must be above 0 and finite, got {temperature}; use greedy instead of 0")
+    if top_k is not None:
+        check_int(1, top_k=top_k)
+    if top_p is not None and not 0 < top_p <= 1:
+        raise SightlineError(f"top_p must be above 0 and at most 1, got {top_p}")
+
+    suppressed = as_ids(suppress_tokens, encoder_output.device)
+    temperature = max(temperature, torch.finfo(torch.float32).tiny)
+
+    def choose(logits: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = logits.index_fill(-1, suppressed, float("-inf"))
+        scaled = (scaled - scaled.amax(-1, keepdim=True)) / temperature  # the maximum stays finite
+        probs, ids = candidates(scaled, top_k=top_k, top_p=top_p)
+        tokens = ids.gather(1, torch.multinomial(probs, 1, generator=generator))
+        return tokens[:, 0], logits.log_softmax(-1).gather(1, tokens)[:, 0]
+
+    sources = torch.arange(len(encoder_output), device=encoder_output.device).repeat_interleave(num_samples)
+    state = model.start(encoder_output)
+    state = state if num_samples == 1 else model.reorder(state, sources)
+    return _decode(model, state, sources, choose, max_tokens, bos, eos)
+
+
+def candidates(logits: Tensor, *, top_k: int | None = None, top_p: float | None = None) -> tuple[Tensor, Tensor]:
+    """Tokens to sample from: logits (R, V) -> probabilities (R, N), descending, 0 if excluded, and token ids (R, N)"""
+    count = logits.shape[-1] if top_k is None else min(top_k, logits.shape[-1])
+    best, ids = logits.topk(count, -1)
+    probs = best.softmax(-1)
+    if top_p is not None:
+        probs = probs.masked_fill(probs.cumsum(-1) - probs >= top_p, 0.0)  # keeps at least the first
+    return probs, ids
+
+
+def _decode(
+    model: DecodingModel,
+    state: Any,
+    sources: Tensor,
+    choose: Callable[[Tensor], tuple[Tensor, Tensor]],
+    max_tokens: int,
+    bos: int,
+    eos: int,
+) -> list[list[Hypothesis]]:
+    """Extend each row until EOS. sources (R,): source of each row; choose: logits (R, V) -> tokens, log-probs (R,)"""
+    count, device = len(sources), sources.device
+    rows, tokens = list(range(count)), torch.full((count,), bos, device=device)
+    sequences: list[list[int]] = [[] for _ in rows]
+    scores, finished = [0.0] * count, set[int]()
+    for _ in range(max_tokens if count else 0):
+        logits, state = model.step(state, tokens)
+        tokens, log_probs = choose(logits.float())
+        for row, token, log_prob in zip(rows, tokens.tolist(), log_probs.tolist(), strict=True):
+            if row in finished:
+                continue
+            scores[row] += log_prob
+            if token == eos:
+                finished.add(row)
+            else:
+                sequences[row].append(token)
+        unfinished = [i for i, row in enumerate(rows) if row not in finished]
+        if not unfinished:
+            break
+        if len(unfinished) <= (1 - MIN_FINISHED) * len(rows):
+            indices = torch.tensor(unfinished, device=device)
+            state = model.reorder(state, indices)
+            rows, tokens = [rows[i] for i in unfinished], tokens[indices]
+    hypotheses: list[list[Hypothesis]] = [[] for _ in range(int(sources[-1]) + 1 if count else 0)]
+    for row, source in enumerate(sources.tolist()):
+        mean = scores[row] / (len(sequences[row]) + (row in finished))  # EOS counts toward the length
+        hypotheses[source].append(Hypothesis(tuple(sequences[row]), scores[row], mean, row in finished))
+    return [rank(group) for group in hypotheses]
