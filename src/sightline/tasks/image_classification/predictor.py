@@ -14,7 +14,7 @@ from ...data.images.class_splits import same_source
 from ...data.images.datasets import Images, Splits, check_classes
 from ...data.images.formats.folders import named_images
 from ...data.images.reading import read_image
-from ...errors import SightlineError
+from ...errors import SightlineError, check_page_size
 from ...files import CONFIG, read_json
 from ...models.image_classifier import ImageClassifier
 from ...names import printable, shortened
@@ -50,7 +50,7 @@ class ImagePrediction:
         return ", ".join(f"{printable(name)} {score:.1%}" for name, score in best)
 
     def __str__(self) -> str:
-        return f"{self.label} ({self.confidence:.1%})"
+        return f"{printable(self.label)} ({self.confidence:.1%})"
 
 
 class ImageClassificationPredictor(Predictor):
@@ -112,6 +112,7 @@ class ImageClassificationPredictor(Predictor):
 
     def record(self, images: Sequence[Any]) -> Record:
         """The attention of every block and head on these images."""
+        check_page_size(images=len(images))
         return self._recorded([self.prepare(image) for image in images])[2]
 
     def explain_batch(
@@ -145,6 +146,8 @@ class ImageClassificationPredictor(Predictor):
     def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
         """Write figures of the weights, the training curves, and the attention on these images to a folder."""
         files = FigureFiles.create(self.folder, out, format)
+        if inputs:
+            check_page_size(inputs=len(inputs))
         recorded = self._recorded([self.prepare(item) for item in inputs]) if inputs else None
         for name, draw in figures.FIGURES.items():
             files.add(name, draw, self.model, self.folder)

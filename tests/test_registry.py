@@ -1,0 +1,64 @@
+"""The registry of tasks."""
+
+import dataclasses
+
+import pytest
+
+from sightline import registry
+from sightline.errors import SightlineError
+from sightline.predictor import Predictor
+
+SPECS = pytest.mark.parametrize("spec", registry.TASKS.values(), ids=lambda spec: spec.name)
+
+
+@SPECS
+def test_everything_a_task_declares_can_be_imported(spec):
+    assert dataclasses.is_dataclass(spec.config_class)
+    assert issubclass(spec.predictor_class, Predictor)
+    for name in ("load_data", "steps_per_epoch", "to", "batches", "loss", "evaluate", "metrics", "files", "finish"):
+        assert callable(getattr(spec.task_class, name))
+    assert spec.task_class.monitor
+    for function, declared in (
+        (spec.compare_function, spec.compare),
+        (spec.compare_precision_function, spec.compare_precision),
+    ):
+        assert callable(function) if declared else function is None
+
+
+@SPECS
+def test_config_classes_have_the_common_fields(spec):
+    starter = spec.config_class.starter()
+    assert starter.task == spec.name
+    fields = {field.name for field in dataclasses.fields(starter)}
+    assert {"task", "out", "seed", "data", "model", "training"} <= fields
+    assert hasattr(starter.data, "source")
+
+
+@SPECS
+def test_usage_names_the_model(spec):
+    assert '"my-model"' in spec.usage.format(name="my-model")
+
+
+def test_names_are_the_keys_and_the_default_is_one_of_them():
+    assert {name: spec.name for name, spec in registry.TASKS.items()} == {name: name for name in registry.TASKS}
+    assert registry.DEFAULT in registry.TASKS
+
+
+def test_an_unknown_task_is_refused_with_the_closest_name():
+    with pytest.raises(SightlineError, match=r"task must be one of .*, got 'translater'; did you mean 'translation'"):
+        registry.task_spec("translater")
+    for name in (None, ["translation"], 3):
+        with pytest.raises(SightlineError, match="task must be one of "):
+            registry.task_spec(name)
+
+
+def test_a_task_may_be_registered_as_objects(monkeypatch):
+    monkeypatch.setattr(registry, "TASKS", {})
+    spec = registry.register(registry.TaskSpec("toy", dict, list, tuple))
+    assert registry.task_spec("toy") is spec
+    assert (spec.config_class, spec.task_class, spec.predictor_class, spec.compare_function) == (
+        dict,
+        list,
+        tuple,
+        None,
+    )
