@@ -131,7 +131,7 @@ def test_a_stream_reads_one_batch_ahead():
 
 
 def test_memory_of_a_stream_is_that_of_one_batch():
-    arrays = (np.full(10_000, n, dtype=np.uint8) for n in range(5000))  # 50 MB
+    arrays = (np.full(10_000, n, dtype=np.uint16) for n in range(5000))  # 100 MB
     tracemalloc.start()
     try:
         count = sum(1 for _ in SquarePredictor().stream(arrays))

@@ -41,7 +41,7 @@ def masks(model: ImageClassifier, folder: Path) -> "Figure":
     if not learned:
         raise NoFigure(f"model.mask is {kind}, which has no parameters")
     title = f"Learned {kind} masks (rows: queries, columns: keys)"
-    return parameters.masks([_array(mask.table) for mask in learned], start=learned[0].start, title=title)
+    return parameters.masks([_array(mask.table) for mask in learned], start=learned[0].initial_value, title=title)
 
 
 def temperatures(model: ImageClassifier, folder: Path) -> "Figure":
