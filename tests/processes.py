@@ -17,7 +17,16 @@ import numpy as np
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 FORKSERVER = multiprocessing.get_context("forkserver")
 FORKSERVER.set_forkserver_preload(
-    ["sightline.training.loop", "sightline.tasks.image_classification.predictor", "torch._dynamo"]
+    [
+        "sightline.cli",
+        "sightline.runs",
+        "sightline.training.loop",
+        "sightline.training.log",
+        "sightline.tasks.image_classification.predictor",
+        "sightline.tasks.few_shot.task",
+        "sightline.tasks.translation.task",
+        "torch._dynamo",
+    ]
 )
 
 RUN_FILES = ["README.md", "classes.json", "config.yaml", "data.json", "metrics.jsonl", "model.safetensors"]
@@ -44,6 +53,16 @@ def write_images(path: Path, count: int = 23, side: int = 8) -> Path:
     random = np.random.default_rng(0)
     labels = np.arange(3 * count) % 3
     images = random.integers(0, 120, (3 * count, side, side)) + 60 * labels[:, None, None]
+    np.savez(path, images=images.astype(np.uint8), labels=labels)
+    return path
+
+
+def write_classes(path: Path, classes: int = 20, count: int = 6, side: int = 16) -> Path:
+    """Write an .npz file with `count` images of each of many classes, for few-shot training."""
+    random = np.random.default_rng(0)
+    labels = np.arange(classes * count) % classes
+    prototypes = random.integers(0, 200, (classes, side, side))
+    images = prototypes[labels] + random.integers(0, 55, (len(labels), side, side))
     np.savez(path, images=images.astype(np.uint8), labels=labels)
     return path
 

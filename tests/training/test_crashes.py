@@ -1,4 +1,4 @@
-"""Runs that are broken off: real processes, real signals, and what is left of them afterwards."""
+"""Interrupted runs: real processes, real signals, and the files they leave."""
 
 import functools
 import json
@@ -16,149 +16,174 @@ import pytest
 from safetensors.torch import load_file
 
 import sightline
-from processes import SMALL, CommandProcess, hang_in_step, kill_at_call, limit_file_size, signal_at_step, write_images
+from processes import (
+    SMALL,
+    CommandProcess,
+    hang_in_step,
+    kill_at_call,
+    kill_in_finish,
+    limit_file_size,
+    signal_at_step,
+    write_classes,
+    write_images,
+)
+from sightline.runs import is_finished
 
 TRAIN = ("train", "data.source=images.npz", "data.validation_fraction=0.13", "training.ema_decay=0.8", *SMALL)
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A folder with images, and in `whole` the run that was never broken off."""
+    """A folder with images, and an uninterrupted run in `whole`."""
     home = tmp_path_factory.mktemp("crashes")
     write_images(home / "images.npz")
-    child = CommandProcess(*TRAIN, "out=whole", cwd=home)
-    assert child.wait() == 0, child.output
+    assert_success(CommandProcess(*TRAIN, "out=whole", cwd=home))
     return home
 
 
 @pytest.fixture
-def here(home, tmp_path):
-    """The same in a folder of its own."""
+def cwd(home, tmp_path):
+    """A copy of `home`."""
     shutil.copytree(home, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
-def lines(run: Path) -> list[dict]:
-    """What was logged, less the speed."""
-    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "examples_per_second"} for line in found]
+def assert_success(command: CommandProcess) -> str:
+    assert command.wait() == 0, command.output
+    return command.output
 
 
-def assert_as_if_never_broken(run: Path, whole: Path) -> None:
+def assert_killed(*arguments, cwd: Path, prepare) -> None:
+    command = CommandProcess(*arguments, cwd=cwd, prepare=prepare)
+    assert command.wait() == -signal.SIGKILL, command.output
+
+
+def logged(run: Path) -> list[dict]:
+    """The lines of metrics.jsonl without the speed."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "examples_per_second"} for line in lines]
+
+
+def assert_same_run(run: Path, whole: Path) -> None:
     assert (run / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-    assert lines(run) == lines(whole)
+    assert logged(run) == logged(whole)
     assert sorted(path.name for path in run.rglob("*")) == sorted(path.name for path in whole.rglob("*"))
 
 
-def resumed(here: Path, *changes: str) -> str:
-    child = CommandProcess(*TRAIN, *changes, "out=run", "--resume", cwd=here)
-    assert child.wait() == 0, child.output
-    return child.output
+def resume(cwd: Path, *changes: str) -> str:
+    return assert_success(CommandProcess(*TRAIN, *changes, "out=run", "--resume", cwd=cwd))
 
 
-def test_the_same_seed_gives_the_same_run_and_another_does_not(here):
-    assert CommandProcess(*TRAIN, "out=run", cwd=here).wait() == 0
-    assert_as_if_never_broken(here / "run", here / "whole")
-    assert CommandProcess(*TRAIN, "out=other", "seed=1", cwd=here).wait() == 0
-    assert lines(here / "other")[0]["loss"] != lines(here / "whole")[0]["loss"]
-    assert (here / "other" / "model.safetensors").read_bytes() != (here / "whole" / "model.safetensors").read_bytes()
+def files(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock"}
+
+
+def test_weights_depend_on_the_seed_only(cwd):
+    assert_success(CommandProcess(*TRAIN, "out=run", cwd=cwd))
+    assert_same_run(cwd / "run", cwd / "whole")
+    assert_success(CommandProcess(*TRAIN, "out=other", "seed=1", cwd=cwd))
+    assert logged(cwd / "other")[0]["loss"] != logged(cwd / "whole")[0]["loss"]
+    assert (cwd / "other" / "model.safetensors").read_bytes() != (cwd / "whole" / "model.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("name", "half"),
-    [
-        ("Path.write_bytes", True),  # a file torn while it is written
-        ("os.fsync", False),  # written, and not yet sure to be there
-        ("Path.replace", False),  # there, and not yet in its place
-    ],
+    ("name", "after_half"), [("Path.write_bytes", True), ("os.fsync", False), ("Path.replace", False)]
 )
-def test_a_run_killed_while_it_writes_goes_on_as_if_it_had_not_been(here, name, half):
-    killed = []
-    for count in (1, 3, 4, 5, 6, 7, 9, 7, 8, 9, 6):  # at the start, in checkpoints, in the best weights, at the end
-        dying = functools.partial(kill_at_call, name, count, half=half)
-        child = CommandProcess(*TRAIN, "out=run", "--resume", cwd=here, prepare=dying)
-        assert child.wait() in (-signal.SIGKILL, 0), child.output
-        killed.append(child.process.exitcode == -signal.SIGKILL)
-    assert sum(killed) >= 8
-    resumed(here)
-    assert_as_if_never_broken(here / "run", here / "whole")
+def test_run_killed_in_a_write_resumes_exactly(cwd, name, after_half):
+    for count in (1, 4, 5, 7, 9, 6):  # in the config, in the log, in checkpoints, in the best weights, at the end
+        kill = functools.partial(kill_at_call, name, count, after_half=after_half)
+        assert_killed(*TRAIN, "out=run", "--resume", cwd=cwd, prepare=kill)
+    resume(cwd)
+    assert_same_run(cwd / "run", cwd / "whole")
 
 
-def test_a_run_killed_from_outside_goes_on_as_if_it_had_not_been(here):
-    """Nothing prepared: wherever the signal finds it."""
-    run = here / "run"
-    found = {
-        "a start": lambda: (run / "config.yaml").exists(),
-        "a log": lambda: (run / "metrics.jsonl").exists(),
-        "a checkpoint": lambda: any(run.glob("checkpoints/step-*.json")),
-        "a checkpoint being written": lambda: any(run.glob("checkpoints/.*.part")),
-        "step 8": lambda: (run / "checkpoints/step-00000008.json").exists(),
-        "a loss": lambda: '"step": 12, "loss"' in (run / "metrics.jsonl").read_text(),
-        "nearly the end": lambda: any(run.glob("checkpoints/.step-00000020.*")),
-    }
-    killed = []
-    for there in found.values():
-        child = CommandProcess(*TRAIN, "out=run", "--resume", cwd=here).wait_for(there)
-        killed.append(child.send(signal.SIGKILL).wait() == -signal.SIGKILL)
-    assert sum(killed) >= 4
-    resumed(here)
-    assert_as_if_never_broken(run, here / "whole")
+def test_run_killed_from_outside_resumes_exactly(cwd):
+    run = cwd / "run"
+    conditions = [
+        lambda: (run / "config.yaml").exists(),
+        lambda: (run / "metrics.jsonl").exists(),
+        lambda: any(run.glob("checkpoints/step-*.json")),
+        lambda: any(run.glob("checkpoints/.*.part")),
+        lambda: (run / "checkpoints/step-00000008.json").exists(),
+        lambda: '"step": 12, "loss"' in (run / "metrics.jsonl").read_text(),
+        lambda: any(run.glob("checkpoints/.step-00000020.*")),
+    ]
+    kills = 0
+    for condition in conditions:
+        command = CommandProcess(*TRAIN, "out=run", "--resume", cwd=cwd).wait_for(condition)
+        kills += command.send(signal.SIGKILL).wait() == -signal.SIGKILL
+    assert kills >= 4
+    resume(cwd)
+    assert_same_run(run, cwd / "whole")
 
 
-def test_a_run_with_muon_killed_between_checkpoints_goes_on_as_if_it_had_not_been(here):
-    muon = (*TRAIN, "training.optimizer=muon")
-    assert CommandProcess(*muon, "out=muon", cwd=here).wait() == 0
-    for step in (6, 7, 10):  # of each process; a checkpoint is written at every fourth
-        killing = functools.partial(signal_at_step, step, signal.SIGKILL)
-        assert CommandProcess(*muon, "out=run", "--resume", cwd=here, prepare=killing).wait() == -signal.SIGKILL
-    child = CommandProcess(*muon, "out=run", "--resume", cwd=here)
-    assert child.wait() == 0, child.output
-    assert "going on from step 16 of 20" in child.output
-    assert_as_if_never_broken(here / "run", here / "muon")
-    last = load_file(here / "run/checkpoints/step-00000020.safetensors")
-    assert any(name.startswith("optimizer.momentum_buffer.") for name in last)
+def test_run_killed_before_its_first_checkpoint_starts_again(cwd):
+    assert_killed(*TRAIN, "out=run", cwd=cwd, prepare=functools.partial(kill_at_call, "os.fsync", 3))
+    assert "no checkpoint to resume from: starting at step 0" in resume(cwd)
+    assert_same_run(cwd / "run", cwd / "whole")
+
+
+def test_run_killed_in_calibration_loads_with_a_warning_and_resumes_exactly(cwd, capsys):
+    assert_killed(*TRAIN, "out=run", cwd=cwd, prepare=kill_in_finish)
+    assert not is_finished(cwd / "run")
+    assert float(sightline.load(cwd / "run").model.calibration_scale) == 1.0
+    assert f"finish it with: sightline train {cwd / 'run'} --resume" in capsys.readouterr().err
+    assert "resuming from step 20 of 20" in resume(cwd)
+    assert_same_run(cwd / "run", cwd / "whole")
+    assert is_finished(cwd / "run")
+    assert float(sightline.load(cwd / "run").model.calibration_scale) != 1.0
+    assert not capsys.readouterr().err
+    assert_killed(*TRAIN, "out=run", "--resume", cwd=cwd, prepare=kill_in_finish)
+    assert not is_finished(cwd / "run")
+
+
+def test_second_trainer_in_a_folder_is_refused(cwd):
+    first = CommandProcess(*TRAIN, "out=run", cwd=cwd, prepare=hang_in_step)
+    first.wait_for(lambda: "hanging" in first.output)
+    before = files(cwd / "run")
+    for option in ([], ["--resume"]):
+        second = CommandProcess(*TRAIN, "out=run", "seed=1", *option, cwd=cwd)
+        assert second.wait() == 2
+        assert second.output == (
+            "error: out must not be in use, got 'run', which another process trains in; wait for it or pass "
+            "out=FOLDER\n"
+        )
+    assert files(cwd / "run") == before
+    assert first.send(signal.SIGKILL).wait() == -signal.SIGKILL
+    resume(cwd)
+    assert_same_run(cwd / "run", cwd / "whole")
 
 
 @pytest.mark.parametrize(
-    ("count", "side", "shift", "differs"),
-    [(29, 8, 0, "train.images must be 60, got 75"), (23, 8, 1, "train.labels must be"), (23, 8, 9, "train.levels")],
+    ("count", "shift", "brightness", "message"),
+    [
+        (29, 0, 0, "train.images must be 60, got 75"),
+        (23, 1, 0, "train.labels must be"),
+        (23, 0, 9, "train.levels must be"),
+    ],
     ids=["more images", "other labels", "other pixels"],
 )
-def test_a_run_does_not_go_on_with_other_data(here, count, side, shift, differs):
-    killing = functools.partial(signal_at_step, 6, signal.SIGKILL)
-    assert CommandProcess(*TRAIN, "out=run", cwd=here, prepare=killing).wait() == -signal.SIGKILL
-    before = {path: path.read_bytes() for path in sorted((here / "run").rglob("*.*")) if path.is_file()}
-    original = (here / "images.npz").read_bytes()
-    write_images(here / "images.npz", count, side)
-    change(here / "images.npz", shift)
-    child = CommandProcess(*TRAIN, "out=run", "--resume", cwd=here)
-    assert child.wait() == 2, child.output
-    assert "error: data.source must hold what it held when run began, to go on with it: " + differs in child.output
-    assert {path: path.read_bytes() for path in sorted((here / "run").rglob("*.*")) if path.is_file()} == before
-    (here / "images.npz").write_bytes(original)
-    resumed(here)
-    assert_as_if_never_broken(here / "run", here / "whole")
-
-
-def change(path: Path, shift: int) -> None:
-    """1 moves the labels on by one image, more makes the images brighter."""
-    with np.load(path) as file:
-        images, labels = file["images"], file["labels"]
-    np.savez(path, images=images + np.uint8(shift if shift > 1 else 0), labels=np.roll(labels, shift == 1))
-
-
-def test_a_run_killed_before_its_first_checkpoint_starts_anew_and_says_so(here):
-    child = CommandProcess(*TRAIN, "out=run", cwd=here, prepare=functools.partial(kill_at_call, "os.fsync", 3))
-    assert child.wait() == -signal.SIGKILL
-    assert "nothing to go on from: starting at step 0" in resumed(here)
-    assert_as_if_never_broken(here / "run", here / "whole")
+def test_run_is_not_resumed_with_other_data(cwd, killed_late, count, shift, brightness, message):
+    shutil.copytree(killed_late, cwd / "run")
+    before, images = files(cwd / "run"), (cwd / "images.npz").read_bytes()
+    with np.load(write_images(cwd / "images.npz", count)) as file:
+        changed = {"images": file["images"] + np.uint8(brightness), "labels": np.roll(file["labels"], shift)}
+    np.savez(cwd / "images.npz", **changed)
+    command = CommandProcess(*TRAIN, "out=run", "--resume", cwd=cwd)
+    assert command.wait() == 2, command.output
+    assert "error: data.source must hold the data that run was started with, to resume it: " in command.output
+    assert message in command.output
+    assert files(cwd / "run") == before
+    (cwd / "images.npz").write_bytes(images)
+    resume(cwd)
+    assert_same_run(cwd / "run", cwd / "whole")
 
 
 def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-7])
 
 
-def flip(path: Path) -> None:
+def flip_bit(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
@@ -168,7 +193,7 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-def garble(path: Path) -> None:
+def overwrite(path: Path) -> None:
     path.write_bytes(b"\x00\xff{]" * 9)
 
 
@@ -176,249 +201,238 @@ def nest(path: Path) -> None:
     path.write_text("[" * 100_000)
 
 
-def alter(path: Path) -> None:
+def change_value(path: Path) -> None:
     record = json.loads(path.read_text())
-    record["facts"]["waited"] += 1
+    record["metadata"]["evaluations_without_improvement"] += 1
     path.write_text(json.dumps(record, indent=1))
 
 
 @pytest.fixture(scope="module")
-def broken_off(home):
-    """A run killed late: it has checkpoints of steps 12 and 16."""
-    child = CommandProcess(
-        *TRAIN, "out=broken", cwd=home, prepare=functools.partial(signal_at_step, 18, signal.SIGKILL)
-    )
-    assert child.wait() == -signal.SIGKILL
-    assert sorted(path.name for path in (home / "broken/checkpoints").glob("*.json")) == [
-        "step-00000012.json",
-        "step-00000016.json",
-    ]
-    return home / "broken"
+def killed_late(home):
+    """A run killed at step 18, with checkpoints of steps 12 and 16."""
+    kill = functools.partial(signal_at_step, 18, signal.SIGKILL)
+    assert_killed(*TRAIN, "out=killed", cwd=home, prepare=kill)
+    records = sorted(path.name for path in (home / "killed/checkpoints").glob("*.json"))
+    assert records == ["step-00000012.json", "step-00000016.json"]
+    return home / "killed"
 
 
 @pytest.mark.parametrize(
-    ("damage", "ending"),
+    ("damage", "suffix"),
     [
         (truncate, "safetensors"),
-        (flip, "safetensors"),
+        (flip_bit, "safetensors"),
         (empty, "safetensors"),
         (Path.unlink, "safetensors"),
         (truncate, "json"),
-        (flip, "json"),
+        (flip_bit, "json"),
         (empty, "json"),
-        (garble, "json"),
+        (overwrite, "json"),
         (nest, "json"),
-        (alter, "json"),
+        (change_value, "json"),
     ],
 )
-def test_a_damaged_checkpoint_is_named_and_the_one_before_used(broken_off, here, damage, ending):
-    shutil.copytree(broken_off, here / "run", dirs_exist_ok=True)
-    damage(here / f"run/checkpoints/step-00000016.{ending}")
-    said = resumed(here)
-    assert "step-00000016 is torn or corrupt and was passed over" in said
-    assert "going on from step 12 of 20" in said
-    assert_as_if_never_broken(here / "run", here / "whole")
+def test_damaged_checkpoint_is_reported_and_the_previous_one_restored(killed_late, cwd, damage, suffix):
+    shutil.copytree(killed_late, cwd / "run")
+    damage(cwd / f"run/checkpoints/step-00000016.{suffix}")
+    output = resume(cwd)
+    assert "step-00000016 is damaged and was skipped" in output
+    assert "resuming from step 12 of 20" in output
+    assert_same_run(cwd / "run", cwd / "whole")
 
 
-def test_an_older_damaged_checkpoint_does_no_harm(broken_off, here):
-    shutil.copytree(broken_off, here / "run", dirs_exist_ok=True)
-    garble(here / "run/checkpoints/step-00000012.json")
-    assert "going on from step 16 of 20" in resumed(here)
-    assert (here / "run/model.safetensors").read_bytes() == (here / "whole/model.safetensors").read_bytes()
+def test_damaged_older_checkpoint_does_not_matter(killed_late, cwd):
+    shutil.copytree(killed_late, cwd / "run")
+    overwrite(cwd / "run/checkpoints/step-00000012.json")
+    assert "resuming from step 16 of 20" in resume(cwd)
+    assert (cwd / "run/model.safetensors").read_bytes() == (cwd / "whole/model.safetensors").read_bytes()
 
 
-def test_when_every_checkpoint_is_damaged_it_starts_anew(broken_off, here):
-    shutil.copytree(broken_off, here / "run", dirs_exist_ok=True)
-    for path in (here / "run/checkpoints").glob("step-*.safetensors"):
-        flip(path)
-    said = resumed(here)
-    assert said.count("is torn or corrupt") == 2
-    assert "starting at step 0" in said
-    assert_as_if_never_broken(here / "run", here / "whole")
+def test_run_with_damaged_checkpoints_only_starts_again(killed_late, cwd):
+    shutil.copytree(killed_late, cwd / "run")
+    for path in (cwd / "run/checkpoints").glob("step-*.safetensors"):
+        flip_bit(path)
+    output = resume(cwd)
+    assert output.count("is damaged and was skipped") == 2
+    assert "starting at step 0" in output
+    assert_same_run(cwd / "run", cwd / "whole")
 
 
-def test_damaged_best_weights_are_told_of(broken_off, here):
-    shutil.copytree(broken_off, here / "run", dirs_exist_ok=True)
-    best = max((here / "run/checkpoints").glob("best-*"))
-    flip(best)
-    said = resumed(here)
-    assert f"the best weights are torn or corrupt; the search starts anew ({best.name} must match its digest" in said
-    assert "validation accuracy" in said.splitlines()[-2]  # judged, though the last step is all there is to choose
-    assert sightline.load(here / "run").classes == ("0", "1", "2")
+def test_damaged_best_weights_are_reported(killed_late, cwd):
+    shutil.copytree(killed_late, cwd / "run")
+    best = max((cwd / "run/checkpoints").glob("best-*"))
+    flip_bit(best)
+    output = resume(cwd)
+    assert f"the best weights are damaged and were discarded ({best.name} must match its digest" in output
+    assert "validation accuracy" in output.splitlines()[-2]
+    assert sightline.load(cwd / "run").classes == ("0", "1", "2")
 
 
-def assert_stopped_by_the_disk(child: CommandProcess, reason: str) -> None:
-    assert child.wait() == 1, child.output
-    error = child.output.splitlines()[-1]
-    assert error.startswith("error: run/")
-    assert f"must be written, and the disk said: {reason}; what was saved before is intact: make room" in error
-    assert error.endswith("go on with --resume")
-    assert "Traceback" not in child.output
+def assert_stopped_by_disk(command: CommandProcess, reason: str) -> None:
+    assert command.wait() == 1, command.output
+    advice = "checkpoints are intact: free disk space and continue with --resume"
+    assert re.fullmatch(rf"error: run/[\w./-]+: {reason}; {advice}", command.output.splitlines()[-1])
+    assert "Traceback" not in command.output
 
 
-def test_a_disk_that_takes_no_more_stops_the_run_with_one_line(broken_off, here):
-    """A limit on the size of a file stands for the disk: weights still fit, a checkpoint does not."""
-    shutil.copytree(broken_off, here / "run", dirs_exist_ok=True)
-    good = {path: path.read_bytes() for path in (here / "run/checkpoints").glob("step-*")}
-    child = CommandProcess(*TRAIN, "out=run", "--resume", cwd=here, prepare=functools.partial(limit_file_size, 8_000))
-    assert_stopped_by_the_disk(child, "File too large")
-    assert {path: path.read_bytes() for path in (here / "run/checkpoints").glob("step-*")} == good
-    assert "going on from step 16 of 20" in resumed(here)
-    assert_as_if_never_broken(here / "run", here / "whole")
+def test_file_size_limit_stops_the_run_with_one_line(killed_late, cwd):
+    """The weights fit below the limit, a checkpoint does not."""
+    shutil.copytree(killed_late, cwd / "run")
+    before = {path: path.read_bytes() for path in (cwd / "run/checkpoints").glob("step-*")}
+    limit = functools.partial(limit_file_size, 8_000)
+    assert_stopped_by_disk(CommandProcess(*TRAIN, "out=run", "--resume", cwd=cwd, prepare=limit), "File too large")
+    assert {path: path.read_bytes() for path in (cwd / "run/checkpoints").glob("step-*")} == before
+    assert "resuming from step 16 of 20" in resume(cwd)
+    assert_same_run(cwd / "run", cwd / "whole")
 
 
-def test_a_disk_too_small_for_the_log_stops_the_run_with_one_line(here):
-    child = CommandProcess(*TRAIN, "out=run", cwd=here, prepare=functools.partial(limit_file_size, 100))
-    assert child.wait() == 1
-    assert "must be written, and the disk said: File too large" in child.output.splitlines()[-1]
-    assert "Traceback" not in child.output
+def test_file_size_limit_before_training_names_the_file(cwd):
+    command = CommandProcess(*TRAIN, "out=run", cwd=cwd, prepare=functools.partial(limit_file_size, 100))
+    assert command.wait() == 1
+    assert command.output.splitlines()[-1] == "error: run/data.json: File too large"
+    assert "Traceback" not in command.output
 
 
-def test_a_disk_that_is_full_stops_the_run_with_one_line(here):
-    disk = here / "run"
+def test_full_disk_stops_the_run_with_one_line(cwd):
+    disk = cwd / "run"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], capture_output=True).returncode:
-        pytest.skip("mounting is not permitted here")
+        pytest.skip("mounting is not permitted")
     try:
-        assert_stopped_by_the_disk(CommandProcess(*TRAIN, "out=run", cwd=here), "No space left on device")
+        assert_stopped_by_disk(CommandProcess(*TRAIN, "out=run", cwd=cwd), "No space left on device")
         subprocess.run(["mount", "-o", "remount,size=1m", disk], check=True)
-        assert "going on from step" in resumed(here)
-        assert_as_if_never_broken(here / "run", here / "whole")
+        assert "resuming from step" in resume(cwd)
+        assert_same_run(cwd / "run", cwd / "whole")
     finally:
         subprocess.run(["umount", disk], check=True)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("step", [1, 7, 12, 20])
-def test_a_signal_saves_and_leaves_and_the_run_goes_on(here, number, code, step):
-    """In the first step, inside a window of the log, at a checkpoint, and in the last step, which ends anyway."""
-    child = CommandProcess(*TRAIN, "out=run", cwd=here, prepare=functools.partial(signal_at_step, step, number))
+def test_signal_saves_a_checkpoint_and_the_run_resumes_exactly(cwd, number, code, step):
+    """In the first step, between two logs, at a checkpoint, and in the last step, which ends the run anyway."""
+    command = CommandProcess(*TRAIN, "out=run", cwd=cwd, prepare=functools.partial(signal_at_step, step, number))
     if step == 20:
-        assert child.wait() == 0, child.output
+        assert_success(command)
     else:
-        assert child.wait() == code, child.output
-        assert child.output.splitlines()[-1] == (
-            f"stopped and saved at step {step} of 20; go on with: sightline train run --resume"
+        assert command.wait() == code, command.output
+        assert command.output.splitlines()[-1] == (
+            f"stopped and saved at step {step} of 20; continue with: sightline train run --resume"
         )
-        assert f"going on from step {step} of 20" in resumed(here)
-    assert_as_if_never_broken(here / "run", here / "whole")
+        assert f"resuming from step {step} of 20" in resume(cwd)
+    assert_same_run(cwd / "run", cwd / "whole")
 
 
-def test_a_mean_of_checkpoints_is_the_same_whatever_signals_came(here):
-    means = ("training.average_checkpoints=3", "training.ema_decay=null")
-    assert CommandProcess(*TRAIN, *means, "out=whole3", cwd=here).wait() == 0
-    for step in (6, 6, 4):  # at 6, and then at 12 and 16, which have checkpoints of their own
-        prepare = functools.partial(signal_at_step, step, signal.SIGTERM)
-        assert CommandProcess(*TRAIN, *means, "out=run", "--resume", cwd=here, prepare=prepare).wait() == 143
-    assert "kept the mean of the last 3 checkpoints" in resumed(here, *means)
-    assert_as_if_never_broken(here / "run", here / "whole3")
+def test_average_of_checkpoints_does_not_depend_on_signals(cwd):
+    changes = ("training.average_checkpoints=3", "training.ema_decay=null")
+    assert_success(CommandProcess(*TRAIN, *changes, "out=average", cwd=cwd))
+    for step in (6, 6, 4):  # at 6, and at 12 and 16, which have scheduled checkpoints
+        stop = functools.partial(signal_at_step, step, signal.SIGTERM)
+        assert CommandProcess(*TRAIN, *changes, "out=run", "--resume", cwd=cwd, prepare=stop).wait() == 143
+    assert "kept the average of the last 3 checkpoints" in resume(cwd, *changes)
+    assert_same_run(cwd / "run", cwd / "average")
 
 
-def test_a_second_interrupt_breaks_off_at_once(here):
-    child = CommandProcess(*TRAIN, "out=run", cwd=here, prepare=hang_in_step)
-    child.wait_for(lambda: "hanging" in child.output).send(signal.SIGINT)
-    child.wait_for(lambda: "still hanging" in child.output)
-    assert child.send(signal.SIGINT).wait() == 130
-    assert "saved" not in child.output
-    assert "Traceback" not in child.output
-    resumed(here)
-    assert_as_if_never_broken(here / "run", here / "whole")
+def test_second_interrupt_stops_at_once(cwd):
+    command = CommandProcess(*TRAIN, "out=run", cwd=cwd, prepare=hang_in_step)
+    command.wait_for(lambda: "hanging" in command.output).send(signal.SIGINT)
+    command.wait_for(lambda: "still hanging" in command.output)
+    assert command.send(signal.SIGINT).wait() == 130
+    assert "saved" not in command.output
+    assert "Traceback" not in command.output
+    resume(cwd)
+    assert_same_run(cwd / "run", cwd / "whole")
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_python_m_sightline_obeys_signals_too(here, number, code):
-    """As typed: no fork, nothing prepared."""
-    command = [sys.executable, "-m", "sightline", *TRAIN, "out=run"]
-    with subprocess.Popen([*command, "training.steps=100000"], cwd=here, stderr=subprocess.PIPE, text=True) as process:
+def test_python_m_sightline_saves_on_sigterm(cwd):
+    command = [sys.executable, "-m", "sightline", *TRAIN, "out=run", "training.steps=100000"]
+    with subprocess.Popen(command, cwd=cwd, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
             if line.startswith("step"):
-                process.send_signal(number)
+                process.send_signal(signal.SIGTERM)
                 break
-        said = process.stderr.read()
-        assert process.wait(60) == code
-    assert ("stopped and saved at step" in said) == (code > 0)
-    assert "Traceback" not in said
+        output = process.stderr.read()
+        assert process.wait(60) == 143
+    assert "stopped and saved at step" in output
+    assert "Traceback" not in output
 
 
-def test_in_a_terminal_a_bar_shows_the_time_left_and_a_stop_leaves_the_line_clean(here):
-    seen = b""
+def test_progress_bar_in_a_terminal_and_its_removal_on_ctrl_c(cwd):
+    data = b""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.chdir(here)
+        os.chdir(cwd)
         os.environ.update(TERM="xterm-256color", COLUMNS="80")
         os.execv(sys.executable, [sys.executable, "-m", "sightline", *TRAIN, "out=run", "training.steps=100000"])
-    while b"(best)" not in seen or b"left" not in seen.rpartition(b"(best)")[2]:
-        seen += os.read(terminal, 4096)
-    os.write(terminal, b"\x03")  # as typed at the keyboard
+    while b"(best)" not in data or b"left" not in data.rpartition(b"(best)")[2]:
+        data += os.read(terminal, 4096)
+    os.write(terminal, b"\x03")
     try:
         while more := os.read(terminal, 4096):
-            seen += more
-    except OSError:  # the terminal has gone
+            data += more
+    except OSError:  # the terminal is closed
         pass
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
     os.close(terminal)
-    text = re.sub(r"\x1b\[[\d;]*m", "", seen.decode())  # colors aside
+    text = re.sub(r"\x1b\[[\d;]*m", "", data.decode())  # without colors
     assert re.search(r"training ━[━╸╺ ]+ +\d+/100000 \d+:\d\d:\d\d left loss \d", text)
     assert re.search(r"step 5: validation accuracy .*\(best\)", text)
-    assert "go on with: sightline train" in text
-    assert "\x1b[?25h" in text  # the cursor is back
+    assert "continue with: sightline train" in text
+    assert "\x1b[?25h" in text  # the cursor is visible
     assert "Traceback" not in text
 
 
+STEPS = ("training.steps=12", "training.checkpoint_every=4", "training.log_every=3", "training.device=cpu")
 FEW_SHOT = (
     "train",
     "task=few_shot",
+    "data.source=classes.npz",
     "episode.way=3",
+    "episode.query=2",
+    "evaluation.settings=[2w1s]",
+    "evaluation.selection_setting=2w1s",
     "evaluation.selection_episodes=4",
     "evaluation.query=3",
-    "training.steps=12",
-    "training.checkpoint_every=4",
+    "model.num_heads=2",
+    "model.backbone_channels=[4,4,8,8]",
     "training.evaluate_every=6",
-    "training.log_every=3",
-    "training.device=cpu",
+    *STEPS,
 )
-NUMBERS = (
+TRANSLATION = (
     "train",
     "task=translation",
-    "model.transformer.embed_dim=16",
-    "model.transformer.ffn_dim=16",
+    "data.source=pairs.tsv",
+    "data.max_tokens=24",
+    "model.transformer.embed_dim=8",
+    "model.transformer.num_heads=2",
+    "model.transformer.ffn_dim=8",
     "model.transformer.encoder_layers=1",
     "model.transformer.decoder_layers=1",
-    "data.max_tokens=48",
-    "training.steps=12",
-    "training.checkpoint_every=4",
+    "training.batch_size=64",
     "training.evaluate_every=12",
-    "training.log_every=3",
-    "training.device=cpu",
+    *STEPS,
 )
 TASKS = {
-    "few-shot conv4": (*FEW_SHOT, "model.backbone_channels=[4,4,8,8]", "model.num_heads=2"),
-    "few-shot resnet12": (
-        *FEW_SHOT,
-        "model.backbone=resnet12",
-        "model.backbone_channels=[4,4,8,8]",
-        "model.num_heads=2",
-    ),
-    "few-shot adam": (*FEW_SHOT, "model.backbone_channels=[4,4,8,8]", "model.num_heads=2", "training.optimizer=adam"),
-    "few-shot muon": (*FEW_SHOT, "model.backbone_channels=[4,4,8,8]", "model.num_heads=2", "training.optimizer=muon"),
-    "translation": NUMBERS,
+    "image_classification muon": (*TRAIN, *STEPS, "training.optimizer=muon"),
+    "few_shot": FEW_SHOT,
+    "few_shot resnet12 adam": (*FEW_SHOT, "model.backbone=resnet12", "training.optimizer=adam"),
+    "few_shot muon": (*FEW_SHOT, "training.optimizer=muon"),
+    "translation": TRANSLATION,
 }
 
 
-@pytest.mark.parametrize("words", TASKS.values(), ids=TASKS)
-def test_every_task_killed_at_random_moments_goes_on_as_if_it_had_not_been(tmp_path, words):
-    assert CommandProcess(*words, "out=whole", cwd=tmp_path).wait() == 0
-    random, run = np.random.default_rng(0), tmp_path / "run"
-    for _ in range(3):
-        step = int(random.integers(1, 12))
-        child = CommandProcess(*words, "out=run", "--resume", cwd=tmp_path)
-        child.wait_for(lambda step=step: newest(run) >= step)
-        child.send(signal.SIGKILL if random.random() < 0.7 else signal.SIGTERM).wait()
-    child = CommandProcess(*words, "out=run", "--resume", cwd=tmp_path)
-    assert child.wait() == 0, child.output
-    assert_as_if_never_broken(run, tmp_path / "whole")
-
-
-def newest(run: Path) -> int:
-    """The step of the newest checkpoint; -1 without one."""
-    return max((int(path.stem[5:]) for path in run.glob("checkpoints/step-*.json")), default=-1)
+@pytest.mark.parametrize("name", TASKS)
+def test_every_task_killed_at_random_steps_resumes_exactly(tmp_path, name):
+    words, task = TASKS[name], name.split()[0]
+    write_images(tmp_path / "images.npz")
+    write_classes(tmp_path / "classes.npz")
+    (tmp_path / "pairs.tsv").write_text("".join(f"{i} eins zwei\t{i} one two\n" for i in range(40)))
+    assert_success(CommandProcess(*words, "out=whole", cwd=tmp_path))
+    random = np.random.default_rng(0)
+    kills = [functools.partial(signal_at_step, int(random.integers(5, 8)), signal.SIGKILL, task) for _ in range(2)]
+    for kill in (*kills, functools.partial(kill_in_finish, task)):
+        assert_killed(*words, "out=run", "--resume", cwd=tmp_path, prepare=kill)
+    assert_success(CommandProcess(*words, "out=run", "--resume", cwd=tmp_path))
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    tensors = load_file(tmp_path / "run/checkpoints/step-00000012.safetensors")
+    assert any(key.startswith("optimizer.momentum_buffer.") for key in tensors) == ("muon" in name)

@@ -28,7 +28,11 @@ def decayed_and_exempt(model, optimizer):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_weight_decay_applies_to_matrices_only(optimizer):
     decayed, exempt = decayed_and_exempt(build_model(score="cosine"), optimizer)
-    assert {"patch_embedding.proj.weight", "encoder.layers.0.attention.qkv.weight", "classifier.answer.weight"} <= decayed
+    assert {
+        "patch_embedding.proj.weight",
+        "encoder.layers.0.attention.qkv.weight",
+        "classifier.answer.weight",
+    } <= decayed
     assert {"class_token", "encoder.layers.1.attention.score.log_temperature_offset", "encoder.norm.weight"} <= exempt
     assert not any(name.endswith("bias") for name in decayed)
 
