@@ -49,6 +49,23 @@ def test_csv_columns_follow_from_the_first_record_and_lists_are_json():
     assert written("csv", [{"input": "x", "interval": (0.1, 0.2)}]) == 'input,interval\nx,"[0.1, 0.2]"\n'
 
 
+@pytest.mark.parametrize("char", ["\x1b", "\x9b", "\r", "\udcff"])
+def test_control_characters_are_escaped_in_json_and_replaced_elsewhere(char):
+    records = [{"input": f"a{char}b", "list": [char]}]
+    for format in ("json", "jsonl"):
+        assert char not in written(format, records)
+    assert json.loads(written("json", records)) == records
+    assert written("text", records) == "text of a\ufffdb\n"
+    assert char not in written("csv", records, [f"{char}", "input", "list"])
+    assert written("csv", records).splitlines()[1].startswith("a\ufffdb,")
+
+
+def test_csv_keeps_tabs_newlines_and_other_scripts():
+    records = [{"input": "a\tb\nc\u3000猫"}]
+    [row] = csv.DictReader(io.StringIO(written("csv", records)))
+    assert row == records[0]
+
+
 def test_unknown_format_is_refused():
     with pytest.raises(SightlineError, match="format must be one of csv, json, jsonl, text, got 'jsno'; did you mean"):
         RecordWriter(io.StringIO(), "jsno")

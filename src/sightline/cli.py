@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from .errors import SightlineError
-from .names import printable
+from .names import printable, printable_lines
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Read when torch is imported: threads that spin while they wait slow down a busy machine."""
@@ -58,6 +58,8 @@ def _user_errors() -> Iterator[None]:
     """Print errors that a user can fix, and those of the file system, on one line; all others show a traceback."""
     try:
         yield
+    except BrokenPipeError:  # the reader of a pipe ended, which typer handles
+        raise
     except SightlineError as error:
         _print_error(str(error))
         raise typer.Exit(2) from error
@@ -70,9 +72,13 @@ def _user_errors() -> Iterator[None]:
         raise typer.Exit(getattr(stop, "exit_code", 130)) from stop
 
 
+def _print(message: str, *, err: bool = False) -> None:
+    """Print without control characters of file names or data."""
+    typer.echo(printable_lines(message), err=err)
+
+
 def _print_error(message: str) -> None:
-    """Print to stderr, without control characters of file names or data."""
-    typer.echo("error: " + "\n".join(map(printable, message.split("\n"))), err=True)
+    _print(f"error: {message}", err=True)
 
 
 def _split(names: str) -> list[str]:
@@ -100,7 +106,7 @@ def train(
         path = words[0] if words and "=" not in words[0] else None
         run = runs.train(path, words[path is not None :], resume=resume, command=runs.command_line())
         if run.is_main:
-            typer.echo(f"{run}\nnext: sightline evaluate {run.folder}")
+            _print(f"{run}\nnext: sightline evaluate {run.folder}")
 
 
 @app.command()
@@ -145,10 +151,10 @@ def fit(
         path = check_path(out or Path(f"{Path(folder).resolve().name}{SUFFIX}"))
         with progress_bar() as progress:
             classifier = FewShotClassifier.pretrained(model).to(choose_device(device)).fit(folder, progress=progress)
-        typer.echo(f"{model}: {classifier.summary()}")
+        _print(f"{model}: {classifier.summary()}")
         if model == "glyphs" and classifier.confidence.separation < MIN_SEPARATION:
-            typer.echo("glyphs is trained on drawings and separates these images poorly; for photos use --model photos")
-        typer.echo(f"wrote {classifier.save(path)}\nnext: sightline predict {path} IMAGE... --show page.html")
+            _print("glyphs is trained on drawings and separates these images poorly; for photos use --model photos")
+        _print(f"wrote {classifier.save(path)}\nnext: sightline predict {path} IMAGE... --show page.html")
 
 
 @app.command()
@@ -226,10 +232,10 @@ def predict(
                 if prediction.error is not None:
                     errors += 1
                     _print_error(prediction.error)
-                if prediction.error is None or format != "text":
+                if prediction.error is None or format != "text" or out is not None:
                     writer.write({"input": str(item), **prediction.to_dict()}, f"{name}: {prediction.summary(top)}")
         if explanations is not None and explanations.page is not None:
-            typer.echo(f"wrote {explanations.page.save(show)}", err=format != "text")
+            _print(f"wrote {explanations.page.save(show)}", err=format != "text")
         if errors:
             raise typer.Exit(2)
 
@@ -279,9 +285,9 @@ def show(
         predictor = load(run).to(choose_device(device))
         figures = predictor.show(list(predictor.parse_inputs(inputs)) if inputs else [], out, format=format)
         for path in figures.files:
-            typer.echo(f"wrote {path}")
+            _print(f"wrote {path}")
         for name, reason in figures.skipped.items():
-            typer.echo(f"no {name}: {reason}")
+            _print(f"no {name}: {reason}")
 
 
 @app.command()
@@ -298,11 +304,11 @@ def data(
 
     with _user_errors():
         splits = (load_classes if divides_by_class(name) else load)(name, size=image_size)
-        typer.echo(str(summary(splits)))
+        _print(str(summary(splits)))
         if show is not None:
             with atomic_write(show) as part:
                 contact_sheet(splits.train).save(part, "png")
-            typer.echo(f"wrote {show}")
+            _print(f"wrote {show}")
 
 
 @app.command(hidden=True)
@@ -323,7 +329,7 @@ def ship(
         options: dict[str, Any] = {"license": license, "command": command, "data": data, "out": out, "device": device}
         with progress_bar() as progress:
             folder = shipping.ship(run, name, progress=progress, **options)
-        typer.echo(f"wrote {folder}")
+        _print(f"wrote {folder}")
 
 
 @app.command()

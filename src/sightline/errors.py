@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from . import limits
-from .names import printable
+from .names import printable_lines
 
 
 class SightlineError(ValueError):
@@ -19,7 +19,7 @@ class SightlineError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__("\n".join(map(printable, message.split("\n"))))
+        super().__init__(printable_lines(message))
 
 
 class MissingDependencyError(SightlineError):

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,15 +11,19 @@ from typing import IO, Any
 
 from .errors import check_choice
 from .files import atomic_write
+from .names import REPLACEMENT, printable_lines
 
 FORMATS = ("text", "json", "jsonl", "csv")
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters other than tab and newline, and surrogates, which stand for undecodable bytes of file names."""
 
 
 class RecordWriter:
     """Writes each record as it comes, so memory does not grow with their number.
 
     A record has a text for people and a dict for programs. JSON is one array, JSON Lines one object per line. CSV has
-    one column for each key of the flattened dict: `columns`, or the keys of the first record.
+    one column for each key of the flattened dict: `columns`, or the keys of the first record. Control characters are
+    escaped in JSON and replaced elsewhere, so file names cannot send escape sequences to a terminal.
     """
 
     def __init__(self, stream: IO[str], format: str, columns: Sequence[str] | None = None):
@@ -30,11 +35,12 @@ class RecordWriter:
     def write(self, record: Mapping[str, Any], text: str) -> None:
         """Write one record."""
         if self.format == "text":
-            self.stream.write(f"{text}\n")
+            self.stream.write(f"{printable_lines(text)}\n")
         elif self.format == "csv":
             self._write_row(flatten(record))
         else:
             data = json.dumps(record, ensure_ascii=False)
+            data = CONTROL_CHARACTERS.sub(lambda match: json.dumps(match[0])[1:-1], data)
             start = "" if self.format == "jsonl" else ",\n" if self._count else "[\n"
             self.stream.write(f"{start}{data}" + ("\n" if self.format == "jsonl" else ""))
         self._count += 1
@@ -51,13 +57,12 @@ class RecordWriter:
     def _write_row(self, row: dict[str, Any]) -> None:
         if self._csv is None:
             self._start_csv(self.columns or list(row))
-        self._csv.writerow(
-            {name: json.dumps(cell) if isinstance(cell, list | tuple) else cell for name, cell in row.items()}
-        )
+        self._csv.writerow([_cell(row.get(name)) for name in self.columns or ()])
 
     def _start_csv(self, columns: Sequence[str]) -> None:
-        self._csv = csv.DictWriter(self.stream, columns, restval="", extrasaction="ignore", lineterminator="\n")
-        self._csv.writeheader()
+        self.columns = columns
+        self._csv = csv.writer(self.stream, lineterminator="\n")
+        self._csv.writerow(map(_cell, columns))
 
 
 @contextmanager
@@ -73,6 +78,11 @@ def record_writer(out: Path | None, format: str, columns: Sequence[str] | None =
         writer = RecordWriter(stream, format, columns)
         yield writer
         writer.close()
+
+
+def _cell(value: Any) -> Any:
+    value = json.dumps(value, ensure_ascii=False) if isinstance(value, list | tuple) else value
+    return CONTROL_CHARACTERS.sub(REPLACEMENT, value) if isinstance(value, str) else value
 
 
 def flatten(record: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

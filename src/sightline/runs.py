@@ -23,6 +23,7 @@ from typing import Any
 from . import config, hub, registry, zoo
 from .errors import SightlineError
 from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS, locked_folder, read_json, write_bytes
+from .names import printable
 from .predictor import Evaluation, Predictor
 
 CLASSIFIER = ".sightline"
@@ -160,7 +161,7 @@ def load(run: str | Path) -> Predictor:
     predictor: Predictor = spec.predictor_class.load(folder)
     if not is_finished(folder):
         resume = f"sightline train {shlex.quote(str(run))} --resume"
-        print(f"warning: {run} is not fully trained; finish it with: {resume}", file=sys.stderr)  # noqa: T201
+        _warn(f"{run} is not fully trained; finish it with: {resume}")
     return predictor
 
 
@@ -182,8 +183,12 @@ def evaluate(run: str | Path, data: Any = None, device: str = "auto", **options:
         try:
             _store_evaluation(folder, evaluation)
         except OSError as error:
-            print(f"warning: the evaluation was not stored in {folder}: {error}", file=sys.stderr)  # noqa: T201
+            _warn(f"the evaluation was not stored in {folder}: {error}")
     return evaluation
+
+
+def _warn(message: str) -> None:
+    print(f"warning: {printable(message)}", file=sys.stderr)  # noqa: T201
 
 
 def _store_evaluation(folder: Path, evaluation: Evaluation) -> None:
@@ -357,8 +362,8 @@ A Sightline model for the task `{task_config.task}`: `{usage}`.
 
     {command}
 
-Data: {data_sources(task_config.data)}. {run.steps:,} steps{stopped}, {run.seconds:.0f} s in the last process; {size:,} bytes
-of weights. The complete config is in `{CONFIG}`, the training log in `{LOG}`.
+Data: {data_sources(task_config.data)}. {run.steps:,} steps{stopped}, {run.seconds:.0f} s in the last process;
+{size:,} bytes of weights. The complete config is in `{CONFIG}`, the training log in `{LOG}`.
 
 {SCORE}
 
