@@ -47,6 +47,39 @@ SMALL = (
 )
 """A fast config in which logging, evaluation, checkpoints and epochs (of 10 steps) happen at different steps."""
 
+_STEPS = ("training.steps=12", "training.log_every=3", "training.checkpoint_every=4", "training.device=cpu")
+SMALL_TASKS = {
+    "image_classification": ("data.source=images.npz", "data.validation_fraction=0.13", *SMALL, *_STEPS),
+    "few_shot": (
+        "task=few_shot",
+        "data.source=classes.npz",
+        "episode.way=3",
+        "episode.query=2",
+        "evaluation.settings=[2w1s]",
+        "evaluation.selection_setting=2w1s",
+        "evaluation.selection_episodes=4",
+        "evaluation.query=3",
+        "model.num_heads=2",
+        "model.backbone_channels=[4,4,8,8]",
+        "training.evaluate_every=6",
+        *_STEPS,
+    ),
+    "translation": (
+        "task=translation",
+        "data.source=pairs.tsv",
+        "data.max_tokens=24",
+        "model.transformer.embed_dim=8",
+        "model.transformer.num_heads=2",
+        "model.transformer.ffn_dim=8",
+        "model.transformer.encoder_layers=1",
+        "model.transformer.decoder_layers=1",
+        "training.batch_size=64",
+        "training.evaluate_every=12",
+        *_STEPS,
+    ),
+}
+"""Fast configs of each task; their data is in the current folder."""
+
 
 def write_images(path: Path, count: int = 23, side: int = 8) -> Path:
     """Write an .npz file with `count` images of each of three separable classes."""
@@ -57,14 +90,14 @@ def write_images(path: Path, count: int = 23, side: int = 8) -> Path:
     return path
 
 
-def write_classes(path: Path, classes: int = 20, count: int = 6, side: int = 16) -> Path:
-    """Write an .npz file with `count` images of each of many classes, for few-shot training."""
+def write_task_data(folder: Path) -> None:
+    """Write the data of `SMALL_TASKS`."""
+    write_images(folder / "images.npz")
     random = np.random.default_rng(0)
-    labels = np.arange(classes * count) % classes
-    prototypes = random.integers(0, 200, (classes, side, side))
-    images = prototypes[labels] + random.integers(0, 55, (len(labels), side, side))
-    np.savez(path, images=images.astype(np.uint8), labels=labels)
-    return path
+    labels = np.arange(20 * 6) % 20
+    images = random.integers(0, 200, (20, 16, 16))[labels] + random.integers(0, 55, (len(labels), 16, 16))
+    np.savez(folder / "classes.npz", images=images.astype(np.uint8), labels=labels)
+    (folder / "pairs.tsv").write_text("".join(f"{i} eins zwei\t{i} one two\n" for i in range(40)))
 
 
 class CommandProcess:
