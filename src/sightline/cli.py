@@ -152,7 +152,7 @@ def fit(
         with progress_bar() as progress:
             classifier = FewShotClassifier.pretrained(model).to(choose_device(device)).fit(folder, progress=progress)
         _print(f"{model}: {classifier.summary()}")
-        if model == "glyphs" and classifier.confidence.separation < MIN_SEPARATION:
+        if model == "glyphs" and classifier.calibration.auroc < MIN_SEPARATION:
             _print("glyphs is trained on drawings and separates these images poorly; for photos use --model photos")
         _print(f"wrote {classifier.save(path)}\nnext: sightline predict {path} IMAGE... --show page.html")
 

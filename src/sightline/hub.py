@@ -4,8 +4,9 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from .errors import SightlineError
+from .errors import MissingDependencyError, SightlineError
 from .files import CARD, CONFIG, LOG, WEIGHTS, atomic_write
 
 PREFIX = "hub:"
@@ -19,9 +20,17 @@ def is_hub_name(name: str | Path) -> bool:
 
 
 def resolve(
-    name: str | Path, *, files: Sequence[str] = RUN_FILES, revision: str | None = None, token: str | None = None
+    name: str | Path,
+    *,
+    files: Sequence[str] = RUN_FILES,
+    revision: str | None = None,
+    token: str | None = None,
+    allow_download: bool = True,
 ) -> Path:
-    """The local folder of a model: a folder itself, or the download of `hub:owner/name`."""
+    """The local folder of a model: a folder itself, or the download of `hub:owner/name`.
+
+    Without `allow_download`, a model on the hub must be in the local cache already.
+    """
     if not is_hub_name(name):
         return Path(name).expanduser()
     repository = str(name).removeprefix(PREFIX)
@@ -29,9 +38,15 @@ def resolve(
         raise SightlineError(f"a model on the hub must be named hub:owner/name, got {str(name)!r}")
     from huggingface_hub import snapshot_download
 
+    options: dict[str, Any] = {"revision": revision, "token": token, "allow_patterns": list(files)}
     try:
-        return Path(snapshot_download(repository, revision=revision, token=token, allow_patterns=list(files)))
+        return Path(snapshot_download(repository, local_files_only=not allow_download, **options))
     except Exception as error:  # the client raises many types
+        if not allow_download:
+            raise MissingDependencyError(
+                f"{name} must be downloaded first, got no copy in the local cache; run hf download {repository}, or "
+                f"allow the download with --allow-download or allow_download=True"
+            ) from error
         raise SightlineError(f"{name} must be a model on the hub, got an error: {error}") from error
 
 

@@ -1,7 +1,6 @@
-"""A classifier from a handful of images, that knows when it does not know and shows why."""
+"""Few-shot classifiers that are fitted to a few images per class, detect unknown images and explain predictions."""
 
 from .classifier import FewShotClassifier
-from .explanation import Explanation
-from .predictions import Answer, Estimate
+from .predictions import Estimate, Explanation, FewShotPrediction
 
-__all__ = ["Answer", "Estimate", "Explanation", "FewShotClassifier"]
+__all__ = ["Estimate", "Explanation", "FewShotClassifier", "FewShotPrediction"]

@@ -1,181 +1,235 @@
-"""How sure to be, and what to call unknown: both from the examples alone.
+"""Calibration of confidence and of the threshold for unknown images, from the support images only.
 
-Each example is asked while it is left out (a moved copy of it, where it is the only one of its class), which shows what
-known images look like to the classifier; and each is asked while its whole class is left out, which shows what
-strangers look like.
+Every support image is classified while it is held out. An image that is the only one of its class is replaced by
+augmented copies. These logits are those of known images. Every support image is also classified while its whole class
+is held out. These logits are those of unknown images.
 
-Legend for all shapes: K support images, N way, Q queries, P tokens of an image, M model embed_dim.
+Shapes: S support images, Q queries, T tokens per image, M embedding dimension.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..data.images import augmentation
+from ..data.images.augmentation import Augment
 from ..errors import SightlineError
 from ..metrics import auroc, fit_calibration_scale
-from ..models.few_shot import FewShotHead, Memory
-from .support import Support
+from ..models.few_shot import FewShotHead, SupportState
+from .embedding import ImageEmbedder
+from .support import SupportSet
 
-MANY = 1000
-"""Tokens of examples from which on fewer rounds are held."""
-MOST = 10_000
-"""And from which on none is looked at anew in a round: what is left out has been seen by the rest, and counts
-for next to nothing among so many."""
-ROUNDS, ROUNDS_OF_MANY = 10, 5
-"""In so many rounds, at most, all examples are left out once."""
-STRANGERS, STRANGERS_OF_MANY = 10, 3
-"""In so many rounds, at most, all classes are left out once."""
-ASKED = 1000
-"""Examples asked in all, at most."""
-COPIED = 50
-"""Examples that are alone in their class and are copied, at most."""
-AT_ONCE, TOKENS_AT_ONCE = 256, 512
-"""Images asked in one go, and their tokens, so that a table of who looks at whom stays small beside 1,000 classes."""
-TRUST = {True: 0.5, False: 1.5}
-"""By how much, in powers of e, the calibration_scale of a trained head and of an untrained one is expected to be off.
+MANY_TOKENS = 1000
+"""Support tokens above which fewer folds are used."""
+MAX_REENCODED_TOKENS = 10_000
+"""Support tokens above which the rest of the support set is not encoded again for each fold. One image among that many
+has next to no influence on the encoding of the others."""
+MAX_FOLDS, MAX_FOLDS_MANY = 10, 5
+"""Folds of held-out images, and those above `MANY_TOKENS`."""
+MAX_CLASS_FOLDS, MAX_CLASS_FOLDS_MANY = 10, 3
+"""Folds of held-out classes, and those above `MANY_TOKENS`."""
+MAX_HELD_OUT = 1000
+"""Images that are classified while they are held out, over all folds."""
+MAX_COPIED = 50
+"""Images that are the only one of their class and are copied."""
+MAX_QUERIES_PER_BATCH, MAX_TOKENS_PER_BATCH = 256, 512
+"""Queries, and their tokens, per forward pass of the head, which bounds the attention matrix for 1,000 classes."""
+PRIOR_STD = {True: 0.5, False: 1.5}
+"""Standard deviation of the log calibration scale expected for a trained head, and for one without parameters.
 
-Chosen on held-out alphabets of Omniglot's background set: an untrained head is far off there, a trained one hardly.
+Selected on held-out alphabets of Omniglot's background set.
 """
-FALL = 0.36
-"""How far below known images the threshold lies, as a share of the way down to strangers.
+THRESHOLD_FRACTION = 0.36
+"""The known threshold, as a fraction of the distance from the mean logit of known images to that of unknown ones.
 
-Chosen on held-out alphabets of Omniglot's background set, for 2 to 20 classes of 1 to 10 images: known images vary less
-than strangers do, so it is above the middle. Both spreads of so few examples are too unsure to go by.
+Selected on held-out alphabets of Omniglot's background set, for 2 to 20 classes of 1 to 10 images. The spread of so few
+logits is too uncertain to derive the threshold from.
 """
-LEAST_FALL = 1e-3
-"""In logits, where all examples are the same."""
-MIXED = 0.47
-"""How far a copy of an embedding is moved towards the nearest one of another class. Chosen as `FALL` was: with less, a
-trained head is too sure of 20 classes of one image each."""
+MIN_THRESHOLD_DISTANCE = 1e-3
+"""Distance of the threshold from the mean logit of known images if all logits are equal."""
+INTERPOLATION = 0.47
+"""How far an embedding without an image is moved towards the nearest one of another class, in place of augmentation.
 
-Copies = Callable[[Tensor], Tensor | None]
-"""Indices of examples (n,) -> moved copies, embedded (n, copies, P, M), where there are pictures to move."""
+Selected like `THRESHOLD_FRACTION`. A lower value makes a trained head overconfident for 20 classes of one image.
+"""
+COPY_AUGMENTATION = Augment(rotate=30, scale=0.35, translate=0.15, shear=30)
+"""Augmentation of the copies of an image that is the only one of its class.
+
+Copies then have the same known score as the same character written by another person, on held-out alphabets of
+Omniglot's background set. With half of it, the threshold is too high and new images are called unknown.
+"""
+COPIES_PER_IMAGE = 4
 
 
 @dataclass(frozen=True)
-class Confidence:
-    """How to read logits."""
+class Calibration:
+    """Parameters that turn logits into confidence and known scores."""
 
-    calibration_scale: float
-    """What logits are multiplied by before they become shares."""
-    threshold: float
-    """Largest logits from this on are those of known images."""
     scale: float
-    """How far above it known_score is sure."""
-    separation: float
-    """How often an example looks more familiar than a stranger, over all pairs (AUROC)."""
-
-    @property
-    def change(self) -> str:
-        """What was done to the model's own confidence, in words."""
-        if f"{self.calibration_scale:.2f}" == "1.00":
-            return "left as it is, which fits"
-        how = "sharpened" if self.calibration_scale >= 1 else "softened"
-        little = " a little" if 0.8 < self.calibration_scale < 1.25 else ""
-        return f"{how}{little} (x {self.calibration_scale:.2f}) to fit"
+    """Factor of the logits before the softmax."""
+    threshold: float
+    """The largest logit of an image from which on it is known."""
+    threshold_scale: float
+    """Distance of logits that changes the log odds of the known score by 1."""
+    auroc: float
+    """AUROC of the largest logit for held-out images of known classes against images of held-out classes."""
 
     def known_score(self, logits: Tensor) -> Tensor:
-        """logits (Q, N) -> (Q,), from 0 to 1, 0.5 at the threshold"""
-        return torch.sigmoid((logits.double().amax(-1) - self.threshold) / self.scale)
+        """logits (Q, way) -> (Q,), from 0 to 1, 0.5 at the threshold"""
+        return torch.sigmoid((logits.double().amax(-1) - self.threshold) / self.threshold_scale)
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOutResults:
+    """Results of held-out support images."""
+
+    correct: Tensor
+    """Correct predictions of each class: (way,)"""
+    total: Tensor
+    """Held-out images of each class: (way,)"""
 
 
 @torch.no_grad()
-def set_by(head: FewShotHead, support: Support, memory: Memory, copies: Copies) -> Confidence:
-    """The confidence of a classifier, from its examples alone."""
-    held = list(held_out(head, support, memory))
-    asked = [(logits, labels) for logits, labels, _ in held]
-    asked += _copied(head, support, memory, copies)
-    known = torch.cat([logits.amax(-1) for logits, _ in asked]).double()
-    unknown = torch.cat(list(strangers(head, support, memory))).double()
-    calibration_scale = fit_calibration_scale(asked, prior_std=TRUST[head.config.depth > 0])
+def calibrate(
+    head: FewShotHead, support: SupportSet, state: SupportState, embedder: ImageEmbedder | None
+) -> tuple[Calibration, HeldOutResults]:
+    """Calibrate a classifier on its support set; `state` is its encoding."""
+    held_out = list(held_out_logits(head, support, state))
+    known_batches = [(logits, labels) for logits, labels, _ in held_out]
+    known_batches += _copy_logits(head, support, state, embedder)
+    known = torch.cat([logits.amax(-1) for logits, _ in known_batches]).double()
+    unknown = torch.cat(list(unknown_logits(head, support, state))).double()
     high, low, spread = float(known.mean()), float(unknown.mean()), float(known.std(correction=0))
-    fall = max(FALL * (high - low), spread / 2, LEAST_FALL)  # most known images stay, even if strangers look like them
-    return Confidence(calibration_scale, high - fall, fall / 2, auroc(known, unknown))
-
-
-def held_out(head: FewShotHead, support: Support, memory: Memory) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Every example of a class with others, asked while it is left out: logits (Q, N), labels (Q,), indices (Q,)."""
-    counts, places = support.counts, support.places()
-    rounds = min(int(counts.max()), ROUNDS_OF_MANY if _many(support) else ROUNDS)
-    chosen = _some(counts[support.labels] > 1, ASKED)
-    for number in range(rounds if rounds > 1 else 0):
-        out = (places % rounds == number) & (counts[support.labels] > 1)
-        asked = (out & chosen).nonzero().flatten()
-        if len(asked):
-            left = _left(head, support, memory, ~out)
-            yield ask(head, left, support.embeddings[asked]), support.labels[asked], asked
-
-
-def strangers(head: FewShotHead, support: Support, memory: Memory) -> Iterator[Tensor]:
-    """The largest logits (Q,) of examples whose class is left out."""
-    way = len(support.classes)
-    rounds = min(way, STRANGERS_OF_MANY if _many(support) else STRANGERS)
-    chosen = _some(torch.ones(len(support), dtype=torch.bool), ASKED)
-    for number in range(rounds):
-        out = support.labels % rounds == number
-        left = _left(head, support, memory, ~out)
-        there = torch.arange(way) % rounds != number
-        yield ask(head, left, support.embeddings[out & chosen])[:, there].amax(-1)
-
-
-def remembered(head: FewShotHead, support: Support, rows: Tensor) -> Memory:
-    """What a head keeps of these examples; the classes stay as many."""
-    where = head.calibration_scale.device
-    embeddings, labels = support.embeddings[rows].to(where), support.labels[rows].to(where)
-    return head.remember(embeddings[None], labels[None], way=len(support.classes))
+    # at least half a standard deviation: most known images stay known, even if unknown ones look the same
+    distance = max(THRESHOLD_FRACTION * (high - low), spread / 2, MIN_THRESHOLD_DISTANCE)
+    calibration = Calibration(
+        scale=fit_calibration_scale(known_batches, prior_std=PRIOR_STD[head.config.depth > 0]),
+        threshold=high - distance,
+        threshold_scale=distance / 2,
+        auroc=auroc(known, unknown),
+    )
+    return calibration, _count(held_out, len(support.classes))
 
 
 @torch.no_grad()
-def ask(head: FewShotHead, memory: Memory, query: Tensor) -> Tensor:
-    """query (Q, P, M) -> logits (Q, N), on the CPU; how many are asked in one go changes no answer"""
-    some, where = max(1, min(AT_ONCE, TOKENS_AT_ONCE // query.shape[1])), memory.known.classes.device
-    parts = [head.ask(memory, part[None].to(where))[0].cpu() for part in query.split(some)]
-    logits = torch.cat(parts)
+def evaluate_held_out(head: FewShotHead, support: SupportSet, state: SupportState) -> HeldOutResults:
+    """Results of the held-out support images without calibration."""
+    return _count(list(held_out_logits(head, support, state)), len(support.classes))
+
+
+def held_out_logits(
+    head: FewShotHead, support: SupportSet, state: SupportState
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Logits (Q, way), labels (Q,) and indices (Q,) of images that are held out, for each fold.
+
+    Only images of classes with other images are held out.
+    """
+    counts, positions = support.counts, support.positions_in_class()
+    folds = min(int(counts.max()), MAX_FOLDS_MANY if _has_many_tokens(support) else MAX_FOLDS)
+    eligible = counts[support.labels] > 1
+    chosen = _spread_subset(eligible, MAX_HELD_OUT)
+    for fold in range(folds if folds > 1 else 0):
+        excluded = (positions % folds == fold) & eligible
+        indices = (excluded & chosen).nonzero().flatten()
+        if len(indices):
+            rest = _encode_subset(head, support, state, ~excluded)
+            yield classify(head, rest, support.embeddings[indices]), support.labels[indices], indices
+
+
+def unknown_logits(head: FewShotHead, support: SupportSet, state: SupportState) -> Iterator[Tensor]:
+    """The largest logits (Q,) of images whose class is held out, for each fold."""
+    way = len(support.classes)
+    folds = min(way, MAX_CLASS_FOLDS_MANY if _has_many_tokens(support) else MAX_CLASS_FOLDS)
+    chosen = _spread_subset(torch.ones(len(support), dtype=torch.bool), MAX_HELD_OUT)
+    for fold in range(folds):
+        excluded = support.labels % folds == fold
+        rest = _encode_subset(head, support, state, ~excluded)
+        is_present = torch.arange(way) % folds != fold
+        yield classify(head, rest, support.embeddings[excluded & chosen])[:, is_present].amax(-1)
+
+
+def encode(head: FewShotHead, support: SupportSet, mask: Tensor | None = None) -> SupportState:
+    """Encode a support set, or those of its images that a mask (S,) selects; all classes are kept."""
+    device = head.calibration_scale.device
+    embeddings, labels = support.embeddings, support.labels
+    if mask is not None:
+        embeddings, labels = embeddings[mask], labels[mask]
+    return head.encode_support(embeddings[None].to(device), labels[None].to(device), way=len(support.classes))
+
+
+@torch.no_grad()
+def classify(head: FewShotHead, state: SupportState, query: Tensor) -> Tensor:
+    """query (Q, T, M) -> logits (Q, way) on the CPU, computed in batches"""
+    size = max(1, min(MAX_QUERIES_PER_BATCH, MAX_TOKENS_PER_BATCH // query.shape[1]))
+    device = state.class_means.device
+    logits = torch.cat([head.classify(state, batch[None].to(device))[0].cpu() for batch in query.split(size)])
     if not logits.isfinite().all():
-        raise SightlineError("answers must be finite, got NaN or infinity; are the weights of the model whole?")
+        raise SightlineError("logits must be finite, got NaN or infinity; the weights of the model may be damaged")
     return logits
 
 
-def _copied(head: FewShotHead, support: Support, memory: Memory, copies: Copies) -> list[tuple[Tensor, Tensor]]:
-    """Moved copies of those that are alone in their class, with all there to see."""
-    alone = _some(support.counts[support.labels] == 1, COPIED).nonzero().flatten()
-    if not len(alone):
+def augmented_copies(embedder: ImageEmbedder | None, support: SupportSet, indices: Tensor) -> Tensor | None:
+    """Embeddings of augmented copies of these images: (N, COPIES_PER_IMAGE, T, M); None without images at full size"""
+    images = support.images
+    if images is None or embedder is None or images.shape[-1] != embedder.image_size:
+        return None
+    pixels = images[indices].repeat_interleave(COPIES_PER_IMAGE, 0)
+    draws = augmentation.draw(COPY_AUGMENTATION, len(pixels), seed=0, step=0)
+    labels = torch.zeros(len(pixels), dtype=torch.long)
+    augmented, _ = augmentation.apply(COPY_AUGMENTATION, pixels, labels, 1, draws)
+    return embedder.embed((augmented * 255).round().to(torch.uint8)).cpu().unflatten(0, (-1, COPIES_PER_IMAGE))
+
+
+def _count(held_out: list[tuple[Tensor, Tensor, Tensor]], way: int) -> HeldOutResults:
+    correct, total = torch.zeros(way), torch.zeros(way)
+    for logits, labels, _ in held_out:
+        correct.index_add_(0, labels, (logits.argmax(-1) == labels).float())
+        total.index_add_(0, labels, torch.ones(len(labels)))
+    return HeldOutResults(correct, total)
+
+
+def _copy_logits(
+    head: FewShotHead, support: SupportSet, state: SupportState, embedder: ImageEmbedder | None
+) -> list[tuple[Tensor, Tensor]]:
+    """Logits and labels of copies of images that are the only one of their class; nothing is held out."""
+    single = _spread_subset(support.counts[support.labels] == 1, MAX_COPIED).nonzero().flatten()
+    if not len(single):
         return []
-    made = copies(alone)
-    if made is None:
-        made = _mixed(support, alone)[:, None]
-    labels = support.labels[alone].repeat_interleave(made.shape[1])
-    return [(ask(head, memory, made.flatten(0, 1)), labels)]
+    copies = augmented_copies(embedder, support, single)
+    if copies is None:
+        copies = _interpolated(support, single)[:, None]
+    labels = support.labels[single].repeat_interleave(copies.shape[1])
+    return [(classify(head, state, copies.flatten(0, 1)), labels)]
 
 
-def _mixed(support: Support, rows: Tensor) -> Tensor:
-    """Embeddings nearly half way to the nearest of another class: (n, P, M)"""
+def _interpolated(support: SupportSet, indices: Tensor) -> Tensor:
+    """Embeddings moved towards the nearest one of another class: (N, T, M)"""
     vectors = F.normalize(support.embeddings.mean(1), dim=-1)
-    alike = vectors[rows] @ vectors.mT
-    alike[support.labels[rows][:, None] == support.labels] = -2
-    return support.embeddings[rows].lerp(support.embeddings[alike.argmax(1)], MIXED)
+    cosines = vectors[indices] @ vectors.mT
+    cosines[support.labels[indices][:, None] == support.labels] = -2
+    return support.embeddings[indices].lerp(support.embeddings[cosines.argmax(1)], INTERPOLATION)
 
 
-def _left(head: FewShotHead, support: Support, memory: Memory, rows: Tensor) -> Memory:
-    """What a head keeps of these examples, where `memory` is what it keeps of all."""
-    if memory.tokens <= MOST:
-        return remembered(head, support, rows)
-    where = memory.known.classes.device
-    return memory.only(rows.to(where), support.labels.to(where))
+def _encode_subset(head: FewShotHead, support: SupportSet, state: SupportState, mask: Tensor) -> SupportState:
+    """The encoding of the support images that a mask selects; `state` is that of all."""
+    if state.num_tokens <= MAX_REENCODED_TOKENS:
+        return encode(head, support, mask)
+    device = state.class_means.device
+    return state.select(mask.to(device), support.labels.to(device))
 
 
-def _many(support: Support) -> bool:
-    return len(support) * support.embeddings.shape[1] > MANY
+def _has_many_tokens(support: SupportSet) -> bool:
+    return len(support) * support.embeddings.shape[1] > MANY_TOKENS
 
 
-def _some(rows: Tensor, most: int) -> Tensor:
-    """At most so many of these rows (K,), evenly spread."""
-    there = rows.nonzero().flatten()
-    if len(there) <= most:
-        return rows
-    chosen = torch.zeros_like(rows)
-    chosen[there[torch.linspace(0, len(there) - 1, most).round().long()]] = True
-    return chosen
+def _spread_subset(mask: Tensor, maximum: int) -> Tensor:
+    """At most `maximum` of the entries that a mask selects, evenly spread."""
+    indices = mask.nonzero().flatten()
+    if len(indices) <= maximum:
+        return mask
+    subset = torch.zeros_like(mask)
+    subset[indices[torch.linspace(0, len(indices) - 1, maximum).round().long()]] = True
+    return subset

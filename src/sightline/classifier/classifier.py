@@ -1,304 +1,447 @@
-"""FewShotClassifier: fit, predict, explain, add, remove, estimate, save, load."""
+"""FewShotClassifier: the predictor of a few-shot model that is fitted to a few images per class."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .. import limits
 from ..data.images.formats.folders import named_images
-from ..data.images.loading import Progress
-from ..errors import SightlineError, check_max, check_page_size
+from ..errors import SightlineError, check_max
 from ..metrics import wilson_interval
-from ..models.few_shot import FewShot, Memory
+from ..models.few_shot import FewShot, SupportState
 from ..names import shortened
-from ..view import explanations as reasons
-from ..view.explanations import Reason
+from ..predictor import Explanations, FailedPrediction, Prediction, Predictor, Progress
+from ..view import explanations as view_explanations
 from ..view.page import Page
 from . import file
-from .calibration import Confidence, ask, held_out, remembered, set_by
-from .embedding import Embeds, embeds, opened, prototypes
-from .explanation import Asked, explained
-from .predictions import Answer, Estimate
-from .queries import embedded, moved_copies, one_by_one
-from .support import Support, as_text, check_labels, read
+from .calibration import Calibration, HeldOutResults, calibrate, classify, encode, evaluate_held_out
+from .embedding import (
+    BackboneEmbedder,
+    ExternalEmbedder,
+    check_embeddings,
+    load_base_model,
+    nearest_mean_model,
+)
+from .explanation import ExplainableQuery, explain
+from .predictions import Estimate, FewShotPrediction
+from .support import SupportSet, as_label, check_class_names, read_pixels, read_support
 
-AT_ONCE = 64
-"""Images asked in one go."""
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """What was learned from the examples."""
-
-    support: Support
-    memory: Memory
-    confidence: Confidence
+MAX_LISTED_CLASSES = 3
 
 
-@dataclass(frozen=True, eq=False)
-class Look:
-    """Some images, what the classifier says of them, and why."""
+class _Fitted:
+    """A model and a support set, which do not change; what is derived from them is computed on first use.
 
-    answers: list[Answer]
-    reasons: list[Reason]
-
-
-class FewShotClassifier:
-    """A classifier from a handful of examples; it knows when it does not know, and shows why.
-
-    Begin with `pretrained(name)` for images; `FewShotClassifier()` takes embeddings of your own, of images, text or
-    sound, and answers by their angle to the mean of each class.
+    A classifier replaces this object as a whole, so a prediction never combines two support sets.
     """
 
-    def __init__(self, model: FewShot | None = None, *, embedder: str | None = None, weights: str | None = None):
+    def __init__(
+        self,
+        model: FewShot,
+        support: SupportSet,
+        embedder: BackboneEmbedder | ExternalEmbedder | None,
+        lock: RLock,
+        calibration: Calibration | None = None,
+    ):
+        self.model, self.support, self.embedder = model, support, embedder
+        self._lock, self._calibration = lock, calibration
+        self._state: SupportState | None = None
+        self._held_out: HeldOutResults | None = None
+
+    @property
+    def state(self) -> SupportState:
+        """The encoded support set."""
+        with self._lock:
+            if self._state is None:
+                with torch.no_grad():
+                    self._state = encode(self.model.head, self.support)
+            return self._state
+
+    @property
+    def calibration(self) -> Calibration:
+        with self._lock:
+            if self._calibration is None:
+                result = calibrate(self.model.head, self.support, self.state, self.embedder)
+                self._calibration, self._held_out = result
+            return self._calibration
+
+    @property
+    def held_out(self) -> HeldOutResults:
+        """Results of the held-out support images: those of the calibration, or computed for a loaded classifier."""
+        with self._lock:
+            if self._held_out is None and self._calibration is None:
+                self.calibration  # noqa: B018 - computes both
+            if self._held_out is None:
+                self._held_out = evaluate_held_out(self.model.head, self.support, self.state)
+            return self._held_out
+
+    def moved(self) -> "_Fitted":
+        """A copy whose state is encoded again, on the device that the model is on now."""
+        copy = _Fitted(self.model, self.support, self.embedder, self._lock, self._calibration)
+        copy._held_out = self._held_out
+        return copy
+
+
+class FewShotClassifier(Predictor):
+    """A classifier that is fitted to a few examples per class. It detects unknown images and explains predictions.
+
+    `FewShotClassifier.pretrained(name)` classifies images. `FewShotClassifier()` classifies embeddings of any encoder,
+    of images, text or sound, by cosine similarity to the class mean. Methods can be called from several threads.
+
+    An image is embedded on its own on a CPU. Scores of one image alone and in a list differ by rounding errors of the
+    head only, about 1e-9.
+    """
+
+    evaluate_options = frozenset({"settings", "episodes"})
+    model: FewShot | None
+
+    def __init__(
+        self,
+        model: FewShot | None = None,
+        *,
+        embedder: str | None = None,
+        weights: str | None = None,
+        allow_download: bool = True,
+    ):
         if weights is not None and embedder is None:
-            raise SightlineError(f"weights must be left out where there is no embedder, got {weights!r}")
+            raise SightlineError(f"weights must be left out for a model without an embedder, got {weights!r}")
         self.model = None if model is None else model.eval().requires_grad_(False)
-        self.embedder, self.weights = embedder, weights
-        self._embeds: Embeds | None = None if model is None else embeds(model, embedder, weights)
-        self._support: Support | None = None
-        self._fitted: Fitted | None = None
+        self.device = torch.device("cpu")
+        self._embedder: BackboneEmbedder | ExternalEmbedder | None = None
+        if model is not None and embedder is not None:
+            self._embedder = ExternalEmbedder(embedder, model, weights, allow_download=allow_download)
+        elif model is not None and model.backbone is not None:
+            self._embedder = BackboneEmbedder(model)
+        self._lock = RLock()
+        self._fitted: _Fitted | None = None
 
     @classmethod
-    def pretrained(cls, name: str | Path, *, weights: str | Path | None = None) -> "FewShotClassifier":
-        """By the name of a model that ships with the package, the folder of a few-shot run, or any embedder by name:
-        `efficientnet_lite0`, or a Hugging Face vision model as a folder or `owner/name`.
+    def pretrained(
+        cls, name: str | Path, *, weights: str | Path | None = None, allow_download: bool = False
+    ) -> "FewShotClassifier":
+        """A classifier to fit, with a pretrained model, the folder of a few-shot run, or an embedder.
 
-        weights: the file of those of EfficientNet-Lite0, where they are not the package's or the run's.
+        An embedder is `efficientnet_lite0`, or a Hugging Face vision model by its folder or by `hub:owner/name`.
+        `weights` is another weight file of EfficientNet-Lite0. An embedder that is named here is downloaded if
+        necessary, one that is named in the config of a run only with `allow_download`.
         """
-        model, embedder, own = opened(name, None if weights is None else str(weights))
-        return cls(model, embedder=embedder, weights=own)
+        base = load_base_model(name, None if weights is None else str(weights))
+        classifier = cls(base.model, embedder=base.embedder, weights=base.weights, allow_download=allow_download)
+        if base.loaded is not None and isinstance(classifier._embedder, ExternalEmbedder):
+            classifier._embedder.loaded = base.loaded
+        return classifier
 
-    def to(self, device: str | torch.device) -> "FewShotClassifier":
-        """Work there from now on."""
-        if self.model is not None:
-            self.model.to(device)
-        if self._fitted is not None:
-            self._fitted = replace(self._fitted, memory=self._remembered(self._fitted.support))
-        return self
+    @classmethod
+    def load(
+        cls, path: str | Path, *, weights: str | Path | None = None, allow_download: bool = False
+    ) -> "FewShotClassifier":
+        """Read the file that `save` wrote.
+
+        If the file names an external embedder on the hub, it is read from the local cache; it is downloaded only with
+        `allow_download`. `weights` is the weight file of the embedder, if it has moved.
+        """
+        content = file.read(Path(path))
+        classifier = cls(
+            content.model,
+            embedder=content.embedder,
+            weights=content.weights if weights is None else str(weights),
+            allow_download=allow_download,
+        )
+        classifier._fitted = classifier._new_state(content.model, content.support, content.calibration)
+        return classifier
+
+    def save(self, path: str | Path) -> Path:
+        """Write the weights, the support set and the calibration to one `.sightline` file."""
+        fitted, external = self._current(), self._embedder if isinstance(self._embedder, ExternalEmbedder) else None
+        name, weights = (None, None) if external is None else (external.name, external.weights)
+        content = file.ClassifierFile(fitted.model, name, weights, fitted.support, fitted.calibration)
+        return file.write(Path(path), content)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes it tells apart."""
-        return () if self._support is None else self._support.classes
+        """The names of the classes."""
+        fitted = self._fitted
+        return () if fitted is None else fitted.support.classes
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many examples it has of each class."""
-        return {} if self._support is None else dict(zip(self.classes, self._support.counts.tolist(), strict=True))
+        """The number of examples of each class."""
+        fitted = self._fitted
+        if fitted is None:
+            return {}
+        return dict(zip(fitted.support.classes, fitted.support.counts.tolist(), strict=True))
 
     @property
-    def confidence(self) -> Confidence:
-        """How sure it is, and what it calls unknown."""
-        return self._ready().confidence
+    def calibration(self) -> Calibration:
+        """The calibration of the confidence and of the known threshold."""
+        return self._current().calibration
+
+    def to(self, device: str | torch.device) -> "FewShotClassifier":
+        with self._lock:
+            self.device = torch.device(device)
+            if self.model is not None:
+                self.model.to(self.device)
+            self._fitted = None if self._fitted is None else self._fitted.moved()
+        return self
 
     def fit(self, examples: Any, *, progress: Progress | None = None) -> "FewShotClassifier":
-        """Learn from a folder of class folders (or any data set that `sightline data` reads), or from
-        {label: images}, an image being a path, a PIL image, an array or a tensor; or from {label: embeddings (n, M)}.
-        A label that is an integer becomes its text.
+        """Fit the classifier. No weights are trained.
+
+        `examples` is a folder with one folder of images per class (or any data set that `sightline data` reads), or
+        {label: images}, where an image is a path, a PIL image, an array or a tensor; or {label: embeddings (n, M)}.
+        Integer labels become text.
         """
-        support = read(examples, self._embeds, self._width, progress, least=2).fitting()
-        if self.model is None or (self._embeds is None and self.model.embed_dim != support.embeddings.shape[-1]):
-            self.model = prototypes(support.embeddings.shape[-1])
-        self._support, self._fitted = support, None
-        self._ready()
+        support = read_support(examples, self._embedder, self._embed_dim(), progress, min_classes=2).checked()
+        embed_dim, model = support.embeddings.shape[-1], self.model
+        if model is None or (self._embedder is None and model.embed_dim != embed_dim):
+            model = nearest_mean_model(embed_dim).to(self.device)
+        fitted = self._new_state(model, support)
+        fitted.calibration  # noqa: B018 - errors are raised before the state changes
+        with self._lock:
+            self.model, self._fitted = model, fitted
         return self
 
     def add(self, label: str | int, examples: Any) -> "FewShotClassifier":
-        """One more class, or more examples of one that is there; nothing is trained."""
-        before, label = self._some(), as_text(label)
-        check_labels([*(name for name in before.classes if name != label), label])
-        new = read({label: examples}, self._embeds, before.embeddings.shape[-1])
-        self._support, self._fitted = before.and_(new), None
+        """Add a class, or examples of a class."""
+        before, label = self._current().support, as_label(label)
+        new = read_support({label: examples}, self._embedder, before.embeddings.shape[-1])
+        with self._lock:
+            fitted = self._current()
+            check_class_names([*(name for name in fitted.support.classes if name != label), label])
+            self._fitted = self._new_state(fitted.model, fitted.support.merged(new))
         return self
 
     def remove(self, label: str | int) -> "FewShotClassifier":
-        """One class less."""
-        left = self._some().without(label := as_text(label))
-        if len(left.classes) < 2:
-            raise SightlineError(
-                f"a classifier must keep 2 classes, got {label!r} to remove of 2; add another one first"
-            )
-        self._support, self._fitted = left, None
+        """Remove a class."""
+        with self._lock:
+            fitted = self._current()
+            rest = fitted.support.without_class(label := as_label(label))
+            if len(rest.classes) < 2:
+                raise SightlineError(
+                    f"a classifier must keep 2 classes, got {label!r} to remove of 2; add another first"
+                )
+            self._fitted = self._new_state(fitted.model, rest)
         return self
 
-    def predict(self, images: Any, *, transductive: bool = False) -> Any:
-        """An `Answer` for one image or embedding, or a list of them for several: a list, or an array with a batch.
-
-        No answer depends on the others, unless they are asked for `transductive`, which a head must be trained for.
-        """
-        fitted = self._ready()
-        asked = one_by_one(images, fitted.support)
-        if transductive:
-            return self._together(fitted, asked)
-        one = asked is None
-        items = [images] if asked is None else asked
-        answers: list[Answer] = []
-        for start in range(0, len(items), AT_ONCE):
-            query, pixels = embedded(items[start : start + AT_ONCE], fitted.support, self._embeds)
-            answers += self._answers(fitted, ask(self._model.head, fitted.memory, query), query, pixels)
-        return answers[0] if one else answers
-
     def estimate(self) -> Estimate:
-        """How often it should be right on new images of its classes: every example is asked while it is left out."""
-        fitted = self._ready()
-        support = fitted.support
-        right, seen = torch.zeros(len(support.classes)), torch.zeros(len(support.classes))
-        for logits, labels, _ in held_out(self._model.head, support, fitted.memory):
-            right.index_add_(0, labels, (logits.argmax(-1) == labels).float())
-            seen.index_add_(0, labels, torch.ones(len(labels)))
-        count = int(seen.sum())
-        if not count:
+        """The expected accuracy on new images of the classes, by cross-validation on the support set."""
+        fitted = self._current()
+        results, classes = fitted.held_out, fitted.support.classes
+        correct, total = float(results.correct.sum()), int(results.total.sum())
+        if not total:
             raise SightlineError(
-                "a class must have 2 images for one to be held out, got 1 of each; add a second image of some class"
+                "a class must have 2 images for an estimate, got 1 of each; add a second image of some class"
             )
-        shares = {name: float(right[i] / seen[i]) for i, name in enumerate(support.classes) if seen[i] > 0}
+        per_class = {
+            name: float(results.correct[i] / results.total[i]) for i, name in enumerate(classes) if results.total[i] > 0
+        }
         return Estimate(
-            accuracy=float(right.sum()) / count,
-            interval=wilson_interval(float(right.sum()), count),
-            images=count,
-            per_class=dict(sorted(shares.items(), key=lambda pair: pair[1])),
+            accuracy=correct / total,
+            interval=wilson_interval(correct, total),
+            images=total,
+            per_class=dict(sorted(per_class.items(), key=lambda pair: pair[1])),
         )
 
-    def save(self, path: str | Path) -> Path:
-        """All of it in one file: weights, examples, how sure it is."""
-        fitted = self._ready()
-        embedder = self.embedder, self.weights
-        return file.write(Path(path), self._model, embedder, fitted.support, fitted.confidence)
-
-    @classmethod
-    def load(cls, path: str | Path, *, weights: str | Path | None = None) -> "FewShotClassifier":
-        """From the file that `save` wrote; weights: where those of its embedder lie now, if the file names a place."""
-        model, (embedder, own), support, confidence = file.read(Path(path))
-        made = cls(model, embedder=embedder, weights=own if weights is None else str(weights))
-        made._support = support
-        made._fitted = Fitted(support, made._remembered(support), confidence)
-        return made
-
-    @staticmethod
-    def read(words: Sequence[str]) -> list[Path]:
-        """What was typed, as paths of images; a folder stands for those in it."""
-        return named_images(words)
-
-    def look(self, images: Sequence[Any], *, progress: Progress | None = None) -> "Look":
-        """At a few images: what is seen, and why. `progress` is told how many are done, and of how many."""
-        check_page_size(images=len(images))
-        answers = self.predict(list(images))
-        names = [Path(image).name if isinstance(image, str | Path) else "image" for image in images]
-        look = Look(answers, [])
-        for answer, name in zip(answers, names, strict=True):
-            if progress is not None:
-                progress(len(look.reasons), len(answers))
-            look.reasons.append(answer.explain().reason(name=name))
-        return look
-
-    def page(self, images: "Sequence[Any] | Look") -> Page:
-        """One self-contained page of these images, their answers and why."""
-        look = images if isinstance(images, Look) else self.look(images)
-        return reasons.page(look.reasons, title=str(look.answers[0]))
-
     def summary(self) -> str:
-        """A few lines: what it holds, how well it should do, what it calls unknown."""
-        counts, sure = self.counts, self.confidence
-        least, most = min(counts.values()), max(counts.values())
-        each = f"{least}" if least == most else f"{least} to {most}"
-        lines = [f"{len(counts):,} classes, {sum(counts.values()):,} examples ({each} of each)"]
-        if most > 1:
+        """A few lines: the classes, the expected accuracy and the calibration."""
+        counts, calibration = self.counts, self.calibration
+        low, high = min(counts.values()), max(counts.values())
+        per_class = f"{low}" if low == high else f"{low} to {high}"
+        lines = [f"{len(counts):,} classes, {sum(counts.values()):,} examples ({per_class} per class)"]
+        if high > 1:
             estimate = self.estimate()
-            hard = [(name, share) for name, share in estimate.per_class.items() if share < 1][:3]
-            alone = [shortened(name, 40) for name, count in counts.items() if count == 1]
-            more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
-            apart = f"; without {', '.join(alone[:3])}{more}, of which there is one image" if alone else ""
-            lines.append(f"expected    {estimate}{apart}")
-            lines += (
-                [f"hardest     {', '.join(f'{shortened(n, 40)} {share:.0%}' for n, share in hard)}"] if hard else []
+            single = [shortened(name, 40) for name, count in counts.items() if count == 1]
+            more = f" and {len(single) - MAX_LISTED_CLASSES} more" if len(single) > MAX_LISTED_CLASSES else ""
+            excluded = (
+                f"; without classes of one image: {', '.join(single[:MAX_LISTED_CLASSES])}{more}" if single else ""
             )
+            lines.append(f"estimated   {estimate}{excluded}")
+            worst = [(name, accuracy) for name, accuracy in estimate.per_class.items() if accuracy < 1]
+            if worst:
+                listed = (f"{shortened(name, 40)} {accuracy:.0%}" for name, accuracy in worst[:MAX_LISTED_CLASSES])
+                lines.append(f"lowest      {', '.join(listed)}")
         else:
-            lines.append("expected    unknown with one image of each class; a second one of some would tell")
-        whose = "held-out examples were" if most > 1 else "moved copies of the examples were"
-        lines.append(f"confidence  {sure.change} how often {whose} right")
-        lines.append(f"unknown     {sure.separation:.1%} of pairs of an example and a stranger are told apart")
+            lines.append("estimated   accuracy unknown: one image per class; add a second image of some class")
+        source = "held-out images" if high > 1 else "augmented copies of the images"
+        lines.append(f"confidence  logits scaled by {calibration.scale:.2f}, calibrated on {source}")
+        lines.append(f"unknown     AUROC {calibration.auroc:.1%} of known against unknown images")
         return "\n".join(lines)
 
+    def parse_inputs(self, arguments: Sequence[str]) -> list[Path]:
+        return named_images(arguments)
+
+    def prepare(self, item: Any) -> Tensor:
+        """An image -> uint8 (C, image_size, image_size), or an embedding -> float32 (T, M)"""
+        support = self._current().support
+        if support.images is not None:
+            assert self._embedder is not None
+            return read_pixels([item], self._embedder)[0]
+        num_tokens, embed_dim = support.embeddings.shape[1:]
+        try:
+            embedding = torch.as_tensor(item).detach().cpu()[None]
+        except (TypeError, ValueError, RuntimeError) as error:
+            kind = "a path" if isinstance(item, str | Path) else type(item).__name__
+            raise SightlineError(
+                f"inputs must be embeddings of dimension {embed_dim}, as the classifier was fitted to, got {kind}"
+            ) from error
+        embedding = check_embeddings(embedding, embed_dim, "the input")[0]
+        if len(embedding) != num_tokens:
+            raise SightlineError(f"embeddings must have {num_tokens} tokens, as the examples, got {len(embedding)}")
+        return embedding
+
+    def predict(
+        self, inputs: Any, *, progress: Progress | None = None, transductive: bool = False, **options: Any
+    ) -> Any:
+        """A prediction for one image or embedding, or a list for a list or an array with a batch dimension.
+
+        Predictions do not depend on each other, unless `transductive` is set, for a head that was trained for it.
+        """
+        items = self._as_list(inputs)
+        if transductive:
+            return self._predict_transductive(items)
+        return super().predict(inputs if items is None else items, progress=progress, **options)
+
+    def stream(
+        self, inputs: Iterable[Any], *, progress: Progress | None = None, total: int | None = None, **options: Any
+    ) -> Iterator[Prediction]:
+        self._check_ready()
+        return super().stream(inputs, progress=progress, total=total, **options)
+
+    def predict_batch(self, prepared: list[Tensor], **options: Any) -> list[FewShotPrediction]:
+        fitted = self._current()
+        query, pixels = self._embed(prepared, fitted)
+        return self._predictions(fitted, classify(fitted.model.head, fitted.state, query), query, pixels)
+
+    def explain(self, inputs: Sequence[Any], *, progress: Progress | None = None, **options: Any) -> Explanations:
+        self._check_ready()
+        return super().explain(inputs, progress=progress, **options)
+
+    def explain_batch(
+        self, prepared: list[Tensor], inputs: list[Any], *, progress: Progress | None = None, **options: Any
+    ) -> tuple[list[FewShotPrediction], Page]:
+        predictions, views = self.predict_batch(prepared), []
+        for prediction, item in zip(predictions, inputs, strict=True):
+            name = Path(item).name if isinstance(item, str | Path) else "image"
+            views.append(prediction.explain().view(name=name))
+            if progress is not None:
+                progress(len(views), len(predictions))
+        return predictions, view_explanations.page(views, title=str(predictions[0]))
+
+    def columns(self) -> list[str]:
+        return ["label", "confidence", "known", "known_score", *(f"scores.{name}" for name in self.classes)]
+
+    def evaluate(self, data: Any = None, *, progress: Progress | None = None, **options: Any) -> Any:
+        """Raises SightlineError: a classifier has its support images only."""
+        raise SightlineError(
+            "run must be the folder of a run to be evaluated, got a fitted classifier; FewShotClassifier.estimate() "
+            "gives its expected accuracy, and sightline evaluate RUN evaluates the run it was fitted with"
+        )
+
+    def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> Any:
+        """Raises SightlineError: predictions of a classifier are explained on a page."""
+        raise SightlineError(
+            "run must be the folder of a run to draw figures of, got a fitted classifier; sightline predict FILE "
+            "IMAGE --show page.html explains its predictions"
+        )
+
     def __repr__(self) -> str:
-        if self._support is None:
+        fitted = self._fitted
+        if fitted is None:
             return "FewShotClassifier(not fitted)"
-        return f"FewShotClassifier({len(self.classes)} classes, {len(self._support)} examples)"
+        return f"FewShotClassifier({len(fitted.support.classes)} classes, {len(fitted.support)} examples)"
 
-    @property
-    def _model(self) -> FewShot:
-        assert self.model is not None
-        return self.model
+    def _embed_dim(self) -> int | None:
+        """The dimension that embeddings must have; None for any."""
+        if self.model is None or (self._embedder is None and self.model.config.depth == 0):
+            return None
+        return self.model.embed_dim
 
-    @property
-    def _width(self) -> int | None:
-        """What embeddings must have, where a head was trained for them."""
-        trained = self.model is not None and (self._embeds is not None or self.model.config.depth > 0)
-        return self.model.embed_dim if trained and self.model is not None else None
+    def _new_state(self, model: FewShot, support: SupportSet, calibration: Calibration | None = None) -> _Fitted:
+        return _Fitted(model, support, self._embedder, self._lock, calibration)
 
-    def _some(self) -> Support:
-        if self._support is None:
-            raise SightlineError("a classifier must be fitted first, got none of its classes; call fit(folder)")
-        return self._support
+    def _current(self) -> _Fitted:
+        fitted = self._fitted
+        if fitted is None:
+            raise SightlineError("a classifier must be fitted first, got one without classes; call fit(folder)")
+        return fitted
 
-    def _ready(self) -> Fitted:
-        if self._fitted is None:
-            support = self._some()
-            memory = self._remembered(support)
-            confidence = set_by(self._model.head, support, memory, partial(moved_copies, self._embeds, support))
-            self._fitted = Fitted(support, memory, confidence)
-        return self._fitted
+    def _check_ready(self) -> None:
+        """Raise errors that concern all inputs before any input is read."""
+        if self._current().support.images is not None and isinstance(self._embedder, ExternalEmbedder):
+            self._embedder.encoder  # noqa: B018 - loads it
 
-    @torch.no_grad()
-    def _remembered(self, support: Support) -> Memory:
-        return remembered(self._model.head, support, torch.arange(len(support)))
+    def _as_list(self, inputs: Any) -> list[Any] | None:
+        """The items of a list, a tuple or an array with a batch dimension; None for a single item."""
+        support = self._current().support
+        if isinstance(inputs, list | tuple):
+            return list(inputs)
+        if isinstance(inputs, np.ndarray | Tensor):
+            item_dimensions = 3 if support.images is not None else 1 if support.embeddings.shape[1] == 1 else 2
+            return list(inputs) if inputs.ndim > item_dimensions else None
+        if isinstance(inputs, Mapping | set):
+            raise SightlineError(f"inputs must be one image or a list of images, got {type(inputs).__name__}")
+        return None
 
-    def _answers(
-        self, fitted: Fitted, logits: Tensor, query: Tensor, pixels: Tensor | None, transductive: bool = False
-    ) -> list[Answer]:
-        shares = (fitted.confidence.calibration_scale * logits.double()).softmax(-1)
-        order = shares.argsort(dim=-1, descending=True, stable=True)
-        familiar = fitted.confidence.known_score(logits).tolist()
-        classes, answers = fitted.support.classes, []
-        for i, (row, best) in enumerate(zip(shares.tolist(), order.tolist(), strict=True)):
-            asked = Asked(self._model.head, self._embeds, fitted.support, fitted.confidence, query[i], _row(pixels, i))
-            answers.append(
-                Answer(
-                    label=classes[best[0]],
-                    confidence=row[best[0]],
-                    known=familiar[i] >= 0.5,
-                    scores={classes[j]: row[j] for j in best},
-                    known_score=familiar[i],
+    def _embed(self, prepared: Sequence[Tensor], fitted: _Fitted) -> tuple[Tensor, Tensor | None]:
+        """Embeddings (N, T, M) of prepared inputs, and their pixels."""
+        stacked = torch.stack(list(prepared))
+        if fitted.support.images is None:
+            return stacked, None
+        assert self._embedder is not None
+        return self._embedder.embed(stacked).cpu(), stacked
+
+    def _predictions(
+        self, fitted: _Fitted, logits: Tensor, query: Tensor, pixels: Tensor | None, transductive: bool = False
+    ) -> list[FewShotPrediction]:
+        calibration, support = fitted.calibration, fitted.support
+        probabilities = (calibration.scale * logits.double()).softmax(-1)
+        order = probabilities.argsort(dim=-1, descending=True, stable=True).tolist()
+        known_scores = calibration.known_score(logits).tolist()
+        predictions = []
+        for i, row in enumerate(probabilities.tolist()):
+            image = None if pixels is None else pixels[i]
+            explainable = ExplainableQuery(fitted.model.head, self._embedder, support, calibration, query[i], image)
+            predictions.append(
+                FewShotPrediction(
+                    label=support.classes[order[i][0]],
+                    confidence=row[order[i][0]],
+                    known=known_scores[i] >= 0.5,
+                    scores={support.classes[j]: row[j] for j in order[i]},
+                    known_score=known_scores[i],
                     transductive=transductive,
-                    _reason=partial(explained, asked),
+                    _explain=partial(explain, explainable),
                 )
             )
-        return answers
+        return predictions
 
     @torch.no_grad()
-    def _together(self, fitted: Fitted, items: Sequence[Any] | None) -> list[Answer]:
-        """Answers that may depend on each other."""
-        head = self._model.head
+    def _predict_transductive(self, items: list[Any] | None) -> list[Any]:
+        """Predictions that may depend on each other."""
+        fitted = self._current()
+        head = fitted.model.head
         if not head.config.transductive:
             raise SightlineError(
-                "transductive must be False for a head that was not trained so, got True; "
-                "train one with model.transductive=true"
+                "transductive must be False for a head that was not trained with model.transductive=true, got True"
             )
         if not items:
-            got = "one image" if items is None else "none"
-            raise SightlineError(f"transductive questions must be a list of images, got {got}; write [image, ...]")
-        check_max(limits.MAX_TRANSDUCTIVE_IMAGES, images=len(items))
-        query, pixels = embedded(items, fitted.support, self._embeds)
-        where = head.calibration_scale.device
-        support, labels = fitted.support.embeddings[None].to(where), fitted.support.labels[None].to(where)
-        logits = head(support, labels, query[None].to(where), way=len(self.classes))[0].cpu()
-        return self._answers(fitted, logits, query, pixels, transductive=True)
-
-
-def _row(pixels: Tensor | None, i: int) -> Tensor | None:
-    return None if pixels is None else pixels[i]
+            kind = "one image" if items is None else "none"
+            raise SightlineError(f"inputs of a transductive prediction must be a list of images, got {kind}")
+        check_max(limits.MAX_TRANSDUCTIVE_IMAGES, inputs=len(items))
+        self._check_ready()
+        results: list[Any] = [self._prepared(item) for item in items]
+        usable = [i for i, item in enumerate(results) if not isinstance(item, FailedPrediction)]
+        if usable:
+            query, pixels = self._embed([results[i] for i in usable], fitted)
+            device = head.calibration_scale.device
+            support, labels = fitted.support.embeddings[None].to(device), fitted.support.labels[None].to(device)
+            logits = head(support, labels, query[None].to(device), way=len(fitted.support.classes))[0].cpu()
+            predictions = self._predictions(fitted, logits, query, pixels, transductive=True)
+            for i, prediction in zip(usable, predictions, strict=True):
+                results[i] = prediction
+        return results

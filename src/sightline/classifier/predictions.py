@@ -1,70 +1,141 @@
-"""What a classifier says of one image, and what it expects of itself."""
+"""Predictions of a classifier, their explanations, and its estimated accuracy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..errors import SightlineError
 from ..names import printable
+from ..view import explanations as view_explanations
+from ..view import figures
+from ..view import page as view_page
+from ..view.explanations import Array, Reason, Sight
 
 if TYPE_CHECKING:
-    from .explanation import Explanation
+    from ..view.page import Page
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the classifier says of one image."""
+class FewShotPrediction:
+    """The prediction for one image or embedding."""
 
     label: str
-    """The likeliest class, whether or not the image belongs to any."""
+    """The most likely class, also if the image is unknown."""
     confidence: float
-    """How likely that class is, given that the image belongs to one of them."""
+    """The probability of this class, given that the image is of one of the classes."""
     known: bool
-    """Whether it looks as images of the classes do; False for what belongs to none."""
+    """Whether the image is of one of the classes."""
     scores: dict[str, float]
-    """A share for each class, the likeliest first."""
+    """The probability of each class, the most likely first."""
     known_score: float
-    """How much it looks as images of the classes do, from 0 to 1; it is known from 0.5 on."""
+    """From 0 to 1; the image is known from 0.5 on."""
     transductive: bool = False
-    """Whether it was asked together with others and may depend on them."""
-    _reason: Callable[..., "Explanation"] | None = field(default=None, repr=False, compare=False)
+    """Whether the prediction may depend on the other images of the call."""
+    error: None = None
+    _explain: "Callable[..., Explanation] | None" = field(default=None, repr=False, compare=False)
 
-    def explain(self, *, images: int = 3, parts: int = 6) -> "Explanation":
-        """The examples behind the answer, and the parts of the image and of them that it goes by.
+    def explain(self, *, images: int = 3, grid: int = 6) -> "Explanation":
+        """The support images with the largest influence on the prediction, and the regions that support it.
 
-        So many examples are shown; images are hidden part by part in a grid of `parts` x `parts`.
+        `images` is the largest number of support images. Regions are the cells of a `grid` x `grid` partition.
         """
-        if self._reason is None:
-            raise SightlineError(
-                "an answer must be one that predict gave to be explained, got one without its classifier"
-            )
-        return self._reason(self, images=images, parts=parts)
+        if self._explain is None:
+            raise SightlineError("a prediction must come from `predict` to be explained, got one without a classifier")
+        return self._explain(self, images=images, grid=grid)
 
-    def told(self, top: int | None = None) -> str:
-        """One line for a terminal; the next classes too, where more than one is wanted."""
-        first = list(self.scores.items())[: top or 1]
+    def to_dict(self) -> dict[str, Any]:
+        names = ("label", "confidence", "known", "known_score", "scores", "transductive", "error")
+        return {name: getattr(self, name) for name in names}
+
+    def summary(self, top: int | None = None) -> str:
+        best = list(self.scores.items())[: top or 1]
         if not self.known:
-            return printable(f"none of these (closest {', '.join(name for name, _ in first)})")
-        return printable(", ".join((str(self), *(f"{name} {share:.1%}" for name, share in first[1:]))))
+            return printable(f"unknown (closest {', '.join(name for name, _ in best)})")
+        return printable(", ".join((str(self), *(f"{name} {score:.1%}" for name, score in best[1:]))))
 
     def __str__(self) -> str:
-        if self.known:
-            return f"{self.label} {self.confidence:.1%} (known)"
-        return f"none of these (closest {self.label})"
+        return f"{self.label} {self.confidence:.1%}" if self.known else f"unknown (closest {self.label})"
+
+
+@dataclass(frozen=True, eq=False)
+class InfluentialImage:
+    """A support image and its influence on a prediction."""
+
+    label: str
+    name: str
+    importance: float
+    """Decrease of the predicted class's logit when the image is removed from the support set."""
+    image: Array | None
+    """uint8 (H, W) or (H, W, 3)."""
+    occlusion: Array | None
+    """Decrease of the logit when each cell of the image is occluded: (grid, grid)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """A prediction with the support images and image regions that it depends on."""
+
+    prediction: FewShotPrediction
+    logit: float
+    """The logit of the predicted class."""
+    image: Array | None
+    """The image as the model receives it, uint8 (H, W) or (H, W, 3); None for an embedding."""
+    occlusion: Array | None
+    """Decrease of the logit when each cell of the image is occluded: (grid, grid)."""
+    support: tuple[InfluentialImage, ...]
+    """The most important support images, in descending order of importance; at least one."""
+    num_candidates: int
+    """Support images whose importance was computed."""
+    is_complete: bool
+    """Whether these are all support images; otherwise the nearest ones."""
+
+    def save(self, path: str | Path) -> Path:
+        """Write a figure (.png or .svg) or a page (.html)."""
+        path = Path(path)
+        if path.suffix in view_page.SUFFIXES:
+            return self.page().save(path)
+        if path.suffix not in figures.SUFFIXES:
+            raise SightlineError(f"path must end in .png, .svg or .html, got {path.name!r}")
+        return figures.save(view_explanations.picture(self.view()), path)
+
+    def page(self, *, name: str = "image") -> "Page":
+        """A self-contained page."""
+        return view_explanations.page([self.view(name=name)], title=str(self.prediction))
+
+    def view(self, *, name: str = "image") -> Reason:
+        """The explanation as plain numbers and text, for the viewer."""
+        name, notes = "embedding" if self.image is None else name, []
+        if not self.is_complete:
+            notes.append(f"Computed for the {self.num_candidates} nearest support images.")
+        if self.prediction.transductive:
+            notes.append("Transductive: the prediction may depend on the other images of the call.")
+        return Reason(
+            name=name,
+            label=self.prediction.label,
+            known=self.prediction.known,
+            confidence=self.prediction.confidence,
+            scores=list(self.prediction.scores.items()),
+            image=Sight(name, self.image, self.occlusion),
+            examples=[
+                Sight(image.name, image.image, image.occlusion, image.label, image.importance) for image in self.support
+            ],
+            notes=notes,
+        )
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """How well the classifier should do, judged by its own examples: each was asked while it was left out."""
+    """The accuracy of a classifier, estimated by cross-validation on its support images."""
 
     accuracy: float
     interval: tuple[float, float]
-    """Wilson's, 95%."""
+    """95% Wilson interval of the accuracy."""
     images: int
-    """Examples that could be left out: those whose class has others."""
+    """Held-out images: those of classes with at least 2 images."""
     per_class: dict[str, float]
-    """The worst first."""
+    """Accuracy of each class, the lowest first."""
 
     def __str__(self) -> str:
         low, high = self.interval
-        return f"{self.accuracy:.1%} of {self.images:,} held-out images right (95% interval {low:.1%} to {high:.1%})"
+        return f"accuracy {self.accuracy:.1%} on {self.images:,} held-out images (95% interval {low:.1%} to {high:.1%})"

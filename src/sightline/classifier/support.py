@@ -1,6 +1,6 @@
-"""The examples a classifier has learned from, and how they are read from what people have.
+"""The support set of a classifier: labeled images or embeddings, and how they are read.
 
-Legend for all shapes: K support images, C channels, P tokens of an image, M model embed_dim.
+Shapes: S support images, C channels, T tokens per image, M embedding dimension.
 """
 
 import unicodedata
@@ -12,297 +12,305 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .. import limits
 from ..data.images.class_splits import divides_by_class, load_classes
+from ..data.images.datasets import ImageFiles
 from ..data.images.formats.folders import count_images, images_in
-from ..data.images.loading import ImageFiles, NoDataSetError, Progress, load, read_image
+from ..data.images.loading import NoDataSetError, load
+from ..data.images.reading import read_image
 from ..errors import SightlineError, one_of
 from ..names import printable
-from .embedding import Embeds, finite
+from ..predictor import Progress
+from .embedding import ImageEmbedder, check_embeddings
 
 MIN_CLASSES = 2
-PICTURE_BYTES = 1 << 26
-"""What the kept pictures of all examples may take together; beyond it they are kept smaller."""
+MAX_STORED_BYTES = 1 << 26
+"""Size of all stored images; larger ones are stored at a lower resolution."""
 
 
 @dataclass(frozen=True, eq=False)
-class Support:
-    """Labelled examples, class by class in the order of `classes`."""
+class SupportSet:
+    """Labeled examples, ordered by class."""
 
     embeddings: Tensor
-    """float32 (K, P, M)."""
+    """float32 (S, T, M)."""
     labels: Tensor
-    """int64 (K,), the index of a class each."""
+    """int64 (S,), indices into `classes`."""
     classes: tuple[str, ...]
     names: tuple[str, ...]
-    """What to call each example: the name of its file, or its number."""
-    pictures: Tensor | None = None
-    """uint8 (K, C, side, side), as the model saw them or smaller; None where embeddings came in."""
+    """A name of each example for display: its file name, or its number."""
+    images: Tensor | None = None
+    """uint8 (S, C, side, side), at the input size of the model or smaller; None if embeddings were given."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def counts(self) -> Tensor:
-        """(N,), examples of each class."""
+        """Examples of each class: (way,)"""
         return torch.bincount(self.labels, minlength=len(self.classes))
 
-    def places(self) -> Tensor:
-        """(K,), which example of its class each is, from 0."""
+    def positions_in_class(self) -> Tensor:
+        """The position of each example within its class, from 0: (S,)"""
         starts = self.counts.cumsum(0) - self.counts
         return torch.arange(len(self)) - starts[self.labels]
 
-    def and_(self, other: "Support") -> "Support":
-        """Both; examples of a class that is in both stand together."""
+    def merged(self, other: "SupportSet") -> "SupportSet":
+        """The examples of both, ordered by class."""
         if self.embeddings.shape[1:] != other.embeddings.shape[1:]:
-            ours, theirs = (tuple(x.embeddings.shape[1:]) for x in (self, other))
+            shapes = [tuple(support.embeddings.shape[1:]) for support in (self, other)]
             raise SightlineError(
-                f"examples must be embedded alike, {ours} each, got {theirs}; embed them with one model"
+                f"embeddings must have shape {shapes[0]}, as those before, got {shapes[1]}; use one encoder for all"
             )
-        if (self.pictures is None) != (other.pictures is None):
-            fed = "embeddings" if self.pictures is None else "images"
-            raise SightlineError(f"examples must be {fed}, as those before were, got the other kind")
+        if (self.images is None) != (other.images is None):
+            kind = "embeddings" if self.images is None else "images"
+            raise SightlineError(f"examples must be {kind}, as those before, got the other kind")
         classes = tuple(dict.fromkeys((*self.classes, *other.classes)))
-        moved = torch.tensor([classes.index(name) for name in other.classes])
-        labels = torch.cat((self.labels, moved[other.labels]))
+        new_labels = torch.tensor([classes.index(name) for name in other.classes])
+        labels = torch.cat((self.labels, new_labels[other.labels]))
         order = labels.argsort(stable=True)
         names = (*self.names, *other.names)
-        pictures = None
-        if self.pictures is not None and other.pictures is not None:
-            side = min(self.pictures.shape[-1], other.pictures.shape[-1])
-            pictures = torch.cat([_smaller(x, side) for x in (self.pictures, other.pictures)])[order]
-        return Support(
+        images = None
+        if self.images is not None and other.images is not None:
+            side = min(self.images.shape[-1], other.images.shape[-1])
+            images = torch.cat([_downscaled(x, side) for x in (self.images, other.images)])[order]
+        return SupportSet(
             torch.cat((self.embeddings, other.embeddings))[order],
             labels[order],
             classes,
             tuple(names[i] for i in order.tolist()),
-            pictures,
-        ).fitting()
+            images,
+        ).checked()
 
-    def take(self, chosen: Tensor) -> "Support":
-        """These examples, a bool or an index each, with the classes they have."""
-        rows = chosen.nonzero().flatten() if chosen.dtype == torch.bool else chosen
-        left, labels = self.labels[rows].unique(return_inverse=True)
-        return Support(
-            self.embeddings[rows],
+    def select(self, indices: Tensor) -> "SupportSet":
+        """The examples at these indices, with the classes that they have."""
+        classes, labels = self.labels[indices].unique(return_inverse=True)
+        return SupportSet(
+            self.embeddings[indices],
             labels,
-            tuple(self.classes[i] for i in left.tolist()),
-            tuple(self.names[i] for i in rows.tolist()),
-            None if self.pictures is None else self.pictures[rows],
+            tuple(self.classes[i] for i in classes.tolist()),
+            tuple(self.names[i] for i in indices.tolist()),
+            None if self.images is None else self.images[indices],
         )
 
-    def without(self, name: str) -> "Support":
-        """All but one class."""
+    def without_class(self, name: str) -> "SupportSet":
+        """All examples but those of one class."""
         if name not in self.classes:
             raise SightlineError(f"a class to remove must be {one_of(str(name), self.classes)}")
-        return self.take(self.labels != self.classes.index(name))
+        return self.select((self.labels != self.classes.index(name)).nonzero().flatten())
 
-    def fitting(self) -> "Support":
-        """Itself, if a classifier can be made of it; pictures as small as they must be."""
-        check_count(len(self.classes))
-        if len(self) > limits.MAX_EXAMPLES:
-            raise SightlineError(
-                f"examples must be at most {limits.MAX_EXAMPLES:,}, got {len(self):,}; bring fewer of each class"
-            )
-        if self.pictures is None:
+    def checked(self) -> "SupportSet":
+        """The support set with its size checked, and its images downscaled to `MAX_STORED_BYTES`."""
+        check_class_count(len(self.classes))
+        _check_example_count(len(self))
+        if self.images is None:
             return self
-        channels, side = self.pictures.shape[1], self.pictures.shape[-1]
-        most = max(8, int((PICTURE_BYTES / (len(self) * channels)) ** 0.5))
-        return self if side <= most else replace(self, pictures=_smaller(self.pictures, most))
+        channels, side = self.images.shape[1], self.images.shape[-1]
+        max_side = max(8, int((MAX_STORED_BYTES / (len(self) * channels)) ** 0.5))
+        return self if side <= max_side else replace(self, images=_downscaled(self.images, max_side))
 
 
-def read(
-    source: Any, embeds: Embeds | None, embed_dim: int | None, progress: Progress | None = None, *, least: int = 1
-) -> Support:
-    """Examples from a data set by path or name, or from {label: images or embeddings}.
+def read_support(
+    source: Any,
+    embedder: ImageEmbedder | None,
+    embed_dim: int | None,
+    progress: Progress | None = None,
+    *,
+    min_classes: int = 1,
+) -> SupportSet:
+    """Read examples from a data set by path or name, or from {label: images or embeddings}.
 
-    `embed_dim` is that of the embeddings, where it is known. At least so many classes.
+    `embed_dim` is the dimension that embeddings must have; None for any.
     """
     if isinstance(source, str | Path):
-        return _from_disk(source, embeds, progress)
+        return _read_data_set(source, embedder, progress)
     if not isinstance(source, Mapping):
         raise SightlineError(
-            f"examples must be a folder of class folders, or {{label: images}}, got {type(source).__name__}"
+            f"examples must be a folder of class folders or {{label: images}}, got {type(source).__name__}"
         )
-    check_count(len(source), least)
-    labelled = [(as_text(label), one) for label, one in source.items()]
-    check_labels(label for label, _ in labelled)
-    read_in = {label: _examples(label, one, embeds, embed_dim) for label, one in labelled}
-    fed = {tensor.dtype == torch.uint8 for tensor, _ in read_in.values()}
-    if len(fed) > 1:
-        raise SightlineError("examples must be images alone or embeddings alone, got both")
-    labels = torch.arange(len(read_in)).repeat_interleave(torch.tensor([len(t) for t, _ in read_in.values()]))
-    names = tuple(name for _, own in read_in.values() for name in own)
-    tensors = [tensor for tensor, _ in read_in.values()]
-    if True in fed:
-        assert embeds is not None
+    check_class_count(len(source), min_classes)
+    labeled = [(as_label(label), examples) for label, examples in source.items()]
+    check_class_names(label for label, _ in labeled)
+    by_class = {label: _read_class(label, examples, embedder, embed_dim) for label, examples in labeled}
+    tensors = [tensor for tensor, _ in by_class.values()]
+    labels = torch.arange(len(by_class)).repeat_interleave(torch.tensor([len(tensor) for tensor in tensors]))
+    names = tuple(name for _, names in by_class.values() for name in names)
+    are_images = {tensor.dtype == torch.uint8 for tensor in tensors}
+    if len(are_images) > 1:
+        raise SightlineError("examples must be all images or all embeddings, got both")
+    if True in are_images:
+        assert embedder is not None
         pixels = torch.cat(tensors)
-        return Support(embeds.embed(pixels).cpu(), labels, tuple(read_in), names, pixels)
-    shapes = {tuple(tensor.shape[1:]): label for label, tensor in zip(read_in, tensors, strict=True)}
+        return SupportSet(embedder.embed(pixels).cpu(), labels, tuple(by_class), names, pixels)
+    shapes = {tuple(tensor.shape[1:]): label for label, tensor in zip(by_class, tensors, strict=True)}
     if len(shapes) > 1:
-        (one, a), (two, b) = list(shapes.items())[:2]
+        (shape, label), (other_shape, other_label) = list(shapes.items())[:2]
         raise SightlineError(
-            f"embeddings must all have one embed_dim, got {one[-1]} for class {a!r} and {two[-1]} for class {b!r}; "
-            f"embed all with one model"
+            f"embed_dim must be the same for all embeddings, got {shape[-1]} for class {label!r} and "
+            f"{other_shape[-1]} for class {other_label!r}; use one encoder for all"
         )
-    return Support(torch.cat(tensors), labels, tuple(read_in), names)
+    return SupportSet(torch.cat(tensors), labels, tuple(by_class), names)
 
 
-def check_count(classes: int, least: int = MIN_CLASSES) -> None:
-    """So many classes must be possible."""
-    if not least <= classes <= limits.MAX_CLASSES:
-        fix = "bring one more to tell it from" if classes < least else "bring fewer, or divide them among classifiers"
-        raise SightlineError(f"classes must be {least} to {limits.MAX_CLASSES:,}, got {classes:,}; {fix}")
+def check_class_count(count: int, minimum: int = MIN_CLASSES) -> None:
+    """Check the number of classes."""
+    if not minimum <= count <= limits.MAX_CLASSES:
+        fix = "add another class" if count < minimum else "use fewer, or several classifiers"
+        raise SightlineError(f"the number of classes must be {minimum} to {limits.MAX_CLASSES:,}, got {count:,}; {fix}")
 
 
-def as_text(label: Any) -> Any:
-    """The label itself; an integer as its text."""
+def _check_example_count(count: int) -> None:
+    if count > limits.MAX_EXAMPLES:
+        raise SightlineError(
+            f"the number of examples must be at most {limits.MAX_EXAMPLES:,}, got {count:,}; use fewer per class"
+        )
+
+
+def as_label(label: Any) -> Any:
+    """The label itself; an integer as text."""
     return str(label) if isinstance(label, int | np.integer) and not isinstance(label, bool) else label
 
 
-def check_labels(labels: Iterable[Any]) -> None:
-    """Names of classes must be text, and differ by more than their spaces."""
-    alike: dict[str, str] = {}
-    for label in labels:
-        if (
-            not isinstance(label, str)
-            or not label.strip()
-            or len(label) > limits.MAX_CLASS_NAME_CHARS
-            or printable(label) != label
-        ):
+def check_class_names(names: Iterable[Any]) -> None:
+    """Class names must be printable text and differ by more than white space at their ends."""
+    previous: dict[str, str] = {}
+    for name in names:
+        is_valid = isinstance(name, str) and name.strip() and printable(name) == name
+        if not is_valid or len(name) > limits.MAX_CLASS_NAME_CHARS:
             raise SightlineError(
-                f"a class must have a name of 1 to {limits.MAX_CLASS_NAME_CHARS} letters, got {label!r:.60}; name it with str(...)"
+                f"a class name must be printable text of 1 to {limits.MAX_CLASS_NAME_CHARS} characters, got "
+                f"{name!r:.60}; convert it with str(...)"
             )
-        plain = unicodedata.normalize("NFC", label).strip()
-        if plain in alike:
-            raise SightlineError(f"classes must have different names, got {alike[plain]!r} and {label!r}")
-        alike[plain] = label
+        normalized = unicodedata.normalize("NFC", name).strip()
+        if normalized in previous:
+            raise SightlineError(f"class names must differ, got {previous[normalized]!r} and {name!r}")
+        previous[normalized] = name
 
 
-def pixels_of(images: Sequence[Any], embeds: Embeds, whose: str = "") -> Tensor:
-    """Images as the model takes them: uint8 (n, C, side, side)"""
+def read_pixels(images: Sequence[Any], embedder: ImageEmbedder, owner: str = "") -> Tensor:
+    """Images as the model takes them, uint8 (N, C, side, side); `owner` begins error messages."""
     try:
-        return torch.stack([read_image(x, size=embeds.image_size, channels=embeds.channels) for x in images])
-    except ValueError as error:
-        raise SightlineError(f"{whose}{error}") from error
+        return torch.stack([read_image(x, size=embedder.image_size, channels=embedder.channels) for x in images])
+    except SightlineError as error:
+        raise type(error)(f"{owner}{error}") from error
 
 
-def _from_disk(source: str | Path, embeds: Embeds | None, progress: Progress | None) -> Support:
-    if embeds is None:
+def _read_data_set(source: str | Path, embedder: ImageEmbedder | None, progress: Progress | None) -> SupportSet:
+    if embedder is None:
         raise SightlineError(
-            f"examples must be embeddings for this model, got {str(source)!r}; begin with a model that sees"
+            f"examples must be embeddings for a model without an image encoder, got {str(source)!r}; use "
+            f"FewShotClassifier.pretrained(name) for images"
         )
-    form: dict[str, Any] = {"size": embeds.image_size, "channels": embeds.channels, "progress": progress}
+    options: dict[str, Any] = {"size": embedder.image_size, "channels": embedder.channels, "progress": progress}
     try:
-        apart = divides_by_class(source)
-        images: Any = (load_classes(source, **form) if apart else load(source, keep_in_memory=0, **form)).train
+        by_class = divides_by_class(source)
+        images: Any = (load_classes(source, **options) if by_class else load(source, keep_in_memory=0, **options)).train
     except NoDataSetError:
         raise SightlineError(
-            f"examples must be a folder with one folder of images for each class, got {str(source)!r}, "
-            f"{_found(Path(source).expanduser())}"
+            f"examples must be a folder with one folder of images per class, got {str(source)!r}, "
+            f"{_describe(Path(source).expanduser())}"
         ) from None
-    check_count(len(images.classes))
-    check_labels(images.classes)
-    if len(images) > limits.MAX_EXAMPLES:
-        raise SightlineError(
-            f"examples must be at most {limits.MAX_EXAMPLES:,}, got {len(images):,}; bring fewer of each class"
-        )
+    check_class_count(len(images.classes))
+    check_class_names(images.classes)
+    _check_example_count(len(images))
     files = [printable(path.name) for path in images.paths] if isinstance(images, ImageFiles) else None
     pixels = (images.loaded(progress) if isinstance(images, ImageFiles) else images).pixels
     order = images.labels.argsort(stable=True)
     labels = images.labels[order]
     if not labels.equal(images.labels):
         pixels = pixels[order]
-    if len(empty := set(range(len(images.classes))) - set(labels.tolist())):
+    if empty := set(range(len(images.classes))) - set(labels.tolist()):
         name = images.classes[min(empty)]
-        raise SightlineError(f"class {name!r} must have at least one image, got none; fill it or leave it out")
-    support = Support(embeds.embed(pixels).cpu(), labels, tuple(images.classes), ("",) * len(labels), pixels)
-    numbers = [f"image {i + 1}" for i in support.places().tolist()]
+        raise SightlineError(f"class {name!r} must have at least one image, got none; add one or remove the class")
+    support = SupportSet(embedder.embed(pixels).cpu(), labels, tuple(images.classes), ("",) * len(labels), pixels)
+    numbers = [f"image {i + 1}" for i in support.positions_in_class().tolist()]
     names = numbers if files is None else [files[i] for i in order.tolist()]
     return replace(support, names=tuple(names))
 
 
-def _found(path: Path) -> str:
-    """What is there where class folders were wanted."""
+def _describe(path: Path) -> str:
+    """What a path is that is not a data set."""
     if not path.is_dir():
-        return "which is a file" if path.exists() else "which is not there"
-    images = count_images(path)
-    if not images:
-        return "which holds neither folders nor images"
-    several = "s" if images > 1 else ""
-    return f"which holds {images:,} image{several} and no folders; move each class into a folder of its name"
+        return "which is a file" if path.exists() else "which does not exist"
+    count = count_images(path)
+    if not count:
+        return "which contains neither folders nor images"
+    plural = "s" if count > 1 else ""
+    return f"which contains {count:,} image{plural} and no folders; move the images of each class into a folder"
 
 
-def _examples(label: str, given: Any, embeds: Embeds | None, embed_dim: int | None) -> tuple[Tensor, list[str]]:
-    """Pixels or embeddings of one class, and what to call each."""
-    whose = f"class {label!r}"
-    if _is_array(given) and given.ndim and len(given) and (embeds is None or _is_embedding(given, 2)):
-        return finite(given, embed_dim, whose), [f"example {i + 1}" for i in range(len(given))]
-    several = _listed(given, whose)
-    if not len(several):
-        raise SightlineError(f"{whose} must have at least one image, got none; fill it or leave it out")
-    if len(several) > limits.MAX_EXAMPLES:
-        raise SightlineError(f"{whose} must have at most {limits.MAX_EXAMPLES:,} images, got more; bring fewer")
-    if embeds is not None and not all(_is_embedding(one, 1) for one in several):
+def _read_class(
+    label: str, examples: Any, embedder: ImageEmbedder | None, embed_dim: int | None
+) -> tuple[Tensor, list[str]]:
+    """Pixels or embeddings of one class, and the name of each example."""
+    owner = f"class {label!r}"
+    if _is_array(examples) and examples.ndim and len(examples) and (embedder is None or _is_embedding(examples, 2)):
+        return check_embeddings(examples, embed_dim, owner), [f"example {i + 1}" for i in range(len(examples))]
+    items = _as_list(examples, owner)
+    if not items:
+        raise SightlineError(f"{owner} must have at least one image, got none; add one or remove the class")
+    if len(items) > limits.MAX_EXAMPLES:
+        raise SightlineError(f"{owner} must have at most {limits.MAX_EXAMPLES:,} examples, got more; use fewer")
+    if embedder is not None and not all(_is_embedding(item, 1) for item in items):
         names = [
-            printable(Path(one).name) if isinstance(one, str | Path) else f"image {i + 1}"
-            for i, one in enumerate(several)
+            printable(Path(item).name) if isinstance(item, str | Path) else f"image {i + 1}"
+            for i, item in enumerate(items)
         ]
-        return pixels_of(several, embeds, f"{whose}: "), names
-    return finite(_stacked(several, whose), embed_dim, whose), [f"example {i + 1}" for i in range(len(several))]
+        return read_pixels(items, embedder, f"{owner}: "), names
+    return check_embeddings(_stacked(items, owner), embed_dim, owner), [f"example {i + 1}" for i in range(len(items))]
 
 
-def _listed(given: Any, whose: str) -> list[Any]:
-    """The images of one class, one by one: of a folder, an array, or whatever can be gone through."""
-    if isinstance(given, str | Path) and Path(given).is_dir():
-        return [Path(given) / name for name in images_in(Path(given))]
-    if isinstance(given, Tensor) and given.ndim == 3 and 1 < len(given) <= 4:
+def _as_list(examples: Any, owner: str) -> list[Any]:
+    """The examples of one class: the images of a folder, the entries of an array or an iterable, or one image."""
+    if isinstance(examples, str | Path) and Path(examples).is_dir():
+        return [Path(examples) / name for name in images_in(Path(examples))]
+    if isinstance(examples, Tensor) and examples.ndim == 3 and 1 < len(examples) <= 4:
         raise SightlineError(
-            f"{whose} must be a list of images or an array (n, C, H, W), got shape {tuple(given.shape)}, which may be "
-            f"one image or {len(given)}; write [image] for one"
+            f"{owner} must be a list of images or an array (n, C, H, W), got shape {tuple(examples.shape)}, which is "
+            f"ambiguous; write [image] for one image"
         )
-    if _is_array(given):
-        alone = given.ndim == 3 and given.shape[0 if isinstance(given, Tensor) else 2] <= 4
-        return [given] if given.ndim < 3 or alone else list(given)
-    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
-        return [given]
-    return list(islice(given, limits.MAX_EXAMPLES + 1))
+    if _is_array(examples):
+        is_single = examples.ndim == 3 and examples.shape[0 if isinstance(examples, Tensor) else 2] <= 4
+        return [examples] if examples.ndim < 3 or is_single else list(examples)
+    if isinstance(examples, str | bytes | Mapping) or not isinstance(examples, Iterable):
+        return [examples]
+    return list(islice(examples, limits.MAX_EXAMPLES + 1))
 
 
-def _stacked(vectors: Sequence[Any], whose: str) -> np.ndarray[Any, Any]:
-    """Embeddings that were given one by one."""
+def _stacked(vectors: Sequence[Any], owner: str) -> np.ndarray[Any, Any]:
+    """Embeddings from a list of vectors."""
     try:
-        rows = [np.asarray(one.detach().cpu().float() if isinstance(one, Tensor) else one) for one in vectors]
+        arrays = [np.asarray(x.detach().cpu().float() if isinstance(x, Tensor) else x) for x in vectors]
     except ValueError:
-        rows = []
-    if not rows or not all(row.ndim and row.dtype.kind in "iuf" for row in rows):
+        arrays = []
+    if not arrays or not all(array.ndim and array.dtype.kind in "iuf" for array in arrays):
         raise SightlineError(
-            f"examples must be embeddings for this model, got {type(vectors[0]).__name__} in {whose}; "
-            f"begin with pretrained(name) for images"
+            f"examples must be embeddings for a model without an image encoder, got {type(vectors[0]).__name__} in "
+            f"{owner}; use FewShotClassifier.pretrained(name) for images"
         )
-    if len(shapes := {row.shape for row in rows}) > 1:
-        raise SightlineError(f"embeddings must all have one embed_dim, got {sorted(shapes)} in {whose}")
-    return np.stack(rows)
+    if len(shapes := {array.shape for array in arrays}) > 1:
+        raise SightlineError(f"embed_dim must be the same for all embeddings, got {sorted(shapes)} in {owner}")
+    return np.stack(arrays)
 
 
-def _is_array(one: Any) -> bool:
-    return isinstance(one, np.ndarray | Tensor)
+def _is_array(x: Any) -> bool:
+    return isinstance(x, np.ndarray | Tensor)
 
 
-def _is_embedding(one: Any, dimensions: int) -> bool:
-    """Whether it is of so many dimensions, and of floats where these might be those of an image."""
-    if not _is_array(one) or one.ndim != dimensions:
+def _is_embedding(x: Any, dimensions: int) -> bool:
+    """Whether an array has this many dimensions; with 2, it must be of floats, or it may be an image."""
+    if not _is_array(x) or x.ndim != dimensions:
         return False
-    return dimensions == 1 or (one.is_floating_point() if isinstance(one, Tensor) else one.dtype.kind == "f")
+    return dimensions == 1 or (x.is_floating_point() if isinstance(x, Tensor) else x.dtype.kind == "f")
 
 
-def _smaller(pictures: Tensor, side: int) -> Tensor:
-    if pictures.shape[-1] <= side:
-        return pictures
-    parts = [
-        torch.nn.functional.interpolate(some.float(), (side, side), mode="area").round().to(torch.uint8)
-        for some in pictures.split(256)
+def _downscaled(images: Tensor, side: int) -> Tensor:
+    if images.shape[-1] <= side:
+        return images
+    batches = [
+        F.interpolate(batch.float(), (side, side), mode="area").round().to(torch.uint8) for batch in images.split(256)
     ]
-    return torch.cat(parts)
+    return torch.cat(batches)

@@ -12,17 +12,23 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from ..classifier import Answer, FewShotClassifier
-from ..classifier.classifier import Look
-from ..comparison import Standing
+from ..classifier import FewShotClassifier, FewShotPrediction
 from ..data.episodes import Classes
 from ..errors import SightlineError
 from ..metrics import wilson_interval
 from ..models.baselines import BASELINES
 from ..models.few_shot import FewShot
-from ..tasks.few_shot.evaluate import Answers, Setting, Tally, embed_all, tally
-from ..tasks.few_shot.predictor import SettingScore
-from ..tasks.few_shot.task import classes_of
+from ..tasks.few_shot.config import Setting
+from ..tasks.few_shot.evaluate import (
+    Classifier,
+    EpisodeResults,
+    PairedAccuracy,
+    SettingMetrics,
+    embed_images,
+    episode_classes,
+    evaluate_episodes,
+)
+from ..view.explanations import page
 from . import characters
 from .characters import Question
 
@@ -54,16 +60,16 @@ def tell(console: Console, out: Path, model: str) -> None:
         console.print(
             "A program drew these; glyphs has learned from people's characters. README tells how it does there.\n"
         )
-    reasons = [answer.explain().reason(name=f"{question.path.name}, {why}") for why, question, answer in shown]
-    page = classifier.page(Look([answer for _, _, answer in shown], reasons)).save(out / "page.html")
-    _say(console, f"wrote {page}: the answers above, and what each rests on\n")
+    views = [answer.explain().view(name=f"{question.path.name}, {why}") for why, question, answer in shown]
+    path = page(views, title=str(shown[0][2])).save(out / "page.html")
+    _say(console, f"wrote {path}: the answers above, and what each rests on\n")
     console.print("[bold]Now you[/], with these or with folders of your own beside them:\n")
     for line in _commands(out, folder, model, names[0]):
         _say(console, f"  {line}")
     console.print()
 
 
-def chosen(questions: Sequence[Question], answers: Sequence[Answer]) -> list[tuple[str, int]]:
+def chosen(questions: Sequence[Question], answers: Sequence[FewShotPrediction]) -> list[tuple[str, int]]:
     """Which to look at, and what each is; by a rule, so that what went wrong is there too."""
     known = [i for i, question in enumerate(questions) if question.truth]
     known.sort(key=lambda i: answers[i].scores[questions[i].truth or ""], reverse=True)
@@ -89,7 +95,7 @@ def _drawn(folder: Path, names: Sequence[str]) -> Table:
     return grid
 
 
-def _asked(questions: Sequence[Question], answers: Sequence[Answer]) -> Table:
+def _asked(questions: Sequence[Question], answers: Sequence[FewShotPrediction]) -> Table:
     """How many were right, and how many strangers were refused."""
     pairs = list(zip(questions, answers, strict=True))
     known = [(question.truth == answer.label, answer.known) for question, answer in pairs if question.truth]
@@ -105,7 +111,7 @@ def _asked(questions: Sequence[Question], answers: Sequence[Answer]) -> Table:
     return table
 
 
-def _answers(shown: Sequence[tuple[str, Question, Answer]]) -> Table:
+def _answers(shown: Sequence[tuple[str, Question, FewShotPrediction]]) -> Table:
     table = Table("drawing", "which is", "answer", box=box.SIMPLE)
     for why, question, answer in shown:
         good = answer.known and answer.label == question.truth if question.truth else not answer.known
@@ -118,10 +124,10 @@ def _judged(model: FewShot) -> Table:
     assert model.config.image_size is not None
     assert model.config.channels is not None
     images = characters.unseen(model.config.image_size, model.config.channels)
-    classes, embeddings = classes_of(images), embed_all(model, images.pixels, torch.device("cpu"))
+    classes, embeddings = episode_classes(images), embed_images(model, images.pixels, torch.device("cpu"))
     table = Table(f"accuracy, {EPISODES:,} episodes,\nthe same for all", box=box.SIMPLE)
     columns = []
-    for setting in map(Setting.of, SETTINGS):
+    for setting in map(Setting.parse, SETTINGS):
         way, shot, _ = setting
         table.add_column(f"{way} characters,\n{shot} drawing{'s' * (shot > 1)}", justify="right")
         columns.append(_column(model, embeddings, classes, setting))
@@ -136,18 +142,18 @@ def _rows() -> list[str]:
 
 
 def _column(model: FewShot, embeddings: Tensor, classes: Classes, setting: Setting) -> list[str]:
-    def seen(answers: Answers) -> Tally:
-        alone = not model.config.transductive  # strangers would be seen by the others
-        how: dict[str, Any] = {"query": QUERY, "episodes": EPISODES, "unknown": alone}
-        return tally(answers, embeddings, classes, **setting._asdict(), **how)
+    def evaluate(classifier: Classifier) -> EpisodeResults:
+        options: dict[str, Any] = {"query": QUERY, "episodes": EPISODES, "with_unknown": not model.config.transductive}
+        return evaluate_episodes(classifier, embeddings, classes, setting, **options)
 
-    ours = seen(model.head)
-    score, right = SettingScore.of(ours), torch.cat(ours.accuracies)
-    cells = [f"[bold]{Standing.of(right, right)}[/]"]
+    results = evaluate(model.head)
+    metrics, accuracies = SettingMetrics.from_results(results), torch.cat(results.accuracies)
+    cells = [f"[bold]{PairedAccuracy.from_episodes(accuracies, accuracies)}[/]"]
     for name in BESIDE:
-        theirs = torch.cat(seen(BASELINES[name]).accuracies)
-        cells += [str(Standing.of(theirs, theirs)), Standing.of(right, theirs).beside]
-    return [*cells, f"{score.calibration_error:.1%}", "-" if score.auroc is None else f"{score.auroc:.3f}"]
+        baseline = torch.cat(evaluate(BASELINES[name]).accuracies)
+        difference = PairedAccuracy.from_episodes(accuracies, baseline).difference_points()
+        cells += [str(PairedAccuracy.from_episodes(baseline, baseline)), difference]
+    return [*cells, f"{metrics.calibration_error:.1%}", "-" if metrics.auroc is None else f"{metrics.auroc:.3f}"]
 
 
 def _commands(out: Path, folder: Path, model: str, name: str) -> list[str]:

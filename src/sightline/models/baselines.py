@@ -1,10 +1,10 @@
-"""What is done with embeddings where nothing more is learned: six ways to tell classes apart by a few examples.
+"""Few-shot baselines on fixed embeddings.
 
-Each is called like a head: support (E, K, P, M), labels (E, K), query (E, Q, P, M) -> logits (E, Q, N). The places of
-an image are averaged. All episodes are worked on together.
+Every baseline has the signature of a few-shot head: support (E, S, T, M), labels (E, S), query (E, Q, T, M) -> logits
+(E, Q, way). The tokens of an image are averaged. All episodes are computed together.
 
-Legend for all shapes: E episodes, N way, K support images, Q queries, P tokens of an image, M model width, R pairs of
-classes, S images of the largest class.
+Shapes: E episodes, S support images, Q queries, T tokens per image, M embedding dimension, R pairs of classes, L images
+of the largest class.
 """
 
 from collections.abc import Callable
@@ -13,148 +13,152 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .few_shot_answers import members_of
+from .few_shot import NegativeSquaredDistance, class_means, class_membership
 
-MOST_STEPS = 2000
-"""Where neither learner comes to rest before."""
-LOOK_EVERY = 10
-"""Steps between two looks at whether it has."""
-RESTS = {"logistic": 1e-5, "svm": 1e-4}
-"""How steep the way may still be there."""
-COST = 1.0
-"""Of a support image on the wrong side, beside half the squared length of the weights."""
+MAX_STEPS = 2000
+"""Steps after which an optimizer that has not converged stops."""
+CHECK_EVERY = 10
+"""Steps between two convergence checks of logistic regression."""
+TOLERANCES = {"logistic": 1e-5, "svm": 1e-4}
+"""Largest gradient at which an optimizer has converged."""
+C = 1.0
+"""Weight of the loss relative to the L2 penalty, as in scikit-learn."""
 
 
 def protonet(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
-    """Prototypical networks: minus the squared distance to the mean of each class."""
-    x, q = _vectors(support), _vectors(query)
-    members = members_of(labels, way).to(x.dtype)
-    means = members / members.sum(-1, keepdim=True).clamp_min(1) @ x
-    return 2 * q @ means.mT - means.square().sum(-1)[:, None] - q.square().sum(-1, keepdim=True)
+    """Prototypical networks: the negative squared distance to the class mean."""
+    x, q = _pooled(support), _pooled(query)
+    distance: Tensor = NegativeSquaredDistance()(q, class_means(class_membership(labels, way).to(x.dtype), x))
+    return distance
 
 
 def matching(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
-    """Matching networks: attention over the support by cosine; the log of what each class gets of it."""
+    """Matching networks: the logarithm of the cosine attention that each class receives."""
     weights = _cosines(query, support).softmax(-1)
-    return (weights @ members_of(labels, way).mT.to(weights.dtype)).log()
+    return (weights @ class_membership(labels, way).mT.to(weights.dtype)).log()
 
 
 def nearest(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
-    """The nearest neighbor: the largest cosine to an image of each class."""
+    """Nearest neighbor: the largest cosine similarity to an image of each class."""
     cosines = _cosines(query, support)
     best = cosines.new_full((*cosines.shape[:2], way), -torch.inf)
     return best.scatter_reduce(2, labels[:, None].expand_as(cosines), cosines, "amax")
 
 
 def logistic(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
-    """Logistic regression over all classes at once, weights held small, on embeddings of length 1.
+    """Multinomial logistic regression with an L2 penalty, on embeddings of unit length.
 
-    The weights are sums of support vectors, so what is learned is each vector's share in them, (E, K, N). With vectors
-    centerd, an intercept that costs nothing changes no solution and does not get in the way of the weights.
+    It is solved in the dual: the weights are a linear combination of the support vectors with coefficients (E, S,
+    way). The vectors are centered, which leaves the solution unchanged, because the intercept is not penalized, and
+    makes it independent of the weights. The optimizer is accelerated gradient descent with restarts.
     """
-    x, q = (F.normalize(_vectors(y), dim=-1) for y in (support, query))
-    middle = x.mean(1, keepdim=True)
-    x, q = x - middle, q - middle
-    alike = x @ x.mT
-    targets = members_of(labels, way).mT.to(x.dtype)
-    steepest = 1 + COST / 2 * (alike @ alike).flatten(1).norm(dim=1).sqrt()[:, None, None]  # at least the true one
-    shares, level = torch.zeros_like(targets), torch.zeros_like(targets[:, :1])
-    ahead, level_ahead, age = shares, level, torch.ones_like(steepest)
-    for step in range(1, MOST_STEPS + 1):
-        excess = COST * ((alike @ ahead + level_ahead).softmax(-1) - targets)
-        slope, tilt = excess + ahead, excess.sum(1, keepdim=True)
-        old, old_level = shares, level
-        shares, level = ahead - slope / steepest, level_ahead - tilt * 2 / (COST * x.shape[1])
-        moved, moved_level = shares - old, level - old_level
-        uphill = (slope * (alike @ moved)).sum((1, 2), True) + (tilt * moved_level).sum((1, 2), True) > 0
-        age = torch.where(uphill, torch.ones_like(age), age + 1)  # one that overshot gathers speed anew
-        ahead, level_ahead = (now + (age - 1) / (age + 2) * by for now, by in ((shares, moved), (level, moved_level)))
-        if step % LOOK_EVERY == 0 and max((x.mT @ slope).abs().max(), tilt.abs().max()) < RESTS["logistic"]:
-            break
-    return q @ (x.mT @ shares) + level
+    x, q = (F.normalize(_pooled(y), dim=-1) for y in (support, query))
+    center = x.mean(1, keepdim=True)
+    x, q = x - center, q - center
+    gram = x @ x.mT
+    targets = class_membership(labels, way).mT.to(x.dtype)
+    lipschitz = 1 + C / 2 * (gram @ gram).flatten(1).norm(dim=1).sqrt()[:, None, None]  # an upper bound
+    coefficients, intercept = torch.zeros_like(targets), torch.zeros_like(targets[:, :1])
+    lookahead, intercept_lookahead, age = coefficients, intercept, torch.ones_like(lipschitz)
+    for step in range(1, MAX_STEPS + 1):
+        residual = C * ((gram @ lookahead + intercept_lookahead).softmax(-1) - targets)
+        gradient, intercept_gradient = residual + lookahead, residual.sum(1, keepdim=True)
+        previous, previous_intercept = coefficients, intercept
+        coefficients = lookahead - gradient / lipschitz
+        intercept = intercept_lookahead - intercept_gradient * 2 / (C * x.shape[1])
+        change, intercept_change = coefficients - previous, intercept - previous_intercept
+        slope = (gradient * (gram @ change)).sum((1, 2), True) + (intercept_gradient * intercept_change).sum(
+            (1, 2), True
+        )
+        age = torch.where(slope > 0, torch.ones_like(age), age + 1)  # restart the momentum of episodes that overshot
+        momentum = (age - 1) / (age + 2)
+        lookahead = coefficients + momentum * change
+        intercept_lookahead = intercept + momentum * intercept_change
+        if step % CHECK_EVERY == 0:
+            largest = max((x.mT @ gradient).abs().max(), intercept_gradient.abs().max())
+            if largest < TOLERANCES["logistic"]:
+                break
+    return q @ (x.mT @ coefficients) + intercept
 
 
 def svm(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
-    """A linear support vector machine for each pair of classes, on embeddings of length 1; every pair votes."""
-    x, q = (F.normalize(_vectors(y), dim=-1) for y in (support, query))
-    return _votes(x @ x.mT, q @ x.mT, labels, way)
+    """One-versus-one linear support vector machines on embeddings of unit length."""
+    x, q = (F.normalize(_pooled(y), dim=-1) for y in (support, query))
+    return _one_versus_one(x @ x.mT, q @ x.mT, labels, way)
 
 
 def rbf_svm(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
-    """The same with a bell around each support image, on embeddings that are standardized by the support.
+    """One-versus-one support vector machines with an RBF kernel, on embeddings standardized by the support set.
 
-    This is what AutoGluon's few-shot learner does.
+    AutoGluon's few-shot learner does the same.
     """
-    x, q = _vectors(support), _vectors(query)
-    spread, middle = torch.std_mean(x, 1, keepdim=True, correction=0)
-    x, q = ((y - middle) / torch.where(spread > 0, spread, 1) for y in (x, q))
-    near = [(-torch.cdist(y, x).square() / x.shape[-1]).exp() for y in (x, q)]
-    return _votes(near[0], near[1], labels, way)
+    x, q = _pooled(support), _pooled(query)
+    std, mean = torch.std_mean(x, 1, keepdim=True, correction=0)
+    x, q = ((y - mean) / torch.where(std > 0, std, 1) for y in (x, q))
+    kernels = [(-torch.cdist(y, x).square() / x.shape[-1]).exp() for y in (x, q)]
+    return _one_versus_one(kernels[0], kernels[1], labels, way)
 
 
-def _votes(alike: Tensor, asked: Tensor, labels: Tensor, way: int) -> Tensor:
-    """A machine for each pair of classes, and what each class gets: alike (E, K, K), asked (E, Q, K) -> (E, Q, N)
+def _one_versus_one(kernel: Tensor, query_kernel: Tensor, labels: Tensor, way: int) -> Tensor:
+    """The votes of a binary machine for each pair of classes: (E, S, S), (E, Q, S) -> (E, Q, way)
 
-    Votes are integers; classes of equally many are told apart by how sure their pairs are.
+    Votes are integers. Ties are broken by the sum of the margins, scaled to less than one half.
     """
-    slots = _slots(labels, way)
-    first, second = torch.triu_indices(way, way, 1, device=alike.device)
-    places = torch.cat((slots[:, first], slots[:, second]), 2)  # (E, R, 2S)
-    sides = alike.new_tensor([1.0, -1.0]).repeat_interleave(slots.shape[2])
-    signs, places = sides * (places >= 0), places.clamp_min(0)
-    episode = torch.arange(len(alike), device=alike.device)[:, None, None, None]
-    shares, level = _machines(alike[episode, places[..., None], places[:, :, None]], signs)
-    weights = alike.new_zeros(*places.shape[:2], alike.shape[1]).scatter_add(2, places, signs * shares)
-    margins = asked @ weights.mT + level[:, None]  # (E, Q, R), above 0 for the first of a pair
-    one, other = (F.one_hot(side, way).to(alike.dtype) for side in (first, second))
-    won = (margins > 0).to(alike.dtype)
-    sure = margins @ (one - other)
-    return won @ one + (1 - won) @ other + sure / (3 * (sure.abs() + 1))
+    indices = _class_indices(labels, way)
+    first, second = torch.triu_indices(way, way, 1, device=kernel.device)
+    pairs = torch.cat((indices[:, first], indices[:, second]), 2)  # (E, R, 2L)
+    sides = kernel.new_tensor([1.0, -1.0]).repeat_interleave(indices.shape[2])
+    signs, pairs = sides * (pairs >= 0), pairs.clamp_min(0)
+    episode = torch.arange(len(kernel), device=kernel.device)[:, None, None, None]
+    alphas, intercept = _solve_svms(kernel[episode, pairs[..., None], pairs[:, :, None]], signs)
+    weights = kernel.new_zeros(*pairs.shape[:2], kernel.shape[1]).scatter_add(2, pairs, signs * alphas)
+    margins = query_kernel @ weights.mT + intercept[:, None]  # (E, Q, R), positive for the first class of a pair
+    first_one_hot, second_one_hot = (F.one_hot(side, way).to(kernel.dtype) for side in (first, second))
+    wins = (margins > 0).to(kernel.dtype)
+    confidence = margins @ (first_one_hot - second_one_hot)
+    return wins @ first_one_hot + (1 - wins) @ second_one_hot + confidence / (3 * (confidence.abs() + 1))
 
 
-def _machines(alike: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
-    """Many machines of two classes at once: alike (…, S, S), signs (…, S) -> shares (…, S) and level (…)
+def _solve_svms(kernel: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
+    """Sequential minimal optimization of many binary machines: (…, 2L, 2L), (…, 2L) -> alphas (…, 2L), intercepts (…)
 
-    The shares of two images at a time are moved, those that break the rules of the solution most. A sign of 0 is no
-    image.
+    Each step changes the two coefficients that violate the optimality conditions most. A sign of 0 is padding.
     """
-    shares, slope = torch.zeros_like(signs), signs.clone()  # which way each image pulls
-    for _ in range(MOST_STEPS):
-        rising = ((signs > 0) & (shares < COST)) | ((signs < 0) & (shares > 0))
-        falling = ((signs > 0) & (shares > 0)) | ((signs < 0) & (shares < COST))
-        top, up = slope.masked_fill(~rising, -torch.inf).max(-1, keepdim=True)
-        bottom, down = slope.masked_fill(~falling, torch.inf).min(-1, keepdim=True)
-        if float((top - bottom).max()) < RESTS["svm"]:
+    alphas, gradient = torch.zeros_like(signs), signs.clone()
+    for _ in range(MAX_STEPS):
+        can_increase = ((signs > 0) & (alphas < C)) | ((signs < 0) & (alphas > 0))
+        can_decrease = ((signs > 0) & (alphas > 0)) | ((signs < 0) & (alphas < C))
+        high, i = gradient.masked_fill(~can_increase, -torch.inf).max(-1, keepdim=True)
+        low, j = gradient.masked_fill(~can_decrease, torch.inf).min(-1, keepdim=True)
+        if float((high - low).max()) < TOLERANCES["svm"]:
             break
-        rows = [alike.take_along_dim(side[..., None], -2)[..., 0, :] for side in (up, down)]
-        bend = (rows[0].gather(-1, up) - 2 * rows[0].gather(-1, down) + rows[1].gather(-1, down)).clamp_min(1e-9)
-        room = [
-            torch.where(signs.gather(-1, up) > 0, COST - shares.gather(-1, up), shares.gather(-1, up)),
-            torch.where(signs.gather(-1, down) > 0, shares.gather(-1, down), COST - shares.gather(-1, down)),
-        ]
-        move = torch.minimum((top - bottom) / bend, torch.minimum(*room)).clamp_min(0)
-        shares = shares.scatter_add(-1, up, signs.gather(-1, up) * move)
-        shares = shares.scatter_add(-1, down, -signs.gather(-1, down) * move).clamp(0, COST)
-        slope = slope - move * (rows[0] - rows[1])
-    return shares, (top + bottom)[..., 0] / 2
+        row_i, row_j = (kernel.take_along_dim(index[..., None], -2)[..., 0, :] for index in (i, j))
+        curvature = (row_i.gather(-1, i) - 2 * row_i.gather(-1, j) + row_j.gather(-1, j)).clamp_min(1e-9)
+        room_i = torch.where(signs.gather(-1, i) > 0, C - alphas.gather(-1, i), alphas.gather(-1, i))
+        room_j = torch.where(signs.gather(-1, j) > 0, alphas.gather(-1, j), C - alphas.gather(-1, j))
+        step = torch.minimum((high - low) / curvature, torch.minimum(room_i, room_j)).clamp_min(0)
+        alphas = alphas.scatter_add(-1, i, signs.gather(-1, i) * step)
+        alphas = alphas.scatter_add(-1, j, -signs.gather(-1, j) * step).clamp(0, C)
+        gradient = gradient - step * (row_i - row_j)
+    return alphas, (high + low)[..., 0] / 2
 
 
-def _slots(labels: Tensor, way: int) -> Tensor:
-    """Where the images of each class are: labels (E, K) -> (E, N, S), -1 beyond a class's own"""
-    members = members_of(labels, way)
-    most = int(members.sum(-1).max())
-    first = members.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :most]
-    return first.masked_fill(~members.gather(-1, first), -1)
+def _class_indices(labels: Tensor, way: int) -> Tensor:
+    """Indices of the images of each class: labels (E, S) -> (E, way, L), padded with -1"""
+    membership = class_membership(labels, way)
+    largest = int(membership.sum(-1).max())
+    indices = membership.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[..., :largest]
+    return indices.masked_fill(~membership.gather(-1, indices), -1)
 
 
-def _vectors(x: Tensor) -> Tensor:
-    """One vector for each image, as fine as its numbers allow: (E, K, P, M) -> (E, K, M)"""
+def _pooled(x: Tensor) -> Tensor:
+    """The mean of the tokens, in at least float32: (E, S, T, M) -> (E, S, M)"""
     return x.to(torch.promote_types(x.dtype, torch.float32)).mean(2)
 
 
 def _cosines(query: Tensor, support: Tensor) -> Tensor:
-    """(E, Q, K)"""
-    return F.normalize(_vectors(query), dim=-1) @ F.normalize(_vectors(support), dim=-1).mT
+    """Cosine similarities: (E, Q, S)"""
+    return F.normalize(_pooled(query), dim=-1) @ F.normalize(_pooled(support), dim=-1).mT
 
 
 BASELINES: dict[str, Callable[..., Tensor]] = {
@@ -165,4 +169,4 @@ BASELINES: dict[str, Callable[..., Tensor]] = {
     "svm": svm,
     "rbf_svm": rbf_svm,
 }
-"""By name."""
+"""Baselines by name."""

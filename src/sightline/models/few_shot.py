@@ -1,10 +1,10 @@
-"""The Lightweight Cosine Transformer: a class from a handful of examples.
+"""The Lightweight Cosine Transformer: few-shot classification by attention over a support set.
 
-One layer of cosine attention lets support images know each other and their classes, and queries know the support; then
-a query is answered by its angle to each class. As it starts, before anything is learned, it is a prototype classifier by
-angle; all that training adds is on top of that.
+Support images attend to the support set, queries to the support set and to themselves. The logit of a class is the
+cosine similarity of the query and the mean of the class, divided by a learned temperature. Every block is the identity
+at initialization, so the untrained model is a nearest-mean classifier by cosine similarity.
 
-Legend for all shapes: E episodes, N way, K support images, Q queries, P tokens of an image, M model width.
+Shapes: E episodes, S support images, Q queries, T tokens per image, M embedding dimension, H heads, D head dimension.
 """
 
 from dataclasses import dataclass
@@ -21,58 +21,60 @@ from ..attention.scores import SCORES, CosineScore, Score, make_score
 from ..errors import SightlineError, check_choice, check_fraction, check_int, check_max
 from ..layers import EncoderBlock
 from ..layers.backbones import BACKBONES, Backbone
-from .drawings import dark_on_white
-from .few_shot_answers import Distance, Known, PatchMatching, means, members_of
+from .drawings import normalize_drawings
+
+SUPPORT_TOKENS_PER_CHUNK = 4096
+"""Support tokens that patch matching compares with the queries at a time, which bounds its memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FewShotConfig:
-    """Every choice is a switch, so that it can be left out and missed."""
+    """Config of a few-shot model. Every component can be turned off for an ablation."""
 
     image_size: int | None = None
-    """Side of the square input; null for that of the data."""
+    """Side length of the input images; null for that of the data."""
     channels: int | None = None
-    """1 for gray, 3 for color; null for those of the data."""
+    """1 for grayscale, 3 for color; null for those of the data."""
     normalize_drawings: bool = False
-    """Whether images are drawings, to be brought to dark ink on white paper first."""
+    """Whether images are drawings, which are converted to dark ink on white paper first."""
     backbone: Literal["conv4", "resnet12", "none"] = "conv4"
-    """What makes an embedding of an image; `none` where embeddings themselves go in."""
+    """The image encoder; `none` if the inputs are embeddings."""
     backbone_channels: tuple[int, ...] | None = None
-    """Channels of the backbone's blocks; null for those of the papers."""
+    """Channels of the blocks of the backbone; null for those of the literature."""
     embed_dim: int | None = None
-    """Dimension of the embeddings where `backbone` is none."""
+    """Dimension of the embeddings; required if `backbone` is none, and only then."""
     pool: Literal["mean", "flat"] = "mean"
-    """How the places of the backbone's grid become one vector: their mean, or all of them side by side."""
+    """How the feature map becomes one vector: its mean, or all positions concatenated."""
     bottleneck_dim: int | None = None
-    """Width at which the blocks work; what they add there is added to the embeddings. Null for their own width."""
+    """Dimension the blocks work in; their output is projected back and added to the embeddings. Null for no bottleneck."""
     num_classes: int = 0
-    """Classes that a second, plain classifier tells apart while training; 0 for none."""
+    """Classes of the auxiliary linear classifier used in training; 0 for none."""
     depth: int = 1
-    """Blocks; 0 is a prototype classifier by angle, and with `metric: euclidean` a prototypical network."""
+    """Number of blocks. 0 gives a nearest-mean classifier, with `metric: euclidean` a prototypical network."""
     num_heads: int = 8
     mlp_ratio: float = 2.0
-    """Width of the feed-forward's middle, as a multiple of that at which blocks work."""
+    """Hidden dimension of the feed-forward network, as a multiple of the dimension of the blocks."""
     score: str = "cosine"
     """Attention score: a name in `sightline.attention.SCORES`."""
     temperature: float = 0.05
-    """What the temperature of attention starts from."""
+    """Initial temperature of cosine attention."""
     min_temperature: float = 0.01
-    """What neither temperature falls below."""
+    """Lower bound of all learned temperatures."""
     learn_temperature: bool = True
     metric: Literal["cosine", "euclidean"] = "cosine"
-    """How a query is held against a class: by their angle over a learned temperature, or by their squared distance."""
+    """Similarity of a query and a class: cosine over a learned temperature, or the negative squared distance."""
     label_embeddings: bool = True
-    """Whether support tokens know their class."""
+    """Whether a projection of the class mean is added to every support token."""
     tokens: Literal["pooled", "patches"] = "pooled"
-    """What an image is to attention: one vector, or a token for each place of the backbone's grid."""
+    """Tokens of an image: one pooled vector, or one for each position of the feature map."""
     patch_matching: bool = False
-    """Whether each token of a query also looks for its like in each class, beside the angle of the whole."""
+    """Whether the similarity of the best matching tokens is added to the logits."""
     transductive: bool = False
-    """Whether queries see each other; answers then depend on who else is asked, and are no longer comparable."""
+    """Whether queries attend to each other. Predictions then depend on the other queries."""
     dropout: float = 0.0
-    """In the head's blocks."""
+    """Dropout in the blocks."""
     backbone_dropout: float = 0.0
-    """Share of channels left out after each block of the backbone while it learns."""
+    """Dropout of channels after each block of the backbone."""
 
     def __post_init__(self) -> None:
         check_int(0, depth=self.depth, num_classes=self.num_classes)
@@ -81,24 +83,125 @@ class FewShotConfig:
         check_fraction(dropout=self.dropout, backbone_dropout=self.backbone_dropout)
         if not 0 < self.mlp_ratio < float("inf"):
             raise SightlineError(f"mlp_ratio must be above 0 and finite, got {self.mlp_ratio}")
-        CosineScore(temperature=self.temperature, min_temperature=self.min_temperature)  # refuses what it cannot be
-        for name in ("image_size", "channels", "embed_dim", "bottleneck_dim"):
+        CosineScore(temperature=self.temperature, min_temperature=self.min_temperature)  # checks both values
+        for name in ("image_size", "embed_dim", "bottleneck_dim"):
             if getattr(self, name) is not None:
                 check_int(1, **{name: getattr(self, name)})
         check_max(limits.MAX_FEW_SHOT_IMAGE_SIZE, image_size=self.image_size or 0)
+        check_channels(self.channels)
         if (self.backbone == "none") != (self.embed_dim is not None):
             raise SightlineError(
-                f"embed_dim must be given where backbone is none, and only there, got {self.embed_dim} with "
+                f"embed_dim must be given if backbone is none, and only then, got {self.embed_dim} with "
                 f"{self.backbone!r}"
             )
         if self.normalize_drawings and self.channels not in (None, 1):
-            raise SightlineError(f"channels must be 1 where images are drawings, got {self.channels}")
+            raise SightlineError(f"channels must be 1 if normalize_drawings is true, got {self.channels}")
         if self.tokens == "patches" and self.pool == "flat":
-            raise SightlineError("pool must be mean where tokens are patches, got 'flat'")
+            raise SightlineError("pool must be mean if tokens is patches, got 'flat'")
+
+
+def check_channels(channels: int | None) -> None:
+    """Images are grayscale or color; null leaves the choice to the data."""
+    if channels not in (None, 1, 3):
+        raise SightlineError(f"channels must be 1 or 3, got {channels!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class SupportState:
+    """An encoded support set: all that `FewShotHead.classify` needs of it."""
+
+    class_means: Tensor
+    """(E, way, M)"""
+    image_means: Tensor
+    """(E, S, M), the mean of the tokens of each support image."""
+    tokens: Tensor | None = None
+    """(E, S * T, M), all support tokens at unit length; None without patch matching."""
+    token_labels: Tensor | None = None
+    """(E, S * T), the class of each of these; None without patch matching."""
+    keys_values: tuple[tuple[Tensor, ...], ...] = ()
+    """Keys and values of every block, (E, H, S * T, D)."""
+    num_tokens: int = 0
+    """S * T."""
+
+    def select(self, mask: Tensor, labels: Tensor) -> "SupportState":
+        """The state of a subset of the support images, without encoding it again: mask (S,) bool, labels (S,).
+
+        This is an approximation: the selected images have attended to the others.
+        """
+        images = self.image_means[:, mask]
+        token_mask = mask.repeat_interleave(self.num_tokens // len(mask))
+        membership = class_membership(labels[mask][None], self.class_means.shape[1]).to(images.dtype)
+        return SupportState(
+            class_means=class_means(membership, images),
+            image_means=images,
+            tokens=None if self.tokens is None else self.tokens[:, token_mask],
+            token_labels=None if self.token_labels is None else self.token_labels[:, token_mask],
+            keys_values=tuple(tuple(tensor[:, :, token_mask] for tensor in block) for block in self.keys_values),
+            num_tokens=int(token_mask.sum()),
+        )
+
+
+def class_membership(labels: Tensor, way: int) -> Tensor:
+    """Whether each support image is of each class: labels (E, S) -> bool (E, way, S)"""
+    return labels[:, None] == torch.arange(way, device=labels.device)[:, None]
+
+
+def class_means(membership: Tensor, x: Tensor) -> Tensor:
+    """The mean of each class, 0 for an empty class: membership (E, way, S), x (E, S, M) -> (E, way, M)"""
+    return membership / membership.sum(-1, keepdim=True).clamp_min(1) @ x
+
+
+class NegativeSquaredDistance(nn.Module):
+    """Minus the squared Euclidean distance. It has no parameters."""
+
+    def temperature(self) -> Tensor:
+        """1: the distance is not scaled."""
+        return torch.ones(())
+
+    def forward(self, q: Tensor, k: Tensor) -> Tensor:
+        """q (..., Q, M), k (..., N, M) -> (..., Q, N)"""
+        return 2 * q @ k.mT - q.square().sum(-1, keepdim=True) - k.square().sum(-1)[..., None, :]
+
+
+class PatchMatching(nn.Module):
+    """The mean over the tokens of a query of their soft maximum cosine similarity to the tokens of each class.
+
+    It is multiplied by a learned weight, which is 0 at initialization.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.score = CosineScore(temperature=0.1, min_temperature=0.05)  # exp(-2 / 0.05) does not underflow
+
+    def forward(self, query: Tensor, state: SupportState) -> Tensor:
+        """query (E, Q, T, M) -> (E, Q, way)"""
+        assert state.tokens is not None
+        assert state.token_labels is not None
+        q, way = F.normalize(query.flatten(1, 2), dim=-1), state.class_means.shape[1]
+        if state.tokens.shape[1] <= SUPPORT_TOKENS_PER_CHUNK:
+            classes = torch.arange(way, device=q.device)
+            total, weight = self._sums(q, state.tokens, state.token_labels, classes)
+        else:
+            total, weight = (q.new_zeros(*q.shape[:2], way) for _ in range(2))
+            chunks = (x.split(SUPPORT_TOKENS_PER_CHUNK, 1) for x in (state.tokens, state.token_labels))
+            for tokens, labels in zip(*chunks, strict=True):
+                classes = labels.unique()
+                classes = classes[classes >= 0]  # a chunk has tokens of few classes
+                chunk_total, chunk_weight = self._sums(q, tokens, labels, classes)
+                total, weight = total.index_add(2, classes, chunk_total), weight.index_add(2, classes, chunk_weight)
+        return self.weight * (total / weight.clamp_min(1e-30)).unflatten(1, query.shape[1:3]).mean(2)
+
+    def _sums(self, q: Tensor, tokens: Tensor, labels: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """For each of C classes, the sum of weight times cosine and the sum of weights: (E, Q * T, C) each"""
+        cosines = q @ tokens.mT
+        weights = ((cosines - 1) / self.score.temperature()).exp()  # bounded, so no maximum is subtracted
+        membership = (labels[..., None] == classes).to(cosines.dtype)
+        return (weights * cosines) @ membership, weights @ membership
 
 
 class FewShotHead(nn.Module):
-    """Embeddings of labelled examples and of queries in, a logit for each query and class out."""
+    """Classifies query embeddings from labeled support embeddings."""
 
     calibration_scale: Tensor
 
@@ -124,16 +227,16 @@ class FewShotHead(nn.Module):
             )
             for _ in range(c.depth)
         ]
-        for block in blocks:  # a block starts as the identity
+        for block in blocks:  # a block is the identity at initialization
             nn.init.zeros_(block.attention.out_proj.weight)
             nn.init.zeros_(block.mlp.fc2.weight)
         self.blocks = nn.ModuleList(blocks)
-        labelled = c.label_embeddings and c.depth
-        self.label_proj = nn.Linear(embed_dim, embed_dim, bias=False) if labelled else None
-        self.role_embedding = nn.Parameter(torch.zeros(2, embed_dim)) if labelled else None
+        has_labels = c.label_embeddings and c.depth
+        self.label_proj = nn.Linear(embed_dim, embed_dim, bias=False) if has_labels else None
+        self.role_embedding = nn.Parameter(torch.zeros(2, embed_dim)) if has_labels else None
         if self.label_proj is not None:
             nn.init.zeros_(self.label_proj.weight)
-        self.similarity: CosineScore | Distance = Distance()
+        self.similarity: CosineScore | NegativeSquaredDistance = NegativeSquaredDistance()
         if c.metric == "cosine":
             self.similarity = CosineScore(temperature=0.1, min_temperature=c.min_temperature)
         self.patch_matching = PatchMatching() if c.patch_matching else None
@@ -150,122 +253,112 @@ class FewShotHead(nn.Module):
             learnable=c.learn_temperature,
         )
 
-    def forward(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int, gaps: bool = False) -> Tensor:
-        """support (E, K, P, M), labels (E, K), query (E, Q, P, M) -> logits (E, Q, N)
+    def forward(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int, padded: bool = False) -> Tensor:
+        """support (E, S, T, M), labels (E, S), query (E, Q, T, M) -> logits (E, Q, way)
 
-        Labels are 0 to way - 1. With `gaps`, -1 marks a place that is empty, so that episodes of unequal classes go
-        together.
+        Labels are 0 to way - 1. With `padded`, support images of label -1 are ignored, so episodes with different
+        numbers of support images can share a batch.
         """
-        members = members_of(labels, way).to(support.dtype)
-        support, query = self.refine(support, members, query, gaps=gaps)
-        with torch.autocast(query.device.type, enabled=False):  # an answer is as fine as its numbers
+        membership = class_membership(labels, way).to(support.dtype)
+        support, query = self.refine(support, membership, query, padded=padded)
+        with torch.autocast(query.device.type, enabled=False):  # logits in at least float32
             support, query = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (support, query))
-            return self._answer(query, self._known(support, labels, members.to(support.dtype)))
+            return self._logits(query, self._state(support, labels, membership.to(support.dtype)))
 
-    def _known(self, support: Tensor, labels: Tensor, members: Tensor) -> Known:
-        """Refined support tokens (E, K, P, M), labels (E, K), members (E, N, K)"""
-        images = support.mean(2)
-        classes = means(members, images)
-        if self.patch_matching is None:
-            return Known(classes, images)
-        owners = labels.repeat_interleave(support.shape[2], 1)
-        return Known(classes, images, F.normalize(support.flatten(1, 2), dim=-1), owners)
-
-    def _answer(self, query: Tensor, known: Known) -> Tensor:
-        """Refined query tokens (E, Q, P, M) -> logits (E, Q, N)"""
-        logits = self.similarity(query.mean(2)[:, None], known.classes[:, None])[:, 0]
-        if self.patch_matching is not None:
-            logits = logits + self.patch_matching(query, known) / self.similarity.temperature()
-        return self.calibration_scale * logits
-
-    def refine(self, support: Tensor, members: Tensor, query: Tensor, *, gaps: bool = False) -> tuple[Tensor, Tensor]:
-        """The embeddings after every support token has seen the support, and every query the support and itself."""
-        images, places = support.shape[1:3]
+    def refine(
+        self, support: Tensor, membership: Tensor, query: Tensor, *, padded: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """The support and query tokens after all blocks: (E, S, T, M) and (E, Q, T, M)"""
+        num_images, num_tokens = support.shape[1:3]
         if not self.blocks:
             return support, query
-        given = torch.cat((support, query), 1).flatten(1, 2)
-        x = torch.cat((self._support(support, members), self._query(query)), 1).flatten(1, 2)
-        mask: Mask | None = None if self.config.transductive else Episode(images * places, query_size=places)
-        if gaps:
-            there = members.any(1)
-            attention_mask = F.pad(there.repeat_interleave(places, 1), (0, query.shape[1] * places), value=True)
-            mask = Padding(attention_mask) if mask is None else mask & Padding(attention_mask)
+        embeddings = torch.cat((support, query), 1).flatten(1, 2)
+        x = torch.cat((self._support_tokens(support, membership), self._query_tokens(query)), 1).flatten(1, 2)
+        mask: Mask | None = None
+        if not self.config.transductive:
+            mask = Episode(num_images * num_tokens, query_size=num_tokens)
+        if padded:
+            is_support = membership.any(1).repeat_interleave(num_tokens, 1)
+            padding = Padding(F.pad(is_support, (0, query.shape[1] * num_tokens), value=True))
+            mask = padding if mask is None else mask & padding
         for block in self.blocks:
             x = block(x, mask=mask)
-        x = self._widened(x, given).unflatten(1, (-1, places))
-        return x[:, :images], x[:, images:]
+        x = self._expand(x, embeddings).unflatten(1, (-1, num_tokens))
+        return x[:, :num_images], x[:, num_images:]
 
-    def remember(self, support: Tensor, labels: Tensor, *, way: int) -> "Memory":
-        """Learn from labelled examples once, to be asked any number of times.
+    def encode_support(self, support: Tensor, labels: Tensor, *, way: int) -> SupportState:
+        """Encode a support set once, to classify any number of queries: support (E, S, T, M), labels (E, S).
 
-        support (E, K, P, M), labels (E, K), 0 to way - 1; a class without an image is at the origin: by angle its
-        logits are 0, by distance minus the square of the query's length.
+        A class without images has its mean at the origin. Its logits are 0 by cosine, and minus the squared length of
+        the query by distance.
         """
-        members = members_of(labels, way).to(support.dtype)
-        x = self._support(support, members).flatten(1, 2)
+        membership = class_membership(labels, way).to(support.dtype)
+        x = self._support_tokens(support, membership).flatten(1, 2)
         caches = [KeyValueCache() for _ in self.blocks]
         for block, cache in zip(self.blocks, caches, strict=True):
             x = block(x, cache=cache)
-        x = self._widened(x, support.flatten(1, 2)).unflatten(1, support.shape[1:3])
-        known = self._known(x.double(), labels, members.double())
-        return Memory(tuple(tuple(cache.tensors) for cache in caches), known, support.shape[1] * support.shape[2])
+        x = self._expand(x, support.flatten(1, 2)).unflatten(1, support.shape[1:3])
+        return self._state(x.double(), labels, membership.double(), tuple(tuple(cache.tensors) for cache in caches))
 
-    def ask(self, memory: "Memory", query: Tensor) -> Tensor:
-        """query (E, Q, P, M) -> logits float64 (E, Q, N)
+    def classify(self, state: SupportState, query: Tensor) -> Tensor:
+        """query (E, Q, T, M) -> logits float64 (E, Q, way)
 
-        Each query sees the support and itself, in a transductive head too. Angles are taken in float64: over a low
-        temperature, how many are asked together would show in float32.
+        Queries do not attend to each other, in a transductive head neither. Similarities are computed in float64:
+        divided by a low temperature, the rounding errors of float32 would depend visibly on the number of queries.
         """
-        places = query.shape[2]
-        x = self._query(query).flatten(1, 2)
-        for block, seen in zip(self.blocks, memory.seen, strict=True):
-            cache = KeyValueCache()
-            cache.tensors = list(seen)
-            x = block(x, mask=Episode(memory.tokens, query_size=places), cache=cache)
-        x = self._widened(x, query.flatten(1, 2)).unflatten(1, (-1, places))
-        return self._answer(x.double(), memory.known)
+        num_tokens = query.shape[2]
+        x = self._query_tokens(query).flatten(1, 2)
+        for block, tensors in zip(self.blocks, state.keys_values, strict=True):
+            mask = Episode(state.num_tokens, query_size=num_tokens)
+            x = block(x, mask=mask, cache=KeyValueCache(*tensors))
+        x = self._expand(x, query.flatten(1, 2)).unflatten(1, (-1, num_tokens))
+        return self._logits(x.double(), state)
 
-    def _support(self, support: Tensor, members: Tensor) -> Tensor:
-        """Support tokens that know their class and their role."""
+    def _state(
+        self,
+        support: Tensor,
+        labels: Tensor,
+        membership: Tensor,
+        keys_values: tuple[tuple[Tensor, ...], ...] = (),
+    ) -> SupportState:
+        """The state of refined support tokens (E, S, T, M) with labels (E, S) and membership (E, way, S)."""
+        images, num_tokens = support.mean(2), support.shape[2]
+        tokens = token_labels = None
+        if self.patch_matching is not None:
+            tokens = F.normalize(support.flatten(1, 2), dim=-1)
+            token_labels = labels.repeat_interleave(num_tokens, 1)
+        means = class_means(membership, images)
+        return SupportState(means, images, tokens, token_labels, keys_values, support.shape[1] * num_tokens)
+
+    def _logits(self, query: Tensor, state: SupportState) -> Tensor:
+        """Refined query tokens (E, Q, T, M) -> logits (E, Q, way)"""
+        logits = self.similarity(query.mean(2)[:, None], state.class_means[:, None])[:, 0]
+        if self.patch_matching is not None:
+            logits = logits + self.patch_matching(query, state) / self.similarity.temperature()
+        return self.calibration_scale * logits
+
+    def _support_tokens(self, support: Tensor, membership: Tensor) -> Tensor:
+        """Support tokens in the dimension of the blocks, with label and role embeddings."""
         support = support if self.bottleneck is None else self.bottleneck(support)
         if self.label_proj is None or self.role_embedding is None:
             return support
-        own = members.mT @ means(members, support.mean(2))  # of each support image the mean of its class
-        return support + (self.label_proj(own) + self.role_embedding[0]).unsqueeze(2)
+        label_means = membership.mT @ class_means(membership, support.mean(2))
+        return support + (self.label_proj(label_means) + self.role_embedding[0]).unsqueeze(2)
 
-    def _widened(self, x: Tensor, given: Tensor) -> Tensor:
-        """Tokens x as the blocks left them, at the width they were given in: what was added to them, added to those."""
-        return x if self.bottleneck is None else given + (x - self.bottleneck(given)) @ self.bottleneck.weight
-
-    def _query(self, query: Tensor) -> Tensor:
-        """Query tokens that know their role."""
+    def _query_tokens(self, query: Tensor) -> Tensor:
+        """Query tokens in the dimension of the blocks, with a role embedding."""
         query = query if self.bottleneck is None else self.bottleneck(query)
         return query if self.role_embedding is None else query + self.role_embedding[1]
 
-
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """What a head keeps of labelled examples: all that a query looks at."""
-
-    seen: tuple[tuple[Tensor, ...], ...]
-    """Keys and values of every block, (E, 2 * H, K * P, D)."""
-    known: Known
-    tokens: int
-    """K * P."""
-
-    def only(self, kept: Tensor, labels: Tensor) -> "Memory":
-        """Of some examples alone, at next to no cost: those that stay have still seen the others. kept, labels (K,)"""
-        known, images = self.known, self.known.images[:, kept]
-        tokens = kept.repeat_interleave(self.tokens // len(kept))
-        members = members_of(labels[kept][None], known.classes.shape[1]).to(images.dtype)
-        parts = None if known.parts is None else known.parts[:, tokens]
-        owners = None if known.owners is None else known.owners[:, tokens]
-        seen = tuple(tuple(part[:, :, tokens] for part in block) for block in self.seen)
-        return Memory(seen, Known(means(members, images), images, parts, owners), int(tokens.sum()))
+    def _expand(self, x: Tensor, embeddings: Tensor) -> Tensor:
+        """Add what the blocks added in the bottleneck to the embeddings before it."""
+        if self.bottleneck is None:
+            return x
+        return embeddings + (x - self.bottleneck(embeddings)) @ self.bottleneck.weight
 
 
 class FewShot(nn.Module):
-    """Images of labelled examples and of queries in, a logit for each query and class out: a backbone and the head."""
+    """A backbone and a few-shot head."""
 
     mean: Tensor
     std: Tensor
@@ -279,11 +372,10 @@ class FewShot(nn.Module):
             self.embed_dim, self.grid = c.embed_dim, (1, 1)
         else:
             if c.image_size is None or c.channels is None:
-                raise SightlineError("image_size and channels must be given to make a model, got null")
-            make = BACKBONES[c.backbone]
-            widths = {} if c.backbone_channels is None else {"channels": c.backbone_channels}
-            self.backbone = make(c.channels, dropout=c.backbone_dropout, **widths)
-            self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster everywhere
+                raise SightlineError("image_size and channels must be given to build a model, got null")
+            options = {} if c.backbone_channels is None else {"channels": c.backbone_channels}
+            self.backbone = BACKBONES[c.backbone](c.channels, dropout=c.backbone_dropout, **options)
+            self.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # faster on all devices
             side = self.backbone.grid_size(c.image_size)
             self.embed_dim, self.grid = self.backbone.embed_dim * (side * side if c.pool == "flat" else 1), (side, side)
             self.register_buffer("mean", torch.zeros(c.channels, 1, 1))
@@ -292,32 +384,36 @@ class FewShot(nn.Module):
         self.classifier = nn.Linear(self.embed_dim, c.num_classes) if c.num_classes else None
 
     def set_normalization(self, mean: Tensor, std: Tensor) -> None:
-        """What to take off each channel and divide it by, in shares of white: (C,) each."""
+        """Set the mean and standard deviation of the channels, of pixel values from 0 to 1: (C,) each."""
         self.mean.copy_(mean.view(-1, 1, 1))
         self.std.copy_(std.clamp_min(1e-3).view(-1, 1, 1))
 
     def embed(self, images: Tensor) -> Tensor:
-        """images (B, C, image_size, image_size), from 0 to 1 -> (B, P, M); embeddings (B, M) or (B, P, M) likewise"""
+        """images (B, C, image_size, image_size), from 0 to 1 -> (B, T, M)
+
+        Without a backbone, embeddings (B, M) or (B, T, M) -> (B, T, M).
+        """
         if self.backbone is None:
             return images if images.dim() == 3 else images[:, None]
-        images = dark_on_white(images) if self.config.normalize_drawings else images
-        places: Tensor = self.backbone((images - self.mean) / self.std)
+        images = normalize_drawings(images) if self.config.normalize_drawings else images
+        features: Tensor = self.backbone((images - self.mean) / self.std)
         if self.config.tokens == "patches":
-            return places
-        return places.flatten(1)[:, None] if self.config.pool == "flat" else places.mean(1, keepdim=True)
+            return features
+        return features.flatten(1)[:, None] if self.config.pool == "flat" else features.mean(1, keepdim=True)
 
     def forward(
         self, images: Tensor, *, way: int, shot: int, labels: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """images (E, K + Q, C, size, size), support first, class by class -> logits (E, Q, N)
+        """images (E, way * shot + Q, C, image_size, image_size), support first -> logits (E, Q, way)
 
-        Beside them those of the plain classifier for all images, (E * (K + Q), classes), if there is one. Labels (E, K)
-        are given where some of the support is to be passed over: they are -1 there.
+        The second output are the logits of the auxiliary classifier for all images, (E * (way * shot + Q),
+        num_classes), or None. The support is ordered by class; `labels` (E, way * shot) are given if some support
+        images are to be ignored: theirs are -1.
         """
         x = self.embed(images.flatten(0, 1))
-        plain = None if self.classifier is None else self.classifier(x.mean(1))
+        auxiliary = None if self.classifier is None else self.classifier(x.mean(1))
         x = x.unflatten(0, images.shape[:2])
-        gaps = labels is not None
+        padded = labels is not None
         if labels is None:
             labels = torch.arange(way, device=x.device).repeat_interleave(shot).expand(len(x), -1)
-        return self.head(x[:, : way * shot], labels, x[:, way * shot :], way=way, gaps=gaps), plain
+        return self.head(x[:, : way * shot], labels, x[:, way * shot :], way=way, padded=padded), auxiliary

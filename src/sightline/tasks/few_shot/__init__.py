@@ -1,1 +1,1 @@
-"""."""
+"""Few-shot classification with the Lightweight Cosine Transformer."""

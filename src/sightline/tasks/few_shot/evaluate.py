@@ -1,268 +1,510 @@
-"""How good a few-shot classifier is: thousands of episodes, each image embedded once.
+"""Evaluation of few-shot classifiers on episodes, and their comparison on identical episodes.
 
-Legend for all shapes: I images, E episodes, N way, K support images, Q queries, P tokens of an image, M model width.
+Every image is embedded once; thousands of episodes are then drawn from the embeddings.
+
+Shapes: N images, E episodes, S support images, Q queries, T tokens per image, M embedding dimension.
 """
 
 import math
-import re
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...attention import record_attention
 from ...attention.scores import CosineScore
 from ...data.episodes import Classes, Episodes, draw
-from ...errors import SightlineError
+from ...data.images.class_splits import groups_of
+from ...data.images.datasets import ImageSet
+from ...errors import SightlineError, check_choice
+from ...metrics import (
+    auroc,
+    classification_metrics,
+    classification_sums,
+    mean_interval,
+    update_classification_sums,
+    wilson_interval,
+)
+from ...models.baselines import BASELINES
 from ...models.few_shot import FewShot, FewShotHead
+from ...names import printable
+from ...predictor import Progress
 from ...training.task import BatchSlice
+from .config import EvaluationConfig, FewShotTaskConfig, Setting
 
-BINS = 15
-"""Of confidence, for the calibration error."""
-EMBEDDED_AT_ONCE = {"cpu": 64, "cuda": 1024}
-"""Images; on a CPU so few that what is between two layers stays in its cache."""
-CHUNK = 250
-"""Episodes drawn together: the same ones, however many are worked on at once."""
-FLOATS_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 28}
-"""How many numbers the embeddings of the episodes in work may be."""
-MOST_UNKNOWN = 5
-"""Classes beside those of an episode whose images belong to none of it."""
+EMBEDDING_BATCH_SIZES = {"cpu": 64, "cuda": 1024}
+"""Images per forward pass of the backbone; on a CPU, activations then stay in its cache."""
+EPISODES_PER_DRAW = 250
+"""Episodes drawn together. They do not depend on the number that is computed together."""
+MAX_VALUES_PER_BATCH = {"cpu": 1 << 22, "cuda": 1 << 28}
+"""Numbers in the embeddings of the episodes that are computed together."""
+MAX_UNKNOWN_CLASSES = 5
+"""Classes outside an episode whose images are queried as unknowns."""
 SEED = 0
-"""All models are evaluate_on on the same episodes."""
-ALL = BatchSlice()
-RECORDED = 8
-"""Episodes whose attention is looked at."""
+"""Seed of all evaluation episodes, so that all models are evaluated on the same ones."""
+RECORDED_EPISODES = 8
+"""Episodes whose attention entropy is logged."""
+MAX_LISTED_CLASSES = 10
+PRECISION_EPISODES, PRECISION_IMAGES, PRECISION_TOLERANCE = 200, 40, 0.005
+"""Episodes, images per class and largest change of accuracy of `compare_precision`."""
 
 
-class Setting(NamedTuple):
-    """What an episode of judging is: `5w1s` is five classes with one image of each, `5w1s within` of one group."""
-
-    way: int
-    shot: int
-    within: bool = False
-
-    @classmethod
-    def of(cls, text: str) -> "Setting":
-        """From its name."""
-        found = re.fullmatch(r"(\d{1,4})w(\d{1,4})s( within)?", text)
-        if not found or int(found[1]) < 2 or int(found[2]) < 1:
-            raise SightlineError(
-                f"a setting must read like 5w1s, two classes or more with an image or more, or like 5w1s within for "
-                f"classes of one group, got {text!r}"
-            )
-        return cls(int(found[1]), int(found[2]), found[3] is not None)
-
-    def check(self, classes: Classes, query: int) -> None:
-        """Whether such episodes can be drawn."""
-        classes.check(self.way, self.shot + query)
-        if self.within and classes.groups is None:
-            raise SightlineError(
-                "a setting within groups must have classes in groups, named like Alphabet/character, got none; "
-                "leave `within` out"
-            )
-
-
-def drawable(names: Iterable[str], classes: Classes, most: int) -> tuple[list[str], int]:
-    """Of these settings those that can be drawn, and how many images of each class can be asked in all of them, at most
-    so many. Refused where there is none."""
-    possible, refusals = [], []
-    for name in names:
-        try:
-            Setting.of(name).check(classes, 1)
-            possible.append(name)
-        except ValueError as error:
-            refusals.append(f"{name}: {error}; other settings go by --settings")
-    if not possible:
-        raise SightlineError(refusals[0])
-    shot = max(Setting.of(name).shot for name in possible)
-    return possible, min(most, int(classes.counts.min()) - shot)
-
-
-class Answers(Protocol):
-    """What is evaluate_on: a head, or one of the baselines."""
+class Classifier(Protocol):
+    """A few-shot head or a baseline."""
 
     def __call__(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
-        """support (E, K, P, M), labels (E, K), query (E, Q, P, M) -> logits (E, Q, N)"""
+        """support (E, S, T, M), labels (E, S), query (E, Q, T, M) -> logits (E, Q, way)"""
+        ...
+
+
+class EvaluableModel(Protocol):
+    """What comparisons need of a few-shot predictor."""
+
+    config: FewShotTaskConfig
+    model: FewShot
+
+    def evaluation_split(self, data: Any = None, progress: Progress | None = None) -> tuple[ImageSet, str]:
+        """The images to evaluate on, and the name of their split."""
+        ...
+
+    def embed(self, images: ImageSet, progress: Progress | None = None) -> Tensor:
+        """Embeddings of the images (N, T, M)."""
         ...
 
 
 @dataclass
-class Tally:
-    """What was seen over some episodes."""
+class EpisodeResults:
+    """Results over a number of episodes."""
 
+    sums: dict[str, Tensor]
+    """Sums of `metrics.classification_sums` over the known queries."""
     accuracies: list[Tensor] = field(default_factory=list)
-    """The share that was right, of each episode."""
+    """The accuracy of each episode."""
     known: list[Tensor] = field(default_factory=list)
-    """The largest logit of each query that belongs to a class of its episode."""
+    """The largest logit of each query of a class of its episode."""
     unknown: list[Tensor] = field(default_factory=list)
-    """And of those that belong to none."""
-    sums: dict[str, Tensor] = field(default_factory=dict)
-    """loss; right and seen by class; sure and sure_right by confidence."""
+    """The largest logit of each query of another class."""
 
-    @property
-    def episodes(self) -> int:
-        return sum(len(part) for part in self.accuracies)
-
-    def add(self, drawn: Episodes, logits: Tensor, classes: int) -> None:
-        """Take in the answers to the queries of some episodes, those of unknown classes last."""
-        asked = drawn.query_labels
-        known, unknown = logits[:, : asked.shape[1]], logits[:, asked.shape[1] :]
-        shares, answers = known.softmax(-1).double().max(-1)
-        right = (answers == asked).double()
-        bins = (shares * BINS).long().clamp_max(BINS - 1).flatten()
-        owners = drawn.classes.gather(1, asked).flatten()
-
-        def spread(size: int, where: Tensor, values: Tensor) -> Tensor:
-            return torch.zeros(size, dtype=torch.float64, device=logits.device).index_add_(0, where, values.flatten())
-
-        found = {
-            "loss": F.cross_entropy(known.flatten(0, 1), asked.flatten(), reduction="sum").double(),
-            "right": spread(classes, owners, right),
-            "seen": spread(classes, owners, torch.ones_like(right)),
-            "sure": spread(BINS, bins, shares),
-            "sure_right": spread(BINS, bins, right),
-        }
-        self.sums = {name: self.sums[name] + value for name, value in found.items()}
-        self.accuracies.append(right.mean(1).cpu())
+    def update(self, episodes: Episodes, logits: Tensor) -> None:
+        """Add the logits of the queries of some episodes; those of unknown classes come last."""
+        labels = episodes.query_labels
+        known, unknown = logits[:, : labels.shape[1]], logits[:, labels.shape[1] :]
+        classes = episodes.classes.gather(1, labels).flatten()
+        correct = update_classification_sums(self.sums, known.flatten(0, 1), labels.flatten(), classes=classes)
+        self.accuracies.append(correct.view(labels.shape).mean(1).cpu())
         self.known.append(known.amax(-1).flatten().cpu())
         self.unknown.append(unknown.amax(-1).flatten().cpu())
 
     def interval(self) -> tuple[float, float]:
-        """The mean accuracy over episodes and half of its 95% interval."""
-        return mean_and_half(torch.cat(self.accuracies))
+        """The mean accuracy over episodes and half the width of its 95% interval."""
+        return mean_interval(torch.cat(self.accuracies))
 
     def auroc(self) -> float | None:
-        """How often a query of a known class looks more at home than one of an unknown class, over all pairs."""
+        """AUROC of the largest logit for known against unknown queries; None without unknown queries."""
         known, unknown = torch.cat(self.known).double(), torch.cat(self.unknown).double()
-        if not len(unknown):
-            return None
-        return auroc(known, unknown)
+        return auroc(known, unknown) if len(unknown) else None
 
 
-def auroc(known: Tensor, unknown: Tensor) -> float:
-    """How often one of the known is above one of the unknown, over all pairs; a tie is half: (n,), (m,)"""
-    below = unknown.sort().values
-    less = torch.searchsorted(below, known, right=False).double()
-    equal = torch.searchsorted(below, known, right=True).double() - less
-    return float(((less + equal / 2) / len(unknown)).mean())
+@dataclass(frozen=True)
+class SettingMetrics:
+    """Metrics of one setting."""
+
+    accuracy: float
+    margin: float
+    """Half the width of the 95% interval of the accuracy over episodes."""
+    loss: float
+    calibration_error: float
+    auroc: float | None
+    """AUROC of known against unknown queries; None if there are no classes outside an episode."""
+
+    @classmethod
+    def from_results(cls, results: EpisodeResults) -> "SettingMetrics":
+        """Metrics from the results of `evaluate_episodes`."""
+        metrics, (accuracy, margin) = classification_metrics(results.sums), results.interval()
+        return cls(accuracy, margin, metrics["loss"], metrics["calibration_error"], results.auroc())
 
 
-def mean_and_half(values: Tensor) -> tuple[float, float]:
-    """The mean and half of its 95% interval."""
-    spread = float(values.double().std()) if len(values) > 1 else math.nan
-    return float(values.double().mean()), 1.96 * spread / math.sqrt(len(values))
+@dataclass(frozen=True)
+class FewShotEvaluation:
+    """Metrics of a few-shot model on classes it was not trained on."""
+
+    split: str
+    classes: int
+    episodes: int
+    """Episodes per setting."""
+    settings: dict[str, SettingMetrics]
+    per_class: dict[str, float]
+    """Accuracy of each class in the first setting."""
+    one_shot_runs: tuple[int, int] | None = None
+    """Correct predictions and total of Omniglot's official one-shot runs."""
+    query: int | None = None
+    """Query images per class, if fewer than in the config."""
+    skipped_settings: tuple[str, ...] = ()
+    """Settings for which the data has too few classes or images, or no groups."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return _json(asdict(self))
+
+    def summary(self) -> str:
+        accuracies = ", ".join(f"{name} {m.accuracy:.2%} ± {m.margin:.2%}" for name, m in self.settings.items())
+        runs = f"; official one-shot runs {self._one_shot_runs()}" if self.one_shot_runs else ""
+        return (
+            f"On the {self.split} set ({self.classes:,} classes, {self.episodes:,} episodes per setting): "
+            f"{accuracies}{runs}."
+        )
+
+    def __str__(self) -> str:
+        notes = _notes(self.query, self.skipped_settings)
+        lines = [
+            f"{self.split} set, {self.classes:,} classes, {self.episodes:,} episodes per setting{notes}",
+            "setting  accuracy            calibration error  AUROC known/unknown",
+        ]
+        for name, m in self.settings.items():
+            area = "-" if m.auroc is None else f"{m.auroc:.4f}"
+            lines.append(
+                f"{name:7}  {m.accuracy:7.2%} ± {m.margin:.2%}    {m.calibration_error:.4f}             {area}"
+            )
+        if self.one_shot_runs:
+            lines.append(f"official one-shot runs: {self._one_shot_runs()}")
+        if self.per_class:
+            lines.append(f"lowest accuracy by class, {next(iter(self.settings))}")
+        worst = sorted(self.per_class.items(), key=lambda pair: pair[1])[:MAX_LISTED_CLASSES]
+        return "\n".join([*lines, *(f"  {accuracy:7.2%}  {printable(name)}" for name, accuracy in worst)])
+
+    def _one_shot_runs(self) -> str:
+        correct, total = self.one_shot_runs or (0, 1)
+        low, high = wilson_interval(correct, total)
+        return f"{correct / total:.2%} ({correct} of {total}; 95% interval {low:.2%} to {high:.2%})"
+
+
+def episode_classes(images: ImageSet) -> Classes:
+    """The classes of a data set, with their groups, to draw episodes from."""
+    return Classes.of(images.labels, images.classes, groups_of(images.classes))
 
 
 @torch.no_grad()
-def embed_all(model: FewShot, pixels: Tensor, device: torch.device) -> Tensor:
-    """All images once: uint8 (I, C, size, size) -> (I, P, M)"""
-    parts = [model.embed(some.to(device).float() / 255).float() for some in pixels.split(EMBEDDED_AT_ONCE[device.type])]
-    return torch.cat(parts)
+def embed_images(model: FewShot, pixels: Tensor, device: torch.device) -> Tensor:
+    """pixels uint8 (N, C, image_size, image_size) -> embeddings (N, T, M) on the device"""
+    batches = pixels.split(EMBEDDING_BATCH_SIZES[device.type])
+    return torch.cat([model.embed(batch.to(device).float() / 255).float() for batch in batches])
 
 
 @torch.no_grad()
-def tally(
-    answer: Answers,
+def evaluate_episodes(
+    classifier: Classifier,
     embeddings: Tensor,
     classes: Classes,
+    setting: Setting,
     *,
-    way: int,
-    shot: int,
     query: int,
     episodes: int,
-    within: bool = False,
-    part: BatchSlice = ALL,
-    unknown: bool = True,
+    with_unknown: bool = True,
+    batch_slice: BatchSlice | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Tally:
-    """Judge answers over seeded episodes, the same for all that are evaluate_on on these classes.
+) -> EpisodeResults:
+    """Results of a classifier on seeded episodes: embeddings (N, T, M).
 
-    Without `unknown` no image of other classes is asked; the episodes stay the same. `progress` is told of each few
-    episodes how many they are.
+    The episodes depend on the classes and the options only. They are the same with and without unknown queries.
+    `progress` is called with the number of newly finished episodes.
     """
-    device = embeddings.device
-    result = Tally(sums=_nothing(len(classes.names), device))
-    strangers = min(MOST_UNKNOWN, way, len(classes.names) - way)
-    each = (way * (shot + query) + strangers * query) * embeddings.shape[1] * embeddings.shape[2]
-    together = max(1, FLOATS_AT_ONCE[device.type] // each)
-    for drawn, extra in _drawn(classes, Setting(way, shot, within), strangers, query, episodes, part):
-        for start in range(0, len(drawn.classes), together):
-            some = slice(start, start + together)
-            few = Episodes(drawn.classes[some].to(device), drawn.support[some].to(device), drawn.query[some].to(device))
-            asked = torch.cat((few.query, extra[some].to(device)), 1) if unknown else few.query
-            logits = answer(embeddings[few.support], few.support_labels, embeddings[asked], way=way)
-            result.add(few, logits.float(), len(classes.names))
+    device, way = embeddings.device, setting.way
+    results = EpisodeResults(classification_sums(len(classes.names), device))
+    num_unknown = min(MAX_UNKNOWN_CLASSES, way, len(classes.names) - way)
+    images_per_episode = way * (setting.shot + query) + num_unknown * query
+    values_per_episode = images_per_episode * embeddings.shape[1] * embeddings.shape[2]
+    size = max(1, MAX_VALUES_PER_BATCH[device.type] // values_per_episode)
+    for drawn, unknown in _draw_episodes(classes, setting, num_unknown, query, episodes, batch_slice or BatchSlice()):
+        for start in range(0, len(drawn.classes), size):
+            rows = slice(start, start + size)
+            batch = Episodes(*(x[rows].to(device) for x in (drawn.classes, drawn.support, drawn.query)))
+            queries = torch.cat((batch.query, unknown[rows].to(device)), 1) if with_unknown else batch.query
+            logits = classifier(embeddings[batch.support], batch.support_labels, embeddings[queries], way=way)
+            results.update(batch, logits.float())
             if progress is not None:
-                progress(len(few.classes))
-    return result
+                progress(len(batch.classes))
+    return results
 
 
-def _nothing(classes: int, device: torch.device) -> dict[str, Tensor]:
-    """What is counted before anything is seen: a process without episodes has it too, to be summed with the others."""
-    sizes: dict[str, tuple[int, ...]] = {
-        "loss": (),
-        "right": (classes,),
-        "seen": (classes,),
-        "sure": (BINS,),
-        "sure_right": (BINS,),
-    }
-    return {name: torch.zeros(size, dtype=torch.float64, device=device) for name, size in sizes.items()}
-
-
-def _drawn(
-    classes: Classes, setting: Setting, strangers: int, query: int, episodes: int, part: BatchSlice
+def _draw_episodes(
+    classes: Classes, setting: Setting, num_unknown: int, query: int, episodes: int, batch_slice: BatchSlice
 ) -> Iterator[tuple[Episodes, Tensor]]:
-    """Episodes, and for each some images of classes that it does not have; drawn on the CPU, so the same everywhere."""
-    way, shot, within = setting
-    for number, start in enumerate(range(0, episodes, CHUNK)):
-        if number % part.world_size != part.rank:
+    """Episodes, and indices of images of other classes for each (E, Q). They are drawn on the CPU on every device."""
+    way, shot, within_group = setting
+    for step, start in enumerate(range(0, episodes, EPISODES_PER_DRAW)):
+        if step % batch_slice.world_size != batch_slice.rank:
             continue
-        wide = draw(
+        drawn = draw(
             classes,
-            episodes=min(CHUNK, episodes - start),
-            way=way + strangers,
+            episodes=min(EPISODES_PER_DRAW, episodes - start),
+            way=way + num_unknown,
             shot=shot,
             query=query,
             seed=SEED,
-            step=number,
-            within=float(within),
+            step=step,
+            within=float(within_group),
         )
-        wide.check()
-        own, asked = way * shot, way * query
-        yield Episodes(wide.classes[:, :way], wide.support[:, :own], wide.query[:, :asked]), wide.query[:, asked:]
+        drawn.check()
+        num_support, num_query = way * shot, way * query
+        known = Episodes(drawn.classes[:, :way], drawn.support[:, :num_support], drawn.query[:, :num_query])
+        yield known, drawn.query[:, num_query:]
 
 
-def metrics(sums: dict[str, Tensor]) -> dict[str, float]:
-    """Accuracy, loss, how far confidence is from the truth, and what attention is like, from what was counted."""
-    seen = float(sums["seen"].sum())
-    result = {
-        "accuracy": float(sums["right"].sum()) / seen,
-        "loss": float(sums["loss"]) / seen,
-        "calibration_error": float((sums["sure"] - sums["sure_right"]).abs().sum()) / seen,
-    }
-    return result | {name: float(value / sums["judges"]) for name, value in sums.items() if "/" in name}
+def feasible_settings(settings: Iterable[str], classes: Classes, query: int) -> tuple[list[str], int]:
+    """The settings that can be drawn from these classes, and the number of queries per class that all of them allow.
+
+    Raises SightlineError if there is none.
+    """
+    feasible, errors = [], []
+    for name in settings:
+        try:
+            Setting.parse(name).check(classes, 1)
+            feasible.append(name)
+        except SightlineError as error:
+            errors.append(f"{name}: {error}; choose other settings with --settings")
+    if not feasible:
+        raise SightlineError(errors[0])
+    shot = max(Setting.parse(name).shot for name in feasible)
+    return feasible, min(query, int(classes.counts.min()) - shot)
 
 
 @torch.no_grad()
-def attention_facts(head: FewShotHead, embeddings: Tensor, classes: Classes, way: int, shot: int) -> dict[str, Tensor]:
-    """The temperature of every head and the entropy of its attention in bits, over a few episodes."""
+def attention_statistics(
+    head: FewShotHead, embeddings: Tensor, classes: Classes, setting: Setting
+) -> dict[str, Tensor]:
+    """The temperature of every attention head, and the entropy of its attention in bits over a few episodes."""
     if not head.blocks:
         return {}
-    few = draw(classes, episodes=RECORDED, way=way, shot=shot, query=1, seed=SEED, step=0)
-    support, asked = few.support.to(embeddings.device), few.query.to(embeddings.device)
+    way, shot, _ = setting
+    episodes = draw(classes, episodes=RECORDED_EPISODES, way=way, shot=shot, query=1, seed=SEED, step=0)
+    device = embeddings.device
+    support, query, labels = (x.to(device) for x in (episodes.support, episodes.query, episodes.support_labels))
     with record_attention(head) as record:
-        head(embeddings[support], few.support_labels.to(embeddings.device), embeddings[asked], way=way)
-    facts = {}
-    for number, (block, seen) in enumerate(zip(head.blocks, record, strict=True)):
+        head(embeddings[support], labels, embeddings[query], way=way)
+    statistics = {}
+    for number, (block, attention_map) in enumerate(zip(head.blocks, record, strict=True), start=1):
         score = block.attention.score  # type: ignore[union-attr]
-        weights = seen.weights.double()
-        bits = -(weights * weights.clamp_min(1e-12).log2()).sum(-1).mean((0, 2))
+        weights = attention_map.weights.double()
+        entropy = -(weights * weights.clamp_min(1e-12).log2()).sum(-1).mean((0, 2))
         for i in range(weights.shape[1]):
-            facts[f"entropy/block {number + 1} head {i + 1}"] = bits[i]
+            statistics[f"entropy/block {number} head {i + 1}"] = entropy[i]
             if isinstance(score, CosineScore):
-                facts[f"temperature/block {number + 1} head {i + 1}"] = score.temperature().flatten()[i]
-    facts["temperature/answer"] = head.similarity.temperature().flatten()[0].to(embeddings.device)
-    return facts
+                statistics[f"temperature/block {number} head {i + 1}"] = score.temperature().flatten()[i]
+    statistics["temperature/similarity"] = head.similarity.temperature().flatten()[0].to(device)
+    return statistics
+
+
+@dataclass(frozen=True)
+class PairedAccuracy:
+    """The accuracy in one setting, and its difference to a reference on the same episodes."""
+
+    accuracy: float
+    margin: float
+    """Half the width of the 95% interval of the accuracy over episodes."""
+    difference: float
+    difference_margin: float
+    """Half the width of the 95% interval of the paired difference."""
+
+    @classmethod
+    def from_episodes(cls, accuracies: Tensor, reference: Tensor) -> "PairedAccuracy":
+        """From the accuracy of each episode, and that of the reference: (E,) each."""
+        return cls(*mean_interval(accuracies), *mean_interval(accuracies - reference))
+
+    def __str__(self) -> str:
+        return f"{self.accuracy:.2%} ± {self.margin:.2%}"
+
+    def difference_points(self) -> str:
+        """The difference in percentage points."""
+        return f"{100 * self.difference:+.2f} ± {100 * self.difference_margin:.2f}"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The accuracies of several models on identical episodes. The first model is the reference."""
+
+    split: str
+    classes: int
+    episodes: int
+    """Episodes per setting."""
+    results: tuple[tuple[str, dict[str, PairedAccuracy]], ...]
+    """The name of each model, and its results by setting."""
+    query: int | None = None
+    """Query images per class, if fewer than in the config of the reference."""
+    skipped_settings: tuple[str, ...] = ()
+    """Settings for which the data has too few classes or images, or no groups."""
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One record for each model and setting. The reference has no difference."""
+        return [
+            {
+                "name": name,
+                "setting": setting,
+                "accuracy": paired.accuracy,
+                "interval": _interval(paired.accuracy, paired.margin),
+                "difference": paired.difference if i else None,
+                "difference_interval": _interval(paired.difference, paired.difference_margin) if i else None,
+            }
+            for i, (name, by_setting) in enumerate(self.results)
+            for setting, paired in by_setting.items()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        values = asdict(self)
+        return {**{name: value for name, value in values.items() if name != "results"}, "results": self.to_records()}
+
+    def markdown(self) -> str:
+        """A Markdown table."""
+        head, *body = [[cell.replace("|", "\\|") for cell in row] for row in self._table()]
+        rows = [head, ["---"] * len(head), *body]
+        return f"{self._title()}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+    def __str__(self) -> str:
+        rows = self._table()
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        aligned = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+        return "\n".join([self._title(), *(line.rstrip() for line in aligned)])
+
+    def _title(self) -> str:
+        return (
+            f"{self.split} set, {self.classes:,} classes, the same {self.episodes:,} episodes per setting for all "
+            f"models{_notes(self.query, self.skipped_settings)}; accuracy with its 95% interval, and the paired "
+            f"difference to the first model in percentage points with its 95% interval"
+        )
+
+    def _table(self) -> list[list[str]]:
+        rows = [["", *(cell for setting in self.results[0][1] for cell in (setting, "difference"))]]
+        for i, (name, by_setting) in enumerate(self.results):
+            cells = ((str(paired), paired.difference_points() if i else "") for paired in by_setting.values())
+            rows.append([printable(name), *(cell for pair in cells for cell in pair)])
+        return rows
+
+
+def compare(
+    predictors: Sequence[EvaluableModel],
+    names: Sequence[str],
+    *,
+    data: str | None = None,
+    baselines: Sequence[str] = (),
+    settings: Sequence[str] = (),
+    episodes: int | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Evaluate few-shot runs on identical episodes; baselines use the embeddings of the first run.
+
+    Settings and the number of episodes default to those of the first run's config. The classes are the test classes of
+    the runs' data, or of `data`: all its classes if it has no test split.
+    """
+    for baseline in baselines:
+        check_choice("baseline", baseline, BASELINES)
+    config = evaluation_config(predictors[0].config.evaluation, settings, episodes)
+    sets = _evaluation_sets(predictors, names, data, progress)
+    images, split = sets[0]
+    classes, query, feasible = episode_classes(images), config.query, list(config.settings)
+    if data is not None:
+        feasible, query = feasible_settings(config.settings, classes, config.query)
+    for name in feasible:
+        Setting.parse(name).check(classes, query)
+
+    def accuracies(classifier: Classifier, embeddings: Tensor) -> dict[str, Tensor]:
+        options: dict[str, Any] = {"query": query, "episodes": config.episodes, "with_unknown": False}
+        return {
+            name: torch.cat(
+                evaluate_episodes(classifier, embeddings, classes, Setting.parse(name), **options).accuracies
+            )
+            for name in feasible
+        }
+
+    results = []
+    for name, predictor, (images, _) in zip(names, predictors, sets, strict=True):
+        embeddings = predictor.embed(images)
+        results.append((name, accuracies(predictor.model.head, embeddings)))
+        if len(results) == 1:
+            results += [(baseline, accuracies(BASELINES[baseline], embeddings)) for baseline in baselines]
+    reference = results[0][1]
+    return Comparison(
+        split=split,
+        classes=len(classes.names),
+        episodes=config.episodes,
+        results=tuple(
+            (name, {s: PairedAccuracy.from_episodes(by_setting[s], reference[s]) for s in feasible})
+            for name, by_setting in results
+        ),
+        query=None if query == config.query else query,
+        skipped_settings=tuple(name for name in config.settings if name not in feasible),
+    )
+
+
+def _evaluation_sets(
+    predictors: Sequence[EvaluableModel], names: Sequence[str], data: str | None, progress: Progress | None
+) -> list[tuple[ImageSet, str]]:
+    """The evaluation images of each run, at its image size; all must have the same classes and images."""
+    cache: dict[object, tuple[ImageSet, str]] = {}
+    sets = []
+    for name, predictor in zip(names, predictors, strict=True):
+        c = predictor.config
+        key = (c.data, c.seed, c.model.image_size, c.model.channels)
+        cache[key] = cache.get(key) or predictor.evaluation_split(data, progress)
+        sets.append(cache[key])
+        first, images = sets[0][0], sets[-1][0]
+        rule = "runs must have the same evaluation classes to be compared"
+        for a, b, a_name, b_name in ((first, images, names[0], name), (images, first, name, names[0])):
+            if missing := sorted(set(a.classes) - set(b.classes)):
+                raise SightlineError(f"{rule}, got {missing[0]!r} in those of {a_name} but not of {b_name}")
+        if first.classes != images.classes or not first.labels.equal(images.labels):
+            raise SightlineError(f"{rule}, with the same images, got others for {name} than for {names[0]}")
+    return sets
+
+
+def compare_precision(
+    before: EvaluableModel, after: EvaluableModel, data: str | None, progress: Progress | None = None
+) -> str:
+    """Compare the accuracy of a model before and after its conversion to half precision; returns a sentence.
+
+    Raises SightlineError if the accuracies differ by more than `PRECISION_TOLERANCE`.
+    """
+    config = before.config.evaluation
+    name, setting = config.settings[0], Setting.parse(config.settings[0])
+    images, split = before.evaluation_split(data, progress)
+    per_class = max(PRECISION_IMAGES, setting.shot + config.query)
+    indices = episode_classes(images).places[:, :per_class].flatten()
+    images = images.take(indices[indices >= 0])
+    classes = episode_classes(images)
+    setting.check(classes, config.query)
+
+    def accuracy(predictor: EvaluableModel) -> float:
+        embeddings = predictor.embed(images, progress)
+        options: dict[str, Any] = {"query": config.query, "episodes": PRECISION_EPISODES, "with_unknown": False}
+        return evaluate_episodes(predictor.model.head, embeddings, classes, setting, **options).interval()[0]
+
+    old, new = accuracy(before), accuracy(after)
+    if not abs(new - old) <= PRECISION_TOLERANCE:
+        raise SightlineError(
+            f"accuracy must change by at most {PRECISION_TOLERANCE} in half precision, got {old:.4f} before and "
+            f"{new:.4f} after"
+        )
+    return f"{name} {old:.2%} before and {new:.2%} after, over {PRECISION_EPISODES} episodes of the {split} set"
+
+
+def evaluation_config(
+    config: EvaluationConfig, settings: Sequence[str] = (), episodes: int | None = None
+) -> EvaluationConfig:
+    """The config with other settings or another number of episodes, if given."""
+    settings = tuple(settings) or config.settings
+    return replace(config, settings=settings, episodes=config.episodes if episodes is None else episodes)
+
+
+def _notes(query: int | None, skipped_settings: Sequence[str]) -> str:
+    fewer = "" if query is None else f", {query} query images per class"
+    return fewer + (f", too few classes or images for {', '.join(skipped_settings)}" if skipped_settings else "")
+
+
+def _interval(mean: float, margin: float) -> list[float] | None:
+    return None if math.isnan(margin) else [mean - margin, mean + margin]
+
+
+def _json(value: Any) -> Any:
+    """NaN becomes null."""
+    if isinstance(value, dict):
+        return {name: _json(item) for name, item in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value

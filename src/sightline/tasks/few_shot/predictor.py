@@ -1,7 +1,8 @@
-"""A trained few-shot model: evaluate_on on new classes, compared, drawn, and the start of a classifier."""
+"""A trained few-shot model: it is evaluated on new classes, and classifiers are fitted with it."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,276 +11,228 @@ import torch
 from torch import Tensor
 
 from ... import config, zoo
-from ...data.episodes import Classes
-from ...data.images.class_splits import same_source
+from ...data.images.class_splits import ClassSplits
+from ...data.images.datasets import ImageSet
 from ...data.images.formats.omniglot_runs import read_one_shot_runs
-from ...data.images.loading import NAMED, ImageSet, Progress
+from ...data.sources import BUILTIN_SOURCES, same_source
 from ...errors import SightlineError
-from ...files import CONFIG, write_bytes
-from ...metrics import wilson_interval
+from ...files import CONFIG, LOG
+from ...metrics import per_class_accuracy
 from ...models.few_shot import FewShot
-from ...names import printable
-from ...predictor import Predictor
-from ...weights import read_weights, to_bytes
-from .evaluate import Answers, Setting, Tally, drawable, embed_all, metrics, tally
-from .frozen_embedder import Frozen
-from .task import FewShotTask, Recipe, classes_of
+from ...predictor import Predictor, Progress
+from ...view import curves
+from ...weights import read_weights
+from ..figures import FigureFiles, NoFigure, log_value, read_log, training_curves
+from .config import FewShotTaskConfig, Setting
+from .embeddings import FrozenEmbedder
+from .evaluate import (
+    FewShotEvaluation,
+    SettingMetrics,
+    embed_images,
+    episode_classes,
+    evaluate_episodes,
+    evaluation_config,
+    feasible_settings,
+)
 
 if TYPE_CHECKING:
-    from ..figures import Drawn
+    from matplotlib.figure import Figure
 
-HARDEST = 10
-"""Classes listed one by one."""
-
-
-@dataclass(frozen=True)
-class SettingScore:
-    """How a model does at one way and shot."""
-
-    accuracy: float
-    half: float
-    """Of the 95% interval over episodes."""
-    loss: float
-    calibration_error: float
-    auroc: float | None
-    """Of known against unknown; null where there are no classes beside those of an episode."""
-
-    @classmethod
-    def of(cls, seen: Tally) -> "SettingScore":
-        """From what was counted."""
-        counted, (accuracy, half) = metrics(seen.sums), seen.interval()
-        return cls(accuracy, half, counted["loss"], counted["calibration_error"], seen.auroc())
-
-
-@dataclass(frozen=True)
-class FewShotScore:
-    """How a model does on classes it has never seen."""
-
-    split: str
-    classes: int
-    episodes: int
-    """Of each setting."""
-    settings: dict[str, SettingScore]
-    per_class: dict[str, float]
-    """In the first setting."""
-    one_shot_runs: tuple[int, int] | None = None
-    """Of Omniglot's official runs: how many were right, of how many."""
-    query: int | None = None
-    """Images asked of each class, where there were not as many as the recipe asks."""
-    left_out: tuple[str, ...] = ()
-    """Settings that want more classes or images than there are, or groups."""
-
-    def lines(self) -> list[str]:
-        """For a terminal."""
-        found = [
-            f"{self.split} set, {self.classes:,} classes, {self.episodes:,} episodes of each setting{self._changed()}",
-            "setting  accuracy            calibration error  known against unknown",
-        ]
-        for name, one in self.settings.items():
-            auroc = "-" if one.auroc is None else f"{one.auroc:.4f}"
-            found.append(
-                f"{name:7}  {one.accuracy:7.2%} ± {one.half:.2%}    {one.calibration_error:.4f}             {auroc}"
-            )
-        if self.one_shot_runs:
-            found.append(f"official one-shot runs: {self._runs()}")
-        if self.per_class:
-            found.append(f"hardest classes, {next(iter(self.settings))}:")
-        hardest = sorted(self.per_class.items(), key=lambda pair: pair[1])[:HARDEST]
-        return [*found, *(f"  {share:7.2%}  {printable(name)}" for name, share in hardest)]
-
-    def sentence(self) -> str:
-        """For the card."""
-        listed = ", ".join(f"{name} {one.accuracy:.2%} ± {one.half:.2%}" for name, one in self.settings.items())
-        runs = f"; official one-shot runs {self._runs()}" if self.one_shot_runs else ""
-        return f"On the {self.split} set ({self.classes:,} classes, {self.episodes:,} episodes each): {listed}{runs}."
-
-    def _changed(self) -> str:
-        fewer = "" if self.query is None else f", {self.query} images asked of each class"
-        return fewer + (f"; too few classes or images for {', '.join(self.left_out)}" if self.left_out else "")
-
-    def _runs(self) -> str:
-        right, count = self.one_shot_runs or (0, 1)
-        low, high = wilson_interval(right, count)
-        return f"{right / count:.2%} ({right} of {count}; 95% interval {low:.2%} to {high:.2%})"
+AUXILIARY_CLASSIFIER = "classifier."
+"""Prefix of the weights that only training needs."""
+PANELS = {"temperature": "temperature of each head", "entropy": "entropy of attention, bits"}
 
 
 class FewShotPredictor(Predictor):
-    """What `sightline.load(run)` gives for a few-shot model; `FewShotClassifier.pretrained(run)` learns with it."""
+    """A trained few-shot model. It has no classes of its own: `FewShotClassifier.pretrained(run)` fits a classifier."""
 
-    def __init__(self, folder: Path, recipe: Recipe, model: FewShot):
-        self.folder, self.recipe = folder, recipe
-        self.model = model.eval()
-        self.device = torch.device("cpu")
+    config: FewShotTaskConfig
+    model: FewShot
+    evaluate_options = frozenset({"settings", "episodes"})
 
-    @staticmethod
-    def files(task: FewShotTask) -> dict[str, bytes]:
-        """What a run of this task keeps beside its weights."""
-        return {}
+    def __init__(self, folder: Path, config: FewShotTaskConfig, model: FewShot):
+        self.folder, self.config = folder, config
+        self.model, self.device = model.eval(), torch.device("cpu")
 
     @classmethod
-    def open(cls, folder: Path) -> "FewShotPredictor":
-        recipe = config.build(Recipe, config.read(folder / CONFIG))
-        return cls(folder, recipe, read_weights(folder, lambda: FewShot(recipe.model), depth=recipe.model.depth))
+    def load(cls, path: str | Path) -> "FewShotPredictor":
+        folder = Path(path)
+        task_config = config.build(FewShotTaskConfig, config.read(folder / CONFIG))
+        model = read_weights(folder, lambda: FewShot(task_config.model), depth=task_config.model.depth)
+        return cls(folder, task_config, model)
 
-    @classmethod
-    def finish(cls, folder: Path, task: FewShotTask) -> dict[str, float]:
-        """The last touch to a run: confidence set by validation classes. What it comes to there is given back."""
-        if task.validation is None:
-            return {}
-        predictor, e = cls.open(folder).to(task.device), task.recipe.evaluation
-        head, classes = predictor.model.head, task.judged_by
-        embeddings = task.seen(predictor.model)
-        asked: list[tuple[Tensor, Tensor]] = []
-
-        def listening(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
-            logits = head(support, labels, query, way=way)
-            asked.append((logits.flatten(0, 1), torch.arange(way).repeat_interleave(e.query).repeat(len(logits))))
-            return logits
-
-        how: dict[str, Any] = {"query": e.query, "episodes": e.selection_episodes}
-        for name in dict.fromkeys((*e.settings, e.selection_setting)):
-            setting = Setting.of(name)
-            if setting.way <= len(classes.names) and setting.shot + e.query <= int(classes.counts.min()):
-                tally(listening, embeddings, classes, **setting._asdict(), **how, unknown=False)
-        head.calibration_scale.fill_(
-            fit_calibration_scale([(logits.double().cpu(), labels) for logits, labels in asked])
-        )
-        write_bytes(folder / WEIGHTS, to_bytes({n: t.cpu() for n, t in predictor.model.state_dict().items()}))
-        one = Setting.of(e.selection_setting)
-        return metrics(tally(head, embeddings, classes, **one._asdict(), **how, unknown=False).sums)
-
-    def to(self, device: str | torch.device) -> "FewShotPredictor":
-        """Work there from now on."""
-        self.device = torch.device(device)
-        self.model.to(self.device)
-        return self
-
-    def read(self, inputs: Sequence[str]) -> list[Any]:
-        """Images cannot be named before there are classes."""
+    def _not_fitted(self, *args: Any, **options: Any) -> Any:
+        """Raises SightlineError: images can be classified after a classifier is fitted."""
         raise SightlineError(
-            f"a few-shot model must first see what to tell apart, got images alone; begin with: "
-            f"sightline fit FOLDER --model {zoo.display_name(self.folder)} --out mine.sightline"
+            f"a few-shot model must be fitted to images of the classes first, got images only; fit it with: sightline "
+            f"fit FOLDER --model {zoo.display_name(self.folder)}"
         )
 
-    def predict(self, images: Any) -> Any:
-        """Refused: see `read`."""
-        self.read([])
+    parse_inputs = prepare = predict_batch = explain_batch = predict = stream = explain = _not_fitted
 
-    def evaluation_split(self, source: str | None = None, progress: Progress | None = None) -> tuple[ImageSet, str]:
-        """The classes to judge by, and what they are: those of test, or of validation, or all of other data."""
-        there, run = self.recipe.data.source, zoo.display_name(self.folder)
-        if source is None and there not in NAMED and not Path(there).expanduser().exists():
-            raise SightlineError(
-                f"the data of {run} must be there to judge by, got {there!r}, which is not; name their place, or other "
-                f"data, with --data PATH"
+    def evaluate(
+        self,
+        data: str | Path | ClassSplits | None = None,
+        *,
+        progress: Progress | None = None,
+        settings: Sequence[str] = (),
+        episodes: int | None = None,
+        **options: Any,
+    ) -> FewShotEvaluation:
+        """Metrics over seeded episodes of test classes, in every setting of the run's config or in `settings`.
+
+        Settings for which other data has too few classes or images are skipped.
+        """
+        images, split = self.evaluation_split(data, progress)
+        config, classes = evaluation_config(self.config.evaluation, settings, episodes), episode_classes(images)
+        names, query = list(config.settings), config.query
+        if data is not None:
+            names, query = feasible_settings(config.settings, classes, config.query)
+        for name in names:
+            Setting.parse(name).check(classes, query)
+        embeddings, done = self.embed(images, progress), 0
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            if progress is not None:
+                progress(done, len(names) * config.episodes)
+
+        metrics: dict[str, SettingMetrics] = {}
+        per_class: dict[str, float] = {}
+        for name in names:
+            results = evaluate_episodes(
+                self.model.head,
+                embeddings,
+                classes,
+                Setting.parse(name),
+                query=query,
+                episodes=config.episodes,
+                with_unknown=not self.config.model.transductive,  # known queries would attend to unknown ones
+                progress=advance,
             )
-        ours = source is None or same_source(source, there)
-        form: dict[str, Any] = {"image_size": self.recipe.model.image_size, "channels": self.recipe.model.channels}
-        if not ours and self.frozen is not None:
-            form = {"image_size": self.frozen.embedder.image_size, "channels": self.frozen.embedder.channels}
-        data = replace(self.recipe.data, source=source or there, more=(), **form)
-        learned = [one for one in self.recipe.data.more if source is not None and same_source(source, one.source)]
-        if not ours:
-            data = replace(data, split=learned[0].split if learned else None, validation=0.0)
-            if data.rotations == "train":  # nothing is learned from: what is turned is no class of its own
-                data = replace(data, rotations="none")
-        splits = data.load(self.recipe.seed, progress)
+            metrics[name] = SettingMetrics.from_results(results)
+            per_class = per_class or per_class_accuracy(results.sums, classes.names)
+        has_runs = config.one_shot_runs is not None and data is None
+        return FewShotEvaluation(
+            split=split,
+            classes=len(classes.names),
+            episodes=config.episodes,
+            settings=metrics,
+            per_class=per_class,
+            one_shot_runs=self.one_shot_runs(config.one_shot_runs or "") if has_runs else None,
+            query=None if query == config.query else query,
+            skipped_settings=tuple(name for name in config.settings if name not in names),
+        )
+
+    def evaluation_split(
+        self, data: str | Path | ClassSplits | None = None, progress: Progress | None = None
+    ) -> tuple[ImageSet, str]:
+        """The images to evaluate on, and the name of their split.
+
+        For the run's data: its test classes, or its validation classes if it has none. For other data: its test
+        classes, or all classes if it has none.
+        """
+        if isinstance(data, ClassSplits):
+            return (data.train, "whole") if data.test is None else (data.test, "test")
+        run_source, run = self.config.data.source, zoo.display_name(self.folder)
+        if data is None and run_source not in BUILTIN_SOURCES and not Path(run_source).expanduser().exists():
+            raise SightlineError(
+                f"the data of {run} must be available for evaluation, got {run_source!r}, which does not exist; give "
+                f"its path, or other data, with --data PATH"
+            )
+        source = run_source if data is None else str(data)
+        is_own = data is None or same_source(source, run_source)
+        trained_on = [
+            extra for extra in self.config.data.extra_sources if not is_own and same_source(source, extra.source)
+        ]
+        splits = self._data(source, is_own, trained_on[0].split if trained_on else None).load(
+            self.config.seed, progress
+        )
         if splits.test is not None:
             return splits.test, "test"
-        if learned:
+        if trained_on:
             raise SightlineError(
-                f"data must have test classes, since {run} has learned from it, got none in {source!r}; name other data"
+                f"data must have test classes, because {run} was trained on it, got none in {source!r}; name other data"
             )
-        if not ours:
+        if not is_own:
             return splits.train, "whole"
         if splits.validation is None:
-            raise SightlineError(
-                f"data must have test or validation classes to judge by, got neither in {data.source!r}"
-            )
+            raise SightlineError(f"data must have test or validation classes, got neither in {source!r}")
         return splits.validation, "validation"
 
-    def judging(self, settings: Sequence[str] = (), episodes: int | None = None) -> "FewShotPredictor":
-        """Judge at these settings, over so many episodes of each; those of its recipe where nothing is given."""
-        e = self.recipe.evaluation
-        changed = replace(
-            e, settings=tuple(settings) or e.settings, episodes=e.episodes if episodes is None else episodes
-        )
-        self.recipe = replace(self.recipe, evaluation=changed)
-        return self
-
-    def evaluate_on(self, source: str | None = None, progress: Progress | None = None) -> FewShotScore:
-        """Thousands of episodes of classes it has never seen, at every setting of its recipe."""
-        images, split = self.evaluation_split(source, progress)
-        e, classes = self.recipe.evaluation, classes_of(images)
-        names, query = (e.settings, e.query) if source is None else drawable(e.settings, classes, e.query)
-        for name in names:
-            Setting.of(name).check(classes, query)
-        embeddings, done = self.embedded(images, progress), 0
-
-        def advance(some: int) -> None:
-            nonlocal done
-            done += some
-            if progress is not None:
-                progress(done, len(names) * e.episodes)
-
-        found: dict[str, SettingScore] = {}
-        per_class: dict[str, float] = {}
-        for setting in names:
-            seen = self.tallied(self.model.head, embeddings, classes, setting, query, advance)
-            found[setting] = SettingScore.of(seen)
-            right, times = seen.sums["right"].cpu(), seen.sums["seen"].cpu()
-            shares = {name: float(right[i] / times[i]) for i, name in enumerate(classes.names) if times[i] > 0}
-            per_class = per_class or shares
-        runs = None if e.one_shot_runs is None or source else self.one_shot_runs(e.one_shot_runs)
-        left_out = tuple(name for name in e.settings if name not in names)
-        fewer = None if query == e.query else query
-        return FewShotScore(split, len(classes.names), e.episodes, found, per_class, runs, fewer, left_out)
-
-    def embedded(self, images: ImageSet, progress: Progress | None = None) -> Tensor:
-        """Each image once: (I, P, M)"""
-        return self._seen(images.pixels, progress)
+    def _data(self, source: str, is_own: bool, split: str | None) -> Any:
+        """The data config for the evaluation on a source; `split` are the class lists of other data."""
+        model, data = self.config.model, self.config.data
+        size: dict[str, Any] = {"image_size": model.image_size, "channels": model.channels}
+        if is_own:
+            return replace(data, source=source, extra_sources=(), **size)
+        if self.embedder is not None:
+            embedder = self.embedder.embedder
+            size = {"image_size": embedder.image_size, "channels": embedder.channels}
+        rotations = "none" if data.rotations == "train" else data.rotations
+        options: dict[str, Any] = {"split": split, "validation_fraction": 0.0, "rotations": rotations}
+        return replace(data, source=source, extra_sources=(), **options, **size)
 
     @cached_property
-    def frozen(self) -> Frozen | None:
-        """The embedder its head was trained on, if that is not a backbone of its own."""
-        return Frozen.of(self.recipe)
+    def embedder(self) -> FrozenEmbedder | None:
+        """The external encoder of the run; None if the model has a backbone."""
+        return None if self.config.data.embedder is None else FrozenEmbedder(self.config, allow_download=False)
 
-    def _seen(self, pixels: Tensor, progress: Progress | None = None) -> Tensor:
-        if self.frozen is not None:
-            return self.frozen.all(pixels, self.device, progress)
-        return embed_all(self.model, pixels, self.device)
+    def embed(self, images: ImageSet, progress: Progress | None = None) -> Tensor:
+        """Embeddings of the images: (N, T, M)"""
+        return self._embed(images.pixels, progress)
 
-    def tallied(
-        self,
-        answer: Answers,
-        embeddings: Tensor,
-        classes: Classes,
-        setting: str,
-        query: int | None = None,
-        progress: Callable[[int], None] | None = None,
-    ) -> Tally:
-        """What an answer comes to over the episodes of its recipe."""
-        e, one = self.recipe.evaluation, Setting.of(setting)
-        query = e.query if query is None else query
-        one.check(classes, query)
-        alone = not self.recipe.model.transductive  # strangers would be seen by the others
-        how = one._asdict() | {"query": query, "episodes": e.episodes, "unknown": alone}
-        return tally(answer, embeddings, classes, **how, progress=progress)
+    def _embed(self, pixels: Tensor, progress: Progress | None = None) -> Tensor:
+        if self.embedder is not None:
+            return self.embedder.embed(pixels, self.device, progress)
+        return embed_images(self.model, pixels, self.device)
 
     @torch.no_grad()
     def one_shot_runs(self, path: str | Path) -> tuple[int, int]:
-        """Omniglot's official runs: how many answers are right, of how many."""
-        right = count = 0
-        for run in read_one_shot_runs(path, size=self.recipe.model.image_size):
+        """The number of correct predictions, and of all, of Omniglot's official one-shot runs."""
+        correct = total = 0
+        for run in read_one_shot_runs(path, size=self.config.model.image_size):
             way = len(run.support)
-            support, query = (self._seen(x)[None] for x in (run.support, run.query))
+            support, query = (self._embed(pixels)[None] for pixels in (run.support, run.query))
             labels = torch.arange(way, device=self.device)[None]
-            answers = self.model.head(support, labels, query, way=way)[0].argmax(-1).cpu()
-            right, count = right + int((answers == run.labels).sum()), count + len(answers)
-        return right, count
+            predicted = self.model.head(support, labels, query, way=way)[0].argmax(-1).cpu()
+            correct, total = correct + int((predicted == run.labels).sum()), total + len(predicted)
+        return correct, total
 
-    def show(self, images: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> "Drawn":
-        """Pictures of how training went: accuracy, and the temperature and entropy of every head."""
-        from .figures import show
+    def portable(self) -> tuple[FewShotTaskConfig, dict[str, Any]]:
+        task_config = replace(
+            self.config,
+            out=None,
+            model=replace(self.config.model, num_classes=0),
+            data=replace(self.config.data, weights=None),
+        )
+        state = self.model.state_dict()
+        return task_config, {
+            name: tensor for name, tensor in state.items() if not name.startswith(AUXILIARY_CLASSIFIER)
+        }
 
-        return show(self, out, format=format)
+    def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
+        """Write figures of the training: accuracy, and the temperature and attention entropy of every head."""
+        files = FigureFiles.create(self.folder, out, format)
+        files.add("training", training_curves, self.folder, "accuracy")
+        files.add("attention", attention_curves, self.folder)
+        return files
+
+
+def attention_curves(folder: Path) -> "Figure":
+    """The temperature and the attention entropy of every head during training, from a run's log."""
+    panels: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
+    for record in read_log(folder):
+        for name in record.get("validation") or {}:
+            kind, slash, head = name.partition("/")
+            value = log_value(record, "validation", name)
+            if slash and kind in PANELS and value is not None:
+                panels[PANELS[kind]][head].append((record["step"], value))
+    if not panels:
+        raise NoFigure(f"{zoo.display_name(folder)} has no {LOG} with temperatures")
+    lines = {
+        panel: {head: ([step for step, _ in points], [value for _, value in points]) for head, points in heads.items()}
+        for panel, heads in sorted(panels.items(), reverse=True)
+    }
+    return curves.curves(lines, title="Attention during training")

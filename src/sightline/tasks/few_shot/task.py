@@ -1,67 +1,164 @@
-"""Training of a few-shot classifier: its episodes, loss and validation metrics."""
+"""Training of a few-shot classifier: its episodes, loss and validation metrics.
+
+Shapes: E episodes, S support images, Q queries, C channels, T tokens per image, M embedding dimension.
+"""
 
 import itertools
 from collections.abc import Generator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ... import seeds
-from ...data.episodes import Classes, Source, draw_from, left_out
-from ...data.images.class_splits import ClassSplits, groups_of
-from ...data.images.loading import ImageSet, Progress
-from ...data.images.statistics import histogram, mean_and_spread
-from ...metrics import fit_calibration_scale
+from ...data.episodes import Source, draw_from, left_out
+from ...data.images import augmentation
+from ...data.images.class_splits import ClassSplits
+from ...data.images.datasets import ImageSet
+from ...data.images.statistics import mean_and_spread
+from ...metrics import classification_metrics, fit_calibration_scale
 from ...models.few_shot import FewShot
-from ...training.task import BatchSlice
-from ..image_classification.task import NORMALIZATION_IMAGES, digest
-from .config import FewShotTaskConfig
-from .evaluate import Setting, attention_facts, embed_all, metrics, tally
-from .frozen_embedder import Embedded
-from .micro_batches import Piece, Shown, changed, pieces
+from ...predictor import Progress
+from ...training.task import BatchSlice, Task
+from ..image_classification.task import digest, training_levels
+from .config import FewShotTaskConfig, Setting
+from .embeddings import EmbeddedData
+from .evaluate import Classifier, EpisodeResults, attention_statistics, embed_images, episode_classes, evaluate_episodes
 
 
-class FewShotTask:
-    """Classes to learn from, and the model that learns."""
+class EpisodeBatch(NamedTuple):
+    """The episodes of a micro-batch."""
+
+    images: Tensor
+    """(E, S + Q, C, image_size, image_size), support first, ordered by class; or embeddings (E, S + Q, T, M)."""
+    labels: Tensor
+    """(E * (S + Q)), among all training classes."""
+    query_labels: Tensor
+    """(E, Q), among the classes of the episode."""
+    support_labels: Tensor | None
+    """(E, S), -1 for images to ignore; None if no image is ignored."""
+    batch_size: int
+    """Episodes of the whole batch."""
+
+
+class FewShotTask(Task):
+    """A few-shot classifier and the classes it is trained on."""
 
     monitor, higher_is_better = "accuracy", True
 
     def __init__(self, config: FewShotTaskConfig, data: ClassSplits, progress: Progress | None = None):
-        divided = data
-        train, e = divided.train, config.episode
-        self.train, self.validation, self.test = train, divided.validation, divided.test
-        self.sources = _sources(divided)
-        for one in self.sources:
-            one.classes.check(e.way, e.shot + e.query)
+        train, episode = data.train, config.episode
+        self.train, self.validation = train, data.validation
+        self.sources = _sources(data)
+        for source in self.sources:
+            source.classes.check(episode.way, episode.shot + episode.query)
+        self.setting = Setting.parse(config.evaluation.selection_setting)
         if self.validation is not None:
-            self.judged_by = classes_of(self.validation)
-            Setting.of(config.evaluation.selection_setting).check(self.judged_by, config.evaluation.query)
-        count = len(train.classes) if config.auxiliary else 0
-        model_config = replace(config.model, image_size=train.size, channels=train.channels, num_classes=count)
+            self.validation_classes = episode_classes(self.validation)
+            self.setting.check(self.validation_classes, config.evaluation.query)
+        num_classes = len(train.classes) if config.auxiliary_loss_weight else 0
+        model_config = replace(config.model, image_size=train.size, channels=train.channels, num_classes=num_classes)
         self.config = replace(config, model=model_config)
-        self.model = FewShot(model_config)
-        chosen = np.sort(
-            seeds.make_generator(config.seed, seeds.NORMALIZATION).permutation(len(train))[:NORMALIZATION_IMAGES]
-        )
-        levels = histogram(train, chosen)
+        self.model = FewShot(self.config.model)
+        levels = training_levels(train, config.seed)
         if self.model.backbone is not None:
             self.model.set_normalization(*mean_and_spread(levels))
-        self.embedded = Embedded.of(config, divided, progress)
-        self.data_fingerprint = _held(divided, levels)
-        """What the data hold, in few words: a run goes on with the same."""
+        self.embedded = EmbeddedData.create(config, data, progress)
+        self.data_fingerprint = _data_fingerprint(data, levels)
         self.device = torch.device("cpu")
 
     @staticmethod
     def load_data(config: FewShotTaskConfig, progress: Progress | None = None) -> ClassSplits:
-        """Read the config's data."""
+        """Read the config's data sets."""
         return config.data.load(config.seed, progress)
 
-    def files(self) -> dict[str, bytes]:
-        return {}
+    def steps_per_epoch(self, batch_size: int) -> int:
+        episode = self.config.episode
+        return max(1, len(self.train) // (batch_size * episode.way * (episode.shot + episode.query)))
+
+    def to(self, device: torch.device) -> None:
+        self.device = device
+        self.model.to(device)
+        if self.config.training.fsdp:  # FSDP shards contiguous tensors only
+            self.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        self.sources = [source._replace(classes=source.classes.to(device)) for source in self.sources]
+        if self.embedded is not None:
+            self.embedded = self.embedded.to(device)
+            return
+        self.train = _moved(self.train, device)
+        self.validation = None if self.validation is None else _moved(self.validation, device)
+
+    def batches(
+        self, first_step: int, batch_size: int, batch_slice: BatchSlice
+    ) -> Generator[list[EpisodeBatch], None, None]:
+        episode, seed, slices = self.config.episode, self.config.seed, batch_slice.indices(batch_size)
+        for step in itertools.count(first_step):
+            drawn = draw_from(
+                self.sources,
+                episodes=batch_size,
+                way=episode.way,
+                shot=episode.shot,
+                query=episode.query,
+                seed=seed,
+                step=step,
+                within=episode.within_group,
+            )
+            if step == first_step:  # a check of every step would synchronize with the GPU
+                drawn.check()
+            labels = None
+            if episode.min_shot is not None:
+                labels = left_out(drawn.support_labels, way=episode.way, least=episode.min_shot, seed=seed, step=step)
+            images = self._images(torch.cat((drawn.support, drawn.query), 1), slices, step)
+            yield [
+                EpisodeBatch(*pair, drawn.query_labels[rows], None if labels is None else labels[rows], batch_size)
+                for rows, pair in zip(slices, images, strict=True)
+            ]
+
+    def _images(self, indices: Tensor, slices: list[slice], step: int) -> list[tuple[Tensor, Tensor]]:
+        """Augmented images and labels, or embeddings, of the images (E, S + Q) of a step, for each slice."""
+        seed, config, train = self.config.seed, self.config.augment, self.train
+        if self.embedded is not None:
+            return self.embedded.select(indices, slices, seed=seed, step=step)
+        (episodes, per_episode), device = indices.shape, train.pixels.device
+        draws = augmentation.draw(config, episodes * per_episode, seed=seed, step=step)
+        result = []
+        for rows in slices:
+            flat = indices[rows].flatten()
+            batch_draws = draws.rows(slice(rows.start * per_episode, rows.stop * per_episode)).to(device)
+            images, labels = augmentation.apply(
+                config, train.pixels[flat], train.labels[flat], len(train.classes), batch_draws
+            )
+            result.append((images.unflatten(0, (-1, per_episode)), labels))
+        return result
+
+    def loss(self, model: nn.Module, batch: EpisodeBatch) -> Tensor:
+        episode, config = self.config.episode, self.config
+        logits, auxiliary = model(batch.images, way=episode.way, shot=episode.shot, labels=batch.support_labels)
+        fraction = len(batch.images) / batch.batch_size
+        loss = fraction * F.cross_entropy(
+            logits.flatten(0, 1).float(), batch.query_labels.flatten(), label_smoothing=config.label_smoothing
+        )
+        if auxiliary is not None:
+            auxiliary_loss = F.cross_entropy(auxiliary.float(), batch.labels, label_smoothing=0.1)
+            loss = loss + fraction * config.auxiliary_loss_weight * auxiliary_loss
+        return loss
+
+    def evaluate(self, model: nn.Module, batch_slice: BatchSlice) -> dict[str, Tensor]:
+        if self.validation is None:
+            return {}
+        assert isinstance(model, FewShot)
+        embeddings = self.validation_embeddings(model)
+        sums = self._evaluate(model.head, embeddings, self.setting, batch_slice).sums
+        statistics = attention_statistics(model.head, embeddings, self.validation_classes, self.setting)
+        return {**sums, **statistics, "processes": torch.ones((), dtype=torch.float64, device=self.device)}
+
+    def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
+        """Classification metrics, and the attention statistics averaged over processes."""
+        if not sums:
+            return {}
+        statistics = {name: float(value / sums["processes"]) for name, value in sums.items() if "/" in name}
+        return classification_metrics(sums) | statistics
 
     @torch.no_grad()
     def finish(self, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
@@ -70,134 +167,70 @@ class FewShotTask:
             return weights, {}
         model = FewShot(self.config.model).to(self.device).eval()
         model.load_state_dict(weights)
-        head, classes, e = model.head, self.judged_by, self.config.evaluation
-        embeddings = self.seen(model)
+        config, classes = self.config.evaluation, self.validation_classes
+        embeddings = self.validation_embeddings(model)
         batches: list[tuple[Tensor, Tensor]] = []
 
         def collect(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
-            logits = head(support, labels, query, way=way)
-            batches.append((logits.flatten(0, 1), torch.arange(way).repeat_interleave(e.query).repeat(len(logits))))
+            logits: Tensor = model.head(support, labels, query, way=way)
+            query_labels = torch.arange(way).repeat_interleave(config.query).repeat(len(logits))
+            batches.append((logits.flatten(0, 1).double().cpu(), query_labels))
             return logits
 
-        options: dict[str, Any] = {"query": e.query, "episodes": e.selection_episodes}
-        for name in dict.fromkeys((*e.settings, e.selection_setting)):
-            setting = Setting.of(name)
-            if setting.way <= len(classes.names) and setting.shot + e.query <= int(classes.counts.min()):
-                tally(collect, embeddings, classes, **setting._asdict(), **options, unknown=False)
-        head.calibration_scale.fill_(
-            fit_calibration_scale([(logits.double().cpu(), labels) for logits, labels in batches])
-        )
-        setting = Setting.of(e.selection_setting)
-        found = metrics(tally(head, embeddings, classes, **setting._asdict(), **options, unknown=False).sums)
-        return {name: tensor.cpu() for name, tensor in model.state_dict().items()}, found
+        for name in dict.fromkeys((*config.settings, config.selection_setting)):
+            setting = Setting.parse(name)
+            if setting.way <= len(classes.names) and setting.shot + config.query <= int(classes.counts.min()):
+                self._evaluate(collect, embeddings, setting)
+        model.head.calibration_scale.fill_(fit_calibration_scale(batches))
+        metrics = classification_metrics(self._evaluate(model.head, embeddings, self.setting).sums)
+        return {name: tensor.cpu() for name, tensor in model.state_dict().items()}, metrics
 
-    def steps_per_epoch(self, batch_size: int) -> int:
-        e = self.config.episode
-        return max(1, len(self.train) // (batch_size * e.way * (e.shot + e.query)))
-
-    def to(self, device: torch.device) -> None:
-        self.device = device
-        self.model.to(device)
-        if self.config.training.fsdp:  # torch shares out only what lies in order
-            self.model.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-        self.sources = [one._replace(classes=one.classes.to(device)) for one in self.sources]
-        if self.embedded is not None:
-            self.embedded = self.embedded.to(device)
-            return
-        self.train = ImageSet(self.train.pixels.to(device), self.train.labels.to(device), self.train.classes)
-        if self.validation is not None:
-            v = self.validation
-            self.validation = ImageSet(v.pixels.to(device), v.labels.to(device), v.classes)
-
-    def batches(self, first: int, batch_size: int, part: BatchSlice) -> Generator[list[Any], None, None]:
-        e, rows = self.config.episode, part.indices(batch_size)
-        for step in itertools.count(first):
-            drawn = draw_from(
-                self.sources,
-                episodes=batch_size,
-                way=e.way,
-                shot=e.shot,
-                query=e.query,
-                seed=self.config.seed,
-                step=step,
-                within=e.within,
-            )
-            if step == first:
-                drawn.check()  # later ones are drawn alike, and to look at them would make a GPU wait
-            known = None
-            if e.min_shot is not None:
-                known = left_out(drawn.support_labels, way=e.way, least=e.min_shot, seed=self.config.seed, step=step)
-            yield pieces(drawn, known, rows, self._shown(torch.cat((drawn.support, drawn.query), 1), rows, step))
-
-    def _shown(self, chosen: Tensor, rows: list[slice], step: int) -> Shown:
-        if self.embedded is not None:
-            return self.embedded.shown(chosen, rows, seed=self.config.seed, step=step)
-        return changed(self.train, self.config.augment, chosen, rows, seed=self.config.seed, step=step)
-
-    def seen(self, model: FewShot) -> Tensor:
-        """The images to choose by, embedded: (I, P, M)"""
+    def validation_embeddings(self, model: FewShot) -> Tensor:
+        """Embeddings of the validation images: (N, T, M)"""
         if self.embedded is not None:
             return self.embedded.validation
         assert self.validation is not None
-        return embed_all(model, self.validation.pixels, self.device)
+        return embed_images(model, self.validation.pixels, self.device)
 
-    def loss(self, model: nn.Module, piece: Piece) -> Tensor:
-        images, labels, answers, known, total = piece
-        e, smoothing = self.config.episode, self.config.label_smoothing
-        logits, plain = model(images, way=e.way, shot=e.shot, labels=known)
-        share = len(images) / total
-        loss = share * F.cross_entropy(logits.flatten(0, 1).float(), answers.flatten(), label_smoothing=smoothing)
-        if plain is not None:
-            loss = loss + share * self.config.auxiliary * F.cross_entropy(plain.float(), labels, label_smoothing=0.1)
-        return loss
-
-    def evaluate(self, model: nn.Module, part: BatchSlice) -> dict[str, Tensor]:
-        if self.validation is None:
-            return {}
-        assert isinstance(model, FewShot)
-        embeddings = self.seen(model)
-        setting = Setting.of(self.config.evaluation.selection_setting)
-        sums = tally(
-            model.head,
+    def _evaluate(
+        self, classifier: Classifier, embeddings: Tensor, setting: Setting, batch_slice: BatchSlice | None = None
+    ) -> EpisodeResults:
+        config = self.config.evaluation
+        return evaluate_episodes(
+            classifier,
             embeddings,
-            self.judged_by,
-            **setting._asdict(),
-            query=self.config.evaluation.query,
-            episodes=self.config.evaluation.selection_episodes,
-            part=part,
-            unknown=False,
+            self.validation_classes,
+            setting,
+            query=config.query,
+            episodes=config.selection_episodes,
+            with_unknown=False,
+            batch_slice=batch_slice,
         )
-        facts = attention_facts(model.head, embeddings, self.judged_by, setting.way, setting.shot)
-        return {**sums.sums, **facts, "judges": torch.ones((), dtype=torch.float64, device=self.device)}
-
-    def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
-        return metrics(sums) if sums else {}
-
-
-def classes_of(images: ImageSet) -> Classes:
-    """Where its classes lie, and which of them go together."""
-    return Classes.of(images.labels, images.classes, groups_of(images.classes))
 
 
 def _sources(splits: ClassSplits) -> list[Source]:
-    """What to draw training episodes from: the classes of the first data set, and of each beside it."""
-    classes = classes_of(splits.train)
-    first = len(classes.names) - sum(one.classes for one in splits.shares)
-    sources = [Source(classes.part(0, first), 0, 1 - sum(one.episodes for one in splits.shares))]
-    for count, share in splits.shares:
-        sources.append(Source(classes.part(first, first + count), first, share))
+    """The classes of each training data set, with their fraction of the episodes."""
+    classes = episode_classes(splits.train)
+    first = len(classes.names) - sum(share.classes for share in splits.shares)
+    sources = [Source(classes.part(0, first), 0, 1 - sum(share.episodes for share in splits.shares))]
+    for count, fraction in splits.shares:
+        sources.append(Source(classes.part(first, first + count), first, fraction))
         first += count
     return sources
 
 
-def _held(splits: ClassSplits, levels: Tensor) -> dict[str, Any]:
-    """Counts and digests of what a data set holds; `levels` are those of its training images."""
-    facts: dict[str, Any] = {}
+def _data_fingerprint(splits: ClassSplits, levels: Tensor) -> dict[str, Any]:
+    """Counts and digests of a data set; `levels` is the histogram of its training images."""
+    fingerprint: dict[str, Any] = {}
     for name in ("train", "validation", "test"):
         images: ImageSet | None = getattr(splits, name)
-        facts[name] = {"images": 0 if images is None else len(images)}
+        fingerprint[name] = {"images": 0 if images is None else len(images)}
         if images is not None:
-            facts[name]["classes"] = digest("\0".join(images.classes).encode())
-            facts[name]["labels"] = digest(images.labels.cpu().numpy().tobytes())
-    facts["train"]["levels"] = digest(levels.numpy().tobytes())
-    return facts
+            fingerprint[name]["classes"] = digest("\0".join(images.classes).encode())
+            fingerprint[name]["labels"] = digest(images.labels.cpu().numpy().tobytes())
+    fingerprint["train"]["levels"] = digest(levels.numpy().tobytes())
+    return fingerprint
+
+
+def _moved(images: ImageSet, device: torch.device) -> ImageSet:
+    return ImageSet(images.pixels.to(device), images.labels.to(device), images.classes)
