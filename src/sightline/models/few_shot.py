@@ -46,7 +46,7 @@ class FewShotConfig:
     pool: Literal["mean", "flat"] = "mean"
     """How the feature map becomes one vector: its mean, or all positions concatenated."""
     bottleneck_dim: int | None = None
-    """Dimension the blocks work in; their output is projected back and added to the embeddings. Null for no bottleneck."""
+    """Dimension of the blocks; what they add is projected back and added to the embeddings. Null for no bottleneck."""
     num_classes: int = 0
     """Classes of the auxiliary linear classifier used in training; 0 for none."""
     depth: int = 1

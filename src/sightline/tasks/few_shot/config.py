@@ -77,7 +77,7 @@ class FewShotData:
     channels: int | None = None
     """1 for grayscale, 3 for color; null for those of the images."""
     validation_fraction: float = 0.15
-    """Fraction of the training classes to hold out if the data set has no validation classes. Groups are not divided."""
+    """Fraction of the training classes to hold out if there are no validation classes. Groups are not divided."""
     rotations: Rotations = "none"
     """Splits whose classes, rotated by 90, 180 and 270 degrees, are additional classes: none, train or all."""
     embedder: str | None = None
