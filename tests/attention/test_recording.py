@@ -1,6 +1,8 @@
 import copy
 import re
 import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -649,3 +651,91 @@ def test_a_head_that_is_not_there_is_named():
         record_attention(model, heads=3),
     ):
         model(torch.randn(B, Q, WIDTH))
+
+
+def compile_stance():
+    import torch._dynamo.eval_frame
+
+    return torch._dynamo.eval_frame._stance.stance
+
+
+def run_threads(*functions):
+    """Run each function in a thread and raise the first of their exceptions."""
+    with ThreadPoolExecutor(len(functions)) as pool:
+        for future in [pool.submit(function) for function in functions]:
+            future.result(timeout=60)
+
+
+def test_overlapping_recordings_in_threads_restore_process_wide_state():
+    model, x = MultiHeadAttention(WIDTH, HEADS), torch.randn(B, Q, WIDTH)
+    compiled = torch.compile(model, backend="eager")
+    compiled(x)
+    before, filters = traces(model), list(warnings.filters)
+    first_started, second_started, first_ended = (threading.Event() for _ in range(3))
+
+    def first():
+        with record_attention(model):
+            first_started.set()
+            assert second_started.wait(30)
+            model(x)
+        first_ended.set()
+
+    def second():
+        assert first_started.wait(30)
+        with record_attention(model) as record:
+            second_started.set()
+            assert first_ended.wait(30)
+            assert compile_stance() == "force_eager"
+            compiled(x)
+        assert len(record) == 1
+
+    assert compile_stance() == "default"
+    run_threads(first, second)
+    assert compile_stance() == "default"
+    assert traces(model) == before
+    assert list(warnings.filters) == filters
+
+
+def test_threads_recording_one_padded_encoder_do_not_change_its_outputs():
+    layer = nn.TransformerEncoderLayer(WIDTH, 2, 24, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    x = torch.randn(B, Q, WIDTH)
+    padded = torch.tensor([[False] * 4 + [True], [False] * 3 + [True] * 2])
+    with torch.no_grad():
+        plain = model(x, src_key_padding_mask=padded)
+    before = traces(model)
+    barrier = threading.Barrier(8)
+
+    @torch.no_grad()
+    def record():
+        barrier.wait(30)
+        for _ in range(20):
+            with record_attention(model) as record:
+                output = model(x, src_key_padding_mask=padded)
+            assert_close(output, plain, atol=1e-5, rtol=0)
+            assert record.names() == ["layers.0.self_attn", "layers.1.self_attn"]
+            assert_close(model(x, src_key_padding_mask=padded), plain, atol=1e-5, rtol=0)
+
+    run_threads(*[record] * 8)
+    assert traces(model) == before
+
+
+def test_threads_that_do_not_record_are_not_affected():
+    """Attention of another thread neither enters the record nor ends the attention that is being recorded."""
+    model, x = MultiHeadAttention(WIDTH, HEADS), torch.randn(B, Q, WIDTH)
+    plain, stop = model(x), threading.Event()
+
+    def run():
+        while not stop.is_set():
+            assert_close(model(x), plain, atol=1e-5, rtol=0)
+
+    def record():
+        try:
+            for _ in range(50):
+                with record_attention(model) as record:
+                    model(x)
+                assert len(record) == 1
+        finally:
+            stop.set()
+
+    run_threads(run, record)
