@@ -17,11 +17,11 @@ from sightline.attention.scores import make_score
 from sightline.kernels import episode_attention
 from sightline.kernels.episode_attention import is_applicable
 from sizes import B, D, H, K, Q
-from torch_twins import input_gradients
+from torch_reference import input_gradients
 
 
-class Onlooker:
-    """Sees everything, which forces the explicit path."""
+class WeightObserver:
+    """Observes every attention, which forces the explicit path."""
 
     def __init__(self):
         self.weights = []
@@ -38,13 +38,13 @@ def qkv():
     return [torch.randn(B, H, n, D, requires_grad=True) for n in (Q, K, K)]
 
 
-def watched(*args, **kwargs):
-    onlooker = Onlooker()
-    with observe(onlooker):
-        return attend(*args, **kwargs), onlooker.weights
+def attend_observed(*args, **kwargs):
+    observer = WeightObserver()
+    with observe(observer):
+        return attend(*args, **kwargs), observer.weights
 
 
-def learned(mask):
+def randomize(mask):
     with torch.no_grad():
         mask.table.normal_()
     return mask
@@ -62,56 +62,55 @@ MASKS = {
     "bias per head": lambda: Bias(torch.randn(1, H, Q, K)) & Causal(),
     "minus infinity": lambda: Bias(torch.randn(Q, K).masked_fill(torch.arange(K) % 3 == 1, -torch.inf)),
     "row of minus infinity": lambda: Bias(torch.zeros(Q, K).masked_fill((torch.arange(Q) == 1)[:, None], -torch.inf)),
-    "additive": lambda: learned(Additive(9)) & Causal(),
-    "multiplicative": lambda: learned(Multiplicative(9, num_heads=H)) & Causal(),
+    "additive": lambda: randomize(Additive(9)) & Causal(),
+    "multiplicative": lambda: randomize(Multiplicative(9, num_heads=H)) & Causal(),
     "causal padding": lambda: Causal() & Padding(torch.tensor([[False, False] + [True] * 5, [True] * 7])),
 }
 
 
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("score", ["dot", "cosine", "general"])
-def test_both_paths_agree_in_outputs_and_gradients(score, mask, qkv, device):
+def test_fused_and_explicit_paths_agree_in_outputs_and_gradients(score, mask, qkv, device):
     score, mask = make_score(score, head_dim=D, num_heads=H).to(device), MASKS[mask]()
     mask = mask if mask is None else mask.to(device)
     qkv = [x.to(device) for x in qkv]
-    learned_parts = [p for part in (score, mask) if part is not None for p in part.parameters()]
+    parameters = [p for part in (score, mask) if part is not None for p in part.parameters()]
     fused = attend(*qkv, score=score, mask=mask)
-    explicit, _ = watched(*qkv, score=score, mask=mask)
+    explicit, _ = attend_observed(*qkv, score=score, mask=mask)
     assert_close(fused, explicit, atol=1e-5, rtol=0)
-    theirs = input_gradients(explicit, *qkv, *learned_parts)
-    for ours, expected in zip(input_gradients(fused, *qkv, *learned_parts), theirs, strict=True):
+    theirs = input_gradients(explicit, *qkv, *parameters)
+    for ours, expected in zip(input_gradients(fused, *qkv, *parameters), theirs, strict=True):
         assert_close(ours, expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("score", ["dot", "cosine", "general"])
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("rows", [8, 11])
-def test_queries_of_an_episode_are_worked_on_alone(score, size, rows):
-    """Most tokens are of queries, all of them asked; the support is asked too, or lies in a cache."""
+@pytest.mark.parametrize("queries", [8, 11])
+def test_episode_attention_agrees_with_the_explicit_path(score, size, queries):
     score, mask = make_score(score, head_dim=D, num_heads=H), Episode(3, query_size=size)
-    assert is_applicable(rows, 11, 3, size)
-    qkv = [torch.randn(B, H, length, D, requires_grad=True) for length in (rows, 11, 11)]
-    alone, (explicit, _) = attend(*qkv, score=score, mask=mask), watched(*qkv, score=score, mask=mask)
-    assert_close(alone, explicit, atol=1e-5, rtol=0)
-    learned_parts = [*qkv, *score.parameters()]
-    theirs = input_gradients(explicit, *learned_parts)
-    for ours, expected in zip(input_gradients(alone, *learned_parts), theirs, strict=True):
+    assert is_applicable(queries, 11, 3, size)
+    qkv = [torch.randn(B, H, length, D, requires_grad=True) for length in (queries, 11, 11)]
+    fused, (explicit, _) = attend(*qkv, score=score, mask=mask), attend_observed(*qkv, score=score, mask=mask)
+    assert_close(fused, explicit, atol=1e-5, rtol=0)
+    parameters = [*qkv, *score.parameters()]
+    theirs = input_gradients(explicit, *parameters)
+    for ours, expected in zip(input_gradients(fused, *parameters), theirs, strict=True):
         assert_close(ours, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("rows", [8, 11])
-@pytest.mark.parametrize("at_once", [1, 3 * B * H * 2 * (3 + 2)])
-def test_queries_worked_on_some_at_a_time_are_answered_the_same(rows, at_once, monkeypatch):
-    q, k, v = (torch.randn(B, H, length, D) for length in (rows, 11, 11))
-    whole, _ = watched(q, k, v, mask=Episode(3, query_size=2))
-    monkeypatch.setattr(episode_attention, "MAX_SCORES", at_once)
+@pytest.mark.parametrize("queries", [8, 11])
+@pytest.mark.parametrize("max_scores", [1, 3 * B * H * 2 * (3 + 2)])
+def test_episode_attention_in_chunks_agrees_with_the_explicit_path(queries, max_scores, monkeypatch):
+    q, k, v = (torch.randn(B, H, length, D) for length in (queries, 11, 11))
+    expected, _ = attend_observed(q, k, v, mask=Episode(3, query_size=2))
+    monkeypatch.setattr(episode_attention, "MAX_SCORES", max_scores)
     with torch.no_grad():
-        assert_close(attend(q, k, v, mask=Episode(3, query_size=2)), whole, atol=1e-5, rtol=0)
+        assert_close(attend(q, k, v, mask=Episode(3, query_size=2)), expected, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("score", ["dot", "cosine"])
-def test_queries_worked_on_alone_are_finite_in_half_precision(score):
-    """Unscaled, these scores would be above 65,504, where half precision ends."""
+def test_episode_attention_is_finite_in_half_precision(score):
+    """Unscaled, these scores exceed 65,504, the largest float16."""
     q, k, v = (torch.randn(B, H, 11, 64, dtype=torch.float16) for _ in range(3))
     q, k = 60 * q.sign(), 60 * k.sign()
     q[..., :3, :] = k[..., :3, :]
@@ -126,16 +125,16 @@ def test_queries_worked_on_alone_are_finite_in_half_precision(score):
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float16, 2e-2), (torch.bfloat16, 6e-2)]
 )
-def test_both_paths_agree_in_other_dtypes(score, mask, dtype, tolerance, qkv, device):
+def test_fused_and_explicit_paths_agree_in_other_dtypes(score, mask, dtype, tolerance, qkv, device):
     score, mask = make_score(score, head_dim=D, num_heads=H).to(device, dtype), MASKS[mask]()
     mask = mask if mask is None else mask.to(device, dtype)
     qkv = [x.to(device, dtype) for x in qkv]
-    fused, (explicit, _) = attend(*qkv, score=score, mask=mask), watched(*qkv, score=score, mask=mask)
+    fused, (explicit, _) = attend(*qkv, score=score, mask=mask), attend_observed(*qkv, score=score, mask=mask)
     assert fused.dtype == explicit.dtype == dtype
     assert_close(fused, explicit, atol=tolerance, rtol=tolerance)
 
 
-def test_folding_heads_in_groups_changes_nothing():
+def test_attention_in_chunks_of_heads_agrees_with_all_heads_at_once():
     q, k, v = (torch.randn(1, 16, 1100, 64) for _ in range(3))
     score = CosineScore(num_heads=16)
     with torch.no_grad():
@@ -146,7 +145,7 @@ def test_folding_heads_in_groups_changes_nothing():
             assert_close(attend(q, k, v, score=score, mask=mask), kept, atol=1e-6, rtol=1e-6)
 
 
-def test_dot_attention_is_torch_s(qkv):
+def test_dot_attention_equals_torch_sdpa(qkv):
     allowed = torch.rand(Q, K) > 0.3
     allowed[:, 0] = True
     pairs = [
@@ -166,17 +165,17 @@ def test_dot_attention_is_torch_s(qkv):
 
 @pytest.mark.parametrize("score", ["dot", "cosine", "general"])
 @pytest.mark.parametrize("grad", [True, False])
-def test_nobody_watching_means_no_weights_are_made(score, grad, monkeypatch):
+def test_weights_are_computed_only_for_observers(score, grad, monkeypatch):
     def refuse(*args):
-        raise AssertionError("weights were made though nobody watches")
+        raise AssertionError("weights were computed")
 
     x = torch.randn(B, H, Q, D, requires_grad=grad)
     part = make_score(score, head_dim=D, num_heads=H)
     monkeypatch.setattr("sightline.attention.normalizers.Softmax.forward", refuse)
     for mask in (None, Causal(), Window(1), Bias(torch.randn(Q, Q))):
         assert attend(x, x, x, score=part, mask=mask).shape == x.shape
-    with pytest.raises(AssertionError, match="weights were made"):
-        watched(x, x, x, score=part)
+    with pytest.raises(AssertionError, match="weights were computed"):
+        attend_observed(x, x, x, score=part)
 
 
 MEMORY = """
@@ -199,21 +198,21 @@ def run(q, k, v):
     if train:
         out.backward(torch.ones_like(out))
 for other in ("sdpa", "dot", "cosine"):
-    runs[other](small, small, small).sum().backward()  # whatever is loaded on first use
-def highest():
+    runs[other](small, small, small).sum().backward()  # loads what is loaded on first use
+def peak_kib():
     return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
 with open("/proc/self/clear_refs", "w") as peak:
-    peak.write("5")  # from here on
-before = highest()
+    peak.write("5")  # reset the peak
+before = peak_kib()
 run(*(torch.randn(1, 16, 4096, 64, requires_grad=train) for _ in range(3)))
-print(highest() - before)
+print(peak_kib() - before)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads the peak the way Linux gives it")
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from /proc")
 @pytest.mark.parametrize("mode", ["infer", "train"])
-def test_no_q_by_k_matrix_in_memory(mode):
-    """16 heads, 4,096 tokens: inputs, outputs and all between stay within 1.3 times of torch's fused attention."""
+def test_peak_memory_is_close_to_torch_sdpa(mode):
+    """16 heads, 4,096 tokens: at most 1.3 times the peak memory of torch's fused attention."""
     peaks = {
         name: int(
             subprocess.run(
@@ -223,70 +222,70 @@ def test_no_q_by_k_matrix_in_memory(mode):
                 env={
                     **os.environ,
                     "MALLOC_MMAP_THRESHOLD_": "1000000",
-                },  # large blocks go back at once, so peaks repeat
+                },  # large blocks are freed at once, so peaks are reproducible
             ).stdout
         )
         for name in ("sdpa", "dot", "dot causal", "cosine")
     }
-    assert peaks["sdpa"] < 300_000  # KiB; the matrix alone would be 1,048,576
+    assert peaks["sdpa"] < 300_000  # KiB; the matrix of weights alone takes 1,048,576
     for name in ("dot", "dot causal", "cosine"):
         assert 60_000 < peaks[name] <= 1.3 * peaks["sdpa"], peaks
 
 
-def test_weights_mix_the_values(qkv):
+def test_output_is_weights_times_values(qkv):
     q, k, v = qkv
-    out, (weights,) = watched(*qkv, mask=MASKS["padding"]())
+    out, (weights,) = attend_observed(*qkv, mask=MASKS["padding"]())
     assert_close(out, weights @ v)
     assert_close(weights, attention_weights(q, k, mask=MASKS["padding"]()))
 
 
-def test_dropout_thins_the_mix_and_never_the_weights(qkv):
-    out, (weights,) = watched(*qkv, dropout=0.5)
+def test_observed_weights_do_not_include_dropout(qkv):
+    out, (weights,) = attend_observed(*qkv, dropout=0.5)
     assert_close(weights.sum(-1), torch.ones(B, H, Q))
     assert (out - weights @ qkv[2]).abs().max() > 1e-2
 
 
-def test_dropout_keeps_the_mean():
+def test_dropout_preserves_the_expected_output():
     q, k, v = torch.randn(1, 1, 2, D), torch.randn(1, 1, K, D), torch.randn(1, 1, K, D)
     many = [x.expand(20_000, 1, -1, -1) for x in (q, k, v)]
-    for out in (attend(*many, dropout=0.3), watched(*many, dropout=0.3)[0]):
+    for out in (attend(*many, dropout=0.3), attend_observed(*many, dropout=0.3)[0]):
         assert_close(out.mean(0, keepdim=True), attend(q, k, v), atol=0.05, rtol=0)
 
 
-def test_heads_and_batch_may_be_left_out(qkv):
+def test_inputs_without_heads_or_batch_are_accepted(qkv):
     for score, mask in itertools.product(("dot", "cosine"), (None, Causal())):
-        whole = attend(*qkv, score=score, mask=mask)
-        assert_close(attend(*(x[:, 1] for x in qkv), score=score, mask=mask), whole[:, 1])
-        assert_close(attend(*(x[1, 2] for x in qkv), score=score, mask=mask), whole[1, 2])
+        expected = attend(*qkv, score=score, mask=mask)
+        assert_close(attend(*(x[:, 1] for x in qkv), score=score, mask=mask), expected[:, 1])
+        assert_close(attend(*(x[1, 2] for x in qkv), score=score, mask=mask), expected[1, 2])
     assert attention_weights(qkv[0][0, 0], qkv[1][0, 0]).shape == (Q, K)
 
 
-def test_values_may_have_a_width_of_their_own(qkv):
+def test_values_may_have_another_dimension_than_keys(qkv):
     q, k, _ = qkv
     assert attend(q, k, torch.randn(B, H, K, 13)).shape == (B, H, Q, 13)
     with torch.no_grad():
         assert attend(q, k, torch.randn(B, H, K, 13), score="cosine").shape == (B, H, Q, 13)
 
 
-def test_self_attention_without_parameters_is_one_line():
+def test_self_attention_is_softmax_of_the_gram_matrix():
     x = torch.randn(B, Q, D)
     assert_close(self_attention(x), (x @ x.mT).softmax(-1) @ x)
 
 
 @pytest.mark.parametrize("name", ["dot", "cosine"])
-def test_a_score_by_name_goes_where_the_vectors_are(name):
+def test_scores_by_name_follow_the_device_of_the_inputs(name):
     x = torch.randn(1, 1, 3, 4, device="meta")
     assert attend(x, x, x, score=name).device.type == "meta"
 
 
-def test_long_inputs_keep_their_dtype_under_autocast():
+def test_short_and_long_inputs_have_the_same_dtype_under_autocast():
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
         outs = [attend(*(torch.randn(1, 4, n, 8) for _ in range(3)), score="cosine") for n in (1023, 1024)]
     assert outs[0].dtype == outs[1].dtype == torch.bfloat16
 
 
-def test_the_magnitude_trap():
-    """A dark cat looks for its like. The dot product follows the brighter dog; the angle does not."""
+def test_dot_score_prefers_long_keys_and_cosine_score_does_not():
+    """A dark cat attends to a bright cat and a dog. A brighter dog wins by dot product, but not by cosine."""
     dark_cat, bright_cat = [0.1, 0.1], [10.0, 10.0]
     for dog, dot_scores, dot_prefers in (([5.0, 0.0], [2.0, 0.5], 0), ([50.0, 0.0], [2.0, 5.0], 1)):
         q, k = torch.tensor([[[dark_cat]]]), torch.tensor([[[bright_cat, dog]]])
@@ -300,7 +299,7 @@ def test_the_magnitude_trap():
 
 @pytest.mark.parametrize(
     ("temperature", "expected"),
-    [  # exp(s/t) / sum, worked out apart from this package to six places
+    [  # exp(s/t) / sum, to six decimal places
         (10.0, [0.343269, 0.339854, 0.316877]),
         (1.0, [0.424779, 0.384356, 0.190865]),
         (0.1, [0.730879, 0.268875, 0.000245]),
@@ -308,7 +307,7 @@ def test_the_magnitude_trap():
         (0.01, [0.999955, 0.000045, 0.000000]),
     ],
 )
-def test_the_temperature_sweep(temperature, expected):
+def test_cosine_weights_at_several_temperatures(temperature, expected):
     query = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     keys = torch.tensor([[s, (1 - s * s) ** 0.5] for s in (0.9, 0.8, 0.1)], dtype=torch.float64)
     weights = attention_weights(query, keys, score=CosineScore(temperature=temperature).double())
@@ -335,6 +334,6 @@ def test_the_temperature_sweep(temperature, expected):
         (lambda x: attend(x, x, x, normalizer="soft"), "normalizer must be a Normalizer or one of"),
     ],
 )
-def test_bad_input_is_answered_with_the_rule_and_the_value(call, message):
+def test_invalid_input_raises(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call(torch.randn(B, H, Q, D))

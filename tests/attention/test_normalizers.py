@@ -7,15 +7,14 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.testing import assert_close
 
-from sightline.attention import NORMALIZERS, Hard, Standardize, attend, attention_weights, masks, reinforce
-from sightline.attention import normalizers as room
+from sightline.attention import NORMALIZERS, Hard, Standardize, attend, attention_weights, masks, normalizers, reinforce
 from sightline.attention.normalizers import make_normalizer
 from sizes import B, D, H, K, Q
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)
 @pytest.mark.parametrize("training", [True, False])
-def test_what_may_not_be_seen_weighs_exactly_nothing_and_passes_no_gradient(name, training):
+def test_masked_keys_have_zero_weight_and_zero_gradient(name, training):
     scores = torch.randn(B, H, Q, K, requires_grad=True)
     allowed = torch.rand(B, 1, Q, K) > 0.4
     allowed[0, 0, 1] = False
@@ -30,7 +29,7 @@ def test_what_may_not_be_seen_weighs_exactly_nothing_and_passes_no_gradient(name
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)
-def test_hidden_keys_change_nothing_for_the_others(name):
+def test_masked_keys_do_not_change_other_weights(name):
     scores = torch.randn(B, H, Q, K)
     allowed = torch.arange(K) < 4
     normalizer = make_normalizer(name).eval()
@@ -38,14 +37,14 @@ def test_hidden_keys_change_nothing_for_the_others(name):
 
 
 @pytest.mark.parametrize("name", NORMALIZERS)
-def test_every_normalizer_serves_half_precision(name):
+def test_half_precision_is_supported(name):
     for dtype in (torch.float16, torch.bfloat16):
         weights = make_normalizer(name).eval()(torch.randn(B, H, Q, K, dtype=dtype), torch.rand(Q, K) > 0.3)
         assert weights.dtype == dtype
         assert weights.isfinite().all()
 
 
-def test_standardize_takes_each_row_to_mean_0_and_deviation_1():
+def test_standardize_gives_zero_mean_and_unit_deviation():
     weights = Standardize()(3 * torch.randn(B, H, Q, K) + 5)
     assert_close(weights.mean(-1), torch.zeros(B, H, Q), atol=1e-5, rtol=0)
     assert_close(weights.std(-1, correction=0), torch.ones(B, H, Q), atol=1e-5, rtol=0)
@@ -59,12 +58,12 @@ def test_standardize_of_equal_scores_is_zero_with_finite_gradient():
     assert scores.grad.isfinite().all()
 
 
-def test_identity_mixes_by_plain_similarity():
+def test_identity_uses_scores_as_weights():
     q, k, v = torch.randn(B, H, Q, D), torch.randn(B, H, K, D), torch.randn(B, H, K, D)
     assert_close(attend(q, k, v, normalizer="identity"), (q @ k.mT / D**0.5) @ v)
 
 
-def test_hard_attention_takes_the_best_key_at_inference():
+def test_hard_attention_selects_the_best_key_in_eval_mode():
     q, k, v = torch.randn(B, H, Q, D), torch.randn(B, H, K, D), torch.randn(B, H, K, D)
     hard = Hard().eval()
     best = (q @ k.mT).argmax(-1)
@@ -72,31 +71,31 @@ def test_hard_attention_takes_the_best_key_at_inference():
     assert_close(attend(q, k, v, normalizer="hard"), v.take_along_dim(best.unsqueeze(-1), 2))
 
 
-def test_hard_attention_samples_by_the_softmax_in_training():
+def test_hard_attention_samples_from_the_softmax_in_training():
     scores = torch.tensor([1.0, 0.0, 2.0]).expand(40_000, 1, 1, 3)
     weights = Hard()(scores)
     assert (weights.sum(-1) == 1).all()
     assert_close(weights.mean(0).flatten(), scores[0, 0, 0].softmax(-1), atol=0.01, rtol=0)
 
 
-def test_hard_attention_never_samples_what_may_not_be_seen():
+def test_hard_attention_never_samples_masked_keys():
     weights = Hard()(torch.zeros(10_000, 1, 1, 4), torch.tensor([True, False, True, False]))
     assert (weights[..., 1::2] == 0).all()
     assert (weights[..., 0::2].mean(0) > 0.4).all()
 
 
-def test_straight_through_chooses_one_key_and_passes_the_softmax_gradient():
+def test_straight_through_has_the_gradient_of_the_softmax():
     scores = torch.randn(B, H, Q, K, requires_grad=True)
     weights = Hard(gradient="straight_through")(scores)
     assert_close(weights.detach().amax(-1), torch.ones(B, H, Q))
-    pull = torch.randn(B, H, Q, K)
-    (got,) = torch.autograd.grad((weights * pull).sum(), scores)
-    (soft,) = torch.autograd.grad((scores.softmax(-1) * pull).sum(), scores)
+    direction = torch.randn(B, H, Q, K)
+    (got,) = torch.autograd.grad((weights * direction).sum(), scores)
+    (soft,) = torch.autograd.grad((scores.softmax(-1) * direction).sum(), scores)
     assert_close(got, soft)
 
 
-def test_reinforce_agrees_with_full_enumeration():
-    """Expected loss = sum of p_i L_i over the keys; its exact gradient is what sampling must give on average."""
+def test_reinforce_gradient_equals_enumeration_in_expectation():
+    """The expected loss is the sum of p_i L_i over the keys; samples have its gradient on average."""
     loss_of_key = torch.tensor([3.0, -1.0, 0.5, 2.0])
     scores = torch.tensor([0.3, -0.2, 0.8, 0.1], requires_grad=True)
     (exact,) = torch.autograd.grad((scores.softmax(-1) * loss_of_key).sum(), scores)
@@ -113,36 +112,36 @@ def test_reinforce_agrees_with_full_enumeration():
     assert exact.abs().max() > 0.3
 
 
-def test_reinforce_sums_over_the_choices_of_an_example():
+def test_reinforce_sums_log_probs_over_forward_passes():
     hard = Hard()
     first, second = (torch.randn(B, H, Q, K, requires_grad=True) for _ in range(2))
-    chosen = [hard(first), hard(second)]
+    weights = [hard(first), hard(second)]
     losses = torch.tensor([1.5, -2.0])
-    logs = sum((w * s.log_softmax(-1)).sum((1, 2, 3)) for w, s in zip(chosen, (first, second), strict=True))
+    logs = sum((w * s.log_softmax(-1)).sum((1, 2, 3)) for w, s in zip(weights, (first, second), strict=True))
     (expected,) = torch.autograd.grad((losses * logs).mean(), second)
     (got,) = torch.autograd.grad(hard.reinforce_loss(losses), second)
     assert_close(got, expected)
 
 
-def test_the_baseline_is_a_running_mean_that_lowers_the_variance():
+def test_baseline_lowers_the_variance_of_the_gradient():
     loss_of_key = torch.tensor([10.0, 11.0, 12.0])
     scores = torch.zeros(3, requires_grad=True)
 
-    def spread_of_steps(hard, forget):
+    def variance_of_gradients(hard, reset):
         steps = []
         for _ in range(300):
-            if forget:
+            if reset:
                 hard.baseline.zero_()
             losses = (hard(scores.expand(4, 1, 1, 3)).flatten(1) * loss_of_key).sum(-1)
             steps.append(torch.autograd.grad(hard.reinforce_loss(losses), scores)[0])
         return torch.stack(steps)[100:].var(0).mean()
 
     hard = Hard()
-    assert spread_of_steps(hard, forget=False) < spread_of_steps(Hard(), forget=True) / 10
+    assert variance_of_gradients(hard, reset=False) < variance_of_gradients(Hard(), reset=True) / 10
     assert 10 < hard.baseline < 12
 
 
-def test_a_row_that_sees_nothing_adds_nothing_to_reinforce():
+def test_fully_masked_rows_add_nothing_to_reinforce():
     hard = Hard()
     scores = torch.randn(1, 1, 2, 3, requires_grad=True)
     hard(scores, torch.tensor([[True, True, True], [False, False, False]]))
@@ -151,7 +150,7 @@ def test_a_row_that_sees_nothing_adds_nothing_to_reinforce():
     assert (got[0, 0, 1] == 0).all()
 
 
-def test_evaluation_leaves_nothing_pending():
+def test_evaluation_stores_no_log_probs():
     hard = Hard().eval()
     hard(torch.randn(B, H, Q, K, requires_grad=True))
     hard.train()
@@ -160,14 +159,14 @@ def test_evaluation_leaves_nothing_pending():
     assert hard.log_probs == []
 
 
-def test_padding_weighs_exactly_0():
-    real = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
-    weights = attention_weights(torch.randn(B, H, Q, D), torch.randn(B, H, K, D), mask=masks.Padding(real))
+def test_padding_has_zero_weight():
+    attention_mask = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    weights = attention_weights(torch.randn(B, H, Q, D), torch.randn(B, H, K, D), mask=masks.Padding(attention_mask))
     assert (weights[1, :, :, 4:] == 0).all()
     assert_close(weights.sum(-1), torch.ones(B, H, Q))
 
 
-def test_half_precision_is_summed_exactly():
+def test_half_precision_is_summed_in_float32():
     scores = 300 * torch.randn(1, 1, 2, 64)
     for name in ("softmax", "standardize"):
         half = make_normalizer(name)(scores.half()).float()
@@ -176,7 +175,7 @@ def test_half_precision_is_summed_exactly():
     assert_close(make_normalizer("softmax")(flat).float().sum(), torch.tensor(1.0), atol=1e-2, rtol=0)
 
 
-def test_reinforce_in_half_precision_survives_an_unlikely_choice():
+def test_reinforce_in_half_precision_is_finite_for_improbable_choices():
     hard = Hard()
     scores = torch.tensor([0.0, -30.0], dtype=torch.float16, requires_grad=True)
     for _ in range(4):
@@ -185,16 +184,16 @@ def test_reinforce_in_half_precision_survives_an_unlikely_choice():
     assert got.isfinite().all()
 
 
-def test_a_wrong_loss_costs_nothing_and_parts_that_did_not_run_are_passed_over():
-    ran, idle = Hard(), Hard()
-    model = nn.ModuleList([ran, idle])
-    ran(torch.randn(B, H, Q, K, requires_grad=True))
+def test_reinforce_can_be_repeated_after_an_error_and_skips_unused_modules():
+    used, unused = Hard(), Hard()
+    model = nn.ModuleList([used, unused])
+    used(torch.randn(B, H, Q, K, requires_grad=True))
     with pytest.raises(ValueError, match="losses must have shape"):
         reinforce(model, torch.zeros(3))
     assert reinforce(model, torch.ones(B)).isfinite()
 
 
-def test_activation_checkpointing_leaves_nothing_pending():
+def test_activation_checkpointing_stores_log_probs_once():
     hard = Hard()
     scores = torch.randn(B, H, Q, K, requires_grad=True)
     out = torch.utils.checkpoint.checkpoint(hard, scores, use_reentrant=False)
@@ -202,7 +201,7 @@ def test_activation_checkpointing_leaves_nothing_pending():
     assert hard.log_probs == []
 
 
-def test_a_copy_has_nothing_pending():
+def test_copies_have_no_stored_log_probs():
     hard = Hard()
     hard(torch.randn(B, H, Q, K, requires_grad=True))
     assert copy.deepcopy(hard).log_probs == []
@@ -219,20 +218,20 @@ def test_a_copy_has_nothing_pending():
         (lambda: reinforce(nn.Linear(1, 1), torch.zeros(2)), "reinforce must be given a model with hard attention"),
     ],
 )
-def test_bad_input_is_answered_with_the_rule_and_the_value(make, message):
+def test_invalid_input_raises(make, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         make()
 
 
-def test_losses_of_the_wrong_shape_are_refused():
+def test_losses_of_the_wrong_shape_are_rejected():
     hard = Hard()
     hard(torch.randn(B, H, Q, K, requires_grad=True))
     with pytest.raises(ValueError, match=re.escape("losses must have shape (2,), got (3,)")):
         hard.reinforce_loss(torch.zeros(3))
 
 
-def test_choices_that_never_learn_are_refused_before_they_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(room, "MAX_PENDING", 3)
+def test_too_many_forward_passes_without_reinforce_raise(monkeypatch):
+    monkeypatch.setattr(normalizers, "MAX_PENDING", 3)
     hard = Hard()
     scores = torch.randn(B, H, Q, K, requires_grad=True)
     for _ in range(3):

@@ -10,8 +10,8 @@ from sightline.attention import AttentionMap, Record
 from sizes import B, H, K, Q
 
 
-def some(name, kind, queries, keys, **more):
-    return AttentionMap(name=name, kind=kind, weights=torch.randn(B, H, queries, keys).softmax(-1), **more)
+def make_map(name, kind, queries, keys, **options):
+    return AttentionMap(name=name, kind=kind, weights=torch.randn(B, H, queries, keys).softmax(-1), **options)
 
 
 @pytest.fixture
@@ -19,33 +19,33 @@ def record():
     return Record(
         "Toy",
         [
-            some("encoder.0", "encoder", K, K),
-            some("decoder.0", "decoder", Q, Q, scores=torch.randn(B, H, Q, Q)),
-            some("cross.0", "cross", Q, K, heads=(0, 2, 4)),
-            some("decoder.0", "decoder", Q, Q),
+            make_map("encoder.0", "encoder", K, K),
+            make_map("decoder.0", "decoder", Q, Q, scores=torch.randn(B, H, Q, Q)),
+            make_map("cross.0", "cross", Q, K, heads=(0, 2, 4)),
+            make_map("decoder.0", "decoder", Q, Q),
         ],
     )
 
 
-def test_it_is_read_by_place_name_and_kind(record):
+def test_maps_are_selected_by_index_name_and_kind(record):
     assert record[0].name == "encoder.0"
     assert record["decoder.0"] is record[3]
     assert record.names() == ["encoder.0", "decoder.0", "cross.0"]
-    assert [seen.name for seen in record.of("decoder")] == ["decoder.0"] * 2
+    assert [attention_map.name for attention_map in record.of("decoder")] == ["decoder.0"] * 2
     assert record.of("decoder").stack().shape == (2, B, H, Q, Q)
 
 
-def test_what_is_not_there_is_named(record):
+def test_invalid_selections_raise(record):
     with pytest.raises(KeyError, match=r"no attention named 'deocder.0'; it has encoder.0, decoder.0, cross.0"):
         record["deocder.0"]
     with pytest.raises(ValueError, match="stack must have weights of one shape"):
         record.stack()
     with pytest.raises(ValueError, match="kind must be one of cross, decoder, encoder, got 'crosss'; did you mean"):
         record.of("crosss")
-    assert [seen.name for seen in record[1:3]] == ["decoder.0", "cross.0"]
+    assert [attention_map.name for attention_map in record[1:3]] == ["decoder.0", "cross.0"]
 
 
-def test_its_summary_can_be_read(record):
+def test_repr_lists_the_maps(record):
     lines = repr(record).splitlines()
     assert lines[0] == "Record of Toy: 4 attention maps"
     assert re.fullmatch(r"  encoder\.0  encoder  3 heads, 7 x 7, batch of 2, entropy \d\.\d\d bits", lines[1])
@@ -53,13 +53,13 @@ def test_its_summary_can_be_read(record):
     assert repr(Record("Toy")) == "Record of Toy: no attention maps"
 
 
-def test_entropy_is_in_bits_and_leaves_out_rows_that_see_nothing():
+def test_entropy_is_in_bits_and_skips_fully_masked_rows():
     weights = torch.tensor([[0.25, 0.25, 0.25, 0.25], [1.0, 0, 0, 0], [0, 0, 0, 0]])[None, None]
     assert_close(AttentionMap(name="a", kind="encoder", weights=weights).entropy(), 1.0)
     assert AttentionMap(name="a", kind="encoder", weights=torch.zeros(1, 1, 1, 2)).entropy() == 0
 
 
-def test_it_is_saved_and_loaded_whole(record, tmp_path):
+def test_saved_records_load_unchanged(record, tmp_path):
     path = tmp_path / "record.safetensors"
     record.save(path)
     loaded = Record.load(path)
@@ -72,16 +72,16 @@ def test_it_is_saved_and_loaded_whole(record, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["record.safetensors"]
 
 
-def test_a_long_record_prints_its_beginning():
-    text = repr(Record("Toy", [some(f"layer.{i % 12}", "decoder", 1, 2) for i in range(100)]))
+def test_repr_of_a_long_record_is_truncated():
+    text = repr(Record("Toy", [make_map(f"layer.{i % 12}", "decoder", 1, 2) for i in range(100)]))
     assert text.count("\n") == 61
     assert text.endswith("and 40 more of 12 layers")
 
 
-def test_when_it_was_seen_is_saved_too_and_older_files_do_not_say(tmp_path):
-    Record("Toy", [some("a", "decoder", Q, Q, call_index=3, cache_reorders=4)]).save(tmp_path / "new.safetensors")
-    (seen,) = Record.load(tmp_path / "new.safetensors")
-    assert (seen.call_index, seen.cache_reorders) == (3, 4)
+def test_call_index_and_cache_reorders_are_saved(tmp_path):
+    Record("Toy", [make_map("a", "decoder", Q, Q, call_index=3, cache_reorders=4)]).save(tmp_path / "new.safetensors")
+    (attention_map,) = Record.load(tmp_path / "new.safetensors")
+    assert (attention_map.call_index, attention_map.cache_reorders) == (3, 4)
 
 
 def test_weights_and_scores_that_share_memory_are_saved(tmp_path):
@@ -92,30 +92,30 @@ def test_weights_and_scores_that_share_memory_are_saved(tmp_path):
     assert torch.equal(Record.load(tmp_path / "new" / "r.safetensors")[0].scores, same)
 
 
-def test_weights_that_are_no_shares_have_no_entropy():
-    seen = AttentionMap(name="a", kind="encoder", weights=torch.tensor([[-1.0, 1.0]])[None, None])
-    assert seen.entropy() is None
-    assert "no probabilities" in repr(Record("Toy", [seen]))
+def test_weights_that_are_no_probabilities_have_no_entropy():
+    attention_map = AttentionMap(name="a", kind="encoder", weights=torch.tensor([[-1.0, 1.0]])[None, None])
+    assert attention_map.entropy() is None
+    assert "no probabilities" in repr(Record("Toy", [attention_map]))
 
 
-def test_a_failed_save_leaves_the_old_file_as_it_was(record, tmp_path, monkeypatch):
+def test_a_failed_save_keeps_the_old_file(record, tmp_path, monkeypatch):
     path = tmp_path / "record.safetensors"
     record.save(path)
     before = path.read_bytes()
 
-    def break_off(tensors, part, metadata):
+    def fail(tensors, part, metadata):
         part.write_bytes(b"half")
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("sightline.attention.record.save_file", break_off)
+    monkeypatch.setattr("sightline.attention.record.save_file", fail)
     with pytest.raises(OSError, match="no space left"):
         record.save(path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["record.safetensors"]
 
 
-def row(weights, **changes):
-    """A file with one row, and that row not as it should be."""
+def file_with_entry(weights, **changes):
+    """A function that writes a record with one entry, changed."""
     entry = {"name": "a", "kind": "encoder", "heads": None, "call_index": None, "cache_reorders": 0}
     entry = json.dumps([{**entry, **changes}])
     return lambda p: save_file({"0.weights": weights}, p, {"format": "sightline record 2", "maps": entry})
@@ -124,11 +124,14 @@ def row(weights, **changes):
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (row(torch.zeros(1, 1, 1, 1), kind="nonsense"), "kind must be one of cross, decoder, encoder, got 'nonsense'"),
-        (row(torch.zeros(1, 1, 1, 1), name=5), "name must be a string, got 5"),
-        (row(torch.zeros(1, 1, 1, 1), heads="xy"), "heads must be null or a list of integers, got 'xy'"),
-        (row(torch.zeros(3)), "weights must be floats of shape"),
-        (row(torch.zeros(1, 1, 1, 1, dtype=torch.int64)), "weights must be floats of shape"),
+        (
+            file_with_entry(torch.zeros(1, 1, 1, 1), kind="nonsense"),
+            "kind must be one of cross, decoder, encoder, got 'nonsense'",
+        ),
+        (file_with_entry(torch.zeros(1, 1, 1, 1), name=5), "name must be a string, got 5"),
+        (file_with_entry(torch.zeros(1, 1, 1, 1), heads="xy"), "heads must be null or a list of integers, got 'xy'"),
+        (file_with_entry(torch.zeros(3)), "weights must be floats of shape"),
+        (file_with_entry(torch.zeros(1, 1, 1, 1, dtype=torch.int64)), "weights must be floats of shape"),
         (
             lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 2", "maps": "[" * 100_000}),
             "must be a complete Sightline record",
@@ -149,7 +152,7 @@ def row(weights, **changes):
         ),
     ],
 )
-def test_a_file_that_is_no_record_is_refused(write, message, tmp_path):
+def test_invalid_files_are_rejected(write, message, tmp_path):
     path = tmp_path / "x.safetensors"
     write(path)
     with pytest.raises(ValueError, match=message):

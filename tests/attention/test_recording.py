@@ -17,19 +17,19 @@ from sightline.attention.masks import Causal, Padding
 from sightline.layers import Transformer
 from sizes import B, K, Q
 
-WIDTH, HEADS = 12, 3
+EMBED_DIM, NUM_HEADS = 12, 3
 
 
 def traces(model):
-    """Whatever a recording could leave behind."""
+    """State that a recording changes and must restore."""
     return [
-        (name, sorted(vars(part)), len(part._forward_hooks), len(part._forward_pre_hooks), part.training)
-        for name, part in model.named_modules()
+        (name, sorted(vars(module)), len(module._forward_hooks), len(module._forward_pre_hooks), module.training)
+        for name, module in model.named_modules()
     ] + [len(hooks) for name, hooks in sorted(vars(nn.modules.module).items()) if name.startswith("_global_forward")]
 
 
 def record_and_check(model, *args, **kwargs):
-    """Run with and without recording; the output must not change and nothing may stay behind."""
+    """Run with and without recording; outputs and state must not change."""
     before = traces(model)
     options = kwargs.pop("options", {})
     plain = model(*args, **kwargs)
@@ -38,120 +38,129 @@ def record_and_check(model, *args, **kwargs):
     assert traces(model) == before
     plain, recorded = (out[0] if isinstance(out, tuple) else out for out in (plain, recorded))
     assert_close(recorded, plain, atol=1e-5, rtol=0)
-    for seen in record:
-        sums = seen.weights.sum(-1)
+    for attention_map in record:
+        sums = attention_map.weights.sum(-1)
         assert (((sums - 1).abs() < 1e-4) | (sums == 0)).all()
-        assert not seen.weights.requires_grad
+        assert not attention_map.weights.requires_grad
     return record
 
 
-def test_our_transformer_is_seen_layer_by_layer():
-    model = Transformer(WIDTH, HEADS, 24, 2).eval()
-    record = record_and_check(model, torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH))
-    assert [(seen.name, seen.kind, tuple(seen.weights.shape)) for seen in record] == [
-        ("encoder.layers.0.attention", "encoder", (B, HEADS, K, K)),
-        ("encoder.layers.1.attention", "encoder", (B, HEADS, K, K)),
-        ("decoder.layers.0.attention", "decoder", (B, HEADS, Q, Q)),
-        ("decoder.layers.0.cross_attention", "cross", (B, HEADS, Q, K)),
-        ("decoder.layers.1.attention", "decoder", (B, HEADS, Q, Q)),
-        ("decoder.layers.1.cross_attention", "cross", (B, HEADS, Q, K)),
+def test_sightline_transformer_is_recorded_layer_by_layer():
+    model = Transformer(EMBED_DIM, NUM_HEADS, 24, 2).eval()
+    record = record_and_check(model, torch.randn(B, K, EMBED_DIM), torch.randn(B, Q, EMBED_DIM))
+    assert [
+        (attention_map.name, attention_map.kind, tuple(attention_map.weights.shape)) for attention_map in record
+    ] == [
+        ("encoder.layers.0.attention", "encoder", (B, NUM_HEADS, K, K)),
+        ("encoder.layers.1.attention", "encoder", (B, NUM_HEADS, K, K)),
+        ("decoder.layers.0.attention", "decoder", (B, NUM_HEADS, Q, Q)),
+        ("decoder.layers.0.cross_attention", "cross", (B, NUM_HEADS, Q, K)),
+        ("decoder.layers.1.attention", "decoder", (B, NUM_HEADS, Q, Q)),
+        ("decoder.layers.1.cross_attention", "cross", (B, NUM_HEADS, Q, K)),
     ]
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_the_weights_of_every_score_are_those_that_were_used(score):
-    model = MultiHeadAttention(WIDTH, HEADS, score=score)
-    x = torch.randn(B, Q, WIDTH)
+def test_recorded_weights_equal_attention_weights(score):
+    model = MultiHeadAttention(EMBED_DIM, NUM_HEADS, score=score)
+    x = torch.randn(B, Q, EMBED_DIM)
     mask = Padding(torch.tensor([[True] * Q, [True] * 3 + [False] * 2]))
     record = record_and_check(model, x, mask=mask)
-    q, k, _ = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in model.qkv(x).chunk(3, -1))
+    q, k, _ = (part.unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2) for part in model.qkv(x).chunk(3, -1))
     assert_close(record[0].weights, attention_weights(q, k, score=model.score, mask=mask))
     assert (record[0].weights[1, :, :, 3:] == 0).all()
 
 
-def test_cross_attention_and_causal_attention_are_told_apart():
-    model = MultiHeadAttention(WIDTH, HEADS)
-    x, context = torch.randn(B, Q, WIDTH), torch.randn(B, K, WIDTH)
+def test_kinds_of_multihead_attention():
+    model = MultiHeadAttention(EMBED_DIM, NUM_HEADS)
+    x, context = torch.randn(B, Q, EMBED_DIM), torch.randn(B, K, EMBED_DIM)
     assert record_and_check(model, x)[0].kind == "encoder"
     assert record_and_check(model, x, mask=Causal())[0].kind == "decoder"
     assert record_and_check(model, x, context)[0].kind == "cross"
 
 
-def test_a_module_that_calls_attend_itself_is_seen():
-    class Own(nn.Module):
+def test_modules_that_call_attend_are_recorded():
+    class Custom(nn.Module):
         def forward(self, x):
             return attend(x, x, x, normalizer="standardize", kind="cross")
 
-    model = nn.ModuleDict({"own": Own()})["own"]
+    model = Custom()
     with record_attention(model) as record:
-        model(torch.randn(B, Q, WIDTH))
-    assert (record[0].name, record[0].kind, tuple(record[0].weights.shape)) == ("Own", "cross", (B, 1, Q, Q))
+        model(torch.randn(B, Q, EMBED_DIM))
+    assert (record[0].name, record[0].kind, tuple(record[0].weights.shape)) == ("Custom", "cross", (B, 1, Q, Q))
 
 
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("grad", [True, False])
-def test_torch_multihead_attention_is_seen(training, batch_first, grad):
-    model = nn.MultiheadAttention(WIDTH, 2, batch_first=batch_first).train(training)
-    x = torch.randn(B, Q, WIDTH)
-    given = x if batch_first else x.transpose(0, 1)
+def test_torch_multihead_attention_is_recorded(training, batch_first, grad):
+    model = nn.MultiheadAttention(EMBED_DIM, 2, batch_first=batch_first).train(training)
+    x = torch.randn(B, Q, EMBED_DIM)
+    inputs = x if batch_first else x.transpose(0, 1)
     padded = torch.tensor([[False] * Q, [False] * 3 + [True] * 2])
     with torch.set_grad_enabled(grad):
         for need_weights in (True, False):
-            record = record_and_check(model, given, given, given, key_padding_mask=padded, need_weights=need_weights)
-            expected = model(given, given, given, key_padding_mask=padded, average_attn_weights=False)[1]
+            record = record_and_check(model, inputs, inputs, inputs, key_padding_mask=padded, need_weights=need_weights)
+            expected = model(inputs, inputs, inputs, key_padding_mask=padded, average_attn_weights=False)[1]
             assert_close(record[0].weights, expected, atol=1e-6, rtol=1e-5)
             assert (record[0].weights[1, :, :, 3:] == 0).all()
 
 
-def test_torch_attention_with_extra_keys_other_widths_and_no_batch_is_seen():
-    extra = nn.MultiheadAttention(WIDTH, HEADS, add_bias_kv=True, add_zero_attn=True)
-    x = torch.randn(Q, WIDTH)
-    assert record_and_check(extra, x, x, x)[0].weights.shape == (1, HEADS, Q, Q + 2)
-    wide = nn.MultiheadAttention(WIDTH, HEADS, kdim=5, vdim=7, batch_first=True).eval()
-    record = record_and_check(wide, torch.randn(B, Q, WIDTH), torch.randn(B, K, 5), torch.randn(B, K, 7))
-    assert (record[0].kind, tuple(record[0].weights.shape)) == ("cross", (B, HEADS, Q, K))
+def test_torch_attention_with_extra_keys_other_dims_and_no_batch_is_recorded():
+    extra = nn.MultiheadAttention(EMBED_DIM, NUM_HEADS, add_bias_kv=True, add_zero_attn=True)
+    x = torch.randn(Q, EMBED_DIM)
+    assert record_and_check(extra, x, x, x)[0].weights.shape == (1, NUM_HEADS, Q, Q + 2)
+    wide = nn.MultiheadAttention(EMBED_DIM, NUM_HEADS, kdim=5, vdim=7, batch_first=True).eval()
+    record = record_and_check(wide, torch.randn(B, Q, EMBED_DIM), torch.randn(B, K, 5), torch.randn(B, K, 7))
+    assert (record[0].kind, tuple(record[0].weights.shape)) == ("cross", (B, NUM_HEADS, Q, K))
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("padding", [True, False])
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
-def test_torch_encoder_is_seen_in_eval_mode_and_answers_as_if_it_were_not(norm_first, grad, padding):
-    layer = nn.TransformerEncoderLayer(WIDTH, 2, 24, batch_first=True, norm_first=norm_first)
+def test_torch_encoder_is_recorded_in_eval_mode_with_unchanged_output(norm_first, grad, padding):
+    layer = nn.TransformerEncoderLayer(EMBED_DIM, 2, 24, batch_first=True, norm_first=norm_first)
     model = nn.TransformerEncoder(layer, 2).eval()
     padded = torch.tensor([[False] * 4 + [True], [False] * 3 + [True] * 2]) if padding else None
     with torch.set_grad_enabled(grad):
-        record = record_and_check(model, torch.randn(B, Q, WIDTH), src_key_padding_mask=padded)
-    assert [seen.name for seen in record] == ["layers.0.self_attn", "layers.1.self_attn"]
-    assert all(seen.kind == "encoder" for seen in record)
+        record = record_and_check(model, torch.randn(B, Q, EMBED_DIM), src_key_padding_mask=padded)
+    assert [attention_map.name for attention_map in record] == ["layers.0.self_attn", "layers.1.self_attn"]
+    assert all(attention_map.kind == "encoder" for attention_map in record)
     if padding:
         assert (record[1].weights[1, :, :, 3:] == 0).all()
 
 
-def test_torch_encoder_layer_alone_is_seen_on_its_fast_path():
-    model = nn.TransformerEncoderLayer(WIDTH, 2, 24, batch_first=True).eval()
+def test_torch_encoder_layer_is_recorded_on_its_fast_path():
+    model = nn.TransformerEncoderLayer(EMBED_DIM, 2, 24, batch_first=True).eval()
     with torch.no_grad():
-        record = record_and_check(model, torch.randn(B, Q, WIDTH))
+        record = record_and_check(model, torch.randn(B, Q, EMBED_DIM))
     assert record.names() == ["self_attn"]
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_torch_transformer_is_seen_with_all_three_kinds(training):
-    model = nn.Transformer(WIDTH, 2, 2, 2, 24, dropout=0.0, batch_first=True).train(training)
+def test_torch_transformer_is_recorded_with_all_three_kinds(training):
+    model = nn.Transformer(EMBED_DIM, 2, 2, 2, 24, dropout=0.0, batch_first=True).train(training)
     causal = nn.Transformer.generate_square_subsequent_mask(Q)
     with torch.no_grad():
-        record = record_and_check(model, torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH), tgt_mask=causal)
-    assert [seen.kind for seen in record] == ["encoder", "encoder", "decoder", "cross", "decoder", "cross"]
+        record = record_and_check(model, torch.randn(B, K, EMBED_DIM), torch.randn(B, Q, EMBED_DIM), tgt_mask=causal)
+    assert [attention_map.kind for attention_map in record] == [
+        "encoder",
+        "encoder",
+        "decoder",
+        "cross",
+        "decoder",
+        "cross",
+    ]
     assert (record.of("decoder")[0].weights.triu(1) == 0).all()
     assert record.of("cross").stack().shape == (2, B, 2, Q, K)
 
 
-def test_torch_decoder_is_seen():
-    model = nn.TransformerDecoder(nn.TransformerDecoderLayer(WIDTH, 2, 24, batch_first=True), 2).eval()
+def test_torch_decoder_is_recorded():
+    model = nn.TransformerDecoder(nn.TransformerDecoderLayer(EMBED_DIM, 2, 24, batch_first=True), 2).eval()
     with torch.no_grad():
-        record = record_and_check(model, torch.randn(B, Q, WIDTH), torch.randn(B, K, WIDTH))
-    assert [seen.kind for seen in record] == ["decoder", "cross", "decoder", "cross"]
+        record = record_and_check(model, torch.randn(B, Q, EMBED_DIM), torch.randn(B, K, EMBED_DIM))
+    assert [attention_map.kind for attention_map in record] == ["decoder", "cross", "decoder", "cross"]
 
 
 class BareSDPA(nn.Module):
@@ -174,23 +183,23 @@ class BareSDPA(nn.Module):
         {"attn_mask": torch.zeros(Q, K).masked_fill(torch.arange(K) > 4, float("-inf"))},
     ],
 )
-def test_any_call_of_torch_s_fused_attention_is_seen(options):
-    q, k = torch.randn(B, HEADS, Q, 4), torch.randn(B, HEADS, K, 4)
-    values = torch.eye(K).expand(B, HEADS, K, K)  # with the identity as values, the output is the weights
+def test_calls_of_torch_sdpa_are_recorded(options):
+    q, k = torch.randn(B, NUM_HEADS, Q, 4), torch.randn(B, NUM_HEADS, K, 4)
+    values = torch.eye(K).expand(B, NUM_HEADS, K, K)  # with the identity as values, the output equals the weights
     model = BareSDPA(**options)
     record = record_and_check(model, q, k, values)
     assert_close(record[0].weights, model(q, k, values), atol=1e-6, rtol=1e-5)
 
 
-def test_grouped_query_attention_is_seen():
+def test_grouped_query_attention_is_recorded():
     q, k = torch.randn(B, 6, Q, 4), torch.randn(B, 2, K, 4)
     values = torch.eye(K).expand(B, 2, K, K)
     model = BareSDPA(enable_gqa=True)
     assert_close(record_and_check(model, q, k, values)[0].weights, model(q, k, values), atol=1e-6, rtol=1e-5)
 
 
-def test_attention_outside_the_model_is_not_its_own():
-    q = torch.randn(B, HEADS, Q, 4)
+def test_attention_outside_the_model_is_not_recorded():
+    q = torch.randn(B, NUM_HEADS, Q, 4)
     model, another = BareSDPA(), BareSDPA()
     with record_attention(model) as record:
         another(q, q, q)
@@ -202,7 +211,7 @@ def test_attention_outside_the_model_is_not_its_own():
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_hugging_face_models_are_seen(implementation):
+def test_hugging_face_models_are_recorded(implementation):
     transformers = pytest.importorskip("transformers")
     small = {"vocab_size": 50, "bos_token_id": 0, "eos_token_id": 0}
     bert = transformers.BertConfig(
@@ -248,21 +257,21 @@ def test_hugging_face_models_are_seen(implementation):
             plain = model(**inputs)[0]
             with record_attention(model) as record:
                 assert_close(model(**inputs)[0], plain, atol=1e-5, rtol=0)
-            answer = eager(**inputs, output_attentions=True)
-        assert [seen.kind for seen in record] == kinds
+            expected_outputs = eager(**inputs, output_attentions=True)
+        assert [attention_map.kind for attention_map in record] == kinds
         assert record[0].weights.shape == shape
-        for kind_of, names in {
+        for attention_kind, names in {
             "encoder": ("attentions", "encoder_attentions"),
             "decoder": ("attentions", "decoder_attentions"),
             "cross": ("cross_attentions",),
         }.items():
-            theirs = next((answer[name] for name in names if answer.get(name) is not None), ())
-            ours = record.of(kind_of)
-            for seen, expected in zip(ours, theirs if len(ours) else (), strict=True):
-                assert_close(seen.weights, expected, atol=1e-5, rtol=1e-4)
+            theirs = next((expected_outputs[name] for name in names if expected_outputs.get(name) is not None), ())
+            ours = record.of(attention_kind)
+            for attention_map, expected in zip(ours, theirs if len(ours) else (), strict=True):
+                assert_close(attention_map.weights, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_a_softmax_that_is_no_attention_is_not_taken_for_one():
+def test_softmax_outside_attention_is_not_recorded():
     class Gate(nn.Module):
         def forward(self, x):
             return x * x.softmax(-1)
@@ -272,23 +281,23 @@ def test_a_softmax_that_is_no_attention_is_not_taken_for_one():
 
         def forward(self, x):
             x.softmax(1)  # not over the last dimension
-            return x.softmax(-1)  # over the last, but of 2 heads and not of 5
+            return x.softmax(-1)  # of 2 heads instead of 5
 
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
-            self.gate, self.stem, self.attend = Gate(), StemAttention(), MultiHeadAttention(WIDTH, HEADS)
+            self.gate, self.stem, self.attend = Gate(), StemAttention(), MultiHeadAttention(EMBED_DIM, NUM_HEADS)
 
         def forward(self, x):
             self.gate(x[:, None]), self.stem(torch.randn(B, 2, Q, Q))
             return self.attend(x), torch.zeros(1, 1, Q, Q)
 
-    record = record_and_check(Net().eval(), torch.randn(B, Q, WIDTH), options={"layers": 0})
+    record = record_and_check(Net().eval(), torch.randn(B, Q, EMBED_DIM), options={"layers": 0})
     assert record.names() == ["attend"]
 
 
-def test_a_hand_written_attention_is_seen_before_its_dropout():
-    class OwnAttention(nn.Module):
+def test_custom_attention_is_recorded_before_dropout():
+    class CustomAttention(nn.Module):
         def __init__(self):
             super().__init__()
             self.normalizer = nn.Softmax(dim=-1)
@@ -296,65 +305,65 @@ def test_a_hand_written_attention_is_seen_before_its_dropout():
         def forward(self, x):
             return F.dropout(self.normalizer(x @ x.mT), 0.5)
 
-    model = OwnAttention()
+    model = CustomAttention()
     with record_attention(model, scores=True) as record:
-        model(torch.randn(B, HEADS, Q, 4))
-    assert record.names() == ["OwnAttention"]
-    assert_close(record[0].weights.sum(-1), torch.ones(B, HEADS, Q))
+        model(torch.randn(B, NUM_HEADS, Q, 4))
+    assert record.names() == ["CustomAttention"]
+    assert_close(record[0].weights.sum(-1), torch.ones(B, NUM_HEADS, Q))
     assert_close(record[0].scores.softmax(-1), record[0].weights)
 
 
-def test_attention_of_one_head_without_a_head_dimension_keeps_its_batch():
+def test_attention_without_a_head_dimension_keeps_its_batch():
     x = torch.randn(7, Q, 4)
     assert record_and_check(BareSDPA(), x, x, x)[0].weights.shape == (7, 1, Q, Q)
     assert record_and_check(BareSDPA(), x[0], x[0], x[0])[0].weights.shape == (1, 1, Q, Q)
 
 
-def test_half_precision_does_not_overflow_in_the_record():
+def test_half_precision_does_not_overflow():
     x = torch.full((1, 2, Q, 64), 40.0, dtype=torch.float16)
     weights = record_and_check(BareSDPA(), x, x, x)[0].weights
     assert_close(weights.float(), torch.full((1, 2, Q, Q), 1 / Q), atol=1e-3, rtol=0)
 
 
-def test_kinds_are_told_by_what_is_done_and_not_by_what_it_is_called():
+def test_kinds_depend_on_inputs_rather_than_names():
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
-            self.multihead_attn = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+            self.multihead_attn = nn.MultiheadAttention(EMBED_DIM, NUM_HEADS, batch_first=True)
 
         def forward(self, x, mask=None):
-            placed = x + 1
-            return self.multihead_attn(placed, placed, x, attn_mask=mask)[0]
+            shifted = x + 1
+            return self.multihead_attn(shifted, shifted, x, attn_mask=mask)[0]
 
-    x = torch.randn(B, Q, WIDTH)
+    x = torch.randn(B, Q, EMBED_DIM)
     assert record_and_check(Block(), x)[0].kind == "encoder"
     causal = torch.ones(Q, Q, dtype=torch.bool).triu(1)
     assert record_and_check(Block(), x, causal)[0].kind == "decoder"
 
 
-def test_positions_added_to_queries_and_keys_apart_are_still_one_sequence():
+def test_equal_queries_and_keys_in_different_tensors_are_self_attention():
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
-            self.attend = nn.MultiheadAttention(WIDTH, HEADS)
+            self.attend = nn.MultiheadAttention(EMBED_DIM, NUM_HEADS)
 
         def forward(self, x):
             return self.attend(x + 1, x + 1, x)[0]
 
-    assert record_and_check(Block(), torch.randn(B, Q, WIDTH))[0].kind == "encoder"
+    assert record_and_check(Block(), torch.randn(B, Q, EMBED_DIM))[0].kind == "encoder"
 
 
-def test_a_softmax_called_by_keyword_does_no_harm():
-    class OwnAttention(nn.Module):
+def test_softmax_with_keyword_arguments_is_recorded():
+    class CustomAttention(nn.Module):
         def forward(self, x):
             return torch.softmax(input=x @ x.mT, dim=-1) + F.softmax(input=x, dim=0).sum()
 
-    assert len(record_and_check(OwnAttention(), torch.randn(B, HEADS, Q, 4))) == 1
+    assert len(record_and_check(CustomAttention(), torch.randn(B, NUM_HEADS, Q, 4))) == 1
 
 
-def test_scores_are_kept_for_torch_s_modules_too():
-    model = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-    x = torch.randn(B, Q, WIDTH)
+def test_scores_of_torch_modules_are_recorded():
+    model = nn.MultiheadAttention(EMBED_DIM, NUM_HEADS, batch_first=True)
+    x = torch.randn(B, Q, EMBED_DIM)
     causal = torch.ones(Q, Q, dtype=torch.bool).triu(1)
     record = record_and_check(model, x, x, x, attn_mask=causal, options={"scores": True, "heads": 1})
     assert record[0].scores.shape == (B, 1, Q, Q)
@@ -363,33 +372,36 @@ def test_scores_are_kept_for_torch_s_modules_too():
     assert mean[0].scores.shape == (B, 1, Q, Q)
 
 
-def test_forbidden_places_have_a_score_of_minus_infinity():
-    model = MultiHeadAttention(WIDTH, HEADS, mask=Causal())
-    record = record_and_check(model, torch.randn(B, Q, WIDTH), options={"scores": True})
+def test_masked_scores_are_minus_infinity():
+    model = MultiHeadAttention(EMBED_DIM, NUM_HEADS, mask=Causal())
+    record = record_and_check(model, torch.randn(B, Q, EMBED_DIM), options={"scores": True})
     assert_close(record[0].scores.softmax(-1), record[0].weights)
 
 
-def test_compiled_models_are_seen():
-    for inner, args in ((MultiHeadAttention(WIDTH, HEADS), 1), (nn.MultiheadAttention(WIDTH, 2, batch_first=True), 3)):
+def test_compiled_models_are_recorded():
+    for inner, args in (
+        (MultiHeadAttention(EMBED_DIM, NUM_HEADS), 1),
+        (nn.MultiheadAttention(EMBED_DIM, 2, batch_first=True), 3),
+    ):
         model = torch.compile(inner.eval(), backend="eager")
-        x = torch.randn(B, Q, WIDTH)
+        x = torch.randn(B, Q, EMBED_DIM)
         model(*[x] * args)
-        for given in (model, inner):
-            with record_attention(given) as record:
+        for recorded in (model, inner):
+            with record_attention(recorded) as record:
                 model(*[x] * args)
             assert [name.rpartition(".")[2] for name in record.names()] == [type(inner).__name__]
 
 
-def test_a_checkpointed_attention_is_recorded_once():
-    model = MultiHeadAttention(WIDTH, HEADS)
+def test_checkpointed_attention_is_recorded_once():
+    model = MultiHeadAttention(EMBED_DIM, NUM_HEADS)
     with record_attention(model) as record:
-        x = torch.randn(B, Q, WIDTH, requires_grad=True)
+        x = torch.randn(B, Q, EMBED_DIM, requires_grad=True)
         torch.utils.checkpoint.checkpoint(model, x, use_reentrant=False).sum().backward()
     assert len(record) == 1
 
 
-def test_another_thread_s_attention_is_not_recorded():
-    model, x = MultiHeadAttention(WIDTH, HEADS), torch.randn(B, Q, WIDTH)
+def test_attention_of_another_thread_is_not_recorded():
+    model, x = MultiHeadAttention(EMBED_DIM, NUM_HEADS), torch.randn(B, Q, EMBED_DIM)
     with record_attention(model) as record:
         thread = threading.Thread(target=model, args=(x,))
         thread.start(), thread.join()
@@ -398,14 +410,14 @@ def test_another_thread_s_attention_is_not_recorded():
     assert len(record) == 1
 
 
-def test_after_an_error_nothing_outside_the_model_is_taken_for_its_own():
+def test_an_error_in_the_model_ends_its_call():
     class Net(nn.Module):
         def forward(self, x, fail):
             if fail:
                 raise RuntimeError("no")
             return attend(x, x, x)
 
-    model, x = Net(), torch.randn(B, Q, WIDTH)
+    model, x = Net(), torch.randn(B, Q, EMBED_DIM)
     with record_attention(model) as record:
         with pytest.raises(RuntimeError, match="no"):
             model(x, fail=True)
@@ -415,70 +427,70 @@ def test_after_an_error_nothing_outside_the_model_is_taken_for_its_own():
     assert len(record) == 1
 
 
-def test_a_model_that_calls_itself_is_seen_at_every_depth():
-    class Again(nn.Module):
+def test_recursive_models_are_recorded_at_every_depth():
+    class Recursive(nn.Module):
         def forward(self, x, times):
             x = self(x, times - 1) if times else x
             return attend(x, x, x)
 
-    model = Again()
+    model = Recursive()
     with record_attention(model) as record:
-        model(torch.randn(B, Q, WIDTH), 2)
+        model(torch.randn(B, Q, EMBED_DIM), 2)
     assert len(record) == 3
 
 
-def test_hooks_of_the_user_fire_as_often_as_ever():
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 24, batch_first=True), 1).eval()
+def test_user_hooks_fire_once():
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(EMBED_DIM, 2, 24, batch_first=True), 1).eval()
     fired = []
     model.layers[0].register_forward_hook(lambda *args: fired.append(1))
     with torch.no_grad(), record_attention(model):
-        model(torch.randn(B, Q, WIDTH))
+        model(torch.randn(B, Q, EMBED_DIM))
     assert len(fired) == 1
 
 
-def test_rows_that_torch_answers_with_nan_are_zeros():
-    model = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-    x = torch.randn(1, Q, WIDTH)
+def test_fully_masked_rows_of_torch_are_zero():
+    model = nn.MultiheadAttention(EMBED_DIM, NUM_HEADS, batch_first=True)
+    x = torch.randn(1, Q, EMBED_DIM)
     with record_attention(model) as record:
         model(x, x, x, key_padding_mask=torch.ones(1, Q, dtype=torch.bool))
     assert (record[0].weights == 0).all()
 
 
-def test_what_is_kept_goes_to_main_memory_on_wish(monkeypatch):
+def test_cpu_option_moves_maps_to_the_cpu(monkeypatch):
     moved = []
-    cpu = torch.Tensor.cpu
-    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: moved.append(1) or cpu(self))
-    model = MultiHeadAttention(WIDTH, HEADS)
-    for wish in (False, True):
-        record_and_check(model, torch.randn(B, Q, WIDTH), options={"cpu": wish})
-        assert bool(moved) == wish
+    to_cpu = torch.Tensor.cpu
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda self: moved.append(1) or to_cpu(self))
+    model = MultiHeadAttention(EMBED_DIM, NUM_HEADS)
+    for cpu in (False, True):
+        record_and_check(model, torch.randn(B, Q, EMBED_DIM), options={"cpu": cpu})
+        assert bool(moved) == cpu
 
 
-def test_layers_are_chosen_by_name_or_place():
-    model = Transformer(WIDTH, HEADS, 24, 2).eval()
-    inputs = torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH)
+def test_layers_are_selected_by_name_or_index():
+    model = Transformer(EMBED_DIM, NUM_HEADS, 24, 2).eval()
+    inputs = torch.randn(B, K, EMBED_DIM), torch.randn(B, Q, EMBED_DIM)
     names = record_and_check(model, *inputs).names()
     by_name = record_and_check(model, *inputs, options={"layers": "decoder.*.cross_attention"})
     assert by_name.names() == [name for name in names if "cross" in name]
-    by_place = record_and_check(model, *inputs, options={"layers": [0, 3]})
-    assert by_place.names() == [names[0], names[3]]
+    by_index = record_and_check(model, *inputs, options={"layers": [0, 3]})
+    assert by_index.names() == [names[0], names[3]]
 
 
-def test_layers_that_are_not_wanted_stay_on_the_fused_path(monkeypatch):
-    made = []
-    forward = MultiHeadAttention(WIDTH, HEADS).normalizer.__class__.forward
+def test_unselected_layers_use_fused_attention(monkeypatch):
+    calls = []
+    forward = MultiHeadAttention(EMBED_DIM, NUM_HEADS).normalizer.__class__.forward
     monkeypatch.setattr(
-        "sightline.attention.normalizers.Softmax.forward", lambda *args: made.append(1) or forward(*args)
+        "sightline.attention.normalizers.Softmax.forward", lambda *args: calls.append(1) or forward(*args)
     )
-    model = Transformer(WIDTH, HEADS, 24, 2).eval()
+    model = Transformer(EMBED_DIM, NUM_HEADS, 24, 2).eval()
     with record_attention(model, layers=0):
-        model(torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH))
-    assert len(made) == 1
+        model(torch.randn(B, K, EMBED_DIM), torch.randn(B, Q, EMBED_DIM))
+    assert len(calls) == 1
 
 
-def test_heads_are_chosen_and_averaged():
-    model = MultiHeadAttention(WIDTH, HEADS)
-    x = torch.randn(B, Q, WIDTH)
+def test_heads_are_selected_and_averaged():
+    model = MultiHeadAttention(EMBED_DIM, NUM_HEADS)
+    x = torch.randn(B, Q, EMBED_DIM)
     whole = record_and_check(model, x)[0].weights
     assert_close(record_and_check(model, x, options={"heads": [2, 0]})[0].weights, whole[:, [2, 0]])
     assert_close(record_and_check(model, x, options={"heads": 1})[0].weights, whole[:, [1]])
@@ -487,30 +499,30 @@ def test_heads_are_chosen_and_averaged():
     assert "heads averaged" in repr(record_and_check(model, x, options={"average_heads": True}))
 
 
-def test_scores_before_the_normalizer_are_kept_on_wish():
-    model = MultiHeadAttention(WIDTH, HEADS, score="cosine")
-    record = record_and_check(model, torch.randn(B, Q, WIDTH), options={"scores": True, "cpu": True})
+def test_scores_option_keeps_scores_before_the_normalizer():
+    model = MultiHeadAttention(EMBED_DIM, NUM_HEADS, score="cosine")
+    record = record_and_check(model, torch.randn(B, Q, EMBED_DIM), options={"scores": True, "cpu": True})
     assert_close(record[0].scores.softmax(-1), record[0].weights)
     assert record[0].scores.abs().max() <= 20.001
-    assert record_and_check(model, torch.randn(B, Q, WIDTH))[0].scores is None
+    assert record_and_check(model, torch.randn(B, Q, EMBED_DIM))[0].scores is None
 
 
-def test_recorded_weights_never_show_dropout():
-    x = torch.randn(B, Q, WIDTH)
+def test_recorded_weights_do_not_include_dropout():
+    x = torch.randn(B, Q, EMBED_DIM)
     for model, args in (
-        (MultiHeadAttention(WIDTH, HEADS, dropout=0.5), (x,)),
-        (nn.MultiheadAttention(WIDTH, HEADS, dropout=0.5, batch_first=True), (x, x, x)),
+        (MultiHeadAttention(EMBED_DIM, NUM_HEADS, dropout=0.5), (x,)),
+        (nn.MultiheadAttention(EMBED_DIM, NUM_HEADS, dropout=0.5, batch_first=True), (x, x, x)),
     ):
         model.train()
         with record_attention(model) as record:
             model(*args)
-        assert_close(record[0].weights.sum(-1), torch.ones(B, HEADS, Q))
+        assert_close(record[0].weights.sum(-1), torch.ones(B, NUM_HEADS, Q))
         assert (record[0].weights > 0).all()
 
 
-def test_recording_leaves_the_random_numbers_and_the_dropout_of_torch_s_modules_alone():
-    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 24, dropout=0.3, batch_first=True), 2)
-    x = torch.randn(B, Q, WIDTH)
+def test_recording_does_not_change_random_numbers_of_torch_modules():
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(EMBED_DIM, 2, 24, dropout=0.3, batch_first=True), 2)
+    x = torch.randn(B, Q, EMBED_DIM)
     torch.manual_seed(5)
     plain = model(x)
     torch.manual_seed(5)
@@ -518,8 +530,8 @@ def test_recording_leaves_the_random_numbers_and_the_dropout_of_torch_s_modules_
         assert torch.equal(model(x), plain)
 
 
-def test_training_goes_on_while_watched():
-    model, x = MultiHeadAttention(WIDTH, HEADS, score="cosine"), torch.randn(B, Q, WIDTH)
+def test_gradients_are_unchanged_while_recording():
+    model, x = MultiHeadAttention(EMBED_DIM, NUM_HEADS, score="cosine"), torch.randn(B, Q, EMBED_DIM)
     twin = copy.deepcopy(model)
     with record_attention(model):
         model(x).square().sum().backward()
@@ -528,34 +540,34 @@ def test_training_goes_on_while_watched():
         assert_close(ours.grad, expected.grad, atol=1e-4, rtol=1e-4)
 
 
-def test_recordings_may_nest_and_each_keeps_its_own():
-    model = Transformer(WIDTH, HEADS, 24, 1).eval()
+def test_recordings_can_be_nested():
+    model = Transformer(EMBED_DIM, NUM_HEADS, 24, 1).eval()
     with record_attention(model) as outer, record_attention(model.encoder) as inner:
-        model(torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH))
+        model(torch.randn(B, K, EMBED_DIM), torch.randn(B, Q, EMBED_DIM))
     assert (len(outer), inner.names()) == (3, ["layers.0.attention"])
-    theirs, x = nn.MultiheadAttention(WIDTH, HEADS), torch.randn(B, Q, WIDTH)
+    theirs, x = nn.MultiheadAttention(EMBED_DIM, NUM_HEADS), torch.randn(B, Q, EMBED_DIM)
     with record_attention(theirs) as outer, record_attention(theirs) as inner:
         theirs(x, x, x)
     assert (len(outer), len(inner)) == (1, 1)
 
 
-def test_an_error_inside_the_block_comes_out_as_it_is_and_leaves_nothing_behind():
-    model = Transformer(WIDTH, HEADS, 24, 1)
+def test_an_error_in_the_block_is_raised_and_leaves_no_traces():
+    model = Transformer(EMBED_DIM, NUM_HEADS, 24, 1)
     before = traces(model)
     with pytest.raises(ValueError, match="x must have shape"), record_attention(model):
         model(torch.randn(B, K, 5), torch.randn(B, Q, 5))
     assert traces(model) == before
     with record_attention(model) as record:
-        model(torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH))
+        model(torch.randn(B, K, EMBED_DIM), torch.randn(B, Q, EMBED_DIM))
     assert len(record) == 3
 
 
 class PlainDecoder(nn.Module):
-    """Scaled dot-product attention over a past kept by hand and over a source; neither is named after what it does."""
+    """Self-attention with a cache and cross-attention, in modules with neutral names."""
 
-    class Look(nn.Module):
+    class Attention(nn.Module):
         def forward(self, x, past):
-            heads = [part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in (x, past, past)]
+            heads = [part.unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2) for part in (x, past, past)]
             return (
                 F.scaled_dot_product_attention(*heads, is_causal=1 < x.shape[1] == past.shape[1])
                 .transpose(1, 2)
@@ -564,42 +576,44 @@ class PlainDecoder(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.here, self.there = self.Look(), self.Look()
-        self.past = torch.zeros(1, 0, WIDTH)
+        self.first, self.second = self.Attention(), self.Attention()
+        self.past = torch.zeros(1, 0, EMBED_DIM)
 
     def forward(self, x, source):
         self.past = torch.cat([self.past, x], 1)
-        return self.there(self.here(x, self.past), source)
+        return self.second(self.first(x, self.past), source)
 
 
 @pytest.mark.parametrize("steps", [(1, 1, 1), (3, 1, 1)], ids=["from the first token", "after a prompt"])
-def test_kinds_are_decided_over_the_whole_recording(steps):
-    model, source = PlainDecoder(), torch.randn(1, K, WIDTH)
+def test_kinds_are_inferred_from_all_calls(steps):
+    model, source = PlainDecoder(), torch.randn(1, K, EMBED_DIM)
     with record_attention(model) as record:
         for size in steps:
-            model(torch.randn(1, size, WIDTH), source)
-    assert {seen.kind for seen in record if seen.name == "here"} == {"decoder"}
-    assert {seen.kind for seen in record if seen.name == "there"} == {"cross"}
+            model(torch.randn(1, size, EMBED_DIM), source)
+    assert {attention_map.kind for attention_map in record if attention_map.name == "first"} == {"decoder"}
+    assert {attention_map.kind for attention_map in record if attention_map.name == "second"} == {"cross"}
 
 
-def test_one_query_after_another_is_no_decoder_without_a_past():
-    model = PlainDecoder.Look()
+def test_single_queries_over_unrelated_keys_are_encoder_attention():
+    model = PlainDecoder.Attention()
     with record_attention(model) as record:
-        for size in (4, 5, 6):  # pooled over sequences that happen to grow
-            model(torch.randn(1, 1, WIDTH), torch.randn(1, size, WIDTH))
-    assert {seen.kind for seen in record} == {"encoder"}
+        for size in (4, 5, 6):  # unrelated sequences of growing length
+            model(torch.randn(1, 1, EMBED_DIM), torch.randn(1, size, EMBED_DIM))
+    assert {attention_map.kind for attention_map in record} == {"encoder"}
 
 
-def test_step_by_step_decoding_is_recorded_step_by_step():
-    model = Transformer(WIDTH, HEADS, 24, 1).eval()
-    source, target = torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH)
+def test_cached_decoding_is_recorded_step_by_step():
+    model = Transformer(EMBED_DIM, NUM_HEADS, 24, 1).eval()
+    source, target = torch.randn(B, K, EMBED_DIM), torch.randn(B, Q, EMBED_DIM)
     cache = model.decoder.new_cache()
     with torch.no_grad(), record_attention(model.decoder, layers="*.cross_attention") as record:
         for i in range(Q):
             model.decoder(target[:, i : i + 1], source, cache=cache)
     with torch.no_grad(), record_attention(model.decoder, layers="*.cross_attention") as whole:
         model.decoder(target, source)
-    assert_close(torch.cat([seen.weights for seen in record], 2), whole[0].weights, atol=1e-5, rtol=1e-5)
+    assert_close(
+        torch.cat([attention_map.weights for attention_map in record], 2), whole[0].weights, atol=1e-5, rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -609,13 +623,13 @@ def test_step_by_step_decoding_is_recorded_step_by_step():
         (lambda: (nn.Conv2d(3, 3, 1), {}), 'load a Hugging Face model with attn_implementation="sdpa"'),
     ],
 )
-def test_a_model_without_attention_is_named(make, message):
+def test_models_without_attention_raise(make, message):
     model, options = make()
     with pytest.raises(ValueError, match=re.escape(message)), record_attention(model, **options):
         model(torch.randn(3, 3, 3))
 
 
-def test_a_model_that_never_runs_is_named():
+def test_a_model_that_is_not_called_raises():
     with (
         pytest.raises(ValueError, match="must see Linear called inside the with block and in its thread"),
         record_attention(nn.Linear(2, 2)),
@@ -623,11 +637,11 @@ def test_a_model_that_never_runs_is_named():
         pass
 
 
-def test_layers_that_match_nothing_are_answered_with_those_there_are():
-    model = MultiHeadAttention(WIDTH, HEADS)
+def test_layers_that_match_nothing_raise():
+    model = MultiHeadAttention(EMBED_DIM, NUM_HEADS)
     message = "layers must match one of MultiHeadAttention, got ['encoder.*']"
     with pytest.raises(ValueError, match=re.escape(message)), record_attention(model, layers="encoder.*"):
-        model(torch.randn(B, Q, WIDTH))
+        model(torch.randn(B, Q, EMBED_DIM))
 
 
 @pytest.mark.parametrize(
@@ -639,18 +653,18 @@ def test_layers_that_match_nothing_are_answered_with_those_there_are():
         (nn.Linear(2, 2), {"heads": [True]}, "heads must be indices of at least 0, got [True]"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(model, options, message):
+def test_invalid_options_raise(model, options, message):
     with pytest.raises(ValueError, match=re.escape(message)), record_attention(model, **options):
         pass
 
 
-def test_a_head_that_is_not_there_is_named():
-    model = MultiHeadAttention(WIDTH, HEADS)
+def test_head_index_out_of_range_raises():
+    model = MultiHeadAttention(EMBED_DIM, NUM_HEADS)
     with (
         pytest.raises(ValueError, match="heads must be below 3, the number of heads, got 3"),
         record_attention(model, heads=3),
     ):
-        model(torch.randn(B, Q, WIDTH))
+        model(torch.randn(B, Q, EMBED_DIM))
 
 
 def compile_stance():
@@ -667,7 +681,7 @@ def run_threads(*functions):
 
 
 def test_overlapping_recordings_in_threads_restore_process_wide_state():
-    model, x = MultiHeadAttention(WIDTH, HEADS), torch.randn(B, Q, WIDTH)
+    model, x = MultiHeadAttention(EMBED_DIM, NUM_HEADS), torch.randn(B, Q, EMBED_DIM)
     compiled = torch.compile(model, backend="eager")
     compiled(x)
     before, filters = traces(model), list(warnings.filters)
@@ -697,9 +711,9 @@ def test_overlapping_recordings_in_threads_restore_process_wide_state():
 
 
 def test_threads_recording_one_padded_encoder_do_not_change_its_outputs():
-    layer = nn.TransformerEncoderLayer(WIDTH, 2, 24, batch_first=True)
+    layer = nn.TransformerEncoderLayer(EMBED_DIM, 2, 24, batch_first=True)
     model = nn.TransformerEncoder(layer, 2).eval()
-    x = torch.randn(B, Q, WIDTH)
+    x = torch.randn(B, Q, EMBED_DIM)
     padded = torch.tensor([[False] * 4 + [True], [False] * 3 + [True] * 2])
     with torch.no_grad():
         plain = model(x, src_key_padding_mask=padded)
@@ -722,7 +736,7 @@ def test_threads_recording_one_padded_encoder_do_not_change_its_outputs():
 
 def test_threads_that_do_not_record_are_not_affected():
     """Attention of another thread neither enters the record nor ends the attention that is being recorded."""
-    model, x = MultiHeadAttention(WIDTH, HEADS), torch.randn(B, Q, WIDTH)
+    model, x = MultiHeadAttention(EMBED_DIM, NUM_HEADS), torch.randn(B, Q, EMBED_DIM)
     plain, stop = model(x), threading.Event()
 
     def run():

@@ -8,34 +8,34 @@ from torch.testing import assert_close
 from sightline.layers import LearnedPositions, SinusoidalPositions, sinusoids
 
 
-def test_sinusoids_are_sine_and_cosine_of_growing_wave_length():
+def test_sinusoids_equal_the_formula():
     table = sinusoids(20, 6)
-    for place, i in ((0, 0), (3, 1), (19, 2)):
-        angle = place / 10_000 ** (2 * i / 6)
-        assert_close(table[place, 2 * i], torch.tensor(math.sin(angle)))
-        assert_close(table[place, 2 * i + 1], torch.tensor(math.cos(angle)))
+    for position, i in ((0, 0), (3, 1), (19, 2)):
+        angle = position / 10_000 ** (2 * i / 6)
+        assert_close(table[position, 2 * i], torch.tensor(math.sin(angle)))
+        assert_close(table[position, 2 * i + 1], torch.tensor(math.cos(angle)))
 
 
-def test_every_position_is_unique():
+def test_sinusoids_of_different_positions_differ():
     distances = torch.cdist(sinusoids(2000, 64).double(), sinusoids(2000, 64).double())
     assert (distances + torch.eye(2000)).min() > 0.1
 
 
-def test_equal_steps_are_equally_far_apart_wherever_they_are():
+def test_distance_of_sinusoids_depends_on_the_offset_only():
     table = sinusoids(1000, 64).double()
     for step in (1, 7, 100):
         distances = (table[step:] - table[:-step]).norm(dim=-1)
         assert_close(distances, distances[0].expand_as(distances), atol=1e-5, rtol=0)
 
 
-def test_a_step_is_the_same_turn_everywhere():
-    """One matrix takes any position to the one k further on, so a model can learn "k places back"."""
+def test_an_offset_is_one_linear_map_at_all_positions():
+    """One matrix maps every position to the one k later, so a model can learn relative positions."""
     table, step = sinusoids(500, 16).double(), 5
-    turn = torch.linalg.lstsq(table[:-step], table[step:]).solution
-    assert_close(table[:-step] @ turn, table[step:], atol=1e-5, rtol=0)
+    matrix = torch.linalg.lstsq(table[:-step], table[step:]).solution
+    assert_close(table[:-step] @ matrix, table[step:], atol=1e-5, rtol=0)
 
 
-def test_sinusoidal_positions_go_past_any_length_and_start_anywhere():
+def test_sinusoidal_positions_have_any_length_and_offset():
     positions = SinusoidalPositions(8)
     long = positions(torch.zeros(1, 3000, 8))
     assert_close(long[0], sinusoids(3000, 8))
@@ -44,13 +44,13 @@ def test_sinusoidal_positions_go_past_any_length_and_start_anywhere():
     assert positions.state_dict() == {}
 
 
-@pytest.mark.parametrize("start", ["zeros", "ones", "normal", "sinusoidal"])
+@pytest.mark.parametrize("init", ["zeros", "ones", "normal", "sinusoidal"])
 @pytest.mark.parametrize("trainable", [True, False])
-def test_learned_positions_start_as_told_and_train_or_stay(start, trainable):
-    positions = LearnedPositions(9, 6, init=start, trainable=trainable)
+def test_learned_positions_init_and_trainable(init, trainable):
+    positions = LearnedPositions(9, 6, init=init, trainable=trainable)
     expected = {"zeros": torch.zeros(9, 6), "ones": torch.ones(9, 6), "sinusoidal": sinusoids(9, 6)}
-    if start in expected:
-        assert_close(positions.table.detach(), expected[start])
+    if init in expected:
+        assert_close(positions.table.detach(), expected[init])
     else:
         assert 0.01 < positions.table.std() < 0.03
     x = torch.randn(2, 4, 6, requires_grad=True)
@@ -59,7 +59,7 @@ def test_learned_positions_start_as_told_and_train_or_stay(start, trainable):
     assert (positions.table.grad is not None) == trainable
 
 
-def test_positions_keep_the_dtype_of_what_they_are_added_to():
+def test_positions_keep_the_dtype_of_the_input():
     x = torch.zeros(1, 2, 4, dtype=torch.bfloat16)
     assert LearnedPositions(3, 4)(x).dtype == SinusoidalPositions(4)(x).dtype == torch.bfloat16
 
@@ -91,6 +91,6 @@ def test_positions_keep_the_dtype_of_what_they_are_added_to():
         ),
     ],
 )
-def test_bad_input_is_answered_with_the_rule_and_the_value(call, message):
+def test_invalid_input_raises(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call()

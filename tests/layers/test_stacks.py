@@ -8,22 +8,22 @@ from torch.testing import assert_close
 from sightline.attention.masks import Causal, Padding
 from sightline.layers import SIZES, Decoder, Encoder, Transformer
 from sizes import B, K, Q
-from torch_twins import copy_transformer, input_gradients, shake
+from torch_reference import copy_transformer, input_gradients, perturb
 
-WIDTH, HEADS, HIDDEN, DEPTH = 12, 2, 20, 2
+EMBED_DIM, NUM_HEADS, FFN_DIM, DEPTH = 12, 2, 20, 2
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
-def test_transformer_is_torch_s_on_the_same_weights(norm, training):
-    theirs = nn.Transformer(WIDTH, HEADS, DEPTH, DEPTH, HIDDEN, 0.0, batch_first=True, norm_first=norm == "pre").train(
-        training
-    )
-    shake(theirs)
-    ours = Transformer(WIDTH, HEADS, HIDDEN, DEPTH, norm=norm, final_norm=True).train(training)
+def test_transformer_equals_torch_transformer(norm, training):
+    theirs = nn.Transformer(
+        EMBED_DIM, NUM_HEADS, DEPTH, DEPTH, FFN_DIM, 0.0, batch_first=True, norm_first=norm == "pre"
+    ).train(training)
+    perturb(theirs)
+    ours = Transformer(EMBED_DIM, NUM_HEADS, FFN_DIM, DEPTH, norm=norm, final_norm=True).train(training)
     copy_transformer(theirs, ours)
-    source, target = (torch.randn(B, n, WIDTH, requires_grad=True) for n in (K, Q))
+    source, target = (torch.randn(B, n, EMBED_DIM, requires_grad=True) for n in (K, Q))
     padded = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
     expected = theirs(
         source,
@@ -39,7 +39,7 @@ def test_transformer_is_torch_s_on_the_same_weights(norm, training):
         assert_close(ours_gradient, theirs_gradient, atol=1e-4, rtol=1e-4)
 
 
-def test_base_is_the_paper_s():
+def test_base_has_the_size_of_the_paper():
     size = SIZES["base"]
     assert (size.embed_dim, size.ffn_dim, size.num_heads, size.depth) == (512, 2048, 8, 6)
     with torch.device("meta"):
@@ -51,21 +51,21 @@ def test_base_is_the_paper_s():
 
 
 @pytest.mark.parametrize("score", ["dot", "cosine"])
-def test_the_target_never_sees_its_future(score):
-    model = Transformer(WIDTH, HEADS, HIDDEN, DEPTH, score=score).eval()
-    source, target = torch.randn(B, K, WIDTH), torch.randn(B, Q, WIDTH)
+def test_later_target_tokens_do_not_change_outputs(score):
+    model = Transformer(EMBED_DIM, NUM_HEADS, FFN_DIM, DEPTH, score=score).eval()
+    source, target = torch.randn(B, K, EMBED_DIM), torch.randn(B, Q, EMBED_DIM)
     before = model(source, target)
     for now in range(Q - 1):
         changed = target.clone()
-        changed[:, now + 1 :] = torch.randn(B, Q - now - 1, WIDTH)
+        changed[:, now + 1 :] = torch.randn(B, Q - now - 1, EMBED_DIM)
         assert_close(model(source, changed)[:, : now + 1], before[:, : now + 1], atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("score", ["dot", "cosine"])
 @pytest.mark.parametrize("norm", ["post", "pre"])
-def test_step_by_step_decoding_gives_what_one_pass_gives(score, norm):
-    model = Decoder(WIDTH, HEADS, HIDDEN, DEPTH, score=score, norm=norm).eval()
-    target, source = torch.randn(B, Q, WIDTH), torch.randn(B, K, WIDTH)
+def test_cached_steps_equal_one_pass(score, norm):
+    model = Decoder(EMBED_DIM, NUM_HEADS, FFN_DIM, DEPTH, score=score, norm=norm).eval()
+    target, source = torch.randn(B, Q, EMBED_DIM), torch.randn(B, K, EMBED_DIM)
     padding = Padding(torch.tensor([[True] * 7, [True] * 4 + [False] * 3]))
     with torch.no_grad():
         cache = model.new_cache()
@@ -73,28 +73,28 @@ def test_step_by_step_decoding_gives_what_one_pass_gives(score, norm):
         assert_close(torch.cat(steps, 1), model(target, source, cross_mask=padding), atol=1e-5, rtol=1e-5)
 
 
-def test_a_cache_follows_its_rows_through_every_layer():
-    model = Decoder(WIDTH, HEADS, HIDDEN, DEPTH).eval()
-    target, source = torch.randn(B, Q, WIDTH), torch.randn(B, K, WIDTH)
-    rows = torch.tensor([1, 0, 1])
+def test_caches_of_all_layers_can_be_reordered():
+    model = Decoder(EMBED_DIM, NUM_HEADS, FFN_DIM, DEPTH).eval()
+    target, source = torch.randn(B, Q, EMBED_DIM), torch.randn(B, K, EMBED_DIM)
+    indices = torch.tensor([1, 0, 1])
     with torch.no_grad():
         cache = model.new_cache()
         model(target[:, :3], source, cache=cache)
         for layer in cache:
-            layer.reorder(rows)
-        stepped = model(target[rows, 3:4], source[rows], cache=cache)
-        assert_close(stepped, model(target[rows], source[rows])[:, 3:4], atol=1e-5, rtol=1e-5)
+            layer.reorder(indices)
+        stepped = model(target[indices, 3:4], source[indices], cache=cache)
+        assert_close(stepped, model(target[indices], source[indices])[:, 3:4], atol=1e-5, rtol=1e-5)
 
 
-def test_pre_norm_ends_in_a_norm_and_post_norm_does_not():
-    assert isinstance(Encoder(WIDTH, HEADS, HIDDEN, 1, norm="pre").norm, nn.LayerNorm)
-    assert isinstance(Encoder(WIDTH, HEADS, HIDDEN, 1).norm, nn.Identity)
-    assert isinstance(Encoder(WIDTH, HEADS, HIDDEN, 1, final_norm=True).norm, nn.LayerNorm)
+def test_final_norm_by_default_for_pre_norm_only():
+    assert isinstance(Encoder(EMBED_DIM, NUM_HEADS, FFN_DIM, 1, norm="pre").norm, nn.LayerNorm)
+    assert isinstance(Encoder(EMBED_DIM, NUM_HEADS, FFN_DIM, 1).norm, nn.Identity)
+    assert isinstance(Encoder(EMBED_DIM, NUM_HEADS, FFN_DIM, 1, final_norm=True).norm, nn.LayerNorm)
 
 
-def test_an_encoder_may_be_causal():
-    model = Encoder(WIDTH, HEADS, HIDDEN, DEPTH).eval()
-    x = torch.randn(B, Q, WIDTH)
+def test_encoder_accepts_a_causal_mask():
+    model = Encoder(EMBED_DIM, NUM_HEADS, FFN_DIM, DEPTH).eval()
+    x = torch.randn(B, Q, EMBED_DIM)
     assert_close(model(x, mask=Causal())[:, :3], model(x[:, :3], mask=Causal()), atol=1e-6, rtol=1e-5)
 
 
@@ -112,6 +112,6 @@ def test_an_encoder_may_be_causal():
         ),
     ],
 )
-def test_bad_input_is_answered_with_the_rule_and_the_value(call, message):
+def test_invalid_input_raises(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call()

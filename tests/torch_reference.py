@@ -1,4 +1,4 @@
-"""Torch's modules and ours with the same weights."""
+"""Copy the weights of torch's modules into the corresponding modules of this package."""
 
 import torch
 from torch import nn
@@ -41,17 +41,17 @@ def copy_transformer(theirs: nn.Transformer, ours: Transformer) -> None:
     ours.decoder.norm.load_state_dict(theirs.decoder.norm.state_dict())
 
 
-def shake(module: nn.Module) -> None:
-    """Give every parameter a value of its own: zero biases and unit norms would hide a missing one."""
+def perturb(module: nn.Module) -> None:
+    """Add noise to every parameter: zero biases and unit norms would hide a missing one."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
 
 
 def input_gradients(output: torch.Tensor, *inputs: torch.Tensor) -> list[torch.Tensor]:
-    """Gradients of a sum with unequal parts, so that no term can cancel."""
-    steps = torch.arange(output.numel(), dtype=output.dtype, device=output.device).cos().view_as(output)
-    return list(torch.autograd.grad((output * steps).sum(), inputs))
+    """Gradients of a weighted sum of the output."""
+    weights = torch.arange(output.numel(), dtype=output.dtype, device=output.device).cos().view_as(output)
+    return list(torch.autograd.grad((output * weights).sum(), inputs))
 
 
 def _copy_feed_forward(theirs: nn.Module, ours: nn.Module) -> None:
