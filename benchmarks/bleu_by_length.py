@@ -1,8 +1,8 @@
-"""BLEU against the length of the source, for several translators: where one context vector is too small.
+"""BLEU by source length for several translation runs, as a table and a figure.
 
     python benchmarks/bleu_by_length.py runs/multi30k-rnn runs/multi30k-rnn-attention runs/multi30k-transformer
 
-A run that `sightline evaluate` has judged already is not judged again; --data judges all of them by another set.
+The last evaluation of a run is reused; --data evaluates all runs on another data set.
 """
 
 import argparse
@@ -11,33 +11,33 @@ from pathlib import Path
 from typing import Any
 
 from sightline import evaluate
-from sightline.tasks.translation.evaluate import span
-from sightline.view import figures as pictures
+from sightline.tasks.translation.evaluate import word_range
+from sightline.view import figures
 
-INKS = ("#1f6feb", "#e08a00", "#1b2a41", "#2da44e", "#8250df", "#cf222e")
+COLORS = ("#1f6feb", "#e08a00", "#1b2a41", "#2da44e", "#8250df", "#cf222e")
 
 
 def by_length(run: Path, data: str | None, device: str) -> list[dict[str, Any]]:
-    """The groups of one run, from its last evaluation or a new one."""
-    kept = run / "evaluation.json"
-    if data is None and kept.is_file():
-        groups: list[dict[str, Any]] = json.loads(kept.read_text(encoding="utf-8"))["by_length"]
+    """The length groups of a run, from its last evaluation or a new one."""
+    stored = run / "evaluation.json"
+    if data is None and stored.is_file():
+        groups: list[dict[str, Any]] = json.loads(stored.read_text(encoding="utf-8"))["by_length"]
         return groups
-    return list(evaluate(run, data, device).by_length)
+    return list(evaluate(run, data, device).to_dict()["by_length"])
 
 
-def draw(runs: dict[str, list[dict[str, Any]]], least_pairs: int) -> Any:
-    """A line for each run; groups of fewer pairs than `least_pairs` say little and are left out."""
-    figure, axes = pictures.figure(size=(7.2, 4.2))
+def draw(runs: dict[str, list[dict[str, Any]]], min_pairs: int) -> Any:
+    """One line per run; groups with fewer than `min_pairs` pairs are left out."""
+    figure, axes = figures.figure(size=(7.2, 4.2))
     ax = axes[0, 0]
-    starts = sorted({group["least"] for groups in runs.values() for group in groups if group["pairs"] >= least_pairs})
-    names = {group["least"]: span(group) for groups in runs.values() for group in groups}
-    for ink, (name, groups) in zip(INKS, runs.items(), strict=False):
-        shown = [group for group in groups if group["pairs"] >= least_pairs]
-        places = [starts.index(group["least"]) for group in shown]
-        ax.plot(places, [group["bleu"] for group in shown], marker="o", color=ink, linewidth=1.8, label=name)
+    names = {group["min_words"]: word_range(group) for groups in runs.values() for group in groups}
+    drawn = {name: [group for group in groups if group["pairs"] >= min_pairs] for name, groups in runs.items()}
+    starts = sorted({group["min_words"] for groups in drawn.values() for group in groups})
+    for color, (name, groups) in zip(COLORS, drawn.items(), strict=False):
+        positions = [starts.index(group["min_words"]) for group in groups]
+        ax.plot(positions, [group["bleu"] for group in groups], marker="o", color=color, linewidth=1.8, label=name)
     ax.set_xticks(range(len(starts)), [names[start] for start in starts])
-    ax.set_xlabel("words of the source")
+    ax.set_xlabel("source words")
     ax.set_ylabel("BLEU, lower-cased")
     ax.set_ylim(bottom=0)
     ax.grid(axis="y", color="#e6e9ed", linewidth=0.8)
@@ -46,24 +46,24 @@ def draw(runs: dict[str, list[dict[str, Any]]], least_pairs: int) -> Any:
 
 
 def main() -> None:
-    """Judge, print, draw."""
+    """Print the table and write the figure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path, help=f"folders of runs, at most {len(INKS)}")
-    parser.add_argument("--data", help="another set to judge by")
+    parser.add_argument("runs", nargs="+", type=Path, help=f"folders of at most {len(COLORS)} runs")
+    parser.add_argument("--data", help="another data set to evaluate on")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--least", type=int, default=20, help="pairs a group must have to be drawn")
+    parser.add_argument("--min-pairs", type=int, default=20, help="smallest group that is drawn")
     parser.add_argument("--out", type=Path, default=Path("bleu-by-length.png"))
-    told = parser.parse_args()
-    if len(told.runs) > len(INKS):
-        parser.error(f"at most {len(INKS)} runs, got {len(told.runs)}")
-    runs = {run.name: by_length(run, told.data, told.device) for run in told.runs}
+    args = parser.parse_args()
+    if len(args.runs) > len(COLORS):
+        parser.error(f"at most {len(COLORS)} runs, got {len(args.runs)}")
+    runs = {run.name: by_length(run, args.data, args.device) for run in args.runs}
     for name, groups in runs.items():
         print(name)
         for group in groups:
-            print(f"  {span(group):>8} words  BLEU {group['bleu']:5.1f}  {group['pairs']:5,} pairs")
-    if not any(group["pairs"] >= told.least for groups in runs.values() for group in groups):
-        parser.error(f"no group has {told.least} pairs; lower --least")
-    print(f"wrote {pictures.save(draw(runs, told.least), told.out)}")
+            print(f"  {word_range(group):>8} words  BLEU {group['bleu']:5.1f}  {group['pairs']:5,} pairs")
+    if not any(group["pairs"] >= args.min_pairs for groups in runs.values() for group in groups):
+        parser.error(f"no group has {args.min_pairs} pairs; lower --min-pairs")
+    print(f"wrote {figures.save(draw(runs, args.min_pairs), args.out)}")
 
 
 if __name__ == "__main__":

@@ -1,36 +1,36 @@
-"""Hugging Face's Marian, of the same size as one of our translators and with random weights: whom we race against."""
+"""Marian of Hugging Face transformers with the dimensions of our Transformer. Both models have random weights."""
 
 import torch
 import transformers
 from transformers import MarianConfig, MarianMTModel
 
-from sightline.models.translator import Translator, TranslatorConfig
+from sightline.models.seq2seq import Seq2Seq, TransformerSeq2SeqConfig
 
-PAD, BEGIN, END = 0, 1, 2
+PAD, BOS, EOS = 0, 1, 2
 transformers.logging.set_verbosity_error()
 
 
-def pair(size: str, words: int, device: str) -> tuple[Translator, MarianMTModel]:
-    """Ours and theirs: the same width, heads, depth and dropout, and one table of words for all."""
+def model_pair(size: str, vocab_size: int, device: str) -> tuple[Seq2Seq, MarianMTModel]:
+    """Our model and Marian: equal dimensions, layers and dropout, and one embedding table for all tokens."""
     torch.manual_seed(0)
-    config = TranslatorConfig(
+    config = TransformerSeq2SeqConfig(
         size=size,
-        source_vocab_size=words,
-        target_vocab_size=words,
+        source_vocab_size=vocab_size,
+        target_vocab_size=vocab_size,
         tie_embeddings="all",
         norm="post",
         attention_dropout=0.0,
     )
-    form = config.form
-    theirs = MarianConfig(
-        vocab_size=words,
-        d_model=form["width"],
-        encoder_layers=form["encoder_layers"],
-        decoder_layers=form["decoder_layers"],
-        encoder_attention_heads=form["heads"],
-        decoder_attention_heads=form["heads"],
-        encoder_ffn_dim=form["hidden"],
-        decoder_ffn_dim=form["hidden"],
+    dimensions = config.dimensions
+    marian = MarianConfig(
+        vocab_size=vocab_size,
+        d_model=dimensions["embed_dim"],
+        encoder_layers=dimensions["encoder_layers"],
+        decoder_layers=dimensions["decoder_layers"],
+        encoder_attention_heads=dimensions["num_heads"],
+        decoder_attention_heads=dimensions["num_heads"],
+        encoder_ffn_dim=dimensions["ffn_dim"],
+        decoder_ffn_dim=dimensions["ffn_dim"],
         activation_function="relu",
         dropout=0.1,
         attention_dropout=0.0,
@@ -38,10 +38,10 @@ def pair(size: str, words: int, device: str) -> tuple[Translator, MarianMTModel]
         scale_embedding=True,
         max_position_embeddings=512,
         pad_token_id=PAD,
-        bos_token_id=BEGIN,
-        eos_token_id=END,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
         forced_eos_token_id=None,
-        decoder_start_token_id=BEGIN,
+        decoder_start_token_id=BOS,
         attn_implementation="sdpa",
     )
-    return Translator(config).to(device), MarianMTModel(theirs).to(device)
+    return Seq2Seq(config).to(device), MarianMTModel(marian).to(device)

@@ -3,7 +3,7 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
-from sightline.layers import TokenEmbedding, Words
+from sightline.layers import TokenEmbedding
 
 B, T, M, V = 3, 5, 7, 23
 
@@ -21,17 +21,3 @@ def test_logits_and_loss_use_the_embedding_table():
     assert_close(logits, x @ embedding.weight.T)
     expected = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum", label_smoothing=0.1)
     assert_close(embedding.loss(x, labels, label_smoothing=0.1), expected)
-
-
-@pytest.mark.parametrize("tie_embeddings", ["none", "target", "all"])
-def test_tied_embeddings_of_a_translator(tie_embeddings):
-    words, ids, x = Words(V, V, M, tie_embeddings=tie_embeddings), torch.randint(V, (B, T)), torch.randn(B, T, M)
-    assert len(list(words.parameters())) == {"none": 3, "target": 2, "all": 1}[tie_embeddings]
-    assert torch.equal(words.read_source(ids), words.read_target(ids)) == (tie_embeddings == "all")
-    assert torch.equal(words.write(x), x @ words.target_table.T) == (tie_embeddings != "none")
-
-
-def test_different_vocabularies_cannot_share_all_embeddings():
-    message = "tie_embeddings must be target or none where the vocabularies differ, 5 and 7, got all"
-    with pytest.raises(ValueError, match=message):
-        Words(5, 7, M, tie_embeddings="all")

@@ -7,35 +7,48 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from seq2seq_models import make_batch, make_model
 from sightline.attention import record_attention
 from sightline.decoding import beam_search, greedy, sample
-from sightline.models import graphed_decoder as replay
-from sightline.models import translator
-from translators import batch, make
+from sightline.models import graphed_decoder, text_decoder
+from sightline.models.encoders import EncoderOutput
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU"))]
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+DEVICES = ["cpu", pytest.param("cuda", marks=needs_gpu)]
 SEARCHES = {
-    "greedy": lambda model, memory: greedy(model, memory, max_tokens=71),
-    "beam": lambda model, memory: beam_search(model, memory, num_beams=3, n_best=2, max_tokens=71),
-    "beam to the end": lambda model, memory: beam_search(
-        model, memory, num_beams=5, early_stopping=False, max_tokens=23
+    "greedy": lambda decoder, output: greedy(decoder, output, max_tokens=71),
+    "beam": lambda decoder, output: beam_search(decoder, output, num_beams=3, n_best=2, max_tokens=71),
+    "beam without early stopping": lambda decoder, output: beam_search(
+        decoder, output, num_beams=5, early_stopping=False, max_tokens=23
     ),
-    "sample": lambda model, memory: sample(
-        model, memory, num_samples=2, max_tokens=23, generator=torch.Generator(memory.device).manual_seed(3)
+    "sample": lambda decoder, output: sample(
+        decoder, output, num_samples=2, max_tokens=23, generator=torch.Generator(output.device).manual_seed(3)
     ),
 }
 
 
 @pytest.fixture
 def replaying(monkeypatch):
-    """As on a GPU: steps in fixed room; on a CPU they are run where a GPU replays them."""
-    replay.POOL.free.clear()
-    monkeypatch.setattr(translator, "worth_replaying", lambda *_: replay.unwatched())
+    """Replay on a CPU, where a step runs the function that a GPU captures."""
+    graphed_decoder.POOL.free.clear()
+    monkeypatch.setattr(text_decoder, "worth_replaying", lambda *_: graphed_decoder.is_unobserved())
 
 
-def _memory(model, device):
-    source, real, _ = batch()
-    return model.to(device).encode(source.to(device), real.to(device))
+@pytest.fixture
+def captured(monkeypatch):
+    """Rows of each graph that is captured."""
+    rows, init = [], graphed_decoder._GraphedStep.__init__
+    monkeypatch.setattr(
+        graphed_decoder._GraphedStep,
+        "__init__",
+        lambda self, *args: rows.append(args[1].size.rows) or init(self, *args),
+    )
+    return rows
+
+
+def encode(model, device="cpu"):
+    source, attention_mask, _ = make_batch()
+    return model.to(device).encode(source.to(device), attention_mask.to(device))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -43,179 +56,181 @@ def _memory(model, device):
 @pytest.mark.parametrize(
     "options", [{}, {"norm": "post", "score": "cosine", "tie_embeddings": "none", "positions": "learned"}]
 )
-def test_every_search_finds_what_it_found_before(search, options, device, monkeypatch):
-    model = make("transformer", **options)
-    memory = _memory(model, device)
-    monkeypatch.setattr(translator, "worth_replaying", lambda *_: False)
-    plain = SEARCHES[search](model, memory)
-    monkeypatch.setattr(translator, "worth_replaying", lambda *_: True)
-    for _ in range(2):  # recorded, and replayed
-        found = SEARCHES[search](model, memory)
-        assert [[one.tokens for one in ones] for ones in found] == [[one.tokens for one in ones] for ones in plain]
-        scores = [torch.tensor([one.score for ones in some for one in ones]) for some in (found, plain)]
-        assert_close(*scores, atol=1e-3, rtol=1e-4)
+def test_searches_with_and_without_graphs_agree(search, options, device, monkeypatch):
+    model = make_model("transformer", **options)
+    output = encode(model, device)
+    monkeypatch.setattr(text_decoder, "worth_replaying", lambda *_: False)
+    expected = SEARCHES[search](model.decoder, output)
+    monkeypatch.setattr(text_decoder, "worth_replaying", lambda *_: True)
+    for _ in range(2):  # captured, then replayed
+        results = SEARCHES[search](model.decoder, output)
+        for hypotheses, expected_hypotheses in zip(results, expected, strict=True):
+            assert [h.tokens for h in hypotheses] == [h.tokens for h in expected_hypotheses]
+            scores = [torch.tensor([h.score for h in row]) for row in (hypotheses, expected_hypotheses)]
+            assert_close(*scores, atol=1e-3, rtol=1e-4)
 
 
 @pytest.mark.usefixtures("replaying")
-def test_two_batches_in_turns_do_not_meet():
-    model, (source, real, target) = make("transformer"), batch()
+def test_encoder_output_without_a_mask_is_replayed():
+    decoder, states = make_model("transformer").decoder, torch.randn(3, 5, 12)
     with torch.inference_mode():
-        states = [model.start(model.encode(source.roll(i, 0), real.roll(i, 0))) for i in range(2)]
+        outputs = EncoderOutput(states), EncoderOutput(states, torch.ones(3, 5, dtype=torch.bool))
+        results, masked = (greedy(decoder, output, max_tokens=9, suppress_tokens=(0, 1, 2)) for output in outputs)
+    assert results == masked
+    assert len(graphed_decoder.POOL.free[decoder]) == 1
+
+
+@pytest.mark.usefixtures("replaying")
+def test_interleaved_batches_use_separate_graphs():
+    model, (source, attention_mask, target) = make_model("transformer"), make_batch()
+    decoder = model.decoder
+    with torch.inference_mode():
+        states = [decoder.start(model.encode(source.roll(i, 0), attention_mask.roll(i, 0))) for i in range(2)]
         logits = [[], []]
         for tokens in target.T:
             for i in range(2):
-                made, states[i] = model.step(states[i], tokens.roll(i, 0))
-                logits[i].append(made)
+                step, states[i] = decoder.step(states[i], tokens.roll(i, 0))
+                logits[i].append(step)
         assert all(state.replay is not None for state in states)
         assert states[0].replay.graph is not states[1].replay.graph
         for i in range(2):
-            whole = model(source.roll(i, 0), real.roll(i, 0), target.roll(i, 0))
-            assert_close(torch.stack(logits[i], 1), whole, atol=1e-5, rtol=1e-5)
+            expected = model(source.roll(i, 0), attention_mask.roll(i, 0), target.roll(i, 0))
+            assert_close(torch.stack(logits[i], 1), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("replaying")
-def test_rows_may_change_places_twice_and_multiply_between_steps():
-    model, (source, real, target) = make("transformer"), batch()
-    rows = torch.tensor([2, 0, 0, 1, 2, 1, 1, 0])
+def test_rows_can_be_reordered_twice_between_steps():
+    model, (source, attention_mask, target) = make_model("transformer"), make_batch()
+    decoder, rows = model.decoder, torch.tensor([2, 0, 0, 1, 2, 1, 1, 0])
+    order = rows.argsort()
     with torch.inference_mode():
-        state = model.start(model.encode(source, real))
+        state = decoder.start(model.encode(source, attention_mask))
         for tokens in target.T[:3]:
-            _, state = model.step(state, tokens)
-        state = model.reorder(state, rows)
-        state = model.reorder(
-            model.reorder(state, rows.argsort(), same_source=True), rows.argsort().argsort(), same_source=True
-        )
-        logits, _ = model.step(state, target[rows, 3])
-        assert_close(logits, model(source, real, target)[rows, 3], atol=1e-5, rtol=1e-5)
-
-
-@pytest.fixture
-def made(monkeypatch):
-    """How many rows each graph has that is recorded."""
-    rows = []
-    plain = replay._GraphedStep.__init__
-    monkeypatch.setattr(
-        replay._GraphedStep, "__init__", lambda self, *how: rows.append(how[1].size.rows) or plain(self, *how)
-    )
-    return rows
+            _, state = decoder.step(state, tokens)
+        state = decoder.reorder(state, rows)
+        state = decoder.reorder(state, order, same_source=True)
+        state = decoder.reorder(state, order.argsort(), same_source=True)
+        logits, _ = decoder.step(state, target[rows, 3])
+        assert_close(logits, model(source, attention_mask, target)[rows, 3], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.usefixtures("replaying")
-def test_a_graph_serves_the_next_batch_until_the_weights_lie_elsewhere(made):
-    model = make("transformer")
-    memory = _memory(model, "cpu")
+def test_graphs_are_reused_until_the_weights_move(captured):
+    model = make_model("transformer")
+    decoder, output, weight = model.decoder, encode(model), model.decoder.embedding.weight
     for _ in range(3):
-        greedy(model, memory, max_tokens=7)
-    assert made == [3]
-    model.words.target_table.data.mul_(2)  # learned on, in place
-    greedy(model, memory, max_tokens=7)
-    assert made == [3]
-    model.words.target_table.data = model.words.target_table.data.clone()
-    greedy(model, memory, max_tokens=7)
-    assert made == [3, 3]
-    assert len(replay.POOL.free[model.decoder]) == 1  # the first serves no more
-    greedy(copy.deepcopy(model), memory, max_tokens=7)
-    assert made == [3, 3, 3]
+        greedy(decoder, output, max_tokens=7, suppress_tokens=(0, 1, 2))
+    assert captured == [3]
+    weight.data.mul_(2)
+    greedy(decoder, output, max_tokens=7, suppress_tokens=(0, 1, 2))
+    assert captured == [3]
+    weight.data = weight.data.clone()
+    greedy(decoder, output, max_tokens=7, suppress_tokens=(0, 1, 2))
+    assert captured == [3, 3]
+    assert len(graphed_decoder.POOL.free[decoder]) == 1  # the outdated graph is freed
+    greedy(copy.deepcopy(decoder), output, max_tokens=7, suppress_tokens=(0, 1, 2))
+    assert captured == [3, 3, 3]
 
 
 @pytest.mark.usefixtures("replaying")
-def test_sentences_that_end_leave_the_graph_and_few_rows_have_one_of_their_own(made):
-    model, (source, real, target) = make("transformer"), batch()
+def test_small_batches_do_not_use_large_graphs(captured):
+    model, (source, attention_mask, target) = make_model("transformer"), make_batch()
+    decoder = model.decoder
     with torch.inference_mode():
-        state = model.start(model.encode(source.repeat(9, 1), real.repeat(9, 1)))
+        state = decoder.start(model.encode(source.repeat(9, 1), attention_mask.repeat(9, 1)))
         for tokens in target.T[:2]:
-            _, state = model.step(state, tokens.repeat(9))
-        state = model.reorder(state, torch.tensor([4, 26, 3, 0]))
-        _, state = model.step(state, target[[1, 2, 0, 0], 2])
-        assert made == [32]
-        state = model.reorder(state, torch.tensor([1]))
-        logits, state = model.step(state, target[[2], 3])
-        assert made == [32, 1]
-        assert_close(logits, model(source, real, target)[[2], 3], atol=1e-5, rtol=1e-5)
+            _, state = decoder.step(state, tokens.repeat(9))
+        state = decoder.reorder(state, torch.tensor([4, 26, 3, 0]))
+        _, state = decoder.step(state, target[[1, 2, 0, 0], 2])
+        assert captured == [32]
+        state = decoder.reorder(state, torch.tensor([1]))
+        logits, state = decoder.step(state, target[[2], 3])
+        assert captured == [32, 1]
+        assert_close(logits, model(source, attention_mask, target)[[2], 3], atol=1e-5, rtol=1e-5)
         with pytest.raises(ValueError, match=r"tokens must have shape \(1,\), got \(2,\)"):
-            model.step(state, target[:2, 4])
+            decoder.step(state, target[:2, 4])
 
 
 @pytest.mark.usefixtures("replaying")
-def test_who_begins_to_watch_or_leaves_inference_mode_sees_every_step():
-    model, (source, real, target) = make("transformer"), batch()
-    whole = model(source, real, target)
+def test_replay_stops_when_attention_is_recorded_or_inference_mode_ends():
+    model, (source, attention_mask, target) = make_model("transformer"), make_batch()
+    decoder, expected = model.decoder, model(source, attention_mask, target)
     with torch.inference_mode():
-        state = model.start(model.encode(source, real))
+        state = decoder.start(model.encode(source, attention_mask))
         for tokens in target.T[:3]:
-            _, state = model.step(state, tokens)
+            _, state = decoder.step(state, tokens)
         assert state.replay is not None
         with record_attention(model) as record:
-            logits, state = model.step(state, target[:, 3])
-    assert_close(logits, whole[:, 3], atol=1e-5, rtol=1e-5)
-    assert len(record.of("cross")) == len(model.decoder.layers)
+            logits, state = decoder.step(state, target[:, 3])
+    assert_close(logits, expected[:, 3], atol=1e-5, rtol=1e-5)
+    assert len(record.of("cross")) == len(decoder.stack.layers)
     with torch.no_grad():
-        logits, _ = model.step(state, target[:, 4])
-    assert_close(logits, whole[:, 4], atol=1e-5, rtol=1e-5)
+        logits, _ = decoder.step(state, target[:, 4])
+    assert_close(logits, expected[:, 4], atol=1e-5, rtol=1e-5)
 
 
-def test_what_a_graph_may_not_be_made_of():
-    model = make("transformer")
-    writer = replay.Writer(model.words, model.target_positions, model.decoder)
-    assert not replay.hooked(writer)
-    assert replay.hooked(writer._replace(decoder=copy.deepcopy(model.decoder).train()))
-    hook = model.decoder.layers[1].attention.register_forward_hook(lambda *_: None)
-    assert replay.hooked(writer)
+def test_hooks_and_observers_prevent_replay():
+    model = make_model("transformer")
+    decoder = model.decoder
+    assert not graphed_decoder.has_hooks(decoder)
+    assert graphed_decoder.has_hooks(copy.deepcopy(decoder).train())
+    hook = decoder.stack.layers[1].attention.register_forward_hook(lambda *_: None)
+    assert graphed_decoder.has_hooks(decoder)
     hook.remove()
-    assert not replay.hooked(writer)
+    assert not graphed_decoder.has_hooks(decoder)
     hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert replay.hooked(writer)
+    assert graphed_decoder.has_hooks(decoder)
     hook.remove()
-    assert not replay.unwatched()
+    assert not graphed_decoder.is_unobserved()
     with torch.inference_mode():
-        assert replay.unwatched()
+        assert graphed_decoder.is_unobserved()
         with record_attention(model):
-            assert not replay.unwatched()
-            model(*batch())
+            assert not graphed_decoder.is_unobserved()
+            model(*make_batch())
 
 
-def test_a_graph_is_no_larger_than_it_may_be(monkeypatch):
-    model, (source, real, target) = make("transformer"), batch()
-    writer = replay.Writer(model.words, model.target_positions, model.decoder)
+def test_buffers_of_graphs_are_limited(monkeypatch):
+    model, (source, attention_mask, target) = make_model("transformer"), make_batch()
+    decoder = model.decoder
     with torch.inference_mode():
-        state = model.start(model.encode(source, real))
-        _, state = model.step(state, target[:, 0])
-        numbers = 3 * 2 * 12 * 3 * (2 * 64 + 16)  # rows, keys and values of a width of 12, layers, places and source
-        for most, fits in ((numbers, True), (numbers - 1, False)):
-            monkeypatch.setattr(replay, "MAX_ELEMENTS", most)
-            assert replay.small(writer, state.caches) == fits
-        graph = replay.Replay(writer, state.caches, real).graph
-    assert graph.num_elements == numbers
-    monkeypatch.setattr(replay.POOL, "max_elements", 2 * numbers)
+        state = decoder.start(model.encode(source, attention_mask))
+        _, state = decoder.step(state, target[:, 0])
+        num_elements = 3 * 2 * 12 * 3 * (2 * 64 + 16)  # rows, keys and values, embed_dim, layers, positions and source
+        for maximum, fits in ((num_elements, True), (num_elements - 1, False)):
+            monkeypatch.setattr(graphed_decoder, "MAX_ELEMENTS", maximum)
+            assert graphed_decoder.fits_graph(decoder, state.caches) == fits
+        graph = graphed_decoder.Replay(decoder, state.caches, attention_mask).graph
+    assert graph.num_elements == num_elements
+    monkeypatch.setattr(graphed_decoder.POOL, "max_elements", 2 * num_elements)
     for _ in range(3):
-        replay.POOL.give_back(model.decoder, graph)
-    assert len(replay.POOL.free[model.decoder]) == 2
+        graphed_decoder.POOL.give_back(decoder, graph)
+    assert len(graphed_decoder.POOL.free[decoder]) == 2
 
 
 @pytest.mark.usefixtures("replaying")
-def test_a_table_of_places_still_says_where_it_ends():
-    model = make("transformer", positions="learned", max_positions=11)
-    memory = _memory(model, "cpu")
-    assert len(greedy(model, memory, max_tokens=11, suppress_tokens=(0, 1, 2))[0][0].tokens) == 11
+def test_learned_positions_limit_replayed_steps():
+    model = make_model("transformer", positions="learned", max_positions=11)
+    output = encode(model)
+    assert len(greedy(model.decoder, output, max_tokens=11, suppress_tokens=(0, 1, 2))[0][0].tokens) == 11
     with pytest.raises(ValueError, match="positions must be below max_positions=11, got 11"):
-        greedy(model, memory, max_tokens=12, suppress_tokens=(0, 1, 2))
+        greedy(model.decoder, output, max_tokens=12, suppress_tokens=(0, 1, 2))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_on_a_gpu_a_graph_goes_with_its_model_and_nobody_who_watches_is_passed_by():
-    model = make("transformer")
-    memory = _memory(model, "cuda")
+@needs_gpu
+def test_graphs_are_freed_with_their_decoder():
+    model = make_model("transformer")
+    output = encode(model, "cuda")
     with record_attention(model) as record:
-        greedy(model, memory, max_tokens=7)
+        greedy(model.decoder, output, max_tokens=7, suppress_tokens=(0, 1, 2))
     assert len(record) > 0
-    assert not replay.POOL.free.get(model.decoder)
-    greedy(model, memory, max_tokens=7)
-    graph = weakref.ref(replay.POOL.free[model.decoder][0])
-    del model, memory, record
+    assert not graphed_decoder.POOL.free.get(model.decoder)
+    greedy(model.decoder, output, max_tokens=7, suppress_tokens=(0, 1, 2))
+    graph = weakref.ref(graphed_decoder.POOL.free[model.decoder][0])
+    del model, output, record
     gc.collect()
     assert graph() is None
 
 
-def test_sizes_are_few():
-    assert [replay._round_up(n) for n in (1, 2, 3, 4, 5, 7, 12, 13, 160)] == [1, 2, 3, 4, 6, 8, 12, 16, 192]
-    assert len({replay._round_up(n) for n in range(1, 1025)}) == 20
+def test_sizes_are_rounded_up():
+    assert [graphed_decoder._round_up(n) for n in (1, 2, 3, 4, 5, 7, 12, 13, 160)] == [1, 2, 3, 4, 6, 8, 12, 16, 192]
+    assert len({graphed_decoder._round_up(n) for n in range(1, 1025)}) == 20

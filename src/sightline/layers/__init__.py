@@ -4,7 +4,7 @@ from ..kernels.dropout import Dropout
 from .backbones import Backbone, Conv4, ResNet12
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward
 from .efficientnet import EfficientNetLite0
-from .embeddings import TokenEmbedding, Words
+from .embeddings import TokenEmbedding
 from .patches import PatchEmbedding
 from .positions import LearnedPositions, PositionEmbedding, SinusoidalPositions, sinusoids
 from .recurrent import RNN, RecurrentEncoder
@@ -32,6 +32,5 @@ __all__ = [
     "TokenEmbedding",
     "Transformer",
     "TransformerSize",
-    "Words",
     "sinusoids",
 ]

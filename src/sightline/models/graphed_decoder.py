@@ -3,14 +3,14 @@
 A GPU finishes one step of a small decoder before Python has launched all its kernels; a captured graph needs one
 launch. It needs tensors of fixed size at fixed addresses, so keys and values lie in preallocated buffers.
 
-Shapes: L layers, R rows, H heads, P positions, S source tokens, D head dimension, V vocabulary.
+Shapes: L layers, R rows, H heads, P positions, S source positions, D head dimension, V vocabulary.
 """
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from ..attention import KeyValueCache
@@ -18,7 +18,7 @@ from ..attention.functional import has_observers
 from ..attention.masks import Padding
 from ..errors import SightlineError
 from ..kernels.cuda_graphs import GraphPool, capture
-from ..layers import Decoder, DecoderCache, LearnedPositions, SinusoidalPositions, Words
+from ..layers import Decoder, DecoderCache, PositionEmbedding
 
 MAX_ELEMENTS = 1 << 28
 """Elements of the buffers of one graph. Larger steps keep a GPU busy without a graph."""
@@ -27,19 +27,17 @@ MAX_SPARE_ROWS = 8
 MIN_POSITIONS, MIN_SOURCE = 64, 16
 
 
-class Writer(NamedTuple):
-    """The modules that predict the next token."""
+class GraphableDecoder(Protocol):
+    """The members of `TransformerTextDecoder` that a step uses."""
 
-    words: Words
-    positions: SinusoidalPositions | LearnedPositions
-    decoder: Decoder
+    positions: PositionEmbedding
+    stack: Decoder
 
-    def tensors(self) -> list[Tensor]:
-        """All parameters and buffers."""
-        return [tensor for module in self for tensor in (*module.parameters(), *module.buffers())]
+    def embed(self, tokens: Tensor, /) -> Tensor: ...
+    def logits(self, x: Tensor, /) -> Tensor: ...
 
 
-class Size(NamedTuple):
+class GraphSize(NamedTuple):
     """Sizes of the buffers."""
 
     rows: int
@@ -47,7 +45,7 @@ class Size(NamedTuple):
     source: int
 
     @classmethod
-    def around(cls, keys: Tensor, source: int, max_positions: int) -> "Size":
+    def for_step(cls, keys: Tensor, source: int, max_positions: int) -> "GraphSize":
         """Buffers for keys and values (R, 2 H, P, D), one more position and the source, rounded up to few sizes."""
         rows, _, length, _ = keys.shape
         positions = min(max(MIN_POSITIONS, 1 << length.bit_length()), max_positions)
@@ -59,62 +57,59 @@ class Size(NamedTuple):
         return self.rows * heads * head_dim * layers * (2 * self.positions + self.source)
 
 
-def worth_replaying(writer: Writer, caches: list[DecoderCache]) -> bool:
+def worth_replaying(decoder: Any, caches: list[DecoderCache]) -> bool:
     """Whether steps can be a graph and gain from it: small steps on a GPU, without observers or hooks."""
-    return caches[0].target.tensors[0].is_cuda and unwatched() and not hooked(writer) and small(writer, caches)
+    is_cuda = caches[0].target.tensors[0].is_cuda
+    return is_cuda and is_unobserved() and not has_hooks(decoder) and fits_graph(decoder, caches)
 
 
-def unwatched() -> bool:
+def is_unobserved() -> bool:
     """Whether steps need neither gradients nor attention weights."""
     return torch.is_inference_mode_enabled() and not has_observers()
 
 
-def hooked(writer: Writer) -> bool:
+def has_hooks(decoder: nn.Module) -> bool:
     """Whether a step runs hooks or dropout."""
-    modules = (submodule for module in writer for submodule in module.modules())
-    return (
-        writer.decoder.training
-        or _has_any_global_hook()
-        or any(module._forward_hooks or module._forward_pre_hooks for module in modules)
-    )
+    hooks = (module._forward_hooks or module._forward_pre_hooks for module in decoder.modules())
+    return decoder.training or _has_any_global_hook() or any(hooks)
 
 
-def small(writer: Writer, caches: list[DecoderCache]) -> bool:
+def fits_graph(decoder: GraphableDecoder, caches: list[DecoderCache]) -> bool:
     """Whether the buffers of the next step are within `MAX_ELEMENTS`."""
     keys, source = caches[0].target.tensors[0], caches[0].source.tensors[0].shape[2]
-    size = Size.around(keys, source, writer.positions.max_positions)
+    size = GraphSize.for_step(keys, source, decoder.positions.max_positions)
     return size.num_elements(keys, len(caches)) <= MAX_ELEMENTS
 
 
 class Replay:
     """A batch whose steps are replayed, until its buffers are full or its sources change."""
 
-    def __init__(self, writer: Writer, caches: list[DecoderCache], attention_mask: Tensor):
-        self.writer, self.initial_caches = writer, caches
-        self.rows, _, self.length, _ = caches[0].target.tensors[0].shape
-        self.graph = _take(writer, caches, attention_mask.shape[1])
+    def __init__(self, decoder: Any, caches: list[DecoderCache], attention_mask: Tensor | None):
+        self.decoder, self.initial_caches = decoder, caches
+        self.num_rows, _, self.length, _ = caches[0].target.tensors[0].shape
+        self.graph = _take(decoder, caches)
         self.graph.fill(caches, attention_mask)
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether there is no room for another step."""
         return self.length == self.graph.key.size.positions
 
     def step(self, tokens: Tensor) -> Tensor:
         """tokens (R,) -> logits of the next token (R, V)"""
-        if tokens.shape != (self.rows,):
-            raise SightlineError(f"tokens must have shape ({self.rows},), got {tuple(tokens.shape)}")
-        self.graph.tokens[: self.rows] = tokens
+        if tokens.shape != (self.num_rows,):
+            raise SightlineError(f"tokens must have shape ({self.num_rows},), got {tuple(tokens.shape)}")
+        self.graph.tokens[: self.num_rows] = tokens
         self.length += 1
-        return self.graph.replay()[: self.rows].clone()
+        return self.graph.replay()[: self.num_rows].clone()
 
     def reorder(self, indices: Tensor) -> None:
         """Select rows that keep their sources: indices (R,). The graph applies it before its next step."""
-        self.graph.rows[: self.rows] = self.graph.rows[indices]
+        self.graph.rows[: self.num_rows] = self.graph.rows[indices]
 
     def caches(self) -> list[DecoderCache]:
         """The caches to continue with without a graph."""
-        rows = self.graph.rows[: self.rows]
+        rows = self.graph.rows[: self.num_rows]
         target = self.graph.target[..., : self.length, :].index_select(1, rows)
         return [
             DecoderCache(KeyValueCache(layer), cache.source)
@@ -123,13 +118,13 @@ class Replay:
 
     def __del__(self) -> None:
         if hasattr(self, "graph"):  # absent if its capture failed
-            POOL.give_back(self.writer.decoder, self.graph)
+            POOL.give_back(self.decoder, self.graph)
 
 
 class _Key(NamedTuple):
     """What a graph was captured for."""
 
-    size: Size
+    size: GraphSize
     context: tuple[torch.dtype, torch.device, int, torch.dtype | None]
     """Dtype and device of keys and values, stream, and autocast dtype."""
     addresses: tuple[int, ...]
@@ -156,12 +151,12 @@ class _StaticCache(KeyValueCache):
 class _GraphedStep:
     """One captured step with its buffers."""
 
-    def __init__(self, writer: Writer, key: _Key, keys: Tensor):
+    def __init__(self, decoder: Any, key: _Key, keys: Tensor):
         rows, positions, source = key.size
         _, heads, _, head_dim = keys.shape
-        layers = len(writer.decoder.layers)
+        layers = len(decoder.stack.layers)
         self.key, self.num_elements = key, key.size.num_elements(keys, layers)
-        self.weights = writer.tensors()  # referenced, so that their memory is not reused
+        self.weights = _weights(decoder)  # referenced, so that their memory is not reused
         self.all_rows, self.all_positions = (torch.arange(count, device=keys.device) for count in (rows, positions))
         self.rows, self.tokens = self.all_rows.clone(), torch.zeros_like(self.all_rows)
         self.position = self.all_rows.new_zeros(1)
@@ -172,11 +167,11 @@ class _GraphedStep:
             DecoderCache(_StaticCache(target, self.position), KeyValueCache(*source))
             for target, source in zip(self.target, self.source, strict=True)
         ]
-        self.replay = capture(partial(self._step, writer), keys.device)
+        self.replay = capture(partial(self._step, decoder), keys.device)
 
-    def fill(self, caches: list[DecoderCache], attention_mask: Tensor) -> None:
-        """Start from caches and the attention mask (R, S) of the source."""
-        rows, source = attention_mask.shape
+    def fill(self, caches: list[DecoderCache], attention_mask: Tensor | None) -> None:
+        """Start from caches and the attention mask (R, S) of the source, None if nothing is masked."""
+        rows, _, source, _ = caches[0].source.tensors[0].shape
         self.target.zero_()
         self.source.zero_()
         for i, cache in enumerate(caches):
@@ -185,48 +180,50 @@ class _GraphedStep:
             for j in range(2):
                 self.source[i, j, :rows, :, :source] = cache.source.tensors[j]
         self.attention_mask.fill_(True)[:rows] = False  # unused rows attend to something, or they become NaN
-        self.attention_mask[:rows, :source] = attention_mask
+        self.attention_mask[:rows, :source] = True if attention_mask is None else attention_mask
         self.position.fill_(len(caches[0].target))
         self.rows.copy_(self.all_rows)
 
-    def _step(self, writer: Writer) -> Tensor:
+    def _step(self, decoder: GraphableDecoder) -> Tensor:
         self.target.copy_(self.target.index_select(1, self.rows))
         self.rows.copy_(self.all_rows)
-        words, positions, decoder = writer
         mask = Padding((self.all_positions <= self.position).unsqueeze(0), has_no_empty_rows=True)
         cross_mask = Padding(self.attention_mask, has_no_empty_rows=True)
         device_type = self.tokens.device.type
         dtype, enabled = torch.get_autocast_dtype(device_type), torch.is_autocast_enabled(device_type)
         with torch.autocast(device_type, dtype, enabled=enabled, cache_enabled=False):  # the cache would be freed
-            x = words.read_target(self.tokens.unsqueeze(1))
-            x = positions.add_at(x, self.position)
+            x = decoder.positions.add_at(decoder.embed(self.tokens.unsqueeze(1)), self.position)
             context = x.expand(-1, self.attention_mask.shape[1], -1)  # unused: the caches hold its keys and values
-            for layer, cache in zip(decoder.layers, self.caches, strict=True):
+            for layer, cache in zip(decoder.stack.layers, self.caches, strict=True):
                 x = layer(x, context, mask=mask, cross_mask=cross_mask, cache=cache)
             self.position += 1
-            return words.write(decoder.norm(x)[:, 0])
+            return decoder.logits(decoder.stack.norm(x)[:, 0])
 
 
 POOL: GraphPool[_GraphedStep] = GraphPool(max_graphs=8, max_elements=2 * MAX_ELEMENTS)
 """Graphs of each decoder, kept for the next batches."""
 
 
-def _take(writer: Writer, caches: list[DecoderCache], source: int) -> _GraphedStep:
+def _take(decoder: Any, caches: list[DecoderCache]) -> _GraphedStep:
     """A graph with room for these caches and at least one more position."""
-    keys, positions = caches[0].target.tensors[0], writer.positions
-    size = Size.around(keys, source, positions.max_positions)
+    keys, positions = caches[0].target.tensors[0], decoder.positions
+    size = GraphSize.for_step(keys, caches[0].source.tensors[0].shape[2], positions.max_positions)
     positions.reserve(max(size.positions, keys.shape[2] + 1))
     device = keys.device
     stream = torch.cuda.current_stream(device).cuda_stream if keys.is_cuda else 0
     autocast_dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
-    addresses = tuple(tensor.data_ptr() for tensor in writer.tensors())
+    addresses = tuple(tensor.data_ptr() for tensor in _weights(decoder))
     key = _Key(size, (keys.dtype, device, stream, autocast_dtype), addresses)
     return POOL.take(
-        writer.decoder,
+        decoder,
         is_valid=lambda graph: graph.key.addresses == addresses,
         fits=lambda graph: graph.key.serves(key),
-        make=lambda: _GraphedStep(writer, key, keys),
+        make=lambda: _GraphedStep(decoder, key, keys),
     )
+
+
+def _weights(decoder: nn.Module) -> list[Tensor]:
+    return [*decoder.parameters(), *decoder.buffers()]
 
 
 def _round_up(count: int) -> int:

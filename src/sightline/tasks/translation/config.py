@@ -3,15 +3,12 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from torch import nn
-
 from ... import limits
 from ...data.text.batching import LENGTH_MULTIPLE, padded_length
 from ...data.text.corpora import ParallelText, TextSplits, extend_training, load_parallel, split
 from ...data.text.tokenizers import TokenizerConfig
 from ...errors import SightlineError, check_fraction, check_int, check_max
-from ...models.rnn_translator import RNNTranslator, RNNTranslatorConfig
-from ...models.translator import Translator, TranslatorConfig
+from ...models.seq2seq import RecurrentSeq2SeqConfig, Seq2Seq, Seq2SeqConfig, TransformerSeq2SeqConfig
 from ...training.config import TrainingConfig
 
 
@@ -86,9 +83,9 @@ class ModelConfig:
     """The architecture, and one section for each; only the section of the chosen architecture is used."""
 
     kind: Literal["rnn", "rnn_attention", "transformer"] = "transformer"
-    rnn: RNNTranslatorConfig = field(default_factory=RNNTranslatorConfig)
+    rnn: RecurrentSeq2SeqConfig = field(default_factory=RecurrentSeq2SeqConfig)
     """For `rnn`, which has one context vector, and `rnn_attention`, whose attention defaults to `general`."""
-    transformer: TranslatorConfig = field(default_factory=TranslatorConfig)
+    transformer: TransformerSeq2SeqConfig = field(default_factory=TransformerSeq2SeqConfig)
 
     def __post_init__(self) -> None:
         if self.kind == "rnn" and self.rnn.attention != "none":
@@ -99,26 +96,19 @@ class ModelConfig:
             object.__setattr__(self, "rnn", replace(self.rnn, attention="general"))
 
     @property
-    def section(self) -> TranslatorConfig | RNNTranslatorConfig:
+    def chosen(self) -> Seq2SeqConfig:
         """The section of the chosen architecture."""
         return self.transformer if self.kind == "transformer" else self.rnn
 
-    def of_data(self, source_vocab_size: int, target_vocab_size: int) -> "ModelConfig":
-        """The config with these vocabulary sizes."""
-        sizes = {"source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size}
+    def with_vocab_sizes(self, source: int, target: int) -> "ModelConfig":
+        """The config with these vocabulary sizes in the section of the chosen architecture."""
         if self.kind == "transformer":
-            return replace(self, transformer=self.transformer.of_data(**sizes))
-        return replace(self, rnn=self.rnn.of_data(**sizes))
+            return replace(self, transformer=self.transformer.with_vocab_sizes(source, target))
+        return replace(self, rnn=self.rnn.with_vocab_sizes(source, target))
 
-    @property
-    def depth(self) -> int:
-        """The number of layers."""
-        form = self.transformer.form
-        return form["encoder_layers"] + form["decoder_layers"] if self.kind == "transformer" else self.rnn.num_layers
-
-    def build(self) -> nn.Module:
+    def build(self) -> Seq2Seq:
         """A model with random weights."""
-        return Translator(self.transformer) if self.kind == "transformer" else RNNTranslator(self.rnn)
+        return Seq2Seq(self.chosen)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +151,7 @@ class TranslationTaskConfig:
         return cls(
             tokenizer=TokenizerConfig(vocab_size=340),
             model=ModelConfig(
-                transformer=TranslatorConfig(embed_dim=64, ffn_dim=128, encoder_layers=2, decoder_layers=2)
+                transformer=TransformerSeq2SeqConfig(embed_dim=64, ffn_dim=128, encoder_layers=2, decoder_layers=2)
             ),
             training=TrainingConfig(
                 steps=400,
@@ -185,10 +175,10 @@ class TranslationTaskConfig:
             raise SightlineError(
                 "training.fsdp must be false for translation, which decodes with whole weights, got true"
             )
-        if self.model.section.tie_embeddings == "all" and not self.tokenizer.shared_vocab:
+        if self.model.chosen.tie_embeddings == "all" and not self.tokenizer.shared_vocab:
             raise SightlineError(
-                "tokenizer.shared_vocab must be true if the model's tie_embeddings is all, which uses one embedding table "
-                "for both languages, got false"
+                "tokenizer.shared_vocab must be true if the model's tie_embeddings is all, which uses one embedding "
+                "table for both languages, got false"
             )
         transformer, longest = self.model.transformer, int(padded_length(self.data.max_tokens))
         learned = self.model.kind == "transformer" and transformer.positions == "learned"

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ... import config
 from ...data.text.batching import EncodedPairs
@@ -14,6 +14,7 @@ from ...data.text.corpora import ParallelText
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis, beam_search, greedy
 from ...errors import SightlineError
+from ...models.seq2seq import Seq2Seq
 from ...predictor import Progress
 from ...training.task import BatchSlice
 
@@ -88,7 +89,7 @@ def word_range(group: dict[str, Any]) -> str:
 
 
 def translate(
-    model: Any,
+    model: Seq2Seq,
     encoded: EncodedPairs,
     indices: Sequence[int],
     *,
@@ -105,10 +106,10 @@ def translate(
         source, attention_mask = encoded.source.take(torch.tensor(batch, device=encoded.source.ids.device), length)
         output = model.encode(source, attention_mask)
         if num_beams == top_k == 1:
-            yield batch, greedy(model, output, max_tokens=max_tokens)
+            yield batch, greedy(model.decoder, output, max_tokens=max_tokens)
         else:
             options: dict[str, Any] = {"num_beams": num_beams, "n_best": top_k, "length_penalty": length_penalty}
-            yield batch, beam_search(model, output, max_tokens=max_tokens, **options)
+            yield batch, beam_search(model.decoder, output, max_tokens=max_tokens, **options)
 
 
 def length_batches(
@@ -126,7 +127,7 @@ def length_batches(
 
 
 def evaluation_sums(
-    model: nn.Module,
+    model: Seq2Seq,
     encoded: EncodedPairs,
     references: Sequence[str],
     tokenizer: Tokenizer,

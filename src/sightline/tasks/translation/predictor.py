@@ -119,8 +119,8 @@ class TranslationPredictor(Predictor):
             for name in tokenizer_files(task_config.tokenizer)
         ]
         source, target = tokenizers[0], tokenizers[-1]
-        model_config = task_config.model.of_data(len(source), len(target))
-        model = read_weights(folder, model_config.build, depth=model_config.depth)
+        model_config = task_config.model.with_vocab_sizes(len(source), len(target))
+        model = read_weights(folder, model_config.build, depth=model_config.chosen.depth)
         return cls(folder, task_config, (source, target), model)
 
     def parse_inputs(self, arguments: Sequence[str]) -> Iterator[str]:

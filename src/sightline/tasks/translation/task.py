@@ -33,7 +33,7 @@ class TranslationTask(Task):
         if data.validation is not None:
             self.validation = encode_for_evaluation(data.validation, self.tokenizers, config.data.max_tokens)
             self.references = data.validation.target
-        self.config = replace(config, model=config.model.of_data(*map(len, self.tokenizers)))
+        self.config = replace(config, model=config.model.with_vocab_sizes(*map(len, self.tokenizers)))
         self.model = self.config.model.build()
         self.data_fingerprint = data_fingerprint(data, num_long)
         self.device = torch.device("cpu")
@@ -108,7 +108,7 @@ class TranslationTask(Task):
         loss: Tensor = model(*arguments, labels=batch.labels, label_smoothing=smoothing)
         return loss / num_labels
 
-    def evaluate(self, model: nn.Module, batch_slice: BatchSlice) -> dict[str, Tensor]:
+    def evaluate(self, model: Any, batch_slice: BatchSlice) -> dict[str, Tensor]:
         if self.validation is None:
             return {}
         options: dict[str, Any] = {"max_tokens": self.config.data.max_tokens, "batch_slice": batch_slice}

@@ -1,0 +1,323 @@
+"""Text decoders: the output of any encoder in, text out, one token at a time.
+
+`start`, `step` and `reorder` are what `sightline.decoding` needs. Greedy decoding of two images:
+
+    greedy(decoder, EncoderOutput(regions))
+
+Shapes: B batch, S source positions, T target tokens, M embedding dimension, V vocabulary.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..attention import AdditiveScore, Hard, Softmax, attend
+from ..attention.masks import Padding
+from ..attention.scores import make_score
+from ..kernels.cross_entropy import IGNORE_INDEX
+from ..kernels.packing import Packing
+from ..layers import RNN, Decoder, DecoderCache, Dropout, TokenEmbedding
+from ..layers.recurrent import Cell, Hidden
+from .encoders import EncoderOutput, Positions, make_positions
+from .graphed_decoder import Replay, is_unobserved, worth_replaying
+
+
+class TextDecoder(nn.Module, ABC):
+    """Base class: a decoder over the output of any encoder.
+
+    `dim` is the width of the encoder states that the decoder works with. States of another width, `encoder_dim`, are
+    projected. `tie_embeddings` uses one table for input and output tokens.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_dim: int,
+        dim: int,
+        *,
+        encoder_dim: int | None = None,
+        tie_embeddings: bool = True,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.embedding = TokenEmbedding(vocab_size, embed_dim)
+        self.output_embedding = None if tie_embeddings else TokenEmbedding(vocab_size, embed_dim)
+        self.encoder_proj = None if encoder_dim in (None, dim) else nn.Linear(encoder_dim, dim)
+        self.dropout = Dropout(dropout)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Token embeddings: tokens int64 (B, T) -> (B, T, M)"""
+        return self.embedding(tokens)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """x (..., M) -> (..., V)"""
+        return self._output.logits(x)
+
+    @property
+    def _output(self) -> TokenEmbedding:
+        return self.embedding if self.output_embedding is None else self.output_embedding
+
+    def forward(self, encoder_output: EncoderOutput, target: Tensor) -> Tensor:
+        """Logits of the token after each target token: target int64 (B, T), which starts with BOS -> (B, T, V)"""
+        return self.logits(self.decode(self.project(encoder_output), target))
+
+    def loss(
+        self, encoder_output: EncoderOutput, target: Tensor, labels: Tensor, *, label_smoothing: float = 0.0
+    ) -> Tensor:
+        """The summed cross entropy: target int64 (B, T), labels int64 (B, T), -100 where there is none -> ()"""
+        x = self.decode(self.project(encoder_output), target)
+        return self._output.loss(x, labels, label_smoothing=label_smoothing)
+
+    def project(self, encoder_output: EncoderOutput) -> EncoderOutput:
+        """The output with states of the width that the decoder works with."""
+        if self.encoder_proj is None:
+            return encoder_output
+        pooled = None if encoder_output.pooled is None else self.encoder_proj(encoder_output.pooled)
+        return replace(encoder_output, states=self.encoder_proj(encoder_output.states), pooled=pooled)
+
+    @abstractmethod
+    def decode(self, encoder_output: EncoderOutput, target: Tensor) -> Tensor:
+        """The states that the logits are computed from: target (B, T) -> (B, T, M)"""
+
+    @abstractmethod
+    def start(self, encoder_output: EncoderOutput) -> Any:
+        """The state before the first token."""
+
+    @abstractmethod
+    def step(self, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
+        """One token per row: tokens (B,) -> logits of the next token (B, V), and the new state.
+
+        The given state must not be used again.
+        """
+
+    @abstractmethod
+    def reorder(self, state: Any, indices: Tensor, *, same_source: bool = False) -> Any:
+        """The state of the rows at these indices (B',). With `same_source`, the source of every row stays the same.
+
+        The given state must not be used again.
+        """
+
+
+@dataclass
+class TransformerDecoderState:
+    """The state of a `TransformerTextDecoder` during decoding."""
+
+    encoder_output: EncoderOutput
+    mask: Padding | None
+    """None if no source position is masked."""
+    caches: list[DecoderCache]
+    replay: Replay | None = None
+    """A CUDA graph that computes the steps; its keys and values are newer than the caches."""
+
+    def stop_replay(self) -> None:
+        """Continue without the CUDA graph."""
+        if self.replay is not None:
+            self.caches, self.replay = self.replay.caches(), None
+
+
+class TransformerTextDecoder(TextDecoder):
+    """Token embeddings, positions and decoder blocks: causal self-attention and cross-attention.
+
+    Keys and values are cached during decoding. Small steps on a GPU are replayed as a CUDA graph. Further options are
+    those of `DecoderBlock`.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_dim: int,
+        num_heads: int,
+        ffn_dim: int,
+        depth: int,
+        *,
+        encoder_dim: int | None = None,
+        tie_embeddings: bool = True,
+        positions: Positions = "sinusoidal",
+        max_positions: int = 256,
+        dropout: float = 0.0,
+        **block: Any,
+    ):
+        options: dict[str, Any] = {"encoder_dim": encoder_dim, "tie_embeddings": tie_embeddings, "dropout": dropout}
+        super().__init__(vocab_size, embed_dim, embed_dim, **options)
+        self.positions = make_positions(positions, max_positions, embed_dim)
+        self.stack = Decoder(embed_dim, num_heads, ffn_dim, depth, dropout=dropout, **block)
+
+    def decode(self, encoder_output: EncoderOutput, target: Tensor) -> Tensor:
+        x = self.dropout(self.positions(self.embed(target)))
+        states: Tensor = self.stack(x, encoder_output.states, cross_mask=encoder_output.mask)
+        return states
+
+    def loss(
+        self, encoder_output: EncoderOutput, target: Tensor, labels: Tensor, *, label_smoothing: float = 0.0
+    ) -> Tensor:
+        """The summed cross entropy: target int64 (B, T), labels int64 (B, T), -100 where there is none -> ()
+
+        In training on a CPU, padding is packed away.
+        """
+        if not packs(self, target):
+            return super().loss(encoder_output, target, labels, label_smoothing=label_smoothing)
+        source = self.project(encoder_output).packed()
+        is_used = (labels != IGNORE_INDEX).flip(1).cummax(1).values.flip(1)  # up to the last label
+        packing = Packing(is_used)
+        x = self.dropout(packing.pack(self.positions(self.embed(target))))
+        x = self.stack(x, source.states, cross_mask=source.mask, packing=packing, source_packing=source.packing)
+        return self._output.loss(x, labels[is_used].unsqueeze(0), label_smoothing=label_smoothing)
+
+    def start(self, encoder_output: EncoderOutput) -> TransformerDecoderState:
+        """The state before the first token, with the keys and values of the source."""
+        output = self.project(encoder_output)
+        return TransformerDecoderState(output, _mask_if_needed(output), self.stack.new_cache(output.states))
+
+    def step(self, state: TransformerDecoderState, tokens: Tensor) -> tuple[Tensor, TransformerDecoderState]:
+        if state.replay is not None and (state.replay.is_full or not is_unobserved()):
+            state.stop_replay()
+        position = len(state.caches[0].target)
+        if state.replay is None and position and worth_replaying(self, state.caches):  # the first step fills the caches
+            state.replay = Replay(self, state.caches, state.encoder_output.attention_mask)
+        if state.replay is not None:
+            return state.replay.step(tokens), state
+        x = self.dropout(self.positions(self.embed(tokens.unsqueeze(1)), offset=position))
+        x = self.stack(x, state.encoder_output.states, cross_mask=state.mask, cache=state.caches)
+        return self.logits(x[:, 0]), state
+
+    def reorder(
+        self, state: TransformerDecoderState, indices: Tensor, *, same_source: bool = False
+    ) -> TransformerDecoderState:
+        if state.replay is not None:
+            if same_source and len(indices) == state.replay.num_rows:
+                state.replay.reorder(indices)
+                return state
+            state.stop_replay()
+        for cache in state.caches:
+            cache.reorder(indices, same_source=same_source)
+        if same_source:
+            return state
+        output = state.encoder_output.take(indices)
+        return TransformerDecoderState(output, None if state.mask is None else _mask_if_needed(output), state.caches)
+
+
+@dataclass(frozen=True)
+class RecurrentDecoderState:
+    """The state of a `RecurrentTextDecoder` during decoding."""
+
+    encoder_output: EncoderOutput
+    keys: Tensor
+    """Encoder states as keys: (B, S, M)"""
+    context: Tensor
+    """The source as one vector: (B, M)"""
+    hidden: Hidden
+
+
+class RecurrentTextDecoder(TextDecoder):
+    """Token embeddings and recurrent layers over one context vector, or with attention over all encoder states.
+
+    Without attention, the context vector is an input of every step. With attention, the score of this name compares
+    each decoder state with the encoder states; `hard` attention selects one state. The recurrence does not depend on
+    the attention, so a whole target is one call.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        embed_dim: int,
+        hidden_size: int,
+        *,
+        encoder_dim: int | None = None,
+        tie_embeddings: bool = True,
+        cell: Cell = "gru",
+        num_layers: int = 1,
+        attention: str = "none",
+        hard: bool = False,
+        dropout: float = 0.0,
+    ):
+        options: dict[str, Any] = {"encoder_dim": encoder_dim, "tie_embeddings": tie_embeddings, "dropout": dropout}
+        super().__init__(vocab_size, embed_dim, hidden_size, **options)
+        self.context = nn.Linear(hidden_size, hidden_size)
+        self.attention = None if attention == "none" else CrossAttention(hidden_size, attention, hard=hard)
+        input_size = embed_dim + (hidden_size if self.attention is None else 0)
+        self.stack = RNN(input_size, hidden_size, cell=cell, num_layers=num_layers, dropout=dropout)
+        self.bridge = nn.Linear(hidden_size, num_layers * self.stack.num_states * hidden_size)
+        """Context vector to initial hidden states."""
+        self.concat = nn.Linear(2 * hidden_size + (embed_dim if self.attention is None else 0), embed_dim)
+        self.num_layers = num_layers
+
+    def decode(self, encoder_output: EncoderOutput, target: Tensor) -> Tensor:
+        return self._advance(self._start(encoder_output), target)[0]
+
+    def start(self, encoder_output: EncoderOutput) -> RecurrentDecoderState:
+        return self._start(self.project(encoder_output))
+
+    def _start(self, output: EncoderOutput) -> RecurrentDecoderState:
+        context = torch.tanh(self.context(output.pooled_states()))
+        hidden = torch.tanh(self.bridge(context)).unflatten(1, (self.stack.num_states, self.num_layers, -1))
+        keys = output.states if self.attention is None else self.attention.project_keys(output.states)
+        return RecurrentDecoderState(output, keys, context, tuple(x.contiguous() for x in hidden.permute(1, 2, 0, 3)))
+
+    def step(self, state: RecurrentDecoderState, tokens: Tensor) -> tuple[Tensor, RecurrentDecoderState]:
+        x, hidden = self._advance(state, tokens.unsqueeze(1))
+        return self.logits(x[:, 0]), replace(state, hidden=hidden)
+
+    def reorder(
+        self, state: RecurrentDecoderState, indices: Tensor, *, same_source: bool = False
+    ) -> RecurrentDecoderState:
+        hidden = tuple(x.index_select(1, indices) for x in state.hidden)
+        if same_source:
+            return replace(state, hidden=hidden)
+        keys, context = (x.index_select(0, indices) for x in (state.keys, state.context))
+        return RecurrentDecoderState(state.encoder_output.take(indices), keys, context, hidden)
+
+    def _advance(self, state: RecurrentDecoderState, target: Tensor) -> tuple[Tensor, Hidden]:
+        """target (B, T) -> (B, T, M), and the hidden state after the last token"""
+        tokens = self.dropout(self.embed(target))
+        if self.attention is None:
+            context = state.context.unsqueeze(1).expand(-1, target.shape[1], -1)
+            states, hidden = self.stack(torch.cat((tokens, context), -1), state.hidden)
+            features = torch.cat((states, context, tokens), -1)
+        else:
+            states, hidden = self.stack(tokens, state.hidden)
+            features = torch.cat((states, self.attention(states, state.keys, state.encoder_output)), -1)
+        return self.dropout(torch.tanh(self.concat(features))), hidden
+
+
+class CrossAttention(nn.Module):
+    """Attention of decoder states over encoder states, with one head and any score."""
+
+    def __init__(self, hidden_size: int, score: str, *, hard: bool = False):
+        super().__init__()
+        is_additive = score == "additive"  # keys are projected once per source instead of once per step
+        self.score = (
+            AdditiveScore(hidden_size, keys_projected=True)
+            if is_additive
+            else make_score(score, head_dim=hidden_size, num_heads=1)
+        )
+        self.key = nn.Linear(hidden_size, hidden_size, bias=False) if is_additive else nn.Identity()
+        self.normalizer = Hard(gradient="straight_through") if hard else Softmax()
+
+    def project_keys(self, states: Tensor) -> Tensor:
+        """Encoder states to keys: (B, S, M) -> (B, S, M)"""
+        return self.key(states)
+
+    def forward(self, states: Tensor, keys: Tensor, encoder_output: EncoderOutput) -> Tensor:
+        """states (B, T, M), keys (B, S, M) -> contexts (B, T, M)"""
+        return attend(
+            states,
+            keys,
+            encoder_output.states,
+            score=self.score,
+            normalizer=self.normalizer,
+            mask=encoder_output.mask,
+            kind="cross",
+        )
+
+
+def packs(module: nn.Module, x: Tensor) -> bool:
+    """Whether a training loss is computed without padding: worthwhile on a CPU. On a GPU, shapes would vary."""
+    return module.training and x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _mask_if_needed(output: EncoderOutput) -> Padding | None:
+    """The mask, or None if it masks nothing."""
+    return None if output.attention_mask is None or bool(output.attention_mask.all()) else output.mask
