@@ -1,8 +1,4 @@
-import json
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -247,24 +243,6 @@ def test_a_run_that_was_stopped_ends_with_the_weights_it_would_have_had(tmp_path
         assert torch.equal(tensor, two[name]), name
     with pytest.raises(ValueError, match=r"tokenizer.lowercase must be False, as .* began"):
         sightline.train(tmp_path / "broken", ["tokenizer.lowercase=true"], resume=True, quiet=True)
-
-
-def test_two_processes_learn_what_one_does_with_the_same_batch(tmp_path, corpus):
-    words = [*WORDS, corpus, "model.transformer.dropout=0.0", "training.ema_decay=0.5"]
-    together = Path(__file__).parents[1] / "together.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", together]
-    line = " ".join([*words, f"out={tmp_path / 'two'}", "training.gradient_accumulation_steps=2"])
-    answer = subprocess.run([*command, line], capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stderr
-    sightline.train(None, [*words, f"out={tmp_path / 'one'}"], quiet=True)
-    one, two = (
-        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
-        for name in ("one", "two")
-    )
-    assert [line.get("loss") for line in two] == pytest.approx([line.get("loss") for line in one], abs=1e-5)
-    assert len(one) == 15
-    for ours, theirs in zip(one, two, strict=True):
-        assert theirs.get("validation", {}) == pytest.approx(ours.get("validation", {}), abs=1e-4)
 
 
 @pytest.mark.parametrize("kind", TINY)
