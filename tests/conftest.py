@@ -17,23 +17,21 @@ def device(request):
 
 @pytest.fixture(scope="session")
 def tiny_run(tmp_path_factory):
-    """An image classifier that has barely begun to learn, with something of everything there is to draw."""
+    """An image classifier after six steps, with learned masks, positions and temperatures."""
     from sightline import train
 
-    changes = ["patch_size=7", "embed_dim=16", "num_heads=2", "depth=3", "score=cosine", "mask=additive"]
-    changes = [f"model.{change}" for change in changes] + [
-        f"training.{change}"
-        for change in ("steps=6", "batch_size=8", "learning_rate=0.01", "log_every=2", "evaluate_every=3", "device=cpu")
-    ]
+    model = ("patch_size=7", "embed_dim=16", "num_heads=2", "depth=3", "score=cosine", "mask=additive")
+    training = ("steps=6", "batch_size=8", "learning_rate=0.01", "log_every=2", "evaluate_every=3", "device=cpu")
+    changes = [f"model.{change}" for change in model] + [f"training.{change}" for change in training]
     return train(None, [*changes, f"out={tmp_path_factory.mktemp('runs') / 'tiny'}"], quiet=True).folder
 
 
 @pytest.fixture(autouse=True)
-def _same_numbers_every_time():
+def _seeded():
     torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
-def _no_process_outlives_its_test():
+def _no_process_left():
     yield
     CommandProcess.kill_all()

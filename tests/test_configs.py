@@ -1,32 +1,33 @@
-"""The recipes that come with the project."""
+"""The configs of the project."""
 
 from pathlib import Path
 
 import pytest
 
 from sightline.data.text.corpora import load_parallel
-from sightline.runs import _recipe
+from sightline.runs import _resolve_config
 
-CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yaml"))
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+
+
+def test_there_are_configs():
+    assert CONFIGS
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_a_recipe_is_whole_and_opens_with_its_command(path):
-    _recipe(path, [])
-    head = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
-    assert any(f"sightline train configs/{path.name}" in line for line in head)
+def test_a_config_is_valid_and_opens_with_its_command(path):
+    _resolve_config(path, [])
+    comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("#")]
+    assert any(f"sightline train configs/{path.name}" in line for line in comments)
 
 
-@pytest.mark.parametrize(("name", "shown"), [("ko-en", "좋은 저녁입니다."), ("de-en-short", "guten abend")])
-def test_phrases_of_a_recipe_are_pairs_and_never_hold_what_it_shows(name, shown):
-    recipe, _ = _recipe(CONFIGS[0].parent / f"{name}.yaml", [])
-    (phrases,) = [load_parallel(CONFIGS[0].parent.parent / path).train for path in recipe.data.more]
+@pytest.mark.parametrize(("name", "example"), [("ko-en", "좋은 저녁입니다."), ("de-en-short", "guten abend")])
+def test_the_example_of_a_config_is_not_in_its_training_phrases(name, example):
+    path = ROOT / "configs" / f"{name}.yaml"
+    task_config, _ = _resolve_config(path, [])
+    [phrases] = [load_parallel(ROOT / source).train for source in task_config.data.extra_sources]
     assert len(phrases) > 30
     assert phrases.num_dropped == 0
-    assert shown in (CONFIGS[0].parent / f"{name}.yaml").read_text(encoding="utf-8")
-    bare = [text.lower().rstrip(".!?") for text in phrases.source]
-    assert shown.rstrip(".") not in bare
-
-
-def test_there_are_recipes():
-    assert CONFIGS
+    assert example in path.read_text(encoding="utf-8")
+    assert example.rstrip(".") not in [text.lower().rstrip(".!?") for text in phrases.source]

@@ -1,4 +1,4 @@
-"""The package as a whole: what it costs to load, what it offers, what its command says."""
+"""The package as a whole: imports, public names, and the help of every command."""
 
 import subprocess
 import sys
@@ -6,34 +6,65 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 import sightline
+from sightline.cli import app
 
 ROOT = Path(__file__).parents[1]
+COMMANDS = ("train", "evaluate", "fit", "compare", "predict", "show", "data", "demo")
+HEAVY = {"torch", "numpy", "PIL", "matplotlib", "transformers", "safetensors", "tokenizers", "huggingface_hub", "yaml"}
 
 
-def run(*args, **kwargs):
-    return subprocess.run([sys.executable, *args], capture_output=True, text=True, **kwargs)
+def run_python(*arguments):
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
 
 
-def test_help_and_import_load_nothing_heavy():
-    loaded = run("-c", "import sys, sightline, sightline.cli; print(*sys.modules)").stdout.split()
-    assert "sightline.cli" in loaded
-    assert not {"torch", "numpy", "matplotlib", "transformers", "safetensors"} & set(loaded)
+def test_import_of_the_package_and_of_the_command_line_loads_nothing_heavy():
+    modules = run_python("-c", "import sys, sightline, sightline.cli; print(*sys.modules)").stdout.split()
+    assert "sightline.cli" in modules
+    assert not HEAVY & set(modules)
 
 
-def test_help_names_every_verb():
-    answer = run("-m", "sightline", "--help")
-    assert answer.returncode == 0
-    assert "demo" in answer.stdout
+def test_help_of_a_command_loads_nothing_heavy():
+    code = "import sys, sightline.cli\ntry: sightline.cli.app(['predict', '--help'])\nfinally: print(*sys.modules)"
+    assert not HEAVY & set(run_python("-c", code).stdout.split())
 
 
-def test_version_is_the_project_s():
+def test_help_lists_every_command():
+    result = run_python("-m", "sightline", "--help")
+    assert result.returncode == 0
+    for name in COMMANDS:
+        assert f" {name} " in result.stdout
+    commands = typer.main.get_command(app).commands
+    assert {name for name, command in commands.items() if not command.hidden} == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "ship"])
+def test_help_of_every_command_starts_with_an_imperative_sentence(name):
+    result = CliRunner().invoke(app, [name, "--help"], terminal_width=200)
+    assert result.exit_code == 0
+    assert f"sightline {name}" in result.output or f" {name} " in result.output
+    sentence = typer.main.get_command(app).commands[name].help.splitlines()[0]
+    verbs = ("Train", "Evaluate", "Fit", "Predict", "Draw", "Describe", "Convert")
+    assert sentence.startswith(verbs)
+    assert sentence.endswith(".") or sentence.count(".") > 1
+    assert sentence.split(".")[0] in result.output
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "ship"])
+def test_every_option_of_a_command_has_a_help_text(name):
+    for parameter in typer.main.get_command(app).commands[name].params:
+        assert parameter.name == "help" or parameter.help.rstrip().endswith((".", ")"))
+
+
+def test_version_is_that_of_the_project():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert run("-m", "sightline", "--version").stdout.strip() == f"sightline {project['version']}"
+    assert run_python("-m", "sightline", "--version").stdout.strip() == f"sightline {project['version']}"
 
 
-def test_everything_promised_is_there():
+def test_public_names_exist():
     for name in sightline.__all__:
         assert getattr(sightline, name)
     assert set(dir(sightline)) == set(sightline.__all__)
@@ -41,9 +72,9 @@ def test_everything_promised_is_there():
         sightline.atention  # noqa: B018
 
 
-def test_a_folder_that_cannot_be_made_is_named_without_a_stack_trace(tmp_path):
+def test_a_path_that_cannot_be_a_folder_is_an_error_without_traceback(tmp_path):
     (tmp_path / "file").write_text("")
-    answer = run("-m", "sightline", "demo", "--out", tmp_path / "file")
-    assert answer.returncode == 2
-    assert answer.stderr.startswith("error: ")
-    assert "Traceback" not in answer.stderr
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file")])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.stderr
