@@ -1,9 +1,9 @@
-"""How much of the model's own speed the loop leaves: training against a bare forward and backward.
+"""Throughput of the training loop relative to bare forward and backward passes.
 
     python benchmarks/training.py configs/cifar10.yaml [key=value ...]
 
-The bare rate is forward and backward on one fixed batch that lies on the device, same precision, compiled where the
-recipe is: no data, no augmentation, no optimizer. Both are taken in turns, and the ratio of medians is printed.
+The baseline runs forward and backward on one fixed batch on the device, with the precision and compilation of the
+config: no data loading, no augmentation, no optimizer. Both are measured alternately; the ratio of medians is printed.
 """
 
 import json
@@ -11,72 +11,71 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 
 from sightline import config
-from sightline.tasks.image_classification.task import ImageTask, Recipe
-from sightline.training import loop
-from sightline.training.device import choose_device, compiled, precision
+from sightline.tasks.image_classification.config import ImageClassificationTaskConfig
+from sightline.tasks.image_classification.task import ImageClassificationTask
+from sightline.training.device import autocast, choose_device, compile_model
+from sightline.training.distributed import ProcessGroup
+from sightline.training.log import MetricsFile
+from sightline.training.loop import Trainer
 
-ROUNDS, WARM = 5, 30
+ROUNDS, WARMUP_STEPS = 5, 30
 
 
-def bare(task: ImageTask, steps: int, device: torch.device) -> float:
-    """Examples per second of forward and backward alone."""
-    settings, model = task.recipe.training, task.model.to(device).train()
-    called = compiled(model, device, graphs=settings.gradient_accumulation_steps == 1) if settings.compile else model
-    form = task.recipe.model
-    images = torch.rand(settings.batch_size, form.channels, form.image_size, form.image_size, device=device)
-    labels = torch.randint(form.classes, (settings.batch_size,), device=device)
+def measure_baseline(task: ImageClassificationTask, steps: int, device: torch.device) -> float:
+    """Return the examples per second of forward and backward passes alone."""
+    training, shape = task.config.training, task.config.model
+    model = task.model.to(device).train()
+    cuda_graphs = training.gradient_accumulation_steps == 1
+    forward = compile_model(model, device, cuda_graphs=cuda_graphs) if training.compile else model
+    images = torch.rand(training.batch_size, shape.channels, shape.image_size, shape.image_size, device=device)
+    labels = torch.randint(shape.num_classes, (training.batch_size,), device=device)
 
     def run(count: int) -> None:
         for _ in range(count):
-            with precision(settings, device):
-                loss = F.cross_entropy(called(images).float(), labels)
+            with autocast(training, device):
+                loss = F.cross_entropy(forward(images).float(), labels)
             loss.backward()
             model.zero_grad(set_to_none=True)
         if device.type == "cuda":
             torch.cuda.synchronize()
 
-    run(WARM if device.type == "cuda" else 2)
-    began = time.perf_counter()
+    run(WARMUP_STEPS if device.type == "cuda" else 2)
+    started = time.perf_counter()
     run(steps)
-    return steps * settings.batch_size / (time.perf_counter() - began)
+    return steps * training.batch_size / (time.perf_counter() - started)
 
 
-def trained(task: ImageTask, steps: int) -> float:
-    """Examples per second of the loop, from its own log, the first lines left out."""
-    settings = config.build(
-        type(task.recipe.training),
-        {
-            **config.plain(task.recipe.training),
-            "epochs": None,
-            "steps": 2 * steps,
-            "log_every": steps,
-            "evaluate_every": 10**9,
-        },
+def measure_loop(task: ImageClassificationTask, steps: int, device: torch.device) -> float:
+    """Return the examples per second of the training loop, from the second half of its log."""
+    training = replace(
+        task.config.training, epochs=None, steps=2 * steps, log_every=steps, evaluate_every=10**9, checkpoint_every=None
     )
     with tempfile.TemporaryDirectory() as folder:
-        loop.train(lambda: task, settings, Path(folder), quiet=True)
+        Trainer(task, training, Path(folder), ProcessGroup(0, 1, device), hooks=[MetricsFile()]).fit()
         lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
     return [line["examples_per_second"] for line in lines if "loss" in line][-1]
 
 
 def main() -> None:
-    """Both, in turns."""
+    """Measure and print both."""
     path, *changes = sys.argv[1:]
-    recipe = config.build(Recipe, config.change(config.read(Path(path)), changes))
-    task, device = ImageTask(recipe), choose_device(recipe.training.device)
+    task_config = config.build(ImageClassificationTaskConfig, config.change(config.read(Path(path)), changes))
+    task = ImageClassificationTask(task_config, ImageClassificationTask.load_data(task_config))
+    device = choose_device(task_config.training.device)
     steps = 200 if device.type == "cuda" else 5
-    rates = [(bare(task, steps, device), trained(task, steps)) for _ in range(ROUNDS)]
-    floor, ours = (statistics.median(column) for column in zip(*rates, strict=True))
+    rates = [(measure_baseline(task, steps, device), measure_loop(task, steps, device)) for _ in range(ROUNDS)]
+    baseline, loop = (statistics.median(column) for column in zip(*rates, strict=True))
     print(f"{path}  torch {torch.__version__}  {torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU'}")
-    print(f"bare forward and backward  {floor:12,.0f} images/s")
-    print(f"the loop                   {ours:12,.0f} images/s")
-    print(f"ratio                      {ours / floor:12.2f}")
+    print(f"forward and backward  {baseline:12,.0f} images/s")
+    print(f"training loop         {loop:12,.0f} images/s")
+    print(f"ratio                 {loop / baseline:12.2f}")
 
 
 if __name__ == "__main__":
