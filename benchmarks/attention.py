@@ -1,10 +1,10 @@
-"""Sightline's attention against torch's, in one run, as ratios (below 1 is faster or smaller than torch).
+"""Time and memory of Sightline's attention relative to torch's; below 1 is faster or smaller.
 
     python benchmarks/attention.py                  on the CPU
     python benchmarks/attention.py --device cuda    on a GPU, in bfloat16
 
-`floor` is the time the two matrix products alone would take at the speed of one large product on this machine; how far
-torch's own fused attention is from it says how much room there is. `explicit` is what a recording costs.
+`bound` is the time of the matrix products alone at the speed of one large product on this machine, relative to torch's
+fused attention. `explicit` is attention with its weights computed, as in a recording.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from sightline.attention import CosineScore, MultiHeadAttention, attend
 from sightline.attention.functional import observe
 from sightline.attention.masks import Causal
 
-SHAPES = {  # B, H, N, D
+SHAPES = {  # B, H, T, D
     "cpu": {"5-way episode": (64, 4, 80, 16), "translation": (32, 8, 64, 64), "long": (1, 16, 2048, 64)},
     "cuda": {
         "5-way episode": (1024, 4, 80, 16),
@@ -30,8 +30,8 @@ SHAPES = {  # B, H, N, D
 }
 
 
-class Onlooker:
-    """Watches everything and keeps nothing."""
+class Observer:
+    """Requests all weights and discards them."""
 
     def is_interested(self):
         return True
@@ -40,19 +40,19 @@ class Onlooker:
         pass
 
 
-def watched(run):
-    """The same, on the explicit path."""
+def explicit(run):
+    """Run on the explicit path."""
 
-    def with_onlooker():
-        with observe(onlooker):
+    def observed():
+        with observe(observer):
             return run()
 
-    onlooker = Onlooker()
-    return with_onlooker
+    observer = Observer()
+    return observed
 
 
 def with_backward(run, *leaves):
-    """Forward and backward."""
+    """Forward and backward pass."""
 
     def both():
         out = run()
@@ -64,7 +64,7 @@ def with_backward(run, *leaves):
 
 
 def without_gradient(run):
-    """Forward alone."""
+    """Forward pass without gradients."""
 
     def forward():
         with torch.no_grad():
@@ -74,19 +74,19 @@ def without_gradient(run):
 
 
 def product_rate(device, dtype):
-    """Operations per second of one large matrix product."""
+    """Floating-point operations per second of one large matrix product."""
     size = 8192 if device == "cuda" else 1024
     a = torch.randn(size, size, device=device, dtype=dtype)
     return 2 * size**3 / medians({"product": lambda: a @ a}, 10, device)["product"]
 
 
 def functions(device, dtype, rounds):
-    """`attend` against `scaled_dot_product_attention`."""
+    """`attend` relative to `scaled_dot_product_attention`."""
     rate = product_rate(device, dtype)
-    print(f"\n{'attend / SDPA':<24} {'SDPA ms':>8} {'floor':>6} {'dot':>6} {'causal':>7} {'cosine':>7} {'explicit':>9}")
-    for name, (batch, heads, tokens, width) in SHAPES[device].items():
+    print(f"\n{'attend / SDPA':<24} {'SDPA ms':>8} {'bound':>6} {'dot':>6} {'causal':>7} {'cosine':>7} {'explicit':>9}")
+    for name, (batch, heads, tokens, dim) in SHAPES[device].items():
         q, k, v = (
-            torch.randn(batch, heads, tokens, width, device=device, dtype=dtype, requires_grad=True) for _ in range(3)
+            torch.randn(batch, heads, tokens, dim, device=device, dtype=dtype, requires_grad=True) for _ in range(3)
         )
         cosine = CosineScore(num_heads=heads).to(device)
         runs = {
@@ -96,29 +96,29 @@ def functions(device, dtype, rounds):
             "causal": lambda q=q, k=k, v=v: attend(q, k, v, mask=Causal()),
             "cosine": lambda q=q, k=k, v=v, score=cosine: attend(q, k, v, score=score),
         }
-        runs["explicit"] = watched(runs["dot"])
+        runs["explicit"] = explicit(runs["dot"])
         for mode, products in (("forward", 2), ("training", 7)):
             wrapped = {
                 key: without_gradient(run) if mode == "forward" else with_backward(run, q, k, v)
                 for key, run in runs.items()
             }
             seconds = medians(wrapped, rounds, device)
-            floor = products * 2 * batch * heads * tokens * tokens * width / rate
+            bound = products * 2 * batch * heads * tokens * tokens * dim / rate
             base = seconds["sdpa"]
             print(
-                f"{name:<15} {mode:<8} {1000 * base:8.3f} {floor / base:6.2f} {seconds['dot'] / base:6.2f} "
+                f"{name:<15} {mode:<8} {1000 * base:8.3f} {bound / base:6.2f} {seconds['dot'] / base:6.2f} "
                 f"{seconds['causal'] / seconds['sdpa causal']:7.2f} {seconds['cosine'] / base:7.2f} "
                 f"{seconds['explicit'] / base:9.2f}"
             )
 
 
 def modules(device, dtype, rounds):
-    """`MultiHeadAttention` against `nn.MultiheadAttention`, without weights and with them."""
-    batch, tokens, width, heads = (64, 128, 512, 8) if device == "cuda" else (8, 128, 512, 8)
-    theirs = nn.MultiheadAttention(width, heads, batch_first=True).to(device, dtype)
-    ours = MultiHeadAttention(width, heads).to(device, dtype)
-    cosine = MultiHeadAttention(width, heads, score="cosine").to(device, dtype)
-    x = torch.randn(batch, tokens, width, device=device, dtype=dtype, requires_grad=True)
+    """`MultiHeadAttention` relative to `nn.MultiheadAttention`, without and with weights."""
+    batch, tokens, dim, heads = (64, 128, 512, 8) if device == "cuda" else (8, 128, 512, 8)
+    theirs = nn.MultiheadAttention(dim, heads, batch_first=True).to(device, dtype)
+    ours = MultiHeadAttention(dim, heads).to(device, dtype)
+    cosine = MultiHeadAttention(dim, heads, score="cosine").to(device, dtype)
+    x = torch.randn(batch, tokens, dim, device=device, dtype=dtype, requires_grad=True)
     print(f"\n{'ours / nn.MultiheadAttention':<30} {'dot':>6} {'cosine':>7} {'recorded / need_weights':>24}")
     for mode in ("forward", "training"):
         runs = {
@@ -126,7 +126,7 @@ def modules(device, dtype, rounds):
             "dot": lambda: ours(x),
             "cosine": lambda: cosine(x),
             "torch weights": lambda: theirs(x, x, x, average_attn_weights=False)[0],
-            "recorded": watched(lambda: ours(x)),
+            "recorded": explicit(lambda: ours(x)),
         }
         leaves = [x, *theirs.parameters(), *ours.parameters(), *cosine.parameters()]
         wrapped = {
@@ -141,7 +141,7 @@ def modules(device, dtype, rounds):
 
 
 def memory(dtype):
-    """Peak memory on a GPU at 16 heads and 4,096 tokens, inputs and outputs included."""
+    """Peak GPU memory with 16 heads and 4,096 tokens, including inputs and outputs."""
     score = CosineScore(num_heads=16).to("cuda")
     runs = {
         "sdpa": F.scaled_dot_product_attention,
@@ -173,13 +173,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=15)
-    asked = parser.parse_args()
-    dtype = torch.bfloat16 if asked.device == "cuda" else torch.float32
+    options = parser.parse_args()
+    dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
     torch.manual_seed(0)
-    print(f"{machine(asked.device)}, {dtype}, medians of {asked.rounds} rounds in turns")
-    functions(asked.device, dtype, asked.rounds)
-    modules(asked.device, dtype, asked.rounds)
-    if asked.device == "cuda":
+    print(f"{machine(options.device)}, {dtype}, medians of {options.rounds} rounds")
+    functions(options.device, dtype, options.rounds)
+    modules(options.device, dtype, options.rounds)
+    if options.device == "cuda":
         memory(dtype)
 
 

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/attention.md and docs/data.md into docs/images: python docs/figures.py"""
+"""Draw the figures of docs/attention.md and docs/data.md into docs/images: python docs/figures.py"""
 
 import runpy
 from pathlib import Path
@@ -22,19 +22,19 @@ NAMES = ["cat", "CAT", "dog", "DOG", "bird", "sky"]
 
 
 def animals() -> Tensor:
-    """Six vectors: small and LARGE of the same kind point the same way, a third kind and something else do not."""
+    """Six vectors (6, 2): short and long cats and dogs, a bird between them, and the sky."""
     angles = torch.deg2rad(torch.tensor([10.0, 14.0, 60.0, 64.0, 110.0, 200.0]))
     lengths = torch.tensor([1.0, 4.0, 1.0, 4.0, 2.0, 2.0])
     return lengths[:, None] * torch.stack((angles.cos(), angles.sin()), -1)
 
 
 def draw_scores() -> None:
-    """The same six vectors compared in four ways."""
+    """Attention weights of the six vectors by each score."""
     x = animals()
     torch.manual_seed(3)
     drawn, axes = pictures.figure(1, 4, size=(13, 3.5))
     for axis, name in zip(axes[0], SCORES, strict=True):
-        score = CosineScore(temperature=0.3) if name == "cosine" else make_score(name, width=2, num_heads=1)
+        score = CosineScore(temperature=0.3) if name == "cosine" else make_score(name, head_dim=2, num_heads=1)
         title = {
             "cosine": "cosine, temperature 0.3",
             "general": "general (untrained)",
@@ -47,12 +47,12 @@ def draw_scores() -> None:
 
 
 def draw_normalizers() -> None:
-    """The same scores turned into weights in four ways."""
+    """Attention weights of the same scores by each normalizer."""
     x = animals()
     drawn, axes = pictures.figure(1, 4, size=(13, 3.5))
     for axis, name in zip(axes[0], NORMALIZERS, strict=True):
         weights = attention_weights(
-            x, x, score=CosineScore(temperature=0.5), normalize=make_normalizer(name).eval()
+            x, x, score=CosineScore(temperature=0.5), normalizer=make_normalizer(name).eval()
         ).detach()
         signed = name in ("standardize", "identity")
         top = None if signed else 1.0
@@ -61,33 +61,33 @@ def draw_normalizers() -> None:
 
 
 def draw_masks() -> None:
-    """Who may look at whom, under each mask."""
+    """Attention weights of equal scores under each mask."""
     learned = Additive(6)
     torch.manual_seed(1)
     with torch.no_grad():
         learned.table.copy_(torch.randn(6, 6) - torch.arange(6).sub(torch.arange(6)[:, None]).abs())
-    own = torch.ones(6, 6, dtype=torch.bool)
-    own[::2, 1::2] = False
-    shown: dict[str, tuple[Mask, int]] = {
+    allowed = torch.ones(6, 6, dtype=torch.bool)
+    allowed[::2, 1::2] = False
+    examples: dict[str, tuple[Mask, int]] = {
         "Causal()": (Causal(), 6),
         "Causal(), 2 queries, 6 keys": (Causal(), 2),
-        "Padding(real)": (Padding(torch.tensor([[True] * 4 + [False] * 2])), 6),
+        "Padding(attention_mask)": (Padding(torch.tensor([[True] * 4 + [False] * 2])), 6),
         "Window(1)": (Window(1), 6),
         "Episode(3)": (Episode(3), 6),
-        "Allow(table)": (Allow(own), 6),
+        "Allow(allowed)": (Allow(allowed), 6),
         "Causal() & Window(1)": (Causal() & Window(1), 6),
         "Causal() & Additive(6), learned": (Causal() & learned, 6),
     }
     drawn, axes = pictures.figure(2, 4, size=(13, 6.4))
-    for axis, (title, (mask, queries)) in zip(axes.flat, shown.items(), strict=True):
+    for axis, (title, (mask, queries)) in zip(axes.flat, examples.items(), strict=True):
         weights = attention_weights(torch.zeros(1, 1, queries, 2), torch.zeros(1, 1, 6, 2), mask=mask)[0, 0].detach()
-        places = [str(i) for i in range(6)]
-        pictures.heatmap(axis, weights, title=title, rows=places[6 - queries :], columns=places, top=1.0)
+        positions = [str(i) for i in range(6)]
+        pictures.heatmap(axis, weights, title=title, rows=positions[6 - queries :], columns=positions, top=1.0)
     pictures.save(drawn, IMAGES / "masks.png")
 
 
 def draw_temperatures() -> None:
-    """The same angles from flat to sharp."""
+    """Attention weights of the six vectors at five temperatures."""
     x = animals()
     drawn, axes = pictures.figure(1, 5, size=(15, 3.2))
     for axis, temperature in zip(axes[0], cosine.TEMPERATURES, strict=True):
@@ -99,30 +99,30 @@ def draw_temperatures() -> None:
 
 
 def draw_positions() -> None:
-    """The table of sinusoids, and how alike two positions are."""
+    """Sinusoidal positions and their cosine similarities."""
     table = sinusoids(64, 64)
-    alike = torch.nn.functional.cosine_similarity(table[:, None], table[None], dim=-1)
+    similarities = torch.nn.functional.cosine_similarity(table[:, None], table[None], dim=-1)
     drawn, axes = pictures.figure(1, 2, size=(9, 3.6))
     pictures.heatmap(axes[0, 0], table, title="positions 0 to 63 (rows), 64 channels", diverging=True, numbers=False)
-    pictures.heatmap(axes[0, 1], alike, title="cosine of every position with every other", numbers=False)
+    pictures.heatmap(axes[0, 1], similarities, title="cosine similarity of positions", numbers=False)
     pictures.save(drawn, IMAGES / "positions.png")
 
 
 def draw_glyphs() -> None:
-    """Twelve characters of the drawn alphabet, each in twelve hands."""
+    """Twelve characters of the generated alphabet, each drawn twelve times."""
     images.contact_sheet(glyphs.draw(classes=12, per_class=12), per_class=12).save(IMAGES / "glyphs.png", optimize=True)
 
 
 def draw_reversal() -> None:
-    """What a trained model looks at: the example that writes digits backwards."""
+    """Cross-attention of the model of examples/reverse.py."""
     reverse = runpy.run_path(str(HERE.parent / "examples" / "reverse.py"))
-    record, source, answer, right = reverse["look"](reverse["train"]())
-    print(f"{right:.1%} of fresh rows right")
-    reverse["draw"](record, source, answer, IMAGES / "reverse.png")
+    record, source, output, accuracy = reverse["evaluate"](reverse["train"]())
+    print(f"{accuracy:.1%} of new sequences correct")
+    reverse["draw"](record, source, output, IMAGES / "reverse.png")
 
 
 def main() -> None:
-    """Draw them all."""
+    """Draw all figures."""
     cosine.draw_magnitude_trap(IMAGES / "magnitude-trap.png")
     cosine.draw_temperature_sweep(IMAGES / "temperature-sweep.png")
     drawn = (draw_scores, draw_normalizers, draw_masks, draw_temperatures, draw_positions, draw_glyphs, draw_reversal)

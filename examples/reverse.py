@@ -1,6 +1,8 @@
-"""A small Transformer learns to write a row of digits backwards; its cross-attention shows that it reads from the end.
+"""Train a small Transformer to reverse a sequence of digits, and plot its cross-attention.
 
-python examples/reverse.py          about ten seconds on two cores; writes demo/reverse.png
+python examples/reverse.py          takes about ten seconds on two cores and writes demo/reverse.png
+
+Shapes: B batch, S source tokens, T target tokens.
 """
 
 import argparse
@@ -14,43 +16,43 @@ from sightline import Record, record_attention
 from sightline.layers import SinusoidalPositions, Transformer
 from sightline.view import figures as pictures
 
-DIGITS, BEGIN, LENGTH = 10, 10, 8
+DIGITS, BOS, LENGTH = 10, 10, 8
 
 
 class Reverser(nn.Module):
-    """Digits in, the same digits in reverse out."""
+    """Predicts the digits of the source in reverse order."""
 
-    def __init__(self, width: int = 32):
+    def __init__(self, embed_dim: int = 32):
         super().__init__()
-        self.embedding = nn.Embedding(DIGITS + 1, width)
-        self.positions = SinusoidalPositions(width)
-        self.transformer = Transformer(width, 2, 64, 1, score="cosine", norm="pre")
-        self.head = nn.Linear(width, DIGITS)
+        self.embedding = nn.Embedding(DIGITS + 1, embed_dim)
+        self.positions = SinusoidalPositions(embed_dim)
+        self.transformer = Transformer(embed_dim, 2, 64, 1, score="cosine", norm="pre")
+        self.head = nn.Linear(embed_dim, DIGITS)
 
-    def forward(self, source: Tensor, written: Tensor) -> Tensor:
-        """source (B, S), written (B, T) -> scores of the next digit (B, T, 10)"""
-        source, written = (self.positions(self.embedding(ids)) for ids in (source, written))
-        return self.head(self.transformer(source, written))
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """source (B, S), target (B, T) -> logits of the next digit (B, T, 10)"""
+        source, target = (self.positions(self.embedding(ids)) for ids in (source, target))
+        return self.head(self.transformer(source, target))
 
 
 def batch(size: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Random rows, what is already written at each place, and what comes next."""
+    """Random sources (B, S), decoder inputs (B, T) and labels (B, T)."""
     source = torch.randint(DIGITS, (size, LENGTH))
-    target = source.flip(1)
-    written = torch.cat([torch.full((size, 1), BEGIN), target[:, :-1]], 1)
-    return source, written, target
+    labels = source.flip(1)
+    target = torch.cat([torch.full((size, 1), BOS), labels[:, :-1]], 1)
+    return source, target, labels
 
 
 def train(steps: int = 600, seed: int = 0) -> Reverser:
-    """From nothing to all digits right."""
+    """Train a new model."""
     torch.manual_seed(seed)
-    torch.set_num_threads(1)  # tensors this small are not worth sharing
+    torch.set_num_threads(1)  # faster for tensors this small
     model = Reverser()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, steps)
     for _ in range(steps):
-        source, written, target = batch(64)
-        loss = F.cross_entropy(model(source, written).flatten(0, 1), target.flatten())
+        source, target, labels = batch(64)
+        loss = F.cross_entropy(model(source, target).flatten(0, 1), labels.flatten())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -58,36 +60,36 @@ def train(steps: int = 600, seed: int = 0) -> Reverser:
     return model.eval()
 
 
-def look(model: Reverser) -> tuple[Record, list[str], list[str], float]:
-    """The cross-attention on one row, its digits in and out, and how many of 1,000 fresh rows come out right."""
+def evaluate(model: Reverser) -> tuple[Record, list[str], list[str], float]:
+    """Cross-attention on one sequence, its source and output digits, and the accuracy on 1,000 new sequences."""
     with torch.no_grad():
-        source, written, target = batch(1000)
-        right = (model(source, written).argmax(-1) == target).all(1).float().mean().item()
+        source, target, labels = batch(1000)
+        accuracy = (model(source, target).argmax(-1) == labels).all(1).float().mean().item()
         with record_attention(model, layers="*cross_attention") as record:
-            answer = model(source[:1], written[:1]).argmax(-1)[0]
-    return record, [str(d) for d in source[0].tolist()], [str(d) for d in answer.tolist()], right
+            output = model(source[:1], target[:1]).argmax(-1)[0]
+    return record, [str(d) for d in source[0].tolist()], [str(d) for d in output.tolist()], accuracy
 
 
-def draw(record: Record, source: list[str], answer: list[str], path: Path) -> Path:
-    """One heat map per head: rows are digits written, columns digits read."""
+def draw(record: Record, source: list[str], output: list[str], path: Path) -> Path:
+    """One heat map per head: rows are output digits, columns source digits."""
     weights = record[0].weights[0]
     drawn, axes = pictures.figure(1, len(weights), size=(3.2 * len(weights), 3.2))
     for head, axis in enumerate(axes[0]):
-        pictures.heatmap(axis, weights[head], title=f"head {head}", rows=answer, columns=source, numbers=False, top=1.0)
-        axis.set(xlabel="reads", ylabel="writes" if head == 0 else "")
+        pictures.heatmap(axis, weights[head], title=f"head {head}", rows=output, columns=source, numbers=False, top=1.0)
+        axis.set(xlabel="source", ylabel="output" if head == 0 else "")
     return pictures.save(drawn, path)
 
 
 def main() -> None:
-    """Train, look, draw."""
+    """Train, evaluate and draw."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("demo/reverse.png"))
     parser.add_argument("--steps", type=int, default=600)
-    asked = parser.parse_args()
-    record, source, answer, right = look(train(asked.steps))
-    print(f"{' '.join(source)}  ->  {' '.join(answer)}   ({right:.1%} of 1,000 fresh rows right)")
+    options = parser.parse_args()
+    record, source, output, accuracy = evaluate(train(options.steps))
+    print(f"{' '.join(source)}  ->  {' '.join(output)}   ({accuracy:.1%} of 1,000 new sequences correct)")
     print(record)
-    print(f"wrote {draw(record, source, answer, asked.out)}")
+    print(f"wrote {draw(record, source, output, options.out)}")
 
 
 if __name__ == "__main__":
