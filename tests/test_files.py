@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from sightline.errors import SightlineError
-from sightline.files import atomic_write, locked_folder, write_bytes, write_if_possible
+from sightline.files import atomic_write, locked_folder, write_bytes
 
 
 def test_file_appears_when_the_block_ends(tmp_path):
@@ -61,14 +61,6 @@ def test_errors_about_another_file_keep_its_name(tmp_path):
     with pytest.raises(FileNotFoundError) as caught, atomic_write(tmp_path / "a.txt"):
         (tmp_path / "missing").read_bytes()
     assert caught.value.filename == str(tmp_path / "missing")
-
-
-def test_write_if_possible_returns_a_warning(tmp_path):
-    assert write_if_possible(tmp_path / "a.txt", b"data") is None
-    assert (tmp_path / "a.txt").read_bytes() == b"data"
-    (tmp_path / "file").write_text("not a folder")
-    warning = write_if_possible(tmp_path / "file" / "a.txt", b"data")
-    assert warning.startswith(f"{tmp_path / 'file' / 'a.txt'} was not written: ")
 
 
 def test_locked_folder_is_refused_to_others(tmp_path):

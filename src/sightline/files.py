@@ -53,22 +53,13 @@ def write_bytes(path: Path, data: bytes) -> None:
         part.write_bytes(data)
 
 
-def write_if_possible(path: Path, data: bytes) -> str | None:
-    """Write a file atomically; return a warning where the file system refuses it."""
-    try:
-        write_bytes(path, data)
-    except OSError as error:
-        return f"{path} was not written: {error.strerror}"
-    return None
-
-
 @contextmanager
 def named_errors(path: Path, part: Path | None = None) -> Iterator[None]:
     """Set the file name of every `OSError` without one, or of the temporary file `part`, to `path`."""
     try:
         yield
     except OSError as error:
-        if error.filename is not None and error.filename not in (str(path), str(part)):
+        if error.filename is not None and str(error.filename) not in (str(path), str(part)):
             raise
         raise OSError(error.errno or errno.EIO, error.strerror or str(error), str(path)) from error
 
