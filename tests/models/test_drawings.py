@@ -1,12 +1,13 @@
 import pytest
 import torch
 
-from sightline.models.drawings import dark_on_white
+from sightline.errors import SightlineError
+from sightline.models.drawings import normalize_drawings
 from sightline.models.few_shot import FewShot, FewShotConfig
 
 
-def drawing(paper: float = 1.0, ink: float = 0.0) -> torch.Tensor:
-    """A cross, its edges half as dark."""
+def make_drawing(paper: float = 1.0, ink: float = 0.0) -> torch.Tensor:
+    """A cross with edges of half the darkness."""
     strokes = torch.zeros(23, 23)
     strokes[9:14, 3:20] = strokes[3:20, 9:14] = 0.5
     strokes[10:13, 3:20] = strokes[3:20, 10:13] = 1.0
@@ -14,33 +15,34 @@ def drawing(paper: float = 1.0, ink: float = 0.0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("paper", "ink"), [(0.75, 0.35), (0.86, 0.2), (0.95, 0.6), (0.0, 1.0), (0.2, 0.5)], ids=lambda level: f"{level}"
+    ("paper", "ink"), [(0.75, 0.35), (0.86, 0.2), (0.95, 0.6), (0.0, 1.0), (0.2, 0.5)], ids=lambda value: f"{value}"
 )
-def test_any_paper_and_pencil_become_ink_on_white(paper, ink):
-    torch.testing.assert_close(dark_on_white(drawing(paper, ink)), drawing())
+def test_any_paper_and_ink_become_black_on_white(paper, ink):
+    torch.testing.assert_close(normalize_drawings(make_drawing(paper, ink)), make_drawing())
 
 
-def test_what_is_dark_on_white_stays_as_it_is():
-    images = torch.cat([drawing(), drawing(0.97, 0.1)])
-    assert dark_on_white(images).equal(images)
+def test_dark_ink_on_white_is_unchanged():
+    images = torch.cat([make_drawing(), make_drawing(0.97, 0.1)])
+    assert normalize_drawings(images).equal(images)
 
 
-def test_a_blank_page_stays_blank():
-    grain = 0.7 + 0.002 * torch.rand(1, 1, 23, 23)
-    assert dark_on_white(grain).min() > 0.9
-    assert dark_on_white(torch.full((1, 1, 5, 5), 0.3)).eq(1).all()
+def test_blank_paper_stays_blank():
+    noise = 0.7 + 0.002 * torch.rand(1, 1, 23, 23)
+    assert normalize_drawings(noise).min() > 0.9
+    assert normalize_drawings(torch.full((1, 1, 5, 5), 0.3)).eq(1).all()
 
 
-def test_each_image_is_looked_at_alone():
-    images = torch.cat([drawing(), drawing(0.5, 0.2), drawing(0.0, 1.0)])
-    torch.testing.assert_close(dark_on_white(images), torch.cat([dark_on_white(one[None]) for one in images]))
+def test_images_of_a_batch_are_independent():
+    images = torch.cat([make_drawing(), make_drawing(0.5, 0.2), make_drawing(0.0, 1.0)])
+    expected = torch.cat([normalize_drawings(image[None]) for image in images])
+    torch.testing.assert_close(normalize_drawings(images), expected)
 
 
-def test_a_model_of_drawings_sees_them_so_and_takes_no_color():
+def test_model_normalizes_drawings_and_refuses_color():
     torch.manual_seed(0)
     model = FewShot(
         FewShotConfig(image_size=23, channels=1, normalize_drawings=True, backbone_channels=(4, 4, 4, 8), num_heads=2)
     ).eval()
-    torch.testing.assert_close(model.embed(drawing(0.0, 1.0)), model.embed(drawing()))
-    with pytest.raises(ValueError, match="channels must be 1 where images are drawings, got 3"):
+    torch.testing.assert_close(model.embed(make_drawing(0.0, 1.0)), model.embed(make_drawing()))
+    with pytest.raises(SightlineError, match="channels must be 1 if normalize_drawings is true, got 3"):
         FewShotConfig(channels=3, normalize_drawings=True)

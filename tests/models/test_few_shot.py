@@ -3,192 +3,205 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from sightline.errors import SightlineError
+from sightline.models import few_shot
 from sightline.models.baselines import protonet
-from sightline.models.few_shot import FewShotConfig, FewShotHead
-from sightline.models.few_shot_answers import members_of
+from sightline.models.few_shot import (
+    FewShot,
+    FewShotConfig,
+    FewShotHead,
+    NegativeSquaredDistance,
+    PatchMatching,
+    SupportState,
+    class_means,
+    class_membership,
+)
 
-E, N, S, Q, P, M = 2, 3, 2, 5, 4, 12
-K = N * S
-LABELS = torch.arange(N).repeat_interleave(S).expand(E, K)
+E, WAY, SHOT, Q, T, M = 2, 3, 2, 5, 4, 12
+S = WAY * SHOT
+LABELS = torch.arange(WAY).repeat_interleave(SHOT).expand(E, S)
+UNEQUAL_LABELS = torch.tensor([[0, 0, 0, 0, 1, 2], [0, 1, 1, 2, 2, 2]])
+TOKEN_LABELS = torch.tensor([[0, 0, 1, 1, 2, 2]])
 
 
-def head(**choices: object) -> FewShotHead:
-    """One that has learned something: no weight is where it started."""
+def make_head(**options: object) -> FewShotHead:
+    """A head in which no parameter has its initial value."""
     torch.manual_seed(0)
-    made = FewShotHead(M, FewShotConfig(num_heads=3, **choices))
-    for parameter in made.parameters():
+    head = FewShotHead(M, FewShotConfig(num_heads=3, **options))
+    for parameter in head.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    return made.double().eval()
+    return head.double().eval()
 
 
-def episode(places: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    random = torch.Generator().manual_seed(1)
-    make = {"generator": random, "dtype": torch.float64}
-    return torch.randn(E, K, places, M, **make), torch.randn(E, Q, places, M, **make)
+def make_episode(tokens: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    options = {"generator": torch.Generator().manual_seed(1), "dtype": torch.float64}
+    return torch.randn(E, S, tokens, M, **options), torch.randn(E, Q, tokens, M, **options)
 
 
-CHOICES = [
-    {},
-    {"score": "dot"},
-    {"depth": 2},
-    {"labels": False},
-    {"mlp_ratio": 0.5},
-    {"learn_temperature": False},
-    {"transductive": True},
-    {"narrow": 6},
-]
+@pytest.mark.parametrize("options", [{}, {"bottleneck_dim": 6}])
+def test_untrained_head_is_a_nearest_mean_classifier(options):
+    support, query = make_episode()
+    logits = FewShotHead(M, FewShotConfig(num_heads=3, **options)).double()(support, LABELS, query, way=WAY)
+    means = support.view(E, WAY, SHOT, M).mean(2)
+    cosines = F.cosine_similarity(query.squeeze(2)[:, :, None], means[:, None], dim=-1)
+    torch.testing.assert_close(logits, cosines / 0.1)
 
 
-@pytest.mark.parametrize("choices", [{}, {"narrow": 6}])
-def test_before_it_learns_it_is_a_prototype_classifier(choices):
-    support, query = episode()
-    logits = FewShotHead(M, FewShotConfig(num_heads=3, **choices)).double()(support, LABELS, query, way=N)
-    prototypes = support.view(E, N, S, M).mean(2)
-    angles = F.cosine_similarity(query.squeeze(2)[:, :, None], prototypes[:, None], dim=-1)
-    torch.testing.assert_close(logits, angles / 0.1)
-
-
-def test_what_a_narrow_head_adds_lies_where_its_blocks_work():
-    support, query = episode()
-    net = FewShotHead(M, FewShotConfig(num_heads=3, bottleneck_dim=6)).double()
-    nn.init.normal_(net.blocks[0].feed_forward.narrow.weight)
-    _, refined = net.refine(support, members_of(LABELS, N).double(), query)
-    added, space = refined - query, net.narrow.weight
-    assert net.label.weight.shape == (6, 6)
+def test_bottleneck_adds_a_vector_of_its_subspace():
+    support, query = make_episode()
+    head = FewShotHead(M, FewShotConfig(num_heads=3, bottleneck_dim=6)).double()
+    nn.init.normal_(head.blocks[0].mlp.fc2.weight)
+    _, refined = head.refine(support, class_membership(LABELS, WAY).double(), query)
+    added, basis = refined - query, head.bottleneck.weight
+    assert head.label_proj.weight.shape == (6, 6)
     assert added.abs().max() > 0.1
-    torch.testing.assert_close(added @ space.mT @ space, added, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(added @ basis.mT @ basis, added, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("narrow", "message"), [(M, "narrow must be below the embedding's width 12, got 12"), (0, "")])
-def test_a_head_that_is_not_narrower_is_refused(narrow, message):
-    with pytest.raises(ValueError, match=message or "narrow must be an integer of at least 1, got 0"):
-        FewShotHead(M, FewShotConfig(num_heads=3, bottleneck_dim=narrow))
-
-
-@pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_every_choice_learns(choice):
-    support, query = episode()
-    net = head(**choice)
-    F.cross_entropy(net(support, LABELS, query, way=N).flatten(0, 1), torch.zeros(E * Q, dtype=torch.long)).backward()
-    silent = {name for name, p in net.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
-    assert not silent
-
-
-@pytest.mark.parametrize("places", [1, P])
-def test_an_answer_does_not_depend_on_the_other_queries(places):
-    support, query = episode(places)
-    net = head()
-    together = net(support, LABELS, query, way=N)
-    alone = torch.cat([net(support, LABELS, query[:, i : i + 1], way=N) for i in range(Q)], 1)
-    torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-9)
-    other = head(transductive=True)
-    assert not torch.allclose(other(support, LABELS, query, way=N), other(support, LABELS, query[:, :1], way=N))
-
-
-@pytest.mark.parametrize("places", [1, P])
 @pytest.mark.parametrize(
-    "choice",
-    [{}, {"score": "dot"}, {"depth": 2}, {"labels": False}, {"depth": 0}, {"narrow": 6}, {"answer": "distance"}],
+    "options",
+    [
+        {},
+        {"score": "dot"},
+        {"depth": 2},
+        {"label_embeddings": False},
+        {"mlp_ratio": 0.5},
+        {"learn_temperature": False},
+        {"transductive": True},
+        {"bottleneck_dim": 6},
+    ],
     ids=str,
 )
-@pytest.mark.parametrize("recorded", [False, True])
-def test_what_is_remembered_answers_as_the_whole_does(choice, places, recorded):
-    support, query = episode(places)
-    net = head(**choice)
-    labels = torch.tensor([[0, 0, 0, 0, 1, 2], [0, 1, 1, 2, 2, 2]])
-    with torch.set_grad_enabled(recorded):
-        memory = net.remember(support, labels, way=N)
-        for some in (query, query[:, :1], query[:, 1:]):  # asked again and again, nothing of the last time is left
-            expected = net(support, labels, some, way=N)
-            torch.testing.assert_close(net.ask(memory, some), expected, rtol=1e-9, atol=1e-9)
+def test_every_parameter_gets_a_gradient(options):
+    support, query = make_episode()
+    head = make_head(**options)
+    logits = head(support, LABELS, query, way=WAY).flatten(0, 1)
+    F.cross_entropy(logits, torch.zeros(E * Q, dtype=torch.long)).backward()
+    without = {name for name, p in head.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
+    assert not without
 
 
-@pytest.mark.parametrize("places", [1, P])
-def test_a_memory_of_some_examples(places):
-    """All of them are what they were; without a block, some are what they would be alone."""
-    support, query = (x[:1] for x in episode(places))
-    labels, kept = torch.tensor([0, 1, 0, 2, 1, 0]), torch.tensor([True, True, False, True, False, True])
-    for choice in ({"parts": True}, {"parts": True, "depth": 0}):
-        net = head(**choice)
-        memory = net.remember(support, labels[None], way=N)
-        torch.testing.assert_close(net.ask(memory.only(kept | True, labels), query), net.ask(memory, query))
-    alone = net.remember(support[:, kept], labels[None, kept], way=N)
-    torch.testing.assert_close(net.ask(memory.only(kept, labels), query), net.ask(alone, query))
+@pytest.mark.parametrize("tokens", [1, T])
+def test_logits_do_not_depend_on_other_queries_unless_transductive(tokens):
+    support, query = make_episode(tokens)
+    head = make_head()
+    together = head(support, LABELS, query, way=WAY)
+    alone = torch.cat([head(support, LABELS, query[:, i : i + 1], way=WAY) for i in range(Q)], 1)
+    torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-9)
+    head = make_head(transductive=True)
+    assert not torch.allclose(head(support, LABELS, query, way=WAY), head(support, LABELS, query[:, :1], way=WAY))
 
 
-def test_a_class_without_an_image_is_nowhere():
-    support, query = episode()
-    net = head()
-    logits = net.ask(net.remember(support, LABELS, way=N + 1), query)
-    torch.testing.assert_close(logits[..., :N], net(support, LABELS, query, way=N))
-    assert not logits[..., N].any()
+@pytest.mark.parametrize("tokens", [1, T])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"score": "dot"},
+        {"depth": 2},
+        {"label_embeddings": False},
+        {"depth": 0},
+        {"bottleneck_dim": 6},
+        {"metric": "euclidean"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_classify_agrees_with_forward(options, tokens, with_gradients):
+    support, query = make_episode(tokens)
+    head = make_head(**options)
+    with torch.set_grad_enabled(with_gradients):
+        state = head.encode_support(support, UNEQUAL_LABELS, way=WAY)
+        for queries in (query, query[:, :1], query[:, 1:]):  # a call leaves the state unchanged
+            expected = head(support, UNEQUAL_LABELS, queries, way=WAY)
+            torch.testing.assert_close(head.classify(state, queries), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_by_distance_and_without_a_block_it_is_a_prototypical_network():
-    support, query = episode(P)
-    net = head(depth=0, answer="distance")
-    net.calibration_scale.fill_(1)
-    torch.testing.assert_close(net(support, LABELS, query, way=N), protonet(support, LABELS, query, way=N))
-    assert not [*net.parameters()]
+@pytest.mark.parametrize("tokens", [1, T])
+def test_support_state_of_a_subset(tokens):
+    """Selecting all images changes nothing; without blocks, a subset equals the subset encoded alone."""
+    support, query = (x[:1] for x in make_episode(tokens))
+    labels, mask = torch.tensor([0, 1, 0, 2, 1, 0]), torch.tensor([True, True, False, True, False, True])
+    for options in ({"patch_matching": True}, {"patch_matching": True, "depth": 0}):
+        head = make_head(**options)
+        state = head.encode_support(support, labels[None], way=WAY)
+        torch.testing.assert_close(head.classify(state.select(mask | True, labels), query), head.classify(state, query))
+    subset = head.encode_support(support[:, mask], labels[None, mask], way=WAY)
+    torch.testing.assert_close(head.classify(state.select(mask, labels), query), head.classify(subset, query))
 
 
-@pytest.mark.parametrize("gaps", [False, True])
-def test_compiled_it_learns_the_same(gaps):
-    support, query = episode(P)
-    net, answers = head(parts=True), torch.arange(E * Q) % N
-    labels = LABELS.index_fill(1, torch.tensor([1, 4]), -1) if gaps else LABELS
-    slopes = []
-    for run in (net, torch.compile(net, backend="aot_eager")):
-        net.zero_grad()
-        F.cross_entropy(run(support, labels, query, way=N, gaps=gaps).flatten(0, 1), answers).backward()
-        slopes.append({name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None})
-    torch.testing.assert_close(*slopes)
-    assert all(slope.any() for slope in slopes[0].values())
+def test_class_without_images_has_logit_0():
+    support, query = make_episode()
+    head = make_head()
+    logits = head.classify(head.encode_support(support, LABELS, way=WAY + 1), query)
+    torch.testing.assert_close(logits[..., :WAY], head(support, LABELS, query, way=WAY))
+    assert not logits[..., WAY].any()
 
 
-def test_classes_have_no_order():
-    support, query = episode()
-    net = head()
-    order = torch.tensor([2, 0, 1])
-    renamed = net(support, order[LABELS], query, way=N)
-    torch.testing.assert_close(renamed[..., order], net(support, LABELS, query, way=N))
+def test_euclidean_head_without_blocks_is_a_prototypical_network():
+    support, query = make_episode(T)
+    head = make_head(depth=0, metric="euclidean")
+    head.calibration_scale.fill_(1)
+    torch.testing.assert_close(head(support, LABELS, query, way=WAY), protonet(support, LABELS, query, way=WAY))
+    assert not [*head.parameters()]
 
 
-def test_images_have_no_order():
-    support, query = episode()
-    net = head()
-    order = torch.randperm(K, generator=torch.Generator().manual_seed(2))
-    torch.testing.assert_close(
-        net(support[:, order], LABELS[:, order], query, way=N), net(support, LABELS, query, way=N)
-    )
+@pytest.mark.parametrize("padded", [False, True])
+def test_compiled_head_has_the_same_gradients(padded):
+    support, query = make_episode(T)
+    head, targets = make_head(patch_matching=True), torch.arange(E * Q) % WAY
+    labels = LABELS.index_fill(1, torch.tensor([1, 4]), -1) if padded else LABELS
+    gradients = []
+    for module in (head, torch.compile(head, backend="aot_eager")):
+        head.zero_grad()
+        logits = module(support, labels, query, way=WAY, padded=padded)
+        F.cross_entropy(logits.flatten(0, 1), targets).backward()
+        gradients.append({name: p.grad.clone() for name, p in head.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(*gradients)
+    assert all(gradient.any() for gradient in gradients[0].values())
 
 
-def test_labels_matter_to_attention():
-    """Two classes that trade an image change what a query becomes, not only what it is compared with."""
-    support, query = episode()
-    traded = torch.tensor([0, 1, 0, 1, 2, 2]).expand(E, K)
-    for knows in (True, False):
-        net = head(labels=knows)
-        before, after = (net.refine(support, members_of(labels, N).double(), query)[1] for labels in (LABELS, traded))
-        assert torch.allclose(before, after) is not knows
+def test_head_is_equivariant_to_the_order_of_classes():
+    support, query = make_episode()
+    head, order = make_head(), torch.tensor([2, 0, 1])
+    permuted = head(support, order[LABELS], query, way=WAY)
+    torch.testing.assert_close(permuted[..., order], head(support, LABELS, query, way=WAY))
 
 
-@pytest.mark.parametrize("places", [1, P])
-def test_empty_places_change_nothing(places):
-    support, query = episode(places)
-    net = head()
-    padded = torch.cat((support, torch.full((E, 2, places, M), 9.0, dtype=torch.float64)), 1)
+def test_head_is_invariant_to_the_order_of_support_images():
+    support, query = make_episode()
+    head, order = make_head(), torch.randperm(S, generator=torch.Generator().manual_seed(2))
+    permuted = head(support[:, order], LABELS[:, order], query, way=WAY)
+    torch.testing.assert_close(permuted, head(support, LABELS, query, way=WAY))
+
+
+def test_label_embeddings_change_the_refined_queries():
+    support, query = make_episode()
+    swapped = torch.tensor([0, 1, 0, 1, 2, 2]).expand(E, S)
+    for has_labels in (True, False):
+        head = make_head(label_embeddings=has_labels)
+        before, after = (
+            head.refine(support, class_membership(labels, WAY).double(), query)[1] for labels in (LABELS, swapped)
+        )
+        assert torch.allclose(before, after) is not has_labels
+
+
+@pytest.mark.parametrize("tokens", [1, T])
+def test_padding_does_not_change_logits(tokens):
+    support, query = make_episode(tokens)
+    head = make_head()
+    padded = torch.cat((support, torch.full((E, 2, tokens, M), 9.0, dtype=torch.float64)), 1)
     labels = F.pad(LABELS, (0, 2), value=-1)
-    torch.testing.assert_close(net(padded, labels, query, way=N, gaps=True), net(support, LABELS, query, way=N))
+    torch.testing.assert_close(head(padded, labels, query, way=WAY, padded=True), head(support, LABELS, query, way=WAY))
 
 
-def test_unequal_classes_go_together():
-    support, query = episode()
-    labels = torch.tensor([[0, 0, 0, 0, 1, 2], [0, 1, 1, 2, 2, 2]])
-    net = head()
-    both = net(support, labels, query, way=N)
+def test_episodes_with_unequal_classes_share_a_batch():
+    support, query = make_episode()
+    head = make_head()
+    logits = head(support, UNEQUAL_LABELS, query, way=WAY)
     for i in range(E):
-        torch.testing.assert_close(both[i : i + 1], net(support[i : i + 1], labels[i : i + 1], query[i : i + 1], way=N))
+        one = slice(i, i + 1)
+        torch.testing.assert_close(logits[one], head(support[one], UNEQUAL_LABELS[one], query[one], way=WAY))
 
 
 @pytest.mark.parametrize(
@@ -196,22 +209,87 @@ def test_unequal_classes_go_together():
     [
         (
             lambda: FewShotHead(10, FewShotConfig(num_heads=3)),
-            "heads must divide the width 10 at which blocks work, got 3",
+            "num_heads must divide the dimension 10 of the blocks, got 3",
         ),
+        (
+            lambda: FewShotHead(M, FewShotConfig(num_heads=3, bottleneck_dim=M)),
+            "bottleneck_dim must be below the embedding dimension 12, got 12",
+        ),
+        (lambda: FewShotConfig(bottleneck_dim=0), "bottleneck_dim must be an integer of at least 1, got 0"),
         (lambda: FewShotConfig(depth=-1), "depth must be an integer of at least 0, got -1"),
-        (lambda: FewShotConfig(temperature=0.001), "temperature must be at least the floor 0.01, got 0.001"),
+        (lambda: FewShotConfig(temperature=0.001), "temperature must be at least .*0.01, got 0.001"),
         (lambda: FewShotConfig(mlp_ratio=0), "mlp_ratio must be above 0 and finite, got 0"),
+        (lambda: FewShotConfig(channels=1000), "channels must be 1 or 3, got 1000"),
+        (lambda: FewShotConfig(image_size=513), "image_size must be at most 512, got 513"),
+        (lambda: FewShotConfig(embed_dim=8), "embed_dim must be given if backbone is none, and only then, got 8"),
+        (lambda: FewShotConfig(backbone="none"), "embed_dim must be given if backbone is none"),
+        (lambda: FewShotConfig(pool="flat", tokens="patches"), "pool must be mean if tokens is patches"),
+        (lambda: FewShot(FewShotConfig(channels=1)), "image_size and channels must be given"),
     ],
 )
-def test_what_cannot_be_is_refused(make, message):
-    with pytest.raises(ValueError, match=message):
+def test_invalid_configs_are_refused(make, message):
+    with pytest.raises(SightlineError, match=message):
         make()
 
 
-def test_parts_weigh_nothing_before_they_are_learned():
-    support, query = episode(P)
+def test_num_heads_need_not_divide_the_dimension_without_blocks():
+    head = FewShotHead(10, FewShotConfig(depth=0, num_heads=3))
+    assert head(torch.randn(1, 4, 1, 10), torch.tensor([[0, 0, 1, 1]]), torch.randn(1, 3, 1, 10), way=2).shape == (
+        1,
+        3,
+        2,
+    )
+
+
+def test_patch_matching_has_weight_0_at_initialization():
+    support, query = make_episode(T)
     torch.manual_seed(0)
-    whole = FewShotHead(M, FewShotConfig(num_heads=3)).double()
-    both = FewShotHead(M, FewShotConfig(num_heads=3, parts=True)).double()
-    both.load_state_dict(both.state_dict() | whole.state_dict())
-    torch.testing.assert_close(both(support, LABELS, query, way=N), whole(support, LABELS, query, way=N))
+    without = FewShotHead(M, FewShotConfig(num_heads=3)).double()
+    with_matching = FewShotHead(M, FewShotConfig(num_heads=3, patch_matching=True)).double()
+    with_matching.load_state_dict(with_matching.state_dict() | without.state_dict())
+    torch.testing.assert_close(with_matching(support, LABELS, query, way=WAY), without(support, LABELS, query, way=WAY))
+
+
+def trained_patch_matching() -> PatchMatching:
+    module = PatchMatching()
+    torch.nn.init.ones_(module.weight)
+    return module
+
+
+def make_state(tokens: torch.Tensor, labels: torch.Tensor) -> SupportState:
+    return SupportState(torch.zeros(len(tokens), WAY, M), torch.zeros(len(tokens), 1, M), tokens, labels)
+
+
+def test_patch_matching_finds_a_token_anywhere_in_a_class():
+    tokens = torch.eye(M)[:6]
+    both_of_class_0, one_each_of_the_others = [1, 0], [3, 4]
+    query = tokens[torch.tensor([both_of_class_0, one_each_of_the_others])][None]
+    similarity = trained_patch_matching()(3 * query, make_state(tokens[None], TOKEN_LABELS))
+    torch.testing.assert_close(similarity[0, 0], torch.tensor([1.0, 0.0, 0.0]), atol=1e-3, rtol=0)
+    torch.testing.assert_close(similarity[0, 1], torch.tensor([0.0, 0.5, 0.5]), atol=1e-3, rtol=0)
+
+
+def test_patch_matching_in_chunks_gives_the_same_result(monkeypatch):
+    torch.manual_seed(0)
+    tokens, query = F.normalize(torch.randn(2, 7, M), dim=-1), torch.randn(2, 5, 4, M)
+    labels = torch.tensor([[0, 0, 1, 1, 2, 2, 2], [2, 1, 0, 0, -1, 1, 2]])  # -1 is padding
+    matching, expected = trained_patch_matching(), trained_patch_matching()(query, make_state(tokens, labels))
+    monkeypatch.setattr(few_shot, "SUPPORT_TOKENS_PER_CHUNK", 3)
+    torch.testing.assert_close(matching(query, make_state(tokens, labels)), expected)
+    monkeypatch.setattr(few_shot, "SUPPORT_TOKENS_PER_CHUNK", 1)  # one chunk is padding only
+    torch.testing.assert_close(matching(query[1:], make_state(tokens[1:], labels[1:])), expected[1:])
+    is_token = labels[1] >= 0
+    torch.testing.assert_close(
+        matching(query[1:], make_state(tokens[1:, is_token], labels[1:, is_token])), expected[1:]
+    )
+
+
+def test_negative_squared_distance():
+    q, k = torch.tensor([[0.0, 0.0], [3.0, 0.0]]), torch.tensor([[0.0, 4.0]])
+    torch.testing.assert_close(NegativeSquaredDistance()(q, k), torch.tensor([[-16.0], [-25.0]]))
+
+
+def test_mean_of_an_empty_class_is_0():
+    membership = class_membership(TOKEN_LABELS, WAY + 1).float()
+    means = class_means(membership, torch.arange(6.0)[None, :, None])
+    torch.testing.assert_close(means[0, :, 0], torch.tensor([0.5, 2.5, 4.5, 0.0]))

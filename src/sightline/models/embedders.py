@@ -311,7 +311,7 @@ def _load_model(folder: Path) -> tuple[nn.Module, Any, bool]:
             config = transformers.AutoConfig.from_pretrained(folder, **options)
             config = getattr(config, "vision_config", config)  # of an image-text model, the image encoder
             # a config can name an attention kernel to download; naming the implementation prevents that
-            supports_sdpa = getattr(transformers.AutoModel._model_mapping[type(config)], "_supports_sdpa", False)
+            supports_sdpa = getattr(transformers.MODEL_MAPPING[type(config)], "_supports_sdpa", False)
             model, report = transformers.AutoModel.from_pretrained(
                 folder,
                 config=config,
