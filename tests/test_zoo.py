@@ -1,6 +1,8 @@
-"""Models that ship: found by name, wherever a folder is taken. But for the last tests, tiny ones stand in for them."""
+"""Pretrained models by name. All tests but the last use a zoo of tiny models."""
 
+import contextlib
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,141 +10,162 @@ import yaml
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-import glyph_run
-import number_run
 import sightline
-from sightline import FewShotClassifier, zoo
-from sightline.classifier.calibration import ask
-from sightline.classifier.queries import embedded
+from processes import SMALL_TASKS, write_task_data
+from sightline import FewShotClassifier, limits, zoo
 from sightline.cli import app
 from sightline.data.images.glyphs import draw_alphabets
-from sightline.hub import WEIGHTS
+from sightline.errors import SightlineError
+from sightline.files import CARD, CONFIG, WEIGHTS
 
 
 @pytest.fixture(scope="module")
-def translator(tmp_path_factory):
-    return number_run.train(tmp_path_factory.mktemp("translator"))
-
-
-@pytest.fixture(scope="module")
-def few_shot(tmp_path_factory):
-    return glyph_run.train(tmp_path_factory.mktemp("runs"), steps=1)
+def runs(tmp_path_factory):
+    """The data of two tasks, and their runs by the names of the pretrained models."""
+    home = tmp_path_factory.mktemp("runs")
+    write_task_data(home)
+    with contextlib.chdir(home):
+        for name, task in (("glyphs", "few_shot"), ("de-en", "translation")):
+            sightline.train(None, [*SMALL_TASKS[task], "training.steps=1", f"out={name}"], quiet=True)
+    return home
 
 
 @pytest.fixture
-def home(few_shot, translator, tmp_path, monkeypatch):
-    """A zoo of two, in half precision; and here is a folder of its own."""
-    home = tmp_path / "zoo"
-    shutil.copytree(few_shot, home / "glyphs")
-    shutil.copytree(translator, home / "de-en", ignore=shutil.ignore_patterns("checkpoints", "metrics.jsonl"))
+def home(runs, tmp_path, monkeypatch):
+    """A zoo of two models in half precision. The working folder has their data."""
+    home, working_folder = tmp_path / "zoo", tmp_path / "here"
     for name in ("glyphs", "de-en"):
+        shutil.copytree(runs / name, home / name, ignore=shutil.ignore_patterns("checkpoints", "metrics.jsonl"))
         state = load_file(home / name / WEIGHTS)
         save_file({key: tensor.half() for key, tensor in state.items()}, home / name / WEIGHTS)
     (home / "__pycache__").mkdir()
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
+    working_folder.mkdir()
+    for name in ("classes.npz", "pairs.tsv"):
+        shutil.copy(runs / name, working_folder)
+    monkeypatch.chdir(working_folder)
     monkeypatch.setattr(zoo, "HOME", home)
     return home
 
 
-def test_every_door_knows_the_names(home):
+def run_cli(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_names_are_accepted_wherever_a_run_is(home):
     assert zoo.names() == ("de-en", "glyphs")
     assert sightline.load("glyphs").folder == home / "glyphs"
     assert FewShotClassifier.pretrained("glyphs").model is not None
-    answer = CliRunner().invoke(app, ["predict", "de-en", "zwei", "--device", "cpu"])
-    assert answer.stdout.startswith("zwei: "), answer.output
+    result = run_cli("predict", "de-en", "eins", "--device", "cpu")
+    assert result.stdout.startswith("eins: "), result.output
+    assert run_cli("evaluate", "glyphs", "--device", "cpu").exit_code == 0
+
+
+def test_a_model_that_is_not_fitted_says_how_to_fit_it(home):
     for page in ([], ["--show", "page.html"]):
-        answer = CliRunner().invoke(app, ["predict", "glyphs", "image.png", *page])
-        assert "sightline fit FOLDER" in answer.stderr
+        result = run_cli("predict", "glyphs", "image.png", *page)
+        assert result.exit_code == 2
+        assert "sightline fit FOLDER --model glyphs" in result.stderr
 
 
-def test_half_precision_is_opened_as_float32(home):
+def test_half_precision_is_loaded_in_single_precision(home):
     for model in (sightline.load("de-en").model, FewShotClassifier.pretrained("glyphs").model):
         assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
 
 
-def test_a_run_of_that_name_wins_and_another_folder_does_not(home, few_shot, tmp_path):
-    here = tmp_path / "here"
-    (here / "glyphs").mkdir()  # such as a folder of images
+def test_a_run_takes_precedence_over_a_name_and_another_folder_does_not(home, runs):
+    Path("glyphs").mkdir()  # such as a folder of images
     assert zoo.folder("glyphs") == home / "glyphs"
-    shutil.copytree(few_shot, here / "glyphs", dirs_exist_ok=True)
-    assert sightline.load("glyphs").folder.resolve() == here / "glyphs"
-    assert zoo.folder("./de-en").resolve() == here / "de-en"  # a path, not a name
+    shutil.copytree(runs / "glyphs", "glyphs", dirs_exist_ok=True)
+    assert sightline.load("glyphs").folder == Path("glyphs")
+    assert zoo.folder("./de-en") == Path("de-en")  # a path, not a name
 
 
-def test_a_name_that_does_not_ship_is_answered_with_the_nearest(home):
-    with pytest.raises(ValueError, match="one of de-en, glyphs, got 'glyps'; did you mean 'glyphs'"):
+def test_an_unknown_name_is_refused_with_the_closest(home):
+    with pytest.raises(SightlineError, match="a pretrained model, one of de-en, glyphs, got 'glyps'; did you mean"):
         sightline.load("glyps")
-    with pytest.raises(ValueError, match="one of efficientnet_lite0, glyphs, got 'glyps'; did you mean 'glyphs'"):
+    with pytest.raises(SightlineError, match="got 'glyps'; did you mean 'glyphs'"):
         FewShotClassifier.pretrained("glyps")
 
 
-def test_where_nothing_ships_the_message_says_so(tmp_path, monkeypatch):
+def test_an_empty_zoo_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(zoo, "HOME", tmp_path)
-    with pytest.raises(ValueError, match=r"one that ships \(none do\), got 'glyphs'"):
+    assert zoo.names() == ()
+    with pytest.raises(SightlineError, match=r"a pretrained model \(none\), got 'glyphs'"):
         sightline.load("glyphs")
-    with pytest.raises(ValueError, match="or one of efficientnet_lite0, got 'glyphs'"):
-        FewShotClassifier.pretrained("glyphs")
 
 
-def test_nothing_is_written_into_the_zoo(home, tmp_path):
-    def held():
+@pytest.mark.parametrize("missing", [CONFIG, WEIGHTS, CARD])
+def test_an_incomplete_folder_is_not_a_model(home, missing):
+    """A killed `ship` leaves a hidden folder, or a folder without all files."""
+    shutil.copytree(home / "glyphs", home / ".other.0a1b2c3d.part")
+    shutil.copytree(home / "glyphs", home / "other")
+    assert zoo.names() == ("de-en", "glyphs", "other")
+    (home / "other" / missing).unlink()
+    assert zoo.names() == ("de-en", "glyphs")
+    with pytest.raises(SightlineError, match="one of de-en, glyphs, got 'other'"):
+        sightline.load("other")
+
+
+def test_nothing_is_written_to_the_zoo(home):
+    def modified():
         return {path: path.stat().st_mtime_ns for path in sorted(home.rglob("*"))}
 
-    before = held()
-    (tmp_path / "here" / "de-en").mkdir()
-    score = sightline.evaluate("de-en", device="cpu")
-    drawn = sightline.load("de-en").show(["eins"])
-    assert score.pairs > 0
-    assert [path.parent.resolve() for path in drawn.files] == [tmp_path / "here" / "pictures"] * 2
-    assert held() == before
-    assert not list((tmp_path / "here" / "de-en").iterdir())
+    before = modified()
+    Path("de-en").mkdir()
+    assert sightline.evaluate("de-en", device="cpu").to_dict()
+    figures = sightline.load("de-en").show(["eins"])
+    assert figures.files
+    assert {path.parent for path in figures.files} == {Path("figures")}
+    assert modified() == before
+    assert not list(Path("de-en").iterdir())
 
 
 @pytest.mark.parametrize("name", zoo.names())
-def test_what_ships_is_small_and_has_a_card(name):
+def test_a_pretrained_model_is_small_and_has_a_card(name):
     folder = zoo.folder(name)
-    assert sum(path.stat().st_size for path in folder.iterdir()) < 8_000_000
-    card = (folder / "README.md").read_text()
+    assert sum(path.stat().st_size for path in folder.iterdir()) < limits.MAX_ZOO_MODEL_BYTES
+    card = (folder / CARD).read_text()
     assert f"# {name}\n" in card
     assert "not installed" not in card
-    data = yaml.safe_load((folder / "config.yaml").read_text())["data"]
-    for one in (data, *data.get("more", ())):
-        assert f"`{one if isinstance(one, str) else one['source']}`" in card
+    data = yaml.safe_load((folder / CONFIG).read_text())["data"]
+    for source in (data, *data.get("extra_sources", ())):
+        assert f"`{source if isinstance(source, str) else source['source']}`" in card
     assert {tensor.dtype for tensor in load_file(folder / WEIGHTS).values() if tensor.numel() > 1000} == {torch.float16}
 
 
-def test_glyphs_tells_drawn_characters_apart(tmp_path):
+def test_glyphs_separates_drawn_characters(tmp_path):
     drawn = draw_alphabets(alphabets=1, characters=10, drawers=8).pixels.unflatten(0, (10, 8))
-    model = FewShotClassifier.pretrained("glyphs").fit({str(i): list(drawn[i, :3]) for i in range(5)})
-    asked = list(drawn[:5, 3:].flatten(0, 1))
-    answers = model.predict(asked)
-    assert sum(answer.label == str(i // 5) for i, answer in enumerate(answers)) >= 24
-    assert sum(answer.known for answer in answers) >= 20
-    assert sum(answer.known for answer in model.predict(list(drawn[5:].flatten(0, 1)))) <= 10
-    again = FewShotClassifier.load(model.save(tmp_path / "drawn.sightline"))
-    assert [answer.scores for answer in again.predict(asked)] == [answer.scores for answer in answers]
+    classifier = FewShotClassifier.pretrained("glyphs").fit({str(i): list(drawn[i, :3]) for i in range(5)})
+    images = list(drawn[:5, 3:].flatten(0, 1))
+    predictions = classifier.predict(images)
+    assert sum(prediction.label == str(i // 5) for i, prediction in enumerate(predictions)) >= 24
+    assert sum(prediction.known for prediction in predictions) >= 20
+    assert sum(prediction.known for prediction in classifier.predict(list(drawn[5:].flatten(0, 1)))) <= 10
+    loaded = FewShotClassifier.load(classifier.save(tmp_path / "drawn.sightline"))
+    assert [prediction.scores for prediction in loaded.predict(images)] == [
+        prediction.scores for prediction in predictions
+    ]
 
 
-def test_logits_of_glyphs_do_not_depend_on_how_many_are_asked():
+def test_scores_of_glyphs_do_not_depend_on_the_number_of_images():
     drawn = draw_alphabets(alphabets=1, characters=5, drawers=16).pixels.unflatten(0, (5, 16))
-    model = FewShotClassifier.pretrained("glyphs").fit({str(i): list(drawn[i, :1]) for i in range(5)})
-    head, memory = model.model.head, model._fitted.memory
-    query, _ = embedded(list(drawn[:, 1:].flatten(0, 1)), model._fitted.support, model._embeds)
-    alone = torch.cat([ask(head, memory, one[None]) for one in query])
-    torch.testing.assert_close(ask(head, memory, query), alone, rtol=0, atol=1e-5)
+    classifier = FewShotClassifier.pretrained("glyphs").fit({str(i): list(drawn[i, :1]) for i in range(5)})
+    images = list(drawn[:, 1:].flatten(0, 1))
+    for single, prediction in zip(map(classifier.predict, images), classifier.predict(images), strict=True):
+        assert prediction.scores == pytest.approx(single.scores, abs=1e-5)
 
 
-def test_de_en_translates_everyday_sentences_and_shows_where_it_looked():
+def test_de_en_translates_everyday_sentences_and_aligns_their_words():
     translator = sightline.load("de-en")
-    wanted = {
+    translations = {
         "guten abend": "good evening",
         "Hast du Hunger?": "are you hungry?",
         "Meine Schwester wohnt in Berlin.": "my sister lives in berlin.",
         "Das Buch liegt auf dem Tisch.": "the book is on the table.",
     }
-    assert {text: answer.text for text, answer in zip(wanted, translator.predict(list(wanted)), strict=True)} == wanted
-    answer = translator.predict("guten abend", attention=True)
-    looked = answer.attention.of("cross")[-1].weights[0].mean(0)  # (tokens written, tokens read)
-    assert list(answer.tokens[:2]) == ["good", "evening"]
-    assert looked[0].argmax() < looked[1].argmax()
+    predictions = translator.predict(list(translations))
+    assert [prediction.text for prediction in predictions] == list(translations.values())
+    prediction = translator.predict("guten abend", attention=True)
+    weights = prediction.attention.of("cross")[-1].weights[0].mean(0)  # (target tokens, source tokens)
+    assert list(prediction.tokens[:2]) == ["good", "evening"]
+    assert weights[0].argmax() < weights[1].argmax()
