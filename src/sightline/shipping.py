@@ -67,15 +67,6 @@ def ship(
     return target
 
 
-def check_agreement(metric: str, before: float, after: float, tolerance: float) -> None:
-    """Refuse a model whose metric changes in half precision by more than the tolerance."""
-    if not abs(after - before) <= tolerance:
-        raise SightlineError(
-            f"{metric} must change by at most {tolerance} in half precision, got {before:.4f} before and {after:.4f} "
-            f"after"
-        )
-
-
 def _spec(run: Path) -> registry.TaskSpec:
     spec = registry.task_spec(config.read(run / CONFIG).get("task"))
     if spec.compare_precision is None:
