@@ -123,8 +123,8 @@ The complete config is in `{CONFIG}`.
 
 {lines}
 
-The evaluation is that of the trained run. The matrices are stored here in half precision and loaded in single precision:
-{agreement}.
+The evaluation is that of the trained run. The matrices are stored here in half precision and loaded in single
+precision: {agreement}.
 
 ## Versions
 
