@@ -1,4 +1,4 @@
-"""A translator that has barely begun to learn number words, as a run leaves it, judged by a few of them."""
+"""A translation run on German number words, trained for two steps."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ SMALL = (
     "model.rnn.hidden_size=8",
     "model.rnn.embed_dim=6",
     "tokenizer.kind=character",
-    "search.beams=2",
+    "search.num_beams=2",
     "data.max_tokens=40",
     "training.steps=2",
     "training.batch_size=128",
@@ -20,12 +20,21 @@ SMALL = (
 )
 
 
+def write_corpus(folder: Path, *, train: int, validation: int, test: int, max_chars: int) -> Path:
+    """Write aligned files of number words whose German side is shorter than `max_chars`."""
+    numbers = load_parallel("numbers").train
+    pairs = [pair for pair in zip(numbers.source, numbers.target, strict=True) if len(pair[0]) < max_chars]
+    folder.mkdir(parents=True, exist_ok=True)
+    start = 0
+    for name, count in (("train", train), ("val", validation), ("test", test)):
+        for i, language in enumerate(("de", "en")):
+            lines = (f"{pair[i]}\n" for pair in pairs[start : start + count])
+            (folder / f"{name}.{language}").write_text("".join(lines))
+        start += count
+    return folder
+
+
 def train(home: Path) -> Path:
-    """The corpus and the run both lie at home."""
-    pairs = load_parallel("numbers").train
-    short = [(s, t) for s, t in zip(pairs.source, pairs.target, strict=True) if len(s) < 24]
-    (home / "corpus").mkdir()
-    for name, some in (("train", short[:60]), ("val", short[60:65]), ("test", short[65:76])):
-        (home / "corpus" / f"{name}.de").write_text("".join(f"{s}\n" for s, _ in some))
-        (home / "corpus" / f"{name}.en").write_text("".join(f"{t}\n" for _, t in some))
-    return sightline.train(None, [*SMALL, f"data.source={home / 'corpus'}", f"out={home / 'run'}"], quiet=True).folder
+    """Write a corpus and train a run on it, both in `home`."""
+    corpus = write_corpus(home / "corpus", train=60, validation=5, test=11, max_chars=24)
+    return sightline.train(None, [*SMALL, f"data.source={corpus}", f"out={home / 'run'}"], quiet=True).folder

@@ -236,7 +236,7 @@ class TranslationPredictor(Predictor):
 
     def _check_attention(self) -> None:
         if self.config.model.kind == "rnn":
-            raise SightlineError("model.kind must be one with attention to show attention, got 'rnn'")
+            raise SightlineError("model.kind must be one with attention to show it, got 'rnn'")
 
     def _record(self, texts: Sequence[SourceText], hypotheses: Sequence[Hypothesis]) -> Record:
         """The attention of one forward pass over each text and hypothesis; equal to that of decoding up to rounding."""
