@@ -14,7 +14,7 @@ from sightline.data.images import glyphs
 from sightline.data.images import loading as images
 from sightline.demo import cosine
 from sightline.layers import sinusoids
-from sightline.view import figures as pictures
+from sightline.view import figures
 
 HERE = Path(__file__).parent
 IMAGES = HERE / "images"
@@ -32,7 +32,7 @@ def draw_scores() -> None:
     """Attention weights of the six vectors by each score."""
     x = animals()
     torch.manual_seed(3)
-    drawn, axes = pictures.figure(1, 4, size=(13, 3.5))
+    drawn, axes = figures.figure(1, 4, size=(13, 3.5))
     for axis, name in zip(axes[0], SCORES, strict=True):
         score = CosineScore(temperature=0.3) if name == "cosine" else make_score(name, head_dim=2, num_heads=1)
         title = {
@@ -42,22 +42,22 @@ def draw_scores() -> None:
         }
         with torch.no_grad():
             weights = attention_weights(x, x, score=score)
-        pictures.heatmap(axis, weights, title=title.get(name, name), rows=NAMES, columns=NAMES, top=1.0)
-    pictures.save(drawn, IMAGES / "scores.png")
+        figures.heatmap(axis, weights, title=title.get(name, name), row_labels=NAMES, column_labels=NAMES, vmax=1.0)
+    figures.save(drawn, IMAGES / "scores.png")
 
 
 def draw_normalizers() -> None:
     """Attention weights of the same scores by each normalizer."""
     x = animals()
-    drawn, axes = pictures.figure(1, 4, size=(13, 3.5))
+    drawn, axes = figures.figure(1, 4, size=(13, 3.5))
     for axis, name in zip(axes[0], NORMALIZERS, strict=True):
         weights = attention_weights(
             x, x, score=CosineScore(temperature=0.5), normalizer=make_normalizer(name).eval()
         ).detach()
         signed = name in ("standardize", "identity")
         top = None if signed else 1.0
-        pictures.heatmap(axis, weights, title=name, rows=NAMES, columns=NAMES, top=top, diverging=signed)
-    pictures.save(drawn, IMAGES / "normalizers.png")
+        figures.heatmap(axis, weights, title=name, row_labels=NAMES, column_labels=NAMES, vmax=top, diverging=signed)
+    figures.save(drawn, IMAGES / "normalizers.png")
 
 
 def draw_masks() -> None:
@@ -78,34 +78,36 @@ def draw_masks() -> None:
         "Causal() & Window(1)": (Causal() & Window(1), 6),
         "Causal() & Additive(6), learned": (Causal() & learned, 6),
     }
-    drawn, axes = pictures.figure(2, 4, size=(13, 6.4))
+    drawn, axes = figures.figure(2, 4, size=(13, 6.4))
     for axis, (title, (mask, queries)) in zip(axes.flat, examples.items(), strict=True):
         weights = attention_weights(torch.zeros(1, 1, queries, 2), torch.zeros(1, 1, 6, 2), mask=mask)[0, 0].detach()
         positions = [str(i) for i in range(6)]
-        pictures.heatmap(axis, weights, title=title, rows=positions[6 - queries :], columns=positions, top=1.0)
-    pictures.save(drawn, IMAGES / "masks.png")
+        figures.heatmap(
+            axis, weights, title=title, row_labels=positions[6 - queries :], column_labels=positions, vmax=1.0
+        )
+    figures.save(drawn, IMAGES / "masks.png")
 
 
 def draw_temperatures() -> None:
     """Attention weights of the six vectors at five temperatures."""
     x = animals()
-    drawn, axes = pictures.figure(1, 5, size=(15, 3.2))
+    drawn, axes = figures.figure(1, 5, size=(15, 3.2))
     for axis, temperature in zip(axes[0], cosine.TEMPERATURES, strict=True):
         weights = attention_weights(x, x, score=CosineScore(temperature=temperature)).detach()
         bits = sum(cosine.entropy(row.tolist()) for row in weights) / len(weights)
         title = f"temperature {temperature:g} ({bits:.2f} bits)"
-        pictures.heatmap(axis, weights, title=title, rows=NAMES, columns=NAMES, top=1.0)
-    pictures.save(drawn, IMAGES / "temperatures.png")
+        figures.heatmap(axis, weights, title=title, row_labels=NAMES, column_labels=NAMES, vmax=1.0)
+    figures.save(drawn, IMAGES / "temperatures.png")
 
 
 def draw_positions() -> None:
     """Sinusoidal positions and their cosine similarities."""
     table = sinusoids(64, 64)
     similarities = torch.nn.functional.cosine_similarity(table[:, None], table[None], dim=-1)
-    drawn, axes = pictures.figure(1, 2, size=(9, 3.6))
-    pictures.heatmap(axes[0, 0], table, title="positions 0 to 63 (rows), 64 channels", diverging=True, numbers=False)
-    pictures.heatmap(axes[0, 1], similarities, title="cosine similarity of positions", numbers=False)
-    pictures.save(drawn, IMAGES / "positions.png")
+    drawn, axes = figures.figure(1, 2, size=(9, 3.6))
+    figures.heatmap(axes[0, 0], table, title="positions 0 to 63 (rows), 64 channels", diverging=True, annotate=False)
+    figures.heatmap(axes[0, 1], similarities, title="cosine similarity of positions", annotate=False)
+    figures.save(drawn, IMAGES / "positions.png")
 
 
 def draw_glyphs() -> None:

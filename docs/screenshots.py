@@ -55,7 +55,7 @@ class Speaker(nn.Module):
             with record_attention(self) as record:
                 self(source, torch.tensor([said[:-1]]))
         words = [self.words[i] for i in said]
-        return {"target": words[:-1], "written": words[1:]}, record
+        return {"target": words[:-1], "generated": words[1:]}, record
 
 
 def learn(model: Speaker, batches: object, steps: int) -> None:
@@ -161,7 +161,7 @@ def main() -> None:
         for name, path, state, scheme in (
             ("viewer-heads", translated, "view=heads&layer=5", "light"),
             ("viewer-alignment", translated, "view=alignment&layer=5", "dark"),
-            ("viewer-image", captioned, f"view=image&layer={cross}&token={words['written'].index('blue')}", "light"),
+            ("viewer-image", captioned, f"view=image&layer={cross}&query={words['generated'].index('blue')}", "light"),
         ):
             page = browser.new_page(
                 viewport={"width": 1120, "height": 680}, color_scheme=scheme, device_scale_factor=1.5

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from sightline import Record, record_attention
 from sightline.layers import SinusoidalPositions, Transformer
-from sightline.view import figures as pictures
+from sightline.view import figures
 
 DIGITS, BOS, LENGTH = 10, 10, 8
 
@@ -73,11 +73,13 @@ def evaluate(model: Reverser) -> tuple[Record, list[str], list[str], float]:
 def draw(record: Record, source: list[str], output: list[str], path: Path) -> Path:
     """One heat map per head: rows are output digits, columns source digits."""
     weights = record[0].weights[0]
-    drawn, axes = pictures.figure(1, len(weights), size=(3.2 * len(weights), 3.2))
+    drawn, axes = figures.figure(1, len(weights), size=(3.2 * len(weights), 3.2))
     for head, axis in enumerate(axes[0]):
-        pictures.heatmap(axis, weights[head], title=f"head {head}", rows=output, columns=source, numbers=False, top=1.0)
+        figures.heatmap(
+            axis, weights[head], title=f"head {head}", row_labels=output, column_labels=source, annotate=False, vmax=1.0
+        )
         axis.set(xlabel="source", ylabel="output" if head == 0 else "")
-    return pictures.save(drawn, path)
+    return figures.save(drawn, path)
 
 
 def main() -> None:

@@ -1,7 +1,11 @@
-"""Weights and words to look at."""
+"""Weights, tokens and records for tests of recording and viewing."""
+
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from sightline.attention import AttentionMap, Record
 
 WORDS = ["[CLS]", "the", "cat", "sat", "on", "it", "[SEP]"]
 SOURCE = ["the", "black", "cat", "sleeps", "here"]
@@ -23,3 +27,9 @@ def weights(heads: int, queries: int, keys: int, *, batch: int = 1, causal: bool
     if causal:
         scores = scores.masked_fill(torch.ones(queries, keys, dtype=torch.bool).triu(1), -torch.inf)
     return scores.softmax(-1)
+
+
+def record_of(*layers: Tensor, kind: str = "encoder", **options: Any) -> Record:
+    """A record with one map per tensor, named layers.0, layers.1 and so on."""
+    maps = [AttentionMap(name=f"layers.{i}", kind=kind, weights=w, **options) for i, w in enumerate(layers)]
+    return Record("Model", maps)

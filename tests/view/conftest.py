@@ -1,42 +1,53 @@
-import shutil
-
 import numpy as np
 import pytest
 from playwright.sync_api import sync_playwright
 
-from samples import weights
-from sightline.attention import Record, AttentionMap
-from visitor import CHROMIUM, visiting
+from browser import NoBrowserError, launch, open_viewer
+from samples import SOURCE, TARGET, WORDS, AttentionMap, record_of, weights
+from sightline.attention import Record
 
 
 @pytest.fixture(scope="session")
 def browser():
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM)
+        try:
+            browser = launch(playwright)
+        except NoBrowserError as error:
+            pytest.fail(str(error), pytrace=False)
         yield browser
         browser.close()
 
 
 @pytest.fixture
-def visitor(browser):
-    with visiting(browser) as visitor:
-        yield visitor
+def viewer(browser):
+    with open_viewer(browser) as viewer:
+        yield viewer
 
 
 @pytest.fixture
 def encoder():
     """Three layers of five heads over seven tokens."""
-    return Record("Encoder", [AttentionMap(name=f"layers.{i}", kind="encoder", weights=weights(5, 7, 7)) for i in range(3)])
+    return record_of(*(weights(5, 7, 7) for _ in range(3)))
+
+
+@pytest.fixture
+def encoder_page(encoder, tmp_path):
+    return encoder.save_html(tmp_path / "encoder.html", WORDS)
 
 
 @pytest.fixture
 def translator():
-    """Two layers of each kind, three heads, five source and seven target words."""
-    seen = [AttentionMap(name=f"encoder.{i}", kind="encoder", weights=weights(3, 5, 5)) for i in range(2)]
+    """Two layers of each kind, three heads, five source and seven target tokens."""
+    maps = [AttentionMap(name=f"encoder.{i}", kind="encoder", weights=weights(3, 5, 5)) for i in range(2)]
     for i in range(2):
-        seen.append(AttentionMap(name=f"decoder.{i}.self", kind="decoder", weights=weights(3, 7, 7, causal=True)))
-        seen.append(AttentionMap(name=f"decoder.{i}.cross", kind="cross", weights=weights(3, 7, 5, sharp=4.0)))
-    return Record("Translator", seen)
+        maps.append(AttentionMap(name=f"decoder.{i}.self", kind="decoder", weights=weights(3, 7, 7, causal=True)))
+        maps.append(AttentionMap(name=f"decoder.{i}.cross", kind="cross", weights=weights(3, 7, 5, sharp=4.0)))
+    return Record("Translator", maps)
+
+
+@pytest.fixture
+def translator_page(translator, tmp_path):
+    return translator.save_html(tmp_path / "translator.html", source=SOURCE, target=TARGET)
 
 
 @pytest.fixture
@@ -45,3 +56,14 @@ def photo():
     y, x = np.mgrid[0:96, 0:96]
     spot = 255 * np.exp(-((x - 30) ** 2 + (y - 60) ** 2) / 300)
     return np.stack([spot, x * 2, y * 2], -1).clip(0, 255).astype(np.uint8)
+
+
+@pytest.fixture
+def vit():
+    """Two layers of three heads over a class token and 4 x 4 patches."""
+    return record_of(*(weights(3, 17, 17) for _ in range(2)))
+
+
+@pytest.fixture
+def vit_page(vit, photo, tmp_path):
+    return vit.save_html(tmp_path / "vit.html", images=photo)

@@ -1,37 +1,34 @@
-"""Any model, in three lines: ours, torch's and Hugging Face's."""
+"""Recorded models in the viewer: Sightline, torch and Hugging Face."""
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from sightline.attention import MultiHeadAttention, record_attention
-from sightline.view.maps import joined
-from visitor import visiting
+from browser import printed_weight
+from samples import AttentionMap
+from sightline.attention import MultiHeadAttention, Record, record_attention
+from sightline.view.maps import merge_calls
 
 
-def reads(visitor, exact):
-    """Whether the first row of the matrix view is the recorded one."""
-    visitor.press("ArrowRight")
-    wrong = []
+def assert_first_row(viewer, exact):
+    """The first row of the matrix view has the recorded weights."""
+    viewer.press("ArrowRight")
     for k in range(min(4, exact.shape[-1])):
-        shown = visitor.status.split(": ")[1].split()[0]
-        wrong.append(abs((0.0 if shown[0] == "<" else float(shown)) - float(exact[0, k])))
-        visitor.step("ArrowRight")
-    return max(wrong) <= float(exact[0].max()) / 255
+        assert abs(printed_weight(viewer.weight) - float(exact[0, k])) <= float(exact[0].max()) / 255
+        viewer.step("ArrowRight")
 
 
-def test_ours(browser, tmp_path):
+def test_multi_head_attention(viewer, tmp_path):
     model = MultiHeadAttention(12, num_heads=3).eval()
     with record_attention(model) as record:
         model(torch.randn(2, 5, 12))
     path = record.save_html(tmp_path / "page.html", list("abcde"), batch=1)
-    with visiting(browser) as visitor:
-        visitor.open(path, "view=matrix&heads=2")
-        assert reads(visitor, record[0].weights[1, 2])
+    viewer.open(path, "view=matrix&heads=2")
+    assert_first_row(viewer, record[0].weights[1, 2])
 
 
-def test_torch(browser, tmp_path):
+def test_torch_transformer(viewer, tmp_path):
     model = nn.Transformer(
         16, nhead=2, num_encoder_layers=2, num_decoder_layers=2, dim_feedforward=16, batch_first=True
     ).eval()
@@ -39,16 +36,15 @@ def test_torch(browser, tmp_path):
     with record_attention(model) as record:
         model(torch.randn(1, 5, 16), torch.randn(1, 3, 16), tgt_mask=mask, tgt_is_causal=True)
     path = record.save_html(tmp_path / "page.html", source=list("abcde"), target=list("xyz"))
-    with visiting(browser) as visitor:
-        visitor.open(path, "view=matrix")
-        for kind in ("Decoder", "Cross", "Encoder"):
-            visitor.choose("Attention", kind)
-            exact = record.of(kind.lower())[0].weights[0].mean(0)
-            visitor.press("Escape")
-            assert reads(visitor, exact)
+    viewer.open(path, "view=matrix")
+    for kind in ("Decoder", "Cross", "Encoder"):
+        viewer.choose("Attention", kind)
+        exact = record.of(kind.lower())[0].weights[0].mean(0)
+        viewer.press("Escape")
+        assert_first_row(viewer, exact)
 
 
-def test_hugging_face_bert(browser, tmp_path):
+def test_hugging_face_bert(viewer, tmp_path):
     from transformers import BertConfig, BertModel
 
     config = BertConfig(vocab_size=50, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=24)
@@ -56,13 +52,12 @@ def test_hugging_face_bert(browser, tmp_path):
     with record_attention(model) as record, torch.no_grad():
         model(torch.randint(0, 50, (1, 6)))
     path = record.save_html(tmp_path / "page.html", ["[CLS]", "a", "##b", "c", "d", "[SEP]"])
-    with visiting(browser) as visitor:
-        visitor.open(path, "view=matrix&layer=1&heads=1")
-        assert visitor.frame.locator("h1").inner_text() == "BertModel"
-        assert reads(visitor, record[1].weights[0, 1])
+    viewer.open(path, "view=matrix&layer=1&heads=1")
+    assert viewer.frame.locator("h1").inner_text() == "BertModel"
+    assert_first_row(viewer, record[1].weights[0, 1])
 
 
-def test_hugging_face_vit(browser, tmp_path, photo):
+def test_hugging_face_vit(viewer, tmp_path, photo):
     from transformers import ViTConfig, ViTModel
 
     config = ViTConfig(
@@ -72,14 +67,13 @@ def test_hugging_face_vit(browser, tmp_path, photo):
     with record_attention(model) as record, torch.no_grad():
         model(torch.randn(1, 3, 32, 32))
     path = record.save_html(tmp_path / "page.html", images=photo)
-    with visiting(browser) as visitor:
-        visitor.open(path)
-        assert visitor.frame.locator("html").get_attribute("data-view") == "image"
-        visitor.tab("Matrix")
-        assert reads(visitor, record[0].weights[0].mean(0))
+    viewer.open(path)
+    assert viewer.view == "image"
+    viewer.tab("Matrix")
+    assert_first_row(viewer, record[0].weights[0].mean(0))
 
 
-def test_decoding_with_a_cache_reads_as_one_map(browser, tmp_path):
+def test_cached_decoding_is_one_map(viewer, tmp_path):
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(vocab_size=40, n_embd=24, n_layer=2, n_head=3, n_positions=20)).eval()
@@ -87,44 +81,43 @@ def test_decoding_with_a_cache_reads_as_one_map(browser, tmp_path):
         ids = model.generate(
             torch.tensor([[1, 2, 3]]), max_new_tokens=4, min_new_tokens=4, do_sample=False, pad_token_id=0
         )
-    words = [f"w{i}" for i in range(ids.shape[1] - 1)]  # the last word looks at nothing yet
+    words = [f"w{i}" for i in range(ids.shape[1] - 1)]  # the last token is never a query
     path = record.save_html(tmp_path / "page.html", words)
-    with visiting(browser) as visitor:
-        visitor.open(path, "view=matrix&heads=0")
-        visitor.press("ArrowRight", *["ArrowDown"] * 5)
-        last = [seen for seen in record if seen.name == record.names()[0]][-1].weights[0, 0, -1]
-        assert visitor.status.startswith("w5 → w0: ")
-        assert abs(float(visitor.status.split(": ")[1].split()[0]) - float(last[0])) < 0.004
+    viewer.open(path, "view=matrix&heads=0")
+    viewer.press("ArrowRight", *["ArrowDown"] * 5)
+    last = record[record.names()[0]].weights[0, 0, -1]
+    assert viewer.status.startswith("w5 → w0: ")
+    assert abs(float(viewer.weight) - float(last[0])) < 0.004
 
 
-def test_a_cached_beam_search_is_not_put_together():
+def test_steps_of_a_cached_beam_search_are_not_merged():
     from transformers import GPT2Config, GPT2LMHeadModel
 
     torch.manual_seed(1)
     config = GPT2Config(vocab_size=40, n_embd=24, n_layer=2, n_head=3, n_positions=20, initializer_range=0.5)
     model = GPT2LMHeadModel(config).eval()
-    asked = {"max_new_tokens": 6, "min_new_tokens": 6, "num_beams": 4, "do_sample": False, "pad_token_id": 0}
+    options = {"max_new_tokens": 6, "min_new_tokens": 6, "num_beams": 4, "do_sample": False, "pad_token_id": 0}
     with record_attention(model) as record, torch.no_grad():
-        model.generate(torch.tensor([[1, 2, 3]]), **asked)
-    assert len({seen.cache_reorders for seen in record}) > 1
-    assert "call 1 of 6" in joined(record._maps())[0].name
+        model.generate(torch.tensor([[1, 2, 3]]), **options)
+    assert len({m.cache_reorders for m in record._view_maps()}) > 1
+    assert "call 1 of 6" in merge_calls(record._view_maps())[0].name
 
 
-def test_our_own_cache_tells_when_beams_change_places():
+def test_reordering_a_cache_prevents_merging():
     from sightline.layers import Transformer
 
     model, source = Transformer(12, num_heads=3, ffn_dim=12, depth=1).eval(), torch.randn(2, 5, 12)
-    for rows, parts in (([0, 1], 1), ([1, 0], 3)):
+    for order, maps_per_layer in (([0, 1], 1), ([1, 0], 3)):
         cache = model.decoder.new_cache()
         with record_attention(model.decoder) as record, torch.no_grad():
             for _ in range(3):
                 model.decoder(torch.randn(2, 1, 12), source, cache=cache)
-                for one in cache:
-                    one.reorder(torch.tensor(rows))
-        assert len(joined(record._maps())) == 2 * parts
+                for layer_cache in cache:
+                    layer_cache.reorder(torch.tensor(order))
+        assert len(merge_calls(record._view_maps())) == 2 * maps_per_layer
 
 
-def test_hugging_face_albert(browser, tmp_path):
+def test_hugging_face_albert(viewer, tmp_path):
     from transformers import AlbertConfig, AlbertModel
 
     config = AlbertConfig(
@@ -138,47 +131,42 @@ def test_hugging_face_albert(browser, tmp_path):
     model = AlbertModel(config).eval()
     with record_attention(model) as record, torch.no_grad():
         model(torch.randint(0, 50, (1, 5)))
-    assert {seen.call_index for seen in record} == {0}
+    assert {m.call_index for m in record._view_maps()} == {0}
     path = record.save_html(tmp_path / "page.html", list("abcde"))
-    half = [0.5 * one.weights[0].mean(0).numpy() + 0.5 * np.eye(5) for one in record]
+    half = [0.5 * m.weights[0].mean(0).numpy() + 0.5 * np.eye(5) for m in record]
     exact = half[3] @ half[2] @ half[1] @ half[0]
-    with visiting(browser) as visitor:
-        visitor.open(path, "view=grid")
-        assert [text for text, _, _ in visitor.texts() if text.startswith("layer ")] == [f"layer {i}" for i in range(4)]
-        visitor.open(path, "view=matrix&combine=rollout&layer=3")
-        visitor.press("ArrowRight")
-        assert visitor.status.endswith("layer 3, rollout")
-        assert abs(float(visitor.status.split(": ")[1].split()[0]) - exact[0, 0]) < 0.004
+    viewer.open(path, "view=grid")
+    assert [text for text in viewer.words() if text.startswith("layer ")] == [f"layer {i}" for i in range(4)]
+    viewer.open(path, "view=matrix&combine=rollout&layer=3")
+    viewer.press("ArrowRight")
+    assert viewer.status.endswith("layer 3, rollout")
+    assert abs(float(viewer.weight) - exact[0, 0]) < 0.004
 
 
-class Stepper(nn.Module):
-    """Plain scaled dot-product attention that is given its past."""
+class CachedAttention(nn.Module):
+    """Scaled dot-product attention over given past tokens."""
 
     def forward(self, token, past):
-        look = [x.unflatten(-1, (2, -1)).transpose(1, 2) for x in (token, past, past)]
-        return nn.functional.scaled_dot_product_attention(*look)
+        heads = [x.unflatten(-1, (2, -1)).transpose(1, 2) for x in (token, past, past)]
+        return nn.functional.scaled_dot_product_attention(*heads)
 
 
-def test_decoding_from_the_first_token_reads_as_one_causal_map():
-    model, tokens = Stepper(), torch.randn(1, 4, 8)
+def test_decoding_token_by_token_is_one_causal_map():
+    model, tokens = CachedAttention(), torch.randn(1, 4, 8)
     with record_attention(model) as record:
         for i in range(4):
             model(tokens[:, i : i + 1], tokens[:, : i + 1])
-    assert {seen.kind for seen in record} == {"decoder"}
-    (one,) = joined(record._maps())
-    assert one.shape == (1, 2, 4, 4)
-    assert not np.triu(one.weights, 1).any()
+    assert {m.kind for m in record} == {"decoder"}
+    (merged,) = merge_calls(record._view_maps())
+    assert merged.shape == (1, 2, 4, 4)
+    assert not np.triu(merged.weights, 1).any()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_any_precision(browser, encoder, tmp_path, dtype):
-    from sightline.attention import Record, AttentionMap
-
-    seen = [AttentionMap(name=s.name, kind=s.kind, weights=s.weights.to(dtype)) for s in encoder]
-    record = Record("m", seen)
-    for one, exact in zip(record._maps(), encoder, strict=True):
-        np.testing.assert_allclose(one.weights, exact.weights.numpy(), rtol=0.01)
+def test_half_and_double_precision(viewer, encoder, tmp_path, dtype):
+    record = Record("Model", [AttentionMap(name=m.name, kind=m.kind, weights=m.weights.to(dtype)) for m in encoder])
+    for m, exact in zip(record._view_maps(), encoder, strict=True):
+        np.testing.assert_allclose(m.weights, exact.weights.numpy(), rtol=0.01)
     path = record.save_html(tmp_path / "page.html")
-    with visiting(browser) as visitor:
-        visitor.open(path, "view=matrix&layer=1&heads=2")
-        assert reads(visitor, seen[1].weights[0, 2].double())
+    viewer.open(path, "view=matrix&layer=1&heads=2")
+    assert_first_row(viewer, record[1].weights[0, 2].double())

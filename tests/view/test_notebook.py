@@ -1,12 +1,10 @@
-"""The example runs from top to bottom, and what its cells show opens in a browser."""
+"""The example notebook: it runs, and its pages open in a browser."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-
-from visitor import visiting
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "see_attention.ipynb"
 RUN = """
@@ -18,17 +16,21 @@ nbformat.write(notebook, sys.argv[2] + "/ran.ipynb")
 """
 
 
-def test_the_example_runs_and_its_pages_open(browser, tmp_path):
-    # in a process of its own: the browser's driver keeps an event loop running in this one
-    own = {**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path / "jupyter"), "IPYTHONDIR": str(tmp_path / "ipython")}
-    done = subprocess.run(
+def test_the_notebook_runs_and_its_pages_open(viewer, tmp_path):
+    # in a new process, since the browser driver runs an event loop in this one
+    environment = {
+        **os.environ,
+        "JUPYTER_RUNTIME_DIR": str(tmp_path / "jupyter"),
+        "IPYTHONDIR": str(tmp_path / "ipython"),
+    }
+    process = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", RUN, NOTEBOOK, tmp_path],
-        env=own,
+        env=environment,
         capture_output=True,
         text=True,
         timeout=180,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert process.returncode == 0, process.stderr[-3000:]
     outputs = [
         output["data"]
         for cell in json.loads((tmp_path / "ran.ipynb").read_text("utf-8"))["cells"]
@@ -39,26 +41,25 @@ def test_the_example_runs_and_its_pages_open(browser, tmp_path):
     assert len(frames) == 2
     assert sum("image/png" in data for data in outputs) == 1
     (tmp_path / "cells.html").write_text(f"<!doctype html><body>{''.join(frames)}</body>", "utf-8")
-    with visiting(browser) as visitor:
-        visitor.page.goto((tmp_path / "cells.html").as_uri())
-        for place, (title, view) in enumerate([("Backwards", "heads"), ("Pixels", "image")]):
-            visitor.frame = visitor.page.locator("iframe").nth(place).element_handle().content_frame()
-            visitor.ready()
-            assert visitor.frame.locator("h1").inner_text() == title
-            assert visitor.frame.locator("html").get_attribute("data-view") == view
-        visitor.frame = visitor.page
-        visitor.open(tmp_path / "backwards.html")
-        visitor.tab("Alignment")
-        texts = visitor.texts()
-        letters = [text for text, _, y in texts if len(text) == 1]
-        assert letters[:6] == ["d", "a", "c", "b", "h", "f"]
-        assert letters[12:] == ["f", "h", "b", "c", "a", "d"]
-        visitor.tab("Matrix")
-        visitor.choose("Attention", "Decoder")
-        visitor.press("ArrowDown", "ArrowDown")
-        assert visitor.status.startswith("f → ^: ")  # named by what it reads
+    viewer.page.goto((tmp_path / "cells.html").as_uri())
+    for i, (title, view) in enumerate([("Backwards", "heads"), ("Pixels", "image")]):
+        viewer.frame = viewer.page.locator("iframe").nth(i).element_handle().content_frame()
+        viewer.wait_ready()
+        assert viewer.frame.locator("h1").inner_text() == title
+        assert viewer.view == view
+    viewer.frame = viewer.page
+    viewer.open(tmp_path / "backwards.html")
+    viewer.tab("Alignment")
+    texts = viewer.texts()
+    letters = [text for text, _, y in texts if len(text) == 1]
+    assert letters[:6] == ["d", "a", "c", "b", "h", "f"]
+    assert letters[12:] == ["f", "h", "b", "c", "a", "d"]
+    viewer.tab("Matrix")
+    viewer.choose("Attention", "Decoder")
+    viewer.press("ArrowDown", "ArrowDown")
+    assert viewer.status.startswith("f → ^: ")  # named by the decoder input
 
 
-def test_the_example_is_kept_without_outputs():
+def test_the_notebook_is_stored_without_outputs():
     cells = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
     assert all(cell.get("outputs", []) == [] for cell in cells)

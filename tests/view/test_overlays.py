@@ -1,66 +1,66 @@
-import re
 import warnings
 import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
 
-from samples import HOSTILE, weights
-from sightline.attention import Record, AttentionMap
-from sightline.view import figures as pictures
-from sightline.view.overlays import looked_at, over_pixels, rollout
-
-SVG = "{http://www.w3.org/2000/svg}"
+from browser import SVG, is_close
+from samples import HOSTILE, record_of, weights
+from sightline.errors import SightlineError
+from sightline.view import figures
+from sightline.view.overlays import attention_overlay, patch_attention, rollout
 
 
 def layers(depth=3, num_heads=2, size=7):
     return [weights(num_heads, size, size)[0].numpy() for _ in range(depth)]
 
 
-def test_rollout_mixes_each_layer_with_the_identity_and_multiplies_upwards():
-    low, high = layers(2)
-    first, second = rollout([low, high])
-    np.testing.assert_allclose(first, 0.5 * low.mean(0) + 0.5 * np.eye(7))
-    np.testing.assert_allclose(second, (0.5 * high.mean(0) + 0.5 * np.eye(7)) @ first)
+def test_rollout_averages_with_the_identity_and_multiplies():
+    lower, upper = layers(2)
+    first, second = rollout([lower, upper])
+    np.testing.assert_allclose(first, 0.5 * lower.mean(0) + 0.5 * np.eye(7))
+    np.testing.assert_allclose(second, (0.5 * upper.mean(0) + 0.5 * np.eye(7)) @ first)
     np.testing.assert_allclose(second.sum(1), 1, rtol=1e-6)
 
 
-def test_rollout_is_the_viewer_s(visitor, tmp_path):
-    seen = [AttentionMap(name=f"layers.{i}", kind="encoder", weights=weights(3, 5, 5)) for i in range(3)]
-    page = Record("Model", seen).save_html(tmp_path / "page.html")
-    flows = rollout([one.weights[0].numpy() for one in seen])
+def test_rollout_equals_that_of_the_viewer(viewer, tmp_path):
+    record = record_of(*(weights(3, 5, 5) for _ in range(3)))
+    page = record.save_html(tmp_path / "page.html")
+    rollouts = rollout([m.weights[0].numpy() for m in record])
     for layer, query, key in ((0, 1, 1), (1, 0, 4), (2, 3, 2), (2, 0, 0)):
-        visitor.open(page, f"view=matrix&combine=rollout&layer={layer}&token={query}&key={key}")
-        shown = float(re.search(rf": (\S+) · layer {layer}, rollout", visitor.status).group(1))
-        assert shown == pytest.approx(flows[layer][query, key], abs=0.003)
+        viewer.open(page, f"view=matrix&combine=rollout&layer={layer}&query={query}&key={key}")
+        assert viewer.status.endswith(f"layer {layer}, rollout")
+        assert is_close(viewer.weight, rollouts[layer][query, key], rollouts[layer][query].max())
 
 
-def test_the_class_token_tells_what_is_looked_at_and_without_one_all_do():
+def test_patch_attention_is_that_of_the_class_token_or_the_mean():
     table = layers(1, size=7)[0]
-    np.testing.assert_allclose(looked_at(table, (2, 3), before=1), table[:, 0, 1:].reshape(2, 2, 3))
-    np.testing.assert_allclose(looked_at(table[:, 1:, 1:], (2, 3)), table[:, 1:, 1:].mean(1).reshape(2, 2, 3))
+    np.testing.assert_allclose(patch_attention(table, (2, 3), prefix_tokens=1), table[:, 0, 1:].reshape(2, 2, 3))
+    np.testing.assert_allclose(patch_attention(table[:, 1:, 1:], (2, 3)), table[:, 1:, 1:].mean(1).reshape(2, 2, 3))
 
 
-def test_every_head_and_the_rollout_lie_over_the_picture():
+def test_every_head_and_the_rollout_are_drawn_over_the_image():
     maps = [np.random.default_rng(i).random((2, 3, 3)) for i in range(3)]
-    flows = [np.random.default_rng(9 + i).random((3, 3)) for i in range(3)]
-    picture = np.linspace(0, 1, 36).reshape(6, 6)
-    ax = over_pixels(picture, maps, flows, words=["cat (90%)", "$x^2$"]).axes[0]
-    shown = [np.asarray(image.get_array()) for image in ax.images]
-    below, above, (alone,) = shown[:9], shown[9:18], shown[18:]
-    for one in (*below, alone):
-        np.testing.assert_allclose(one, picture)
+    rollouts = [np.random.default_rng(9 + i).random((3, 3)) for i in range(3)]
+    image = np.linspace(0, 1, 36).reshape(6, 6)
+    ax = attention_overlay(image, maps, rollouts, caption=["cat (90%)", "$x^2$"]).axes[0]
+    drawn = [np.asarray(artist.get_array()) for artist in ax.images]
+    below, above, (original,) = drawn[:9], drawn[9:18], drawn[18:]
+    for tile in (*below, original):
+        np.testing.assert_allclose(tile, image)
     np.testing.assert_allclose(above[:6], np.concatenate(maps))
-    np.testing.assert_allclose(above[6:], flows)
-    for image, tile in zip(ax.images[9:18], above, strict=True):
-        assert image.get_clim() == (0, tile.max())
+    np.testing.assert_allclose(above[6:], rollouts)
+    for artist, tile in zip(ax.images[9:18], above, strict=True):
+        assert artist.get_clim() == (0, tile.max())
     assert {"block 2", "head 1", "rollout", "cat (90%)", r"\$x^2\$"} <= {text.get_text() for text in ax.texts}
 
 
 @pytest.mark.parametrize(("depth", "heads"), [(1, 1), (4, 4), (8, 12)])
-def test_no_words_stand_on_one_another_or_are_cut_off(depth, heads):
+def test_texts_do_not_overlap_and_are_not_cut_off(depth, heads):
     words = ["99.9% " + "wonderful " * 9, "i" * 90, "W" * 9, "猫" * 9]
-    drawn = over_pixels(np.zeros((6, 6)), [np.ones((heads, 3, 3))] * depth, [np.ones((3, 3))] * depth, words=words)
+    drawn = attention_overlay(
+        np.zeros((6, 6)), [np.ones((heads, 3, 3))] * depth, [np.ones((3, 3))] * depth, caption=words
+    )
     with warnings.catch_warnings(action="ignore"):
         drawn.draw_without_rendering()
     boxes = [text.get_window_extent() for text in drawn.axes[0].texts]
@@ -71,29 +71,29 @@ def test_no_words_stand_on_one_another_or_are_cut_off(depth, heads):
         assert not any(box.overlaps(other) for other in boxes[:i])
 
 
-def test_a_colored_picture_is_gray_and_small_under_its_maps():
-    picture = np.random.default_rng(0).random((200, 200, 3))
-    ax = over_pixels(picture, [np.ones((1, 2, 2))], [np.ones((2, 2))]).axes[0]
+def test_color_images_are_gray_and_downscaled_under_the_maps():
+    image = np.random.default_rng(0).random((200, 200, 3))
+    ax = attention_overlay(image, [np.ones((1, 2, 2))], [np.ones((2, 2))]).axes[0]
     assert np.asarray(ax.images[0].get_array()).shape == (100, 100)
-    np.testing.assert_allclose(ax.images[-1].get_array(), picture)
+    np.testing.assert_allclose(ax.images[-1].get_array(), image)
 
 
-def test_an_svg_holds_every_tile_as_sharp_as_it_is(tmp_path):
-    drawn = over_pixels(np.zeros((6, 6)), [np.ones((2, 3, 3))] * 3, [np.ones((3, 3))] * 3, words=HOSTILE)
-    root = ET.fromstring(pictures.save(drawn, tmp_path / "map.svg").read_text())
+def test_svg_files_contain_every_tile_without_resampling(tmp_path):
+    drawn = attention_overlay(np.zeros((6, 6)), [np.ones((2, 3, 3))] * 3, [np.ones((3, 3))] * 3, caption=HOSTILE)
+    root = ET.fromstring(figures.save(drawn, tmp_path / "map.svg").read_text())
     sizes = [(image.get("width"), image.get("height")) for image in root.iter(f"{SVG}image")]
     assert sorted(sizes) == [("3", "3")] * 9 + [("6", "6")] * 10
     assert not list(root.iter(f"{SVG}script"))
 
 
-def test_what_cannot_be_laid_over_a_picture_is_refused():
+def test_invalid_shapes_are_refused():
     with pytest.raises(
-        ValueError, match=r"weights must have shape \(H, N, N\) with one N for all layers, got \(2, 5, 5"
+        ValueError, match=r"weights must have shape \(H, N, N\) with the same N in all layers, got \(2, 5, 5"
     ):
         rollout([*layers(1), *layers(1, size=5)])
-    with pytest.raises(ValueError, match="weights must be over 1 \\+ 2 x 2 places, got 7"):
-        looked_at(layers(1)[0], (2, 2), before=1)
-    with pytest.raises(ValueError, match=r"picture must have shape .* got \(3, 6, 6\)"):
-        over_pixels(np.zeros((3, 6, 6)), [np.ones((1, 2, 2))], [np.ones((2, 2))])
-    with pytest.raises(ValueError, match="flows must be 1, one for each block, and at least one, got 0"):
-        over_pixels(np.zeros((6, 6)), [np.ones((1, 2, 2))], [])
+    with pytest.raises(SightlineError, match="weights must have 1 \\+ 2 x 2 positions, got 7"):
+        patch_attention(layers(1)[0], (2, 2), prefix_tokens=1)
+    with pytest.raises(SightlineError, match=r"image must have shape .* got \(3, 6, 6\)"):
+        attention_overlay(np.zeros((3, 6, 6)), [np.ones((1, 2, 2))], [np.ones((2, 2))])
+    with pytest.raises(SightlineError, match="rollouts must have one entry for each of the 1 blocks, got 0"):
+        attention_overlay(np.zeros((6, 6)), [np.ones((1, 2, 2))], [])

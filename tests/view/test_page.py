@@ -1,222 +1,180 @@
-"""The page as a file: alone, harmless and the same wherever it is opened."""
+"""The saved page: self-contained, safe against injection, and loadable as modules."""
 
-import base64
 import html
-import io
+import json
 import re
 import socket
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from samples import HOSTILE, SOURCE, TARGET, WORDS, weights
-from sightline.attention import Record, AttentionMap
-from sightline.view.images import pictures
+from samples import HOSTILE, SOURCE, TARGET, WORDS, AttentionMap, record_of, weights
+from sightline.attention import Record
+from sightline.errors import SightlineError
 from sightline.view.maps import Map
-from sightline.view.page import inert_json, page, script_text
-from visitor import visiting
+from sightline.view.page import attention_page, bundle_script, json_for_html
+
+MAX_LINES, MAX_LINES_PER_MODULE = 2200, 300
+STATIC = files("sightline.view") / "static"
 
 
-def test_the_file_asks_nobody_for_anything(encoder, tmp_path):
-    text = encoder.save_html(tmp_path / "page.html", WORDS).read_text("utf-8")
+def test_the_file_refers_to_no_host(encoder_page):
+    text = encoder_page.read_text("utf-8")
     assert "default-src 'none'" in text
     assert not re.search(r"(src|href)=\"(?!data:)", text)
-    namespaces = {"http://www.w3.org/2000/svg"}
-    assert set(re.findall(r"https?://[^\s\"'`]+", text)) <= namespaces
+    assert set(re.findall(r"https?://[^\s\"'`]+", text)) <= {"http://www.w3.org/2000/svg"}
 
 
-def test_a_file_appears_whole_or_not_at_all(encoder, tmp_path):
-    made = encoder.save_html(tmp_path / "deep" / "page.html")
-    assert [path.name for path in made.parent.iterdir()] == ["page.html"]
-    with pytest.raises(ValueError, match=r"path must end in .html, got 'page.txt'"):
+def test_saving_creates_folders_and_leaves_no_other_file(encoder, tmp_path):
+    path = encoder.save_html(tmp_path / "deep" / "page.html")
+    assert [file.name for file in path.parent.iterdir()] == ["page.html"]
+    with pytest.raises(SightlineError, match=r"path must end in .html, got 'page.txt'"):
         encoder.save_html(tmp_path / "page.txt")
 
 
-def test_half_a_surrogate_in_a_title_is_no_obstacle(encoder, tmp_path):
+def test_lone_surrogates_in_titles_are_replaced(encoder, tmp_path):
     page = encoder.view(WORDS, title="caf\udce9")
     assert "<title>caf?</title>" in page.save(tmp_path / "page.html").read_text("utf-8")
     assert repr(page).endswith("of HTML)")
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "\ud800", "\u2028", "\\u003c/script>"])
-def test_json_holds_no_markup_and_comes_back_as_it_was(text):
-    import json
-
-    inert = inert_json({"a": text})
-    assert not set("<>&") & set(inert)
-    assert json.loads(inert.encode("utf-8").decode("utf-8")) == {"a": text}
+def test_json_contains_no_markup_and_round_trips(text):
+    escaped = json_for_html({"a": text})
+    assert not set("<>&") & set(escaped)
+    assert json.loads(escaped.encode("utf-8").decode("utf-8")) == {"a": text}
 
 
-def test_hostile_words_are_words_in_every_view(browser, tmp_path):
-    seen = [
+def test_hostile_tokens_are_text_in_every_view(viewer, tmp_path):
+    maps = [
         AttentionMap(name="<script>alert(0)</script>", kind="encoder", weights=weights(2, 7, 7)),
         AttentionMap(name="</script><b>cross", kind="cross", weights=weights(2, 7, 7)),
     ]
-    words = {
-        "source": HOSTILE,
-        "target": HOSTILE,
-        "special": HOSTILE[2:3],
-        "title": "</title><script>alert(3)</script>",
-    }
-    path = Record("Model", seen).save_html(tmp_path / "page.html", **words)
-    with visiting(browser) as visitor:
-        for view in ("heads", "grid", "matrix", "alignment", "temperature"):
-            visitor.open(path, f"view={view}&layer=1&token=0&zoom=0.9")
-            visitor.page.reload()
-            visitor.ready()
-            texts = [text for text, _, _ in visitor.texts()]
-            if view != "grid":
-                assert any(text.startswith("<scrip") for text in texts)
-                assert visitor.frame.locator("h2 q").inner_text() == HOSTILE[0]
-            if view in ("heads", "matrix"):
-                visitor.hover("</script>" if "</script>" in texts else texts[1])
-        assert visitor.page.title() == "</title><script>alert(3)</script>"
-        assert visitor.frame.locator("h1").inner_text() == "</title><script>alert(3)</script>"
-        assert visitor.frame.locator("b, img, iframe").count() == 0
-        assert "</script><b>cross" in visitor.frame.get_by_label("Layer", exact=True).inner_text()
+    title = "</title><script>alert(3)</script>"
+    tokens = {"source": HOSTILE, "target": HOSTILE, "special_tokens": HOSTILE[2:3]}
+    path = Record("Model", maps).save_html(tmp_path / "page.html", **tokens, title=title)
+    for view in ("heads", "grid", "matrix", "alignment", "temperature"):
+        viewer.open(path, f"view={view}&layer=1&query=0&zoom=0.9")
+        viewer.reload()
+        words = viewer.words()
+        if view != "grid":
+            assert any(text.startswith("<scrip") for text in words)
+            assert viewer.frame.locator("h2 q").inner_text() == HOSTILE[0]
+        if view in ("heads", "matrix"):
+            viewer.hover("</script>" if "</script>" in words else words[1])
+    assert viewer.page.title() == title
+    assert viewer.frame.locator("h1").inner_text() == title
+    assert viewer.frame.locator("b, img, iframe").count() == 0
+    assert "</script><b>cross" in viewer.frame.get_by_label("Layer", exact=True).inner_text()
 
 
-def test_hostile_labels_and_file_names_are_words_over_images(browser, tmp_path):
-    name = tmp_path / "<img src=x onerror=alert(1)>.png"
-    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(name)
-    record = Record("Few", [AttentionMap(name="a", kind="cross", weights=weights(1, 1, 2))])
-    labelled = record.save_html(tmp_path / "a.html", images=[name, name], labels=["<script>alert(1)</script>", "x"])
-    named = record.save_html(tmp_path / "b.html", images=[name, name])
-    with visiting(browser) as visitor:
-        visitor.open(labelled, "zoom=2")
-        assert "<script>alert(1)</script>" in [text for text, _, _ in visitor.texts()]
-        visitor.open(named, "zoom=2")
-        assert "<img src=x onerror=alert(1)>.png" in [text for text, _, _ in visitor.texts()]
-        visitor.tab("Matrix")
-        assert visitor.frame.locator("img, iframe").count() == 0
+def test_hostile_labels_and_file_names_are_text_in_the_image_view(viewer, tmp_path):
+    path = tmp_path / "<img src=x onerror=alert(1)>.png"
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(path)
+    record = record_of(weights(1, 1, 2), kind="cross")
+    labeled = record.save_html(tmp_path / "a.html", images=[path, path], labels=["<script>alert(1)</script>", "x"])
+    viewer.open(labeled, "zoom=2")
+    assert "<script>alert(1)</script>" in viewer.words()
+    viewer.open(record.save_html(tmp_path / "b.html", images=[path, path]), "zoom=2")
+    assert path.name in viewer.words()
+    viewer.tab("Matrix")
+    assert viewer.frame.locator("img, iframe").count() == 0
 
 
-def test_the_policy_would_stop_a_script_or_a_request_that_slipped_in(browser, encoder, tmp_path):
-    path = encoder.save_html(tmp_path / "page.html", WORDS)
-    with socket.create_server(("127.0.0.1", 0)) as host, visiting(browser) as visitor:
-        picture = f"<img src='http://127.0.0.1:{host.getsockname()[1]}/x'>"
-        slipped = f"<script>document.title='broken'</script>{picture}<noscript>"
-        path.write_text(path.read_text("utf-8").replace("<noscript>", slipped), "utf-8")
-        visitor.open(path)
-        assert visitor.page.title() == "Encoder"
-        host.settimeout(0.5)
+def test_the_security_policy_blocks_injected_scripts_and_requests(viewer, encoder, encoder_page):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        image = f"<img src='http://127.0.0.1:{server.getsockname()[1]}/x'>"
+        injected = f"<script>document.title='broken'</script>{image}<noscript>"
+        encoder_page.write_text(encoder_page.read_text("utf-8").replace("<noscript>", injected), "utf-8")
+        viewer.open(encoder_page)
+        assert viewer.page.title() == encoder.model
+        server.settimeout(0.5)
         with pytest.raises(TimeoutError):
-            host.accept()
-        visitor.problems.clear()
+            server.accept()
+        viewer.errors.clear()
 
 
-def test_a_notebook_shows_two_pages_that_share_nothing(browser, encoder, translator, tmp_path):
-    one, two = encoder.view(WORDS), translator.view(source=SOURCE, target=TARGET)
+def test_pages_in_one_notebook_are_independent(viewer, encoder, translator, tmp_path):
+    frames = [page._repr_html_() for page in (encoder.view(WORDS), translator.view(source=SOURCE, target=TARGET))]
     notebook = tmp_path / "notebook.html"
-    notebook.write_text(f"<!doctype html><body>{one._repr_html_()}{two._repr_html_()}</body>", "utf-8")
-    with visiting(browser) as visitor:
-        visitor.page.goto(notebook.as_uri())
-        first, second = (visitor.page.locator("iframe").nth(i).element_handle().content_frame() for i in (0, 1))
-        for frame in (first, second):
-            visitor.frame = frame
-            visitor.ready()
-        assert first.locator("h1").inner_text() == "Encoder"
-        assert second.locator("h1").inner_text() == "Translator"
-        visitor.frame = first
-        visitor.tab("Matrix")
-        visitor.press("ArrowRight")
-        assert visitor.status.startswith("[CLS] → [CLS]: ")
-        assert "view=matrix" in first.evaluate("() => location.hash")
-        assert second.locator("html").get_attribute("data-view") == "heads"
-        assert len(visitor.saved("SVG")) > 1000
-        assert visitor.page.url == notebook.as_uri()
+    notebook.write_text(f"<!doctype html><body>{''.join(frames)}</body>", "utf-8")
+    viewer.page.goto(notebook.as_uri())
+    first, second = (viewer.page.locator("iframe").nth(i).element_handle().content_frame() for i in (0, 1))
+    for frame, record in ((second, translator), (first, encoder)):
+        viewer.frame = frame
+        viewer.wait_ready()
+        assert frame.locator("h1").inner_text() == record.model
+    viewer.tab("Matrix")
+    viewer.press("ArrowRight")
+    assert viewer.status.startswith("[CLS] → [CLS]: ")
+    assert "view=matrix" in first.evaluate("() => location.hash")
+    assert second.locator("html").get_attribute("data-view") == "heads"
+    assert len(viewer.export("SVG")) > 1000
+    assert viewer.page.url == notebook.as_uri()
 
 
-def test_a_frame_holds_its_page_as_text(encoder):
+def test_the_notebook_frame_contains_the_page(encoder):
     page = encoder.view(WORDS, height=500)
-    shown = page._repr_html_()
-    assert "height:500px" in shown
-    assert html.unescape(re.search(r'srcdoc="([^"]*)"', shown).group(1)) == page.html
+    frame = page._repr_html_()
+    assert "height:500px" in frame
+    assert html.unescape(re.search(r'srcdoc="([^"]*)"', frame).group(1)) == page.html
     assert repr(page) == "Page(0.1 MB of HTML)"
 
 
-def test_the_modules_also_load_as_they_are(browser, encoder, tmp_path):
-    text = encoder.view(WORDS).html
-    text = re.sub(r"<meta http-equiv[^>]*>", "", text)
-    text, replaced = re.subn(
-        r'<script type="module" async>.*?</script>', '<script type="module" src="main.js"></script>', text, flags=re.S
-    )
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *args):
+        pass
+
+
+def test_the_modules_also_load_over_http(viewer, encoder, tmp_path):
+    text = re.sub(r"<meta http-equiv[^>]*>", "", encoder.view(WORDS).html)
+    module = '<script type="module" src="main.js"></script>'
+    text, replaced = re.subn(r'<script type="module" async>.*?</script>', module, text, flags=re.S)
     assert replaced == 1
     (tmp_path / "index.html").write_text(text, "utf-8")
-    for file in (files("sightline.view") / "static").iterdir():
+    for file in STATIC.iterdir():
         if file.name.endswith(".js"):
             (tmp_path / file.name).write_text(file.read_text("utf-8"), "utf-8")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(QuietHandler, directory=str(tmp_path)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}/"
     try:
-        with visiting(browser) as visitor:
-            visitor.page.goto(f"{address}index.html")
-            visitor.ready()
-            assert "cat" in [text for text, _, _ in visitor.texts()]
-            ours = [
-                p for p in visitor.problems if not (p.startswith(f"request: {address}") or "favicon" in p or "404" in p)
-            ]
-            assert ours == []
-            visitor.problems.clear()
+        viewer.page.goto(f"{address}index.html")
+        viewer.wait_ready()
+        assert "cat" in viewer.words()
+        expected = (f"request: {address}", "favicon", "404")
+        assert [error for error in viewer.errors if not any(text in error for text in expected)] == []
+        viewer.errors.clear()
     finally:
         server.shutdown()
         server.server_close()
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *args):
-        pass
-
-
-def test_the_front_end_can_be_read_in_one_sitting():
-    modules = [f for f in (files("sightline.view") / "static").iterdir() if f.name.endswith(".js")]
-    lines = {module.name: module.read_text("utf-8").count("\n") for module in modules}
-    assert max(lines.values()) < 300
-    assert sum(lines.values()) < 2100
-    assert "</script" not in script_text()
-    assert "innerHTML" not in script_text()
-    assert {Path(name).stem for name in lines} == set(re.findall(r'^modules\["([\w-]+)"\] = ', script_text(), re.M))
+def test_the_script_is_small_and_bundles_every_module():
+    modules = {file.name: file.read_text("utf-8") for file in STATIC.iterdir() if file.name.endswith(".js")}
+    lines = {name: text.count("\n") for name, text in modules.items()}
+    assert max(lines.values()) < MAX_LINES_PER_MODULE
+    assert sum(lines.values()) < MAX_LINES
+    script = bundle_script()
+    assert "</script" not in script
+    assert "innerHTML" not in script
+    bundled = re.findall(r'^modules\["([\w-]+)"\] = ', script, re.MULTILINE)
+    assert {f"{name}.js" for name in bundled} == set(modules)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"batch": []}, "batch must name at least one row, got none"),
-        ({"batch": -1}, "batch must be at least 0 and below 1"),
-        ({"height": '1px"><b>x'}, "height must be an integer of pixels"),
-        ({"tokens": list("abcdef")}, "the last token of generate"),
-        ({"images": np.zeros((1, 3, 8, 8))}, "take one of the batch"),
+        ({"batch": []}, "batch must contain at least one index, got none"),
+        ({"batch": -1}, "batch must be 0 to 0, the batch indices of a, got -1"),
+        ({"height": '1px"><b>x'}, "height must be an integer of at least 1, got '1px"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        page([Map(name="a", kind="encoder", weights=weights(2, 5, 5).numpy())], **options)
-
-
-def test_a_picture_of_far_too_many_pixels_is_refused(tmp_path):
-    path = tmp_path / "bomb.png"
-    Image.new("1", (14_000, 14_000)).save(path)
-    with pytest.raises(ValueError, match=r"images must be pictures that can be opened, got .*bomb"):
-        page([Map(name="a", kind="encoder", weights=weights(2, 4, 4).numpy())], images=path)
-
-
-def test_a_photo_is_shown_upright_and_a_deep_grey_picture_with_all_its_greys(tmp_path):
-    photo = Image.new("RGB", (80, 40), "teal")
-    exif = photo.getexif()
-    exif[0x0112] = 6  # turned by a quarter
-    photo.save(tmp_path / "turned.jpg", exif=exif)
-    deep = Image.fromarray(np.linspace(0, 4000, 64, dtype=np.uint16).reshape(8, 8))
-    for picture, check in (
-        (tmp_path / "turned.jpg", lambda drawn: drawn.size == (40, 80)),
-        (deep, lambda drawn: len(np.unique(np.asarray(drawn.convert("L")))) > 32),
-    ):
-        shown = pictures(picture, 8, name="images", grid=(4, 2))
-        drawn = Image.open(io.BytesIO(base64.b64decode(shown.images[0]["src"].partition(",")[2])))
-        assert check(drawn)
+def test_invalid_options_are_refused(options, message):
+    with pytest.raises(SightlineError, match=message):
+        attention_page([Map(name="a", kind="encoder", weights=weights(2, 5, 5).numpy())], **options)

@@ -38,7 +38,7 @@ class ViewOptions(TypedDict, total=False):
     """Tokens of the encoder side. In token lists, None at the end marks padding, which is not shown."""
     target: Any
     """Tokens of the decoder side, as the decoder reads them."""
-    written: Any
+    generated: Any
     """Tokens the decoder predicts at each position, if shown beside those it reads."""
     images: Any
     """The image that the source tokens are patches of, or a list of support images. Path, PIL image or array."""
@@ -48,7 +48,7 @@ class ViewOptions(TypedDict, total=False):
     """A label for each of `images`."""
     grid: tuple[int, int] | None
     """Rows and columns of patches (default: from the shape of the image)."""
-    special: Collection[str] | None
+    special_tokens: Collection[str] | None
     """Tokens that the page can hide (default: common special tokens such as [CLS] and </s>)."""
     batch: int | Sequence[int]
     """Index of the example in the batch. With several, tokens and images are lists with an entry for each."""
@@ -165,10 +165,10 @@ class Record:
 
     def view(self, tokens: Any = None, **options: Unpack[ViewOptions]) -> "Page":
         """The interactive viewer. As the last line of a notebook cell it is displayed. Options: `ViewOptions`."""
-        from ..view.page import page
+        from ..view.page import attention_page
 
         options.setdefault("title", self.model)
-        return page(self._view_maps(), tokens=tokens, **options)
+        return attention_page(self._view_maps(), tokens=tokens, **options)
 
     def save_html(self, path: str | os.PathLike[str], tokens: Any = None, **options: Unpack[ViewOptions]) -> Path:
         """Write the viewer to one self-contained HTML file. Takes the options of `view`."""
@@ -182,7 +182,7 @@ class Record:
         tokens: Sequence[str] | None = None,
         source: Sequence[str] | None = None,
         target: Sequence[str] | None = None,
-        written: Sequence[str] | None = None,
+        generated: Sequence[str] | None = None,
         batch: int = 0,
         title: str | None = None,
     ) -> "Figure":
@@ -191,9 +191,9 @@ class Record:
 
         maps = self._view_maps()
         if layer is None:
-            return plots.every_head(maps, batch=batch, title=self.model if title is None else title)
-        labels = {"tokens": tokens, "source": source, "target": target, "written": written}
-        return plots.one_map(maps, layer, head, batch=batch, title=title, **labels)
+            return plots.plot_heads(maps, batch=batch, title=self.model if title is None else title)
+        labels = {"tokens": tokens, "source": source, "target": target, "generated": generated}
+        return plots.plot_layer(maps, layer, head, batch=batch, title=title, **labels)
 
     def _view_maps(self) -> "list[Map]":
         from ..view.maps import Map
@@ -203,8 +203,8 @@ class Record:
                 name=attention_map.name,
                 kind=attention_map.kind,
                 heads=attention_map.heads,
-                turn=attention_map.call_index,
-                shuffles=attention_map.cache_reorders,
+                call_index=attention_map.call_index,
+                cache_reorders=attention_map.cache_reorders,
                 weights=attention_map.weights.detach().float().cpu().numpy(),
             )
             for attention_map in self.maps

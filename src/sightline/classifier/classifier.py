@@ -17,7 +17,7 @@ from ..metrics import wilson_interval
 from ..models.few_shot import FewShot, SupportState
 from ..names import shortened
 from ..predictor import Explanations, FailedPrediction, Prediction, Predictor, Progress
-from ..view import explanations as view_explanations
+from ..view.explanations import explanation_page
 from ..view.page import Page
 from . import file
 from .calibration import Calibration, HeldOutResults, calibrate, classify, encode, evaluate_held_out
@@ -325,13 +325,13 @@ class FewShotClassifier(Predictor):
     def explain_batch(
         self, prepared: list[Tensor], inputs: list[Any], *, progress: Progress | None = None, **options: Any
     ) -> tuple[list[FewShotPrediction], Page]:
-        predictions, views = self.predict_batch(prepared), []
+        predictions, cards = self.predict_batch(prepared), []
         for prediction, item in zip(predictions, inputs, strict=True):
             name = Path(item).name if isinstance(item, str | Path) else "image"
-            views.append(prediction.explain().view(name=name))
+            cards.append(prediction.explain().card(name=name))
             if progress is not None:
-                progress(len(views), len(predictions))
-        return predictions, view_explanations.page(views, title=str(predictions[0]))
+                progress(len(cards), len(predictions))
+        return predictions, explanation_page(cards, title=str(predictions[0]))
 
     def columns(self) -> list[str]:
         return ["label", "confidence", "known", "known_score", *(f"scores.{name}" for name in self.classes)]

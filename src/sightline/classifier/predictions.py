@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import SightlineError
 from ..names import printable
-from ..view import explanations as view_explanations
 from ..view import figures
 from ..view import page as view_page
-from ..view.explanations import Array, Reason, Sight
+from ..view.explanations import Array, ExplainedImage, ExplanationCard, explanation_figure, explanation_page
 
 if TYPE_CHECKING:
     from ..view.page import Page
@@ -97,28 +96,29 @@ class Explanation:
             return self.page().save(path)
         if path.suffix not in figures.SUFFIXES:
             raise SightlineError(f"path must end in .png, .svg or .html, got {path.name!r}")
-        return figures.save(view_explanations.picture(self.view()), path)
+        return figures.save(explanation_figure(self.card()), path)
 
     def page(self, *, name: str = "image") -> "Page":
         """A self-contained page."""
-        return view_explanations.page([self.view(name=name)], title=str(self.prediction))
+        return explanation_page([self.card(name=name)], title=str(self.prediction))
 
-    def view(self, *, name: str = "image") -> Reason:
-        """The explanation as plain numbers and text, for the viewer."""
+    def card(self, *, name: str = "image") -> ExplanationCard:
+        """The explanation as a card of the explanation page."""
         name, notes = "embedding" if self.image is None else name, []
         if not self.is_complete:
             notes.append(f"Computed for the {self.num_candidates} nearest support images.")
         if self.prediction.transductive:
             notes.append("Transductive: the prediction may depend on the other images of the call.")
-        return Reason(
+        return ExplanationCard(
             name=name,
             label=self.prediction.label,
             known=self.prediction.known,
             confidence=self.prediction.confidence,
             scores=list(self.prediction.scores.items()),
-            image=Sight(name, self.image, self.occlusion),
+            image=ExplainedImage(name, self.image, self.occlusion),
             examples=[
-                Sight(image.name, image.image, image.occlusion, image.label, image.importance) for image in self.support
+                ExplainedImage(image.name, image.image, image.occlusion, image.label, image.importance)
+                for image in self.support
             ],
             notes=notes,
         )

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ..attention import CosineScore, attention_weights
-from ..view import figures as pictures
+from ..view import figures
 
 TEMPERATURES = (10.0, 1.0, 0.1, 0.05, 0.01)
 
@@ -67,14 +67,14 @@ def tell(console: Console, out: Path) -> None:
 def draw_magnitude_trap(path: Path) -> Path:
     """Weight on the cat against the brightness of the dog."""
     brightness = [5 * 20 ** (i / 60) for i in range(61)]
-    drawn, axes = pictures.figure(size=(6.4, 3.6))
+    drawn, axes = figures.figure(size=(6.4, 3.6))
     ax = axes[0, 0]
     for name, color in (("dot", "amber"), ("cosine", "blue")):
         on_cat = [magnitude_trap(b)[name][0] for b in brightness]
-        ax.plot(brightness, on_cat, color=pictures.COLORS[color], linewidth=2.5, label=f"{name} attention")
-    ax.axhline(0.5, color=pictures.COLORS["gray"], linewidth=1, linestyle=":")
+        ax.plot(brightness, on_cat, color=figures.COLORS[color], linewidth=2.5, label=f"{name} attention")
+    ax.axhline(0.5, color=figures.COLORS["gray"], linewidth=1, linestyle=":")
     ax.annotate(
-        "above: looks at the cat\nbelow: looks at the dog", (70, 0.52), color=pictures.COLORS["gray"], fontsize=8
+        "above: looks at the cat\nbelow: looks at the dog", (70, 0.52), color=figures.COLORS["gray"], fontsize=8
     )
     ax.set(
         title="The magnitude trap: a dark cat looks for its like",
@@ -83,19 +83,19 @@ def draw_magnitude_trap(path: Path) -> Path:
         ylim=(-0.03, 1.05),
     )
     ax.legend(frameon=False, loc="center right", bbox_to_anchor=(1, 0.78))
-    return pictures.save(drawn, path)
+    return figures.save(drawn, path)
 
 
 def draw_temperature_sweep(path: Path) -> Path:
     """A row of weights for each temperature."""
     sweep = temperature_sweep()
-    drawn, axes = pictures.figure(size=(6.4, 3.2))
-    pictures.heatmap(
+    drawn, axes = figures.figure(size=(6.4, 3.2))
+    figures.heatmap(
         axes[0, 0],
         sweep.values(),
         title="One row of cosines, five temperatures",
-        rows=[f"temperature {t:g}  ({entropy(row):.2f} bits)" for t, row in sweep.items()],
-        columns=["cos 0.9", "cos 0.8", "cos 0.1"],
-        top=1.0,
+        row_labels=[f"temperature {t:g}  ({entropy(row):.2f} bits)" for t, row in sweep.items()],
+        column_labels=["cos 0.9", "cos 0.8", "cos 0.1"],
+        vmax=1.0,
     )
-    return pictures.save(drawn, path)
+    return figures.save(drawn, path)

@@ -28,7 +28,7 @@ from ..tasks.few_shot.evaluate import (
     episode_classes,
     evaluate_episodes,
 )
-from ..view.explanations import page
+from ..view.explanations import explanation_page
 from . import characters
 from .characters import Question
 
@@ -60,8 +60,8 @@ def tell(console: Console, out: Path, model: str) -> None:
         console.print(
             "A program drew these; glyphs has learned from people's characters. README tells how it does there.\n"
         )
-    views = [answer.explain().view(name=f"{question.path.name}, {why}") for why, question, answer in shown]
-    path = page(views, title=str(shown[0][2])).save(out / "page.html")
+    cards = [answer.explain().card(name=f"{question.path.name}, {why}") for why, question, answer in shown]
+    path = explanation_page(cards, title=str(shown[0][2])).save(out / "page.html")
     _say(console, f"wrote {path}: the answers above, and what each rests on\n")
     console.print("[bold]Now you[/], with these or with folders of your own beside them:\n")
     for line in _commands(out, folder, model, names[0]):

@@ -72,7 +72,7 @@ def training_curves(folder: Path, metric: str) -> "Figure":
     if not panels:
         raise NoFigure(f"{zoo.display_name(folder)} has no {LOG} with metrics")
     best = [record["step"] for record in records if record.get("best") is True]
-    return curves.curves(panels, best=best[-1] if best else None)
+    return curves.curves(panels, best_step=best[-1] if best else None)
 
 
 def read_log(folder: Path) -> Iterator[dict[str, Any]]:

@@ -1,1 +1,1 @@
-"""Weights and tokens in, pictures and one self-contained page out."""
+"""Self-contained HTML pages and matplotlib figures of attention weights, model parameters and explanations."""

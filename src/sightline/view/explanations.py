@@ -1,6 +1,6 @@
-"""Why a classifier answered as it did, drawn: the image and the examples behind it, their parts aglow. Plain arrays in.
+"""Explanations of few-shot predictions: cards with the image, its most important support examples and all scores.
 
-A page needs pillow alone, a picture matplotlib: the extra `plot`.
+A page requires Pillow, a figure also matplotlib (the `plot` extra).
 """
 
 from __future__ import annotations
@@ -10,145 +10,149 @@ import html
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image
 
 from ..errors import SightlineError
 from ..names import shortened
-from .figures import COLORS, figure, name, wrapped
-from .overlays import GLOW
-from .page import Page, digest, static
+from .figures import COLORS, figure, short_label, wrap
+from .overlays import GRAY_WEIGHTS, HEAT_COLORS
+from .page import Page, csp_hash, read_static
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = np.ndarray[Any, Any]
 
-MOST_SCORES = 8
-"""Classes whose shares are drawn."""
-SIDE = 336
-"""Pixels of a picture on a page."""
-AMBER = "#b25e00"
+MAX_SCORES = 8
+"""Classes whose scores are shown."""
+IMAGE_SIDE = 336
+"""Width of an image on a page, in pixels."""
+UNKNOWN_COLOR = "#b25e00"
+UNKNOWN = "unknown: matches none of the classes"
+OCCLUSION_NOTE = "Bright regions lower the predicted class's score when occluded."
+CONTRIBUTION_NOTE = (
+    "The contribution of a support example is the drop of the predicted class's score when the example is left out."
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
-    """A picture, and what each part of it was worth."""
+class ExplainedImage:
+    """The query image or a support example, with its occlusion map."""
 
     name: str
-    """Of its file, or its number."""
+    """File name or index."""
     pixels: Array | None
-    """uint8 (H, W) or (H, W, 3); None where there is no picture."""
-    parts: Array | None
-    """(rows, columns), what the answer loses without each; None where that is not known."""
+    """uint8 (H, W) or (H, W, 3); None if there is no image."""
+    occlusion: Array | None
+    """(rows, columns), the drop of the predicted class's score when each cell is occluded; None if not computed."""
     label: str = ""
-    """The class of an example."""
-    worth: float | None = None
-    """What the answer loses without all of an example."""
+    """Class of a support example."""
+    contribution: float | None = None
+    """Drop of the predicted class's score without this support example."""
 
 
 @dataclass(frozen=True, eq=False)
-class Reason:
-    """One answer and what it rests on."""
+class ExplanationCard:
+    """One prediction and its explanation."""
 
     name: str
+    """Name of the query image."""
     label: str
+    """Predicted class."""
     known: bool
     confidence: float
     scores: Sequence[tuple[str, float]]
-    """A share for each class, the likeliest first."""
-    image: Sight
-    examples: Sequence[Sight]
+    """Classes and probabilities, highest first."""
+    image: ExplainedImage
+    examples: Sequence[ExplainedImage]
+    """Support examples, largest contribution first."""
     notes: Sequence[str] = field(default_factory=list)
 
     @property
-    def verdict(self) -> str:
-        """In a few words."""
+    def title(self) -> str:
+        """The prediction in a few words."""
         label = shortened(self.label, 60)
         return f"{label} {self.confidence:.1%} (known)" if self.known else f"unknown: none of these (closest {label})"
 
     @property
-    def heading(self) -> str:
-        """What the shares of the classes are."""
-        return "All scores" if self.known else "If it were one of them"
+    def scores_title(self) -> str:
+        """What the scores are: conditional on a known class if the prediction is unknown."""
+        return "All scores" if self.known else "Scores if it were known"
 
 
-def glowing(pixels: Array, parts: Array | None, side: int = SIDE) -> Array:
-    """The picture as uint8 (side, side, 3), its parts aglow by what they are worth; parts below 0 stay dark."""
-    from PIL import Image
-
-    tall, wide = pixels.shape[:2]
-    size = (side, max(1, round(side * tall / wide)))
-    smooth = Image.Resampling.NEAREST if side >= 4 * wide else Image.Resampling.BICUBIC
-    picture = Image.fromarray(pixels).convert("RGB").resize(size, smooth)
-    base: Array = np.asarray(picture, dtype=np.float64)
-    if parts is None:
+def overlay_heat(pixels: Array, occlusion: Array | None, side: int = IMAGE_SIDE) -> Array:
+    """The image as uint8 (H, side, 3), colored by its occlusion map. Values below 0 count as 0."""
+    height, width = pixels.shape[:2]
+    size = (side, max(1, round(side * height / width)))
+    resampling = Image.Resampling.NEAREST if side >= 4 * width else Image.Resampling.BICUBIC
+    base: Array = np.asarray(Image.fromarray(pixels).convert("RGB").resize(size, resampling), dtype=np.float64)
+    if occlusion is None:
         return base.astype(np.uint8)
-    heat = np.clip(parts, 0, None).astype(np.float32)
+    heat = np.clip(occlusion, 0, None).astype(np.float32)
     heat = heat / max(float(heat.max()), 1e-9)
-    spread = np.asarray(Image.fromarray(heat).resize(size, Image.Resampling.BICUBIC), dtype=np.float64).clip(0, 1)
-    stops = np.array([[int(code[i : i + 2], 16) for i in (1, 3, 5)] for code in GLOW], dtype=np.float64)
-    where = spread * (len(stops) - 1)
-    low = np.minimum(where.astype(int), len(stops) - 2)
-    share = (where - low)[..., None]
-    color = stops[low] * (1 - share) + stops[low + 1] * share
-    gray = base @ (0.299, 0.587, 0.114)
-    mixed: Array = 0.42 * gray[..., None] + 0.58 * color
+    heat = np.asarray(Image.fromarray(heat).resize(size, Image.Resampling.BICUBIC), dtype=np.float64).clip(0, 1)
+    stops = np.array([[int(code[i : i + 2], 16) for i in (1, 3, 5)] for code in HEAT_COLORS], dtype=np.float64)
+    position = heat * (len(stops) - 1)
+    lower = np.minimum(position.astype(int), len(stops) - 2)
+    fraction = (position - lower)[..., None]
+    color = stops[lower] * (1 - fraction) + stops[lower + 1] * fraction
+    mixed: Array = 0.42 * (base @ GRAY_WEIGHTS)[..., None] + 0.58 * color
     return mixed.round().clip(0, 255).astype(np.uint8)
 
 
-def strongest(parts: Array, most: int = 3) -> list[tuple[int, int]]:
-    """The parts worth most, as row and column from 1; those worth nothing are left out."""
-    order = np.argsort(-parts, axis=None, kind="stable")[:most]
-    places = [divmod(int(i), parts.shape[1]) for i in order if parts.flat[i] > 0]
-    return [(row + 1, column + 1) for row, column in places]
+def strongest_cells(occlusion: Array, count: int = 3) -> list[tuple[int, int]]:
+    """The cells with the largest positive values, as (row, column) from 1."""
+    order = np.argsort(-occlusion, axis=None, kind="stable")[:count]
+    cells = [divmod(int(i), occlusion.shape[1]) for i in order if occlusion.flat[i] > 0]
+    return [(row + 1, column + 1) for row, column in cells]
 
 
-def picture(reason: Reason) -> Figure:
-    """The image, the examples behind the answer, and the shares of the classes, side by side."""
-    shown = [sight for sight in (reason.image, *reason.examples) if sight.pixels is not None]
-    columns = len(shown) + 1
-    wide = 2.5 * columns + 0.6
-    title = wrapped(reason.verdict, wide, 13)
-    drawn, axes = figure(1, columns, size=(wide, 3.6 + 0.25 * title.count("\n")))
-    drawn.set_layout_engine("constrained", h_pad=0.12)
-    drawn.suptitle(title, color=COLORS["ink"] if reason.known else AMBER, fontsize=13)
-    for ax, sight in zip(axes[0], shown, strict=False):
-        assert sight.pixels is not None
-        ax.imshow(glowing(sight.pixels, sight.parts), interpolation="none")
+def explanation_figure(card: ExplanationCard) -> Figure:
+    """Draw the query image, its support examples and the scores side by side."""
+    images = [image for image in (card.image, *card.examples) if image.pixels is not None]
+    columns = len(images) + 1
+    width = 2.5 * columns + 0.6
+    title = wrap(card.title, width, 13)
+    fig, axes = figure(1, columns, size=(width, 3.6 + 0.25 * title.count("\n")))
+    fig.set_layout_engine("constrained", h_pad=0.12)
+    fig.suptitle(title, color=COLORS["ink"] if card.known else UNKNOWN_COLOR, fontsize=13)
+    for ax, image in zip(axes[0], images, strict=False):
+        assert image.pixels is not None
+        ax.imshow(overlay_heat(image.pixels, image.occlusion), interpolation="none")
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
-        ax.set_title(name(sight.label, 24) or "asked", color=COLORS["ink"], fontsize=10)
-        if sight.worth is not None:
-            ax.set_xlabel(f"{name(sight.name, 18)}, worth {sight.worth:+.2f}", fontsize=9, color=COLORS["gray"])
+        ax.set_title(short_label(image.label, 24) or "query", color=COLORS["ink"], fontsize=10)
+        if image.contribution is not None:
+            text = f"{short_label(image.name, 18)}\ncontribution {image.contribution:+.2f}"
+            ax.set_xlabel(text, fontsize=9, color=COLORS["gray"])
     ax = axes[0, -1]
-    bars = list(reason.scores[:MOST_SCORES])[::-1]
-    inks = [COLORS["gray"]] * (len(bars) - 1) + [COLORS["blue"] if reason.known else COLORS["amber"]]
-    ax.barh([name(label, 18) for label, _ in bars], [share for _, share in bars], color=inks, height=0.7)
+    bars = list(card.scores[:MAX_SCORES])[::-1]
+    colors = [COLORS["gray"]] * (len(bars) - 1) + [COLORS["blue"] if card.known else COLORS["amber"]]
+    ax.barh([short_label(label, 18) for label, _ in bars], [score for _, score in bars], color=colors, height=0.7)
     ax.set(xlim=(0, 1.18), xticks=[])
-    for i, (_, share) in enumerate(bars):
-        ax.text(share + 0.02, i, f"{share:.0%}", va="center", fontsize=8, color=COLORS["ink"])
+    for i, (_, score) in enumerate(bars):
+        ax.text(score + 0.02, i, f"{score:.0%}", va="center", fontsize=8, color=COLORS["ink"])
     ax.tick_params(length=0, labelsize=8)
     ax.spines[:].set_visible(False)
-    ax.set_title(reason.heading, color=COLORS["ink"], fontsize=10)
-    return drawn
+    ax.set_title(card.scores_title, color=COLORS["ink"], fontsize=10)
+    return fig
 
 
-def page(reasons: Sequence[Reason], *, title: str = "Answers") -> Page:
-    """One page, a card for each answer; it works from disk, asks no host for anything and needs no script."""
-    if not reasons:
-        raise SightlineError("reasons must hold at least one answer, got none")
-    style = _style()
-    policy = f"default-src 'none'; style-src {digest(style)}; img-src data:; base-uri 'none'; form-action 'none'"
-    many = f"{len(reasons)} answers" if len(reasons) > 1 else shortened(title, 80)
-    known = sum(reason.known for reason in reasons)
-    about = f"{known} of {len(reasons)} known" if len(reasons) > 1 else "one answer and what it rests on"
-    seen = any(sight.pixels is not None for reason in reasons for sight in (reason.image, *reason.examples))
-    switch = '\n<label for="heat">show the parts that matter</label>' if seen else ""
-    box = '<input type="checkbox" id="heat" checked>\n' if seen else ""
-    bright = "Bright parts are those the answer would miss: each was hidden, and the score of the winning class fell."
+def explanation_page(cards: Sequence[ExplanationCard], *, title: str = "Predictions") -> Page:
+    """One self-contained page with a card for each prediction. It has no script and makes no network request."""
+    if not cards:
+        raise SightlineError("cards must contain at least one prediction, got none")
+    style = read_static("explanations.css")
+    policy = f"default-src 'none'; style-src {csp_hash(style)}; img-src data:; base-uri 'none'; form-action 'none'"
+    heading, subheading = shortened(title, 80), "Prediction and explanation"
+    if len(cards) > 1:
+        heading, subheading = f"{len(cards)} predictions", f"{sum(card.known for card in cards)} of {len(cards)} known"
+    has_images = any(image.pixels is not None for card in cards for image in (card.image, *card.examples))
+    checkbox = '<input type="checkbox" id="heat" checked>\n' if has_images else ""
+    label = '\n<label for="heat">Show occlusion maps</label>' if has_images else ""
     text = f"""<!doctype html>
 <html lang="en">
 <head>
@@ -156,92 +160,86 @@ def page(reasons: Sequence[Reason], *, title: str = "Answers") -> Page:
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="generator" content="Sightline">
-<title>{_text(many)}</title>
+<title>{html.escape(heading)}</title>
 <style>{style}</style>
 </head>
 <body>
-{box}<header><h1>{_text(many)}</h1><p>{about}</p>{switch}</header>
+{checkbox}<header><h1>{html.escape(heading)}</h1><p>{subheading}</p>{label}</header>
 <main>
-{"".join(_card(reason) for reason in reasons)}
+{"".join(_card(card) for card in cards)}
 </main>
-<footer>{bright if seen else ""}
-An example is worth what the score of the winning class loses when the example is left out.</footer>
+<footer>{OCCLUSION_NOTE if has_images else ""}
+{CONTRIBUTION_NOTE}</footer>
 </body>
 </html>
 """
     return Page(text.encode("utf-8", "replace").decode("utf-8"))
 
 
-def _card(reason: Reason) -> str:
-    state = "known" if reason.known else "unknown"
-    says = "known" if reason.known else "unknown: belongs to none of the classes"
-    verdict = shortened(reason.label, 60) if reason.known else "none of these"
-    share = f"{reason.confidence:.1%} sure" if reason.known else f"closest: {shortened(reason.label, 60)}"
-    top = max((e.worth or 0.0 for e in reason.examples), default=0.0)
-    examples = "".join(_figure(sight, top) for sight in reason.examples)
-    bars = "".join(_bar(_text(shortened(label, 40)), share) for label, share in reason.scores[:MOST_SCORES])
-    rest = len(reason.scores) - MOST_SCORES
-    notes = [*(f"and {rest:,} more classes" for _ in range(rest > 0)), *reason.notes]
-    small = "".join(f'<p class="note">{_text(note)}</p>' for note in notes)
-    row = "row" if reason.image.pixels is not None else "row blind"
-    asked = f'<section class="asked" aria-label="the image that was asked">{_figure(reason.image, 0.0)}</section>'
+def _card(card: ExplanationCard) -> str:
+    state, badge = ("known", "known") if card.known else ("unknown", UNKNOWN)
+    label = shortened(card.label, 60)
+    prediction = label if card.known else "none of these"
+    detail = f"confidence {card.confidence:.1%}" if card.known else f"closest: {label}"
+    largest = max((example.contribution or 0.0 for example in card.examples), default=0.0)
+    examples = "".join(_figure(example, largest) for example in card.examples)
+    bars = "".join(_score_bar(html.escape(shortened(name, 40)), score) for name, score in card.scores[:MAX_SCORES])
+    hidden = len(card.scores) - MAX_SCORES
+    notes = ([f"and {hidden:,} more classes"] if hidden > 0 else []) + list(card.notes)
+    small = "".join(f'<p class="note">{html.escape(note)}</p>' for note in notes)
+    layout, query = "row no-image", ""
+    if card.image.pixels is not None:
+        layout = "row"
+        query = f'<section class="query" aria-label="Query image">{_figure(card.image, 0.0)}</section>'
     return f"""<article class="{state}">
-<h2><span class="file">{_text(shortened(reason.name, 60))}</span> <span class="verdict">{_text(verdict)}</span>
-<span class="share">{_text(share)}</span> <span class="badge">{says}</span></h2>
-<div class="{row}">
-{asked if reason.image.pixels is not None else ""}
-<section class="behind"><h3>The examples behind it</h3><div class="examples">{examples}</div></section>
-<section class="scores"><h3>{reason.heading}</h3><ol>{bars}</ol>{small}</section>
+<h2><span class="file">{html.escape(shortened(card.name, 60))}</span>
+<span class="prediction">{html.escape(prediction)}</span>
+<span class="detail">{html.escape(detail)}</span> <span class="badge">{badge}</span></h2>
+<div class="{layout}">
+{query}
+<section class="support"><h3>Support examples</h3><div class="examples">{examples}</div></section>
+<section class="scores"><h3>{card.scores_title}</h3><ol>{bars}</ol>{small}</section>
 </div>
 </article>
 """
 
 
-def _bar(called: str, share: float) -> str:
-    meter = f'<meter min="0" max="1" value="{share:.4f}" aria-label="{called}">{share:.1%}</meter>'
-    return f'<li><span class="name">{called}</span><span class="value">{share:.1%}</span>{meter}</li>'
+def _score_bar(label: str, score: float) -> str:
+    meter = f'<meter min="0" max="1" value="{score:.4f}" aria-label="{label}">{score:.1%}</meter>'
+    return f'<li><span class="name">{label}</span><span class="value">{score:.1%}</span>{meter}</li>'
 
 
-def _figure(sight: Sight, top: float) -> str:
-    label, file = (_text(shortened(text, 48)) for text in (sight.label, sight.name))
-    called = f"{label}, {file}" if label else file
-    if sight.pixels is None:
-        images = ""
-    else:
-        where = strongest(sight.parts) if sight.parts is not None else []
-        places = ", ".join(f"row {row} column {column}" for row, column in where)
-        rows, columns = (0, 0) if sight.parts is None else sight.parts.shape
-        tells = f"; of {rows} x {columns} parts these matter most: {places}" if where else ""
-        plain = f'<img class="plain" alt="{called}" src="{_png(sight.pixels, None)}">'
-        heat = "" if sight.parts is None else (
-            f'<img class="heat" alt="{called}{tells}" src="{_png(sight.pixels, sight.parts)}">'
-        )  # fmt: skip
-        images = f'<div class="pair{"" if heat else " alone"}">{plain}{heat}</div>'
-    worth = ""
-    if sight.worth is not None:
-        share = 0.0 if top <= 0 else max(0.0, sight.worth / top)
-        worth = (
-            f'<span class="worth">worth {sight.worth:+.2f}</span>'
-            f'<meter min="0" max="1" value="{share:.4f}" aria-label="worth">{sight.worth:+.2f}</meter>'
+def _figure(image: ExplainedImage, largest: float) -> str:
+    label, name = (html.escape(shortened(text, 48)) for text in (image.label, image.name))
+    images = (
+        "" if image.pixels is None else _images(image.pixels, image.occlusion, f"{label}, {name}" if label else name)
+    )
+    contribution = ""
+    if image.contribution is not None:
+        fraction = 0.0 if largest <= 0 else max(0.0, image.contribution / largest)
+        value = f"{image.contribution:+.2f}"
+        contribution = (
+            f'<span class="contribution">contribution {value}</span>'
+            f'<meter min="0" max="1" value="{fraction:.4f}" aria-label="contribution">{value}</meter>'
         )
-    names = f'<span class="label">{label}</span><span class="from">{file}</span>' if label else ""
-    return f"<figure>{images}<figcaption>{names}{worth}</figcaption></figure>"
+    names = f'<span class="label">{label}</span><span class="source">{name}</span>' if label else ""
+    return f"<figure>{images}<figcaption>{names}{contribution}</figcaption></figure>"
 
 
-def _png(pixels: Array, parts: Array | None) -> str:
-    from PIL import Image
+def _images(pixels: Array, occlusion: Array | None, alt: str) -> str:
+    """The image, and the image with its occlusion map if there is one; a style rule shows one of them."""
+    plain = f'<img class="plain" alt="{alt}" src="{_data_url(pixels, None)}">'
+    if occlusion is None:
+        return f'<div class="image only">{plain}</div>'
+    cells = ", ".join(f"row {row} column {column}" for row, column in strongest_cells(occlusion))
+    rows, columns = occlusion.shape
+    described = f"{alt}; most important of {rows} x {columns} regions: {cells}" if cells else alt
+    heat = f'<img class="heat" alt="{described}" src="{_data_url(pixels, occlusion)}">'
+    return f'<div class="image">{plain}{heat}</div>'
 
-    small = parts is None and max(pixels.shape[:2]) < SIDE
-    drawn = Image.fromarray(pixels if small else glowing(pixels, parts))
+
+def _data_url(pixels: Array, occlusion: Array | None) -> str:
+    as_is = occlusion is None and max(pixels.shape[:2]) < IMAGE_SIDE
     file = io.BytesIO()
-    drawn.save(file, "PNG")
+    Image.fromarray(pixels if as_is else overlay_heat(pixels, occlusion)).save(file, "PNG")
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
-def _text(text: str) -> str:
-    return html.escape(text)
-
-
-@cache
-def _style() -> str:
-    return static("reasons.css")

@@ -1,4 +1,4 @@
-"""Plain pictures of weights, for files and papers. Needs matplotlib: the extra `plot`."""
+"""Figures in one style, heat maps and grids of small images. Requires matplotlib (the `plot` extra)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SightlineError
+from ..errors import MissingDependencyError, SightlineError
 from ..files import atomic_write
 from ..names import printable, shortened
 
@@ -20,17 +20,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg")
-MOST_NUMBERS = 400
-"""Cells up to which a heat map prints its numbers."""
-
+MAX_ANNOTATED_CELLS = 400
+"""Heat maps with more cells do not print their numbers."""
 FONT = "DejaVu Sans"
-"""It comes with matplotlib."""
-OTHER_SCRIPTS = (
+"""Included in matplotlib."""
+FALLBACK_FONTS = (
     "NanumGothic", "Malgun Gothic", "Apple SD Gothic Neo", "Noto Sans CJK KR", "Noto Sans CJK JP", "Noto Sans CJK SC",
     "Microsoft YaHei", "PingFang SC", "Hiragino Sans", "WenQuanYi Zen Hei", "Noto Sans Devanagari", "Noto Sans Thai",
     "Arial Unicode MS", "Unifont",
 )  # fmt: skip
-"""What to write the letters with that it lacks, as far as it is installed."""
+"""Fonts for other scripts; those that are installed are used."""
 STYLE: Any = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -38,25 +37,26 @@ STYLE: Any = {
     "axes.spines.right": False,
     "svg.hashsalt": "sightline",
 }
-GAP = 0.12
-"""Between two pictures of a wall, as a share of their side."""
 COLORS = {"ink": "#1b2a41", "blue": "#1f6feb", "amber": "#e08a00", "gray": "#8b949e"}
+SMALL_FONT = 8
+TILE_GAP = 0.12
+"""Between two tiles, as a fraction of their side."""
 
 
 def figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float]) -> tuple[Figure, Any]:
-    """A figure in the house style and its axes, rows x columns."""
+    """Create a figure of `size` inches and its axes (rows, columns)."""
     with _style():
         from matplotlib.figure import Figure
 
-        class Drawing(Figure):
+        class NotebookFigure(Figure):
             def _repr_png_(self) -> bytes:
-                """Shown by a notebook cell, also where pyplot was never imported."""
+                """Display in a notebook cell without pyplot."""
                 file = io.BytesIO()
                 self.savefig(file, format="png", dpi=110)
                 return file.getvalue()
 
-        drawn = Drawing(figsize=size, layout="constrained")
-        return drawn, drawn.subplots(rows, columns, squeeze=False)
+        fig = NotebookFigure(figsize=size, layout="constrained")
+        return fig, fig.subplots(rows, columns, squeeze=False)
 
 
 def heatmap(
@@ -64,81 +64,90 @@ def heatmap(
     weights: Any,
     *,
     title: str = "",
-    rows: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    numbers: bool | None = None,
+    row_labels: Sequence[str] | None = None,
+    column_labels: Sequence[str] | None = None,
+    annotate: bool | None = None,
     diverging: bool = False,
-    top: float | None = None,
+    vmax: float | None = None,
 ) -> None:
-    """One matrix of weights: rows look, columns are looked at.
+    """Draw a matrix of weights; rows are queries, columns are keys.
 
-    Dark is much; with `diverging`, violet is below zero and amber above. `top` is the number with the strongest color.
+    Dark cells are large. With `diverging`, violet is negative and amber is positive. `annotate` prints the numbers
+    (default: if there are few cells). `vmax` is the value with the strongest color (default: the largest).
     """
     table = [[float(w) for w in row] for row in weights]
     if not table or not table[0]:
         raise SightlineError(f"weights must have at least one row and one column, got {len(table)} rows")
-    top = top or max(max(abs(w) for row in table for w in row), 1e-9)
-    axes.imshow(table, cmap="PuOr_r" if diverging else "Blues", vmin=-top if diverging else 0, vmax=top, aspect="auto")
+    vmax = vmax or max(max(abs(w) for row in table for w in row), 1e-9)
+    cmap, vmin = ("PuOr_r", -vmax) if diverging else ("Blues", 0)
+    axes.imshow(table, cmap=cmap, vmin=vmin, vmax=vmax, aspect="auto")
     axes.set_title(title, color=COLORS["ink"])
-    axes.set_xticks(range(len(table[0])), columns or [""] * len(table[0]))
-    axes.set_yticks(range(len(table)), rows or [""] * len(table))
+    axes.set_xticks(range(len(table[0])), column_labels or [""] * len(table[0]))
+    axes.set_yticks(range(len(table)), row_labels or [""] * len(table))
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    if numbers if numbers is not None else len(table) * len(table[0]) <= MOST_NUMBERS:
+    if annotate if annotate is not None else len(table) * len(table[0]) <= MAX_ANNOTATED_CELLS:
         for i, row in enumerate(table):
             for j, w in enumerate(row):
-                axes.text(
-                    j, i, f"{w:.2f}".replace("-0.00", "0.00"), ha="center", va="center", fontsize=8,
-                    color="white" if abs(w) > 0.55 * top else COLORS["ink"],
-                )  # fmt: skip
+                text, color = f"{w:.2f}".replace("-0.00", "0.00"), "white" if abs(w) > 0.55 * vmax else COLORS["ink"]
+                axes.text(j, i, text, ha="center", va="center", fontsize=8, color=color)
 
 
-def wall(axes: Axes, tiles: Iterable[tuple[int, int, Any]], *, gap: float = GAP, **look: Any) -> Any:
-    """Little pictures in rows and columns of one axes: (row, column, picture) each. `look` is as `imshow` takes it.
+def draw_tiles(axes: Axes, tiles: Iterable[tuple[int, int, Any]], *, gap: float = TILE_GAP, **imshow: Any) -> Any:
+    """Draw small images (row, column, image) in a grid of unit tiles. `imshow` is passed to `Axes.imshow`.
 
-    A tile is 1 wide and 1 high, its middle at `middle(row, column)`. What comes back serves for a color bar.
+    Returns the last image, for a color bar.
     """
-    image, bottom, right = None, 1.0, 1.0
+    drawn, bottom, right = None, 1.0, 1.0
     axes.set_axis_off()
-    for row, column, picture in tiles:
+    for row, column, image in tiles:
         x, y = column * (1 + gap), row * (1 + gap)
-        image = axes.imshow(picture, extent=(x, x + 1, y + 1, y), interpolation="none", **look)
+        drawn = axes.imshow(image, extent=(x, x + 1, y + 1, y), interpolation="none", **imshow)
         bottom, right = max(bottom, y + 1), max(right, x + 1)
-    if image is None:
-        raise SightlineError("tiles must hold at least one picture, got none")
+    if drawn is None:
+        raise SightlineError("tiles must contain at least one image, got none")
     axes.set(xlim=(-0.02, right + 0.02), ylim=(bottom + 0.02, -0.02), aspect="equal")
-    return image
+    return drawn
 
 
-def middle(row: int, column: int, *, gap: float = GAP) -> tuple[float, float]:
-    """Where the middle of a tile of a wall is: x and y"""
+def tile_center(row: int, column: int, *, gap: float = TILE_GAP) -> tuple[float, float]:
+    """The center (x, y) of a tile."""
     return column * (1 + gap) + 0.5, row * (1 + gap) + 0.5
 
 
-def plain(text: str) -> str:
-    """Text as it is written: a dollar sign would start a formula, a control character is no XML."""
+def label_tiles(axes: Axes, rows: list[str], columns: list[str]) -> None:
+    """Write labels to the left of tile rows and above tile columns."""
+    style: dict[str, Any] = {"fontsize": SMALL_FONT, "color": COLORS["gray"]}
+    for i, label in enumerate(rows):
+        axes.text(-0.1, tile_center(i, 0)[1], label, ha="right", va="center", **style)
+    for j, label in enumerate(columns):
+        axes.text(tile_center(0, j)[0], -0.06, label, ha="center", va="bottom", **style)
+
+
+def escape(text: str) -> str:
+    """Replace control characters and escape dollar signs, which would start a formula."""
     return "\n".join(map(printable, text.split("\n"))).replace("$", r"\$")
 
 
-def wrapped(text: str, inches: float, points: float = 11) -> str:
-    """In lines that fit this width: a letter is about 0.6 of its height wide."""
+def wrap(text: str, inches: float, points: float = 11) -> str:
+    """Escape text and wrap it to this width, assuming letters 0.6 times as wide as high."""
     letters = max(8, int(72 * inches / (0.6 * points)))
-    return plain("\n".join("\n".join(textwrap.wrap(line, letters)) for line in text.split("\n")))
+    return escape("\n".join("\n".join(textwrap.wrap(line, letters)) for line in text.split("\n")))
 
 
-def name(text: str, most: int = 40) -> str:
-    """A name from outside, on one line and not too long."""
-    return plain(shortened(text, most))
+def short_label(text: str, length: int = 40) -> str:
+    """Escape text and shorten it to one line of `length` characters."""
+    return escape(shortened(text, length))
 
 
-def save(drawn: Figure, path: Path) -> Path:
-    """Write a picture as PNG or SVG, whole or not at all."""
+def save(fig: Figure, path: Path) -> Path:
+    """Write a figure to a PNG or SVG file."""
     if path.suffix not in SUFFIXES:
         raise SightlineError(f"path must end in .png or .svg, got {path.name!r}")
     kind = path.suffix[1:]
     with atomic_write(path) as part, _style(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # a box stands for a letter no font has
-        drawn.savefig(part, dpi=150, format=kind, metadata={"Date": None} if kind == "svg" else None)
+        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # drawn as boxes
+        fig.savefig(part, dpi=150, format=kind, metadata={"Date": None} if kind == "svg" else None)
     return path
 
 
@@ -146,7 +155,7 @@ def _style() -> AbstractContextManager[None]:
     try:
         from matplotlib import rc_context
     except ImportError as error:
-        raise SightlineError("pictures must have matplotlib: pip install 'sightline[plot]'") from error
+        raise MissingDependencyError("figures must have matplotlib, got none; pip install 'sightline[plot]'") from error
     return rc_context({**STYLE, "font.family": _fonts()})
 
 
@@ -155,4 +164,4 @@ def _fonts() -> list[str]:
     from matplotlib.font_manager import get_font_names
 
     installed = set(get_font_names())
-    return [FONT, *(name for name in OTHER_SCRIPTS if name in installed)]
+    return [FONT, *(font for font in FALLBACK_FONTS if font in installed)]

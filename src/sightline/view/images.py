@@ -1,4 +1,4 @@
-"""Pictures as text a page can carry, and how a row of weights lies over them."""
+"""Images for a page as data URLs, and how attention positions map to their patches."""
 
 import base64
 import io
@@ -12,29 +12,31 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image, ImageOps
 
+from .. import limits
 from ..errors import SightlineError
 
-LARGEST_SIDE = 640
-"""Pictures are made no larger than this, in pixels."""
-MOST_BEFORE = 7
-"""Class and register tokens that may come before the patches."""
-USUAL_BEFORE = (0, 1, 2, 5)
-"""How many models have: none, a class token, one to learn from a teacher beside it, or four registers."""
+MAX_SIDE = 640
+"""Images on a page are downscaled to this many pixels a side."""
+MAX_PREFIX_TOKENS = 7
+"""Class and register tokens that may precede the patches."""
+COMMON_PREFIX_TOKENS = (0, 1, 2, 5)
+"""Numbers of prefix tokens of known models: none, a class token, a distillation token beside it, or four registers."""
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """One or more pictures that share a row of weights: `before` tokens, then each picture's patches in turn."""
+class PatchedImages:
+    """Images that share the positions of one sequence: prefix tokens, then the patches of each image in turn."""
 
     images: list[dict[str, Any]]
-    before: int
+    prefix_tokens: int
     grid: tuple[int, int]
-    """Rows and columns of patches in each picture."""
+    """Rows and columns of patches in each image."""
 
     def tokens(self) -> list[str]:
-        """A name for every place."""
-        names = ["[CLS]"] + [f"[REG{i}]" for i in range(1, self.before)]
+        """A name for each position."""
+        names = ["[CLS]"] + [f"[REG{i}]" for i in range(1, self.prefix_tokens)]
         rows, columns = self.grid
         for image in self.images:
             if rows * columns == 1:
@@ -42,34 +44,38 @@ class Pictures:
             else:
                 prefix = f"{image['label']} " if len(self.images) > 1 else ""
                 names += [f"{prefix}{r + 1},{c + 1}" for r in range(rows) for c in range(columns)]
-        return names if self.before else names[1:]
+        return names if self.prefix_tokens else names[1:]
 
 
-def pictures(
+def patched_images(
     images: Any, size: int, *, name: str, labels: Sequence[str] | None = None, grid: tuple[int, int] | None = None
-) -> Pictures:
-    """`images` (one, or several) laid over `size` places."""
-    several = images if isinstance(images, list | tuple) else [images]
-    if not several:
-        raise SightlineError(f"{name} must hold at least one picture, got none")
-    if labels is not None and len(labels) != len(several):
-        raise SightlineError(f"labels must be {len(several)}, one for each picture, got {len(labels)}")
-    ready = [_image(image, i, several, labels) for i, image in enumerate(several)]
-    wanted = None if grid is None else _whole(grid)
-    cells = [(before, (size - before) // len(ready)) for before in range(MOST_BEFORE + 1)]
-    cells = [(before, count) for before, count in cells if count > 0 and before + count * len(ready) == size]
-    found = _cut(cells, ready[0]["height"] / ready[0]["width"], wanted)
-    if found is None:
-        count = "1 picture" if len(ready) == 1 else f"{len(ready)} pictures"
-        told = "" if wanted is None else f" in a grid of {wanted[0]} x {wanted[1]}"
+) -> PatchedImages:
+    """Map one image or a list of images to `size` positions. `name` is the argument that error messages mention."""
+    image_list = images if isinstance(images, list | tuple) else [images]
+    if not image_list:
+        raise SightlineError(f"{name} must contain at least one image, got none")
+    if labels is not None and len(labels) != len(image_list):
+        raise SightlineError(f"labels must have one entry for each of the {len(image_list)} images, got {len(labels)}")
+    if labels is None:
+        labels = [_default_label(image, i, len(image_list)) for i, image in enumerate(image_list)]
+    encoded = [{**_encode(image), "label": str(label)} for image, label in zip(image_list, labels, strict=True)]
+    given_grid = None if grid is None else _check_grid(grid)
+    options = [(prefix, (size - prefix) // len(encoded)) for prefix in range(MAX_PREFIX_TOKENS + 1)]
+    options = [
+        (prefix, patches) for prefix, patches in options if patches > 0 and prefix + patches * len(encoded) == size
+    ]
+    layout = _layout(options, encoded[0]["height"] / encoded[0]["width"], given_grid)
+    if layout is None:
+        count = "1 image" if len(encoded) == 1 else f"{len(encoded)} images"
+        shape = "" if given_grid is None else f" with a grid of {given_grid[0]} x {given_grid[1]}"
         raise SightlineError(
-            f"{name} must fit the {size} places of the attention, got {count}{told}; "
-            "give grid=(rows, columns) where patches are not square"
+            f"{name} must match the {size} positions of the attention, got {count}{shape}; "
+            "pass grid=(rows, columns) if patches are not square"
         )
-    return Pictures(ready, *found)
+    return PatchedImages(encoded, *layout)
 
 
-def _whole(grid: Sequence[Any]) -> tuple[int, int]:
+def _check_grid(grid: Sequence[Any]) -> tuple[int, int]:
     try:
         rows, columns = (operator.index(size) for size in grid)
     except (TypeError, ValueError) as error:
@@ -77,84 +83,104 @@ def _whole(grid: Sequence[Any]) -> tuple[int, int]:
     return rows, columns
 
 
-def _cut(
-    cells: list[tuple[int, int]], tall: float, wanted: tuple[int, int] | None
+def _layout(
+    options: list[tuple[int, int]], aspect: float, grid: tuple[int, int] | None
 ) -> tuple[int, tuple[int, int]] | None:
-    """How many tokens come before the patches, and their rows and columns.
+    """The number of prefix tokens, and the rows and columns of patches; None if nothing matches.
 
-    cells: for each number of tokens that may come before, how many patches that leaves. Patches are nearly square in a
-    picture `tall` times as high as wide; or the picture, whatever its shape, was squeezed or cut to a square. Fewer
-    tokens before are likelier than more.
+    `options` are (prefix tokens, patches) pairs. Either patches are nearly square in an image with this `aspect`
+    (height / width), or the image was resized or cropped to a square. Fewer prefix tokens are preferred.
     """
-    if wanted is not None:
-        return next(((before, wanted) for before, count in cells if wanted[0] * wanted[1] == count), None)
-    shaped = next(((before, best) for before, count in cells if (best := _shaped(count, tall))), None)
-    square = next(((before, (side, side)) for before, n in cells if (side := math.isqrt(n)) ** 2 == n > 1), None)
-    if shaped and square and square != shaped and shaped[0] <= square[0] and square[0] in USUAL_BEFORE:
-        told = " or ".join(f"{before} + {rows} x {columns}" for before, (rows, columns) in (square, shaped))
-        raise SightlineError(f"grid must be given where the places can be read in two ways, got {told}")
-    one = next(((before, (1, 1)) for before, count in cells if count == 1), None)
-    return min((found for found in (shaped, square, one) if found), key=lambda found: found[0], default=None)
+    if grid is not None:
+        return next(((prefix, grid) for prefix, patches in options if grid[0] * grid[1] == patches), None)
+    matching = next(((prefix, best) for prefix, patches in options if (best := _closest_grid(patches, aspect))), None)
+    square = next(((prefix, (side, side)) for prefix, n in options if (side := math.isqrt(n)) ** 2 == n > 1), None)
+    ambiguous = matching and square and square != matching and matching[0] <= square[0]
+    if matching and square and ambiguous and square[0] in COMMON_PREFIX_TOKENS:
+        both = " or ".join(f"{prefix} + {rows} x {columns}" for prefix, (rows, columns) in (square, matching))
+        raise SightlineError(f"grid must be given if the positions have two possible layouts, got {both}")
+    single = next(((prefix, (1, 1)) for prefix, patches in options if patches == 1), None)
+    layouts = [layout for layout in (matching, square, single) if layout]
+    return min(layouts, key=lambda layout: layout[0], default=None)
 
 
-def _shaped(cells: int, tall: float) -> tuple[int, int] | None:
-    """Rows and columns that make nearly square patches, if there are any."""
-    whole = [(rows, cells // rows) for rows in range(1, cells + 1) if cells % rows == 0 and cells > 1]
-    far = {shape: abs(math.log(shape[0] / shape[1] / tall)) for shape in whole}
-    return min((shape for shape in far if far[shape] < 0.1), key=far.__getitem__, default=None)
+def _closest_grid(patches: int, aspect: float) -> tuple[int, int] | None:
+    """Rows and columns of nearly square patches, if there are any."""
+    grids = [(rows, patches // rows) for rows in range(1, patches + 1) if patches % rows == 0 and patches > 1]
+    distances = {grid: abs(math.log(grid[0] / grid[1] / aspect)) for grid in grids}
+    return min((grid for grid in grids if distances[grid] < 0.1), key=distances.__getitem__, default=None)
 
 
-def _image(image: Any, place: int, several: Sequence[Any], labels: Sequence[str] | None) -> dict[str, Any]:
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError as error:
-        raise SightlineError("images must have pillow: pip install pillow") from error
-    label = f"image {place + 1}" if len(several) > 1 else "image"
+def _default_label(image: Any, index: int, count: int) -> str:
     if isinstance(image, str | os.PathLike):
-        label = Path(image).name
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", Image.DecompressionBombWarning)
-                with Image.open(image) as opened:
-                    opened.draft("RGB", (LARGEST_SIDE, LARGEST_SIDE))
-                    drawn = _rgb(opened)
-        except (OSError, UnidentifiedImageError, Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-            raise SightlineError(f"images must be pictures that can be opened, got {str(image)!r}: {error}") from error
+        return Path(image).name
+    return f"image {index + 1}" if count > 1 else "image"
+
+
+def _encode(image: Any) -> dict[str, Any]:
+    """The image as a data URL, with its width and height."""
+    if isinstance(image, str | os.PathLike):
+        drawn = _read(Path(image))
     elif isinstance(image, Image.Image):
         drawn = _rgb(image)
     else:
         array = image.detach().cpu() if hasattr(image, "detach") else image
-        drawn = Image.fromarray(_pixels(np.asarray(array))).convert("RGB")
-    drawn.thumbnail((LARGEST_SIDE, LARGEST_SIDE))
-    small = max(drawn.size) <= 96
+        drawn = Image.fromarray(_to_uint8(np.asarray(array))).convert("RGB")
+    drawn.thumbnail((MAX_SIDE, MAX_SIDE))
+    lossless = max(drawn.size) <= 96
     file = io.BytesIO()
-    drawn.save(file, "PNG" if small else "JPEG", **({} if small else {"quality": 88}))
+    drawn.save(file, "PNG" if lossless else "JPEG", **({} if lossless else {"quality": 88}))
     return {
-        "src": f"data:image/{'png' if small else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}",
-        "label": str(labels[place]) if labels is not None else label,
+        "src": f"data:image/{'png' if lossless else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}",
         "width": drawn.width,
         "height": drawn.height,
     }
 
 
-def _rgb(image: Any) -> Any:
-    """A picture of any mode as people see it: upright, and with all its grays."""
-    from PIL import Image, ImageOps
+def _read(path: Path) -> Image.Image:
+    """An image file as RGB, downscaled while decoding where the format allows it."""
+    try:
+        if (size := path.stat().st_size) > limits.MAX_IMAGE_BYTES:
+            raise SightlineError(
+                f"{path} must be at most {limits.MAX_IMAGE_BYTES:,} bytes, got {size:,}; make it smaller"
+            )
+        Image.init()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            # Pillow's other readers may start programs: its EPS reader runs Ghostscript.
+            opened = Image.open(path, formats=[kind for kind in limits.IMAGE_FORMATS if kind in Image.OPEN])
+        with opened:
+            width, height = opened.size
+            if width * height > limits.MAX_IMAGE_PIXELS:
+                raise SightlineError(
+                    f"{path} must have at most {limits.MAX_IMAGE_PIXELS:,} pixels, got {width} x {height}; "
+                    "make it smaller"
+                )
+            opened.draft("RGB", (MAX_SIDE, MAX_SIDE))
+            return _rgb(opened)
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise SightlineError(f"images must be readable image files, got {str(path)!r}: {error}") from error
 
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """Apply the EXIF orientation and convert any mode to RGB; 16-bit and float images are rescaled."""
     upright = ImageOps.exif_transpose(image)
     if upright.mode in ("I", "F") or upright.mode.startswith("I;16"):
-        upright = Image.fromarray(_pixels(np.asarray(upright)))
+        upright = Image.fromarray(_to_uint8(np.asarray(upright)))
     return upright.convert("RGB")
 
 
-def _pixels(array: Any) -> Any:
-    """(H, W), (H, W, C) or (C, H, W); bytes, 0 to 1, or any numbers, which are stretched to black and white."""
+def _to_uint8(array: Any) -> Any:
+    """(H, W), (H, W, C) or (C, H, W) as uint8 (H, W) or (H, W, C).
+
+    Floats from 0 to 1 are scaled to 255. Any other range is stretched from its minimum to its maximum.
+    """
     if array.ndim == 3 and array.shape[0] in (1, 3, 4) and array.shape[-1] not in (1, 3, 4):
         array = np.moveaxis(array, 0, -1)
     if array.ndim == 3 and array.shape[-1] == 1:
         array = array[..., 0]
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[-1] not in (3, 4)) or 0 in array.shape:
-        hint = "; take one of the batch" if array.ndim == 4 else ""
+        hint = "; pass one image of the batch" if array.ndim == 4 else ""
         raise SightlineError(f"images must have shape (H, W), (H, W, 3) or (3, H, W), got {array.shape}{hint}")
     if array.dtype == np.uint8:
         return array

@@ -1,4 +1,4 @@
-"""Attention maps as plain arrays, and decoding steps put together again."""
+"""Attention maps as numpy arrays, and merging of the steps of autoregressive decoding."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -15,22 +15,22 @@ Kind = Literal["encoder", "decoder", "cross"]
 
 @dataclass(frozen=True, kw_only=True)
 class Map:
-    """One attention: who looked at whom, and how much."""
+    """The weights of one attention module in one call."""
 
     name: str
-    """Where it stands in the model."""
+    """Path of the module in the model."""
     kind: Kind
-    """encoder (source looks at source), decoder (target at target) or cross (target at source)."""
+    """encoder (source to source), decoder (target to target) or cross (target to source)."""
     weights: Any
-    """(B, H, Q, K), anything numpy can read"""
+    """(B, H, Q, K), any array-like."""
     heads: tuple[int, ...] | None = None
-    """The numbers of the heads; None for 0, 1, 2 and so on, () for a mean over all."""
-    turn: int | None = None
-    """Which call of the whole model it was seen in; None where nobody counted."""
-    shuffles: int = 0
-    """How often the rows of a key-value cache had changed places before it, as a beam search makes them."""
-    call: int = 0
-    """Which of several calls of the same attention this is, where they were not put together."""
+    """Head indices; None for all heads in order, () for a mean over heads."""
+    call_index: int | None = None
+    """Index of the model's forward call; None if it was not counted."""
+    cache_reorders: int = 0
+    """How often a beam search had reordered the rows of the key-value cache before this call."""
+    module_call: int = 0
+    """Index among calls of the same module that are not merged."""
 
     def __post_init__(self) -> None:
         weights = np.asarray(self.weights)
@@ -43,9 +43,7 @@ class Map:
         if not np.isfinite(weights).all():
             raise SightlineError(f"weights must be finite, got NaN or infinity in {self.name}")
         if self.heads and len(self.heads) != weights.shape[1]:
-            raise SightlineError(
-                f"heads must name {weights.shape[1]} heads, as many as {self.name} has, got {self.heads}"
-            )
+            raise SightlineError(f"heads must name the {weights.shape[1]} heads of {self.name}, got {self.heads}")
         object.__setattr__(self, "weights", weights)
 
     @property
@@ -55,70 +53,72 @@ class Map:
 
     @property
     def head_names(self) -> list[str]:
-        """What to call each head."""
+        """The label of each head."""
         if self.heads == ():
             return ["mean"]
         return [str(head) for head in (range(self.shape[1]) if self.heads is None else self.heads)]
 
 
-def joined(maps: Sequence[Map]) -> list[Map]:
-    """Each attention once where its calls are steps of one decoding; else each call under a name of its own.
+def merge_calls(maps: Sequence[Map]) -> list[Map]:
+    """Merge the steps of one decoding into one map per module; number all other repeated calls.
 
-    Layers that share one attention (ALBERT, universal transformers) call it several times in one call of the model, and
-    are layers all the same.
+    A module that several layers share (ALBERT, universal transformers) is called several times in one forward call of
+    the model. Each of these uses is a layer of its own.
     """
     calls: dict[str, list[Map]] = {}
-    for one in maps:
-        calls.setdefault(one.name, []).append(one)
-    decoding = any(len(steps) > 1 and _grows(steps) for steps in calls.values())
-    uses = {name: _uses(steps, decoding) for name, steps in calls.items()}
+    for m in maps:
+        calls.setdefault(m.name, []).append(m)
+    decoding = any(len(steps) > 1 and _is_cached_decoding(steps) for steps in calls.values())
+    uses = {name: _layers_sharing(steps, decoding) for name, steps in calls.items()}
     count: Counter[str] = Counter()
     layers: dict[str, list[Map]] = {}
-    for one in maps:
-        place = count[one.name] % uses[one.name] + 1
-        count[one.name] += 1
-        name = one.name if uses[one.name] == 1 else f"{one.name}, use {place} of {uses[one.name]}"
-        layers.setdefault(name, []).append(replace(one, name=name))
-    decoding = any(len(steps) > 1 and _grows(steps) for steps in layers.values())
-    return [one for steps in layers.values() for one in _join(steps, decoding)]
+    for m in maps:
+        use = count[m.name] % uses[m.name] + 1
+        count[m.name] += 1
+        name = m.name if uses[m.name] == 1 else f"{m.name}, use {use} of {uses[m.name]}"
+        layers.setdefault(name, []).append(replace(m, name=name))
+    decoding = any(len(steps) > 1 and _is_cached_decoding(steps) for steps in layers.values())
+    return [m for steps in layers.values() for m in _merge(steps, decoding)]
 
 
-def _uses(steps: list[Map], decoding: bool) -> int:
-    """How many layers share this attention: as often as each call of the model calls it, unless it decodes inside."""
-    turns = Counter(step.turn for step in steps)
-    if None in turns or len(set(turns.values())) > 1:
+def _layers_sharing(steps: list[Map], decoding: bool) -> int:
+    """How many layers share this module: its calls per forward call, unless the model decodes inside one call."""
+    per_forward = Counter(step.call_index for step in steps)
+    if None in per_forward or len(set(per_forward.values())) > 1:
         return 1
-    if len(turns) == 1 and len(_join(steps, decoding)) == 1:
+    if len(per_forward) == 1 and len(_merge(steps, decoding)) == 1:
         return 1
-    return turns[steps[0].turn]
+    return per_forward[steps[0].call_index]
 
 
-def _join(steps: list[Map], decoding: bool) -> list[Map]:
+def _merge(steps: list[Map], decoding: bool) -> list[Map]:
     if len(steps) == 1:
         return steps
-    alike = len({step.shape[:2] for step in steps}) == 1 and steps[0].kind != "encoder"
-    alike = alike and len({step.shuffles for step in steps}) == 1
-    if alike and (_grows(steps) or (decoding and _asks_again(steps))):
+    mergeable = len({step.shape[:2] for step in steps}) == 1 and steps[0].kind != "encoder"
+    mergeable = mergeable and len({step.cache_reorders for step in steps}) == 1
+    if mergeable and (_is_cached_decoding(steps) or (decoding and _is_cached_cross_attention(steps))):
         keys = steps[-1].shape[3]
-        rows = [np.pad(step.weights, ((0, 0), (0, 0), (0, 0), (0, keys - step.shape[3]))) for step in steps]
-        return [replace(steps[0], weights=np.concatenate(rows, axis=2))]
-    if alike and all(_repeats(early, late) for early, late in pairwise(steps)):
+        padded = [np.pad(step.weights, ((0, 0), (0, 0), (0, 0), (0, keys - step.shape[3]))) for step in steps]
+        return [replace(steps[0], weights=np.concatenate(padded, axis=2))]
+    if mergeable and all(_extends(previous, step) for previous, step in pairwise(steps)):
         return steps[-1:]
-    return [replace(step, name=f"{step.name}, call {i + 1} of {len(steps)}", call=i) for i, step in enumerate(steps)]
+    return [
+        replace(step, name=f"{step.name}, call {i + 1} of {len(steps)}", module_call=i) for i, step in enumerate(steps)
+    ]
 
 
-def _grows(steps: list[Map]) -> bool:
-    """Whether each call brings new tokens only, which look at all before them: a key-value cache."""
-    return all(late.shape[3] - early.shape[3] == late.shape[2] for early, late in pairwise(steps))
+def _is_cached_decoding(steps: list[Map]) -> bool:
+    """Whether each call has only new queries, which attend to all previous keys: a key-value cache."""
+    return all(step.shape[3] - previous.shape[3] == step.shape[2] for previous, step in pairwise(steps))
 
 
-def _asks_again(steps: list[Map]) -> bool:
-    """Whether each call brings one new token that looks at the same source as those before it."""
+def _is_cached_cross_attention(steps: list[Map]) -> bool:
+    """Whether each call after the first has one new query over the same source."""
     return len({step.shape[3] for step in steps}) == 1 and {step.shape[2] for step in steps[1:]} == {1}
 
 
-def _repeats(early: Map, late: Map) -> bool:
-    """Whether a call says what the one before it said, and one token more: decoding without a cache."""
-    queries, keys = early.shape[2:]
-    longer = late.shape[2] == queries + 1 and late.shape[3] in (keys, keys + 1)
-    return longer and np.allclose(late.weights[:, :, :queries, :keys], early.weights, atol=1e-3)
+def _extends(previous: Map, step: Map) -> bool:
+    """Whether a call repeats the previous one and adds one query: decoding without a cache."""
+    queries, keys = previous.shape[2:]
+    longer = step.shape[2] == queries + 1 and step.shape[3] in (keys, keys + 1)
+    return longer and np.allclose(step.weights[:, :, :queries, :keys], previous.weights, atol=1e-3)

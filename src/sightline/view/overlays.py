@@ -1,7 +1,4 @@
-"""Attention laid over pixels: every head of every block, and what flows through all of them. Plain arrays in.
-
-Needs matplotlib: the extra `plot`.
-"""
+"""Attention of an image classifier over its image, and attention rollout. Requires matplotlib (the `plot` extra)."""
 
 from __future__ import annotations
 
@@ -11,93 +8,94 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import SightlineError
-from .figures import COLORS, GAP, figure, name, wall
-from .parameters import edges
+from .figures import COLORS, TILE_GAP, draw_tiles, figure, label_tiles, short_label
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-GLOW = ("#04040c", "#2a0d54", "#7a1f6d", "#d2493f", "#fb9b06", "#fcffa4")
-"""From nothing to much, as in the viewer."""
-
-LARGEST_TILE = 96
-"""Pixels of a picture's side under a map."""
+HEAT_COLORS = ("#04040c", "#2a0d54", "#7a1f6d", "#d2493f", "#fb9b06", "#fcffa4")
+"""From low to high, as in the viewer."""
+GRAY_WEIGHTS = (0.299, 0.587, 0.114)
+"""Of red, green and blue in a gray image."""
+MAX_TILE_SIDE = 96
+"""Pixels of the image under each map."""
 
 
 def rollout(weights: Sequence[Any]) -> list[Any]:
-    """What each token holds of each first one after every layer: weights (H, N, N) of each layer -> (N, N) each.
+    """Attention rollout up to each layer (Abnar and Zuidema, 2020): weights (H, N, N) per layer -> (N, N) per layer.
 
-    Abnar and Zuidema's, as in the viewer: half of each layer is the residual path, so it is the identity.
+    Each layer is the mean over heads, averaged with the identity for the residual connection.
     """
-    flows: list[Any] = []
+    rollouts: list[Any] = []
     for layer in weights:
         layer = np.asarray(layer, dtype=np.float64)
         if layer.ndim != 3 or layer.shape[1] != layer.shape[2] or layer.shape[1:] != np.shape(weights[0])[1:]:
-            raise SightlineError(f"weights must have shape (H, N, N) with one N for all layers, got {layer.shape}")
-        half = layer.mean(0) / 2 + np.eye(layer.shape[1]) / 2
-        flows.append(half @ flows[-1] if flows else half)
-    return flows
+            raise SightlineError(f"weights must have shape (H, N, N) with the same N in all layers, got {layer.shape}")
+        with_residual = layer.mean(0) / 2 + np.eye(layer.shape[1]) / 2
+        rollouts.append(with_residual @ rollouts[-1] if rollouts else with_residual)
+    return rollouts
 
 
-def looked_at(weights: Any, grid: tuple[int, int], *, before: int = 0) -> Any:
-    """How much each patch is looked at: (…, N, N) -> (…, rows, columns)
+def patch_attention(weights: Any, grid: tuple[int, int], *, prefix_tokens: int = 0) -> Any:
+    """The attention to each patch: (..., N, N) -> (..., rows, columns)
 
-    By the class token, where there is one `before` the patches; else by all on average.
+    The query is the class token if there are prefix tokens, otherwise the mean over all positions.
     """
     weights = np.asarray(weights, dtype=np.float64)
-    if weights.shape[-1] != before + grid[0] * grid[1]:
-        raise SightlineError(f"weights must be over {before} + {grid[0]} x {grid[1]} places, got {weights.shape[-1]}")
-    row = weights[..., 0, :] if before else weights.mean(-2)
-    return row[..., before:].reshape(*row.shape[:-1], *grid)
+    if weights.shape[-1] != prefix_tokens + grid[0] * grid[1]:
+        expected = f"{prefix_tokens} + {grid[0]} x {grid[1]}"
+        raise SightlineError(f"weights must have {expected} positions, got {weights.shape[-1]}")
+    row = weights[..., 0, :] if prefix_tokens else weights.mean(-2)
+    return row[..., prefix_tokens:].reshape(*row.shape[:-1], *grid)
 
 
-def over_pixels(picture: Any, maps: Sequence[Any], flows: Sequence[Any], *, words: Sequence[str] = ()) -> Figure:
-    """The picture and some lines of words below it; then blocks down, heads across, and the rollout to each block.
+def attention_overlay(
+    image: Any, maps: Sequence[Any], rollouts: Sequence[Any], *, caption: Sequence[str] = ()
+) -> Figure:
+    """Draw an image with its caption, and beside it one row per block: each head and the rollout over the image.
 
-    picture: (height, width) or (height, width, 3), from 0 to 1. maps: (H, rows, columns) of each block.
-    flows: (rows, columns) of each block. What is looked at glows; each map has a scale of its own.
+    image: (H, W) or (H, W, 3), from 0 to 1. maps: (heads, rows, columns) per block. rollouts: (rows, columns) per
+    block. caption: lines of text below the image. Each map has its own scale; bright regions have a high weight.
     """
-    picture = np.asarray(picture, dtype=np.float64)
-    if picture.ndim not in (2, 3) or (picture.ndim == 3 and picture.shape[-1] != 3):
-        raise SightlineError(f"picture must have shape (height, width) or (height, width, 3), got {picture.shape}")
-    if not len(maps) or len(maps) != len(flows):
-        raise SightlineError(f"flows must be {len(maps)}, one for each block, and at least one, got {len(flows)}")
+    image = np.asarray(image, dtype=np.float64)
+    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] != 3):
+        raise SightlineError(f"image must have shape (H, W) or (H, W, 3), got {image.shape}")
+    if not len(maps) or len(maps) != len(rollouts):
+        raise SightlineError(f"rollouts must have one entry for each of the {len(maps)} blocks, got {len(rollouts)}")
+    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 
-    with_maps = [(i, j, one) for i, block in enumerate(maps) for j, one in enumerate(block)]
+    tiles = [(i, j, head) for i, block in enumerate(maps) for j, head in enumerate(block)]
     depth, heads = len(maps), max(len(block) for block in maps)
-    with_maps += [(i, heads, flow) for i, flow in enumerate(flows)]
-    large = min(depth, 2) * (1 + GAP) - GAP  # the side of the picture itself
-    left = -large - 0.75
-    wide = heads + 1 - left
-    cell = min(1.3, max(0.7, 12 / wide))  # inches
-    line = 0.2 / cell
-    high = max(depth, large + line * len(words))
-    drawn, axes = figure(size=(wide * (1 + GAP) * cell + 0.3, high * (1 + GAP) * cell + 0.7))
+    tiles += [(i, heads, flow) for i, flow in enumerate(rollouts)]
+    image_side = min(depth, 2) * (1 + TILE_GAP) - TILE_GAP  # in tiles
+    left = -image_side - 0.75
+    width = heads + 1 - left
+    tile_inches = min(1.3, max(0.7, 12 / width))
+    line_height = 0.2 / tile_inches
+    height = max(depth, image_side + line_height * len(caption))
+    fig, axes = figure(size=(width * (1 + TILE_GAP) * tile_inches + 0.3, height * (1 + TILE_GAP) * tile_inches + 0.7))
     ax = axes[0, 0]
-    gray = _small(picture if picture.ndim == 2 else picture @ (0.299, 0.587, 0.114))
-    wall(ax, ((i, j, gray) for i, j, _ in with_maps), cmap="gray", vmin=0, vmax=1)
-    wall(ax, with_maps, cmap=_glow(), vmin=0, alpha=0.65)
-    edges(ax, [f"block {i}" for i in range(depth)], [f"head {j}" for j in range(heads)] + ["rollout"])
+    gray = _downscale(image if image.ndim == 2 else image @ GRAY_WEIGHTS)
+    draw_tiles(ax, ((i, j, gray) for i, j, _ in tiles), cmap="gray", vmin=0, vmax=1)
+    draw_tiles(ax, tiles, cmap=LinearSegmentedColormap.from_list("heat", HEAT_COLORS), vmin=0, alpha=0.65)
+    label_tiles(ax, [f"block {i}" for i in range(depth)], [f"head {j}" for j in range(heads)] + ["rollout"])
     right, bottom = ax.get_xlim()[1], ax.get_ylim()[0]
-    ax.imshow(picture, extent=(left, left + large, large, 0), cmap="gray", vmin=0, vmax=1, interpolation="none")
-    ax.add_patch(Rectangle((left, 0), large, large, fill=False, edgecolor=COLORS["gray"], linewidth=0.6))
-    for i, word in enumerate(words):
-        points, ink = (10, COLORS["ink"]) if i == 0 else (8, COLORS["gray"])
-        most = int((large + 0.2) * cell * 72 / (0.62 * points))  # a letter is about 0.62 of its height wide
-        ax.text(left, large + 0.07 + line * i, name(word, most), va="top", fontsize=points, color=ink)
-    ax.set(xlim=(left - 0.02, right), ylim=(max(bottom, large + 0.1 + line * len(words)), -0.25), aspect="equal")
-    return drawn
+    extent = (left, left + image_side, image_side, 0)
+    ax.imshow(image, extent=extent, cmap="gray", vmin=0, vmax=1, interpolation="none")
+    ax.add_patch(Rectangle((left, 0), image_side, image_side, fill=False, edgecolor=COLORS["gray"], linewidth=0.6))
+    for i, line in enumerate(caption):
+        points, color = (10, COLORS["ink"]) if i == 0 else (8, COLORS["gray"])
+        letters = int((image_side + 0.2) * tile_inches * 72 / (0.62 * points))  # letters are 0.62 times as wide as high
+        y = image_side + 0.07 + line_height * i
+        ax.text(left, y, short_label(line, letters), va="top", fontsize=points, color=color)
+    bottom = max(bottom, image_side + 0.1 + line_height * len(caption))
+    ax.set(xlim=(left - 0.02, right), ylim=(bottom, -0.25), aspect="equal")
+    return fig
 
 
-def _small(gray: Any) -> Any:
-    """The means of little squares, as many as a tile can show: it stands under every map, and a file holds each."""
-    step = max(1, min(gray.shape) // LARGEST_TILE)
-    high, wide = (size // step * step for size in gray.shape)
-    return gray[:high, :wide].reshape(high // step, step, wide // step, step).mean((1, 3))
-
-
-def _glow() -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("glow", GLOW)
+def _downscale(gray: Any) -> Any:
+    """Reduce to means of square blocks: every tile repeats the image, which would make files large."""
+    step = max(1, min(gray.shape) // MAX_TILE_SIDE)
+    height, width = (size // step * step for size in gray.shape)
+    return gray[:height, :width].reshape(height // step, step, width // step, step).mean((1, 3))

@@ -1,4 +1,4 @@
-"""One self-contained page: the viewer's modules, its style and the packed weights in a single file."""
+"""The attention viewer as one self-contained HTML page: scripts, style sheet and packed weights in a single file."""
 
 import base64
 import hashlib
@@ -14,11 +14,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..errors import SightlineError
+from ..errors import SightlineError, check_int
 from ..files import atomic_write
-from .maps import Map, joined
-from .payload import FINE, LEVELS, Packed, pack, small
-from .sides import sides, sides_of, without_filling
+from .maps import Map, merge_calls
+from .payload import LEVELS, THUMBNAIL_SIZE, PackedWeights, downsample, pack_weights
+from .tokens import drop_padding, query_and_key, token_sequences
 
 IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([\w-]+)\.js";$', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:async )?(?:function|const) (\w+))", re.MULTILINE)
@@ -35,7 +35,7 @@ TEMPLATE = """<!doctype html>
 <style>{style}</style>
 </head>
 <body>
-<noscript>This page draws attention with JavaScript, which is switched off.</noscript>
+<noscript>The attention viewer requires JavaScript, which is disabled.</noscript>
 <script type="application/json" id="sightline-meta">{meta}</script>
 <script type="module" async>{script}</script>
 {weights}
@@ -46,21 +46,21 @@ TEMPLATE = """<!doctype html>
 
 @dataclass(frozen=True)
 class Page:
-    """The viewer with its weights inside. The last line of a notebook cell shows it."""
+    """A self-contained HTML page. Notebooks display it as the last expression of a cell."""
 
     html: str
     height: int = 720
-    """Of the frame in a notebook, in pixels."""
+    """Height of the frame in a notebook, in pixels."""
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write one file that works from disk and asks no host for anything."""
+        """Write the page to one file that opens from disk and makes no network request."""
         path = check_path(Path(path))
         with atomic_write(path) as part:
             part.write_text(self.html, encoding="utf-8", newline="\n")
         return path
 
     def _repr_html_(self) -> str:
-        """In a frame of its own, so that two pages in one notebook share nothing."""
+        """A sandboxed frame, so that pages in one notebook do not affect each other."""
         return (
             f'<iframe title="Attention viewer" style="width:100%;height:{self.height}px;border:0;border-radius:8px" '
             f'sandbox="allow-scripts allow-downloads" srcdoc="{html.escape(self.html)}"></iframe>'
@@ -71,177 +71,163 @@ class Page:
 
 
 def check_path(path: Path) -> Path:
-    """The path, if a page can be written there."""
+    """Return the path if a page can be written to it."""
     if path.suffix not in SUFFIXES:
         raise SightlineError(f"path must end in .html, got {path.name!r}")
     return path
 
 
-def page(
+def attention_page(
     maps: Sequence[Map],
     *,
     tokens: Any = None,
     source: Any = None,
     target: Any = None,
-    written: Any = None,
+    generated: Any = None,
     images: Any = None,
     query_image: Any = None,
     labels: Any = None,
     grid: tuple[int, int] | None = None,
-    special: Collection[str] | None = None,
+    special_tokens: Collection[str] | None = None,
     batch: int | Sequence[int] = 0,
     names: Sequence[str] | None = None,
     title: str = "Attention",
     height: int = 720,
 ) -> Page:
-    """A page of these maps.
+    """The attention viewer with these maps.
 
-    tokens: a name for each place, where one sequence looks at itself. source, target: the same for encoder-decoder
-    models: the encoder is source by source, the decoder target by target, cross target by source. written: what the
-    decoder writes from each place of the target, where target is what it reads; it names the rows of cross-attention.
-    images: what the source shows: one picture cut into patches (a class token before them is noticed), or a list of
-    support pictures, each with one weight or a grid of parts. labels: a name for each. query_image: the picture the
-    target shows, if it is another. grid: rows and columns of patches, where that cannot be told.
-    special: tokens that a switch hides; left out, [CLS], </s> and their like. A token that is None, at the end of its
-    row, is filling, and its place is left out.
-    batch: which row of the batch. A list of rows makes a page of several examples, and then tokens, source, target,
-    written, images, query_image and labels are lists with one entry for each row. names: what to call each example.
+    tokens: a name for each position of a self-attention model. source, target: the same for the encoder and decoder
+    input of an encoder-decoder model. generated: the token the decoder predicts at each target position; it names the
+    rows of cross-attention. Trailing None tokens are padding and are not shown.
+    images: the image whose patches are the source, or a list of support images with one or more positions each.
+    labels: a name for each image. query_image: the image whose patches are the target. grid: rows and columns of
+    patches, if they cannot be inferred. special_tokens: tokens that can be hidden (default: [CLS], </s> and similar).
+    batch: an index into the batch, or a list of indices for a page with several examples. For a list, tokens, source,
+    target, generated, images, query_image and labels have one entry for each example. names: a name for each example.
     """
     if not maps:
-        raise SightlineError("record must hold at least one attention map, got none")
-    several, rows = _rows(batch)
-    _check_height(height)
-    about = {"tokens": tokens, "source": source, "target": target, "written": written}
-    about |= {"images": images, "query_image": query_image, "labels": labels}
-    if names is not None and (isinstance(names, str) or len(names) != len(rows)):
-        raise SightlineError(f"names must be a list with one for each of the {len(rows)} rows of batch, got {names!r}")
-    maps = joined(maps)
-    _check_rows(rows, maps, about if several else {})
-    examples, weights, smalls = [], [], []
-    for i, row in enumerate(rows):
-        own = about if not several else {k: None if v is None else v[i] for k, v in about.items()}
-        shown, own = without_filling(maps, own)
-        both = sides(shown, grid=grid, special=special, **own)
+        raise SightlineError("record must contain at least one attention map, got none")
+    is_list, indices = _batch_indices(batch)
+    check_int(1, height=height)
+    options = {"tokens": tokens, "source": source, "target": target, "generated": generated}
+    options |= {"images": images, "query_image": query_image, "labels": labels}
+    if names is not None and (isinstance(names, str) or len(names) != len(indices)):
+        raise SightlineError(f"names must have one entry for each of the {len(indices)} examples, got {names!r}")
+    maps = merge_calls(maps)
+    _check_examples(indices, maps, options if is_list else {})
+    examples, weights, thumbnails = [], [], []
+    for i, index in enumerate(indices):
+        of_example = {k: v if v is None or not is_list else v[i] for k, v in options.items()}
+        example_maps, of_example = drop_padding(maps, of_example)
+        sequences = token_sequences(example_maps, grid=grid, special_tokens=special_tokens, **of_example)
         layers = []
-        for j, one in enumerate(shown):
-            packed = pack(one.weights[row])
+        for j, m in enumerate(example_maps):
+            packed = pack_weights(m.weights[index])
             weights.append(_element(f"weights-{i}-{j}", packed))
-            thumbs = small(one.weights[row])
-            if thumbs is not None:
-                smalls.append(_element(f"small-{i}-{j}", pack(thumbs)))
-            shape = None if thumbs is None else thumbs.shape
-            layers.append({**_about_layer(one, packed), "sides": sides_of(one.kind, both), "small": shape})
-        called = f"row {row}" if names is None else str(names[i])
-        examples.append({"name": called, "layers": layers, **{name: side.meta() for name, side in both.items()}})
+            layer = {**_layer_meta(m, packed), "sequences": query_and_key(m.kind, sequences), "thumbnail": None}
+            small = downsample(m.weights[index])
+            if small is not None:
+                thumbnails.append(_element(f"thumbnail-{i}-{j}", pack_weights(small)))
+                layer["thumbnail"] = small.shape
+            layers.append(layer)
+        name = f"batch index {index}" if names is None else str(names[i])
+        examples.append({"name": name, "layers": layers, **{k: s.to_dict() for k, s in sequences.items()}})
     levels = [float(f"{level:.7g}") for level in LEVELS]
-    return Page(
-        _html({"title": str(title), "levels": levels, "fine": FINE, "examples": examples}, smalls + weights), height
-    )
+    meta = {"title": str(title), "levels": levels, "thumbnailSize": THUMBNAIL_SIZE, "examples": examples}
+    return Page(_html(meta, thumbnails + weights), height)
 
 
-def _about_layer(one: Map, packed: Packed) -> dict[str, Any]:
-    """What the page must know of a layer before its weights are unpacked."""
+def _layer_meta(m: Map, packed: PackedWeights) -> dict[str, Any]:
+    """The properties of a layer that the page needs before its weights are decompressed."""
     return {
-        "name": one.name,
-        "kind": one.kind,
-        "call": one.call,
-        "heads": one.head_names,
+        "name": m.name,
+        "kind": m.kind,
+        "call": m.module_call,
+        "heads": m.head_names,
         "shape": packed.shape,
         "signed": packed.signed,
-        "shares": packed.shares,
-        "sharpens": packed.shares and one.heads != (),  # a mean over heads is no softmax of scores
+        "normalized": packed.normalized,
+        "hasTemperature": packed.normalized and m.heads != (),  # a mean over heads is not a softmax
     }
 
 
-def _check_rows(rows: list[int], maps: Sequence[Map], about: dict[str, Any]) -> None:
-    """Rows must be in every batch; what is told of several examples must have an entry for each."""
-    for name, value in about.items():
+def _batch_indices(batch: Any) -> tuple[bool, list[int]]:
+    """Whether `batch` is a list, and its indices."""
+    value = batch.tolist() if hasattr(batch, "tolist") else batch  # numpy and torch
+    is_list = isinstance(value, Sequence)
+    try:
+        indices = [operator.index(index) for index in (value if is_list else [value])]
+    except TypeError as error:
+        raise SightlineError(f"batch must be an integer or a list of integers, got {batch!r}") from error
+    if not indices:
+        raise SightlineError("batch must contain at least one index, got none")
+    return is_list, indices
+
+
+def _check_examples(indices: list[int], maps: Sequence[Map], options: dict[str, Any]) -> None:
+    """Indices must be in every batch; each option must have one entry for each example."""
+    for name, value in options.items():
         count = None if isinstance(value, str) or not hasattr(value, "__len__") else len(value)
-        if value is not None and count != len(rows):
+        if value is not None and count != len(indices):
             got = f"one {type(value).__name__}" if count is None else count
-            raise SightlineError(f"{name} must have one entry for each of the {len(rows)} rows of batch, got {got}")
-    for row in rows:
-        for one in maps:
-            if not 0 <= row < one.shape[0]:
-                raise SightlineError(
-                    f"batch must be at least 0 and below {one.shape[0]}, the size of the batch in {one.name}, got {row}"
-                )
+            raise SightlineError(f"{name} must have one entry for each of the {len(indices)} examples, got {got}")
+    for index in indices:
+        for m in maps:
+            if not 0 <= index < m.shape[0]:
+                raise SightlineError(f"batch must be 0 to {m.shape[0] - 1}, the batch indices of {m.name}, got {index}")
 
 
-def _element(name: str, packed: Packed) -> str:
+def _element(name: str, packed: PackedWeights) -> str:
     return f'<script type="text/plain" id="{name}">{packed.data}</script>'
 
 
-def _rows(batch: Any) -> tuple[bool, list[int]]:
-    """Whether there are several examples, and which rows they are."""
-    told = batch.tolist() if hasattr(batch, "tolist") else batch  # of numpy or torch
-    several = isinstance(told, Sequence)
-    try:
-        rows = [operator.index(row) for row in (told if several else [told])]
-    except TypeError as error:
-        raise SightlineError(f"batch must be an integer or a list of them, got {batch!r}") from error
-    if not rows:
-        raise SightlineError("batch must name at least one row, got none")
-    return several, rows
-
-
-def _check_height(height: object) -> None:
-    if isinstance(height, bool) or not isinstance(height, int) or height < 1:
-        raise SightlineError(f"height must be an integer of pixels, got {height!r}")
-
-
 def _html(meta: dict[str, Any], weights: list[str]) -> str:
-    style, script = style_text(), script_text()
+    style, script = read_static("viewer.css"), bundle_script()
     policy = (
-        f"default-src 'none'; script-src {digest(script)}; style-src {digest(style)}; img-src data: blob:; "
+        f"default-src 'none'; script-src {csp_hash(script)}; style-src {csp_hash(style)}; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
     )
     return TEMPLATE.format(
         policy=policy,
         title=html.escape(meta["title"]).encode("utf-8", "replace").decode("utf-8"),
         style=style,
-        meta=inert_json(meta),
+        meta=json_for_html(meta),
         weights="\n".join(weights),
         script=script,
     )
 
 
-def inert_json(value: Any) -> str:
-    """JSON that no HTML parser can mistake for markup, whatever its strings hold."""
+def json_for_html(value: Any) -> str:
+    """JSON with <, > and & escaped, so that an HTML parser finds no markup in it."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     text = text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # half a surrogate pair is no UTF-8
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")  # lone surrogates cannot be encoded
 
 
 @cache
-def style_text() -> str:
-    """The style sheet."""
-    return static("style.css")
-
-
-@cache
-def script_text() -> str:
-    """All modules as one, in the order they need each other; each has a scope of its own and hands out its exports."""
-    order: dict[str, str] = {}
+def bundle_script() -> str:
+    """All ES modules in one script, in import order. Each becomes a function that returns its exports."""
+    bundled: dict[str, str] = {}
 
     def add(name: str) -> None:
-        text = static(f"{name}.js")
-        for _, needed in IMPORT.findall(text):
-            if needed not in order:
-                add(needed)
-        exports = ", ".join(noun for _, noun in EXPORT.findall(text))
+        text = read_static(f"{name}.js")
+        for _, imported in IMPORT.findall(text):
+            if imported not in bundled:
+                add(imported)
+        exports = ", ".join(identifier for _, identifier in EXPORT.findall(text))
         body = EXPORT.sub(r"\1", IMPORT.sub(r'const \1 = modules["\2"];', text))
-        order[name] = f'modules["{name}"] = (() => {{\n{body}return {{ {exports} }};\n}})();\n'
+        bundled[name] = f'modules["{name}"] = (() => {{\n{body}return {{ {exports} }};\n}})();\n'
 
     add("main")
-    return '"use strict";\nconst modules = {};\n' + "\n".join(order.values())
+    return '"use strict";\nconst modules = {};\n' + "\n".join(bundled.values())
 
 
-def static(name: str) -> str:
-    """A file of the front end."""
+@cache
+def read_static(name: str) -> str:
+    """The text of a file in `static/`."""
     return (files("sightline.view") / "static" / name).read_text(encoding="utf-8")
 
 
-def digest(text: str) -> str:
-    """What a content security policy calls this text."""
+def csp_hash(text: str) -> str:
+    """The source expression that allows this inline text in a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

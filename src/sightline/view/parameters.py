@@ -1,6 +1,6 @@
-"""What a model of images has learned, drawn: its filters, its positions, its masks, its temperatures. Plain arrays in.
+"""Figures of learned parameters: patch filters, position embeddings, masks and temperatures.
 
-Needs matplotlib: the extra `plot`.
+Requires matplotlib (the `plot` extra).
 """
 
 from __future__ import annotations
@@ -11,203 +11,195 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import SightlineError
-from .figures import COLORS, GAP, figure, heatmap, middle, wall
+from .figures import COLORS, SMALL_FONT, TILE_GAP, draw_tiles, figure, heatmap, label_tiles, tile_center
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_FILTERS = 144
-"""Filters shown, the strongest."""
-MOST_COMPONENTS = 16
+MAX_FILTERS = 144
+"""Filters shown, those with the largest norm."""
+MAX_COMPONENTS = 16
 """Principal components shown."""
-SMALL = 8
 
 
 def filters(kernels: Any) -> Figure:
-    """The kernels (N, C, height, width) of a patch embedding, C being 1 or 3, and their principal components.
+    """Draw the kernels (N, C, H, W) of a patch embedding, C being 1 or 3, and their principal components.
 
-    The strongest come first, all on one scale, so that an idle one is pale. Of one channel, violet is below zero and
-    amber above; of three, gray is zero.
+    Kernels are sorted by norm and share one scale. With one channel, violet is negative and amber is positive; with
+    three, gray is zero.
     """
     kernels = np.asarray(kernels, dtype=np.float64)
     if kernels.ndim != 4 or kernels.shape[1] not in (1, 3) or 0 in kernels.shape:
         raise SightlineError(f"kernels must have shape (N, 1 or 3, height, width), got {kernels.shape}")
     count = len(kernels)
     norms = np.linalg.norm(kernels.reshape(count, -1), axis=1)
-    strongest = kernels[np.argsort(-norms, kind="stable")[:MOST_FILTERS]]
-    parts, shares = components(kernels.reshape(count, -1))
-    drawn, axes = figure(1, 2, size=(10.5, 5.4))
+    largest = kernels[np.argsort(-norms, kind="stable")[:MAX_FILTERS]]
+    components, shares = principal_components(kernels.reshape(count, -1))
+    fig, axes = figure(1, 2, size=(10.5, 5.4))
     left, right = axes[0]
-    across = math.ceil(len(strongest) ** 0.5)
-    top = float(np.quantile(np.abs(strongest), 0.99)) or 1.0
-    wall(left, ((i // across, i % across, _shade(one, top)) for i, one in enumerate(strongest)), **_look(kernels, top))
-    which = f"{count} filters" if count == len(strongest) else f"the {len(strongest)} strongest of {count} filters"
-    left.set_title(f"{which}, strongest first", color=COLORS["ink"])
-    _components(right, parts.reshape(-1, *kernels.shape[1:]), shares)
-    right.set_title("their principal components, with shares of the whole", color=COLORS["ink"])
-    drawn.suptitle(f"Patch filters, {kernels.shape[3]} x {kernels.shape[2]} pixels", color=COLORS["ink"])
-    return drawn
+    columns = math.ceil(len(largest) ** 0.5)
+    vmax = _quantile(largest, 0.99)
+    tiles = ((i // columns, i % columns, _as_image(kernel, vmax)) for i, kernel in enumerate(largest))
+    draw_tiles(left, tiles, **_color_scale(kernels, vmax))
+    shown = f"{count} filters" if count == len(largest) else f"{len(largest)} of {count} filters"
+    left.set_title(f"{shown}, largest norm first", color=COLORS["ink"])
+    _draw_components(right, components.reshape(-1, *kernels.shape[1:]), shares)
+    right.set_title("principal components (share of the total)", color=COLORS["ink"])
+    fig.suptitle(f"Patch filters, {kernels.shape[3]} x {kernels.shape[2]} pixels", color=COLORS["ink"])
+    return fig
 
 
-def positions(table: Any, grid: tuple[int, int], *, before: int = 0) -> Figure:
-    """A table (N, M) of positions as a heat map, and its principal components as maps.
+def positions(table: Any, grid: tuple[int, int], *, prefix_tokens: int = 0) -> Figure:
+    """Draw a table (N, M) of position embeddings as a heat map, and its principal components over the image.
 
-    The positions are `before` tokens, then the patches of a grid of rows and columns.
+    The positions are `prefix_tokens`, then the patches of a grid of rows and columns.
     """
-    table = _checked(table, grid, before)
-    top = float(np.quantile(np.abs(table), 0.99)) or 1.0
-    drawn, axes = figure(1, 2, size=(10.5, 5.0))
+    table = _check_table(table, grid, prefix_tokens)
+    vmax = _quantile(table, 0.99)
+    fig, axes = figure(1, 2, size=(10.5, 5.0))
     left, right = axes[0]
-    image = left.imshow(table, cmap="PuOr_r", vmin=-top, vmax=top, aspect="auto", interpolation="none")
-    every = math.ceil(grid[0] / 16)
-    names = [(before + (row + 0.5) * grid[1] - 0.5, f"row {row + 1}") for row in range(0, grid[0], every)]
-    names = [(0, "class token"), *names] if before else names
-    left.set_yticks([place for place, _ in names], [name for _, name in names], fontsize=SMALL)
-    for row in range(1 - bool(before), grid[0]):
-        left.axhline(before + row * grid[1] - 0.5, color="white", linewidth=1)
+    image = left.imshow(table, cmap="PuOr_r", vmin=-vmax, vmax=vmax, aspect="auto", interpolation="none")
+    row_step = math.ceil(grid[0] / 16)
+    ticks = [(prefix_tokens + (r + 0.5) * grid[1] - 0.5, f"row {r + 1}") for r in range(0, grid[0], row_step)]
+    ticks = [(0, "class token"), *ticks] if prefix_tokens else ticks
+    left.set_yticks([y for y, _ in ticks], [label for _, label in ticks], fontsize=SMALL_FONT)
+    for row in range(1 - bool(prefix_tokens), grid[0]):
+        left.axhline(prefix_tokens + row * grid[1] - 0.5, color="white", linewidth=1)
     left.set_xlabel(f"{table.shape[1]} channels", color=COLORS["gray"])
-    left.tick_params(length=0, labelsize=SMALL, labelcolor=COLORS["gray"])
+    left.tick_params(length=0, labelsize=SMALL_FONT, labelcolor=COLORS["gray"])
     left.spines[:].set_visible(False)
-    left.set_title("the table, a line for each patch", color=COLORS["ink"])
-    _bar(drawn, image, left)
-    patches = table[before:] - table[before:].mean(0)
-    parts, shares = components(patches.T)
-    _components(right, parts.reshape(-1, 1, *grid), shares)
-    right.set_title("its principal components over the image", color=COLORS["ink"])
-    drawn.suptitle("Positions", color=COLORS["ink"])
-    return drawn
+    left.set_title("embeddings, one line per position", color=COLORS["ink"])
+    _add_color_bar(fig, image, left)
+    patches = table[prefix_tokens:] - table[prefix_tokens:].mean(0)
+    components, shares = principal_components(patches.T)
+    _draw_components(right, components.reshape(-1, 1, *grid), shares)
+    right.set_title("principal components (share of the total)", color=COLORS["ink"])
+    fig.suptitle("Position embeddings", color=COLORS["ink"])
+    return fig
 
 
-def similarity(table: Any, grid: tuple[int, int], *, before: int = 0) -> Figure:
-    """The cosine of each position to all others: a map for each patch, laid out as the image is."""
-    alike = cosines(_checked(table, grid, before)[before:]).reshape(-1, *grid)
+def similarity(table: Any, grid: tuple[int, int], *, prefix_tokens: int = 0) -> Figure:
+    """Draw the cosine similarity of each position embedding to all others: one map per patch, in image order."""
+    table = _check_table(table, grid, prefix_tokens)
+    maps = cosine_similarities(table[prefix_tokens:]).reshape(-1, *grid)
     side = min(9.0, max(4.0, 0.55 * max(grid)))
-    drawn, axes = figure(size=(side + 1.2, side * max(grid[0] / grid[1], 0.4) + 0.7))
+    fig, axes = figure(size=(side + 1.2, side * max(grid[0] / grid[1], 0.4) + 0.7))
     ax = axes[0, 0]
     ax.set_axis_off()
-    image = ax.imshow(_mosaic(alike, grid), interpolation="none", cmap="PuOr_r", vmin=-1, vmax=1)
-    _bar(drawn, image, ax)
-    drawn.suptitle("How alike each position is to all others (cosine)", color=COLORS["ink"])
-    return drawn
+    image = ax.imshow(_mosaic(maps, grid), interpolation="none", cmap="PuOr_r", vmin=-1, vmax=1)
+    _add_color_bar(fig, image, ax)
+    fig.suptitle("Cosine similarity of position embeddings", color=COLORS["ink"])
+    return fig
 
 
 def _mosaic(maps: Any, grid: tuple[int, int]) -> Any:
-    """Maps (N, *grid), one for each place of the grid, as one picture: hundreds of axes images would take seconds.
+    """Join maps (rows * columns, rows, columns) into one image, since hundreds of axes images take seconds.
 
-    Between two maps is a line of nothing; where maps are small each of their cells is several pixels, to keep it thin.
+    Maps are separated by one line of NaN. The cells of small maps are repeated, which keeps the line thin.
     """
-    down, across = grid
-    fine = max(1, round(1 / (GAP * max(grid))))
-    cells = np.kron(maps, np.ones((1, fine, fine))).reshape(down, across, down * fine, across * fine)
-    picture = np.full((down, down * fine + 1, across, across * fine + 1), np.nan)
-    picture[:, :-1, :, :-1] = cells.transpose(0, 2, 1, 3)
-    return picture.reshape(down * (down * fine + 1), -1)[:-1, :-1]
+    rows, columns = grid
+    repeat = max(1, round(1 / (TILE_GAP * max(grid))))
+    cells = np.kron(maps, np.ones((1, repeat, repeat))).reshape(rows, columns, rows * repeat, columns * repeat)
+    image = np.full((rows, rows * repeat + 1, columns, columns * repeat + 1), np.nan)
+    image[:, :-1, :, :-1] = cells.transpose(0, 2, 1, 3)
+    return image.reshape(rows * (rows * repeat + 1), -1)[:-1, :-1]
 
 
-def masks(tables: Any, *, start: float = 0.0, title: str = "Learned masks") -> Figure:
-    """Learned tables (L, H, Q, K): blocks down, heads across; amber is above where they started, violet below."""
+def masks(tables: Any, *, initial: float = 0.0, title: str = "Learned masks") -> Figure:
+    """Draw learned masks (L, H, Q, K), one row per block; amber is above the initial value, violet is below."""
     tables = np.asarray(tables, dtype=np.float64)
     if tables.ndim != 4 or 0 in tables.shape:
         raise SightlineError(f"tables must have shape (L, H, Q, K) without a zero, got {tables.shape}")
     depth, heads = tables.shape[:2]
-    top = float(np.quantile(np.abs(tables - start), 0.995)) or 1.0
-    cell = _cell(depth, heads)
-    drawn, axes = figure(size=(max(5.6, heads * cell + 1.8), depth * cell + 0.9))
+    vmax = _quantile(tables - initial, 0.995)
+    tile_inches = min(1.7, max(0.75, 11 / max(depth, heads)))
+    fig, axes = figure(size=(max(5.6, heads * tile_inches + 1.8), depth * tile_inches + 0.9))
     ax = axes[0, 0]
     tiles = ((i, j, tables[i, j]) for i in range(depth) for j in range(heads))
-    image = wall(ax, tiles, cmap="PuOr_r", vmin=start - top, vmax=start + top)
-    edges(ax, [f"block {i}" for i in range(depth)], [f"head {j}" for j in range(heads)])
-    _bar(drawn, image, ax)
-    drawn.suptitle(title, color=COLORS["ink"])
-    return drawn
+    image = draw_tiles(ax, tiles, cmap="PuOr_r", vmin=initial - vmax, vmax=initial + vmax)
+    label_tiles(ax, [f"block {i}" for i in range(depth)], [f"head {j}" for j in range(heads)])
+    _add_color_bar(fig, image, ax)
+    fig.suptitle(title, color=COLORS["ink"])
+    return fig
 
 
-def temperatures(values: Any, *, start: float) -> Figure:
-    """Temperatures (L, H) as numbers: blocks down, heads across; violet is sharper than `start`, amber softer."""
+def temperatures(values: Any, *, initial: float) -> Figure:
+    """Draw temperatures (L, H) as numbers, one row per block; violet is below the initial value, amber is above."""
     values = np.asarray(values, dtype=np.float64)
     if values.ndim != 2 or 0 in values.shape or not (values > 0).all():
-        raise SightlineError(f"values must be positive and of shape (L, H), got shape {values.shape}")
+        raise SightlineError(f"values must be positive and have shape (L, H), got shape {values.shape}")
     depth, heads = values.shape
-    drawn, axes = figure(size=(max(4.4, 0.62 * heads + 1.2), max(1.8, 0.42 * depth + 1.2)))
+    fig, axes = figure(size=(max(4.4, 0.62 * heads + 1.2), max(1.8, 0.42 * depth + 1.2)))
     ax = axes[0, 0]
     rows, columns = [f"block {i}" for i in range(depth)], [f"head {j}" if heads < 9 else str(j) for j in range(heads)]
-    change = np.log2(values / start)
-    top = max(float(np.abs(change).max()), 0.25)
-    heatmap(ax, change, rows=rows, columns=columns, diverging=True, numbers=False, top=top)
+    change = np.log2(values / initial)
+    vmax = max(float(np.abs(change).max()), 0.25)
+    heatmap(ax, change, row_labels=rows, column_labels=columns, diverging=True, annotate=False, vmax=vmax)
     for i, j in np.ndindex(depth, heads):
-        ink = "white" if abs(change[i, j]) > 0.55 * top else COLORS["ink"]
-        ax.text(j, i, f"{values[i, j]:#.3g}", ha="center", va="center", fontsize=SMALL, color=ink)
+        color = "white" if abs(change[i, j]) > 0.55 * vmax else COLORS["ink"]
+        ax.text(j, i, f"{values[i, j]:#.3g}", ha="center", va="center", fontsize=SMALL_FONT, color=color)
     ax.xaxis.tick_top()
     if heads >= 9:
         ax.set_xlabel("heads", color=COLORS["gray"])
         ax.xaxis.set_label_position("top")
-    drawn.suptitle(f"Learned temperatures, from {start:.3g}", color=COLORS["ink"])
-    ax.text(0, -0.04, "violet: sharper than at the start, amber: softer", transform=ax.transAxes, va="top",
-            fontsize=SMALL, color=COLORS["gray"])  # fmt: skip
-    return drawn
+    fig.suptitle(f"Learned temperatures (initially {initial:.3g})", color=COLORS["ink"])
+    style: dict[str, Any] = {"va": "top", "fontsize": SMALL_FONT, "color": COLORS["gray"]}
+    ax.text(0, -0.04, "violet: lower (sharper), amber: higher (flatter)", transform=ax.transAxes, **style)
+    return fig
 
 
-def components(rows: Any) -> tuple[Any, Any]:
-    """Principal components of rows (N, D), the first `MOST_COMPONENTS`: (n, D), each with its share of the whole.
+def principal_components(rows: Any) -> tuple[Any, Any]:
+    """The first `MAX_COMPONENTS` principal components (n, D) of rows (N, D), and the share of each in the total.
 
-    Each is stretched to 1, and its largest number is positive: a component has no sign of its own.
+    Each component is scaled to a maximum of 1, which also fixes its sign.
     """
-    _, sizes, parts = np.linalg.svd(rows, full_matrices=False)
-    shares = sizes**2 / max(float((sizes**2).sum()), 1e-30)
-    parts, shares = parts[:MOST_COMPONENTS], shares[:MOST_COMPONENTS]
-    peaks = np.take_along_axis(parts, np.abs(parts).argmax(1)[:, None], 1)
-    return parts / np.where(peaks == 0, 1, peaks), shares
+    _, singular_values, components = np.linalg.svd(rows, full_matrices=False)
+    shares = singular_values**2 / max(float((singular_values**2).sum()), 1e-30)
+    components, shares = components[:MAX_COMPONENTS], shares[:MAX_COMPONENTS]
+    peaks = np.take_along_axis(components, np.abs(components).argmax(1)[:, None], 1)
+    return components / np.where(peaks == 0, 1, peaks), shares
 
 
-def cosines(rows: Any) -> Any:
-    """The cosine of each row with every other: (N, D) -> (N, N); a row of zeros is like none."""
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit = rows / np.where(lengths == 0, 1, lengths)
+def cosine_similarities(rows: Any) -> Any:
+    """The cosine similarity of each row to every other: (N, D) -> (N, N). Zero rows have similarity 0."""
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit = rows / np.where(norms == 0, 1, norms)
     return unit @ unit.T
 
 
-def edges(axes: Axes, rows: list[str], columns: list[str]) -> None:
-    """Names at the left and at the top of a wall."""
-    for i, name in enumerate(rows):
-        axes.text(-0.1, middle(i, 0)[1], name, ha="right", va="center", fontsize=SMALL, color=COLORS["gray"])
-    for j, name in enumerate(columns):
-        axes.text(middle(0, j)[0], -0.06, name, ha="center", va="bottom", fontsize=SMALL, color=COLORS["gray"])
-
-
-def _components(axes: Axes, parts: Any, shares: Any) -> None:
-    across, gap = math.ceil(len(parts) ** 0.5), 0.3
-    tiles = ((i // across, i % across, _shade(one, 1.0)) for i, one in enumerate(parts))
-    wall(axes, tiles, gap=gap, **_look(parts, 1.0))
+def _draw_components(axes: Axes, components: Any, shares: Any) -> None:
+    columns, gap = math.ceil(len(components) ** 0.5), 0.3
+    tiles = ((i // columns, i % columns, _as_image(component, 1.0)) for i, component in enumerate(components))
+    draw_tiles(axes, tiles, gap=gap, **_color_scale(components, 1.0))
     for i, share in enumerate(shares):
-        x, y = middle(i // across, i % across, gap=gap)
+        x, y = tile_center(i // columns, i % columns, gap=gap)
         axes.text(x, y + 0.53, f"{share:.0%}", ha="center", va="top", fontsize=7, color=COLORS["gray"])
 
 
-def _shade(kernel: Any, top: float) -> Any:
-    """(C, height, width) as `imshow` wants it: numbers where there is one channel, colors where there are three."""
-    return kernel[0] if len(kernel) == 1 else np.clip(0.5 + np.moveaxis(kernel, 0, -1) / (2 * top), 0, 1)
+def _as_image(kernel: Any, vmax: float) -> Any:
+    """(C, H, W) for `imshow`: values if there is one channel, colors if there are three."""
+    return kernel[0] if len(kernel) == 1 else np.clip(0.5 + np.moveaxis(kernel, 0, -1) / (2 * vmax), 0, 1)
 
 
-def _look(kernels: Any, top: float) -> dict[str, Any]:
-    return {"cmap": "PuOr_r", "vmin": -top, "vmax": top} if kernels.shape[1] == 1 else {}
+def _color_scale(kernels: Any, vmax: float) -> dict[str, Any]:
+    return {"cmap": "PuOr_r", "vmin": -vmax, "vmax": vmax} if kernels.shape[1] == 1 else {}
 
 
-def _cell(rows: int, columns: int) -> float:
-    """Inches for a tile of a wall, so that few are large and many still fit a screen."""
-    return min(1.7, max(0.75, 11 / max(rows, columns)))
+def _quantile(values: Any, q: float) -> float:
+    """A quantile of the absolute values, 1 if that is 0."""
+    return float(np.quantile(np.abs(values), q)) or 1.0
 
 
-def _bar(drawn: Figure, image: Any, axes: Axes) -> None:
-    bar = drawn.colorbar(image, ax=axes, shrink=0.6, aspect=30, pad=0.02)
+def _add_color_bar(fig: Figure, image: Any, axes: Axes) -> None:
+    bar = fig.colorbar(image, ax=axes, shrink=0.6, aspect=30, pad=0.02)
     bar.outline.set_visible(False)
-    bar.ax.tick_params(length=0, labelsize=SMALL)
+    bar.ax.tick_params(length=0, labelsize=SMALL_FONT)
 
 
-def _checked(table: Any, grid: tuple[int, int], before: int) -> Any:
+def _check_table(table: Any, grid: tuple[int, int], prefix_tokens: int) -> Any:
     table = np.asarray(table, dtype=np.float64)
-    if table.ndim != 2 or len(table) != before + grid[0] * grid[1]:
-        raise SightlineError(
-            f"table must have {before} + {grid[0]} x {grid[1]} rows, one for each position, got shape {table.shape}"
-        )
+    if table.ndim != 2 or len(table) != prefix_tokens + grid[0] * grid[1]:
+        expected = f"{prefix_tokens} + {grid[0]} x {grid[1]}"
+        raise SightlineError(f"table must have {expected} rows, one for each position, got shape {table.shape}")
     return table

@@ -1,4 +1,4 @@
-"""Attention maps as plain pictures for papers. Needs matplotlib: the extra `plot`."""
+"""Attention maps as matplotlib figures. Requires matplotlib (the `plot` extra)."""
 
 from __future__ import annotations
 
@@ -7,107 +7,101 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import SightlineError
 from ..names import shortened
-from .figures import COLORS, figure, heatmap, plain, wrapped
-from .maps import Map, joined
-from .sides import sides, sides_of
+from .figures import COLORS, escape, figure, heatmap, wrap
+from .maps import Map, merge_calls
+from .tokens import query_and_key, token_sequences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_NAMES = 60
-"""Tokens up to which each is named on an axis."""
+MAX_LABELS = 60
+"""Axes with more tokens have no labels."""
 
 
-def one_map(
+def plot_layer(
     maps: Sequence[Map],
     layer: int | str,
     head: int | Literal["mean", "max"] = "mean",
     *,
     batch: int = 0,
     title: str | None = None,
-    **words: Any,
+    **tokens: Any,
 ) -> Figure:
-    """One layer, by place or name: one head, or the mean or the max of all. `words`: as `sides` takes them."""
-    maps = _checked(maps, batch)
-    one = _layer(maps, layer)
-    both = sides(maps, **words)
-    looking, looked_at = (both[side] for side in sides_of(one.kind, both))
-    weights = one.weights[batch]
+    """Draw one head of a layer, or the mean or maximum over heads.
+
+    `layer` is an index or a name. `tokens` are the token arguments of `token_sequences`.
+    """
+    maps = _prepare(maps, batch)
+    m = _find_layer(maps, layer)
+    sequences = token_sequences(maps, **tokens)
+    query, key = (sequences[name] for name in query_and_key(m.kind, sequences))
+    weights = m.weights[batch]
     if head == "mean":
-        weights, which = weights.mean(0), f"mean of {len(weights)} heads"
+        weights, head_label = weights.mean(0), f"mean of {len(weights)} heads"
     elif head == "max":
-        weights, which = weights.max(0), f"max of {len(weights)} heads"
-    elif isinstance(head, int) and str(head) in one.head_names:
-        weights, which = weights[one.head_names.index(str(head))], f"head {head}"
+        weights, head_label = weights.max(0), f"max of {len(weights)} heads"
+    elif isinstance(head, int) and str(head) in m.head_names:
+        weights, head_label = weights[m.head_names.index(str(head))], f"head {head}"
     else:
-        raise SightlineError(f"head must be mean, max or one of {', '.join(one.head_names)}, got {head!r}")
+        raise SightlineError(f"head must be mean, max or one of {', '.join(m.head_names)}, got {head!r}")
     queries, keys = weights.shape
-    rows, columns = _named(looking.names(queries)), _named(looked_at.names(keys))
+    rows, columns = _labels(query.names(queries)), _labels(key.names(keys))
     size = max(3.2, min(12, 1.6 + 0.42 * keys)), max(2.6, min(12, 1.4 + 0.36 * queries))
-    drawn, axes = figure(size=size)
+    fig, axes = figure(size=size)
     ax = axes[0, 0]
-    heading = f"{one.name}, {which}" if title is None else title
-    heatmap(
-        ax,
-        weights,
-        title=wrapped(heading, size[0] - 0.3),
-        rows=rows,
-        columns=columns,
-        diverging=bool((weights < 0).any()),
-    )
+    heading = wrap(f"{m.name}, {head_label}" if title is None else title, size[0] - 0.3)
+    signed = bool((weights < 0).any())
+    heatmap(ax, weights, title=heading, row_labels=rows, column_labels=columns, diverging=signed)
     if columns and max(map(len, columns)) > 3:
         ax.tick_params(axis="x", rotation=90)
     ax.xaxis.tick_top()
-    ax.set_ylabel("looks", color=COLORS["gray"])
-    ax.set_xlabel("is looked at", color=COLORS["gray"])
-    return drawn
+    ax.set_ylabel("query", color=COLORS["gray"])
+    ax.set_xlabel("key", color=COLORS["gray"])
+    return fig
 
 
-def every_head(maps: Sequence[Map], *, batch: int = 0, title: str = "") -> Figure:
-    """Layers down, heads across."""
-    maps = _checked(maps, batch)
-    most = max(one.shape[1] for one in maps)
-    wide = max(3.2, 0.6 + 1.1 * most)
-    drawn, axes = figure(len(maps), most, size=(wide, max(2.0, 0.6 + 1.15 * len(maps))))
-    for i, one in enumerate(maps):
-        for j in range(most):
+def plot_heads(maps: Sequence[Map], *, batch: int = 0, title: str = "") -> Figure:
+    """Draw every head of every layer: one row per layer, one column per head."""
+    maps = _prepare(maps, batch)
+    max_heads = max(m.shape[1] for m in maps)
+    width = max(3.2, 0.6 + 1.1 * max_heads)
+    fig, axes = figure(len(maps), max_heads, size=(width, max(2.0, 0.6 + 1.15 * len(maps))))
+    for i, m in enumerate(maps):
+        for j in range(max_heads):
             ax = axes[i, j]
-            if j >= one.shape[1]:
+            if j >= m.shape[1]:
                 ax.set_axis_off()
                 continue
-            weights = one.weights[batch, j]
-            heatmap(ax, weights, numbers=False, diverging=bool((weights < 0).any()))
+            weights = m.weights[batch, j]
+            heatmap(ax, weights, annotate=False, diverging=bool((weights < 0).any()))
             ax.set(xticks=[], yticks=[])
-            ax.set_title(one.head_names[j] if i == 0 else "", fontsize=9, color=COLORS["gray"])
-        label = axes[i, 0].set_ylabel(plain(_short(one.name)), fontsize=8, color=COLORS["gray"])
+            ax.set_title(m.head_names[j] if i == 0 else "", fontsize=9, color=COLORS["gray"])
+        name = m.name if len(m.name) <= 28 else f"…{m.name[-27:]}"
+        label = axes[i, 0].set_ylabel(escape(name), fontsize=8, color=COLORS["gray"])
         label.set(rotation=0, horizontalalignment="right", verticalalignment="center")
-    drawn.suptitle(wrapped(title, wide - 0.3, 12), color=COLORS["ink"])
-    return drawn
+    fig.suptitle(wrap(title, width - 0.3, 12), color=COLORS["ink"])
+    return fig
 
 
-def _checked(maps: Sequence[Map], batch: int) -> list[Map]:
+def _prepare(maps: Sequence[Map], batch: int) -> list[Map]:
     if not maps:
-        raise SightlineError("record must hold at least one attention map, got none")
-    maps = joined(maps)
-    least = min(one.shape[0] for one in maps)
-    if not 0 <= batch < least:
-        raise SightlineError(f"batch must be below {least}, the size of the batch, got {batch}")
+        raise SightlineError("record must contain at least one attention map, got none")
+    maps = merge_calls(maps)
+    batch_size = min(m.shape[0] for m in maps)
+    if not 0 <= batch < batch_size:
+        raise SightlineError(f"batch must be below {batch_size}, the batch size, got {batch}")
     return maps
 
 
-def _layer(maps: list[Map], layer: int | str) -> Map:
+def _find_layer(maps: list[Map], layer: int | str) -> Map:
     if isinstance(layer, int) and -len(maps) <= layer < len(maps):
         return maps[layer]
-    for one in maps:
-        if one.name == layer:
-            return one
+    for m in maps:
+        if m.name == layer:
+            return m
     raise SightlineError(f"layer must be below {len(maps)} or one of {', '.join(m.name for m in maps)}, got {layer!r}")
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 28 else f"…{name[-27:]}"
-
-
-def _named(names: list[str]) -> list[str] | None:
-    """Each on one line and not too long; an empty name leaves a mark."""
-    return [plain(shortened(name, 24) or "∅") for name in names] if len(names) <= MOST_NAMES else None
+def _labels(names: list[str]) -> list[str] | None:
+    """Tick labels; an empty name becomes ∅."""
+    return [escape(shortened(name, 24) or "∅") for name in names] if len(names) <= MAX_LABELS else None

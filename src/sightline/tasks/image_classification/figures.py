@@ -41,7 +41,7 @@ def masks(model: ImageClassifier, folder: Path) -> "Figure":
     if not learned:
         raise NoFigure(f"model.mask is {kind}, which has no parameters")
     title = f"Learned {kind} masks (rows: queries, columns: keys)"
-    return parameters.masks([_array(mask.table) for mask in learned], start=learned[0].initial_value, title=title)
+    return parameters.masks([_array(mask.table) for mask in learned], initial=learned[0].initial_value, title=title)
 
 
 def temperatures(model: ImageClassifier, folder: Path) -> "Figure":
@@ -50,7 +50,7 @@ def temperatures(model: ImageClassifier, folder: Path) -> "Figure":
     if not scores:
         raise NoFigure(f"model.score is {model.config.score}, which has no temperature")
     values = [_array(score.temperature().flatten()) for score in scores]
-    return parameters.temperatures(values, start=scores[0].initial_temperature)
+    return parameters.temperatures(values, initial=scores[0].initial_temperature)
 
 
 def training(model: ImageClassifier, folder: Path) -> "Figure":
@@ -73,11 +73,11 @@ def attention(model: ImageClassifier, record: Record, pixels: Tensor, index: int
     """Every head of every block, and the attention rollout, over the pixels (C, H, W) of one image of the batch."""
     layout = _layout(model)
     weights = [_array(attention_map.weights[index]) for attention_map in record]
-    return overlays.over_pixels(
+    return overlays.attention_overlay(
         _array(pixels.permute(1, 2, 0).squeeze(-1)),
-        [overlays.looked_at(block, **layout) for block in weights],
-        [overlays.looked_at(flow, **layout) for flow in overlays.rollout(weights)],
-        words=[line for line in lines if line],
+        [overlays.patch_attention(block, **layout) for block in weights],
+        [overlays.patch_attention(flow, **layout) for flow in overlays.rollout(weights)],
+        caption=[line for line in lines if line],
     )
 
 
@@ -96,7 +96,7 @@ def _attentions(model: ImageClassifier) -> list[MultiHeadAttention]:
 def _layout(model: ImageClassifier) -> dict[str, Any]:
     """The grid of patches, and the number of tokens before it."""
     side = model.config.side
-    return {"grid": (side, side), "before": int(model.class_token is not None)}
+    return {"grid": (side, side), "prefix_tokens": int(model.class_token is not None)}
 
 
 def _array(x: Tensor) -> Any:

@@ -138,7 +138,7 @@ class ImageClassificationPredictor(Predictor):
             images=[image.permute(1, 2, 0).squeeze(-1).cpu().numpy() for image in pixels],
             labels=[[label] for label in labels],
             grid=(side, side),
-            special=set(labels),
+            special_tokens=set(labels),
             title=names[0] if len(names) == 1 else f"{len(names)} images",
             names=names,
         )

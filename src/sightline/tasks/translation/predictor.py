@@ -279,9 +279,9 @@ class TranslationPredictor(Predictor):
         return record.view(
             source=[_padded(t.source_tokens, num_source) for t in translations],
             target=[_padded((special.bos, *t.tokens)[: len(t.tokens)], num_target) for t in translations],
-            written=[_padded(t.tokens, num_target) for t in translations],
+            generated=[_padded(t.tokens, num_target) for t in translations],
             batch=list(range(len(translations))),
-            special=set(special.control_tokens),
+            special_tokens=set(special.control_tokens),
             title=names[0] if len(names) == 1 else f"{len(names)} sentences",
             names=names,
         )

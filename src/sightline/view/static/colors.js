@@ -1,91 +1,94 @@
-// Colors: sixteen heads told apart by most eyes, ramps for weights, and the two themes.
+// Colors of heads, color maps for weights, and the two themes.
 
-// Chosen to lie far from one another in OKLab, also as seen with protanopia and deuteranopia.
-const HEADS = {
+// Sixteen colors, far apart in OKLab, also with protanopia and deuteranopia.
+const HEAD_COLORS = {
   light: ["#2189f7", "#7e1105", "#92bc24", "#401da2", "#c45551", "#979eec", "#1f639c", "#730762",
     "#e98b87", "#685c05", "#a98c0a", "#7350d1", "#844b61", "#3cbbb7", "#b369ba", "#43877d"],
   dark: ["#4aa3fc", "#f6e10a", "#a77114", "#8ae8fd", "#148e96", "#6f72f9", "#fdb153", "#96a002",
     "#aabafc", "#c9496c", "#30ffc2", "#31baa9", "#ab52cc", "#d78d77", "#adcd9a", "#a388cc"],
 };
 
-export const COLORS = HEADS.light.length;
+export const HEAD_COLOR_COUNT = HEAD_COLORS.light.length;
 
-const parse = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
+const parseHex = (hex) => [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16));
 
-function ramp(...stops) {
-  const colors = stops.map(parse);
-  const out = new Uint8ClampedArray(256 * 3);
+function colormap(...stops) {
+  const colors = stops.map(parseHex);
+  const table = new Uint8ClampedArray(256 * 3);
   for (let i = 0; i < 256; i++) {
-    const place = (i / 255) * (stops.length - 1);
-    const low = Math.min(Math.floor(place), stops.length - 2);
-    for (let c = 0; c < 3; c++) out[3 * i + c] = colors[low][c] + (place - low) * (colors[low + 1][c] - colors[low][c]);
+    const position = (i / 255) * (stops.length - 1);
+    const low = Math.min(Math.floor(position), stops.length - 2);
+    for (let c = 0; c < 3; c++) table[3 * i + c] = colors[low][c] + (position - low) * (colors[low + 1][c] - colors[low][c]);
   }
-  return out;
+  return table;
 }
 
-// From nothing to much; lightness changes one way only.
-const RAMPS = {
-  light: ramp("#ffffff", "#d9e8fb", "#9cc5f5", "#4a94e8", "#1c62bd", "#0b3575", "#061b42"),
-  dark: ramp("#161c26", "#182b4a", "#1c4580", "#2468bd", "#4e98ea", "#9cc9fb", "#f0f7ff"),
+// From low to high, with monotonic lightness. In signed layers, positive weights have a color map of their own.
+const WEIGHT_MAPS = {
+  light: colormap("#ffffff", "#d9e8fb", "#9cc5f5", "#4a94e8", "#1c62bd", "#0b3575", "#061b42"),
+  dark: colormap("#161c26", "#182b4a", "#1c4580", "#2468bd", "#4e98ea", "#9cc9fb", "#f0f7ff"),
 };
-const ABOVE = { light: ramp("#ffffff", "#f9d9a8", "#e08a00", "#6b3f00"), dark: ramp("#161c26", "#5c3a08", "#c97f10", "#ffdc9c") };
-const GLOW = ramp("#04040c", "#2a0d54", "#7a1f6d", "#d2493f", "#fb9b06", "#fcffa4");
+const POSITIVE_MAPS = {
+  light: colormap("#ffffff", "#f9d9a8", "#e08a00", "#6b3f00"),
+  dark: colormap("#161c26", "#5c3a08", "#c97f10", "#ffdc9c"),
+};
+const HEAT_MAP = colormap("#04040c", "#2a0d54", "#7a1f6d", "#d2493f", "#fb9b06", "#fcffa4");
 
 export const isDark = (theme) =>
   theme === "dark" || (theme === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
 
-export const headColor = (mode, head) => HEADS[mode][head % COLORS];
+export const headColor = (mode, head) => HEAD_COLORS[mode][head % HEAD_COLOR_COUNT];
 
-// Ink and paper for the canvas, read from the style sheet so that there is one place for them.
-export function inks() {
+// The colors of the style sheet, for the canvas.
+export function themeColors() {
   const style = getComputedStyle(document.documentElement);
   const names = ["panel", "ink", "muted", "line", "accent", "mark"];
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
 }
 
-const strengthOf = (weight, top) => Math.round(255 * Math.min(1, Math.abs(weight) / top) ** 0.6);
+const colorIndex = (weight, max) => Math.round(255 * Math.min(1, Math.abs(weight) / max) ** 0.6);
 
-// A matrix as a small picture, a pixel per cell, over all or chosen rows and columns.
-export function heat(matrix, mode, signed, rows = [...Array(matrix.queries).keys()], columns = [...Array(matrix.keys).keys()]) {
-  const picture = new ImageData(columns.length, rows.length);
-  const [up, down] = [(signed ? ABOVE : RAMPS)[mode], RAMPS[mode]];
+// A matrix as an image of one pixel per cell, with all or the given rows and columns.
+export function matrixImage(matrix, mode, signed, rows = [...Array(matrix.queries).keys()], columns = [...Array(matrix.keys).keys()]) {
+  const image = new ImageData(columns.length, rows.length);
+  const [positive, negative] = [(signed ? POSITIVE_MAPS : WEIGHT_MAPS)[mode], WEIGHT_MAPS[mode]];
   let at = 0;
   for (const q of rows) {
     for (const k of columns) {
       const weight = matrix.data[q * matrix.keys + k];
-      const strength = strengthOf(weight, matrix.top);
-      const from = weight < 0 ? down : up;
-      for (let c = 0; c < 3; c++) picture.data[at++] = from[3 * strength + c];
-      picture.data[at++] = 255;
+      const index = colorIndex(weight, matrix.max);
+      const colors = weight < 0 ? negative : positive;
+      for (let c = 0; c < 3; c++) image.data[at++] = colors[3 * index + c];
+      image.data[at++] = 255;
     }
   }
-  return onCanvas(picture);
+  return toCanvas(image);
 }
 
-// Black or white, whichever is read better on a cell.
-export function inkOn(weight, top, mode, signed) {
-  const colors = (signed && weight >= 0 ? ABOVE : RAMPS)[mode];
-  const light = [0.2126, 0.7152, 0.0722].reduce((sum, share, c) => {
-    const part = colors[3 * strengthOf(weight, top) + c] / 255;
-    return sum + share * (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4);
+// Black or white, whichever has more contrast with a cell.
+export function textColorOn(weight, max, mode, signed) {
+  const colors = (signed && weight >= 0 ? POSITIVE_MAPS : WEIGHT_MAPS)[mode];
+  const luminance = [0.2126, 0.7152, 0.0722].reduce((sum, factor, c) => {
+    const channel = colors[3 * colorIndex(weight, max) + c] / 255;
+    return sum + factor * (channel <= 0.04045 ? channel / 12.92 : ((channel + 0.055) / 1.055) ** 2.4);
   }, 0);
-  return light > 0.179 ? "#000000" : "#ffffff"; // where both have the same contrast
+  return luminance > 0.179 ? "#000000" : "#ffffff"; // the luminance where both have the same contrast
 }
 
-// Weights of patches as a light in the dark: what is looked at glows, the rest of the picture is dimmed.
-export function glow(values, width, height, top) {
-  const picture = new ImageData(width, height);
+// The weights of patches as a translucent heat map: high weights are bright, low weights darken the image.
+export function heatMap(values, width, height, max) {
+  const image = new ImageData(width, height);
   values.forEach((value, i) => {
-    const strength = Math.round(255 * Math.min(1, Math.abs(value) / top));
-    picture.data.set(GLOW.subarray(3 * strength, 3 * strength + 3), 4 * i);
-    picture.data[4 * i + 3] = 165 + 0.25 * strength;
+    const index = Math.round(255 * Math.min(1, Math.abs(value) / max));
+    image.data.set(HEAT_MAP.subarray(3 * index, 3 * index + 3), 4 * i);
+    image.data[4 * i + 3] = 165 + 0.25 * index;
   });
-  return onCanvas(picture);
+  return toCanvas(image);
 }
 
-function onCanvas(picture) {
+function toCanvas(image) {
   const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [picture.width, picture.height];
-  canvas.getContext("2d").putImageData(picture, 0, 0);
+  [canvas.width, canvas.height] = [image.width, image.height];
+  canvas.getContext("2d").putImageData(image, 0, 0);
   return canvas;
 }

@@ -1,190 +1,191 @@
-// Everything above the drawing: tabs, what to look at, and how.
+// The header and the toolbar: tabs, selection of layer and heads, display options, search.
 
-import { button, clamp, el, shown } from "./dom.js";
+import { button, element } from "./elements.js";
 import { exportView } from "./export.js";
+import { clamp, displayText } from "./format.js";
 import { VIEWS } from "./state.js";
 
-const ALONE = "Click to switch; double-click, or Shift and Enter, to see it alone";
+const HEAD_HINT = "Click to toggle; double-click or Shift+Enter to show only this head";
 const KINDS = ["encoder", "decoder", "cross"];
 
-export function openControls(app) {
-  const tabs = openTabs(app);
-  const finder = search(app);
-  const groups = [picks(app), heads(app), looks(app)];
-  const toolbar = el("div", { className: "toolbar", role: "group", ariaLabel: "What to look at" }, ...groups.map(({ node }) => node));
-  const other = () => (app.mode === "dark" ? "light" : "dark");
-  const theme = button({ className: "tool", onclick: () => app.set({ theme: other() }) });
+export function createControls(app) {
+  const tabs = createTabs(app);
+  const search = createSearch(app);
+  const groups = [layerControls(app), headControls(app), displayControls(app)];
+  const toolbar = element("div", { className: "toolbar", role: "group", ariaLabel: "Layer, heads and display options" }, ...groups.map(({ node }) => node));
+  const otherTheme = () => (app.mode === "dark" ? "light" : "dark");
+  const theme = button({ className: "tool", onclick: () => app.set({ theme: otherTheme() }) });
   const save = (format) => {
-    const does = `Save this view as ${format}`;
-    return button({ className: "tool", title: does, ariaLabel: does, onclick: () => exportView(app, format.toLowerCase()) }, format);
+    const label = `Save this view as ${format}`;
+    return button({ className: "tool", title: label, ariaLabel: label, onclick: () => exportView(app, format.toLowerCase()) }, format);
   };
-  const header = el("header", {},
-    el("h1", { textContent: app.meta.title, title: app.meta.title }), tabs.node,
-    el("div", { className: "tools" }, finder.node, save("SVG"), save("PNG"), theme));
+  const header = element("header", {},
+    element("h1", { textContent: app.meta.title, title: app.meta.title }), tabs.node,
+    element("div", { className: "tools" }, search.node, save("SVG"), save("PNG"), theme));
   return {
     header, toolbar, zoom: groups[2].zoom,
     update() {
-      tabs.update();
-      [...groups, finder].forEach((part) => part.update());
-      theme.textContent = capital(other());
-      theme.ariaLabel = `Use ${other()} colors`;
+      [tabs, ...groups, search].forEach((control) => control.update());
+      theme.textContent = capitalize(otherTheme());
+      theme.ariaLabel = `Use ${otherTheme()} colors`;
     },
   };
 }
 
-const capital = (word) => word[0].toUpperCase() + word.slice(1);
+const capitalize = (word) => word[0].toUpperCase() + word.slice(1);
 
-function openTabs(app) {
+function createTabs(app) {
   const buttons = VIEWS.map((view) => button({
-    role: "tab", id: `tab-${view}`, "aria-controls": "stage", onclick: () => app.set({ view, from: null }),
-  }, capital(view)));
-  const node = el("div", { className: "tabs", role: "tablist", ariaLabel: "Views" }, ...buttons);
+    role: "tab", id: `tab-${view}`, "aria-controls": "viewport", onclick: () => app.set({ view, from: null }),
+  }, capitalize(view)));
+  const node = element("div", { className: "tabs", role: "tablist", ariaLabel: "Views" }, ...buttons);
   node.addEventListener("keydown", (event) => {
-    const open = app.views();
+    const available = app.views();
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
-    const view = open[(open.indexOf(app.state.view) + step + open.length) % open.length];
+    const view = available[(available.indexOf(app.state.view) + step + available.length) % available.length];
     app.set({ view, from: null });
     buttons[VIEWS.indexOf(view)].focus();
   });
   return {
     node,
-    update: () => buttons.forEach((button, i) => {
-      const on = app.state.view === VIEWS[i];
-      button.hidden = !app.views().includes(VIEWS[i]);
-      button.setAttribute("aria-selected", on);
-      button.tabIndex = on ? 0 : -1;
+    update: () => buttons.forEach((tab, i) => {
+      const selected = app.state.view === VIEWS[i];
+      tab.hidden = !app.views().includes(VIEWS[i]);
+      tab.setAttribute("aria-selected", selected);
+      tab.tabIndex = selected ? 0 : -1;
     }),
   };
 }
 
-const field = (label, ...inner) => el("label", { className: "field" }, el("span", { textContent: label }), ...inner);
+const field = (label, ...children) => element("label", { className: "field" }, element("span", { textContent: label }), ...children);
 
-// The end of a long name tells more than its start.
-const tail = (name) => (name.length > 30 ? `…${name.slice(-29).replace(/^[^.]*\./, "")}` : name);
+// The end of a long layer name, which is the more specific part.
+const shortName = (name) => (name.length > 30 ? `…${name.slice(-29).replace(/^[^.]*\./, "")}` : name);
 
-// Fill a select only when its choices change, so that an open one stays open.
-function choices(select, options) {
+// Fill a select only if its options change, so that an open menu stays open.
+function setOptions(select, options) {
   const id = JSON.stringify(options);
   if (select.dataset.id === id) return;
   select.dataset.id = id;
-  select.replaceChildren(...options.map(([value, text, off]) => el("option", { value, disabled: Boolean(off) }, text)));
+  select.replaceChildren(...options.map(([value, text, disabled]) => element("option", { value, disabled: Boolean(disabled) }, text)));
 }
 
-function picks(app) {
-  const pick = (ariaLabel, onchange) => el("select", { ariaLabel, onchange });
-  const fresh = { token: null, key: null };
-  const example = pick("Example", () => app.set({ example: Number(example.value), ...fresh }));
-  const kind = pick("Attention", () => app.set({ layer: app.layersOfKind(kind.value)[0], ...fresh }));
-  const layer = pick("Layer", () => app.set({ layer: Number(layer.value) }));
-  const step = (by) => {
-    const list = app.layersOfKind();
-    app.set({ layer: list[clamp(list.indexOf(app.state.layer) + by, 0, list.length - 1)] });
+function layerControls(app) {
+  const select = (ariaLabel, onchange) => element("select", { ariaLabel, onchange });
+  const noSelection = { query: null, key: null };
+  const example = select("Example", () => app.set({ example: Number(example.value), ...noSelection }));
+  const kind = select("Attention", () => app.set({ layer: app.layersOfKind(kind.value)[0], ...noSelection }));
+  const layer = select("Layer", () => app.set({ layer: Number(layer.value) }));
+  const moveLayer = (step) => {
+    const layers = app.layersOfKind();
+    app.set({ layer: layers[clamp(layers.indexOf(app.state.layer) + step, 0, layers.length - 1)] });
   };
   const back = button({ className: "tool", onclick: () => app.view().escape() }, "‹ All heads");
-  const token = pick("Token", () => app.set({ token: Number(token.value) }));
-  const stepper = el("span", { className: "stepper" },
-    button({ className: "step", ariaLabel: "Layer before", onclick: () => step(-1) }, "‹"), layer,
-    button({ className: "step", ariaLabel: "Next layer", onclick: () => step(1) }, "›"));
-  const fields = [field("Example", example), field("Attention", kind), field("Layer", stepper), field("Token", token)];
+  const query = select("Query", () => app.set({ query: Number(query.value) }));
+  const stepper = element("span", { className: "stepper" },
+    button({ className: "step", ariaLabel: "Previous layer", onclick: () => moveLayer(-1) }, "‹"), layer,
+    button({ className: "step", ariaLabel: "Next layer", onclick: () => moveLayer(1) }, "›"));
+  const fields = [field("Example", example), field("Attention", kind), field("Layer", stepper), field("Query", query)];
   return {
-    node: el("div", { className: "group" }, back, ...fields),
+    node: element("div", { className: "group" }, back, ...fields),
     update() {
       const { layers } = app.example();
-      const kinds = KINDS.filter((one) => layers.some((other) => other.kind === one));
-      choices(example, app.meta.examples.map(({ name }, i) => [i, shown(name)]));
-      choices(kind, kinds.map((one) => [one, capital(one)]));
-      choices(layer, app.layersOfKind().map((i) => [i, `${app.depth(i)} · ${tail(shown(layers[i].name))}`]));
-      layer.title = shown(app.layer().name);
+      const kinds = KINDS.filter((name) => layers.some((other) => other.kind === name));
+      setOptions(example, app.meta.examples.map(({ name }, i) => [i, displayText(name)]));
+      setOptions(kind, kinds.map((name) => [name, capitalize(name)]));
+      setOptions(layer, app.layersOfKind().map((i) => [i, `${app.depth(i)} · ${shortName(displayText(layers[i].name))}`]));
+      layer.title = displayText(app.layer().name);
       [example.value, kind.value, layer.value] = [app.state.example, app.layer().kind, app.state.layer];
       const { view, from } = app.state;
       const hidden = [app.meta.examples.length < 2, kinds.length < 2, view === "grid", view !== "temperature"];
-      hidden.forEach((off, i) => (fields[i].hidden = off));
+      hidden.forEach((isHidden, i) => (fields[i].hidden = isHidden));
       back.hidden = from !== "grid";
       if (view !== "temperature") return;
-      choices(token, app.rows().map((row) => [row, shown(app.queryNames()[row])]));
-      token.value = app.view().query();
+      setOptions(query, app.queries().map((index) => [index, displayText(app.queryTokens()[index])]));
+      query.value = app.view().query();
     },
   };
 }
 
-function heads(app) {
-  const chips = el("div", { className: "chips", role: "group", ariaLabel: "Heads" });
-  const combine = el("select", { ariaLabel: "Combine", onchange: () => app.set({ combine: combine.value }) });
-  let made = "";
-  const alone = (head) => app.set({ heads: [head] });
+function headControls(app) {
+  const chips = element("div", { className: "chips", role: "group", ariaLabel: "Heads" });
+  const combine = element("select", { ariaLabel: "Combine", onchange: () => app.set({ combine: combine.value }) });
+  let builtFor = "";
+  const showOnly = (head) => app.set({ heads: [head] });
   const toggle = (head) => {
-    const on = app.headsOn();
-    if (on.length === 1 && on[0] === head) (app.notice = "The last head stays on."), app.refresh();
-    else app.set({ heads: on.includes(head) ? on.filter((one) => one !== head) : [...on, head].sort((a, b) => a - b) });
+    const heads = app.selectedHeads();
+    if (heads.length === 1 && heads[0] === head) (app.notice = "At least one head must be selected."), app.refresh();
+    else app.set({ heads: heads.includes(head) ? heads.filter((other) => other !== head) : [...heads, head].sort((a, b) => a - b) });
   };
-  const group = el("div", { className: "heads" }, el("span", { className: "legend", textContent: "Heads" }), chips);
-  const how = field("Combine", combine);
+  const group = element("div", { className: "heads" }, element("span", { className: "legend", textContent: "Heads" }), chips);
+  const combineField = field("Combine", combine);
   return {
-    node: el("div", { className: "group" }, group, how),
+    node: element("div", { className: "group" }, group, combineField),
     update() {
       const names = app.layer().heads;
       const id = [app.mode, ...names].join(" ");
-      if (made !== id) {
-        made = id;
+      if (builtFor !== id) {
+        builtFor = id;
         chips.replaceChildren(...names.map((name, head) => {
-          const dot = el("span", { className: "dot" });
-          dot.style.background = app.color(head);
+          const dot = element("span", { className: "dot" });
+          dot.style.background = app.headColor(head);
           return button({
             className: "chip", ariaLabel: `Head ${name}`,
-            onclick: (event) => (event.shiftKey ? alone : toggle)(head), ondblclick: () => alone(head),
+            onclick: (event) => (event.shiftKey ? showOnly : toggle)(head), ondblclick: () => showOnly(head),
           }, dot, name);
         }), button({ className: "chip", ariaLabel: "All heads", onclick: () => app.set({ heads: null }) }, "all"));
       }
-      const [on, all] = [app.headsOn(), app.combining() === "rollout"];
+      const [heads, isRollout] = [app.selectedHeads(), app.combineMode() === "rollout"];
       [...chips.children].forEach((chip, head) => {
-        [chip.disabled, chip.title] = all ? [true, "Rollout takes all heads"] : [false, ALONE];
-        chip.ariaPressed = head < names.length ? on.includes(head) : on.length === names.length;
+        [chip.disabled, chip.title] = isRollout ? [true, "Rollout uses all heads"] : [false, HEAD_HINT];
+        chip.ariaPressed = head < names.length ? heads.includes(head) : heads.length === names.length;
       });
-      const many = app.canRoll();
-      const apart = app.state.view === "heads"; // elsewhere one map is shown, so heads that are on are combined
-      const called = { each: "Each head", mean: "Mean", max: "Max", rollout: "Rollout" };
-      choices(combine, Object.keys(called).slice(apart ? 0 : 1).map((one) => [one, called[one], one === "rollout" && !many]));
-      combine.value = apart && app.state.combine === "each" ? "each" : app.combining();
+      const canRollout = app.canRollout();
+      const separate = app.state.view === "heads"; // the other views show one matrix, so heads are always combined
+      const labels = { each: "Each head", mean: "Mean", max: "Max", rollout: "Rollout" };
+      setOptions(combine, Object.keys(labels).slice(separate ? 0 : 1).map((mode) => [mode, labels[mode], mode === "rollout" && !canRollout]));
+      combine.value = separate && app.state.combine === "each" ? "each" : app.combineMode();
       group.hidden = names.length < 2 || app.state.view === "grid";
-      how.hidden = app.state.view === "grid" || (names.length < 2 && !many);
+      combineField.hidden = app.state.view === "grid" || (names.length < 2 && !canRollout);
     },
   };
 }
 
-function looks(app) {
-  const range = (name, label, min, max, toState, fromState) => {
-    const value = el("output", {});
+function displayControls(app) {
+  const slider = (name, label, min, max, toState, fromState) => {
+    const value = element("output", {});
     const oninput = () => app.set({ [name]: toState(Number(input.value)) });
-    const input = el("input", { type: "range", min, max, step: "any", ariaLabel: label, oninput });
+    const input = element("input", { type: "range", min, max, step: "any", ariaLabel: label, oninput });
     const update = () => {
       input.value = fromState(app.state[name]);
       value.textContent = app.state[name].toFixed(2);
     };
     return { node: field(label, input, value), update };
   };
-  const opacity = range("opacity", "Opacity", 0, 1, (x) => x, (x) => x);
-  const warmth = (x) => (Math.abs(x) < 0.02 ? 1 : +(10 ** x).toFixed(3)); // the middle of the slider is exactly 1
-  const temperature = range("temperature", "Temperature", -1, 1, warmth, Math.log10);
-  const check = (name, label) => {
-    const input = el("input", { type: "checkbox", onchange: () => app.set({ [name]: input.checked }) });
-    return { input, node: el("label", { className: "check" }, input, label) };
+  const opacity = slider("opacity", "Opacity", 0, 1, (x) => x, (x) => x);
+  const fromLog = (x) => (Math.abs(x) < 0.02 ? 1 : +(10 ** x).toFixed(3)); // snaps to 1 in the middle
+  const temperature = slider("temperature", "Temperature", -1, 1, fromLog, Math.log10);
+  const checkbox = (name, label) => {
+    const input = element("input", { type: "checkbox", onchange: () => app.set({ [name]: input.checked }) });
+    return { input, node: element("label", { className: "check" }, input, label) };
   };
-  const [smooth, hide] = [check("smooth", "Smooth"), check("hide", "Hide special tokens")];
-  const step = (ariaLabel, by, text) => button({ className: "step", ariaLabel, onclick: () => app.stage.zoom(by || 1 / app.state.zoom) }, text);
-  const zoom = el("span", { className: "stepper zoom" }, step("Zoom out", 0.8, "−"), step("Reset zoom", 0, ""), step("Zoom in", 1.25, "+"));
-  const reset = button({ className: "tool changed", title: "Weights are re-sharpened; click to see them as recorded",
-    onclick: () => app.set({ temperature: 1 }) });
+  const [smooth, hide] = [checkbox("smooth", "Smooth"), checkbox("hide", "Hide special tokens")];
+  const zoomButton = (ariaLabel, factor, text) =>
+    button({ className: "step", ariaLabel, onclick: () => app.viewport.zoom(factor || 1 / app.state.zoom) }, text);
+  const zoom = element("span", { className: "stepper zoom" },
+    zoomButton("Zoom out", 0.8, "−"), zoomButton("Reset zoom", 0, ""), zoomButton("Zoom in", 1.25, "+"));
+  const reset = button({ className: "tool changed", title: "Show the recorded weights", onclick: () => app.set({ temperature: 1 }) });
   return {
-    node: el("div", { className: "group" }, temperature.node, opacity.node, smooth.node, hide.node, reset),
+    node: element("div", { className: "group" }, temperature.node, opacity.node, smooth.node, hide.node, reset),
     zoom,
     update() {
       const { view } = app.state;
-      [opacity, temperature].forEach((one) => one.update());
+      [opacity, temperature].forEach((control) => control.update());
       [smooth.input.checked, hide.input.checked] = [app.state.smooth, app.state.hide];
       opacity.node.hidden = smooth.node.hidden = view !== "image";
       temperature.node.hidden = view !== "temperature";
-      hide.node.hidden = !(app.side("query").special.length || app.side("key").special.length);
+      hide.node.hidden = !(app.sequence("query").special.length || app.sequence("key").special.length);
       zoom.hidden = !app.view().scale;
       zoom.children[1].textContent = `${Math.round(100 * app.state.zoom)} %`;
       reset.hidden = app.state.temperature === 1;
@@ -193,23 +194,23 @@ function looks(app) {
   };
 }
 
-function search(app) {
-  const [count, name] = [el("output", { className: "count" }), "Find a token"];
+function createSearch(app) {
+  const [count, label] = [element("output", { className: "count" }), "Find a token"];
   const onkeydown = (event) => {
-    if (event.key === "Enter") app.findNext(event.shiftKey ? -1 : 1);
+    if (event.key === "Enter") app.selectResult(event.shiftKey ? -1 : 1);
     if (event.key !== "Escape") return;
-    app.find((input.value = ""));
+    app.search((input.value = ""));
     event.stopPropagation();
   };
-  const oninput = () => app.find(input.value);
-  const input = el("input", { type: "search", placeholder: name, ariaLabel: name, spellcheck: false, autocomplete: "off", oninput, onkeydown });
-  const node = el("div", { className: "search" }, count, input);
+  const oninput = () => app.search(input.value);
+  const input = element("input", { type: "search", placeholder: label, ariaLabel: label, spellcheck: false, autocomplete: "off", oninput, onkeydown });
+  const node = element("div", { className: "search" }, count, input);
   return {
     node,
     update() {
       node.hidden = app.state.view === "grid";
-      const found = app.found().length;
-      count.textContent = app.wanted ? (found ? `${found} found` : "none") : "";
+      const results = app.searchResults().length;
+      count.textContent = app.searchText ? (results ? `${results} found` : "none") : "";
     },
   };
 }

@@ -1,49 +1,49 @@
-// The whole of the current view as a file, not only the part in the window.
+// Export of the whole current view, not only its visible part, as SVG or PNG.
 
-import { el } from "./dom.js";
-import { canvasPen, svgPen } from "./pen.js";
+import { element } from "./elements.js";
+import { canvasRenderer, svgRenderer } from "./renderer.js";
 
-const [MOST_PIXELS, LONGEST] = [64e6, 16000];
-const BLANK = Object.fromEntries(["rect", "lines", "text", "image"].map((stroke) => [stroke, () => {}]));
+const [MAX_PIXELS, MAX_SIDE] = [64e6, 16000];
+const NULL_RENDERER = Object.fromEntries(["rect", "lines", "text", "image"].map((method) => [method, () => {}]));
 
 export async function exportView(app, format) {
-  const [view, room] = [app.view(), app.stage.room()];
+  const [view, room] = [app.view(), app.viewport.room()];
   let width, height;
   do {
-    await new Promise((later) => setTimeout(later, 30));
+    await new Promise((resolve) => setTimeout(resolve, 30));
     if (app.view() !== view) return;
     const size = view.size(room);
     [width, height] = [Math.ceil(Math.max(size.width, room.width)), Math.ceil(size.height)];
-  } while (!paint(app, view, BLANK, width, height)); // until nothing that it needs is still on its way
-  const blob = await (format === "svg" ? asSvg : asPng)(app, view, width, height);
-  const link = el("a", { href: URL.createObjectURL(blob), download: `${fileName(app)}.${format}` });
+  } while (!drawView(app, view, NULL_RENDERER, width, height)); // until everything is loaded
+  const blob = await (format === "svg" ? toSvg : toPng)(app, view, width, height);
+  const link = element("a", { href: URL.createObjectURL(blob), download: `${fileName(app)}.${format}` });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   app.refresh();
 }
 
-// Whether all of it was there.
-function paint(app, view, pen, width, height) {
-  app.unpacking = false;
-  pen.rect(0, 0, width, height, { fill: app.inks.panel });
-  view.draw(pen, { x: 0, y: 0, width, height }, true);
-  return !app.unpacking;
+// Returns whether all weights and images were loaded.
+function drawView(app, view, renderer, width, height) {
+  app.loading = false;
+  renderer.rect(0, 0, width, height, { fill: app.colors.panel });
+  view.draw(renderer, { x: 0, y: 0, width, height }, true);
+  return !app.loading;
 }
 
-function asSvg(app, view, width, height) {
-  const pen = svgPen(width, height);
-  paint(app, view, pen, width, height);
-  return new Blob([pen.source()], { type: "image/svg+xml" });
+function toSvg(app, view, width, height) {
+  const renderer = svgRenderer(width, height);
+  drawView(app, view, renderer, width, height);
+  return new Blob([renderer.toString()], { type: "image/svg+xml" });
 }
 
-function asPng(app, view, width, height) {
+function toPng(app, view, width, height) {
   const canvas = document.createElement("canvas");
-  const sharp = Math.min(2, LONGEST / Math.max(width, height), Math.sqrt(MOST_PIXELS / (width * height)));
-  [canvas.width, canvas.height] = [Math.round(width * sharp), Math.round(height * sharp)];
+  const scale = Math.min(2, MAX_SIDE / Math.max(width, height), Math.sqrt(MAX_PIXELS / (width * height)));
+  [canvas.width, canvas.height] = [Math.round(width * scale), Math.round(height * scale)];
   const context = canvas.getContext("2d");
-  context.scale(sharp, sharp);
-  paint(app, view, canvasPen(context), width, height);
-  return new Promise((done) => canvas.toBlob(done, "image/png"));
+  context.scale(scale, scale);
+  drawView(app, view, canvasRenderer(context), width, height);
+  return new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
 }
 
 function fileName(app) {

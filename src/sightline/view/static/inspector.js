@@ -1,60 +1,66 @@
-// The panel beside the drawing: what the token in question looks at, as text that anyone can read or select.
+// The panel beside the drawing: the weights of the focused token, or facts about the layer, as selectable text.
 
-import { el, shown } from "./dom.js";
+import { element } from "./elements.js";
+import { displayText } from "./format.js";
 import { entropy, meanEntropy, strongest } from "./weights.js";
 
 const LISTED = 10;
-const NO_SHARES = "These weights are not shares of 1, so temperature, entropy and rollout are left out.";
+const NOT_NORMALIZED = "The weights of this layer do not sum to 1. Temperature, entropy and rollout are not available.";
 
-export function openInspector(app) {
-  const node = el("aside", { className: "inspector", ariaLabel: "Details" });
-  let last = "";
+export function createInspector(app) {
+  const node = element("aside", { className: "inspector", ariaLabel: "Details" });
+  let shownKey = "";
 
-  // Heads that are combined have the entropy of what they were combined to, which is not the mean over heads.
-  const entropyOf = () => {
-    const how = app.combining();
-    return how === "rollout" || app.headsOn().length > 1 ? `Entropy of the ${how}` : "Entropy";
+  // The entropy of combined heads is that of the combination, not the mean entropy of the heads.
+  const entropyLabel = () => {
+    const mode = app.combineMode();
+    return mode === "rollout" || app.selectedHeads().length > 1 ? `Entropy of the ${mode}` : "Entropy";
   };
-  const fact = (name, value) => el("div", { className: "fact" }, el("dt", {}, name), el("dd", {}, value));
+  const fact = (name, value) => element("div", { className: "fact" }, element("dt", {}, name), element("dd", {}, value));
 
-  // A name that stands at several places is told with its own.
-  const unlike = (names, i) => shown(names[i]) + (names.indexOf(names[i]) === names.lastIndexOf(names[i]) ? "" : ` · ${i}`);
+  // Repeated tokens are followed by their position.
+  const uniqueName = (tokens, i) => displayText(tokens[i]) + (tokens.indexOf(tokens[i]) === tokens.lastIndexOf(tokens[i]) ? "" : ` · ${i}`);
 
-  function list(values, names, places, text) {
-    const best = strongest(values, LISTED, places);
-    const top = Math.abs(values[best[0]]) || 1;
-    return el("ol", { className: "looks" }, ...best.map((place) => {
-      const [name, bar] = [unlike(names, place), el("span", { className: "bar" })];
-      bar.style.width = `${(100 * Math.abs(values[place])) / top}%`;
-      return el("li", {}, el("span", { className: "name", title: name }, name), el("span", { className: "value" }, text(place)), bar);
+  function weightList(values, tokens, positions, text) {
+    const best = strongest(values, LISTED, positions);
+    const max = Math.abs(values[best[0]]) || 1;
+    return element("ol", { className: "weights" }, ...best.map((position) => {
+      const [name, bar] = [uniqueName(tokens, position), element("span", { className: "bar" })];
+      bar.style.width = `${(100 * Math.abs(values[position])) / max}%`;
+      return element("li", {}, element("span", { className: "name", title: name }, name), element("span", { className: "value" }, text(position)), bar);
     }));
   }
 
-  function update() {
-    const { query, key } = app.asked();
-    const matrix = app.state.view === "grid" ? null : app.matrices.current();
-    const id = [app.viewKey(), query, key, app.state.view, Boolean(matrix)].join(" ");
-    if (id === last) return;
-    last = id;
-    const [layer, parts] = [app.layer(), []];
+  function tokenDetails(matrix, query, key) {
+    const [tokens, index] = query === null ? [app.keyTokens(), key] : [app.queryTokens(), query];
+    const title = element("h2", {}, `Strongest ${query === null ? "queries" : "keys"} of `, element("q", {}, displayText(tokens[index])));
+    if (query === null) return [title, weightList(matrix.column(key), app.queryTokens(), app.queries(), (q) => matrix.text(q, key))];
+    const list = weightList(matrix.row(query), app.keyTokens(), app.keys(), (k) => matrix.text(query, k));
+    const facts = app.layer().normalized ? [element("dl", {}, fact(entropyLabel(), `${entropy(matrix.row(query)).toFixed(2)} bits`))] : [];
+    return [title, list, ...facts];
+  }
+
+  function layerDetails(matrix) {
+    const [layer, isGrid] = [app.layer(), app.state.view === "grid"];
     const [heads, queries, keys] = layer.shape;
-    if (matrix && query !== null) {
-      parts.push(el("h2", {}, el("q", {}, shown(app.queryNames()[query])), " looks at"));
-      parts.push(list(matrix.row(query), app.keyNames(), app.columns(), (place) => matrix.text(query, place)));
-      if (layer.shares) parts.push(el("dl", {}, fact(entropyOf(), `${entropy(matrix.row(query)).toFixed(2)} bits`)));
-    } else if (matrix && key !== null) {
-      parts.push(el("h2", {}, el("q", {}, shown(app.keyNames()[key])), " is seen by"));
-      parts.push(list(matrix.column(key), app.queryNames(), app.rows(), (place) => matrix.text(place, key)));
-    } else {
-      parts.push(el("h2", { textContent: app.state.view === "grid" ? "All heads" : `Layer ${app.depth(app.state.layer)}` }));
-      if (app.state.view !== "grid") parts.push(el("p", { className: "path", textContent: shown(layer.name) }));
-      parts.push(el("p", { className: "guide", textContent: app.view().hint() }));
-      const facts = [fact("Heads", String(heads)), fact("Size", `${queries} × ${keys}`)];
-      if (matrix && layer.shares) facts.push(fact(entropyOf(), `${meanEntropy(matrix).toFixed(2)} bits a row`));
-      if (app.state.view !== "grid") parts.push(el("dl", {}, ...facts));
-      if (!layer.shares) parts.push(el("p", { className: "guide" }, NO_SHARES));
-    }
-    node.replaceChildren(...parts);
+    const nodes = [element("h2", { textContent: isGrid ? "All heads" : `Layer ${app.depth(app.state.layer)}` })];
+    if (!isGrid) nodes.push(element("p", { className: "path", textContent: displayText(layer.name) }));
+    nodes.push(element("p", { className: "guide", textContent: app.view().hint() }));
+    const facts = [fact("Heads", String(heads)), fact("Queries × keys", `${queries} × ${keys}`)];
+    if (matrix && layer.normalized) facts.push(fact(entropyLabel(), `${meanEntropy(matrix).toFixed(2)} bits`));
+    if (!isGrid) nodes.push(element("dl", {}, ...facts));
+    if (!layer.normalized) nodes.push(element("p", { className: "guide" }, NOT_NORMALIZED));
+    return nodes;
+  }
+
+  function update() {
+    const { query, key } = app.focused();
+    const matrix = app.state.view === "grid" ? null : app.matrices.current();
+    const id = [app.matrixKey(), query, key, app.state.view, Boolean(matrix)].join(" ");
+    if (id === shownKey) return;
+    shownKey = id;
+    const hasToken = matrix && (query !== null || key !== null);
+    node.replaceChildren(...(hasToken ? tokenDetails(matrix, query, key) : layerDetails(matrix)));
   }
 
   return { node, update };

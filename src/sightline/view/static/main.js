@@ -1,13 +1,14 @@
-// The app: the state in the middle, the views around it.
+// The application: its state, the selection, the status line, and the views.
 
-import { clamp, el, shown } from "./dom.js";
-import { headColor, inks, isDark } from "./colors.js";
-import { openControls } from "./controls.js";
-import { openInspector } from "./inspector.js";
-import { openWeights, readMeta } from "./payload.js";
-import { openStage } from "./stage.js";
-import { DEFAULTS, VIEWS, fitted, fromHash, toHash, writeHash } from "./state.js";
-import { openMatrices, rolled, strongest } from "./weights.js";
+import { headColor, isDark, themeColors } from "./colors.js";
+import { createControls } from "./controls.js";
+import { element } from "./elements.js";
+import { clamp, displayText } from "./format.js";
+import { createInspector } from "./inspector.js";
+import { createPayload, readMeta } from "./payload.js";
+import { DEFAULTS, VIEWS, fromHash, toHash, validState, writeHash } from "./state.js";
+import { createViewport } from "./viewport.js";
+import { createMatrices, rolloutLayers, strongest } from "./weights.js";
 import { alignmentView } from "./view-alignment.js";
 import { gridView } from "./view-grid.js";
 import { headsView } from "./view-heads.js";
@@ -15,11 +16,14 @@ import { imageView } from "./view-image.js";
 import { matrixView } from "./view-matrix.js";
 import { temperatureView } from "./view-temperature.js";
 
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufefc]/;
+
 const app = {
   meta: readMeta(),
-  pointed: { query: null, key: null },
-  wanted: "", zooms: {},
-  notice: "", // something to say beside what the state says, until the state changes
+  hovered: { query: null, key: null },
+  searchText: "",
+  zooms: {}, // by view
+  notice: "", // a message for the status line, until the state changes
 
   example: () => app.meta.examples[app.state.example],
   layer: () => app.example().layers[app.state.layer],
@@ -28,212 +32,211 @@ const app = {
     const { kind, call } = app.example().layers[layer];
     return app.layersOfKind(kind).filter((other) => app.example().layers[other].call === call).indexOf(layer);
   },
-  headsOn: (layer = app.state.layer) => (layer === app.state.layer && app.state.heads) || [...app.example().layers[layer].heads.keys()],
+  selectedHeads: (layer = app.state.layer) => (layer === app.state.layer && app.state.heads) || [...app.example().layers[layer].heads.keys()],
   headName(head, layers) {
-    const name = layers.map((layer) => app.example().layers[layer].heads[head]).find((one) => one !== undefined);
+    const name = layers.map((layer) => app.example().layers[layer].heads[head]).find((other) => other !== undefined);
     return /^\d+$/.test(name) ? `head ${name}` : name;
   },
-  color(head) {
+  headColor(head) {
     const name = app.layer().heads[head];
     return headColor(app.mode, /^\d+$/.test(name) ? Number(name) : head);
   },
 
-  // The side that looks ("query") or is looked at ("key") in a layer, if its names fit that layer's size.
-  side(which, layer = app.state.layer) {
-    const { sides, shape } = app.example().layers[layer];
-    const [name, size] = which === "query" ? [sides[0], shape[1]] : [sides[1], shape[2]];
-    const side = app.example()[name];
-    if (side.tokens.length === size) return side;
-    return { tokens: Array.from({ length: size }, (_, i) => String(i)), special: [], pictures: null };
+  // The query or key sequence of a layer. Positions are numbered if the tokens do not match the layer's size.
+  sequence(role, layer = app.state.layer) {
+    const { sequences, shape } = app.example().layers[layer];
+    const [name, size] = role === "query" ? [sequences[0], shape[1]] : [sequences[1], shape[2]];
+    const sequence = app.example()[name];
+    if (sequence.tokens.length === size) return sequence;
+    return { tokens: Array.from({ length: size }, (_, i) => String(i)), special: [], patches: null };
   },
-  queryNames: () => app.side("query").tokens,
-  keyNames: () => app.side("key").tokens,
-  name(which, index) {
-    const name = shown(app.side(which).tokens[index]);
-    return /[\u0590-\u08ff\ufb1d-\ufefc]/.test(name) ? `\u2068${name}\u2069` : name; // else it would turn what stands beside it
+  queryTokens: () => app.sequence("query").tokens,
+  keyTokens: () => app.sequence("key").tokens,
+  tokenText(role, index) {
+    const text = displayText(app.sequence(role).tokens[index]);
+    return RIGHT_TO_LEFT.test(text) ? `\u2068${text}\u2069` : text; // isolated from the text around it
   },
-  sideWord: (which) => (app.layer().kind === "cross" ? (which === "query" ? "Target" : "Source") : "Token"),
-  places(which, layer) {
-    const { tokens, special } = app.side(which, layer);
-    const rest = [...tokens.keys()].filter((place) => !app.state.hide || !special.includes(place));
-    return rest.length ? rest : [...tokens.keys()];
+  // Positions that are not hidden.
+  positions(role, layer) {
+    const { tokens, special } = app.sequence(role, layer);
+    const shown = [...tokens.keys()].filter((index) => !app.state.hide || !special.includes(index));
+    return shown.length ? shown : [...tokens.keys()];
   },
-  rows: (layer) => app.places("query", layer),
-  columns: (layer) => app.places("key", layer),
+  queries: (layer) => app.positions("query", layer),
+  keys: (layer) => app.positions("key", layer),
 
-  views: () => viewsFor(app.state),
+  views: () => availableViews(app.state),
   view: () => views[app.state.view],
-  viewKey: () => ["example", "layer", "heads", "combine", "temperature", "hide"].map((name) => app.state[name]).join(" "),
-  // How heads become one map here: what is asked for, where that can be done.
-  canRoll: (layer = app.state.layer) => app.state.view !== "temperature" && rolled(app, layer).length > 0,
-  combining(layer) {
+  matrixKey: () => ["example", "layer", "heads", "combine", "temperature", "hide"].map((name) => app.state[name]).join(" "),
+  canRollout: (layer = app.state.layer) => app.state.view !== "temperature" && rolloutLayers(app, layer).length > 0,
+  // How heads are combined to one matrix. Rollout falls back to the mean where it is not defined.
+  combineMode(layer) {
     const { combine } = app.state;
-    return combine === "max" || (combine === "rollout" && app.canRoll(layer)) ? combine : "mean";
+    return combine === "max" || (combine === "rollout" && app.canRollout(layer)) ? combine : "mean";
   },
-  where() {
-    const how = app.combining();
-    const on = app.headsOn();
-    const what = how === "rollout" ? how : on.length > 1 ? `${how} of ${on.length} heads` : app.headName(on[0], [app.state.layer]);
-    const warm = app.layer().sharpens && app.state.temperature !== 1 ? `, temperature ${app.state.temperature.toFixed(2)}` : "";
-    return `layer ${app.depth(app.state.layer)}, ${what}${warm}`;
+  matrixName() {
+    const [mode, heads] = [app.combineMode(), app.selectedHeads()];
+    const what = mode === "rollout" ? mode : heads.length > 1 ? `${mode} of ${heads.length} heads` : app.headName(heads[0], [app.state.layer]);
+    const changed = app.layer().hasTemperature && app.state.temperature !== 1;
+    return `layer ${app.depth(app.state.layer)}, ${what}${changed ? `, temperature ${app.state.temperature.toFixed(2)}` : ""}`;
   },
 
-  set(patch, push = false) {
+  set(changes, push = false) {
     const { view, zoom } = app.state;
-    const key = "token" in patch ? null : app.state.key; // a cell is picked together with its row
-    const state = fitted({ ...app.state, key, ...patch }, app.meta, viewsFor);
-    app.zooms[view] = zoom; // each view has its own
-    if (state.view !== view && !("zoom" in patch)) state.zoom = app.zooms[state.view] ?? 1;
+    const key = "query" in changes ? null : app.state.key; // a cell is selected by query and key together
+    const state = validState({ ...app.state, key, ...changes }, app.meta, availableViews);
+    app.zooms[view] = zoom;
+    if (state.view !== view && !("zoom" in changes)) state.zoom = app.zooms[state.view] ?? 1;
     [app.state, app.notice] = [state, ""];
-    if (state.token !== null && !app.rows().includes(state.token)) state.token = state.key = null;
-    if (!app.columns().includes(state.key)) state.key = null;
-    app.dress();
+    if (state.query !== null && !app.queries().includes(state.query)) state.query = state.key = null;
+    if (!app.keys().includes(state.key)) state.key = null;
+    app.applyTheme();
     writeHash(toHash(state), push);
     app.refresh();
   },
-  dress() {
+  applyTheme() {
     app.mode = isDark(app.state.theme) ? "dark" : "light";
     document.documentElement.dataset.theme = app.mode;
-    app.inks = inks();
-    const label = { size: 12, color: app.inks.ink };
-    app.type = { label, title: { ...label, size: 14, weight: 600 }, note: { ...label, color: app.inks.muted } };
+    app.colors = themeColors();
+    const label = { size: 12, color: app.colors.ink };
+    app.textStyles = { label, title: { ...label, size: 14, weight: 600 }, note: { ...label, color: app.colors.muted } };
   },
 
-  // What is pointed at, else what is picked: shown beside the drawing and read out by a screen reader.
-  point: (query, key) => (app.pointed = { query, key }),
-  asked() {
-    const { query, key } = app.pointed;
-    return query === null && key === null ? { query: app.state.token, key: app.state.key } : { query, key };
+  // The hovered query and key, otherwise the selected ones.
+  setHovered: (query, key) => (app.hovered = { query, key }),
+  focused() {
+    const { query, key } = app.hovered;
+    return query === null && key === null ? { query: app.state.query, key: app.state.key } : { query, key };
   },
-  // The same as one token: one that looks (query), or one that is looked at (key).
-  active() {
-    const { query, key } = app.asked();
-    return query !== null ? { side: "query", index: query } : key !== null ? { side: "key", index: key } : null;
+  // The same as one token.
+  focusedToken() {
+    const { query, key } = app.focused();
+    return query !== null ? { role: "query", index: query } : key !== null ? { role: "key", index: key } : null;
   },
-  hover: (spot) => app.point(spot?.side === "query" ? spot.index : null, spot?.side === "key" ? spot.index : null),
-  isPicked: ({ side, index }) => (side === "query" ? app.state.token === index : app.state.token === null && app.state.key === index),
-  pick: (spot) => app.set(spot?.side === "key" ? { token: null, key: spot.index } : { token: spot?.index ?? null }),
-  toggle: (spot) => app.pick(app.isPicked(spot) ? null : spot),
-  // From the picked token along its side, or across to the other.
-  walk(along, side) {
-    const { token, key } = app.state;
-    const from = token === null && key !== null ? "key" : "query";
-    const list = app.places(side || from);
-    const at = app.places(from).indexOf(from === "key" ? key : token);
-    app.goTo({ side: side || from, index: list[clamp(at + along, 0, list.length - 1)] });
+  hoverToken: (token) => app.setHovered(token?.role === "query" ? token.index : null, token?.role === "key" ? token.index : null),
+  isSelected: ({ role, index }) => (role === "query" ? app.state.query === index : app.state.query === null && app.state.key === index),
+  select: (token) => app.set(token?.role === "key" ? { query: null, key: token.index } : { query: token?.index ?? null }),
+  toggle: (token) => app.select(app.isSelected(token) ? null : token),
+  // Move along the sequence of the selected token, or to the other sequence.
+  moveSelection(step, otherRole) {
+    const { query, key } = app.state;
+    const role = query === null && key !== null ? "key" : "query";
+    const positions = app.positions(otherRole || role);
+    const at = app.positions(role).indexOf(role === "key" ? key : query);
+    app.selectAndReveal({ role: otherRole || role, index: positions[clamp(at + step, 0, positions.length - 1)] });
   },
-  goTo(spot) {
-    app.pick(spot);
-    app.reveal();
+  selectAndReveal(token) {
+    app.select(token);
+    app.revealSelection();
   },
-  // Brings what is picked into sight.
-  reveal() {
-    const { token, key } = app.state;
-    if (token !== null || key !== null) app.view().reveal?.(token === null ? { side: "key", index: key } : { side: "query", index: token });
+  revealSelection() {
+    const { query, key } = app.state;
+    if (query !== null || key !== null) app.view().reveal?.(query === null ? { role: "key", index: key } : { role: "query", index: query });
   },
-  // A token and the few it looks at most, or is seen by most.
-  tip({ side, index }) {
+
+  // A token with its strongest weights.
+  tokenTooltip({ role, index }) {
     const matrix = app.matrices.current();
     if (!matrix) return [];
-    const looks = side === "query";
-    const [row, other] = looks ? [matrix.row(index), "key"] : [matrix.column(index), "query"];
-    const best = strongest(row, 4, app.places(other)).filter((place) => row[place] !== 0);
-    const text = (place) => (looks ? matrix.text(index, place) : matrix.text(place, index));
-    return [`${app.name(side, index)} ${looks ? "looks at" : "is seen by"}`, ...best.map((place) => `${text(place)}  ${app.name(other, place)}`)];
+    const isQuery = role === "query";
+    const [row, other] = isQuery ? [matrix.row(index), "key"] : [matrix.column(index), "query"];
+    const best = strongest(row, 4, app.positions(other)).filter((position) => row[position] !== 0);
+    const text = (position) => (isQuery ? matrix.text(index, position) : matrix.text(position, index));
+    const title = `Strongest ${isQuery ? "keys" : "queries"} of ${app.tokenText(role, index)}`;
+    return [title, ...best.map((position) => `${text(position)}  ${app.tokenText(other, position)}`)];
   },
-  told() {
-    const { query, key } = app.asked();
+  describe() {
+    const { query, key } = app.focused();
     const matrix = app.matrices.current();
     if (!matrix || (query === null && key === null)) return "";
-    if (query === null) {
-      const [by] = strongest(matrix.column(key), 1, app.rows());
-      return `${app.name("key", key)} is seen most by ${app.name("query", by)}: ${matrix.text(by, key)} · ${app.where()}`;
-    }
-    const place = key ?? strongest(matrix.row(query), 1, app.columns())[0];
-    const does = key === null ? "looks most at" : "→";
-    return `${app.name("query", query)} ${does} ${app.name("key", place)}: ${matrix.text(query, place)} · ${app.where()}`;
+    const [q] = query === null ? strongest(matrix.column(key), 1, app.queries()) : [query];
+    const [k] = key === null ? strongest(matrix.row(query), 1, app.keys()) : [key];
+    const note = query === null ? ", strongest query" : key === null ? ", strongest key" : "";
+    return `${app.tokenText("query", q)} → ${app.tokenText("key", k)}${note}: ${matrix.text(q, k)} · ${app.matrixName()}`;
   },
-  say(told) {
-    const text = told || `Keyboard: ${app.view().keys}`;
-    if (status.textContent !== text) status.textContent = text; // or it would be read out again
-    status.classList.toggle("idle", !told);
+  setStatus(message) {
+    const text = message || `Keyboard: ${app.view().keys}`;
+    if (status.textContent !== text) status.textContent = text; // screen readers repeat it otherwise
+    status.classList.toggle("idle", !message);
   },
-  waiting(pen, box) {
-    app.unpacking = true;
-    pen.text("Unpacking…", box.x + box.width / 2, box.y + box.height / 2, { ...app.type.note, align: "center" });
+  drawLoading(renderer, box) {
+    app.loading = true;
+    renderer.text("Loading…", box.x + box.width / 2, box.y + box.height / 2, { ...app.textStyles.note, align: "center" });
   },
 
-  marked: (own) => ({ fill: own ? app.inks.accent : app.inks.mark, alpha: own ? 0.16 : 0.5, radius: 5 }),
-  isFound: (name) => app.wanted !== "" && name.toLowerCase().includes(app.wanted),
-  found() {
-    const sides = app.layer().kind === "cross" ? ["query", "key"] : ["query"];
-    const found = (side) => app.places(side).filter((index) => app.isFound(app.side(side).tokens[index]));
-    return sides.flatMap((side) => found(side).map((index) => ({ side, index })));
+  highlight: (selected) => ({ fill: selected ? app.colors.accent : app.colors.mark, alpha: selected ? 0.16 : 0.5, radius: 5 }),
+  matchesSearch: (token) => app.searchText !== "" && token.toLowerCase().includes(app.searchText),
+  searchResults() {
+    const roles = app.layer().kind === "cross" ? ["query", "key"] : ["query"];
+    const matches = (role) => app.positions(role).filter((index) => app.matchesSearch(app.sequence(role).tokens[index]));
+    return roles.flatMap((role) => matches(role).map((index) => ({ role, index })));
   },
-  find(text) {
-    app.wanted = text.trim().toLowerCase();
-    const [first] = app.found();
+  search(text) {
+    app.searchText = text.trim().toLowerCase();
+    const [first] = app.searchResults();
     if (first) app.view().reveal?.(first);
     app.refresh();
   },
-  findNext(step) {
-    const found = app.found();
-    if (!found.length) return;
-    const now = found.findIndex(app.isPicked);
-    app.goTo(found[now < 0 ? 0 : (now + step + found.length) % found.length]);
+  selectResult(step) {
+    const results = app.searchResults();
+    if (!results.length) return;
+    const at = results.findIndex(app.isSelected);
+    app.selectAndReveal(results[at < 0 ? 0 : (at + step + results.length) % results.length]);
   },
 
   refresh() {
-    app.stage.node.ariaBusy = true;
+    app.viewport.node.ariaBusy = true;
     frame ||= requestAnimationFrame(() => {
       frame = 0;
-      opened = app.stage.show(app.view()) || opened;
+      revealPending = app.viewport.show(app.view()) || revealPending;
       app.matrices.newFrame();
       controls.update();
-      app.unpacking = false;
-      app.stage.draw();
-      if (opened && !app.unpacking) (opened = false), app.reveal();
-      app.stage.node.ariaBusy = app.unpacking || frame !== 0;
+      app.loading = false;
+      app.viewport.draw();
+      if (revealPending && !app.loading) (revealPending = false), app.revealSelection();
+      app.viewport.node.ariaBusy = app.loading || frame !== 0;
       inspector.update();
-      app.say(app.notice || (app.view().told ? app.view() : app).told());
-      app.stage.node.setAttribute("aria-labelledby", `tab-${app.state.view}`);
+      app.setStatus(app.notice || (app.view().describe ? app.view() : app).describe());
+      app.viewport.node.setAttribute("aria-labelledby", `tab-${app.state.view}`);
       document.documentElement.dataset.view = app.state.view;
     });
   },
 };
 
-// Only the views that this layer can feed.
-function viewsFor({ example, layer }) {
-  const { kind, sides, shape, sharpens } = app.meta.examples[example].layers[layer];
-  const [looking, seen] = sides.map((side) => app.meta.examples[example][side]);
-  const pictured = seen.pictures && seen.tokens.length === shape[2];
-  const words = !seen.pictures && !looking.pictures && kind === "cross";
-  const fed = { heads: true, grid: true, matrix: true, image: pictured, alignment: words, temperature: sharpens };
-  return VIEWS.filter((view) => fed[view]);
+// The views that apply to a layer.
+function availableViews({ example, layer }) {
+  const { kind, sequences, shape, hasTemperature } = app.meta.examples[example].layers[layer];
+  const [query, key] = sequences.map((name) => app.meta.examples[example][name]);
+  const applies = {
+    heads: true, grid: true, matrix: true, temperature: hasTemperature,
+    image: key.patches && key.tokens.length === shape[2],
+    alignment: kind === "cross" && !key.patches && !query.patches,
+  };
+  return VIEWS.filter((view) => applies[view]);
 }
 
 let frame = 0;
-let opened = false; // whether a view is new and has not yet been scrolled to what is picked
-app.weights = openWeights(app.meta, () => app.refresh());
-app.matrices = openMatrices(app);
-app.stage = openStage(app);
+let revealPending = false; // whether a new view must still be scrolled to the selection
+app.payload = createPayload(app.meta, () => app.refresh());
+app.matrices = createMatrices(app);
+app.viewport = createViewport(app);
 const views = {
   heads: headsView(app), grid: gridView(app), matrix: matrixView(app),
   image: imageView(app), alignment: alignmentView(app), temperature: temperatureView(app),
 };
 
 app.state = { ...DEFAULTS };
-const status = el("div", { className: "status idle", role: "status" });
-const controls = openControls(app);
-const inspector = openInspector(app);
-// Before the weights, which may still be coming.
-const [main, footer] = [el("main", {}, app.stage.node, inspector.node), el("footer", {}, status, controls.zoom)];
-document.body.prepend(controls.header, controls.toolbar, main, footer);
+const status = element("div", { className: "status idle", role: "status" });
+const controls = createControls(app);
+const inspector = createInspector(app);
+const main = element("main", {}, app.viewport.node, inspector.node);
+const footer = element("footer", {}, status, controls.zoom);
+document.body.prepend(controls.header, controls.toolbar, main, footer); // before the weights, which may still be loading
 
 const start = () => app.set({ ...DEFAULTS, ...fromHash(location.hash) });
 addEventListener("hashchange", () => location.hash.slice(1) !== toHash(app.state) && start());
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => app.set({}));
 addEventListener("keydown", (event) => {
-  if (event.key === "Escape" && !app.view().escape?.()) app.set({ token: null, key: null });
+  if (event.key === "Escape" && !app.view().escape?.()) app.set({ query: null, key: null });
 });
 start();

@@ -1,45 +1,49 @@
-// The weights inside the page: each layer is inflated when it is first looked at, and let go when others need the room.
+// The weights in the page. Each layer is decompressed on first use; the least recently used are dropped.
 
-const ROOM = 96e6; // bytes of inflated layers to keep
+const CACHE_BYTES = 96e6; // of decompressed layers
 
 export const readMeta = () => JSON.parse(document.getElementById("sightline-meta").textContent);
 
-export function openWeights(meta, arrived) {
-  const ready = new Map(); // in order of last use
-  const coming = new Set();
-  let held = 0;
+export function createPayload(meta, onLoad) {
+  const loaded = new Map(); // in order of last use
+  const loading = new Set();
+  let cachedBytes = 0;
 
   async function load(id, [heads, queries, keys]) {
-    const packed = bytes(await whole(id));
+    const compressed = decodeBase64(await elementText(id));
     const { readable, writable } = new DecompressionStream("deflate");
     const writer = writable.getWriter();
-    writer.write(packed);
+    writer.write(compressed);
     writer.close();
     const raw = await new Response(readable).arrayBuffer();
-    const [rows, codes] = [heads * queries, heads * queries * keys];
-    const below = raw.byteLength > 4 * rows + codes ? new Uint8Array(raw, 4 * rows + codes) : null; // weights under zero
-    ready.set(id, { tops: new Float32Array(raw, 0, rows), codes: new Uint8Array(raw, 4 * rows, codes), below, size: raw.byteLength });
-    coming.delete(id);
-    held += raw.byteLength;
-    for (const [old, { size }] of ready) {
-      if (held <= ROOM || old === id) break;
-      ready.delete(old);
-      held -= size;
+    const [rows, cells] = [heads * queries, heads * queries * keys];
+    loaded.set(id, {
+      rowMaxima: new Float32Array(raw, 0, rows),
+      codes: new Uint8Array(raw, 4 * rows, cells),
+      negativeCodes: raw.byteLength > 4 * rows + cells ? new Uint8Array(raw, 4 * rows + cells) : null,
+      size: raw.byteLength,
+    });
+    loading.delete(id);
+    cachedBytes += raw.byteLength;
+    for (const [oldId, { size }] of loaded) {
+      if (cachedBytes <= CACHE_BYTES || oldId === id) break;
+      loaded.delete(oldId);
+      cachedBytes -= size;
     }
-    arrived();
+    onLoad();
   }
 
-  // What is there now, or null while it is on its way: a layer as it is, or made small for the grid.
-  function get(example, index, size = "weights") {
-    const id = `${size}-${example}-${index}`;
-    const layer = ready.get(id);
+  // A layer or its thumbnail, or null while it is loading.
+  function get(example, index, kind = "weights") {
+    const id = `${kind}-${example}-${index}`;
+    const layer = loaded.get(id);
     if (layer) {
-      ready.delete(id);
-      ready.set(id, layer);
-    } else if (!coming.has(id)) {
-      const { shape, small } = meta.examples[example].layers[index];
-      coming.add(id);
-      load(id, size === "small" ? small : shape);
+      loaded.delete(id);
+      loaded.set(id, layer);
+    } else if (!loading.has(id)) {
+      const { shape, thumbnail } = meta.examples[example].layers[index];
+      loading.add(id);
+      load(id, kind === "thumbnail" ? thumbnail : shape);
     }
     return layer ?? null;
   }
@@ -47,12 +51,12 @@ export function openWeights(meta, arrived) {
   return { get };
 }
 
-// The page starts while its weights are still being read; an element is whole once something stands behind it.
-async function whole(id) {
+// The script runs while the page is still being parsed. An element is complete once another node follows it.
+async function elementText(id) {
   const node = document.getElementById(id);
   if (node && (node.nextSibling || document.readyState !== "loading")) return node.textContent;
-  await new Promise((later) => setTimeout(later, 10));
-  return whole(id);
+  await new Promise((resolve) => setTimeout(resolve, 10));
+  return elementText(id);
 }
 
-const bytes = (base64) => Uint8Array.fromBase64?.(base64) ?? Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+const decodeBase64 = (text) => Uint8Array.fromBase64?.(text) ?? Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));

@@ -1,106 +1,106 @@
-// Every layer and head at once, as thumbnails. They are made when they come into the window, as many as a frame has time for.
+// The grid view: a thumbnail of each layer and head. Thumbnails are made when they become visible, within a time limit per frame.
 
-import { heat } from "./colors.js";
-import { clamp } from "./dom.js";
+import { matrixImage } from "./colors.js";
+import { clamp } from "./format.js";
 import { meanEntropy } from "./weights.js";
 
 const [LEFT, TOP, GAP] = [76, 40, 10];
-const PATIENCE = 40; // milliseconds for new thumbnails in one frame; while the view is scrolled, far less
+const FRAME_MS = 40; // for new thumbnails; a fifth of it while scrolling
+const MAX_THUMBNAILS = 2000; // in the cache
 
 export function gridView(app) {
-  const thumbs = new Map();
-  let [plan, hovered, walked] = [null, null, null]; // walked: where the arrows have led
+  const thumbnails = new Map();
+  let [layout, hovered, selected] = [null, null, null]; // selected: by keyboard
 
   const layers = () => app.layersOfKind();
-  const key = (layer, head) => [app.state.example, app.state.temperature, app.state.hide, app.mode, layer, head].join(" ");
+  const layerMeta = (layer) => app.example().layers[layer];
 
-  function thumb(layer, head) {
-    const id = key(layer, head);
-    if (thumbs.has(id)) return thumbs.get(id);
-    if (performance.now() > plan.until) return app.refresh();
-    const small = app.matrices.small(layer, head, app.rows(layer), app.columns(layer));
-    app.unpacking ||= !small;
-    if (!small) return null;
-    const picture = heat(small, app.mode, app.example().layers[layer].signed);
-    if (thumbs.size > 2000) thumbs.clear();
-    thumbs.set(id, picture);
-    return picture;
+  function thumbnail(layer, head) {
+    const id = [app.state.example, app.state.temperature, app.state.hide, app.mode, layer, head].join(" ");
+    if (thumbnails.has(id)) return thumbnails.get(id);
+    if (performance.now() > layout.deadline) return app.refresh();
+    const matrix = app.matrices.thumbnail(layer, head, app.queries(layer), app.keys(layer));
+    app.loading ||= !matrix;
+    if (!matrix) return null;
+    const image = matrixImage(matrix, app.mode, layerMeta(layer).signed);
+    if (thumbnails.size > MAX_THUMBNAILS) thumbnails.clear();
+    thumbnails.set(id, image);
+    return image;
   }
 
-  const isThere = ({ layer, head }) => layers().includes(layer) && head < app.example().layers[layer].heads.length;
-  const focus = () => [hovered, walked].find((spot) => spot && isThere(spot)) ?? null;
-  // One head alone, with a way back that the browser knows too.
-  const show = ({ layer, head }) => {
+  const exists = ({ layer, head }) => layers().includes(layer) && head < layerMeta(layer).heads.length;
+  const focused = () => [hovered, selected].find((cell) => cell && exists(cell)) ?? null;
+  // Show one head in the matrix view, with a history entry to return.
+  const open = ({ layer, head }) => {
     const combine = app.state.combine === "rollout" ? "mean" : app.state.combine;
-    walked = { layer, head };
+    selected = { layer, head };
     app.set({ view: "matrix", layer, heads: [head], combine, from: "grid" }, true);
   };
 
   return {
-    label: "Grid: a thumbnail for each layer and head.",
-    keys: "arrows move, Enter enlarges, Escape comes back.",
-    hint: () => "Each square is one head: rows look, columns are looked at. Click one to enlarge it.",
+    label: "Grid: a thumbnail of each layer and head.",
+    keys: "Arrow keys move, Enter opens a head, Escape clears the selection, + and − zoom.",
+    hint: () => "Each thumbnail is one head: rows are queries, columns are keys. Click one to open it.",
     size(room) {
-      const most = Math.max(...layers().map((layer) => app.example().layers[layer].heads.length));
-      const [wide, high] = [(room.width - LEFT - 24) / most - GAP, (room.height - TOP - 16) / layers().length - GAP];
-      const side = Math.round(clamp(Math.min(wide, Math.max(high, 132)), 44, 400) * app.state.zoom);
-      const width = LEFT + most * (side + GAP) + 16;
-      plan = { side, most, left: Math.max(0, (room.width - width) / 2), step: side + GAP };
-      return { width, height: TOP + layers().length * plan.step + 16 };
+      const maxHeads = Math.max(...layers().map((layer) => layerMeta(layer).heads.length));
+      const [width, height] = [(room.width - LEFT - 24) / maxHeads - GAP, (room.height - TOP - 16) / layers().length - GAP];
+      const side = Math.round(clamp(Math.min(width, Math.max(height, 132)), 44, 400) * app.state.zoom);
+      const total = LEFT + maxHeads * (side + GAP) + 16;
+      layout = { side, maxHeads, left: Math.max(0, (room.width - total) / 2), step: side + GAP };
+      return { width: total, height: TOP + layers().length * layout.step + 16 };
     },
-    draw(pen, box, whole) {
-      const { side, step, left } = plan;
-      const now = focus();
-      plan.until = whole ? Infinity : performance.now() + PATIENCE / (app.stage.isMoving() ? 5 : 1);
+    draw(renderer, box, exporting) {
+      const { side, step, left } = layout;
+      const cell = focused();
+      layout.deadline = exporting ? Infinity : performance.now() + FRAME_MS / (app.viewport.isScrolling() ? 5 : 1);
       layers().forEach((layer, i) => {
         const y = TOP + i * step;
         if (y + side < box.y || y > box.y + box.height) return;
-        pen.text(`layer ${app.depth(layer)}`, left + LEFT - 16, y + side / 2, { ...app.type.note, align: "right" });
-        app.example().layers[layer].heads.forEach((_, head) => {
+        renderer.text(`layer ${app.depth(layer)}`, left + LEFT - 16, y + side / 2, { ...app.textStyles.note, align: "right" });
+        layerMeta(layer).heads.forEach((_, head) => {
           const x = left + LEFT + head * step;
           if (x + side < box.x || x > box.x + box.width) return;
-          const made = thumb(layer, head);
-          if (made) pen.image(made, x, y, side, side, { smooth: made.width > side });
-          else pen.rect(x, y, side, side, { fill: app.inks.line, alpha: 0.5, radius: 3 });
-          const on = now && now.layer === layer && now.head === head;
-          const frame = on ? { stroke: app.inks.accent, thick: 2.5 } : { stroke: app.inks.line };
-          pen.rect(x - 0.5, y - 0.5, side + 1, side + 1, { ...frame, radius: 2 });
+          const image = thumbnail(layer, head);
+          if (image) renderer.image(image, x, y, side, side, { smooth: image.width > side });
+          else renderer.rect(x, y, side, side, { fill: app.colors.line, alpha: 0.5, radius: 3 });
+          const isFocused = cell && cell.layer === layer && cell.head === head;
+          const border = isFocused ? { stroke: app.colors.accent, lineWidth: 2.5 } : { stroke: app.colors.line };
+          renderer.rect(x - 0.5, y - 0.5, side + 1, side + 1, { ...border, radius: 2 });
         });
       });
-      pen.rect(box.x, box.y, box.width, TOP - 8, { fill: app.inks.panel });
-      for (let head = 0; head < plan.most; head++) {
+      renderer.rect(box.x, box.y, box.width, TOP - 8, { fill: app.colors.panel });
+      for (let head = 0; head < layout.maxHeads; head++) {
         const x = left + LEFT + head * step + side / 2;
-        const name = app.headName(head, layers());
-        pen.rect(x - side / 2, box.y + TOP - 12, side, 3, { fill: app.color(head), radius: 1.5 });
-        pen.text(name, x, box.y + 16, { ...app.type.note, align: "center" });
+        renderer.rect(x - side / 2, box.y + TOP - 12, side, 3, { fill: app.headColor(head), radius: 1.5 });
+        renderer.text(app.headName(head, layers()), x, box.y + 16, { ...app.textStyles.note, align: "center" });
       }
     },
     hit(x, y, box) {
       if (y < box.y + TOP - 8) return null;
-      const [column, row] = [Math.floor((x - plan.left - LEFT) / plan.step), Math.floor((y - TOP) / plan.step)];
+      const [head, row] = [Math.floor((x - layout.left - LEFT) / layout.step), Math.floor((y - TOP) / layout.step)];
       const layer = layers()[row];
-      if (layer === undefined || column < 0 || column >= app.example().layers[layer].heads.length) return null;
-      return { layer, head: column };
+      if (layer === undefined || head < 0 || head >= layerMeta(layer).heads.length) return null;
+      return { layer, head };
     },
-    scale: () => ({ x: plan.left + LEFT, y: TOP, unit: plan.step }),
-    hover: (spot) => (hovered = spot),
-    told: () => (focus() ? app.view().tip(focus()).join(" · ") : ""),
-    tip({ layer, head }) {
-      const matrix = app.example().layers[layer].shares ? app.matrices.head(layer, head) : null;
-      const more = matrix ? [`entropy ${meanEntropy(matrix).toFixed(2)} bits`] : [];
-      return [`Layer ${app.depth(layer)}, ${app.headName(head, [layer])}`, app.example().layers[layer].name, ...more];
+    scale: () => ({ x: layout.left + LEFT, y: TOP, unit: layout.step }),
+    hover: (cell) => (hovered = cell),
+    describe: () => (focused() ? app.view().tooltip(focused()).join(" · ") : ""),
+    tooltip({ layer, head }) {
+      const matrix = layerMeta(layer).normalized ? app.matrices.head(layer, head) : null;
+      const facts = matrix ? [`entropy ${meanEntropy(matrix).toFixed(2)} bits`] : [];
+      return [`Layer ${app.depth(layer)}, ${app.headName(head, [layer])}`, layerMeta(layer).name, ...facts];
     },
-    press: show,
-    move(across, down) {
-      const [list, from] = [layers(), focus()];
-      const now = from ?? { layer: list[0], head: across > 0 ? -1 : 0 };
-      const row = clamp(list.indexOf(now.layer) + (from ? down : 0), 0, list.length - 1);
-      const head = clamp(now.head + across, 0, app.example().layers[list[row]].heads.length - 1);
-      [hovered, walked] = [null, { layer: list[row], head }];
-      app.stage.reveal(plan.left + LEFT + head * plan.step, TOP + row * plan.step, plan.side, plan.side);
+    click: open,
+    move(dx, dy) {
+      const [list, current] = [layers(), focused()];
+      const from = current ?? { layer: list[0], head: dx > 0 ? -1 : 0 };
+      const row = clamp(list.indexOf(from.layer) + (current ? dy : 0), 0, list.length - 1);
+      const head = clamp(from.head + dx, 0, layerMeta(list[row]).heads.length - 1);
+      [hovered, selected] = [null, { layer: list[row], head }];
+      app.viewport.reveal(layout.left + LEFT + head * layout.step, TOP + row * layout.step, layout.side, layout.side);
       app.refresh();
     },
-    enter: () => focus() && show(focus()),
-    escape: () => (walked = null),
+    enter: () => focused() && open(focused()),
+    escape: () => (selected = null),
   };
 }

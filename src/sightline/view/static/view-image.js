@@ -1,230 +1,241 @@
-// Maps over pixels: the patches of one picture, a region for each word, or support pictures and their parts.
+// The image view: attention weights over the patches of an image, per token of a caption, or over support images.
 
-import { glow } from "./colors.js";
-import { clamp, number, shown } from "./dom.js";
-import { fit } from "./pen.js";
+import { heatMap } from "./colors.js";
+import { clamp, displayText, formatWeight } from "./format.js";
+import { fitText } from "./renderer.js";
 
-const loaded = new Map();
-const total = (values) => values.reduce((sum, value) => sum + value, 0);
+const ALL_PATCHES = "all patches (mean)";
+const decodedImages = new Map();
+const sum = (values) => values.reduce((total, value) => total + value, 0);
 
-// The largest side at which this many tiles with captions fill a room.
+// The largest side at which this many captioned tiles fit into a rectangle.
 function tileSide(count, width, height) {
   const sides = Array.from({ length: count }, (_, i) => Math.min(width / (i + 1) - 18, height / Math.ceil(count / (i + 1)) - 62));
   return clamp(Math.max(...sides), 90, 360);
 }
 
 export function imageView(app) {
-  let [plan, hovered] = [null, null];
+  let [layout, hovered] = [null, null];
 
-  const [looking, seen] = ["query", "key"].map((which) => () => app.side(which).pictures);
-  const itself = () => app.layer().kind !== "cross";
+  const [queryPatches, keyPatches] = ["query", "key"].map((role) => () => app.sequence(role).patches);
+  const isSelfAttention = () => app.layer().kind !== "cross";
 
-  // Who looks: the one pointed at, the one picked, else the first word, the class token or the whole picture (null).
-  function query() {
+  // The hovered or selected query; by default the first word, the class token or the mean over all patches (null).
+  function currentQuery() {
     if (hovered?.query !== undefined) return hovered.query;
-    if (app.state.token !== null) return app.state.token;
-    if (looking()) return app.rows()[0] === 0 && (looking().before || app.queryNames().length === 1) ? 0 : null;
-    return app.rows().find((row) => !app.side("query").special.includes(row)) ?? 0;
+    if (app.state.query !== null) return app.state.query;
+    if (queryPatches()) return app.queries()[0] === 0 && (queryPatches().prefix || app.queryTokens().length === 1) ? 0 : null;
+    return app.queries().find((index) => !app.sequence("query").special.includes(index)) ?? 0;
   }
 
-  const meanOf = ({ keys, queries, column }) => Float32Array.from({ length: keys }, (_, key) => total(column(key)) / queries);
-  const rowOf = (matrix, asked) => (asked === null ? (matrix.mean ??= meanOf(matrix)) : matrix.row(asked));
+  const meanRow = ({ keys, queries, column }) => Float32Array.from({ length: keys }, (_, key) => sum(column(key)) / queries);
+  const rowOf = (matrix, query) => (query === null ? (matrix.mean ??= meanRow(matrix)) : matrix.row(query));
 
-  function picture({ src }) {
-    if (!loaded.has(src)) {
+  // The decoded image, or null while it is decoded.
+  function decodedImage({ src }) {
+    if (!decodedImages.has(src)) {
       const image = new Image();
       image.src = src;
-      loaded.set(src, null);
+      decodedImages.set(src, null);
       image.decode().then(() => {
-        loaded.set(src, image);
+        decodedImages.set(src, image);
         app.refresh();
       });
     }
-    return loaded.get(src);
+    return decodedImages.get(src);
   }
 
-  function layout(room) {
-    const { images, grid } = seen();
+  function computeLayout(room) {
+    const [{ images, grid, prefix }, query] = [keyPatches(), queryPatches()];
     const tiles = [];
-    const mine = looking();
-    const tile = (image, x, y, side, more) => {
-      const tall = image.height / image.width;
-      tiles.push({ image, x, y, width: tall > 1 ? side / tall : side, height: tall > 1 ? side : side * tall, ...more });
+    const addTile = (image, x, y, side, properties) => {
+      const aspect = image.height / image.width;
+      tiles.push({ image, x, y, width: aspect > 1 ? side / aspect : side, height: aspect > 1 ? side : side * aspect, ...properties });
     };
-    const top = room.width < 640 ? 56 : 34; // the heading takes one line or two
-    const big = clamp(Math.min(room.width - 40, room.height - top - 164), 160, 720) * app.state.zoom;
+    const top = room.width < 640 ? 56 : 34; // two or one lines of headings
+    const maxSide = clamp(Math.min(room.width - 40, room.height - top - 164), 160, 720) * app.state.zoom;
     let [x, y, bottom] = [20, top, top];
-    if (mine && !itself()) {
-      const side = images.length > 1 ? Math.min(big, 280) : Math.min(big, room.width / 2 - 40);
-      tile(mine.images[0], x, y, side, { role: "query", grid: mine.grid, before: mine.before });
+    if (query && !isSelfAttention()) {
+      const side = images.length > 1 ? Math.min(maxSide, 280) : Math.min(maxSide, room.width / 2 - 40);
+      addTile(query.images[0], x, y, side, { role: "query", grid: query.grid, first: query.prefix });
       x += side + 36;
       bottom = y + side + 26;
     }
     if (images.length === 1) {
-      if (!mine || itself()) x = Math.max(20, (room.width - big) / 2);
-      tile(images[0], x, y, big, { role: "key", first: seen().before, grid });
+      if (!query || isSelfAttention()) x = Math.max(20, (room.width - maxSide) / 2);
+      addTile(images[0], x, y, maxSide, { role: "key", first: prefix, grid });
       bottom = Math.max(bottom, y + tiles.at(-1).height + 14);
     } else {
       const side = tileSide(images.length, room.width - x - 20, room.height - y - 10) * app.state.zoom;
       const start = x;
       images.forEach((image, i) => {
         if (i && x + side > room.width - 10 + Math.max(0, side - room.width + start + 30)) [x, y] = [start, y + side + 62];
-        const first = seen().before + i * grid[0] * grid[1];
-        tile(image, x, y, side, { role: "key", first, grid, caption: image.label, share: true });
+        addTile(image, x, y, side, { role: "key", first: prefix + i * grid[0] * grid[1], grid, isSupport: true });
         x += side + 18;
       });
       bottom = Math.max(bottom, y + side + 62);
     }
     const side = clamp(84 * app.state.zoom, 60, 140);
-    const [small, across] = [strips(), Math.max(1, Math.floor((room.width - 24) / (side + 14)))];
-    const left = Math.max(12, (room.width - Math.min(across, small.length) * (side + 14) + 14) / 2);
-    const place = (i) => ({ x: left + (i % across) * (side + 14), y: bottom + 34 + Math.floor(i / across) * (side + 34) });
-    const strip = small.map((one, i) => ({ ...one, side, ...place(i) }));
-    const right = Math.max(...tiles.map((one) => one.x + one.width)) + 20;
-    return { tiles, strip, top, bottom, room: room.width, width: Math.max(room.width, right), height: strip.length ? strip.at(-1).y + strip[0].side + 40 : bottom + 16 };
+    const [thumbnails, perLine] = [thumbnailContents(), Math.max(1, Math.floor((room.width - 24) / (side + 14)))];
+    const left = Math.max(12, (room.width - Math.min(perLine, thumbnails.length) * (side + 14) + 14) / 2);
+    const position = (i) => ({ x: left + (i % perLine) * (side + 14), y: bottom + 34 + Math.floor(i / perLine) * (side + 34) });
+    const strip = thumbnails.map((thumbnail, i) => ({ ...thumbnail, side, ...position(i) }));
+    const right = Math.max(...tiles.map((tile) => tile.x + tile.width)) + 20;
+    const height = strip.length ? strip.at(-1).y + side + 40 : bottom + 16;
+    return { tiles, strip, top, bottom, roomWidth: room.width, width: Math.max(room.width, right), height };
   }
 
-  // Small pictures below: one for each word, or one for each head where patches look.
-  function strips() {
-    if (seen().images.length > 1 || (looking() && !itself())) return [];
-    if (!looking()) return app.rows().map((row) => ({ query: row, name: app.queryNames()[row] }));
-    return app.headsOn().length > 1 && app.state.combine !== "rollout"
-      ? app.headsOn().map((head) => ({ head, name: app.headName(head, [app.state.layer]), query: undefined })) : [];
+  // Thumbnails below the image: one per word, or one per head if patches are queries.
+  function thumbnailContents() {
+    if (keyPatches().images.length > 1 || (queryPatches() && !isSelfAttention())) return [];
+    if (!queryPatches()) return app.queries().map((query) => ({ query, name: app.queryTokens()[query] }));
+    return app.selectedHeads().length > 1 && app.state.combine !== "rollout"
+      ? app.selectedHeads().map((head) => ({ head, name: app.headName(head, [app.state.layer]), query: undefined })) : [];
   }
 
-  const values = (matrix, row, first, grid) => rowOf(matrix, row).subarray(first, first + grid[0] * grid[1]);
-  const text = (matrix, row, key) => number(rowOf(matrix, row)[key], Math.max(...rowOf(matrix, row).map(Math.abs)));
-  const topOf = (matrix, row) =>
-    rowOf(matrix, row).subarray(seen().before).reduce((top, weight) => Math.max(top, Math.abs(weight)), 0) || 1;
+  const tileValues = (matrix, query, { first, grid }) => rowOf(matrix, query).subarray(first, first + grid[0] * grid[1]);
+  const maxOf = (values) => values.reduce((max, weight) => Math.max(max, Math.abs(weight)), 0);
+  const weightText = (matrix, query, key) => formatWeight(rowOf(matrix, query)[key], maxOf(rowOf(matrix, query)));
+  const patchMax = (matrix, query) => maxOf(rowOf(matrix, query).subarray(keyPatches().prefix)) || 1;
 
-  function overlay(pen, { x, y, width, height, image, grid, first }, matrix, row, alpha = app.state.opacity) {
-    const drawn = picture(image);
-    if (drawn) pen.image(drawn, x, y, width, height, { smooth: image.width > 64 });
-    else pen.rect(x, y, width, height, { fill: app.inks.line });
-    if (!drawn) app.unpacking = true;
+  function drawTile(renderer, tile, matrix, query, alpha = app.state.opacity) {
+    const { x, y, width, height, image, grid } = tile;
+    const decoded = decodedImage(image);
+    if (decoded) renderer.image(decoded, x, y, width, height, { smooth: image.width > 64 });
+    else renderer.rect(x, y, width, height, { fill: app.colors.line });
+    if (!decoded) app.loading = true;
     if (grid[0] * grid[1] === 1 || !matrix) return;
-    const map = glow(values(matrix, row, first, grid), grid[1], grid[0], topOf(matrix, row));
-    pen.image(map, x, y, width, height, { alpha, smooth: app.state.smooth });
+    const map = heatMap(tileValues(matrix, query, tile), grid[1], grid[0], patchMax(matrix, query));
+    renderer.image(map, x, y, width, height, { alpha, smooth: app.state.smooth });
   }
 
-  function patch(pen, { x, y, width, height, grid }, cell, color) {
-    if (cell < 0 || cell >= grid[0] * grid[1]) return;
+  function drawPatchBorder(renderer, { x, y, width, height, grid }, patch, color) {
+    if (patch < 0 || patch >= grid[0] * grid[1]) return;
     const [w, h] = [width / grid[1], height / grid[0]];
-    const [left, top] = [x + (cell % grid[1]) * w, y + Math.floor(cell / grid[1]) * h];
-    pen.rect(left, top, w, h, { stroke: "#000000", thick: 4, alpha: 0.55 });
-    pen.rect(left, top, w, h, { stroke: color, thick: 2 });
+    const [left, top] = [x + (patch % grid[1]) * w, y + Math.floor(patch / grid[1]) * h];
+    renderer.rect(left, top, w, h, { stroke: "#000000", lineWidth: 4, alpha: 0.55 });
+    renderer.rect(left, top, w, h, { stroke: color, lineWidth: 2 });
   }
 
-  function share(pen, tile, matrix, row) {
-    const shareOf = ({ first, grid }) => total(values(matrix, row, first, grid));
-    const [{ x, y, width, height }, weight] = [tile, shareOf(tile)];
-    const best = Math.max(...plan.tiles.filter((other) => other.share).map(shareOf));
-    const on = weight === best;
-    const look = { ...app.type.label, weight: on ? 600 : 400 };
-    pen.rect(x - 1, y - 1, width + 2, height + 2, { stroke: on ? app.inks.accent : app.inks.line, thick: on ? 3 : 1, radius: 2 });
-    pen.rect(x, y + height + 6, width, 5, { fill: app.inks.line, radius: 2.5 });
-    const filled = Math.max(2, width * clamp(weight / Math.max(best, 1e-9), 0, 1));
-    pen.rect(x, y + height + 6, filled, 5, { fill: app.inks.accent, alpha: on ? 1 : 0.6, radius: 2.5 });
-    pen.text(number(weight, Math.abs(best)), x + width, y + height + 24, { ...look, align: "right" });
-    pen.text(fit(shown(tile.caption), width - 56, look), x, y + height + 24, look);
+  // The label of a support image, and its total weight as a bar and a number.
+  function drawSupportWeight(renderer, tile, matrix, query) {
+    const totalOf = (other) => sum(tileValues(matrix, query, other));
+    const [{ x, y, width, height }, weight] = [tile, totalOf(tile)];
+    const best = Math.max(...layout.tiles.filter((other) => other.isSupport).map(totalOf));
+    const isBest = weight === best;
+    const style = { ...app.textStyles.label, weight: isBest ? 600 : 400 };
+    const border = { stroke: isBest ? app.colors.accent : app.colors.line, lineWidth: isBest ? 3 : 1, radius: 2 };
+    renderer.rect(x - 1, y - 1, width + 2, height + 2, border);
+    renderer.rect(x, y + height + 6, width, 5, { fill: app.colors.line, radius: 2.5 });
+    const barWidth = Math.max(2, width * clamp(weight / Math.max(best, 1e-9), 0, 1));
+    renderer.rect(x, y + height + 6, barWidth, 5, { fill: app.colors.accent, alpha: isBest ? 1 : 0.6, radius: 2.5 });
+    renderer.text(formatWeight(weight, Math.abs(best)), x + width, y + height + 24, { ...style, align: "right" });
+    renderer.text(fitText(displayText(tile.image.label), width - 56, style), x, y + height + 24, style);
   }
 
-  function cellAt({ x, y, width, height, grid: [rows, columns] }, px, py) {
+  function drawHeading(renderer, matrix, query) {
+    const token = query === null ? "" : displayText(app.queryTokens()[query]);
+    const isPatch = queryPatches() && /^\d+,\d+$/.test(token);
+    const name = query === null ? ALL_PATCHES : isPatch ? `patch ${token}` : `“${fitText(token, Math.min(320, layout.width - 200))}”`;
+    const note = `max ${formatWeight(patchMax(matrix, query))} · ${app.matrixName()}`;
+    renderer.text(`Attention of ${name}`, 20, 17, app.textStyles.title);
+    if (layout.top > 40) renderer.text(note, 20, 38, app.textStyles.note);
+    else renderer.text(note, layout.roomWidth - 20, 17, { ...app.textStyles.note, align: "right" });
+  }
+
+  function drawThumbnails(renderer, box, matrix, query) {
+    const heading = layout.strip.length ? (queryPatches() ? "Heads" : "Words") : "";
+    renderer.text(heading, layout.roomWidth / 2, layout.bottom + 18, { ...app.textStyles.note, align: "center" });
+    for (const thumbnail of layout.strip) {
+      if (thumbnail.y + thumbnail.side + 24 < box.y || thumbnail.y > box.y + box.height) continue;
+      const isWord = thumbnail.head === undefined;
+      const source = isWord ? matrix : app.matrices.head(app.state.layer, thumbnail.head);
+      const row = thumbnail.query ?? query;
+      const { width: fullWidth, height: fullHeight, ...tile } = layout.tiles.at(-1);
+      const [width, height] = [fullWidth, fullHeight].map((length) => (thumbnail.side * length) / Math.max(fullWidth, fullHeight));
+      const [x, y] = [thumbnail.x + (thumbnail.side - width) / 2, thumbnail.y + thumbnail.side - height];
+      drawTile(renderer, { ...tile, x, y, width, height }, source, row, 0.85);
+      const [isCurrent, matches] = [isWord && row === query, isWord && app.matchesSearch(thumbnail.name)];
+      const stroke = isCurrent ? app.colors.accent : matches ? app.colors.mark : isWord ? app.colors.line : app.headColor(thumbnail.head);
+      renderer.rect(x - 1, y - 1, width + 2, height + 2, { stroke, lineWidth: isCurrent || matches ? 3 : 1.5, radius: 2 });
+      const style = { ...app.textStyles.label, align: "center", weight: isCurrent ? 600 : 400 };
+      renderer.text(fitText(displayText(thumbnail.name), thumbnail.side, style), thumbnail.x + thumbnail.side / 2, thumbnail.y + thumbnail.side + 14, style);
+    }
+  }
+
+  function patchAt({ x, y, width, height, grid: [rows, columns] }, px, py) {
     const [row, column] = [Math.floor(((py - y) / height) * rows), Math.floor(((px - x) / width) * columns)];
     return clamp(row, 0, rows - 1) * columns + clamp(column, 0, columns - 1);
   }
 
   return {
-    label: "Image: how much each part of the picture is looked at.",
-    keys: "arrows pick who looks, Shift and arrows read what is looked at, Escape goes back to the start, + and − zoom.",
-    hint: () => "Bright is much. "
-      + (looking() ? "Click a part of the picture to see where it looks." : "Hover a word to see its region; click to keep it."),
+    label: "Image: the attention weight of each image region.",
+    keys: "Arrow keys select the query, Shift and arrow keys read the weights of keys, Escape clears the selection, + and − zoom.",
+    hint: () => "Bright regions have high attention weights. "
+      + (queryPatches() ? "Click a patch to select it as the query." : "Hover over a word to show its attention; click to select it."),
     size(room) {
-      plan = layout(room);
-      return { width: plan.width, height: plan.height };
+      layout = computeLayout(room);
+      return { width: layout.width, height: layout.height };
     },
-    draw(pen, box) {
+    draw(renderer, box) {
       const matrix = app.matrices.current();
-      if (!matrix) return void app.waiting(pen, box);
-      const row = query();
-      const name = row === null ? "" : shown(app.queryNames()[row]);
-      const patched = looking() && /^\d+,\d+$/.test(name);
-      const who = row === null ? "the whole picture" : patched ? `patch ${name}` : `“${fit(name, Math.min(320, plan.width - 200))}”`;
-      const note = `brightest ${number(topOf(matrix, row))} · ${app.where()}`;
-      pen.text(`Where ${who} looks`, 20, 17, app.type.title);
-      if (plan.top > 40) pen.text(note, 20, 38, app.type.note);
-      else pen.text(note, plan.room - 20, 17, { ...app.type.note, align: "right" });
-      for (const tile of plan.tiles) {
-        overlay(pen, tile, tile.role === "key" ? matrix : null, row);
-        if (tile.role === "query") {
-          if (row !== null) patch(pen, tile, row - tile.before, "#ffffff");
-          pen.text(shown(tile.image.label), tile.x, tile.y + tile.height + 16, app.type.note);
-        } else if (itself() && looking() && row !== null) patch(pen, tile, row - tile.first, "#ffffff");
-        if (tile.role === "key" && app.state.key !== null) patch(pen, tile, app.state.key - tile.first, app.inks.mark);
-        if (tile.share) share(pen, tile, matrix, row);
+      if (!matrix) return void app.drawLoading(renderer, box);
+      const query = currentQuery();
+      drawHeading(renderer, matrix, query);
+      for (const tile of layout.tiles) {
+        const isKey = tile.role === "key";
+        drawTile(renderer, tile, isKey ? matrix : null, query);
+        const hasQuery = query !== null && (!isKey || (isSelfAttention() && queryPatches()));
+        if (hasQuery) drawPatchBorder(renderer, tile, query - tile.first, "#ffffff");
+        if (!isKey) renderer.text(displayText(tile.image.label), tile.x, tile.y + tile.height + 16, app.textStyles.note);
+        if (isKey && app.state.key !== null) drawPatchBorder(renderer, tile, app.state.key - tile.first, app.colors.mark);
+        if (tile.isSupport) drawSupportWeight(renderer, tile, matrix, query);
       }
-      const heading = plan.strip.length ? (looking() ? "Each head alone" : "Each word") : "";
-      pen.text(heading, plan.room / 2, plan.bottom + 18, { ...app.type.note, align: "center" });
-      for (const small of plan.strip) {
-        if (small.y + small.side + 24 < box.y || small.y > box.y + box.height) continue;
-        const own = small.head === undefined ? matrix : app.matrices.head(app.state.layer, small.head);
-        const at = small.query ?? row;
-        const { width: wide, height: high, ...like } = plan.tiles.at(-1);
-        const [width, height] = [wide, high].map((length) => (small.side * length) / Math.max(wide, high));
-        const tile = { ...like, x: small.x + (small.side - width) / 2, y: small.y + small.side - height, width, height };
-        overlay(pen, tile, own, at, 0.85);
-        const word = small.head === undefined;
-        const [on, found] = [word && at === row, word && app.isFound(small.name)];
-        const stroke = on ? app.inks.accent : found ? app.inks.mark : word ? app.inks.line : app.color(small.head);
-        pen.rect(tile.x - 1, tile.y - 1, width + 2, height + 2, { stroke, thick: on || found ? 3 : 1.5, radius: 2 });
-        const look = { ...app.type.label, align: "center", weight: on ? 600 : 400 };
-        pen.text(fit(shown(small.name), small.side, look), small.x + small.side / 2, small.y + small.side + 14, look);
-      }
+      drawThumbnails(renderer, box, matrix, query);
     },
     hit(x, y) {
-      const inside = (one, width = one.width, height = one.height) =>
-        x >= one.x && x < one.x + width && y >= one.y && y < one.y + height;
-      const small = plan.strip.find((one) => inside(one, one.side, one.side + 22));
-      if (small) return small.head === undefined ? { query: small.query } : { head: small.head };
-      const tile = plan.tiles.find((one) => inside(one));
+      const contains = (rect, width = rect.width, height = rect.height) =>
+        x >= rect.x && x < rect.x + width && y >= rect.y && y < rect.y + height;
+      const thumbnail = layout.strip.find((rect) => contains(rect, rect.side, rect.side + 22));
+      if (thumbnail) return thumbnail.head === undefined ? { query: thumbnail.query } : { head: thumbnail.head };
+      const tile = layout.tiles.find((rect) => contains(rect));
       if (!tile) return null;
-      const cell = cellAt(tile, x, y);
-      if (tile.role === "query") return { pick: cell + tile.before };
-      const key = tile.first + cell;
-      return itself() && looking() ? { key, pick: key } : { key, quiet: true };
+      const index = tile.first + patchAt(tile, x, y);
+      if (tile.role === "query") return { newQuery: index };
+      return isSelfAttention() && queryPatches() ? { key: index, newQuery: index } : { key: index, passive: true };
     },
-    scale: () => ({ x: plan.tiles[0].x, y: plan.tiles[0].y, unit: plan.tiles[0].width }),
-    hover(spot) {
-      hovered = spot;
-      app.point(spot && query(), spot?.key ?? null);
+    scale: () => ({ x: layout.tiles[0].x, y: layout.tiles[0].y, unit: layout.tiles[0].width }),
+    hover(target) {
+      hovered = target;
+      app.setHovered(target && currentQuery(), target?.key ?? null);
     },
-    tip({ key, head, pick }) {
-      if (head !== undefined) return [app.headName(head, [app.state.layer]), "click to see it alone"];
+    tooltip({ key, head, newQuery }) {
+      if (head !== undefined) return [app.headName(head, [app.state.layer]), "click to show only this head"];
       const matrix = app.matrices.current();
-      if (key !== undefined) return matrix ? [text(matrix, query(), key), app.name("key", key)] : [];
-      return pick === undefined ? [] : [`look from ${app.name("query", pick)}`];
+      if (key !== undefined) return matrix ? [weightText(matrix, currentQuery(), key), app.tokenText("key", key)] : [];
+      return newQuery === undefined ? [] : [`click to select ${app.tokenText("query", newQuery)}`];
     },
-    press({ query: row, head, pick }) {
+    click({ query, head, newQuery }) {
       if (head !== undefined) app.set({ heads: [head], combine: "each" });
-      else if ((pick ?? row) !== undefined) app.set({ token: pick ?? row });
+      else if ((newQuery ?? query) !== undefined) app.set({ query: newQuery ?? query });
     },
-    move(across, down, shift) {
-      const next = (list, at, pictured) => {
-        const step = at === null ? -list.length : across + down * (pictured?.grid[1] ?? 1); // the first, to begin with
-        return list[clamp(list.indexOf(at) + step, 0, list.length - 1)];
+    move(dx, dy, shift) {
+      const next = (positions, index, patches) => {
+        const step = index === null ? -positions.length : dx + dy * (patches?.grid[1] ?? 1); // starts at the first
+        return positions[clamp(positions.indexOf(index) + step, 0, positions.length - 1)];
       };
-      const [token, { key }] = [query(), app.state];
-      if (shift) app.set({ token, key: key === null ? seen().before : next(app.columns(), key, seen()) });
-      else app.set({ token: next(app.rows(), token, looking()), key });
+      const [query, { key }] = [currentQuery(), app.state];
+      if (shift) app.set({ query, key: key === null ? keyPatches().prefix : next(app.keys(), key, keyPatches()) });
+      else app.set({ query: next(app.queries(), query, queryPatches()), key });
     },
-    told() {
-      const [{ key }, matrix] = [app.asked(), app.matrices.current()];
-      if (!matrix || key === null || query() !== null) return app.told();
-      return `the whole picture → ${app.name("key", key)}: ${text(matrix, null, key)} · ${app.where()}`;
+    describe() {
+      const [{ key }, matrix] = [app.focused(), app.matrices.current()];
+      if (!matrix || key === null || currentQuery() !== null) return app.describe();
+      return `${ALL_PATCHES} → ${app.tokenText("key", key)}: ${weightText(matrix, null, key)} · ${app.matrixName()}`;
     },
-    reveal({ side, index }) {
-      const small = side === "query" && plan.strip.find((one) => one.query === index);
-      if (small) app.stage.reveal(small.x, small.y, small.side, small.side + 24);
+    reveal({ role, index }) {
+      const thumbnail = role === "query" && layout.strip.find(({ query }) => query === index);
+      if (thumbnail) app.viewport.reveal(thumbnail.x, thumbnail.y, thumbnail.side, thumbnail.side + 24);
     },
   };
 }

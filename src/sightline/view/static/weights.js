@@ -1,163 +1,162 @@
-// From codes to matrices: one head, heads combined, layers rolled out, all of it at any temperature.
+// Attention matrices from the payload: single heads, combined heads and rollout, at any temperature.
 
-import { number } from "./dom.js";
+import { formatWeight } from "./format.js";
 
-const KEPT = 40; // matrices in memory
-const PER_ROW = 12; // lines kept of each row while no token is picked
-const [MOST, MOST_MOVING] = [3000, 200]; // lines drawn at once, and while the view is scrolled, every frame of the screen
+const CACHED_MATRICES = 40;
+const LINKS_PER_QUERY = 12; // lines drawn per query while nothing is selected
+const [MAX_LINES, MAX_LINES_SCROLLING] = [3000, 200]; // lines drawn per frame
 
-export function openMatrices(app) {
-  const levels = Float32Array.from(app.meta.levels); // what each code stands for, as a part of its row's top
+export function createMatrices(app) {
+  const levels = Float32Array.from(app.meta.levels); // codes as fractions of the row's maximum
   const cache = new Map();
-  let worked = false; // whether this frame has already paid for a product of matrices
+  let multiplied = false; // whether a matrix product was computed in this frame
 
-  const layerOf = (index) => app.example().layers[index];
+  const layerMeta = (index) => app.example().layers[index];
 
-  function kept(key, make) {
+  function cached(key, compute) {
     if (cache.has(key)) return cache.get(key);
-    const made = make();
-    if (!made) return null;
-    cache.set(key, made);
-    if (cache.size > KEPT) cache.delete(cache.keys().next().value);
-    return made;
+    const value = compute();
+    if (!value) return null;
+    cache.set(key, value);
+    if (cache.size > CACHED_MATRICES) cache.delete(cache.keys().next().value);
+    return value;
   }
 
-  // All rows of some heads, or `count` from `first` on, as {data, queries, keys, top}; null while they are on their way.
-  function combined(index, how, heads, { first = 0, count = layerOf(index).shape[1], temperature } = {}) {
-    const raw = app.weights.get(app.state.example, index);
+  // The mean or maximum over heads, for all queries or `count` from `first` on; null while loading.
+  function combineHeads(index, mode, heads, { first = 0, count = layerMeta(index).shape[1], temperature } = {}) {
+    const raw = app.payload.get(app.state.example, index);
     if (!raw) return null;
-    const [, queries, keys] = layerOf(index).shape;
-    const sharp = sharpened(index, temperature);
-    const [one, ...others] = heads;
-    const data = decode(raw, one * queries + first, count, keys, sharp);
-    for (const which of others) {
-      const part = decode(raw, which * queries + first, count, keys, sharp);
-      for (let i = 0; i < data.length; i++) data[i] = how === "max" ? Math.max(data[i], part[i]) : data[i] + part[i];
+    const [, queries, keys] = layerMeta(index).shape;
+    const scale = levelScale(index, temperature);
+    const [firstHead, ...others] = heads;
+    const data = decode(raw, firstHead * queries + first, count, keys, scale);
+    for (const head of others) {
+      const other = decode(raw, head * queries + first, count, keys, scale);
+      for (let i = 0; i < data.length; i++) data[i] = mode === "max" ? Math.max(data[i], other[i]) : data[i] + other[i];
     }
-    if (how !== "max") for (let i = 0; i < data.length; i++) data[i] /= others.length + 1;
-    return finish(data, count, keys);
+    if (mode !== "max") for (let i = 0; i < data.length; i++) data[i] /= others.length + 1;
+    return createMatrix(data, count, keys);
   }
 
-  // Codes to parts of the row's top, at a temperature: softmax(s / T) is softmax(s) to the power 1 / T, scaled to sum to
-  // 1 again, so no scores are needed.
-  function sharpened(index, temperature = app.state.temperature) {
-    const power = layerOf(index).sharpens ? 1 / temperature : 1;
-    return { levels: power === 1 ? levels : levels.map((level) => level ** power), scaled: power !== 1 };
+  // The levels at a temperature: softmax(s / T) is softmax(s)^(1 / T), normalized again, so no scores are needed.
+  function levelScale(index, temperature = app.state.temperature) {
+    const power = layerMeta(index).hasTemperature ? 1 / temperature : 1;
+    return { levels: power === 1 ? levels : levels.map((level) => level ** power), normalize: power !== 1 };
   }
 
-  // One head made small: the strongest weight of each block, so that thin diagonals survive. It came with the page, unless
-  // tokens are hidden or the temperature was turned.
-  function small(index, which, rows, columns) {
-    const layer = layerOf(index);
-    const [, high, wide] = layer.small ?? [];
-    const asIs = high && rows.length === layer.shape[1] && columns.length === layer.shape[2] && !sharpened(index).scaled;
-    const raw = asIs && app.weights.get(app.state.example, index, "small");
-    if (raw) return finish(decode(raw, which * high, high, wide, sharpened(index)), high, wide);
-    const matrix = asIs ? null : combined(index, "mean", [which]);
-    return matrix && pooled(matrix, rows, columns, app.meta.fine);
+  // One head, downsampled to the strongest weight of each block. The payload contains it, unless tokens are hidden or the
+  // temperature was changed.
+  function thumbnail(index, head, rows, columns) {
+    const layer = layerMeta(index);
+    const [, height, width] = layer.thumbnail ?? [];
+    const inPayload = height && rows.length === layer.shape[1] && columns.length === layer.shape[2] && !levelScale(index).normalize;
+    const raw = inPayload && app.payload.get(app.state.example, index, "thumbnail");
+    if (raw) return createMatrix(decode(raw, head * height, height, width, levelScale(index)), height, width);
+    const matrix = inPayload ? null : combineHeads(index, "mean", [head]);
+    return matrix && downsample(matrix, rows, columns, app.meta.thumbnailSize);
   }
 
-  // Abnar and Zuidema's rollout: half of each layer is the residual path, so it is the identity.
+  // Attention rollout (Abnar and Zuidema, 2020): each layer is averaged with the identity for the residual connection.
   function rollout(index) {
-    return kept(key("rollout", index), () => {
-      const before = rolled(app, index).filter((other) => other < index).pop();
-      const below = before === undefined ? null : rollout(before);
-      if (before !== undefined && !below) return null; // one layer at a time, or they would push each other out
-      if (worked) return void app.refresh();
-      const own = combined(index, "mean", layerOf(index).heads.keys());
-      if (!own) return null;
-      const n = own.queries;
-      const half = own.data.map((weight, i) => weight / 2 + (i % (n + 1) === 0 ? 0.5 : 0));
-      worked = below !== null && n > 200;
-      return finish(below ? product(half, below.data, n) : half, n, n);
+    return cached(cacheKey("rollout", index), () => {
+      const previousIndex = rolloutLayers(app, index).filter((other) => other < index).pop();
+      const previous = previousIndex === undefined ? null : rollout(previousIndex);
+      if (previousIndex !== undefined && !previous) return null; // load one layer at a time, or they evict each other
+      if (multiplied) return void app.refresh();
+      const mean = combineHeads(index, "mean", layerMeta(index).heads.keys());
+      if (!mean) return null;
+      const n = mean.queries;
+      const withResidual = mean.data.map((weight, i) => weight / 2 + (i % (n + 1) === 0 ? 0.5 : 0));
+      multiplied = previous !== null && n > 200;
+      return createMatrix(previous ? multiply(withResidual, previous.data, n) : withResidual, n, n);
     });
   }
 
-  // One row alone at a temperature of its own.
+  // One row at its own temperature.
   const rowAt = (index, query, temperature) =>
-    combined(index, app.combining(index), app.headsOn(index), { first: query, count: 1, temperature })?.data;
+    combineHeads(index, app.combineMode(index), app.selectedHeads(index), { first: query, count: 1, temperature })?.data;
 
-  const key = (...parts) => [app.state.example, app.state.temperature, ...parts].join(" ");
+  const cacheKey = (...parts) => [app.state.example, app.state.temperature, ...parts].join(" ");
 
   return {
-    newFrame: () => (worked = false),
-    head: (index, which) => kept(key(index, which), () => combined(index, "mean", [which])),
-    small, rowAt,
-    // What the state asks for: the one head that is on, or all that are on, combined.
+    newFrame: () => (multiplied = false),
+    head: (index, head) => cached(cacheKey(index, head), () => combineHeads(index, "mean", [head])),
+    thumbnail, rowAt,
+    // The matrix of the current state: the selected heads, combined.
     current() {
-      const [{ layer }, how, heads] = [app.state, app.combining(), app.headsOn()];
-      return how === "rollout" ? rollout(layer) : kept(key(layer, how, heads.join(".")), () => combined(layer, how, heads));
+      const [{ layer }, mode, heads] = [app.state, app.combineMode(), app.selectedHeads()];
+      return mode === "rollout" ? rollout(layer) : cached(cacheKey(layer, mode, heads.join(".")), () => combineHeads(layer, mode, heads));
     },
   };
 }
 
-// Layers that can be multiplied: of one kind and one call, looking at themselves, all of one size.
-export function rolled(app, index) {
+// The layers of a rollout: self-attention of the same kind, call and size. Empty if rollout is not defined.
+export function rolloutLayers(app, index) {
   const { layers } = app.example();
-  const { kind, call, shape, shares } = layers[index];
-  const alike = layers.map((_, i) => i).filter((i) => layers[i].kind === kind && layers[i].call === call);
-  const fit = (i) => layers[i].shares && layers[i].shape[1] === shape[1] && layers[i].shape[2] === shape[1];
-  return kind !== "cross" && shares && alike.length > 1 && alike.every(fit) ? alike : [];
+  const { kind, call, shape, normalized } = layers[index];
+  const sameKind = layers.map((_, i) => i).filter((i) => layers[i].kind === kind && layers[i].call === call);
+  const fits = (i) => layers[i].normalized && layers[i].shape[1] === shape[1] && layers[i].shape[2] === shape[1];
+  return kind !== "cross" && normalized && sameKind.length > 1 && sameKind.every(fits) ? sameKind : [];
 }
 
-function pooled(matrix, rows, columns, most) {
-  const [high, wide] = [Math.min(most, rows.length), Math.min(most, columns.length)];
-  const data = new Float32Array(high * wide);
-  const [from, block] = [Int32Array.from(columns), Int32Array.from(columns, (_, j) => (j * wide) / columns.length)];
+function downsample(matrix, rows, columns, maxSize) {
+  const [height, width] = [Math.min(maxSize, rows.length), Math.min(maxSize, columns.length)];
+  const data = new Float32Array(height * width);
+  const [keys, blocks] = [Int32Array.from(columns), Int32Array.from(columns, (_, j) => (j * width) / columns.length)];
   rows.forEach((query, i) => {
-    const [start, to] = [query * matrix.keys, Math.floor((i * high) / rows.length) * wide];
-    for (let j = 0; j < from.length; j++) {
-      const weight = matrix.data[start + from[j]];
-      if (Math.abs(weight) > Math.abs(data[to + block[j]])) data[to + block[j]] = weight;
+    const [from, to] = [query * matrix.keys, Math.floor((i * height) / rows.length) * width];
+    for (let j = 0; j < keys.length; j++) {
+      const weight = matrix.data[from + keys[j]];
+      if (Math.abs(weight) > Math.abs(data[to + blocks[j]])) data[to + blocks[j]] = weight;
     }
   });
-  return finish(data, high, wide);
+  return createMatrix(data, height, width);
 }
 
-function scaleOf({ tops, codes }, row, keys, { levels, scaled }) {
-  if (!scaled) return tops[row];
+function rowScale({ rowMaxima, codes }, row, keys, { levels, normalize }) {
+  if (!normalize) return rowMaxima[row];
   let sum = 0;
   for (let k = row * keys; k < (row + 1) * keys; k++) sum += levels[codes[k]];
   return sum > 0 ? 1 / sum : 0;
 }
 
-function decode(raw, first, queries, keys, sharp) {
-  const [data, { codes, below }, { levels }] = [new Float32Array(queries * keys), raw, sharp];
+function decode(raw, first, queries, keys, scale) {
+  const [data, { codes, negativeCodes }, { levels }] = [new Float32Array(queries * keys), raw, scale];
   for (let q = 0; q < queries; q++) {
     const [from, to] = [(first + q) * keys, q * keys];
-    const scale = scaleOf(raw, first + q, keys, sharp);
-    for (let k = 0; k < keys; k++) data[to + k] = levels[codes[from + k]] * scale;
-    if (below) for (let k = 0; k < keys; k++) data[to + k] -= levels[below[from + k]] * scale;
+    const factor = rowScale(raw, first + q, keys, scale);
+    for (let k = 0; k < keys; k++) data[to + k] = levels[codes[from + k]] * factor;
+    if (negativeCodes) for (let k = 0; k < keys; k++) data[to + k] -= levels[negativeCodes[from + k]] * factor;
   }
   return data;
 }
 
-function finish(data, queries, keys) {
-  const tops = new Float32Array(queries); // the largest of each row, whatever its sign
+function createMatrix(data, queries, keys) {
+  const rowMaxima = new Float32Array(queries); // of absolute weights
   for (let q = 0, i = 0; q < queries; q++) {
-    for (const end = i + keys; i < end; i++) if (Math.abs(data[i]) > tops[q]) tops[q] = Math.abs(data[i]);
+    for (const end = i + keys; i < end; i++) if (Math.abs(data[i]) > rowMaxima[q]) rowMaxima[q] = Math.abs(data[i]);
   }
   return {
-    data, queries, keys, tops, top: tops.reduce((most, top) => Math.max(most, top), 0) || 1,
-    text: (q, k) => number(data[q * keys + k], tops[q]),
+    data, queries, keys, rowMaxima, max: rowMaxima.reduce((max, value) => Math.max(max, value), 0) || 1,
+    text: (q, k) => formatWeight(data[q * keys + k], rowMaxima[q]),
     row: (q) => data.subarray(q * keys, (q + 1) * keys),
     column: (k) => Float32Array.from({ length: queries }, (_, q) => data[q * keys + k]),
   };
 }
 
-function product(a, b, n) {
-  const out = new Float32Array(n * n);
+function multiply(a, b, n) {
+  const product = new Float32Array(n * n);
   for (let i = 0; i < n; i++) {
     for (let j = 0; j < n; j++) {
       const weight = a[i * n + j];
       if (weight === 0) continue;
-      for (let k = 0, from = j * n, to = i * n; k < n; k++) out[to + k] += weight * b[from + k];
+      for (let k = 0, from = j * n, to = i * n; k < n; k++) product[to + k] += weight * b[from + k];
     }
   }
-  return out;
+  return product;
 }
 
-// In bits: 0 for one key alone, log2 K for all alike.
+// In bits: 0 for a single key, log2 K for uniform weights.
 export function entropy(row) {
   let [sum, bits] = [0, 0];
   for (const weight of row) sum += weight;
@@ -166,44 +165,44 @@ export function entropy(row) {
   return bits;
 }
 
-// Over the rows that look at anything.
+// Over rows that are not fully masked.
 export function meanEntropy(matrix) {
-  if (matrix.bits !== undefined) return matrix.bits;
-  const rows = Array.from(matrix.tops, (_, q) => matrix.row(q)).filter((_, q) => matrix.tops[q] > 0);
-  return (matrix.bits = rows.reduce((sum, row) => sum + entropy(row), 0) / (rows.length || 1));
+  if (matrix.entropy !== undefined) return matrix.entropy;
+  const rows = Array.from(matrix.rowMaxima, (_, q) => matrix.row(q)).filter((_, q) => matrix.rowMaxima[q] > 0);
+  return (matrix.entropy = rows.reduce((sum, row) => sum + entropy(row), 0) / (rows.length || 1));
 }
 
-// The strongest places of a row, strongest first.
-export const strongest = (row, count, places) => [...places].sort((a, b) => Math.abs(row[b]) - Math.abs(row[a])).slice(0, count);
+// The positions with the strongest weights, strongest first.
+export const strongest = (row, count, positions) => [...positions].sort((a, b) => Math.abs(row[b]) - Math.abs(row[a])).slice(0, count);
 
-// The looks to draw: of the one that is picked, or the strongest few of each row.
-export function eachLook(matrix, picked, add) {
-  if (!picked) for (const look of links(matrix)) add(...look);
-  else if (picked.side === "query") matrix.row(picked.index).forEach((weight, key) => add(picked.index, key, weight));
-  else matrix.column(picked.index).forEach((weight, query) => add(query, picked.index, weight));
+// Call add(query, key, weight) for the weights to draw: those of the selected token, or the strongest of each query.
+export function forEachLink(matrix, selected, add) {
+  if (!selected) for (const link of strongestLinks(matrix)) add(...link);
+  else if (selected.role === "query") matrix.row(selected.index).forEach((weight, key) => add(selected.index, key, weight));
+  else matrix.column(selected.index).forEach((weight, query) => add(query, selected.index, weight));
 }
 
-// The largest few lines, largest first. Bare numbers sort fast, so they tell first what is worth sorting.
-export function largest(lines, moving) {
-  const count = moving ? MOST_MOVING : MOST;
-  const least = Float32Array.from(lines, ({ size }) => size).sort()[Math.max(0, lines.length - count)];
-  return lines.filter(({ size }) => size >= least).sort((a, b) => b.size - a.size).slice(0, count);
+// The largest lines, largest first. Sorting bare numbers is fast, so a threshold is found before lines are sorted.
+export function largestLines(lines, scrolling) {
+  const count = scrolling ? MAX_LINES_SCROLLING : MAX_LINES;
+  const threshold = Float32Array.from(lines, ({ size }) => size).sort()[Math.max(0, lines.length - count)];
+  return lines.filter(({ size }) => size >= threshold).sort((a, b) => b.size - a.size).slice(0, count);
 }
 
-// The strongest few of each row, found once for a matrix.
-function links(matrix) {
+// The strongest links of each query, computed once per matrix.
+function strongestLinks(matrix) {
   matrix.links ??= Array.from({ length: matrix.queries }, (_, query) => {
     const row = matrix.row(query);
-    if (matrix.keys <= PER_ROW) return Array.from(row, (weight, key) => [query, key, weight]).filter(([, , weight]) => weight);
-    const best = [];
+    if (matrix.keys <= LINKS_PER_QUERY) return Array.from(row, (weight, key) => [query, key, weight]).filter(([, , weight]) => weight);
+    const links = [];
     for (let key = 0; key < row.length; key++) {
       const size = Math.abs(row[key]);
-      if (size === 0 || (best.length === PER_ROW && size <= Math.abs(best[PER_ROW - 1][2]))) continue;
-      let at = best.length === PER_ROW ? PER_ROW - 1 : best.length;
-      while (at > 0 && Math.abs(best[at - 1][2]) < size) (best[at] = best[at - 1]), at--;
-      best[at] = [query, key, row[key]];
+      if (size === 0 || (links.length === LINKS_PER_QUERY && size <= Math.abs(links[LINKS_PER_QUERY - 1][2]))) continue;
+      let at = links.length === LINKS_PER_QUERY ? LINKS_PER_QUERY - 1 : links.length;
+      while (at > 0 && Math.abs(links[at - 1][2]) < size) (links[at] = links[at - 1]), at--;
+      links[at] = [query, key, row[key]];
     }
-    return best;
+    return links;
   }).flat();
   return matrix.links;
 }

@@ -1,0 +1,151 @@
+"""The source and target sequence of attention: the name of each position, and its images."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import SightlineError
+from .images import PatchedImages, patched_images
+from .maps import Map
+
+BRACKETED = ("[CLS]", "[SEP]", "[PAD]", "[BOS]", "[EOS]", "<s>", "</s>", "<pad>", "<bos>", "<eos>")
+SPECIAL_TOKENS = frozenset((*BRACKETED, "<|endoftext|>", "<|startoftext|>", "<|im_start|>", "<|im_end|>"))
+"""Default special tokens. [MASK], [UNK] and <unk> replace words and are not included."""
+
+
+@dataclass(frozen=True)
+class TokenSequence:
+    """The positions of the source or the target."""
+
+    tokens: list[str]
+    special: list[int]
+    """Positions of special tokens."""
+    images: PatchedImages | None = None
+
+    def names(self, size: int) -> list[str]:
+        """The tokens if there are `size` of them, otherwise the positions counted from 0."""
+        return self.tokens if len(self.tokens) == size else [str(i) for i in range(size)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON that the page reads."""
+        patches = self.images and {
+            "images": self.images.images,
+            "prefix": self.images.prefix_tokens,
+            "grid": self.images.grid,
+        }
+        return {"tokens": self.tokens, "special": self.special, "patches": patches}
+
+
+def token_sequences(
+    maps: Sequence[Map],
+    *,
+    tokens: Sequence[str] | None = None,
+    source: Sequence[str] | None = None,
+    target: Sequence[str] | None = None,
+    generated: Sequence[str] | None = None,
+    images: Any = None,
+    query_image: Any = None,
+    labels: Sequence[str] | None = None,
+    grid: tuple[int, int] | None = None,
+    special_tokens: Collection[str] | None = None,
+) -> dict[str, TokenSequence]:
+    """The sequences by name: `source` (encoder input), `target` (decoder input) and, if given, `generated`.
+
+    The rows of cross-attention are named by `generated` where it is given, otherwise by `target`.
+    """
+    sizes = _sizes(maps)
+    single = not (sizes["source"] and sizes["target"])
+    given = {"tokens": tokens, "source": source, "target": target}
+    image_of: dict[str, Any] = {"source": images, "target": query_image}
+    if single:
+        if query_image is not None:
+            raise SightlineError("query_image must be used with cross-attention, got none; use images")
+        image_of = dict.fromkeys(image_of, images)
+    for name, value in (("labels", labels), ("grid", grid)):
+        if value is not None and images is None and query_image is None:
+            raise SightlineError(f"{name} must be used with images, got none")
+    special = SPECIAL_TOKENS if special_tokens is None else frozenset(special_tokens)
+    sequences = {}
+    for name, size in sizes.items():
+        patches = None
+        if size and image_of[name] is not None:
+            is_query = name == "target" and not single
+            argument, image_labels = ("query_image", None) if is_query else ("images", labels)
+            patches = patched_images(image_of[name], size, name=argument, labels=image_labels, grid=grid)
+        other = "target" if name == "source" else "source"
+        arguments = ("tokens", name, other) if single else (name, "tokens")
+        argument = next((argument for argument in arguments if given[argument] is not None), name)
+        words = _words(argument, given[argument], size, patches, has_both=not single)
+        sequences[name] = TokenSequence(words, _positions_of(special, words), patches)
+    if generated is not None:
+        if not any(m.kind == "cross" for m in maps):
+            raise SightlineError("generated must be used with cross-attention, got none")
+        words = _words("generated", generated, sizes["target"], None, has_both=False)
+        sequences["generated"] = TokenSequence(words, _positions_of(special, words), sequences["target"].images)
+    return sequences
+
+
+def drop_padding(maps: Sequence[Map], options: dict[str, Any]) -> tuple[Sequence[Map], dict[str, Any]]:
+    """Remove the positions of trailing None tokens from the token lists in `options` and from the maps."""
+    kept, sizes = dict(options), _sizes(maps)
+    lengths: dict[str, int] = {}
+    for name in ("tokens", "source", "target", "generated"):
+        words = options[name]
+        if not isinstance(words, list | tuple) or not words or words[-1] is not None:
+            continue
+        sequences = {"tokens": ("source", "target"), "generated": ("target",)}.get(name, (name,))
+        if len(words) in {sizes[sequence] for sequence in sequences}:  # any other length is an error later
+            length = max((i for i, word in enumerate(words, 1) if word is not None), default=1)
+            kept[name] = words[:length]
+            lengths |= dict.fromkeys(sequences, length)
+
+    def cut(m: Map) -> Map:
+        query, key = query_and_key(m.kind)
+        return replace(m, weights=m.weights[:, :, : lengths.get(query), : lengths.get(key)])
+
+    return ([cut(m) for m in maps] if lengths else maps), kept
+
+
+def query_and_key(kind: str, sequences: Collection[str] = ()) -> tuple[str, str]:
+    """The names of the query and key sequence of a map. `sequences` may contain `generated`."""
+    if kind == "cross":
+        return ("generated" if "generated" in sequences else "target"), "source"
+    return ("source", "source") if kind == "encoder" else ("target", "target")
+
+
+def _sizes(maps: Sequence[Map]) -> dict[str, int]:
+    """The lengths of source and target."""
+    sizes = {"source": 0, "target": 0}
+    for m in maps:
+        query, key = query_and_key(m.kind)
+        sizes[query] = max(sizes[query], m.shape[2])
+        sizes[key] = max(sizes[key], m.shape[3])
+    return sizes
+
+
+def _positions_of(special: Collection[str], words: list[str]) -> list[int]:
+    return [i for i, word in enumerate(words) if word in special]
+
+
+def _words(
+    name: str, given: Sequence[str] | None, size: int, patches: PatchedImages | None, *, has_both: bool
+) -> list[str]:
+    if given is None or not size:
+        return patches.tokens() if patches else [str(i) for i in range(size)]
+    if isinstance(given, str):
+        raise SightlineError(f"{name} must be a list of tokens, got the string {given!r}")
+    if getattr(given, "ndim", 1) != 1:
+        raise SightlineError(f"{name} must be a list of tokens, got an array of shape {tuple(given.shape)}")  # type: ignore[attr-defined]
+    words = [str(word.item() if hasattr(word, "item") else word) for word in given]  # numpy and torch scalars
+    if len(words) != size:
+        hint = ""
+        if has_both and name == "tokens":
+            hint = "; pass source= and target="
+        elif len(words) == 1 < size:
+            hint = "; for several examples pass batch=[0, …]"
+        elif len(words) == size + 1:
+            hint = "; omit the last token of generate(), which is never a query"
+            if name == "generated":
+                hint = "; omit the first token, which is input and not generated"
+        raise SightlineError(f"{name} must be {size} tokens, one for each position, got {len(words)}{hint}")
+    return words
