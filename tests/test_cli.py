@@ -1,5 +1,6 @@
 """The command line: arguments, output formats, errors and exit codes."""
 
+import contextlib
 import csv
 import errno
 import io
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 
 import sightline
 from class_folders import omniglot, write_files, write_zip
-from processes import SMALL, write_images
+from processes import SMALL, SMALL_TASKS, write_images, write_task_data
 from sightline import runs
 from sightline.cli import app
 from sightline.errors import MissingDependencyError
@@ -561,6 +562,42 @@ def test_data_describes_sets_with_disjoint_classes(home):
         assert lines[0] == "Omniglot, 14 classes in 5 groups"
         assert lines[3].split()[:4] == ["train", "9", "27", "3"]
     assert Path("sheet.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.fixture(scope="module")
+def few_shot_run(tmp_path_factory):
+    """A few-shot run of one step; its data is in the same folder."""
+    home = tmp_path_factory.mktemp("few_shot")
+    write_task_data(home)
+    with contextlib.chdir(home):
+        return (
+            home / sightline.train(None, [*SMALL_TASKS["few_shot"], "training.steps=1", "out=run"], quiet=True).folder
+        )
+
+
+@pytest.mark.parametrize("format", [*FORMATS, "markdown"])
+def test_compare_writes_every_format(few_shot_run, tmp_path, monkeypatch, format):
+    monkeypatch.chdir(few_shot_run.parent)
+    arguments = ("compare", "run", "--with", "protonet", "--episodes", "4", "--device", "cpu", "--format", format)
+    out = tmp_path / "comparison"
+    assert run_cli(*arguments, "--out", out).stdout == ""
+    text = out.read_text()
+    assert run_cli(*arguments).stdout == text
+    if format in ("text", "markdown"):
+        assert "protonet" in text
+        assert ("| --- |" in text) == (format == "markdown")
+        return
+    records = parse_records(text, format)
+    assert len(records) == 2
+    assert {"setting", "accuracy"} <= records[0].keys()
+    assert 0 <= float(records[1]["accuracy"]) <= 1
+
+
+def test_compare_refuses_runs_of_other_tasks_and_formats(run):
+    result = run_cli("compare", run, status=2)
+    assert "the task of all runs must be" in result.stderr
+    assert "few_shot" in result.stderr
+    assert "format must be one of" in run_cli("compare", run, "--format", "html", status=2).stderr
 
 
 def test_train_in_a_process(home):

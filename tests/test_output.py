@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import math
 
 import pytest
 
@@ -58,6 +59,12 @@ def test_control_characters_are_escaped_in_json_and_replaced_elsewhere(char):
     assert written("text", records) == "text of a\ufffdb\n"
     assert char not in written("csv", records, [f"{char}", "input", "list"])
     assert written("csv", records).splitlines()[1].startswith("a\ufffdb,")
+
+
+def test_numbers_that_json_cannot_represent_are_null():
+    records = [{"input": "x", "loss": math.nan, "interval": (1.0, math.inf), "scores": {"a": -math.inf}}]
+    [record] = json.loads(written("json", records), parse_constant=pytest.fail)
+    assert record == {"input": "x", "loss": None, "interval": [1.0, None], "scores": {"a": None}}
 
 
 def test_csv_keeps_tabs_newlines_and_other_scripts():

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,7 +40,7 @@ class RecordWriter:
         elif self.format == "csv":
             self._write_row(flatten(record))
         else:
-            data = json.dumps(record, ensure_ascii=False)
+            data = json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
             data = CONTROL_CHARACTERS.sub(lambda match: json.dumps(match[0])[1:-1], data)
             start = "" if self.format == "jsonl" else ",\n" if self._count else "[\n"
             self.stream.write(f"{start}{data}" + ("\n" if self.format == "jsonl" else ""))
@@ -78,6 +79,15 @@ def record_writer(out: Path | None, format: str, columns: Sequence[str] | None =
         writer = RecordWriter(stream, format, columns)
         yield writer
         writer.close()
+
+
+def _finite(value: Any) -> Any:
+    """The value with None for numbers that JSON cannot represent: NaN and infinities."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cell(value: Any) -> Any:
