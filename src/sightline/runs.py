@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 import time
@@ -28,23 +29,9 @@ from .predictor import Evaluation, Predictor
 
 CLASSIFIER = ".sightline"
 """Suffix of a fitted few-shot classifier."""
-RESUMABLE_KEYS = frozenset(
-    {
-        "out",
-        "data.cache_mib",
-        "data.num_workers",
-        "training.device",
-        "training.gamma",
-        "training.keep_checkpoints",
-        "training.learning_rate",
-        "training.max_grad_norm",
-        "training.min_lr_ratio",
-        "training.schedule",
-        "training.step_size",
-        "training.tensorboard",
-        "training.warmup_steps",
-        "training.weight_decay",
-    }
+RESUMABLE_KEYS = re.compile(
+    r"out|data\.(cache_mib|num_workers)|training\.(device|gamma|keep_checkpoints|learning_rate|max_grad_norm|min_lr_ratio"
+    r"|schedule|step_size|tensorboard|warmup_steps|weight_decay)"
 )
 """Keys that may change when a run is resumed, because the checkpoints still fit."""
 SCORE = "## Evaluation"
@@ -269,7 +256,7 @@ def _check_same_config(folder: Path, task_config: Any) -> None:
 
 def _fixed_values(task_config: Any) -> dict[str, Any]:
     """The values of a config that cannot change when a run is resumed, by dotted key."""
-    return {key: value for key, value in _flat(config.plain(task_config)).items() if key not in RESUMABLE_KEYS}
+    return {key: value for key, value in _flat(config.plain(task_config)).items() if not RESUMABLE_KEYS.fullmatch(key)}
 
 
 def _config_digest(task_config: Any) -> str:

@@ -29,7 +29,23 @@ def default_hooks(config: TrainingConfig, *, quiet: bool = False) -> list[Hook]:
     return hooks
 
 
-class MetricsFile(Hook):
+class _Log(Hook):
+    """Base class of hooks that write all values."""
+
+    def on_log(self, trainer: TrainerState, values: dict[str, Any]) -> None:
+        self.write(trainer, values)
+
+    def on_evaluate(self, trainer: TrainerState, metrics: dict[str, float], is_best: bool) -> None:
+        self.write(trainer, {"validation": metrics, "best": is_best})
+
+    def on_average(self, trainer: TrainerState, metrics: dict[str, float], is_best: bool) -> None:
+        self.write(trainer, {AVERAGE: metrics, "best": is_best})
+
+    def write(self, trainer: TrainerState, values: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class MetricsFile(_Log):
     """Append a JSON object per log interval and evaluation to metrics.jsonl."""
 
     def on_start(self, trainer: TrainerState) -> None:
@@ -45,22 +61,13 @@ class MetricsFile(Hook):
                     continue  # the line that was being written when the process was killed
         write_bytes(path, "".join(f"{line}\n" for line in kept).encode())
 
-    def on_log(self, trainer: TrainerState, values: dict[str, Any]) -> None:
-        self._append(trainer, values)
-
-    def on_evaluate(self, trainer: TrainerState, metrics: dict[str, float], is_best: bool) -> None:
-        self._append(trainer, {"validation": metrics, "best": is_best})
-
-    def on_average(self, trainer: TrainerState, metrics: dict[str, float], is_best: bool) -> None:
-        self._append(trainer, {AVERAGE: metrics, "best": is_best})
-
-    def _append(self, trainer: TrainerState, values: dict[str, Any]) -> None:
+    def write(self, trainer: TrainerState, values: dict[str, Any]) -> None:
         path = trainer.folder / LOG
         with named_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"step": trainer.step, **values}) + "\n")
 
 
-class TensorBoard(Hook):
+class TensorBoard(_Log):
     """Write the values of metrics.jsonl as TensorBoard events."""
 
     def __init__(self) -> None:
@@ -76,22 +83,14 @@ class TensorBoard(Hook):
     def on_start(self, trainer: TrainerState) -> None:
         self._writer = self._make_writer(str(trainer.folder / "events"), purge_step=trainer.step + 1)
 
-    def on_log(self, trainer: TrainerState, values: dict[str, Any]) -> None:
-        self._write(trainer.step, values, "")
-
-    def on_evaluate(self, trainer: TrainerState, metrics: dict[str, float], is_best: bool) -> None:
-        self._write(trainer.step, metrics, "validation/")
-
-    def on_average(self, trainer: TrainerState, metrics: dict[str, float], is_best: bool) -> None:
-        self._write(trainer.step, metrics, f"{AVERAGE}/")
+    def write(self, trainer: TrainerState, values: dict[str, Any]) -> None:
+        for name, value in values.items():
+            for tag, scalar in value.items() if isinstance(value, dict) else [("", value)]:
+                self._writer.add_scalar(f"{name}/{tag}".rstrip("/"), scalar, trainer.step)
 
     def on_end(self, trainer: TrainerState) -> None:
         if self._writer is not None:
             self._writer.close()
-
-    def _write(self, step: int, values: dict[str, Any], prefix: str) -> None:
-        for name, value in values.items():
-            self._writer.add_scalar(f"{prefix}{name}", value, step)
 
 
 class TerminalProgress(Hook):

@@ -26,7 +26,7 @@ from .device import autocast, compile_model
 from .distributed import ProcessGroup, distribute_like, full_tensors, local_tensors
 from .hooks import Hook
 from .optimizers import make_optimizers
-from .schedules import learning_rate_factor
+from .schedules import learning_rate
 from .signals import Interrupted, SignalHandler
 from .task import BatchSlice, Task
 
@@ -79,7 +79,6 @@ class Trainer:
         self.batch_slice = BatchSlice(group.rank, group.world_size, config.gradient_accumulation_steps)
         steps_per_epoch = task.steps_per_epoch(config.batch_size)
         self.total_steps = config.steps or max(1, round((config.epochs or DEFAULT_EPOCHS) * steps_per_epoch))
-        self.warmup_steps = min(config.warmup_steps, self.total_steps // 3)
         self.evaluate_every = config.evaluate_every or steps_per_epoch
         self.checkpoint_every = config.checkpoint_every or self.evaluate_every
         task.to(group.device)
@@ -202,7 +201,7 @@ class Trainer:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = self._learning_rate(self.step)
+                group["lr"] = learning_rate(self.config, self.step, self.total_steps)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return torch.stack(losses).sum()
@@ -216,22 +215,11 @@ class Trainer:
     def _autocast(self) -> AbstractContextManager[Any]:
         return autocast(self.config, self.group.device)
 
-    def _learning_rate(self, step: int) -> float:
-        return self.config.learning_rate * learning_rate_factor(
-            self.config.schedule,
-            step,
-            self.total_steps,
-            warmup_steps=self.warmup_steps,
-            step_size=self.config.step_size,
-            gamma=self.config.gamma,
-            min_ratio=self.config.min_lr_ratio,
-        )
-
     def _log(self, loss: float, examples_per_second: float) -> None:
         values = {
             "loss": loss,
             "epoch": round(self.step / self.task.steps_per_epoch(self.config.batch_size), 4),
-            "learning_rate": self._learning_rate(self.step - 1),
+            "learning_rate": learning_rate(self.config, self.step - 1, self.total_steps),
             "examples_per_second": round(examples_per_second, 1),
         }
         for hook in self.hooks:

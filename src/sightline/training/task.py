@@ -27,8 +27,8 @@ class Task(Protocol):
     """A model and the data it is trained on.
 
     An implementation also has a static method `load_data(config, progress=None)` and the constructor
-    `(config, data, progress=None)`. Methods with a body are defaults for subclasses. All randomness of a step follows from the seed and the step number, so a resumed
-    run gives the same weights as an uninterrupted one.
+    `(config, data, progress=None)`. Methods with a body are defaults for subclasses. All randomness of a step follows
+    from the seed and the step number, so a resumed run gives the same weights as an uninterrupted one.
     """
 
     model: nn.Module
