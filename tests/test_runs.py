@@ -252,7 +252,7 @@ def damage(run, what):
             {name: tensor.to(torch.float8_e4m3fn) for name, tensor in load_file(weights).items()}, weights
         ),
         "a tensor of another shape": lambda: save_file(
-            {**load_file(weights), "classifier.answer.bias": torch.ones(4)}, weights
+            {**load_file(weights), "classifier.bias": torch.ones(4)}, weights
         ),
     }
     if what is None:

@@ -31,7 +31,7 @@ def test_weight_decay_applies_to_matrices_only(optimizer):
     assert {
         "patch_embedding.proj.weight",
         "encoder.layers.0.attention.qkv.weight",
-        "classifier.answer.weight",
+        "classifier.weight",
     } <= decayed
     assert {"class_token", "encoder.layers.1.attention.score.log_temperature_offset", "encoder.norm.weight"} <= exempt
     assert not any(name.endswith("bias") for name in decayed)

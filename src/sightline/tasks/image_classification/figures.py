@@ -95,7 +95,7 @@ def _attentions(model: ImageClassifier) -> list[MultiHeadAttention]:
 
 def _layout(model: ImageClassifier) -> dict[str, Any]:
     """The grid of patches, and the number of tokens before it."""
-    side = model.config.side
+    side = model.config.grid_size
     return {"grid": (side, side), "prefix_tokens": int(model.class_token is not None)}
 
 

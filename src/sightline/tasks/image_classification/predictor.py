@@ -125,7 +125,7 @@ class ImageClassificationPredictor(Predictor):
         self, pixels: Tensor, predictions: list[ImagePrediction], record: Record, inputs: Sequence[Any]
     ) -> "Page":
         """The viewer with one example per image; the class token has the name of the prediction."""
-        side, labels = self.config.model.side, [str(prediction) for prediction in predictions]
+        side, labels = self.config.model.grid_size, [str(prediction) for prediction in predictions]
         patches = [f"{row + 1},{column + 1}" for row in range(side) for column in range(side)]
         has_token = self.config.model.pool == "class_token"
         names = [

@@ -43,7 +43,7 @@ class ImageClassificationTask:
             raise SightlineError(f"data must have images of at least 2 classes, got {train.classes}")
         self.train, self.validation, self.classes = train, data.validation, train.classes
         sizes = {"image_size": train.size, "channels": train.channels, "num_classes": len(train.classes)}
-        self.config = replace(config, model=config.model.of_data(**sizes))
+        self.config = replace(config, model=config.model.for_data(**sizes))
         self.model = ImageClassifier(self.config.model)
         levels = training_levels(train, config.seed, progress if isinstance(train, ImageFiles) else None)
         self.model.set_normalization(*mean_and_spread(levels))
