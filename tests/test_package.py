@@ -1,5 +1,7 @@
 """The package as a whole: imports, public names, and the help of every command."""
 
+import itertools
+import re
 import subprocess
 import sys
 import tomllib
@@ -62,6 +64,27 @@ def test_every_option_of_a_command_has_a_help_text(name):
 def test_version_is_that_of_the_project():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert run_python("-m", "sightline", "--version").stdout.strip() == f"sightline {project['version']}"
+
+
+def contract_layers():
+    """Sets of module names from ground level up, as the import-linter contract has them."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    [layers] = [contract["layers"] for contract in contracts if contract["type"] == "layers"]
+    return [set(re.findall(r"sightline\.(\w+)", layer)) for layer in reversed(layers)]
+
+
+def test_every_module_has_a_layer():
+    package = ROOT / "src" / "sightline"
+    modules = {path.stem for path in package.glob("*.py")} - {"__init__", "__main__"}
+    modules |= {path.parent.name for path in package.glob("*/__init__.py")}
+    assert set.union(*contract_layers()) == modules
+
+
+def test_readme_lists_the_layers_in_the_order_of_the_import_contract():
+    listing = re.search(r"```\nsrc/sightline/\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    for lower, upper in itertools.pairwise(contract_layers()):
+        positions = [[re.search(rf"\b{name}\b", listing).start() for name in layer] for layer in (lower, upper)]
+        assert max(positions[0]) < min(positions[1]), (lower, upper)
 
 
 def test_public_names_exist():
