@@ -51,8 +51,13 @@ class ProcessGroup:
 
     def synchronize_batch_norm(self, model: nn.Module) -> None:
         """Let batch normalization use the statistics of all processes, where the device supports it (CUDA)."""
-        if self.world_size > 1 and self.device.type == "cuda":
-            nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        if self.world_size == 1 or self.device.type != "cuda":
+            return
+        nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        for module in model.modules():
+            if isinstance(module, nn.SyncBatchNorm) and module.num_batches_tracked is None:  # which it needs
+                count = torch.zeros((), dtype=torch.long, device=self.device)
+                module.register_buffer("num_batches_tracked", count, persistent=False)
 
     def average_running_statistics(self, model: nn.Module, *states: dict[str, Tensor]) -> None:
         """Average the running statistics of batch normalization over all processes, in the model and in state dicts.
