@@ -33,8 +33,8 @@ from sightline.classifier import calibration as confidence
 from sightline.classifier import queries as questions
 from sightline.classifier.embedding import Ours, prototypes
 from sightline.classifier.support import Support
-from sightline.data.episodes import draw, left_out
-from sightline.data.images.loading import ImageSet
+from sightline.data.episodes import drop_support_labels, sample_episodes
+from sightline.data.images.datasets import ImageSet
 from sightline.models.few_shot import FewShot, FewShotHead
 from sightline.tasks.few_shot.evaluate import BINS, auroc
 from sightline.tasks.few_shot.task import classes_of
@@ -101,10 +101,10 @@ def cases(model: FewShot, images: ImageSet, seen: Tensor, setting: str, episodes
     (way, least, most), eyes, untrained = SETTINGS[setting], Ours(model), prototypes(seen.shape[-1]).head
     classes, lot = classes_of(images), {"seed": 0, "step": list(SETTINGS).index(setting)}
     classes.check(way + OTHERS, most + QUERY)
-    drawn = draw(classes, episodes=episodes, way=way + OTHERS, shot=most, query=QUERY, within=0.5, **lot)
+    drawn = sample_episodes(classes, episodes=episodes, way=way + OTHERS, shot=most, query=QUERY, within_group=0.5, **lot)
     drawn.check()
     labels, names = torch.arange(way).repeat_interleave(most), tuple(map(str, range(way * most)))
-    labels = left_out(labels.expand(episodes, -1), way=way, least=least, **lot)
+    labels = drop_support_labels(labels.expand(episodes, -1), way=way, least=least, **lot)
     for shown, own, query in zip(drawn.support[:, : way * most], labels, drawn.query, strict=True):
         kept, made = shown[own >= 0], {}
         support = Support(seen[kept], own[own >= 0], names[:way], names[: len(kept)], images.pixels[kept])

@@ -30,9 +30,9 @@ import numpy as np
 import torch
 from clock import machine
 
-from sightline.data.episodes import Classes
+from sightline.data.episodes import ClassIndex
 from sightline.data.images.class_splits import ClassSplits, load_classes
-from sightline.data.images.loading import ImageSet
+from sightline.data.images.datasets import ImageSet
 from sightline.models.baselines import BASELINES
 from sightline.models.few_shot import FewShotConfig
 from sightline.tasks.few_shot.evaluate import embed_all, tally
@@ -76,7 +76,7 @@ def trained(of: FewShotTask) -> float:
 def judged(of: FewShotTask, images: ImageSet, device: str) -> dict[str, tuple[float, ...]]:
     """Seconds for the embeddings, and for all episodes after that by each way to answer, with its accuracy."""
     model, place = of.model.to(device).eval(), torch.device(device)
-    classes = Classes.of(images.labels, images.classes)
+    classes = ClassIndex.from_labels(images.labels, images.classes)
     begun = time.perf_counter()
     embeddings = embed_all(model, images.pixels, place)
     if device == "cuda":

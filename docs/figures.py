@@ -10,8 +10,7 @@ from sightline.attention import NORMALIZERS, SCORES, CosineScore, attention_weig
 from sightline.attention.masks import Additive, Allow, Causal, Episode, Mask, Padding, Window
 from sightline.attention.normalizers import make_normalizer
 from sightline.attention.scores import make_score
-from sightline.data.images import glyphs
-from sightline.data.images import loading as images
+from sightline.data.images import glyphs, summary
 from sightline.demo import cosine
 from sightline.layers import sinusoids
 from sightline.view import figures
@@ -112,7 +111,7 @@ def draw_positions() -> None:
 
 def draw_glyphs() -> None:
     """Twelve characters of the generated alphabet, each drawn twelve times."""
-    images.contact_sheet(glyphs.draw(classes=12, per_class=12), per_class=12).save(IMAGES / "glyphs.png", optimize=True)
+    summary.contact_sheet(glyphs.draw(classes=12, per_class=12), per_class=12).save(IMAGES / "glyphs.png", optimize=True)
 
 
 def draw_reversal() -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from sightline import config
-from sightline.data.episodes import Classes, draw
+from sightline.data.episodes import ClassIndex, sample_episodes
 from sightline.data.images.glyphs import draw_alphabets
 from sightline.files import atomic_write
 from sightline.models.few_shot import FewShot, FewShotConfig
@@ -30,13 +30,13 @@ def train(folder: Path, steps: int = 90) -> Path:
     """Episodes of 8 characters of six alphabets."""
     torch.manual_seed(0)
     images = draw_alphabets(alphabets=6, characters=CHARACTERS, drawers=DRAWERS)
-    classes = Classes.of(images.labels, images.classes)
+    classes = ClassIndex.from_labels(images.labels, images.classes)
     model = FewShot(FORM)
     pixels = images.pixels.float() / 255
     model.set_normalization(pixels.mean((0, 2, 3)), pixels.std((0, 2, 3)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=4e-3)
     for step in range(steps):
-        some = draw(classes, episodes=1, way=8, shot=1 + step % 2, query=2, seed=0, step=step)
+        some = sample_episodes(classes, episodes=1, way=8, shot=1 + step % 2, query=2, seed=0, step=step)
         shown = pixels[torch.cat((some.support, some.query), 1)]
         logits, _ = model(shown, way=8, shot=1 + step % 2)
         optimizer.zero_grad()

@@ -297,14 +297,13 @@ def data(
     show: Annotated[Path | None, typer.Option(help="Write a picture (.png) with examples of each class.")] = None,
 ) -> None:
     """Describe a data set of images."""
-    from .data.images.class_splits import divides_by_class, load_classes
     from .data.images.loading import load
-    from .data.images.summary import contact_sheet, summary
+    from .data.images.summary import contact_sheet, summarize
     from .files import atomic_write
 
     with _user_errors():
-        splits = (load_classes if divides_by_class(name) else load)(name, size=image_size)
-        _print(str(summary(splits)))
+        splits = load(name, size=image_size, class_disjoint=True)
+        _print(str(summarize(splits)))
         if show is not None:
             with atomic_write(show) as part:
                 contact_sheet(splits.train).save(part, "png")

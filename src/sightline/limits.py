@@ -35,10 +35,10 @@ MAX_CLASS_NAMES_BYTES = 1 << 22
 """Bytes of a text file of class names."""
 MAX_JSON_BYTES = 1 << 26
 """Bytes of a JSON file that is part of a data set."""
-MAX_SPLIT_LIST_DEPTH = 8
+MAX_CLASS_LIST_DEPTH = 8
 """Nesting of groups in a JSON list of classes."""
-MAX_CLASS_SPLITS_BYTES = 1 << 33
-"""Memory of a data set with class-disjoint splits."""
+MAX_IMAGE_SET_BYTES = 1 << 33
+"""Memory of the images of a few-shot data set."""
 MAX_GLYPHS_BYTES = 1 << 31
 """Memory of a generated glyph data set."""
 MAX_ONE_SHOT_RUNS = 1000

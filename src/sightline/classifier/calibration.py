@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..data.images import augmentation
-from ..data.images.augmentation import Augment
+from ..data.images.augmentation import AugmentConfig
 from ..errors import SightlineError
 from ..metrics import auroc, fit_calibration_scale
 from ..models.few_shot import FewShotHead, SupportState
@@ -55,7 +55,7 @@ INTERPOLATION = 0.47
 
 Selected like `THRESHOLD_FRACTION`. A lower value makes a trained head overconfident for 20 classes of one image.
 """
-COPY_AUGMENTATION = Augment(rotate=30, scale=0.35, translate=0.15, shear=30)
+COPY_AUGMENTATION = AugmentConfig(rotate=30, scale=0.35, translate=0.15, shear=30)
 """Augmentation of the copies of an image that is the only one of its class.
 
 Copies then have the same known score as the same character written by another person, on held-out alphabets of
@@ -177,7 +177,7 @@ def augmented_copies(embedder: ImageEmbedder | None, support: SupportSet, indice
     if images is None or embedder is None or images.shape[-1] != embedder.image_size:
         return None
     pixels = images[indices].repeat_interleave(COPIES_PER_IMAGE, 0)
-    draws = augmentation.draw(COPY_AUGMENTATION, len(pixels), seed=0, step=0)
+    draws = augmentation.sample_params(COPY_AUGMENTATION, len(pixels), seed=0, step=0)
     labels = torch.zeros(len(pixels), dtype=torch.long)
     augmented, _ = augmentation.apply(COPY_AUGMENTATION, pixels, labels, 1, draws)
     return embedder.embed((augmented * 255).round().to(torch.uint8)).cpu().unflatten(0, (-1, COPIES_PER_IMAGE))

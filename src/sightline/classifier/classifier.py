@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import limits
-from ..data.images.formats.folders import named_images
+from ..data.images.reading import expand_image_paths
 from ..errors import SightlineError, check_max
 from ..metrics import wilson_interval
 from ..models.few_shot import FewShot, SupportState
@@ -274,7 +274,7 @@ class FewShotClassifier(Predictor):
         return "\n".join(lines)
 
     def parse_inputs(self, arguments: Sequence[str]) -> list[Path]:
-        return named_images(arguments)
+        return expand_image_paths(arguments)
 
     def prepare(self, item: Any) -> Tensor:
         """An image -> uint8 (C, image_size, image_size), or an embedding -> float32 (T, M)"""

@@ -16,11 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import limits
-from ..data.images.class_splits import divides_by_class, load_classes
 from ..data.images.datasets import ImageFiles
-from ..data.images.formats.folders import count_images, images_in
-from ..data.images.loading import NoDataSetError, load
-from ..data.images.reading import read_image
+from ..data.images.loading import UnknownSourceError, load
+from ..data.images.reading import list_images, read_image
 from ..errors import SightlineError, one_of
 from ..names import printable
 from ..predictor import Progress
@@ -206,9 +204,8 @@ def _read_data_set(source: str | Path, embedder: ImageEmbedder | None, progress:
         )
     options: dict[str, Any] = {"size": embedder.image_size, "channels": embedder.channels, "progress": progress}
     try:
-        by_class = divides_by_class(source)
-        images: Any = (load_classes(source, **options) if by_class else load(source, keep_in_memory=0, **options)).train
-    except NoDataSetError:
+        images = load(source, max_memory=0, class_disjoint=True, **options).train
+    except UnknownSourceError:
         raise SightlineError(
             f"examples must be a folder with one folder of images per class, got {str(source)!r}, "
             f"{_describe(Path(source).expanduser())}"
@@ -217,7 +214,7 @@ def _read_data_set(source: str | Path, embedder: ImageEmbedder | None, progress:
     check_class_names(images.classes)
     _check_example_count(len(images))
     files = [printable(path.name) for path in images.paths] if isinstance(images, ImageFiles) else None
-    pixels = (images.loaded(progress) if isinstance(images, ImageFiles) else images).pixels
+    pixels = (images.load(progress) if isinstance(images, ImageFiles) else images).pixels
     order = images.labels.argsort(stable=True)
     labels = images.labels[order]
     if not labels.equal(images.labels):
@@ -235,7 +232,7 @@ def _describe(path: Path) -> str:
     """What a path is that is not a data set."""
     if not path.is_dir():
         return "which is a file" if path.exists() else "which does not exist"
-    count = count_images(path)
+    count = len(list_images(path))
     if not count:
         return "which contains neither folders nor images"
     plural = "s" if count > 1 else ""
@@ -266,7 +263,7 @@ def _read_class(
 def _as_list(examples: Any, owner: str) -> list[Any]:
     """The examples of one class: the images of a folder, the entries of an array or an iterable, or one image."""
     if isinstance(examples, str | Path) and Path(examples).is_dir():
-        return [Path(examples) / name for name in images_in(Path(examples))]
+        return list(list_images(Path(examples)))
     if isinstance(examples, Tensor) and examples.ndim == 3 and 1 < len(examples) <= 4:
         raise SightlineError(
             f"{owner} must be a list of images or an array (n, C, H, W), got shape {tuple(examples.shape)}, which is "

@@ -1,19 +1,22 @@
-"""Data in: images read, drawn and changed; text read, cut and counted. Imports nothing of ours but files and checks."""
+"""Data sets: images, text and few-shot episodes. Imports only ground-level modules of the package."""
 
-from .images import augmentation as augment
-from .images import glyphs
-from .images.class_splits import ClassSplits, groups_of, load_classes
-from .images.loading import ImageFiles, ImageSet, Splits, load, read_image
+from .images import augmentation, glyphs
+from .images.class_splits import ClassSplits, class_groups, load_classes
+from .images.datasets import ImageFiles, ImageSet, Splits
+from .images.loading import load
+from .images.reading import read_image
+from .sources import same_source
 
 __all__ = [
     "ClassSplits",
     "ImageFiles",
     "ImageSet",
     "Splits",
-    "augment",
+    "augmentation",
+    "class_groups",
     "glyphs",
-    "groups_of",
     "load",
     "load_classes",
     "read_image",
+    "same_source",
 ]

@@ -1,8 +1,8 @@
-"""Episodes: small tasks drawn from many classes, a whole batch of them at once, where the labels are.
+"""Few-shot episodes, sampled as a batch on the device of the labels.
 
-An episode has `way` classes, of each `shot` images to learn from and `query` images to be asked. No image is both.
+An episode has `way` classes with `shot` support images and `query` query images each. No image is in both.
 
-Legend for all shapes: C classes, E episodes, N way, S shot.
+Legend for all shapes: C classes, E episodes; `way`, `shot` and `query` as above.
 """
 
 from collections.abc import Sequence
@@ -19,76 +19,76 @@ from ..errors import SightlineError, check_fraction, check_int
 
 
 @dataclass(frozen=True, eq=False)
-class Classes:
-    """Where in a set the images of each class lie."""
+class ClassIndex:
+    """Indices of the images of each class in a data set."""
 
-    places: Tensor
-    """(C, most images of a class), what is beyond a class's own count is -1."""
+    indices: Tensor
+    """int64 (C, maximum images of a class), padded with -1."""
     counts: Tensor
-    """(C,)"""
+    """int64 (C,), number of images of each class."""
     names: tuple[str, ...]
+    """Class names."""
     groups: Tensor | None = None
-    """(C,), such as the alphabet of each character."""
+    """int64 (C,), group of each class, such as the alphabet of a character."""
 
     @classmethod
-    def of(cls, labels: Tensor, names: tuple[str, ...], groups: Tensor | None = None) -> "Classes":
-        """From the label of each image."""
+    def from_labels(cls, labels: Tensor, names: tuple[str, ...], groups: Tensor | None = None) -> "ClassIndex":
+        """Index images by their labels (N,)."""
         counts = torch.bincount(labels.cpu(), minlength=len(names))
         order = labels.cpu().argsort(stable=True)
         column = torch.arange(int(counts.max()))
         starts = counts.cumsum(0) - counts
-        places = torch.where(column < counts[:, None], order[(starts[:, None] + column).clamp_max(len(order) - 1)], -1)
-        return cls(places, counts, names, groups)
+        positions = (starts[:, None] + column).clamp_max(len(order) - 1)
+        return cls(torch.where(column < counts[:, None], order[positions], -1), counts, names, groups)
 
-    def to(self, device: torch.device) -> "Classes":
-        """Where episodes are to be drawn."""
+    def to(self, device: torch.device) -> "ClassIndex":
+        """Move to the device on which episodes are sampled."""
         groups = None if self.groups is None else self.groups.to(device)
-        return Classes(self.places.to(device), self.counts.to(device), self.names, groups)
+        return ClassIndex(self.indices.to(device), self.counts.to(device), self.names, groups)
 
-    def part(self, start: int, stop: int) -> "Classes":
-        """Some of the classes; their images lie where they lay."""
-        some = slice(start, stop)
-        groups = None if self.groups is None else self.groups[some]
-        return Classes(self.places[some], self.counts[some], self.names[some], groups)
+    def slice(self, start: int, stop: int) -> "ClassIndex":
+        """A contiguous range of the classes."""
+        classes = slice(start, stop)
+        groups = None if self.groups is None else self.groups[classes]
+        return ClassIndex(self.indices[classes], self.counts[classes], self.names[classes], groups)
 
-    def check(self, way: int, images: int) -> None:
-        """Whether episodes of this way with so many images of each class can be drawn."""
+    def check(self, way: int, images_per_class: int) -> None:
+        """Check that episodes with `way` classes and `images_per_class` images of each can be sampled."""
         check_int(2, way=way)
-        check_int(2, images=images)
+        check_int(2, images_per_class=images_per_class)
         if way > len(self.names):
             raise SightlineError(
-                f"way must be at most the number of classes, {len(self.names)}, got {way}; "
-                f"lower way or bring more classes"
+                f"way must be at most the number of classes, {len(self.names)}, got {way}; lower way or add classes"
             )
-        few = (self.counts < images).nonzero().flatten().tolist()
-        if few:
-            more = f" and {len(few) - 1} more such classes" if len(few) > 1 else ""
+        too_small = (self.counts < images_per_class).nonzero().flatten().tolist()
+        if too_small:
+            more = f" and {len(too_small) - 1} more such classes" if len(too_small) > 1 else ""
             raise SightlineError(
-                f"each class must have at least {images} images, shot and query together, got "
-                f"{int(self.counts[few[0]])} of {self.names[few[0]]!r}{more}; lower shot or query, or leave these "
-                f"classes out"
+                f"each class must have at least {images_per_class} images for shot and query, got "
+                f"{int(self.counts[too_small[0]])} of {self.names[too_small[0]]!r}{more}; lower shot or query, or "
+                f"remove these classes"
             )
 
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """A batch of episodes: which images, and of which class they are among those of their episode."""
+    """A batch of episodes as indices of classes and images."""
 
     classes: Tensor
-    """(E, N), the classes of each episode."""
+    """int64 (E, way), classes of each episode."""
     support: Tensor
-    """(E, N * S), class by class."""
+    """int64 (E, way * shot), support images, sorted by class."""
     query: Tensor
-    """(E, N * query), class by class."""
+    """int64 (E, way * query), query images, sorted by class."""
 
     @property
     def support_labels(self) -> Tensor:
-        """(E, N * S), 0 to N - 1."""
+        """(E, way * shot), from 0 to way - 1."""
         return self._labels(self.support)
 
     @property
     def query_labels(self) -> Tensor:
-        """(E, N * query), 0 to N - 1."""
+        """(E, way * query), from 0 to way - 1."""
         return self._labels(self.query)
 
     def _labels(self, images: Tensor) -> Tensor:
@@ -97,18 +97,18 @@ class Episodes:
         return labels.expand(episodes, -1)
 
     def check(self) -> None:
-        """Whether no image is asked that was shown, and none comes twice."""
-        both = torch.cat((self.support, self.query), 1).sort(1).values
-        twice = (both[:, 1:] == both[:, :-1]).any(1).nonzero().flatten().tolist()
-        if twice:
+        """Check that no image is twice in an episode."""
+        images = torch.cat((self.support, self.query), 1).sort(1).values
+        duplicates = (images[:, 1:] == images[:, :-1]).any(1).nonzero().flatten().tolist()
+        if duplicates:
             raise SightlineError(
-                f"support and query must not share an image, got {len(twice)} of {len(both)} episodes that do, "
-                f"the first is episode {twice[0]}"
+                f"support and query must not share an image, got {len(duplicates)} of {len(images)} episodes that do; "
+                f"the first is episode {duplicates[0]}"
             )
 
 
-def draw(
-    classes: Classes,
+def sample_episodes(
+    classes: ClassIndex,
     *,
     episodes: int,
     way: int,
@@ -116,89 +116,88 @@ def draw(
     query: int,
     seed: int,
     step: int,
-    within: float = 0.0,
-    inside: int | None = None,
+    within_group: float = 0.0,
+    num_within_group: int | None = None,
 ) -> Episodes:
-    """The episodes of one step: the same for the same arguments, on the same kind of device.
+    """Sample the episodes of one step. The result depends only on the arguments and the device type.
 
-    Over the steps, of `within` of them all classes come from one group, as far as it has enough. `inside` says of how
-    many now, for steps that have not all as many episodes.
+    Args:
+        within_group: Fraction of episodes, over all steps, whose classes are from one group, as far as it has enough.
+            They are the first episodes of a step.
+        num_within_group: Number of such episodes in this step, instead of the fraction.
     """
     check_int(1, episodes=episodes, shot=shot, query=query)
     check_int(0, seed=seed, step=step)
-    if within != 1:
-        check_fraction(within=within)
-    device = classes.places.device
-    random = torch.Generator(device).manual_seed(seeds.derive_seed(seed, seeds.EPISODES, step))
-    likes = torch.rand(episodes, len(classes.names), generator=random, device=device)
-    if inside is None:
-        inside = round(within * episodes * (step + 1)) - round(within * episodes * step)  # right on the whole
-    if inside and classes.groups is not None:
-        middle = torch.randint(len(classes.names), (inside, 1), generator=random, device=device)
-        likes[:inside] += classes.groups == classes.groups[middle]
-    chosen = likes.topk(way, 1).indices
-    places = classes.places[chosen]
-    likes = torch.rand(places.shape, generator=random, device=device).masked_fill(places < 0, -1.0)
-    images = places.gather(2, likes.topk(shot + query, 2).indices)
+    if within_group != 1:
+        check_fraction(within_group=within_group)
+    device = classes.indices.device
+    generator = torch.Generator(device).manual_seed(seeds.derive_seed(seed, seeds.EPISODES, step))
+    class_scores = torch.rand(episodes, len(classes.names), generator=generator, device=device)
+    if num_within_group is None:  # the sum over steps is the rounded fraction of all episodes
+        num_within_group = round(within_group * episodes * (step + 1)) - round(within_group * episodes * step)
+    if num_within_group and classes.groups is not None:
+        anchor = torch.randint(len(classes.names), (num_within_group, 1), generator=generator, device=device)
+        class_scores[:num_within_group] += classes.groups == classes.groups[anchor]
+    chosen = class_scores.topk(way, 1).indices
+    indices = classes.indices[chosen]
+    image_scores = torch.rand(indices.shape, generator=generator, device=device).masked_fill(indices < 0, -1.0)
+    images = indices.gather(2, image_scores.topk(shot + query, 2).indices)
     return Episodes(chosen, images[..., :shot].flatten(1), images[..., shot:].flatten(1))
 
 
-class Source(NamedTuple):
-    """One of several sets of classes that episodes are drawn from."""
+class EpisodeSource(NamedTuple):
+    """One of several data sets that episodes are sampled from."""
 
-    classes: Classes
-    first: int
-    """Where its classes begin among all."""
-    share: float
-    """Of all episodes."""
+    classes: ClassIndex
+    first_class: int
+    """Index of its first class among the classes of all sources."""
+    fraction: float
+    """Fraction of all episodes."""
 
 
-def draw_from(
-    sources: Sequence[Source], *, episodes: int, seed: int, step: int, within: float = 0.0, **how: Any
+def sample_from_sources(
+    sources: Sequence[EpisodeSource],
+    *,
+    episodes: int,
+    seed: int,
+    step: int,
+    within_group: float = 0.0,
+    **options: Any,
 ) -> Episodes:
-    """Those of one step, each of one source alone: over the steps, of every source its share. `how` is as for `draw`.
+    """Sample the episodes of one step, each from one source; `options` are those of `sample_episodes`.
 
-    They come in any order, so that processes and pieces, which have some of them each, see all sources.
+    Episodes are shuffled, so that every slice of the batch has episodes of all sources.
     """
-    lots = seeds.make_generator(seed, seeds.SOURCES, step, 1)
+    generator = seeds.make_generator(seed, seeds.SOURCES, step, 1)
     if len(sources) == 1:
-        drawn = draw(sources[0].classes, episodes=episodes, seed=seed, step=step, within=within, **how)
-        if not 0 < within < 1:
-            return drawn
-        # `draw` puts episodes of one group first; every process must get both kinds
-        order = torch.from_numpy(lots.permutation(episodes)).to(drawn.classes.device)
-        return Episodes(drawn.classes[order], drawn.support[order], drawn.query[order])
-    # evenly spaced, so that a step is as near to the shares as it can be; begun by lot, so that all steps together are
-    marks = (np.arange(episodes) + lots.random()) / episodes
-    counts = np.bincount(np.searchsorted([*accumulate(one.share for one in sources)][:-1], marks, side="right"))
-    found = []
-    for number, (count, (classes, first, _)) in enumerate(zip(counts.tolist(), sources, strict=False)):
+        sampled = sample_episodes(
+            sources[0].classes, episodes=episodes, seed=seed, step=step, within_group=within_group, **options
+        )
+        if not 0 < within_group < 1:
+            return sampled
+        order = torch.from_numpy(generator.permutation(episodes)).to(sampled.classes.device)
+        return Episodes(sampled.classes[order], sampled.support[order], sampled.query[order])
+    # systematic sampling: counts of a step are as close to the fractions as possible, and exact on average
+    points = (np.arange(episodes) + generator.random()) / episodes
+    thresholds = [*accumulate(source.fraction for source in sources)][:-1]
+    counts = np.bincount(np.searchsorted(thresholds, points, side="right"), minlength=len(sources))
+    batches = []
+    for number, (count, (classes, first_class, _)) in enumerate(zip(counts.tolist(), sources, strict=True)):
         if count:
-            own = seeds.derive_seed(seed, seeds.SOURCES, number) if number else seed
-            inside = int(within * count + lots.random())
-            drawn = draw(classes, episodes=count, seed=own, step=step, inside=inside, **how)
-            found.append((drawn.classes + first, drawn.support, drawn.query))
-    order = torch.from_numpy(lots.permutation(episodes)).to(found[0][0].device)
-    return Episodes(*(torch.cat(parts)[order] for parts in zip(*found, strict=True)))
+            source_seed = seeds.derive_seed(seed, seeds.SOURCES, number) if number else seed
+            num_within_group = int(within_group * count + generator.random())
+            sampled = sample_episodes(
+                classes, episodes=count, seed=source_seed, step=step, num_within_group=num_within_group, **options
+            )
+            batches.append((sampled.classes + first_class, sampled.support, sampled.query))
+    order = torch.from_numpy(generator.permutation(episodes)).to(batches[0][0].device)
+    return Episodes(*(torch.cat(tensors)[order] for tensors in zip(*batches, strict=True)))
 
 
-def left_out(labels: Tensor, *, way: int, least: int, seed: int, step: int) -> Tensor:
-    """Support labels (E, N * S) with -1 in the place of some, so that a class keeps `least` to S images, by lot."""
+def drop_support_labels(labels: Tensor, *, way: int, min_shot: int, seed: int, step: int) -> Tensor:
+    """Replace support labels (E, way * shot) by -1 at random, so that each class keeps `min_shot` to shot images."""
     shot = labels.shape[1] // way
-    random = torch.Generator(labels.device).manual_seed(seeds.derive_seed(seed, seeds.SHOTS, step))
-    kept = torch.randint(least, shot + 1, (len(labels), way, 1), generator=random, device=labels.device)
-    gone = torch.arange(shot, device=labels.device) >= kept
-    return labels.masked_fill(gone.flatten(1), -1)
-
-
-def check_apart(**splits: tuple[str, ...]) -> None:
-    """No class may be in two splits: what is judged must be new."""
-    seen: dict[str, str] = {}
-    for split, names in splits.items():
-        for name in names:
-            if name in seen:
-                raise SightlineError(
-                    f"a class must be in one split alone, got {name!r} in {seen[name]} and in {split}; "
-                    f"take it out of one"
-                )
-        seen |= dict.fromkeys(names, split)
+    generator = torch.Generator(labels.device).manual_seed(seeds.derive_seed(seed, seeds.SHOTS, step))
+    kept = torch.randint(min_shot, shot + 1, (len(labels), way, 1), generator=generator, device=labels.device)
+    is_dropped = torch.arange(shot, device=labels.device) >= kept
+    return labels.masked_fill(is_dropped.flatten(1), -1)

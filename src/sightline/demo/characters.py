@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..data.images.class_splits import load_classes
-from ..data.images.loading import ImageSet
+from ..data.images.datasets import ImageSet
 from ..files import atomic_write
 
 CHARACTERS, SHOT, ASKED = 6, 3, 5

@@ -13,7 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from ..classifier import FewShotClassifier, FewShotPrediction
-from ..data.episodes import Classes
+from ..data.episodes import ClassIndex
 from ..errors import SightlineError
 from ..metrics import wilson_interval
 from ..models.baselines import BASELINES
@@ -141,7 +141,7 @@ def _rows() -> list[str]:
     return ["[bold]cosine transformer[/]", *beside, "confidence is off by", "AUROC against strangers"]
 
 
-def _column(model: FewShot, embeddings: Tensor, classes: Classes, setting: Setting) -> list[str]:
+def _column(model: FewShot, embeddings: Tensor, classes: ClassIndex, setting: Setting) -> list[str]:
     def evaluate(classifier: Classifier) -> EpisodeResults:
         options: dict[str, Any] = {"query": QUERY, "episodes": EPISODES, "with_unknown": not model.config.transductive}
         return evaluate_episodes(classifier, embeddings, classes, setting, **options)

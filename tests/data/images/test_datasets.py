@@ -4,14 +4,15 @@ import torch
 from PIL import Image
 
 from sightline.data import ImageFiles, ImageSet, Splits
-from sightline.data.images import datasets as sets
-from sightline.data.images.loading import split
+from sightline.data.images import datasets
+from sightline.data.images.datasets import split
+from sightline.errors import SightlineError
 
 N, S = 7, 5
 CLASSES = ("cat", "dog", "owl")
 
 
-def some(count=N, channels=1, size=S):
+def random_images(count=N, channels=1, size=S):
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (count, channels, size, size), dtype=torch.uint8, generator=generator)
     return ImageSet(pixels, torch.arange(count) % 3, CLASSES)
@@ -19,7 +20,7 @@ def some(count=N, channels=1, size=S):
 
 @pytest.fixture
 def files(tmp_path):
-    images = some(channels=3)
+    images = random_images(channels=3)
     paths = []
     for number, pixels in enumerate(images.pixels):
         paths.append(tmp_path / f"{number}.png")
@@ -27,19 +28,19 @@ def files(tmp_path):
     return ImageFiles(tuple(paths), images.labels, CLASSES, S, 3)
 
 
-def test_a_set_knows_its_form():
-    images = some(channels=3)
+def test_size_and_channels_are_those_of_the_pixels():
+    images = random_images(channels=3)
     assert (len(images), images.size, images.channels) == (N, S, 3)
 
 
 @pytest.mark.parametrize("indices", [[4, 0], torch.tensor([4, 0]), np.array([4, 0], dtype=np.int32), (4, 0)])
-def test_take_gives_these_images_in_this_order(indices, files):
-    images = some(channels=3)
+def test_take_selects_images_by_index(indices, files):
+    images = random_images(channels=3)
     taken = images.take(indices)
     assert torch.equal(taken.pixels, images.pixels[[4, 0]])
     assert taken.labels.tolist() == [1, 0]
     assert files.take(indices).paths == (files.paths[4], files.paths[0])
-    assert torch.equal(files.take(indices).loaded().pixels, taken.pixels)
+    assert torch.equal(files.take(indices).load().pixels, taken.pixels)
 
 
 @pytest.mark.parametrize(
@@ -47,14 +48,14 @@ def test_take_gives_these_images_in_this_order(indices, files):
     [
         ([7], "indices must be 0 to 6, got 7 to 7"),
         ([-1], "indices must be 0 to 6, got -1 to -1"),
-        ([], "indices must be a list of integers that is not empty"),
-        ([0.5], "indices must be a list of integers"),
-        ([True] * N, "indices must be a list of integers"),
+        ([], "indices must be a non-empty list of integers"),
+        ([0.5], "indices must be a non-empty list of integers"),
+        ([True] * N, "indices must be a non-empty list of integers"),
     ],
 )
-def test_impossible_indices_are_refused(indices, message, files):
-    for images in (some(), files):
-        with pytest.raises(ValueError, match=message):
+def test_invalid_indices_are_rejected(indices, message, files):
+    for images in (random_images(), files):
+        with pytest.raises(SightlineError, match=message):
             images.take(indices)
 
 
@@ -66,102 +67,117 @@ def test_impossible_indices_are_refused(indices, message, files):
         ({"pixels": torch.zeros(N, 4, S, S, dtype=torch.uint8)}, "pixels must have 1 or 3 channels"),
         ({"pixels": torch.zeros(N, 1, S, 6, dtype=torch.uint8)}, "pixels must be square, got 6 x 5"),
         ({"labels": torch.zeros(N)}, r"labels must be int64 of shape \(N,\), got torch.float32"),
-        ({"labels": torch.zeros(6, dtype=torch.int64)}, "one label for each image, got 7 images and 6 labels"),
+        ({"labels": torch.zeros(6, dtype=torch.int64)}, "labels must have one entry for each of 7 images, got 6"),
         ({"labels": torch.full((N,), 3)}, "labels must be 0 to 2 for 3 classes, got 3 to 3"),
         ({"labels": torch.full((N,), -1)}, "labels must be 0 to 2 for 3 classes, got -1 to -1"),
-        ({"classes": ()}, "classes must name at least one class, got none"),
-        ({"classes": ("a", "b", "a")}, "class names must differ, got 'a' more than once"),
-        ({"classes": ("a", "b", " ")}, "classes must be names that are not empty, got ' '"),
+        ({"classes": ()}, "classes must have at least one name, got none"),
+        ({"classes": ("a", "b", "a")}, "class names must be distinct, got 'a' more than once"),
+        ({"classes": ("a", "b", " ")}, "classes must be non-empty names, got ' '"),
     ],
 )
-def test_a_set_that_does_not_fit_together_is_refused(change, message):
-    images = some()
-    given = {"pixels": images.pixels, "labels": images.labels, "classes": images.classes}
-    with pytest.raises(ValueError, match=message):
-        ImageSet(**given | change)
+def test_inconsistent_tensors_are_rejected(change, message):
+    images = random_images()
+    fields = {"pixels": images.pixels, "labels": images.labels, "classes": images.classes}
+    with pytest.raises(SightlineError, match=message):
+        ImageSet(**fields | change)
 
 
-def test_an_empty_set_is_refused():
-    with pytest.raises(ValueError, match="a set must hold at least one image, got none"):
+def test_an_empty_set_is_rejected():
+    with pytest.raises(SightlineError, match="a data set must have at least one image, got none"):
         ImageSet(torch.zeros(0, 1, 4, 4, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64), CLASSES)
 
 
-def test_files_are_read_one_by_one_or_all_at_once(files):
-    images = some(channels=3)
+def test_files_are_read_one_by_one_or_all(files):
+    images = random_images(channels=3)
     assert torch.equal(files.read(2), images.pixels[2])
-    seen = []
-    loaded = files.loaded(lambda done, total: seen.append((done, total)))
+    progress = []
+    loaded = files.load(lambda done, total: progress.append((done, total)))
     assert torch.equal(loaded.pixels, images.pixels)
     assert torch.equal(loaded.labels, images.labels)
-    assert seen == [(done, N) for done in range(1, N + 1)]
+    assert progress == [(done, N) for done in range(1, N + 1)]
 
 
-def test_unreadable_files_are_named_in_one_error(files):
+def test_one_error_lists_unreadable_files(files):
     for path in files.paths[:5]:
         path.write_bytes(path.read_bytes()[:60])
-    with pytest.raises(ValueError, match=r"every image must be readable, got 5 that are not:") as error:
-        files.loaded()
+    with pytest.raises(SightlineError, match=r"all images must be readable, got 5 that are not:") as error:
+        files.load()
     text = str(error.value)
     assert all(name in text for name in ("0.png", "1.png", "2.png", "and 2 more"))
     assert "3.png" not in text
 
 
-def test_splits_must_agree():
-    with pytest.raises(ValueError, match=r"test must have the size of train, 5, got 6"):
-        Splits(some(), None, some(size=6))
-    with pytest.raises(ValueError, match=r"validation must have the channels of train, 1, got 3"):
-        Splits(some(), some(channels=3))
-    other = ImageSet(some().pixels, some().labels, ("a", "b", "c"))
-    with pytest.raises(ValueError, match=r"test must have the classes of train, \('cat', 'dog', 'owl'\), got"):
-        Splits(some(), None, other)
+def test_splits_must_have_the_same_size_channels_and_classes():
+    with pytest.raises(SightlineError, match=r"test must have the size of train, 5, got 6"):
+        Splits(random_images(), None, random_images(size=6))
+    with pytest.raises(SightlineError, match=r"validation must have the channels of train, 1, got 3"):
+        Splits(random_images(), random_images(channels=3))
+    renamed = ImageSet(random_images().pixels, random_images().labels, ("a", "b", "c"))
+    with pytest.raises(SightlineError, match=r"test must have the classes of train, \('cat', 'dog', 'owl'\), got"):
+        Splits(random_images(), None, renamed)
 
 
-def test_split_divides_class_by_class_and_loses_nothing():
-    images = some(count=60)
-    rest, held = split(images, 0.25, seed=3)
+def test_split_is_stratified_and_complete():
+    images = random_images(count=60)
+    rest, held_out = split(images, 0.25, seed=3)
     assert torch.bincount(rest.labels).tolist() == [15, 15, 15]
-    assert torch.bincount(held.labels).tolist() == [5, 5, 5]
-    rows = {tuple(row.flatten().tolist()) for row in torch.cat((rest.pixels, held.pixels))}
-    assert rows == {tuple(row.flatten().tolist()) for row in images.pixels}
+    assert torch.bincount(held_out.labels).tolist() == [5, 5, 5]
+    images_ = {tuple(row.flatten().tolist()) for row in torch.cat((rest.pixels, held_out.pixels))}
+    assert images_ == {tuple(row.flatten().tolist()) for row in images.pixels}
 
 
-def test_split_is_the_same_for_the_same_seed_and_another_for_another():
-    images = some(count=60)
+def test_split_depends_on_the_seed():
+    images = random_images(count=60)
     first, again, other = (split(images, 0.5, seed=seed)[1].pixels for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("share", [0.01, 0.99])
-def test_each_class_is_on_both_sides(share, files):
-    for images in (some(count=6), files):
-        for side in split(images, share, seed=0):
-            assert side.labels.unique().tolist() == [0, 1, 2]
+@pytest.mark.parametrize("fraction", [0.01, 0.99])
+def test_each_class_is_in_both_parts(fraction, files):
+    for images in (random_images(count=6), files):
+        for part in split(images, fraction, seed=0):
+            assert part.labels.unique().tolist() == [0, 1, 2]
 
 
-def test_a_class_of_one_cannot_be_divided():
-    with pytest.raises(ValueError, match="each class must have at least 2 images to be divided, got 1 of class 'dog'"):
-        split(some(count=5).take([0, 3, 1]), 0.5, seed=0)
+def test_a_class_with_one_image_cannot_be_split():
+    with pytest.raises(
+        SightlineError, match="each class must have at least 2 images to be split, got 1 of class 'dog'"
+    ):
+        split(random_images(count=5).take([0, 3, 1]), 0.5, seed=0)
 
 
-@pytest.mark.parametrize("share", [0.0, 1.0, -1.0, float("nan")])
-def test_a_share_must_leave_something_on_both_sides(share):
-    with pytest.raises(ValueError, match="share must be above 0 and below 1, got"):
-        split(some(), share, seed=0)
+@pytest.mark.parametrize("fraction", [0.0, 1.0, -1.0, float("nan")])
+def test_the_fraction_must_leave_images_in_both_parts(fraction):
+    with pytest.raises(SightlineError, match="fraction must be above 0 and below 1, got"):
+        split(random_images(), fraction, seed=0)
 
 
-def test_few_files_wait_at_a_time(files, monkeypatch):
-    """A million that wait would take gigabytes."""
-    waiting = []
+def test_the_decoding_queue_is_limited(files, monkeypatch):
+    """A queue of a million files would take gigabytes."""
+    queued = []
 
-    class Pool(sets.ThreadPoolExecutor):
-        def map(self, fill, some):
-            waiting.append(len(some))
-            return super().map(fill, some)
+    class Pool(datasets.ThreadPoolExecutor):
+        def map(self, decode, indices):
+            queued.append(len(indices))
+            return super().map(decode, indices)
 
-    monkeypatch.setattr(sets, "ThreadPoolExecutor", Pool)
-    monkeypatch.setattr(sets, "QUEUED", 3)
+    monkeypatch.setattr(datasets, "ThreadPoolExecutor", Pool)
+    monkeypatch.setattr(datasets, "QUEUE_SIZE", 3)
     done = []
-    assert torch.equal(files.loaded(lambda *counts: done.append(counts)).pixels, some(channels=3).pixels)
-    assert waiting == [3, 3, 1]
+    assert torch.equal(files.load(lambda *counts: done.append(counts)).pixels, random_images(channels=3).pixels)
+    assert queued == [3, 3, 1]
     assert done == [(i, N) for i in range(1, N + 1)]
+
+
+def test_splits_are_those_of_earlier_versions():
+    held_out = split(random_images(count=24), 0.25, seed=3)[1]
+    assert torch.equal(held_out.pixels, random_images(count=24).pixels[[1, 8, 14, 18, 19, 21]])
+
+
+def test_class_disjoint_splits_are_declared():
+    other = ImageSet(random_images().pixels, random_images().labels, ("a", "b", "c"))
+    splits = Splits(random_images(), None, other, class_disjoint=True)
+    assert list(splits.available) == ["train", "test"]
+    with pytest.raises(SightlineError, match="a class must be in one split, got 'cat' in train and in validation"):
+        Splits(random_images(), random_images(), class_disjoint=True)

@@ -9,7 +9,7 @@ from torch import nn
 
 import sightline
 from sightline import FewShotClassifier, limits
-from sightline.data.images.augmentation import Augment
+from sightline.data.images.augmentation import AugmentConfig
 from sightline.data.images.class_splits import ClassSplits
 from sightline.data.images.datasets import ImageSet
 from sightline.errors import SightlineError
@@ -103,7 +103,7 @@ def test_every_image_is_embedded_once(monkeypatch):
 
 
 def test_batch_depends_on_the_step_only_and_copies_are_drawn_at_random():
-    config = make_config({"augmented_copies": 2}, augment=Augment(flip=True, crop=1))
+    config = make_config({"augmented_copies": 2}, augment=AugmentConfig(flip=True, crop=1))
     task = FewShotTask(config, make_splits())
     expected = get_batch(task, 2)[0].images
     parts = [batch.images for rank in range(2) for batch in get_batch(task, 2, BatchSlice(rank, 2, 2))]
@@ -121,7 +121,7 @@ def test_batch_depends_on_the_step_only_and_copies_are_drawn_at_random():
 
 
 def test_flipped_copy_is_the_embedding_of_the_flipped_image():
-    task = FewShotTask(make_config({"augmented_copies": 1}, augment=Augment(flip=True)), make_splits())
+    task = FewShotTask(make_config({"augmented_copies": 1}, augment=AugmentConfig(flip=True)), make_splits())
     unchanged, copy = task.embedded.train.squeeze(2)
     mirrored = ThumbnailEmbedder().embed_pooled(task.train.pixels.flip(3)).half()
     is_flipped = (copy == mirrored).all(1)
@@ -165,7 +165,7 @@ def test_training_without_validation_classes():
             lambda: FewShotTaskConfig(model=FewShotConfig(backbone="none", embed_dim=8)),
             "and only then, got 'none' and None",
         ),
-        (lambda: make_config(augment=Augment(flip=True)), "augment must be set .* got 0 copies"),
+        (lambda: make_config(augment=AugmentConfig(flip=True)), "augment must be set .* got 0 copies"),
         (lambda: make_config({"augmented_copies": 2}), "augment must be set .* got 2 copies"),
         (
             lambda: FewShotTask(make_config(model={"embed_dim": 8}), make_splits()),
@@ -183,7 +183,7 @@ def test_embeddings_beyond_the_memory_limit_are_refused_before_any_is_computed(m
     FewShotTask(make_config(), make_splits())
     ThumbnailEmbedder.embedded = 0
     with pytest.raises(SightlineError, match="embeddings must take at most 1,848 bytes, got 3,696"):
-        FewShotTask(make_config({"augmented_copies": 1}, augment=Augment(flip=True)), make_splits())
+        FewShotTask(make_config({"augmented_copies": 1}, augment=AugmentConfig(flip=True)), make_splits())
     assert ThumbnailEmbedder.embedded == 0
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from few_shot_data import make_images
-from sightline.data.episodes import Classes
+from sightline.data.episodes import ClassIndex
 from sightline.errors import SightlineError
 from sightline.metrics import classification_metrics
 from sightline.tasks.few_shot import evaluate as evaluate_module
@@ -34,7 +34,7 @@ def uniform_classifier(support, labels, query, *, way):
 def evaluate(classifier, setting="5w2s", **options):
     images = make_images(8)
     embeddings = images.pixels.float().flatten(1).mean(1)[:, None, None]
-    classes = Classes.of(images.labels, images.classes)
+    classes = ClassIndex.from_labels(images.labels, images.classes)
     options = {"query": 3, "episodes": 40, **options}
     return evaluate_episodes(classifier, embeddings, classes, Setting.parse(setting), **options)
 
@@ -107,7 +107,7 @@ def test_episodes_within_a_group():
         groups = {int(images.labels[(embeddings.flatten() == value).nonzero()[0]]) % 3 for value in values}
         assert len(groups) == 1
     with pytest.raises(SightlineError, match="must have classes in groups"):
-        setting.check(Classes.of(images.labels, images.classes), 2)
+        setting.check(ClassIndex.from_labels(images.labels, images.classes), 2)
 
 
 def test_feasible_settings_are_those_the_data_allows():

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from few_shot_data import make_config, make_images, make_splits
 from sightline.data import episodes
 from sightline.data.episodes import Episodes
-from sightline.data.images.augmentation import Augment
-from sightline.data.images.class_splits import with_others
+from sightline.data.images.augmentation import AugmentConfig
+from sightline.data.images.class_splits import add_sources
 from sightline.data.images.datasets import ImageSet
 from sightline.errors import SightlineError
 from sightline.tasks.few_shot import evaluate as evaluate_module
@@ -48,7 +48,7 @@ def test_batch_has_episodes_with_labels():
 
 
 def test_batch_depends_on_the_step_only():
-    task = FewShotTask(make_config(augment=Augment(rotate=20.0)), make_splits())
+    task = FewShotTask(make_config(augment=AugmentConfig(rotate=20.0)), make_splits())
     third = list(itertools.islice(task.batches(0, 4, BatchSlice()), 3))[2][0].images
     assert get_batch(task, 2)[0].images.equal(third)
     assert not get_batch(task, 3)[0].images.equal(third)
@@ -127,7 +127,7 @@ def test_episodes_that_cannot_be_drawn_are_refused(change, message):
         (lambda: EvaluationConfig(episodes=10**7), "episodes must be at most 1,000,000"),
         (lambda: EpisodeConfig(shot=2, min_shot=3), "min_shot must be at most shot, 2, got 3"),
         (lambda: EpisodeConfig(within_group=1.5), "within_group must be 0 to 1, got 1.5"),
-        (lambda: FewShotTaskConfig(augment=Augment(mixup=0.5)), "mixup and augment.cutmix must be 0"),
+        (lambda: FewShotTaskConfig(augment=AugmentConfig(mixup=0.5)), "mixup and augment.cutmix must be 0"),
         (lambda: FewShotTaskConfig(auxiliary_loss_weight=-1.0), "auxiliary_loss_weight must be at least 0"),
         (lambda: FewShotTaskConfig(label_smoothing=1.0), "label_smoothing must be at least 0 and below 1"),
         (lambda: FewShotData(channels=1000), "channels must be 1 or 3, got 1000"),
@@ -140,7 +140,7 @@ def test_invalid_configs_are_refused(make, message):
 
 def test_extra_sources_are_trained_on_but_not_evaluated_on():
     extra = {"a": (make_images(6, prefix="other"), 0.25), "b": (make_images(5, prefix="train"), 0.5)}
-    splits = with_others(make_splits(), extra)
+    splits = add_sources(make_splits(), extra)
     first = extra["a"][0]
     assert splits.train.classes[11:] == tuple(f"{key}/{name}" for key in extra for name in extra[key][0].classes)
     assert splits.train.pixels[splits.train.labels == 12].equal(first.pixels[first.labels == 1])
@@ -163,11 +163,11 @@ def test_held_out_images_in_an_extra_source_are_refused():
         copy = ImageSet(part.pixels.clone(), part.labels, tuple(f"copy {name}" for name in part.classes))
         extra = {"other": (make_images(5, prefix="other"), 0.25), "copies": (copy, 0.25)}
         with pytest.raises(SightlineError, match=rf"got {len(part)} .*'copies'"):
-            with_others(splits, extra)
+            add_sources(splits, extra)
 
 
 def test_extra_source_with_too_few_classes_is_refused():
-    splits = with_others(make_splits(), {"small": (make_images(4), 0.5)})
+    splits = add_sources(make_splits(), {"small": (make_images(4), 0.5)})
     with pytest.raises(SightlineError, match="way must be at most the number of classes, 4, got 5"):
         FewShotTask(make_config(), splits)
 
@@ -206,14 +206,14 @@ def test_class_in_two_splits_is_refused():
 
 def test_image_that_is_support_and_query_is_detected(monkeypatch):
     def draw(*args, **options):
-        drawn = episodes.draw(*args, **options)
+        drawn = episodes.sample_episodes(*args, **options)
         return Episodes(drawn.classes, drawn.support, torch.cat((drawn.support[:, :1], drawn.query[:, 1:]), 1))
 
     task = FewShotTask(make_config(), make_splits())
-    monkeypatch.setattr(task_module, "draw_from", lambda sources, **options: draw(sources[0].classes, **options))
+    monkeypatch.setattr(task_module, "sample_from_sources", lambda sources, **options: draw(sources[0].classes, **options))
     with pytest.raises(SightlineError, match="support and query must not share an image"):
         get_batch(task)
-    monkeypatch.setattr(evaluate_module, "draw", draw)
+    monkeypatch.setattr(evaluate_module, "sample_episodes", draw)
     with pytest.raises(SightlineError, match="support and query must not share an image"):
         task.evaluate(task.model, BatchSlice())
 

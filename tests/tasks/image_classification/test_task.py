@@ -17,7 +17,7 @@ from torch import nn
 
 from processes import SMALL, CommandProcess, normalize_by_one_image, signal_at_step
 from sightline.data.images import datasets
-from sightline.data.images.augmentation import Augment
+from sightline.data.images.augmentation import AugmentConfig
 from sightline.data.images.datasets import ImageSet, Splits
 from sightline.errors import SightlineError
 from sightline.metrics import classification_metrics, fit_calibration_scale
@@ -69,14 +69,14 @@ def test_a_batch_larger_than_the_data_repeats_every_image():
 
 
 def test_a_batch_does_not_depend_on_the_first_step():
-    task = make_task(augment=Augment(crop=1, rotate=10.0, mixup=0.3))
+    task = make_task(augment=AugmentConfig(crop=1, rotate=10.0, mixup=0.3))
     batches = task.batches(0, 6, BatchSlice())
     sixth = [next(batches) for _ in range(6)][5]
     torch.testing.assert_close(sixth[0], batch_at(task, 5)[0], rtol=0, atol=0)
 
 
 def test_micro_batches_of_all_processes_concatenate_to_the_batch():
-    task = make_task(augment=Augment(crop=1, rotate=10.0, mixup=0.3))
+    task = make_task(augment=AugmentConfig(crop=1, rotate=10.0, mixup=0.3))
     ((pixels, targets, batch_size),) = batch_at(task, 3, batch_size=12)
     slices = [BatchSlice(rank, 2, 3) for rank in range(2)]
     micro_batches = [micro_batch for part in slices for micro_batch in batch_at(task, 3, part, 12)]
@@ -110,7 +110,7 @@ def test_data_of_one_class_is_refused():
 
 def test_mixed_pairs_must_be_in_one_process(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    config = ImageClassificationTaskConfig(augment=Augment(mixup=0.2), training=TrainingConfig(batch_size=6))
+    config = ImageClassificationTaskConfig(augment=AugmentConfig(mixup=0.2), training=TrainingConfig(batch_size=6))
     message = "training.batch_size must be a multiple of 2 x 2 .* where augment.mixup or augment.cutmix is used, got 6"
     with pytest.raises(SightlineError, match=message):
         ImageClassificationTask(config, Splits(random_images()))
@@ -127,7 +127,7 @@ def test_mixed_pairs_must_be_in_one_process(monkeypatch):
         (lambda: ImageClassificationTaskConfig(label_smoothing=1.0), "label_smoothing must be at least 0 and below 1"),
         (lambda: ImageClassifierConfig(embed_dim=10**9), "embed_dim must be at most 16,384, got 1000000000"),
         (lambda: ImageClassifierConfig(head_dim=10**9), "head_dim must be at most"),
-        (lambda: Augment(crop=10**20), "crop must be at most 4,096, got"),
+        (lambda: AugmentConfig(crop=10**20), "crop must be at most 4,096, got"),
     ],
 )
 def test_values_beyond_a_limit_are_refused(make, message):

@@ -1,1 +1,1 @@
-"""."""
+"""Image data sets: reading, formats, splits, augmentation, statistics."""

@@ -1,132 +1,142 @@
-"""Which classes are to learn from, to choose by and to judge by: lists in JSON, in all the shapes they come in."""
+"""Lists of the classes of each split, in JSON."""
 
 import json
 import unicodedata
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from ... import limits
 from ...errors import SightlineError, one_of
-from ..episodes import check_apart
-from .class_pool import group_of
-from .formats.folders import ROLES
+from ...names import display_path
+from .datasets import SPLIT_NAMES, check_disjoint
 
-MOST_BYTES: Final = 1 << 26
-"""No JSON file that comes with a data set is larger than this."""
+ROTATION_DEGREES = (90, 180, 270)
+"""Rotations of a class that are classes of their own, named "a@90", "a@180" and "a@270"."""
 
-Name = tuple[str, ...]
+NameParts = tuple[str, ...]
 
 
-def read_lists(split: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The classes of each part, from a folder of train.json, val.json and test.json or from one file with these keys.
+def group_of(name: str) -> str:
+    """The group of a class: "Latin" for "Latin/a", and "Latin@90" for "Latin/a@90"."""
+    group, _, last = name.rpartition("/")
+    rotation = last.rpartition("@")[2] if "@" in last else ""
+    return f"{group}@{rotation}" if rotation in map(str, ROTATION_DEGREES) else group
 
-    A part is a list of names, of groups or of pairs [group, class], or {"class_names": […]}, or {group: part}. A name
-    fits a class if one ends with the other, part by part: "a" or "Latin/a" or "background/Latin/a" for "Latin/a".
+
+def read_class_lists(path: Path, classes: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The classes of each split, from a folder of train.json, val.json and test.json or one file with these keys.
+
+    A list consists of class names, group names or pairs [group, class], or is {"class_names": [...]}, or {group: list}.
+    A name matches a class if one ends with the other, folder by folder: "a", "Latin/a" and "background/Latin/a" match
+    the class "Latin/a".
     """
-    found: dict[str, Any] = {}
-    for key, value, where in _parts(split):
-        role = ROLES.get(key)
-        if role is None:
-            raise SightlineError(f"a part of {split} must be {one_of(key, ROLES)}")
-        if role in found:
-            raise SightlineError(f"{split} must list {role} once, got two lists of it; take one away")
-        found[role] = value, where
-    if "train" not in found:
-        raise SightlineError(
-            f"{split} must list the classes to learn from in 'train', got {', '.join(found) or 'nothing'}"
-        )
-    index = _Index(classes)
-    lists = {}
-    for role, (value, where) in found.items():
-        names = dict.fromkeys(name for wanted in _flat(value, where) for name in index.find(wanted, where))
+    name = display_path(path)
+    lists: dict[str, tuple[Any, str]] = {}
+    for key, value, where in _read_lists(path):
+        split = SPLIT_NAMES.get(key)
+        if split is None:
+            raise SightlineError(f"a split in {name} must be {one_of(key, SPLIT_NAMES)}")
+        if split in lists:
+            raise SightlineError(f"{name} must have one list for {split}, got two")
+        lists[split] = value, where
+    if "train" not in lists:
+        raise SightlineError(f"{name} must have a list for train, got {', '.join(lists) or 'nothing'}")
+    index = _ClassIndex(classes)
+    matches = {}
+    for split, (value, where) in lists.items():
+        names = dict.fromkeys(match for parts in _flatten(value, where) for match in index.find(parts, where))
         if not names:
             raise SightlineError(f"{where} must list at least one class, got none")
-        lists[role] = tuple(names)
-    check_apart(**lists)
-    return lists
+        matches[split] = tuple(names)
+    check_disjoint(matches)
+    return matches
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file says, if it is not too large."""
+    """Content of a JSON file of a data set."""
     try:
-        if (stored := path.stat().st_size) > MOST_BYTES:
-            raise SightlineError(f"it must be at most {MOST_BYTES:,} bytes, got {stored:,}")
+        if (size := path.stat().st_size) > limits.MAX_JSON_BYTES:
+            raise SightlineError(f"it must be at most {limits.MAX_JSON_BYTES:,} bytes, got {size:,}")
         return json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        raise SightlineError(f"{path} must be JSON that can be read, got an error: {error}") from error
+        raise SightlineError(f"{display_path(path)} must be valid JSON, got an error: {error}") from error
 
 
-def _parts(split: Path) -> list[tuple[str, Any, str]]:
-    """What each part is called, what it says, and where."""
-    if split.is_dir():
-        return [(path.stem, read_json(path), str(path)) for path in sorted(split.glob("*.json"))]
-    if not split.is_file():
-        raise SightlineError(f"split must be a JSON file or a folder of them, got {str(split)!r}, which is not there")
-    value = read_json(split)
-    if not isinstance(value, dict):
+def _read_lists(path: Path) -> list[tuple[str, Any, str]]:
+    """Name, content and location of each list."""
+    name = display_path(path)
+    if path.is_dir():
+        return [(file.stem, read_json(file), display_path(file)) for file in sorted(path.glob("*.json"))]
+    if not path.is_file():
+        raise SightlineError(f"split must be a JSON file or a folder of JSON files, got {name!r}, which does not exist")
+    content = read_json(path)
+    if not isinstance(content, dict):
         raise SightlineError(
-            f'{split} must be {{"train": […], "val": […], "test": […]}}, got a {type(value).__name__}; '
+            f'{name} must be {{"train": […], "val": […], "test": […]}}, got a {type(content).__name__}; '
             "or give the folder of train.json, val.json and test.json"
         )
-    return [(key, part, f"{key} of {split}") for key, part in value.items()]
+    return [(key, value, f"{key} of {name}") for key, value in content.items()]
 
 
-def _flat(value: Any, where: str, above: Name = ()) -> list[Name]:
-    """All names of a part, each with the groups it stands in."""
-    if len(above) > 8:
-        raise SightlineError(f"{where} must nest at most 8 groups, got more")
+def _flatten(value: Any, where: str, groups: NameParts = ()) -> list[NameParts]:
+    """All names of a list, each with its groups."""
+    if len(groups) > limits.MAX_CLASS_LIST_DEPTH:
+        raise SightlineError(f"{where} must have at most {limits.MAX_CLASS_LIST_DEPTH} nested groups, got more")
     if isinstance(value, dict):
         if "class_names" in value:
-            return _flat(value["class_names"], where, above)
-        return [name for key, inner in value.items() for name in _flat(inner, where, (*above, *_plain(key)))]
+            return _flatten(value["class_names"], where, groups)
+        return [name for key, inner in value.items() for name in _flatten(inner, where, (*groups, *_parts(key)))]
     if not isinstance(value, list):
-        raise SightlineError(f"{where} must hold names in lists, got {value!r:.100}")
+        raise SightlineError(f"{where} must be a list of names, got {value!r:.100}")
     names = []
-    for item in value:
-        pieces = item if isinstance(item, list) else [item]
-        if not pieces or not all(isinstance(piece, str) and piece.strip("/ ") for piece in pieces):
-            raise SightlineError(f"{where} must list names or pairs [group, class], got {item!r:.100}")
-        names.append((*above, *(part for piece in pieces for part in _plain(piece))))
+    for entry in value:
+        components = entry if isinstance(entry, list) else [entry]
+        if not components or not all(isinstance(text, str) and text.strip("/ ") for text in components):
+            raise SightlineError(f"{where} must list names or pairs [group, class], got {entry!r:.100}")
+        names.append((*groups, *(part for text in components for part in _parts(text))))
     return names
 
 
-def _plain(name: str) -> Name:
+def _parts(name: str) -> NameParts:
     return tuple(part for part in unicodedata.normalize("NFC", name).strip().split("/") if part)
 
 
-class _Index:
-    """Finds classes by their full names, by the ends of these, and by groups."""
+class _ClassIndex:
+    """Finds classes by full name, by the end of the name, and by group."""
 
     def __init__(self, classes: Sequence[str]) -> None:
-        self.full: dict[Name, str] = {}
-        self.ends: dict[Name, list[str]] = {}
-        self.groups: dict[Name, list[str]] = {}
+        self.by_name: dict[NameParts, str] = {}
+        self.by_suffix: dict[NameParts, list[str]] = {}
+        self.by_group: dict[NameParts, list[str]] = {}
         for name in classes:
-            parts = _plain(name)
-            self.full[parts] = name
+            parts = _parts(name)
+            self.by_name[parts] = name
             for start in range(1, len(parts)):
-                self.ends.setdefault(parts[start:], []).append(name)
+                self.by_suffix.setdefault(parts[start:], []).append(name)
             if group := group_of(name):
-                self.groups.setdefault(_plain(group), []).append(name)
+                self.by_group.setdefault(_parts(group), []).append(name)
 
-    def find(self, wanted: Name, where: str) -> list[str]:
-        for start in range(len(wanted)):
-            if name := self.full.get(wanted[start:]):
-                return [name]
-        fitting = self.ends.get(wanted, [])
-        if len(fitting) == 1:
-            return fitting
-        said = "/".join(wanted)
-        if fitting:
+    def find(self, parts: NameParts, where: str) -> list[str]:
+        """The class of a name, or all classes of a group."""
+        suffixes = [parts[start:] for start in range(len(parts))]
+        for suffix in suffixes:
+            if suffix in self.by_name:
+                return [self.by_name[suffix]]
+        matches = self.by_suffix.get(parts, [])
+        if len(matches) == 1:
+            return matches
+        name = "/".join(parts)
+        if matches:
             raise SightlineError(
-                f"a name in {where} must fit one class, got {said!r}, which fits {fitting[0]!r}, {fitting[1]!r}"
-                f"{' and more' if len(fitting) > 2 else ''}; write it in full"
+                f"a name in {where} must match one class, got {name!r}, which matches {matches[0]!r}, {matches[1]!r}"
+                f"{' and more' if len(matches) > 2 else ''}; write the full name"
             )
-        for start in range(len(wanted)):
-            if group := self.groups.get(wanted[start:]):
-                return group
-        known = list(map("/".join, [*self.full, *self.ends, *self.groups]))
-        close = get_close_matches(said, known, n=1, cutoff=0.3)
+        for suffix in suffixes:
+            if suffix in self.by_group:
+                return self.by_group[suffix]
+        known = list(map("/".join, [*self.by_name, *self.by_suffix, *self.by_group]))
+        close = get_close_matches(name, known, n=1, cutoff=0.3)
         hint = f"; did you mean {close[0]!r}?" if close else ""
-        raise SightlineError(f"a name in {where} must be one of the {len(self.full):,} classes, got {said!r}{hint}")
+        raise SightlineError(f"a name in {where} must be one of the {len(self.by_name):,} classes, got {name!r}{hint}")

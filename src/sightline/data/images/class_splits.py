@@ -1,35 +1,68 @@
-"""Data sets for learning from few images: their parts have different classes."""
+"""Class-disjoint splits for few-shot learning: no class is in two splits."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
-import numpy as np
+import torch
+from torch import Tensor
 
-from ...errors import SightlineError, check_fraction, check_int, one_of
+from ... import seeds
+from ...errors import SightlineError, check_choice, check_fraction, check_int
 from . import glyphs
-from .cifar100_superclasses import with_superclasses
-from .class_lists import read_lists
-from .class_pool import ClassSplits, Pool, check_memory, chosen, group_of, groups_of, pooled, turned, with_others
-from .datasets import Progress
-from .formats import cifar, folders, idx
-from .formats import tile_sheets as sheets
-from .formats.nested_folders import OMNIGLOT, read_folder_tree, read_zip
-from .formats.omniglot import is_packed, read_packed
-from .loading import load
-from .reading import check_form
+from .class_lists import ROTATION_DEGREES, group_of, read_class_lists
+from .datasets import (
+    ImageFiles,
+    Images,
+    ImageSet,
+    Progress,
+    check_disjoint,
+    check_memory,
+    load_splits,
+)
+from .formats.cifar import superclass_names
+from .loading import read_source
+from .reading import check_image_options
 
 Rotations = Literal["none", "train", "all"]
-__all__ = [
-    "ClassSplits",
-    "Rotations",
-    "divides_by_class",
-    "groups_of",
-    "load_classes",
-    "same_source",
-    "with_others",
-]
+
+
+class ExtraSource(NamedTuple):
+    """An additional data set among the training classes."""
+
+    num_classes: int
+    """Number of its classes."""
+    fraction: float
+    """Fraction of episodes that are sampled from it."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSplits:
+    """Training, validation and test set with different classes."""
+
+    train: ImageSet
+    validation: ImageSet | None = None
+    test: ImageSet | None = None
+    format: str = "images"
+    """Name of the source format."""
+    extra_sources: tuple[ExtraSource, ...] = ()
+    """Data sets whose classes are the last training classes, in their order."""
+
+    def __post_init__(self) -> None:
+        check_disjoint({split: images.classes for split, images in self.available.items()})
+        for split, images in self.available.items():
+            for name in ("size", "channels"):
+                expected, value = getattr(self.train, name), getattr(images, name)
+                if expected != value:
+                    raise SightlineError(f"{split} must have the {name} of train, {expected}, got {value}")
+
+    @property
+    def available(self) -> dict[str, ImageSet]:
+        """All splits that exist, by name."""
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {split: images for split, images in splits.items() if images is not None}
 
 
 def load_classes(
@@ -38,116 +71,175 @@ def load_classes(
     split: str | Path | None = None,
     size: int | None = None,
     channels: int | None = None,
-    validation: float = 0.0,
+    validation_fraction: float = 0.0,
     seed: int = 0,
     rotations: Rotations = "none",
     progress: Progress | None = None,
 ) -> ClassSplits:
-    """A data set divided by class: all that `load` reads, Omniglot as folders or packed, nested folders, zip files.
+    """Load a data set with class-disjoint splits.
 
-    `split` names the classes of each part (see `class_lists.read_lists`). Without it the parts are those of the source
-    if no class is in two of them, else all classes are there to learn from. If none are left to choose by, `validation`
-    of those to learn from are held out, whole groups at a time where there are groups, the same for the same seed.
-    With `rotations` of `all`, or of those to learn from (`train`), each class turned by 90, 180 and 270 degrees is a
-    class of its own.
+    Args:
+        source: Name or path, as for `load`.
+        split: JSON lists of the classes of each split (see `read_class_lists`). By default the splits of the source if
+            they have different classes, else all classes are training classes.
+        size: Side length to resize images to (default: that of the images).
+        channels: 1 for grayscale, 3 for color (default: those of the images).
+        validation_fraction: Fraction of the training classes to hold out if there is no validation set. Groups of
+            classes are held out as a whole.
+        seed: Seed of the held-out classes.
+        rotations: Splits whose classes are also rotated by 90, 180 and 270 degrees. Each rotation is a class.
+        progress: Called with the number of decoded images and the total.
     """
-    check_form(size, channels)
-    check_fraction(validation=validation)
+    check_image_options(size, channels)
+    check_fraction(validation_fraction=validation_fraction)
     check_int(0, seed=seed)
-    pool = _in_groups(_pool(source, size, channels, progress))
-    images = pool.images
-    there = tuple(images.classes[label] for label in images.labels.unique().tolist())
-    lists = dict(pool.parts) if split is None else read_lists(Path(split).expanduser(), there)
-    lists = lists or {"train": there}
-    if validation and "validation" not in lists:
-        lists["train"], lists["validation"] = _held_out(lists["train"], validation, seed)
-    if rotations not in get_args(Rotations):
-        raise SightlineError(f"rotations must be {one_of(str(rotations), get_args(Rotations))}")
-    if rotations == "all":
-        check_memory(4 * len(images), images.channels, images.size)
-    parts = {role: chosen(images, names) for role, names in lists.items()}
-    parts = {role: turned(part) if rotations in ("all", role) else part for role, part in parts.items()}
-    return ClassSplits(parts["train"], parts.get("validation"), parts.get("test"), kind=pool.kind)
+    check_choice("rotations", rotations, get_args(Rotations))
+    if source == "glyphs":
+        splits, format_name = glyphs.alphabet_splits(size, channels), "glyphs"
+    else:
+        splits, format_name = read_source(source, size, channels)
+    renamed = superclass_names(dict.fromkeys(name for images in splits.values() for name in images.classes))
+    classes = {name: _classes_with_images(images) for name, images in splits.items()}
+    if split is None and len(splits) > 1 and _are_disjoint(classes):
+        lists = {name: tuple(renamed[c] for c in _in_hold_out_order(names, splits)) for name, names in classes.items()}
+        parts = {name: _rename(images, renamed) for name, images in splits.items()}
+    else:
+        pooled = _rename(_pool(splits), renamed)
+        names = tuple(_classes_with_images(pooled))
+        lists = {"train": names} if split is None else read_class_lists(Path(split).expanduser(), names)
+        parts = dict.fromkeys(lists, pooled)
+    if validation_fraction and "validation" not in lists:
+        lists["train"], lists["validation"] = _hold_out(lists["train"], validation_fraction, seed)
+        parts["validation"] = parts["train"]
+    parts = {name: select_classes(parts[name], names) for name, names in lists.items()}
+    factor = {name: 4 if rotations in ("all", name) else 1 for name in parts}
+    count = sum(factor[name] * len(images) for name, images in parts.items())
+    check_memory(count, parts["train"].channels, parts["train"].size)
+    loaded = load_splits(parts, progress)
+    loaded = {name: add_rotations(images) if factor[name] > 1 else images for name, images in loaded.items()}
+    return ClassSplits(loaded["train"], loaded.get("validation"), loaded.get("test"), format=format_name)
 
 
-def same_source(a: str | Path, b: str | Path) -> bool:
-    """Whether two sources are one; a folder that is read for its one file is that file."""
-    first, second = (_alone(Path(one).expanduser()) for one in (a, b))
-    return str(a) == str(b) or (first.exists() and second.exists() and first.samefile(second))
+def add_sources(splits: ClassSplits, extra: Mapping[str, tuple[ImageSet, float]]) -> ClassSplits:
+    """Add training classes of other data sets, named "<data set>/<class>".
+
+    `extra` maps the name of each data set to its images and the fraction of episodes sampled from it.
+    """
+    _check_not_held_out(splits, {name: images for name, (images, _) in extra.items()})
+    sets = [splits.train, *(images for images, _ in extra.values())]
+    check_memory(sum(map(len, sets)), splits.train.channels, splits.train.size)
+    labels, classes = [splits.train.labels], list(splits.train.classes)
+    for name, (images, _) in extra.items():
+        labels.append(images.labels + len(classes))
+        classes += [f"{name}/{class_name}" for class_name in images.classes]
+    train = ImageSet(torch.cat([images.pixels for images in sets]), torch.cat(labels), tuple(classes))
+    sources = tuple(ExtraSource(len(images.classes), fraction) for images, fraction in extra.values())
+    return replace(splits, train=train, extra_sources=sources)
 
 
-def divides_by_class(source: str | Path) -> bool:
-    """Whether a source is one that `load` does not read, since its classes stand in groups, apart, or in a zip file."""
-    if isinstance(source, str) and source == "glyphs":
-        return False
-    path = _alone(Path(source).expanduser())
-    if path.is_file():
-        return path.suffix.lower() == ".zip" or is_packed(path)
-    if not _is_tree(path):
-        return False
-    homes = {name.lower(): path / name for name in folders.folders_in(path)}
-    if set(homes) & set(OMNIGLOT) and set(homes) <= set(OMNIGLOT):
-        return True
-    if "train" not in homes or not set(homes) <= set(folders.ROLES):
-        homes = {"train": path}
-    inside = {name: folders.folders_in(home) for name, home in homes.items()}
-    nested = any(folders.folders_in(homes[part] / name) for part, names in inside.items() for name in names)
-    strange = any(set(names).isdisjoint(inside["train"]) for part, names in inside.items() if part != "train")
-    return nested or strange
+def class_groups(classes: Sequence[str]) -> Tensor | None:
+    """Group index of each class, int64 (C,), in order of appearance. None if no name has a group."""
+    if not any("/" in name for name in classes):
+        return None
+    indices: dict[str, int] = {}
+    return torch.tensor([indices.setdefault(group_of(name), len(indices)) for name in classes])
 
 
-def _pool(source: str | Path, size: int | None, channels: int | None, progress: Progress | None) -> Pool:
-    if isinstance(source, str) and source == "glyphs":
-        return glyphs.pool(size, channels)
-    path = _alone(Path(source).expanduser())
-    try:
-        if path.is_file() and path.suffix.lower() == ".zip":
-            return read_zip(path, size, channels, progress)
-        if is_packed(path):
-            return read_packed(path, size, channels)
-        if _is_tree(path):
-            return read_folder_tree(path, size, channels, progress)
-    except OSError as error:
-        raise SightlineError(f"{path} must be readable, got an error: {error}") from error
-    return pooled(load(path, size=size, channels=channels, progress=progress))
+def select_classes(images: Images, names: Iterable[str]) -> Images:
+    """The images of these classes. Classes keep their order."""
+    selected = set(names)
+    kept = [label for label, name in enumerate(images.classes) if name in selected]
+    if len(kept) == len(images.classes):
+        return images
+    new_labels = torch.full((len(images.classes),), -1)
+    new_labels[kept] = torch.arange(len(kept))
+    labels = new_labels[images.labels]
+    indices = (labels >= 0).nonzero().flatten()
+    return replace(images.take(indices), labels=labels[indices], classes=tuple(images.classes[i] for i in kept))
 
 
-def _in_groups(pool: Pool) -> Pool:
-    """The classes of CIFAR-100 stand in their superclasses, as those of Omniglot do in alphabets."""
-    names = dict(zip(pool.images.classes, with_superclasses(pool.images.classes), strict=True))
-    parts = {role: tuple(names[name] for name in own) for role, own in pool.parts.items()}
-    return Pool(replace(pool.images, classes=tuple(names.values())), parts, pool.kind)
+def add_rotations(images: ImageSet) -> ImageSet:
+    """Add each class rotated by 90, 180 and 270 degrees as classes of their own."""
+    count, copies = len(images), 1 + len(ROTATION_DEGREES)
+    pixels = torch.empty(copies * count, *images.pixels.shape[1:], dtype=torch.uint8)
+    for quarter_turns, rotated in enumerate(pixels.split(count)):
+        rotated.copy_(torch.rot90(images.pixels, quarter_turns, (2, 3)))
+    labels = torch.cat([images.labels + i * len(images.classes) for i in range(copies)])
+    names = [f"{name}@{degrees}" for degrees in ROTATION_DEGREES for name in images.classes]
+    return ImageSet(pixels, labels, (*images.classes, *names))
 
 
-def _is_tree(path: Path) -> bool:
-    others = idx.is_idx(path) or cifar.is_cifar(path) or sheets.is_sheets(path)
-    return path.is_dir() and not others and folders.is_folders(path)
+def _classes_with_images(images: Images) -> list[str]:
+    return [images.classes[label] for label in images.labels.unique().tolist()]
 
 
-def _alone(path: Path) -> Path:
-    """The one npz file of a folder without folders, or its one zip file, or the path itself."""
-    if path.is_dir() and not folders.is_folders(path):
-        for ending in ("*.npz", "*.zip"):
-            if len(files := sorted(path.glob(ending))) == 1:
-                return files[0]
-    return path
+def _are_disjoint(classes: Mapping[str, Sequence[str]]) -> bool:
+    return len({name for names in classes.values() for name in names}) == sum(map(len, classes.values()))
 
 
-def _held_out(classes: Sequence[str], share: float, seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The rest, and about this share of the classes: whole groups where there are several."""
-    members: dict[str, list[str]] = {}
-    in_groups = len({group_of(name) for name in classes}) > 1
+def _in_hold_out_order(names: Sequence[str], splits: Mapping[str, Images]) -> Sequence[str]:
+    """Classes in the order that held-out classes are drawn from: that of their paths for image files."""
+    return sorted(names, key=lambda name: f"{name}/") if isinstance(splits["train"], ImageFiles) else names
+
+
+def _rename(images: Images, names: Mapping[str, str]) -> Images:
+    return replace(images, classes=tuple(names[name] for name in images.classes))
+
+
+def _pool(splits: Mapping[str, Images]) -> Images:
+    """All images of a data set as one set. Files are sorted by class and path."""
+    train = splits["train"]
+    if len(splits) == 1:
+        return train
+    classes = train.classes
+    if any(images.classes != classes for images in splits.values()):
+        classes = tuple(sorted({name for images in splits.values() for name in images.classes}))
+    label_of = {name: label for label, name in enumerate(classes)}
+    labels = torch.cat([torch.tensor([label_of[c] for c in x.classes])[x.labels] for x in splits.values()])
+    files = [images for images in splits.values() if isinstance(images, ImageFiles)]
+    if isinstance(train, ImageFiles):
+        pairs = zip(labels.tolist(), (path for images in files for path in images.paths), strict=True)
+        ordered = sorted(pairs, key=lambda pair: (pair[0], str(pair[1])))
+        paths = tuple(path for _, path in ordered)
+        return replace(train, paths=paths, labels=torch.tensor([label for label, _ in ordered]), classes=classes)
+    sets = load_splits(splits)
+    check_memory(len(labels), train.channels, train.size)
+    return ImageSet(torch.cat([images.pixels for images in sets.values()]), labels, classes)
+
+
+def _hold_out(classes: Sequence[str], fraction: float, seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The rest, and about this fraction of the classes: whole groups if there are several."""
+    has_groups = len({group_of(name) for name in classes}) > 1
+    groups: dict[str, list[str]] = {}
     for name in classes:
-        members.setdefault(group_of(name) if in_groups else name, []).append(name)
-    if len(members) < 2:
-        raise SightlineError(f"validation must be 0 where there is one class to learn from, got {share}")
-    wanted = share * len(classes)
-    held: list[str] = []
-    for number in np.random.default_rng(seed).permutation(len(members)).tolist():
-        group = list(members.values())[number]
-        nearer = abs(len(held) + len(group) - wanted) < abs(len(held) - wanted)
-        if nearer and len(held) + len(group) < len(classes):
-            held += group
-    held = held or min(members.values(), key=len)
-    apart = set(held)
-    return tuple(name for name in classes if name not in apart), tuple(held)
+        groups.setdefault(group_of(name) if has_groups else name, []).append(name)
+    if len(groups) < 2:
+        raise SightlineError(f"validation_fraction must be 0 for a single training class, got {fraction}")
+    goal = fraction * len(classes)
+    held_out: list[str] = []
+    for index in seeds.make_generator(seed, seeds.DATA).permutation(len(groups)).tolist():
+        group = list(groups.values())[index]
+        is_closer = abs(len(held_out) + len(group) - goal) < abs(len(held_out) - goal)
+        if is_closer and len(held_out) + len(group) < len(classes):
+            held_out += group
+    held_out = held_out or min(groups.values(), key=len)
+    excluded = set(held_out)
+    return tuple(name for name in classes if name not in excluded), tuple(held_out)
+
+
+def _check_not_held_out(splits: ClassSplits, extra: Mapping[str, ImageSet]) -> None:
+    """No image of the validation or test set may be in an extra data set, also under another class name."""
+    held_out = [images for images in (splits.validation, splits.test) if images is not None]
+    digests = {digest for images in held_out for digest in _digests(images)}
+    for name, images in extra.items():
+        if count := sum(digest in digests for digest in _digests(images)):
+            raise SightlineError(
+                f"data.extra_sources must not contain images of the validation or test set, got {count:,} in {name!r}; "
+                "remove it, or select its training classes with a split"
+            )
+
+
+def _digests(images: ImageSet) -> Iterator[bytes]:
+    """A digest of the pixels of each image."""
+    for pixels in images.pixels.numpy():
+        yield blake2b(pixels.tobytes(), digest_size=16).digest()

@@ -1,7 +1,7 @@
-"""Labelled images, in memory or still in their files, and how they are divided."""
+"""Labeled images in memory or in files, and their splits."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,30 +11,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ... import limits, seeds
 from ...errors import SightlineError, check_int
-from .reading import check_form, read_image
+from ...names import display_path, printable
+from .archives import open_archive
+from .reading import ImageHeader, check_image_options, read_header, read_image
 
 Indices = Sequence[int] | Tensor | np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
-"""Called with how many are done, and of how many."""
-THREADS = 8
-"""How many files are decoded at once."""
-BYTES_AT_ONCE = 1 << 22
-"""Of images that are worked on in one go."""
-QUEUED = 4096
-"""How many files wait to be decoded."""
+"""Called with the number of finished items and the total."""
+SPLIT_NAMES = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
+"""Names of splits in folders and files, and the split of each."""
+DECODING_THREADS = 8
+"""Threads that decode image files."""
+CHUNK_BYTES = 1 << 22
+"""Bytes of images that are processed at a time."""
+QUEUE_SIZE = 4096
+"""Image files submitted to the decoding threads at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Labelled images, all of them in memory."""
+    """Labeled images in memory."""
 
     pixels: Tensor
-    """uint8 (N, C, H, W), square, of 1 or 3 channels."""
+    """uint8 (N, C, H, W), square, with 1 or 3 channels."""
     labels: Tensor
-    """int64 (N), the index of a class each."""
+    """int64 (N,), class indices."""
     classes: tuple[str, ...]
-    """The name of each class."""
+    """Class names."""
 
     def __post_init__(self) -> None:
         shape = tuple(self.pixels.shape)
@@ -53,174 +58,236 @@ class ImageSet:
 
     @property
     def size(self) -> int:
-        """The side of every image."""
+        """Side length of the images."""
         return self.pixels.shape[-1]
 
     @property
     def channels(self) -> int:
-        """1 for gray, 3 for color."""
+        """1 for grayscale, 3 for color."""
         return self.pixels.shape[1]
 
     def take(self, indices: Indices) -> "ImageSet":
-        """These images, in this order."""
-        chosen = _indices(indices, len(self)).to(self.labels.device)
-        return ImageSet(self.pixels[chosen], self.labels[chosen], self.classes)
+        """The images at these indices."""
+        indices = _check_indices(indices, len(self)).to(self.labels.device)
+        return ImageSet(self.pixels[indices], self.labels[indices], self.classes)
+
+    def read(self, index: int) -> Tensor:
+        """One image, uint8 (C, H, W)."""
+        return self.pixels[index]
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Labelled images that stay in their files until they are read."""
+    """Labeled images in files, decoded when they are read."""
 
     paths: tuple[Path, ...]
-    """One file each."""
+    """Image files, or their paths inside `archive`."""
     labels: Tensor
-    """int64 (N), the index of a class each."""
+    """int64 (N,), class indices."""
     classes: tuple[str, ...]
-    """The name of each class."""
+    """Class names."""
     size: int
-    """The side every image is brought to."""
+    """Side length that images are resized to."""
     channels: int
-    """1 for gray, 3 for color."""
+    """1 for grayscale, 3 for color."""
+    archive: Path | None = None
+    """Zip file that contains the images."""
 
     def __post_init__(self) -> None:
         check_int(1, size=self.size, channels=self.channels)
-        check_form(self.size, self.channels)
+        check_image_options(self.size, self.channels)
         _check_labels(self.labels, len(self.paths), self.classes)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def take(self, indices: Indices) -> "ImageFiles":
-        """These images, in this order."""
-        chosen = _indices(indices, len(self))
-        paths = tuple(self.paths[i] for i in chosen.tolist())
-        return ImageFiles(paths, self.labels[chosen], self.classes, self.size, self.channels)
+        """The images at these indices."""
+        indices = _check_indices(indices, len(self))
+        paths = tuple(self.paths[i] for i in indices.tolist())
+        return ImageFiles(paths, self.labels[indices], self.classes, self.size, self.channels, self.archive)
 
     def read(self, index: int) -> Tensor:
-        """One image, uint8 (C, H, W)."""
-        return read_image(self.paths[index], size=self.size, channels=self.channels)
+        """Decode one image, uint8 (C, H, W)."""
+        source, name = open_image_file(self.paths[index], self.archive)
+        return read_image(source, size=self.size, channels=self.channels, name=name)
 
-    def loaded(self, progress: Progress | None = None) -> ImageSet:
-        """All of them in memory; the files that cannot be read are named in one error."""
-        pixels = decoded(self.read, len(self), self.size, self.channels, progress)
+    def load(self, progress: Progress | None = None) -> ImageSet:
+        """Decode all images into memory. One error lists the files that cannot be read."""
+        pixels = torch.empty(len(self), self.channels, self.size, self.size, dtype=torch.uint8)
+
+        def decode(index: int) -> str | None:
+            try:
+                pixels[index] = self.read(index)
+            except SightlineError as error:
+                return str(error)
+            return None
+
+        errors = []
+        with ThreadPoolExecutor(DECODING_THREADS) as pool:
+            for start in range(0, len(self), QUEUE_SIZE):  # a queued image takes 2 KB
+                indices = range(start, min(start + QUEUE_SIZE, len(self)))
+                for done, error in enumerate(pool.map(decode, indices), start=start + 1):
+                    if error:
+                        errors.append(error)
+                    if progress:
+                        progress(done, len(self))
+        raise_unreadable(errors)
         return ImageSet(pixels, self.labels, self.classes)
 
 
 Images = ImageSet | ImageFiles
 
 
-def decoded(
-    read: Callable[[int], Tensor], count: int, size: int, channels: int, progress: Progress | None = None
-) -> Tensor:
-    """So many images, read several at once: uint8 (N, C, H, W); what cannot be read is named in one error."""
-    pixels = torch.empty(count, channels, size, size, dtype=torch.uint8)
-
-    def fill(index: int) -> str | None:
-        try:
-            pixels[index] = read(index)
-        except ValueError as error:
-            return str(error)
-        return None
-
-    problems = []
-    with ThreadPoolExecutor(THREADS) as pool:
-        for start in range(0, count, QUEUED):  # each image that waits in the pool takes 2 KB
-            some = range(start, min(start + QUEUED, count))
-            for done, problem in enumerate(pool.map(fill, some), start=start + 1):
-                if problem:
-                    problems.append(problem)
-                if progress:
-                    progress(done, count)
-    refuse(problems)
-    return pixels
+def open_image_file(path: Path, archive: Path | None) -> tuple[Path | bytes, str]:
+    """Source of an image for `read_image`, and its name in error messages."""
+    if archive is None:
+        return path, display_path(path)
+    return open_archive(archive).read(path.as_posix()), f"{printable(str(path))} in {display_path(archive)}"
 
 
-def at_once(images: Images, most: int) -> int:
-    """How many of these images to take in one go: fewer where they are large, at least one."""
-    return max(1, min(most, BYTES_AT_ONCE // (images.channels * images.size * images.size)))
+def read_file_header(path: Path, archive: Path | None) -> ImageHeader:
+    """Header of an image file on disk or in an archive."""
+    return read_header(*open_image_file(path, archive))
+
+
+def load_splits(splits: Mapping[str, Images], progress: Progress | None = None) -> dict[str, ImageSet]:
+    """Decode all image files of a data set into memory; `progress` counts the images of all splits."""
+    total = sum(len(images) for images in splits.values() if isinstance(images, ImageFiles))
+    loaded: dict[str, ImageSet] = {}
+    done = 0
+    for split, images in splits.items():
+        if isinstance(images, ImageSet):
+            loaded[split] = images
+            continue
+        report = None if progress is None else _offset(progress, done, total)
+        loaded[split] = images.load(report)
+        done += len(images)
+    return loaded
+
+
+def _offset(progress: Progress, offset: int, total: int) -> Progress:
+    return lambda done, _: progress(offset + done, total)
+
+
+def chunk_size(images: Images, maximum: int) -> int:
+    """Images to process at a time, so that they take about `CHUNK_BYTES`: 1 to `maximum`."""
+    return max(1, min(maximum, CHUNK_BYTES // (images.channels * images.size * images.size)))
 
 
 @dataclass(frozen=True, eq=False)
 class Splits:
-    """A data set: what to learn from, and where there is, what to choose and to judge by."""
+    """Training, validation and test set of a data set."""
 
     train: Images
     validation: Images | None = None
     test: Images | None = None
-    kind: str = "images"
-    """Which format it was read from."""
+    format: str = "images"
+    """Name of the source format."""
+    class_disjoint: bool = False
+    """Whether the splits have different classes."""
 
     def __post_init__(self) -> None:
-        for name in ("validation", "test"):
-            other = getattr(self, name)
-            for what in ("classes", "size", "channels") if other is not None else ():
-                ours, theirs = getattr(self.train, what), getattr(other, what)
-                if ours != theirs:
-                    raise SightlineError(f"{name} must have the {what} of train, {ours!r:.200}, got {theirs!r:.200}")
+        for split, images in self.available.items():
+            for name in ("size", "channels") if self.class_disjoint else ("classes", "size", "channels"):
+                expected, value = getattr(self.train, name), getattr(images, name)
+                if expected != value:
+                    raise SightlineError(
+                        f"{split} must have the {name} of train, {expected!r:.200}, got {value!r:.200}"
+                    )
+        if self.class_disjoint:
+            check_disjoint({split: images.classes for split, images in self.available.items()})
+
+    @property
+    def available(self) -> dict[str, Images]:
+        """All splits that exist, by name."""
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {split: images for split, images in splits.items() if images is not None}
 
 
-def split(images: Images, share: float, seed: int) -> tuple[Images, Images]:
-    """The rest and the held-out share, divided class by class, the same for the same seed.
+def split(images: Images, fraction: float, seed: int) -> tuple[Images, Images]:
+    """Split images at random into the rest and a held-out fraction, stratified by class.
 
-    Each class that has images at all has at least one on both sides.
+    Each class with images has at least one image in both parts.
     """
-    if not 0 < share < 1:
-        raise SightlineError(f"share must be above 0 and below 1, got {share}")
+    if not 0 < fraction < 1:
+        raise SightlineError(f"fraction must be above 0 and below 1, got {fraction}")
     check_int(0, seed=seed)
     labels = images.labels.cpu().numpy()
-    random = np.random.default_rng(seed)
-    held = np.zeros(len(labels), dtype=bool)
+    generator = seeds.make_generator(seed, seeds.DATA)
+    is_held_out = np.zeros(len(labels), dtype=bool)
     for label, name in enumerate(images.classes):
-        own = np.flatnonzero(labels == label)
-        if len(own) == 1:
-            raise SightlineError(f"each class must have at least 2 images to be divided, got 1 of class {name!r}")
-        if len(own):
-            count = min(max(round(share * len(own)), 1), len(own) - 1)
-            held[random.permutation(own)[:count]] = True
-    return images.take(np.flatnonzero(~held)), images.take(np.flatnonzero(held))
+        indices = np.flatnonzero(labels == label)
+        if len(indices) == 1:
+            raise SightlineError(f"each class must have at least 2 images to be split, got 1 of class {name!r}")
+        if len(indices):
+            count = min(max(round(fraction * len(indices)), 1), len(indices) - 1)
+            is_held_out[generator.permutation(indices)[:count]] = True
+    return images.take(np.flatnonzero(~is_held_out)), images.take(np.flatnonzero(is_held_out))
 
 
-def check_classes(classes: Sequence[str]) -> None:
-    """Class names must be there, and differ."""
+def check_class_names(classes: Sequence[str]) -> None:
+    """Class names must be non-empty and distinct."""
     if not classes:
-        raise SightlineError("classes must name at least one class, got none")
+        raise SightlineError("classes must have at least one name, got none")
     for name in classes:
         if not isinstance(name, str) or not name.strip():
-            raise SightlineError(f"classes must be names that are not empty, got {name!r}")
-    twice = [name for name, count in Counter(classes).items() if count > 1]
-    if twice:
-        raise SightlineError(f"class names must differ, got {twice[0]!r} more than once")
+            raise SightlineError(f"classes must be non-empty names, got {name!r}")
+    duplicates = [name for name, count in Counter(classes).items() if count > 1]
+    if duplicates:
+        raise SightlineError(f"class names must be distinct, got {duplicates[0]!r} more than once")
 
 
-def refuse(problems: Sequence[str], shown: int = 3) -> None:
-    """One error for all unreadable files: the first few, and how many there are."""
-    if len(problems) == 1:
-        raise SightlineError(problems[0])
-    if problems:
-        more = f"\n  and {len(problems) - shown:,} more" if len(problems) > shown else ""
-        listed = "".join(f"\n  {problem}" for problem in problems[:shown])
-        raise SightlineError(f"every image must be readable, got {len(problems):,} that are not:{listed}{more}")
+def check_disjoint(classes: Mapping[str, Sequence[str]]) -> None:
+    """No class may be in two splits."""
+    split_of: dict[str, str] = {}
+    for split, names in classes.items():
+        for name in names:
+            if name in split_of:
+                raise SightlineError(
+                    f"a class must be in one split, got {name!r} in {split_of[name]} and in {split}; remove it from one"
+                )
+        split_of |= dict.fromkeys(names, split)
+
+
+def check_memory(count: int, channels: int, size: int) -> None:
+    """Images that are held in memory must be within the limit."""
+    if (total := count * channels * size * size) > limits.MAX_IMAGE_SET_BYTES:
+        raise SightlineError(
+            f"images in memory must take at most {limits.MAX_IMAGE_SET_BYTES:,} bytes, got {total:,} for {count:,} "
+            f"images of {size} x {size} x {channels}; use a smaller size or fewer images"
+        )
+
+
+def raise_unreadable(errors: Sequence[str], max_listed: int = 3) -> None:
+    """Raise one error for all unreadable images, if any."""
+    if len(errors) == 1:
+        raise SightlineError(errors[0])
+    if errors:
+        more = f"\n  and {len(errors) - max_listed:,} more" if len(errors) > max_listed else ""
+        listed = "".join(f"\n  {error}" for error in errors[:max_listed])
+        raise SightlineError(f"all images must be readable, got {len(errors):,} that are not:{listed}{more}")
 
 
 def _check_labels(labels: Tensor, count: int, classes: tuple[str, ...]) -> None:
-    check_classes(classes)
+    check_class_names(classes)
     if labels.dtype != torch.int64 or labels.ndim != 1:
         raise SightlineError(f"labels must be int64 of shape (N,), got {labels.dtype} of shape {tuple(labels.shape)}")
     if count != len(labels):
-        raise SightlineError(f"there must be one label for each image, got {count:,} images and {len(labels):,} labels")
+        raise SightlineError(f"labels must have one entry for each of {count:,} images, got {len(labels):,}")
     if not count:
-        raise SightlineError("a set must hold at least one image, got none")
+        raise SightlineError("a data set must have at least one image, got none")
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= len(classes):
         raise SightlineError(f"labels must be 0 to {len(classes) - 1} for {len(classes)} classes, got {low} to {high}")
 
 
-def _indices(indices: Indices, count: int) -> Tensor:
-    chosen = torch.as_tensor(indices)
-    if chosen.ndim != 1 or not len(chosen) or chosen.dtype in (torch.bool, torch.float32, torch.float64):
-        raise SightlineError(f"indices must be a list of integers that is not empty, got {indices!r:.100}")
-    chosen = chosen.long().cpu()
-    low, high = int(chosen.min()), int(chosen.max())
+def _check_indices(indices: Indices, count: int) -> Tensor:
+    tensor = torch.as_tensor(indices)
+    if tensor.ndim != 1 or not len(tensor) or tensor.dtype in (torch.bool, torch.float32, torch.float64):
+        raise SightlineError(f"indices must be a non-empty list of integers, got {indices!r:.100}")
+    tensor = tensor.long().cpu()
+    low, high = int(tensor.min()), int(tensor.max())
     if low < 0 or high >= count:
         raise SightlineError(f"indices must be 0 to {count - 1}, got {low} to {high}")
-    return chosen
+    return tensor

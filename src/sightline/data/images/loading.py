@@ -1,51 +1,21 @@
-"""Data sets of labelled images, by name or by path: the door to all that reads them."""
+"""Loading image data sets by name or path."""
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from ...errors import SightlineError, check_int, one_of
+from ...names import display_path
+from ..sources import single_archive
 from . import glyphs
-from .datasets import ImageFiles, Images, ImageSet, Progress, Splits, split
-from .formats import cifar, folders, idx, npz
-from .formats import tile_sheets as sheets
-from .formats.arrays import fit
-from .reading import check_form, read_image
-from .summary import SplitSummary, Summary, contact_sheet, summary
+from .datasets import ImageFiles, Images, Progress, Splits, load_splits
+from .formats import FORMATS, Format
+from .reading import check_image_options
 
-__all__ = [
-    "FORMATS",
-    "NAMED",
-    "ImageFiles",
-    "ImageSet",
-    "Images",
-    "NoDataSetError",
-    "Progress",
-    "SplitSummary",
-    "Splits",
-    "Summary",
-    "contact_sheet",
-    "load",
-    "read_image",
-    "split",
-    "summary",
-]
-
-NAMED: dict[str, Callable[[], Splits]] = {"glyphs": glyphs.splits}
-"""Data sets that need no file."""
-
-FORMATS = (
-    "a folder with one folder of images for each class, or train/, validation/ and test/ that hold such folders",
-    "a folder of idx files as MNIST has them: train-images-idx3-ubyte[.gz], train-labels-idx1-ubyte[.gz], t10k-…",
-    "one .npz with x_train, y_train, x_test, y_test, or train_images, train_labels, …, or images, labels",
-    "a folder of CIFAR's binary files: data_batch_1.bin …, test_batch.bin, or train.bin, test.bin",
-    "a folder of sheets of tiles: train_0.jpg …, test_0.jpg …, and labels.json with classes, tile, grid, train, test",
-)
-"""What `load` reads."""
+DEFAULT_MEMORY = 1 << 32
+"""Bytes of decoded images that are kept in memory by default."""
 
 
-class NoDataSetError(SightlineError):
-    """Nothing is there that `load` reads."""
+class UnknownSourceError(SightlineError):
+    """A source does not exist or has no known format."""
 
 
 def load(
@@ -53,47 +23,57 @@ def load(
     *,
     size: int | None = None,
     channels: int | None = None,
-    keep_in_memory: int = 2**32,
+    max_memory: int = DEFAULT_MEMORY,
+    class_disjoint: bool = False,
     progress: Progress | None = None,
 ) -> Splits:
-    """A data set by name (one of `NAMED`) or by path (one of `FORMATS`, found out by looking).
+    """Load an image data set.
 
-    `size` is the side every image is brought to, `channels` 1 or 3; both are those of the images if not given. A folder
-    of images that would take more than `keep_in_memory` bytes stays in its files (`ImageFiles`).
+    Args:
+        source: The name `glyphs`, or a path in one of the `FORMATS`, which is detected.
+        size: Side length to resize images to (default: that of the images).
+        channels: 1 for grayscale, 3 for color (default: those of the images).
+        max_memory: Bytes of images to keep in memory. Image files that take more are decoded when they are read.
+        class_disjoint: Accept sources whose splits have different classes, such as Omniglot.
+        progress: Called with the number of decoded images and the total.
     """
-    check_form(size, channels)
-    check_int(0, keep_in_memory=keep_in_memory)
-    if isinstance(source, str) and source in NAMED:
-        return _fitted(NAMED[source](), size, channels)
+    check_image_options(size, channels)
+    check_int(0, max_memory=max_memory)
+    if source == "glyphs":
+        return glyphs.splits(size, channels)
+    images, format_name = read_source(source, size, channels)
+    has_own_classes = any(part.classes != images["train"].classes for part in images.values())
+    if has_own_classes and not class_disjoint:
+        _raise_unknown_class(images, source)
+    if sum(len(x) * x.channels * x.size**2 for x in images.values() if isinstance(x, ImageFiles)) <= max_memory:
+        images = {**load_splits(images, progress)}
+    return Splits(images["train"], images.get("validation"), images.get("test"), format_name, has_own_classes)
+
+
+def read_source(source: str | Path, size: int | None, channels: int | None) -> tuple[dict[str, Images], str]:
+    """Images of each split of a path, not decoded where they are image files, and the name of the format."""
     path = Path(source).expanduser()
     if not path.exists():
-        raise NoDataSetError(f"a data set must be a path that is there, or {one_of(str(source), NAMED)}")
+        raise UnknownSourceError(f"a data set must be an existing path, or {one_of(str(source), ['glyphs'])}")
     try:
-        if path.is_file():
-            if path.suffix.lower() == ".npz":
-                return npz.read_npz(path, size, channels)
-        elif idx.is_idx(path):
-            return idx.read_idx(path, size, channels)
-        elif cifar.is_cifar(path):
-            return cifar.read_cifar(path, size, channels)
-        elif sheets.is_sheets(path):
-            return sheets.read_sheets(path, size, channels)
-        elif folders.is_folders(path):
-            return folders.read_folders(path, size, channels, keep_in_memory, progress)
-        elif len(archives := sorted(path.glob("*.npz"))) == 1:
-            return npz.read_npz(archives[0], size, channels)
+        for candidate in dict.fromkeys((path, single_archive(path))):
+            if image_format := detect_format(candidate):
+                return image_format.read(candidate, size, channels), image_format.NAME
     except OSError as error:
-        raise SightlineError(f"{path} must be readable, got an error: {error}") from error
-    listed = "".join(f"\n  {text}" for text in FORMATS)
-    raise NoDataSetError(f"a data set must be one of these:{listed}\ngot {str(path)!r}, which is none of them")
+        raise SightlineError(f"{display_path(path)} must be readable, got an error: {error}") from error
+    descriptions = "".join(f"\n  {image_format.DESCRIPTION}" for image_format in FORMATS)
+    raise UnknownSourceError(f"a data set must be one of:{descriptions}\ngot {display_path(path)!r}")
 
 
-def _fitted(splits: Splits, size: int | None, channels: int | None) -> Splits:
-    def fitted(images: Images | None) -> Images | None:
-        if not isinstance(images, ImageSet):
-            return images
-        return replace(images, pixels=fit(images.pixels, size, channels, "the images"))
+def detect_format(path: Path) -> Format | None:
+    """The first format that can read a path."""
+    return next((image_format for image_format in FORMATS if image_format.detect(path)), None)
 
-    train = fitted(splits.train)
-    assert train is not None
-    return Splits(train, fitted(splits.validation), fitted(splits.test), kind=splits.kind)
+
+def _raise_unknown_class(images: dict[str, Images], source: str | Path) -> None:
+    train = images["train"].classes
+    split, name = next((s, c) for s, part in images.items() for c in part.classes if c not in train)
+    raise SightlineError(
+        f"a class of {split} in {display_path(source)} must be in train, {one_of(name, train)}; "
+        "for splits with different classes use task=few_shot"
+    )

@@ -1,39 +1,56 @@
-"""One picture in, one uint8 tensor out, whatever its mode; or an error that names the file."""
+"""Reading one image: decode, convert to uint8, resize. All limits on image files are enforced here."""
 
 import io
 import math
+import os
 import threading
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from ...errors import SightlineError, check_int
+from ... import limits
+from ...errors import SightlineError, check_int, check_max
+from ...names import display_path
 
-MOST_BYTES = 1 << 27
-"""No picture file is larger than this."""
-MOST_PIXELS = 80_000_000
-"""No picture has more pixels than this, whatever its file weighs."""
-MOST_SIZE = 4096
-"""The longest side a picture may be resized to."""
-_ENDINGS = "png apng jpg jpeg jpe jfif gif bmp tif tiff webp avif ppm pgm pbm pnm"
-SUFFIXES = frozenset(f".{ending}" for ending in _ENDINGS.split())
-"""What a file in a class folder must end with to be taken for an image."""
+IMAGE_SUFFIXES = frozenset(
+    f".{suffix}"
+    for suffix in [
+        "png",
+        "apng",
+        "jpg",
+        "jpeg",
+        "jpe",
+        "jfif",
+        "gif",
+        "bmp",
+        "tif",
+        "tiff",
+        "webp",
+        "avif",
+        "ppm",
+        "pgm",
+        "pbm",
+        "pnm",
+    ]
+)
+"""Suffixes of image files in folders and archives."""
+PILLOW_FORMATS = ("PNG", "JPEG", "MPO", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")
+"""Formats that are decoded. Other readers of Pillow start programs or follow links."""
 
-Source = str | PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
+ImageSource = str | PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
 
-_WARNINGS = threading.Lock()  # what is done with warnings is the same for all threads
-# Only plain pictures: some of Pillow's other readers start other programs or follow links.
-_FORMATS = ("PNG", "JPEG", "MPO", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")
-_READABLE = "a PNG, JPEG, GIF, BMP, TIFF, WebP, AVIF or PPM image"
-_GRAY = {"1", "L", "LA", "La", "I", "F"}
-_ALPHA = {"RGBA", "LA", "PA", "RGBa", "La"}
-_TURNS = {
+_FORMAT_NAMES = "PNG, JPEG, GIF, BMP, TIFF, WebP, AVIF or PPM image"
+_GRAY_MODES = {"1", "L", "LA", "La", "I", "F"}
+_ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
+_TRANSPOSE = {  # EXIF orientation -> operation that makes the image upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -41,219 +58,289 @@ _TURNS = {
     6: Image.Transpose.ROTATE_270,
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
-}  # the orientation of a camera, as EXIF counts it, and what undoes it
+}
+_warnings_lock = threading.Lock()  # warning filters are shared by all threads
 
 
-def read_image(source: Source, *, size: int | None = None, channels: int | None = None) -> Tensor:
-    """A picture as uint8 (C, H, W), upright, its transparent parts over white.
+class ImageHeader(NamedTuple):
+    """Properties of an image file that need no decoding."""
 
-    `source` is a path, the bytes of a file, a PIL image, an array (H, W) or (H, W, C), or a tensor (H, W) or (C, H, W);
-    arrays and tensors hold uint8, or floats from 0 to 1. `size` scales the shorter side to it and cuts the square in
-    the middle. `channels` 1 makes it gray, 3 colored; without it a gray picture has 1 and any other 3.
+    width: int
+    """Width after applying the EXIF orientation."""
+    height: int
+    """Height after applying the EXIF orientation."""
+    is_color: bool
+
+
+def read_image(
+    source: ImageSource, *, size: int | None = None, channels: int | None = None, name: str | None = None
+) -> Tensor:
+    """Read an image as uint8 (C, H, W), upright, with transparent pixels blended over white.
+
+    Args:
+        source: Path, bytes of a file, PIL image, array (H, W) or (H, W, C), or tensor (H, W) or (C, H, W). Arrays and
+            tensors are uint8, or floats from 0 to 1.
+        size: Resize the shorter side to `size` and crop the center square.
+        channels: 1 for grayscale, 3 for color. By default 1 for grayscale images and 3 for others.
+        name: Name of the image in error messages (default: its path).
     """
-    check_form(size, channels)
-    name, picture = _open(source)
+    check_image_options(size, channels)
+    name, image = _open(source, name)
     try:
-        _check_pixels(name, picture)
-        if size is not None and picture is not source:
-            _draft(picture, size)
-        picture.load()
-        turn = _TURNS.get(_orientation(picture))  # after loading: a TIFF is turned by then, and says so
-        plain = _eight_bit(name, picture, channels)
-        if turn is not None:
-            plain = plain.transpose(turn)
-        array = np.array(plain if size is None else _square(plain, size))
-    except _RefusedError as error:
+        _check_pixels(name, image)
+        if size is not None and image is not source:
+            _set_jpeg_scale(image, size)
+        with _budget.reserve(image.width * image.height):
+            image.load()
+            transpose = _TRANSPOSE.get(_orientation(image))  # after loading, which applies the orientation of TIFF
+            converted = _to_eight_bit(name, image, channels)
+            if transpose is not None:
+                converted = converted.transpose(transpose)
+            array = np.array(converted if size is None else _resize(converted, size))
+    except _InvalidImageError as error:
         raise SightlineError(str(error)) from None
-    except Exception as error:  # whatever a decoder stumbles over
+    except Exception as error:  # decoders raise many types
         raise _unreadable(name, error) from error
     return torch.from_numpy(array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1)))
 
 
-def check_form(size: int | None, channels: int | None) -> None:
-    """What is asked of every picture must be possible."""
-    if size is not None:
-        check_int(1, size=size)
-        if size > MOST_SIZE:
-            raise SightlineError(f"size must be at most {MOST_SIZE}, got {size}")
-    if channels not in (None, 1, 3):
-        raise SightlineError(f"channels must be 1 (gray) or 3 (color), got {channels!r}")
-
-
-def header(source: Path | bytes) -> tuple[int, int, bool]:
-    """Width, height (upright) and whether there is color, from the first bytes of the file alone."""
-    name = "the image" if isinstance(source, bytes) else str(source)
+def read_header(source: Path | bytes, name: str | None = None) -> ImageHeader:
+    """Size and color of an image file without decoding its pixels."""
+    name = name or ("the image" if isinstance(source, bytes) else display_path(source))
     try:
         if not isinstance(source, bytes):
             _check_file(source)
         with (
             io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file,
-            _decoder(name, file) as picture,
+            _open_with_pillow(name, file) as image,
         ):
-            _check_pixels(name, picture)
-            width, height = picture.size
-            # a TIFF gives its size upright, and a PNG that does not begin with EXIF would be decoded to look for it
-            if picture.format != "TIFF" and "exif" in picture.info and _orientation(picture) >= 5:
+            _check_pixels(name, image)
+            width, height = image.size
+            # Pillow applies the orientation of TIFF; a PNG without leading EXIF would be decoded to look for it
+            if image.format != "TIFF" and "exif" in image.info and _orientation(image) >= 5:
                 width, height = height, width
-            return width, height, not _is_gray(picture)
-    except _RefusedError as error:
+            return ImageHeader(width, height, not _is_gray(image))
+    except _InvalidImageError as error:
         raise SightlineError(str(error)) from None
     except Exception as error:
         raise _unreadable(name, error) from error
 
 
-class _RefusedError(Exception):
-    """A message for the user that is already complete."""
+def check_image_options(size: int | None, channels: int | None) -> None:
+    """Check the size and channels that images are converted to."""
+    if size is not None:
+        check_int(1, size=size)
+        check_max(limits.MAX_IMAGE_SIZE, size=size)
+    if channels not in (None, 1, 3):
+        raise SightlineError(f"channels must be 1 (gray) or 3 (color), got {channels!r}")
+
+
+def is_image_name(name: str) -> bool:
+    """True for file names with an image suffix that are not hidden."""
+    return not name.startswith((".", "__")) and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES  # noqa: PTH122 - fast
+
+
+def list_images(folder: Path) -> list[Path]:
+    """Image files directly in a folder, sorted by name. Hidden files and other suffixes are skipped."""
+    with os.scandir(folder) as entries:
+        return [folder / name for name in sorted(entry.name for entry in entries if is_image_name(entry.name))]
+
+
+def expand_image_paths(paths: Sequence[str]) -> list[Path]:
+    """Paths of images. A folder is replaced by the images directly in it."""
+    expanded: list[Path] = []
+    for path in map(Path, paths):
+        images = list_images(path) if path.is_dir() else [path]
+        if not images:
+            folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
+            fix = f"; give a folder inside it, such as {display_path(folders[0])!r}" if folders else ""
+            raise SightlineError(f"a folder of images must contain images, got none in {display_path(path)!r}{fix}")
+        expanded += images
+    return expanded
+
+
+class _InvalidImageError(Exception):
+    """A rule is broken; the message is complete."""
+
+
+class _PixelBudget:
+    """Bounds the pixels that all threads decode at the same time."""
+
+    def __init__(self) -> None:
+        self._changed, self._in_flight = threading.Condition(), 0
+
+    @contextmanager
+    def reserve(self, pixels: int) -> Iterator[None]:
+        """Wait until `pixels` fit into `MAX_DECODING_PIXELS`. A single image always fits."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not self._in_flight or self._in_flight + pixels <= limits.MAX_DECODING_PIXELS
+            )
+            self._in_flight += pixels
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_flight -= pixels
+                self._changed.notify_all()
+
+
+_budget = _PixelBudget()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_budget.__init__)  # type: ignore[misc] # threads do not survive a fork
 
 
 def _unreadable(name: str, error: Exception) -> SightlineError:
-    said = " ".join(str(error).split())[:200] or type(error).__name__
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
     if type(error).__name__ == "UnidentifiedImageError":
-        said = "none of these"
-    return SightlineError(f"{name} must be {_READABLE} and whole, got {said}; replace the file or remove it")
+        reason = "another format"
+    return SightlineError(f"{name} must be a complete {_FORMAT_NAMES}, got {reason}; replace or remove the file")
 
 
-def _open(source: Source) -> tuple[str, Image.Image]:
-    """The picture, not decoded yet, and what to call it in messages."""
+def _open(source: ImageSource, name: str | None) -> tuple[str, Image.Image]:
+    """Name for messages, and image without decoded pixels."""
+    is_path = isinstance(source, str | PathLike)
+    name = name or (display_path(source) if isinstance(source, str | PathLike) else "the image")
     if isinstance(source, Image.Image):
-        return "the image", source
+        return name, source
     if isinstance(source, np.ndarray | Tensor):
-        return "the image", _from_array(source)
-    name = "the image"
+        return name, _from_array(source)
     try:
-        if isinstance(source, bytes | bytearray):
-            if len(source) > MOST_BYTES:
-                raise _RefusedError(
-                    f"{name} must be at most {MOST_BYTES:,} bytes, got {len(source):,}; make it smaller"
-                )
-            return name, _decoder(name, io.BytesIO(source))
-        if not isinstance(source, str | PathLike):
-            raise _RefusedError(
+        if is_path:
+            path = Path(source)  # type: ignore[arg-type]
+            _check_file(path)
+            with path.open("rb") as file:
+                source = file.read(limits.MAX_IMAGE_BYTES + 1)
+        if not isinstance(source, bytes | bytearray):
+            raise _InvalidImageError(
                 f"an image must be a path, bytes, a PIL image, an array or a tensor, got {type(source).__name__}"
             )
-        path = Path(source)
-        name = str(path)
-        _check_file(path)
-        with path.open("rb") as file:
-            return name, _decoder(name, io.BytesIO(file.read(MOST_BYTES + 1)))
-    except _RefusedError as error:
+        _check_bytes(name, len(source))
+        return name, _open_with_pillow(name, io.BytesIO(source))
+    except _InvalidImageError as error:
         raise SightlineError(str(error)) from None
     except Exception as error:
         raise _unreadable(name, error) from error
 
 
 def _check_file(path: Path) -> None:
+    name = display_path(path)
     if not path.is_file():
-        raise _RefusedError(
-            f"an image must be a file, got {str(path)!r}, which is {'no file' if path.exists() else 'not there'}"
-        )
-    if (size := path.stat().st_size) > MOST_BYTES:
-        raise _RefusedError(f"{path} must be at most {MOST_BYTES:,} bytes, got {size:,}; make it smaller")
+        state = "is not a file" if path.exists() else "does not exist"
+        raise _InvalidImageError(f"an image must be a file, got {name!r}, which {state}")
+    _check_bytes(name, path.stat().st_size)
 
 
-def _decoder(name: str, file: IO[bytes]) -> Image.Image:
-    """The picture by its header; Pillow's own limit is told in our words, and its warning comes to nothing."""
+def _check_bytes(name: str, size: int) -> None:
+    if size > limits.MAX_IMAGE_BYTES:
+        raise _InvalidImageError(f"{name} must be at most {limits.MAX_IMAGE_BYTES:,} bytes, got {size:,}")
+
+
+def _open_with_pillow(name: str, file: IO[bytes]) -> Image.Image:
+    """Open an image without decoding. Pillow's own pixel limit is reported as ours."""
     Image.init()
-    with _WARNINGS, warnings.catch_warnings():
+    with _warnings_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         try:
-            return Image.open(file, formats=[kind for kind in _FORMATS if kind in Image.OPEN])
+            return Image.open(file, formats=[f for f in PILLOW_FORMATS if f in Image.OPEN])
         except Image.DecompressionBombError:
-            most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-            raise _RefusedError(
-                f"{name} must have 1 to {MOST_PIXELS:,} pixels, got over {most:,}; make it smaller"
+            minimum = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+            raise _InvalidImageError(
+                f"{name} must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got over {minimum:,}"
             ) from None
 
 
-def _check_pixels(name: str, picture: Image.Image) -> None:
-    width, height = picture.size
-    if not 0 < width * height <= MOST_PIXELS:
-        raise _RefusedError(f"{name} must have 1 to {MOST_PIXELS:,} pixels, got {width} x {height}; make it smaller")
+def _check_pixels(name: str, image: Image.Image) -> None:
+    width, height = image.size
+    if not 0 < width * height <= limits.MAX_IMAGE_PIXELS:
+        raise _InvalidImageError(f"{name} must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got {width} x {height}")
 
 
 def _from_array(source: np.ndarray[Any, Any] | Tensor) -> Image.Image:
     if isinstance(source, Tensor):
         tensor = source.detach().cpu()
         tensor = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16, torch.float64) else tensor
-        array, order, places = tensor.numpy(), "(H, W) or (C, H, W)", tensor.shape
+        array, order = tensor.numpy(), "(H, W) or (C, H, W)"
         array = array.transpose(1, 2, 0) if array.ndim == 3 else array
     else:
-        array, order, places = source, "(H, W) or (H, W, C)", source.shape
+        array, order = source, "(H, W) or (H, W, C)"
+    shape = tuple(source.shape)
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (2, 3, 4)):
-        raise SightlineError(f"an image must have shape {order} with 1 to 4 channels, got {tuple(places)}")
-    if not 0 < array.shape[0] * array.shape[1] <= MOST_PIXELS:
-        raise SightlineError(f"an image must have 1 to {MOST_PIXELS:,} pixels, got shape {tuple(places)}")
+        raise SightlineError(f"an image must have shape {order} with 1 to 4 channels, got {shape}")
+    if not 0 < array.shape[0] * array.shape[1] <= limits.MAX_IMAGE_PIXELS:
+        raise SightlineError(f"an image must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got shape {shape}")
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * 255
     elif np.issubdtype(array.dtype, np.floating):
         low, high = float(array.min()), float(array.max())
-        if not (low >= 0 and high <= 1):  # NaN is refused too
-            raise SightlineError(f"an image of floats must lie within 0 and 1, got {low:g} to {high:g}")
+        if not (low >= 0 and high <= 1):  # also rejects NaN
+            raise SightlineError(f"an image of floats must have values from 0 to 1, got {low:g} to {high:g}")
         array = np.rint(array * 255.0).astype(np.uint8)
     elif array.dtype == np.uint16 and array.ndim == 2:
-        array = _sixteen_to_eight(array)
+        array = _sixteen_to_eight_bit(array)
     elif array.dtype != np.uint8:
         raise SightlineError(f"an image must be uint8, or floats from 0 to 1, got {source.dtype}")
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def _draft(picture: Image.Image, size: int) -> None:
-    """Let a large JPEG be decoded at an eighth, a quarter or a half, but never under twice what is wanted."""
-    shorter = min(picture.size)
-    if picture.format == "JPEG" and shorter > 2 * size:
-        width, height = (math.ceil(side * 2 * size / shorter) for side in picture.size)
-        picture.draft(None, (width, height))
+def _set_jpeg_scale(image: Image.Image, size: int) -> None:
+    """Decode a large JPEG at 1/8, 1/4 or 1/2 of its size, at least twice as large as needed."""
+    shorter = min(image.size)
+    if image.format == "JPEG" and shorter > 2 * size:
+        width, height = (math.ceil(side * 2 * size / shorter) for side in image.size)
+        image.draft(None, (width, height))
 
 
-def _orientation(picture: Image.Image) -> int:
+def _orientation(image: Image.Image) -> int:
     try:
-        return int(picture.getexif().get(0x0112, 1))
-    except Exception:  # damaged EXIF says nothing; the pixels may still be fine
+        return int(image.getexif().get(0x0112, 1))
+    except Exception:  # damaged EXIF; the pixels can be intact
         return 1
 
 
-def _is_gray(picture: Image.Image) -> bool:
-    return picture.mode in _GRAY or picture.mode.startswith("I;")
+def _is_gray(image: Image.Image) -> bool:
+    return image.mode in _GRAY_MODES or image.mode.startswith("I;")
 
 
-def _eight_bit(name: str, picture: Image.Image, channels: int | None) -> Image.Image:
-    """Mode L or RGB, from any mode."""
-    gray = _is_gray(picture)
-    if picture.mode == "I" or picture.mode.startswith("I;"):
-        array = np.asarray(picture if picture.mode == "I" else picture.convert("I"))
+def _to_eight_bit(name: str, image: Image.Image, channels: int | None) -> Image.Image:
+    """Convert any mode to L or RGB."""
+    gray = _is_gray(image)
+    if image.mode == "I" or image.mode.startswith("I;"):
+        array = np.asarray(image if image.mode == "I" else image.convert("I"))
         low, high = int(array.min()), int(array.max())
         if low < 0 or high > 65535:
-            raise _RefusedError(
-                f"{name} must hold gray values of 0 to 65535, got {low} to {high}; save it with 8 or 16 bits"
+            raise _InvalidImageError(
+                f"{name} must have gray values from 0 to 65535, got {low} to {high}; save it with 8 or 16 bits"
             )
-        picture = Image.fromarray(_sixteen_to_eight(array))
-    elif picture.mode == "F":
-        array = np.asarray(picture)
-        least, most = float(array.min()), float(array.max())
-        if not (least >= 0 and most <= 255):
-            raise _RefusedError(
-                f"{name} must hold gray values from 0 to 1 or 0 to 255, got {least:g} to {most:g}; save it with 8 bits"
+        image = Image.fromarray(_sixteen_to_eight_bit(array))
+    elif image.mode == "F":
+        array = np.asarray(image)
+        lowest, highest = float(array.min()), float(array.max())
+        if not (lowest >= 0 and highest <= 255):
+            raise _InvalidImageError(
+                f"{name} must have gray values from 0 to 1 or 0 to 255, got {lowest:g} to {highest:g}; "
+                "save it with 8 bits"
             )
-        picture = Image.fromarray(np.rint(array * (255.0 if most <= 1 else 1.0)).astype(np.uint8))
-    elif picture.mode in _ALPHA or "transparency" in picture.info:
-        seen = picture.convert("RGBA")
-        white = Image.new("RGBA", seen.size, (255, 255, 255, 255))
-        picture = Image.alpha_composite(white, seen).convert("RGB")
+        image = Image.fromarray(np.rint(array * (255.0 if highest <= 1 else 1.0)).astype(np.uint8))
+    elif image.mode in _ALPHA_MODES or "transparency" in image.info:
+        transparent = image.convert("RGBA")
+        white = Image.new("RGBA", transparent.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, transparent).convert("RGB")
     mode = "L" if channels == 1 or (channels is None and gray) else "RGB"
-    return picture if picture.mode == mode else picture.convert(mode)
+    return image if image.mode == mode else image.convert(mode)
 
 
-def _sixteen_to_eight(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _sixteen_to_eight_bit(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return ((array.astype(np.int64) * 255 + 32767) // 65535).astype(np.uint8)
 
 
-def _square(picture: Image.Image, size: int) -> Image.Image:
-    """The middle square, scaled: what is cut away is never scaled, however long the picture is."""
-    width, height = picture.size
+def _resize(image: Image.Image, size: int) -> Image.Image:
+    """Crop the center square, then resize it: cost does not depend on the aspect ratio."""
+    width, height = image.size
     side = min(width, height)
     left, top = (width - side) // 2, (height - side) // 2
     if width != height:
-        picture = picture.crop((left, top, left + side, top + side))
-    return picture if side == size else picture.resize((size, size), Image.Resampling.BICUBIC)
+        image = image.crop((left, top, left + side, top + side))
+    return image if side == size else image.resize((size, size), Image.Resampling.BICUBIC)

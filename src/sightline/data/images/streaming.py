@@ -1,18 +1,20 @@
-"""Batches of labelled pixels on the device, from memory or from files that workers read."""
+"""Batches of images on a device, from memory or from files that worker processes decode."""
 
 import signal
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ...errors import SightlineError
-from .loading import ImageFiles, Images, ImageSet
+from .datasets import ImageFiles, Images, ImageSet
 
 
-class _Files(torch.utils.data.Dataset[tuple[Tensor | str, Tensor]]):
-    """Image files as torch's loader wants them; for one that cannot be read, why."""
+class _FileDataset(torch.utils.data.Dataset[tuple[Tensor | str, Tensor]]):
+    """Image files as a torch data set. An item is an error message if the image cannot be read."""
 
     def __init__(self, images: ImageFiles):
         self.images = images
@@ -23,40 +25,63 @@ class _Files(torch.utils.data.Dataset[tuple[Tensor | str, Tensor]]):
     def __getitem__(self, index: int) -> tuple[Tensor | str, Tensor]:
         try:
             return self.images.read(index), self.images.labels[index]
-        except ValueError as error:
+        except SightlineError as error:
             return str(error), self.images.labels[index]
 
 
 def stream(
-    images: Images, orders: Iterator[Tensor], workers: int, device: torch.device
+    images: Images, index_batches: Iterator[Tensor], num_workers: int, device: torch.device
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """uint8 images (B, C, H, W) and labels (B,) on the device, batch by batch: those of these orders."""
+    """Yield uint8 images (B, C, H, W) and labels (B,) on the device for each batch of indices (B,)."""
     if isinstance(images, ImageSet):
-        for order in orders:
-            yield images.pixels[order].to(device), images.labels[order].to(device)
+        for indices in index_batches:
+            yield images.pixels[indices].to(device), images.labels[indices].to(device)
         return
     loader = DataLoader(
-        _Files(images),
-        batch_sampler=(order.tolist() for order in orders),
-        num_workers=workers,
+        _FileDataset(images),
+        batch_sampler=(indices.tolist() for indices in index_batches),
+        num_workers=num_workers,
         pin_memory=device.type == "cuda",
         collate_fn=_collate,
         worker_init_fn=_ignore_signals,
     )
-    for pixels, labels in loader:
+    batches = _start(loader)
+    while True:
+        try:
+            pixels, labels = next(batches)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise SightlineError(
+                f"workers that read images must not be killed, got: {' '.join(str(error).split())}; free memory, or "
+                "lower data.num_workers"
+            ) from error
         if isinstance(pixels, str):
             raise SightlineError(pixels)
         yield pixels.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
 
-def _collate(read: list[tuple[Tensor | str, Tensor]]) -> tuple[Tensor | str, Tensor]:
-    """A batch, or what is wrong with an image of it."""
-    images = [image for image, _ in read if not isinstance(image, str)]
-    wrong = [image for image, _ in read if isinstance(image, str)]
-    return wrong[0] if wrong else torch.stack(images), torch.stack([label for _, label in read])
+def _start(loader: DataLoader[Any]) -> Iterator[Any]:
+    """Start the workers. torch's handler of SIGCHLD is removed: it would raise the error of a worker anywhere."""
+    handler = signal.getsignal(signal.SIGCHLD)
+    batches = iter(loader)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, handler)
+    return batches
+
+
+def _collate(items: list[tuple[Tensor | str, Tensor]]) -> tuple[Tensor | str, Tensor]:
+    """A batch, or the error message of its first unreadable image."""
+    labels = torch.stack([label for _, label in items])
+    for image, _ in items:
+        if isinstance(image, str):
+            return image, labels
+    return torch.stack([image for image, _ in items if isinstance(image, Tensor)]), labels
 
 
 def _ignore_signals(worker: int) -> None:
-    """A terminal or a service manager sends them to the workers too; the loop saves first, then lets these go."""
+    """A terminal also sends signals to workers; the training loop saves a checkpoint before it stops them."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)

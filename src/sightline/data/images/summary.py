@@ -1,4 +1,4 @@
-"""What a data set holds, in numbers and as a sheet of examples."""
+"""Summary of a data set as text, and a contact sheet of its classes."""
 
 import unicodedata
 from dataclasses import dataclass
@@ -6,158 +6,139 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
-from torch import Tensor
 
 from ...errors import check_int
 from ...names import shortened
-from .class_pool import ClassSplits, groups_of
+from .class_splits import ClassSplits, class_groups
 from .datasets import Images, ImageSet, Splits
-from .statistics import histogram, mean_and_spread
+from .statistics import histogram, mean_and_std
 
-MOST_READ = 500
-"""Of images that stay in their files, how many are read for the mean and the spread."""
-MOST_ROWS = 100
-"""How many classes a contact sheet shows at most."""
-MOST_LISTED = 20
-"""How many classes the text of a summary counts one by one."""
-LONGEST = 24
-"""Letters of a name that are shown."""
+MAX_READ = 500
+"""Image files that are read for mean and standard deviation."""
+MAX_SHEET_CLASSES = 100
+"""Classes on a contact sheet."""
+MAX_LISTED_CLASSES = 20
+"""Classes listed in the text."""
+MAX_NAME_CHARS = 24
+"""Characters of a name that are shown."""
 
 
 @dataclass(frozen=True)
 class SplitSummary:
-    """What one split holds."""
+    """Summary of one split."""
 
-    images: int
+    num_images: int
     size: int
     channels: int
     counts: dict[str, int]
-    """How many images each class has."""
+    """Number of images of each class."""
     mean: tuple[float, ...]
-    """Of each channel, from 0 to 1."""
+    """Mean of each channel, from 0 to 1."""
     std: tuple[float, ...]
-    """Of each channel, from 0 to 1."""
+    """Standard deviation of each channel, from 0 to 1."""
 
 
 @dataclass(frozen=True)
-class Summary:
-    """What a data set holds."""
+class DataSummary:
+    """Summary of a data set."""
 
-    kind: str
+    format: str
     classes: tuple[str, ...]
-    train: SplitSummary
-    validation: SplitSummary | None
-    test: SplitSummary | None
+    splits: dict[str, SplitSummary]
+    """Summary of each split by name."""
 
     def __str__(self) -> str:
-        """As plain lines, for people."""
-        named = {"train": self.train, "validation": self.validation, "test": self.test}
-        splits = {name: split for name, split in named.items() if split is not None}
-        by_class = any(set(one.counts) != set(self.classes) for one in splits.values())
-        sizes = [["split", "images", "size", "channels", "mean", "spread"]]
-        for name, one in splits.items():
-            color = "1, gray" if one.channels == 1 else f"{one.channels}, color"
-            sizes.append(
-                [name, f"{one.images:,}", f"{one.size} x {one.size}", color, _levels(one.mean), _levels(one.std)]
-            )
-        head = f"{shortened(self.kind, LONGEST)}, {len(self.classes):,} classes"
-        if by_class:
-            return "\n".join(
-                [_grouped(head, self.classes), "", *_aligned(_with_classes(sizes, splits), right={1, 2, 3})]
-            )
-        counts = [["class", *splits]]
-        for label in self.classes[:MOST_LISTED]:
-            counts.append([shortened(label, LONGEST), *(f"{one.counts[label]:,}" for one in splits.values())])
-        lines = [head, ""]
-        lines += [*_aligned(sizes, right={1}), "", *_aligned(counts, right=set(range(1, len(splits) + 1)))]
-        more = len(self.classes) - MOST_LISTED
-        if more > 0:
-            low, high = min(self.train.counts.values()), max(self.train.counts.values())
-            spread = f"{low:,}" if low == high else f"from {low:,} to {high:,}"
-            lines.append(f"and {more:,} more; each class has {spread} images to learn from")
+        """Tables of splits and classes."""
+        title = f"{shortened(self.format, MAX_NAME_CHARS)}, {len(self.classes):,} classes"
+        if any(set(split.counts) != set(self.classes) for split in self.splits.values()):
+            groups = class_groups(self.classes)
+            title += "" if groups is None else f" in {int(groups.max()) + 1:,} groups"
+            return "\n".join([title, "", *_table(self._split_rows(class_counts=True), right={1, 2, 3})])
+        lines = [title, "", *_table(self._split_rows(class_counts=False), right={1}), ""]
+        counts = [["class", *self.splits]]
+        for name in self.classes[:MAX_LISTED_CLASSES]:
+            row = [f"{split.counts[name]:,}" for split in self.splits.values()]
+            counts.append([shortened(name, MAX_NAME_CHARS), *row])
+        lines += _table(counts, right=set(range(1, len(self.splits) + 1)))
+        if (more := len(self.classes) - MAX_LISTED_CLASSES) > 0:
+            images = _range(self.splits["train"], prefix="from ")
+            lines.append(f"and {more:,} more; each class has {images} training images")
         return "\n".join(lines)
 
+    def _split_rows(self, class_counts: bool) -> list[list[str]]:
+        counts = [["classes"], ["per class"]] if class_counts else [[], []]
+        rows = [["split", *counts[0], "images", *counts[1], "size", "channels", "mean", "std"]]
+        for name, split in self.splits.items():
+            counts = [[f"{len(split.counts):,}"], [_range(split)]] if class_counts else [[], []]
+            color = "1, gray" if split.channels == 1 else f"{split.channels}, color"
+            size = f"{split.size} x {split.size}"
+            levels = [" ".join(f"{value:.3f}" for value in values) for values in (split.mean, split.std)]
+            rows.append([name, *counts[0], f"{split.num_images:,}", *counts[1], size, color, *levels])
+        return rows
 
-def summary(splits: Splits | ClassSplits) -> Summary:
-    """Count and measure; of images that stay in their files an even sample is measured."""
-    validation = None if splits.validation is None else _describe(splits.validation)
-    test = None if splits.test is None else _describe(splits.test)
-    train = _describe(splits.train)
-    classes = dict.fromkeys(name for one in (train, validation, test) if one is not None for name in one.counts)
-    return Summary(splits.kind, tuple(classes), train, validation, test)
+
+def summarize(splits: Splits | ClassSplits) -> DataSummary:
+    """Count images and compute pixel statistics, of image files from an evenly spaced sample."""
+    summaries = {name: _summarize_split(images) for name, images in splits.available.items()}
+    classes = dict.fromkeys(name for split in summaries.values() for name in split.counts)
+    return DataSummary(splits.format, tuple(classes), summaries)
 
 
 def contact_sheet(images: Images, per_class: int = 8) -> Image.Image:
-    """A picture with a row for each class: its name and its first examples."""
+    """An image with one row for each class: its name and its first images."""
     check_int(1, per_class=per_class)
     labels = images.labels.cpu().numpy()
     cell = images.size * max(1, 64 // images.size) if images.size <= 96 else 96
     font = ImageFont.load_default(13)
-    names = [shortened(name, LONGEST) for name in images.classes[:MOST_ROWS]]
+    names = [shortened(name, MAX_NAME_CHARS) for name in images.classes[:MAX_SHEET_CLASSES]]
     margin = 12 + max(int(font.getlength(name)) for name in names)
     rows = [np.flatnonzero(labels == label)[:per_class] for label in range(len(names))]
-    across = max(1, *(len(row) for row in rows))
+    columns = max(1, *(len(row) for row in rows))
     more = len(images.classes) - len(names)
-    form = "L" if images.channels == 1 else "RGB"
-    sheet = Image.new(form, (margin + across * (cell + 4), len(rows) * (cell + 4) + 4 + (20 if more else 0)), "white")
-    pen = ImageDraw.Draw(sheet)
+    mode = "L" if images.channels == 1 else "RGB"
+    sheet = Image.new(mode, (margin + columns * (cell + 4), len(rows) * (cell + 4) + 4 + (20 if more else 0)), "white")
+    draw = ImageDraw.Draw(sheet)
     for number, (name, row) in enumerate(zip(names, rows, strict=True)):
         top = 4 + number * (cell + 4)
-        pen.text((6, top + cell / 2), name, fill="black", font=font, anchor="lm")
+        draw.text((6, top + cell / 2), name, fill="black", font=font, anchor="lm")
         for column, index in enumerate(row.tolist()):
-            array = _read(images, index).cpu().numpy()
-            picture = Image.fromarray(array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0)))
-            sampling = Image.Resampling.NEAREST if cell >= images.size else Image.Resampling.BICUBIC
-            sheet.paste(picture.resize((cell, cell), sampling), (margin + column * (cell + 4), top))
+            array = images.read(index).cpu().numpy()
+            image = Image.fromarray(array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0)))
+            resampling = Image.Resampling.NEAREST if cell >= images.size else Image.Resampling.BICUBIC
+            sheet.paste(image.resize((cell, cell), resampling), (margin + column * (cell + 4), top))
     if more:
-        pen.text((6, sheet.height - 10), f"and {more:,} more classes", fill="black", font=font, anchor="lm")
+        draw.text((6, sheet.height - 10), f"and {more:,} more classes", fill="black", font=font, anchor="lm")
     return sheet
 
 
-def _grouped(head: str, classes: tuple[str, ...]) -> str:
-    groups = groups_of(classes)
-    return head if groups is None else f"{head} in {int(groups.max()) + 1:,} groups"
+def _summarize_split(images: Images) -> SplitSummary:
+    counts = torch.bincount(images.labels.cpu(), minlength=len(images.classes)).tolist()
+    num_read = len(images) if isinstance(images, ImageSet) else min(len(images), MAX_READ)
+    indices = np.linspace(0, len(images) - 1, num_read).round().astype(int)
+    mean, std = (tuple(values.tolist()) for values in mean_and_std(histogram(images, indices)))
+    by_class = dict(zip(images.classes, counts, strict=True))
+    return SplitSummary(len(images), images.size, images.channels, by_class, mean, std)
 
 
-def _with_classes(sizes: list[list[str]], splits: dict[str, SplitSummary]) -> list[list[str]]:
-    """Also how many classes a split has, and how many images they have each."""
-    rows = [["classes", "each"]]
-    for one in splits.values():
-        low, high = min(one.counts.values()), max(one.counts.values())
-        rows.append([f"{len(one.counts):,}", f"{low:,}" if low == high else f"{low:,} to {high:,}"])
-    return [[row[0], classes, row[1], each, *row[2:]] for row, (classes, each) in zip(sizes, rows, strict=True)]
+def _range(split: SplitSummary, prefix: str = "") -> str:
+    """Smallest and largest number of images per class."""
+    low, high = min(split.counts.values()), max(split.counts.values())
+    return f"{low:,}" if low == high else f"{prefix}{low:,} to {high:,}"
 
 
-def _describe(images: Images) -> SplitSummary:
-    found = torch.bincount(images.labels.cpu(), minlength=len(images.classes)).tolist()
-    read = len(images) if isinstance(images, ImageSet) else min(len(images), MOST_READ)
-    chosen = np.linspace(0, len(images) - 1, read).round().astype(int)
-    mean, std = mean_and_spread(histogram(images, chosen))
-    counts = dict(zip(images.classes, found, strict=True))
-    return SplitSummary(len(images), images.size, images.channels, counts, tuple(mean.tolist()), tuple(std.tolist()))
-
-
-def _read(images: Images, index: int) -> Tensor:
-    return images.pixels[index] if isinstance(images, ImageSet) else images.read(index)
-
-
-def _levels(values: tuple[float, ...]) -> str:
-    return " ".join(f"{value:.3f}" for value in values)
-
-
-def _aligned(rows: list[list[str]], right: set[int]) -> list[str]:
-    """Cells in columns as wide as their widest; those of `right` end together, the others begin together."""
-    wide = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
+def _table(rows: list[list[str]], right: set[int]) -> list[str]:
+    """Lines with aligned columns; the columns in `right` are right-aligned."""
+    widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = []
     for row in rows:
-        pads = [" " * (room - _width(cell)) for cell, room in zip(row, wide, strict=True)]
-        cells = [pad + cell if i in right else cell + pad for i, (cell, pad) in enumerate(zip(row, pads, strict=True))]
+        padding = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
+        cells = [
+            pad + cell if i in right else cell + pad for i, (cell, pad) in enumerate(zip(row, padding, strict=True))
+        ]
         lines.append("  ".join(cells).rstrip())
     return lines
 
 
 def _width(text: str) -> int:
-    """Columns of a terminal: letters of East Asia take two, marks upon letters none."""
-    return sum(
-        0 if unicodedata.combining(letter) else 1 + (unicodedata.east_asian_width(letter) in "WF") for letter in text
-    )
+    """Terminal columns of a text: wide characters take two, combining characters none."""
+    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)

@@ -1,1 +1,1 @@
-"""."""
+"""Text data sets: corpora, tokenizers, batching."""

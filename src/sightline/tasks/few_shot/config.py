@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ... import limits
-from ...data.episodes import Classes
-from ...data.images.augmentation import Augment
-from ...data.images.class_splits import ClassSplits, Rotations, load_classes, same_source, with_others
+from ...data.episodes import ClassIndex
+from ...data.images.augmentation import AugmentConfig
+from ...data.images.class_splits import ClassSplits, Rotations, add_sources, load_classes
+from ...data.sources import same_source
 from ...errors import SightlineError, check_fraction, check_int, check_max
 from ...models.few_shot import FewShotConfig, check_channels
 from ...predictor import Progress
@@ -33,7 +34,7 @@ class Setting(NamedTuple):
             )
         return cls(int(match[1]), int(match[2]), match[3] is not None)
 
-    def check(self, classes: Classes, query: int) -> None:
+    def check(self, classes: ClassIndex, query: int) -> None:
         """Check that episodes of this setting can be drawn from these classes."""
         classes.check(self.way, self.shot + query)
         if self.within_group and classes.groups is None:
@@ -112,11 +113,13 @@ class FewShotData:
         """Read all data sets."""
         options: dict[str, Any] = {"size": self.image_size, "channels": self.channels, "rotations": self.rotations}
         options["progress"] = progress
-        first = load_classes(self.source, split=self.split, validation=self.validation_fraction, seed=seed, **options)
+        first = load_classes(
+            self.source, split=self.split, validation_fraction=self.validation_fraction, seed=seed, **options
+        )
         if not self.extra_sources:
             return first
         options |= {"size": first.train.size, "channels": first.train.channels}
-        return with_others(
+        return add_sources(
             first,
             {
                 extra.name: (load_classes(extra.source, split=extra.split, **options).train, extra.fraction)
@@ -185,7 +188,7 @@ class FewShotTaskConfig:
     """Folder of the run; null for runs/NAME."""
     seed: int = 0
     data: FewShotData = field(default_factory=FewShotData)
-    augment: Augment = field(default_factory=Augment)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
     episode: EpisodeConfig = field(default_factory=EpisodeConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     model: FewShotConfig = field(default_factory=FewShotConfig)
@@ -199,7 +202,7 @@ class FewShotTaskConfig:
         """The config without a file: trains on the embedded glyphs for a minute on one core."""
         return cls(
             data=FewShotData(rotations="train"),
-            augment=Augment(rotate=10.0, scale=0.1, shear=5.0, translate=0.05),
+            augment=AugmentConfig(rotate=10.0, scale=0.1, shear=5.0, translate=0.05),
             episode=EpisodeConfig(way=10, shot=1, query=3, within_group=0.5),
             evaluation=EvaluationConfig(episodes=1000, selection_setting="5w1s"),
             model=FewShotConfig(backbone_channels=(32, 64, 96, 128)),
@@ -223,7 +226,7 @@ class FewShotTaskConfig:
             raise SightlineError(
                 f"auxiliary_loss_weight must be at least 0 and finite, got {self.auxiliary_loss_weight}"
             )
-        if self.augment.mixes:
+        if self.augment.mixes_labels:
             raise SightlineError("augment.mixup and augment.cutmix must be 0 for episodes, got one above 0")
         embedder, copies = self.data.embedder, self.data.augmented_copies
         if (embedder is None) == (self.model.backbone == "none"):
@@ -231,7 +234,7 @@ class FewShotTaskConfig:
                 f"model.backbone must be none with a data.embedder, and only then, got {self.model.backbone!r} and "
                 f"{embedder!r}"
             )
-        if embedder is not None and (copies > 0) != (self.augment != Augment()):
+        if embedder is not None and (copies > 0) != (self.augment != AugmentConfig()):
             raise SightlineError(
                 f"augment must be set if and only if data.augmented_copies is above 0 with a data.embedder, got "
                 f"{copies} copies; set both or neither"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ... import limits, seeds
 from ...data.images import augmentation
-from ...data.images.augmentation import Augment
+from ...data.images.augmentation import AugmentConfig
 from ...data.images.class_splits import ClassSplits
 from ...errors import SightlineError
 from ...models.embedders import load_embedder
@@ -128,13 +128,13 @@ class EmbeddedData:
         ]
 
 
-def _augmentation(config: Augment, count: int, *, seed: int, step: int) -> Callable[[Tensor, slice], Tensor]:
+def _augmentation(config: AugmentConfig, count: int, *, seed: int, step: int) -> Callable[[Tensor, slice], Tensor]:
     """A function from uint8 pixels to augmented uint8 pixels."""
-    draws = augmentation.draw(config, count, seed=seed, step=step)
+    params = augmentation.sample_params(config, count, seed=seed, step=step)
 
     def transform(pixels: Tensor, rows: slice) -> Tensor:
         labels = torch.zeros(len(pixels), dtype=torch.long)
-        images, _ = augmentation.apply(config, pixels, labels, 1, draws.rows(rows).to(pixels.device))
+        images, _ = augmentation.apply(config, pixels, labels, 1, params.take(rows).to(pixels.device))
         return (images * 255).round().to(torch.uint8)
 
     return transform

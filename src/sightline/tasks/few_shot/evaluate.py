@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ...attention import record_attention
 from ...attention.scores import CosineScore
-from ...data.episodes import Classes, Episodes, draw
-from ...data.images.class_splits import groups_of
+from ...data.episodes import ClassIndex, Episodes, sample_episodes
+from ...data.images.class_splits import class_groups
 from ...data.images.datasets import ImageSet
 from ...errors import SightlineError, check_choice
 from ...metrics import (
@@ -41,7 +41,7 @@ EPISODES_PER_DRAW = 250
 MAX_VALUES_PER_BATCH = {"cpu": 1 << 22, "cuda": 1 << 28}
 """Numbers in the embeddings of the episodes that are computed together."""
 MAX_UNKNOWN_CLASSES = 5
-"""Classes outside an episode whose images are queried as unknowns."""
+"""ClassIndex outside an episode whose images are queried as unknowns."""
 SEED = 0
 """Seed of all evaluation episodes, so that all models are evaluated on the same ones."""
 RECORDED_EPISODES = 8
@@ -179,9 +179,9 @@ class FewShotEvaluation:
         return f"{correct / total:.2%} ({correct} of {total}; 95% interval {low:.2%} to {high:.2%})"
 
 
-def episode_classes(images: ImageSet) -> Classes:
+def episode_classes(images: ImageSet) -> ClassIndex:
     """The classes of a data set, with their groups, to draw episodes from."""
-    return Classes.of(images.labels, images.classes, groups_of(images.classes))
+    return ClassIndex.from_labels(images.labels, images.classes, class_groups(images.classes))
 
 
 @torch.no_grad()
@@ -195,7 +195,7 @@ def embed_images(model: FewShot, pixels: Tensor, device: torch.device) -> Tensor
 def evaluate_episodes(
     classifier: Classifier,
     embeddings: Tensor,
-    classes: Classes,
+    classes: ClassIndex,
     setting: Setting,
     *,
     query: int,
@@ -228,14 +228,14 @@ def evaluate_episodes(
 
 
 def _draw_episodes(
-    classes: Classes, setting: Setting, num_unknown: int, query: int, episodes: int, batch_slice: BatchSlice
+    classes: ClassIndex, setting: Setting, num_unknown: int, query: int, episodes: int, batch_slice: BatchSlice
 ) -> Iterator[tuple[Episodes, Tensor]]:
     """Episodes, and indices of images of other classes for each (E, Q). They are drawn on the CPU on every device."""
     way, shot, within_group = setting
     for step, start in enumerate(range(0, episodes, EPISODES_PER_DRAW)):
         if step % batch_slice.world_size != batch_slice.rank:
             continue
-        drawn = draw(
+        drawn = sample_episodes(
             classes,
             episodes=min(EPISODES_PER_DRAW, episodes - start),
             way=way + num_unknown,
@@ -243,7 +243,7 @@ def _draw_episodes(
             query=query,
             seed=SEED,
             step=step,
-            within=float(within_group),
+            within_group=float(within_group),
         )
         drawn.check()
         num_support, num_query = way * shot, way * query
@@ -251,7 +251,7 @@ def _draw_episodes(
         yield known, drawn.query[:, num_query:]
 
 
-def feasible_settings(settings: Iterable[str], classes: Classes, query: int) -> tuple[list[str], int]:
+def feasible_settings(settings: Iterable[str], classes: ClassIndex, query: int) -> tuple[list[str], int]:
     """The settings that can be drawn from these classes, and the number of queries per class that all of them allow.
 
     Raises SightlineError if there is none.
@@ -271,13 +271,13 @@ def feasible_settings(settings: Iterable[str], classes: Classes, query: int) -> 
 
 @torch.no_grad()
 def attention_statistics(
-    head: FewShotHead, embeddings: Tensor, classes: Classes, setting: Setting
+    head: FewShotHead, embeddings: Tensor, classes: ClassIndex, setting: Setting
 ) -> dict[str, Tensor]:
     """The temperature of every attention head, and the entropy of its attention in bits over a few episodes."""
     if not head.blocks:
         return {}
     way, shot, _ = setting
-    episodes = draw(classes, episodes=RECORDED_EPISODES, way=way, shot=shot, query=1, seed=SEED, step=0)
+    episodes = sample_episodes(classes, episodes=RECORDED_EPISODES, way=way, shot=shot, query=1, seed=SEED, step=0)
     device = embeddings.device
     support, query, labels = (x.to(device) for x in (episodes.support, episodes.query, episodes.support_labels))
     with record_attention(head) as record:
@@ -467,7 +467,7 @@ def compare_precision(
     name, setting = config.settings[0], Setting.parse(config.settings[0])
     images, split = before.evaluation_split(data, progress)
     per_class = max(PRECISION_IMAGES, setting.shot + config.query)
-    indices = episode_classes(images).places[:, :per_class].flatten()
+    indices = episode_classes(images).indices[:, :per_class].flatten()
     images = images.take(indices[indices >= 0])
     classes = episode_classes(images)
     setting.check(classes, config.query)

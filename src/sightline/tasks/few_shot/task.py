@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...data.episodes import Source, draw_from, left_out
+from ...data.episodes import EpisodeSource, drop_support_labels, sample_from_sources
 from ...data.images import augmentation
 from ...data.images.class_splits import ClassSplits
 from ...data.images.datasets import ImageSet
-from ...data.images.statistics import mean_and_spread
+from ...data.images.statistics import mean_and_std
 from ...metrics import classification_metrics, fit_calibration_scale
 from ...models.few_shot import FewShot
 from ...predictor import Progress
@@ -63,7 +63,7 @@ class FewShotTask(Task):
         self.model = FewShot(self.config.model)
         levels = training_levels(train, config.seed)
         if self.model.backbone is not None:
-            self.model.set_normalization(*mean_and_spread(levels))
+            self.model.set_normalization(*mean_and_std(levels))
         self.embedded = EmbeddedData.create(config, data, progress)
         self.data_fingerprint = _data_fingerprint(data, levels)
         self.device = torch.device("cpu")
@@ -94,7 +94,7 @@ class FewShotTask(Task):
     ) -> Generator[list[EpisodeBatch], None, None]:
         episode, seed, slices = self.config.episode, self.config.seed, batch_slice.indices(batch_size)
         for step in itertools.count(first_step):
-            drawn = draw_from(
+            drawn = sample_from_sources(
                 self.sources,
                 episodes=batch_size,
                 way=episode.way,
@@ -102,13 +102,15 @@ class FewShotTask(Task):
                 query=episode.query,
                 seed=seed,
                 step=step,
-                within=episode.within_group,
+                within_group=episode.within_group,
             )
             if step == first_step:  # a check of every step would synchronize with the GPU
                 drawn.check()
             labels = None
             if episode.min_shot is not None:
-                labels = left_out(drawn.support_labels, way=episode.way, least=episode.min_shot, seed=seed, step=step)
+                labels = drop_support_labels(
+                    drawn.support_labels, way=episode.way, min_shot=episode.min_shot, seed=seed, step=step
+                )
             images = self._images(torch.cat((drawn.support, drawn.query), 1), slices, step)
             yield [
                 EpisodeBatch(*pair, drawn.query_labels[rows], None if labels is None else labels[rows], batch_size)
@@ -121,13 +123,13 @@ class FewShotTask(Task):
         if self.embedded is not None:
             return self.embedded.select(indices, slices, seed=seed, step=step)
         (episodes, per_episode), device = indices.shape, train.pixels.device
-        draws = augmentation.draw(config, episodes * per_episode, seed=seed, step=step)
+        params = augmentation.sample_params(config, episodes * per_episode, seed=seed, step=step)
         result = []
         for rows in slices:
             flat = indices[rows].flatten()
-            batch_draws = draws.rows(slice(rows.start * per_episode, rows.stop * per_episode)).to(device)
+            batch_params = params.take(slice(rows.start * per_episode, rows.stop * per_episode)).to(device)
             images, labels = augmentation.apply(
-                config, train.pixels[flat], train.labels[flat], len(train.classes), batch_draws
+                config, train.pixels[flat], train.labels[flat], len(train.classes), batch_params
             )
             result.append((images.unflatten(0, (-1, per_episode)), labels))
         return result
@@ -208,13 +210,13 @@ class FewShotTask(Task):
         )
 
 
-def _sources(splits: ClassSplits) -> list[Source]:
+def _sources(splits: ClassSplits) -> list[EpisodeSource]:
     """The classes of each training data set, with their fraction of the episodes."""
     classes = episode_classes(splits.train)
-    first = len(classes.names) - sum(share.classes for share in splits.shares)
-    sources = [Source(classes.part(0, first), 0, 1 - sum(share.episodes for share in splits.shares))]
-    for count, fraction in splits.shares:
-        sources.append(Source(classes.part(first, first + count), first, fraction))
+    first = len(classes.names) - sum(extra.num_classes for extra in splits.extra_sources)
+    sources = [EpisodeSource(classes.slice(0, first), 0, 1 - sum(extra.fraction for extra in splits.extra_sources))]
+    for count, fraction in splits.extra_sources:
+        sources.append(EpisodeSource(classes.slice(first, first + count), first, fraction))
         first += count
     return sources
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ... import limits
-from ...data.images.augmentation import Augment
-from ...data.images.loading import Splits, load, split
+from ...data.images.augmentation import AugmentConfig
+from ...data.images.datasets import Splits, split
+from ...data.images.loading import load
 from ...errors import SightlineError, check_fraction, check_int, check_max
 from ...models.image_classifier import ImageClassifierConfig
 from ...predictor import Progress
@@ -37,12 +38,14 @@ class ImageData:
 
     def load(self, seed: int | None, progress: Progress | None = None) -> Splits:
         """Read the data set; with a seed, hold out a validation set where it has none."""
-        keep, form = self.cache_mib << 20, {"size": self.image_size, "channels": self.channels}
-        splits = load(self.source, **form, keep_in_memory=keep, progress=progress)
+        max_memory = self.cache_mib << 20
+        splits = load(
+            self.source, size=self.image_size, channels=self.channels, max_memory=max_memory, progress=progress
+        )
         if seed is None or splits.validation is not None or not self.validation_fraction:
             return splits
         train, validation = split(splits.train, self.validation_fraction, seed)
-        return Splits(train, validation, splits.test, kind=splits.kind)
+        return Splits(train, validation, splits.test, format=splits.format)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +57,7 @@ class ImageClassificationTaskConfig:
     """Folder of the run; null for runs/NAME."""
     seed: int = 0
     data: ImageData = field(default_factory=ImageData)
-    augment: Augment = field(default_factory=Augment)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
     model: ImageClassifierConfig = field(default_factory=ImageClassifierConfig)
     label_smoothing: float = 0.0
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -63,7 +66,7 @@ class ImageClassificationTaskConfig:
     def starter(cls) -> "ImageClassificationTaskConfig":
         """The config without a file: suits the embedded glyphs and a few hundred small images."""
         return cls(
-            augment=Augment(crop=2, rotate=10.0, scale=0.1),
+            augment=AugmentConfig(crop=2, rotate=10.0, scale=0.1),
             training=TrainingConfig(
                 optimizer="muon",
                 steps=600,
@@ -86,7 +89,7 @@ class ImageClassificationTaskConfig:
     def check_mixed_pairs(self, world_size: int = 1) -> None:
         """Two images that are mixed must be in the same micro-batch."""
         size, slices = self.training.batch_size, world_size * self.training.gradient_accumulation_steps
-        if self.augment.mixes and slices > 1 and size % (2 * slices):
+        if self.augment.mixes_labels and slices > 1 and size % (2 * slices):
             raise SightlineError(
                 f"training.batch_size must be a multiple of 2 x {slices} (processes times "
                 f"training.gradient_accumulation_steps) where augment.mixup or augment.cutmix is used, got {size}"

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...data.images.datasets import Images, at_once
+from ...data.images.datasets import Images, chunk_size
 from ...data.images.streaming import stream
 from ...metrics import (
     classification_metrics,
@@ -91,7 +91,7 @@ def evaluate(
     counted = (indices < count).to(device)
     indices = indices.clamp_max(count - 1).to(images.labels.device)
     sums = classification_sums(len(images.classes), device)
-    size, done = at_once(images, batch_size), 0
+    size, done = chunk_size(images, batch_size), 0
     batches = stream(images, iter(indices.split(size)), num_workers, device)
     for (pixels, labels), mask in zip(batches, counted.split(size), strict=True):
         update_classification_sums(sums, model(pixels.float() / 255).float(), labels, mask=mask)
@@ -106,7 +106,7 @@ def logits_and_labels(
 ) -> tuple[Tensor, Tensor]:
     """Logits (N, C) as float64, and labels (N,), of all images."""
     logits, labels = [], []
-    batches = torch.arange(len(images)).split(at_once(images, batch_size))
+    batches = torch.arange(len(images)).split(chunk_size(images, batch_size))
     for pixels, batch_labels in stream(images, iter(batches), num_workers, device):
         logits.append(model(pixels.float() / 255).double())
         labels.append(batch_labels)

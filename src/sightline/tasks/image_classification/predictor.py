@@ -10,10 +10,9 @@ from torch import Tensor
 
 from ... import config
 from ...attention import Record, record_attention
-from ...data.images.class_splits import same_source
-from ...data.images.datasets import Images, Splits, check_classes
-from ...data.images.formats.folders import named_images
-from ...data.images.reading import read_image
+from ...data.images.datasets import Images, Splits, check_class_names
+from ...data.images.reading import expand_image_paths, read_image
+from ...data.sources import same_source
 from ...errors import SightlineError, check_page_size
 from ...files import CONFIG, read_json
 from ...models.image_classifier import ImageClassifier
@@ -72,7 +71,7 @@ class ImageClassificationPredictor(Predictor):
         classes = read_json(folder / CLASSES)
         if not isinstance(classes, list):
             raise SightlineError(f"{folder / CLASSES} must be a list of names, got {type(classes).__name__}")
-        check_classes(classes)
+        check_class_names(classes)
         if len(classes) != task_config.model.num_classes:
             raise SightlineError(
                 f"{folder / CLASSES} must name {task_config.model.num_classes} classes, got {len(classes)}"
@@ -81,7 +80,7 @@ class ImageClassificationPredictor(Predictor):
         return cls(folder, task_config, classes, model)
 
     def parse_inputs(self, arguments: Sequence[str]) -> list[Path]:
-        return named_images(arguments)
+        return expand_image_paths(arguments)
 
     def prepare(self, item: Any) -> Tensor:
         """An image (path, PIL image, array or tensor) -> uint8 (C, image_size, image_size)"""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ... import seeds
 from ...data.images import augmentation
 from ...data.images.datasets import ImageFiles, Images, ImageSet, Splits
-from ...data.images.statistics import histogram, mean_and_spread
+from ...data.images.statistics import histogram, mean_and_std
 from ...data.images.streaming import stream
 from ...errors import SightlineError
 from ...metrics import classification_metrics, fit_calibration_scale
@@ -46,7 +46,7 @@ class ImageClassificationTask:
         self.config = replace(config, model=config.model.for_data(**sizes))
         self.model = ImageClassifier(self.config.model)
         levels = training_levels(train, config.seed, progress if isinstance(train, ImageFiles) else None)
-        self.model.set_normalization(*mean_and_spread(levels))
+        self.model.set_normalization(*mean_and_std(levels))
         self.data_fingerprint = data_fingerprint(data, levels)
         self.device = torch.device("cpu")
 
@@ -74,14 +74,16 @@ class ImageClassificationTask:
         orders = self._orders(first_step, batch_size, here)
         batches = stream(self.train, orders, self.config.data.num_workers, self.device)
         for step, (images, labels) in enumerate(batches, first_step):
-            draws = augmentation.draw(self.config.augment, batch_size, seed=self.config.seed, step=step).rows(here)
-            draws = draws.to(self.device)
-            yield [self._augmented(images[i], labels[i], draws.rows(i), batch_size) for i in micro_batches]
+            params = augmentation.sample_params(self.config.augment, batch_size, seed=self.config.seed, step=step).take(
+                here
+            )
+            params = params.to(self.device)
+            yield [self._augmented(images[i], labels[i], params.take(i), batch_size) for i in micro_batches]
 
     def _augmented(
-        self, pixels: Tensor, labels: Tensor, draws: augmentation.Draws, batch_size: int
+        self, pixels: Tensor, labels: Tensor, params: augmentation.AugmentParams, batch_size: int
     ) -> tuple[Tensor, Tensor, int]:
-        images, targets = augmentation.apply(self.config.augment, pixels, labels, len(self.classes), draws)
+        images, targets = augmentation.apply(self.config.augment, pixels, labels, len(self.classes), params)
         return images, targets, batch_size
 
     def _orders(self, first_step: int, batch_size: int, here: slice) -> Iterator[Tensor]:

@@ -1,146 +1,147 @@
-"""Data sets that come as arrays: what they must be, and how they become sets of images.
+"""Helpers for formats that store images as arrays.
 
-What a header promises is compared with what is there before room is made for it.
+Sizes declared in a header are checked against the file and the limits before memory is allocated.
 """
 
 import gzip
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .... import limits
 from ....errors import SightlineError
-from ..datasets import ImageSet, Splits, check_classes
+from ....names import display_path
+from ..datasets import Images, ImageSet, check_class_names
 
-MOST_BYTES: Final = 1 << 34
-"""No array of a data set is larger than this."""
-MOST_NAMES: Final = 1 << 22
-"""No list of class names has more bytes than this."""
-AT_ONCE: Final = 1024
-"""Images that are converted in one go."""
+CHUNK = 1024
+"""Images converted at a time."""
 
 Array = np.ndarray[Any, Any]
 
 
-def build(
-    arrays: dict[str, tuple[Array, Array]],
+def image_sets(
+    arrays: Mapping[str, tuple[Array, Array]],
     source: Path,
     classes: tuple[str, ...] | None,
     size: int | None,
     channels: int | None,
-    kind: str,
-) -> Splits:
-    """Images (N, C, H, W) and labels (N) of each split -> sets of the size and channels asked for."""
-    for role, (images, labels) in arrays.items():
+) -> dict[str, Images]:
+    """Image sets from images (N, C, H, W) and labels (N,) of each split.
+
+    Without class names, classes are named by their index.
+    """
+    name = display_path(source)
+    for split, (images, labels) in arrays.items():
         if len(images) != len(labels):
             raise SightlineError(
-                f"{role} of {source} must have one label for each image, "
-                f"got {len(images):,} images and {len(labels):,} labels"
+                f"{split} of {name} must have one label for each of {len(images):,} images, got {len(labels):,}"
             )
         if not images.size:
-            raise SightlineError(f"{role} of {source} must hold at least one image, got shape {images.shape}")
+            raise SightlineError(f"{split} of {name} must have at least one image, got shape {images.shape}")
         if labels.min() < 0:
-            raise SightlineError(f"labels of {role} of {source} must be 0 or more, got {labels.min()}")
+            raise SightlineError(f"labels of {split} of {name} must be 0 or more, got {labels.min()}")
     highest = max(int(labels.max()) for _, labels in arrays.values())
     if classes is None:
-        if highest > 65535:
-            raise SightlineError(f"labels of {source} must be at most 65535, got {highest}")
-        classes = tuple(str(number) for number in range(highest + 1))
+        if highest > limits.MAX_CLASS_INDEX:
+            raise SightlineError(f"labels of {name} must be at most {limits.MAX_CLASS_INDEX}, got {highest}")
+        classes = tuple(str(label) for label in range(highest + 1))
     elif highest >= len(classes):
         raise SightlineError(
-            f"labels of {source} must be 0 to {len(classes) - 1} for its {len(classes)} class names, got {highest}"
+            f"labels of {name} must be 0 to {len(classes) - 1} for {len(classes)} class names, got {highest}"
         )
     if len(np.unique(arrays["train"][1])) < 2:
-        raise SightlineError(f"{source} must have images of at least two classes, got one class only")
-    parts = {}
-    for role, (images, labels) in arrays.items():
-        pixels = fit(torch.from_numpy(np.ascontiguousarray(images)), size, channels, f"the images of {source}")
-        parts[role] = ImageSet(pixels, torch.from_numpy(labels.astype(np.int64)), classes)
-    return Splits(parts["train"], parts.get("validation"), parts.get("test"), kind=kind)
+        raise SightlineError(f"{name} must have images of at least two classes, got one class")
+    sets: dict[str, Images] = {}
+    for split, (images, labels) in arrays.items():
+        pixels = convert(torch.from_numpy(np.ascontiguousarray(images)), size, channels, f"images of {name}")
+        sets[split] = ImageSet(pixels, torch.from_numpy(labels.astype(np.int64)), classes)
+    return sets
 
 
-def fit(pixels: Tensor, size: int | None, channels: int | None, what: str) -> Tensor:
-    """uint8 (N, C, H, W) brought to this size (the middle square, scaled) and these channels."""
+def convert(pixels: Tensor, size: int | None, channels: int | None, what: str) -> Tensor:
+    """Convert uint8 (N, C, H, W) as `read_image` does: center crop, resize, and change the channels."""
     height, width = pixels.shape[2:]
     side = min(width, height)
     if size is None:
-        size = square(width, height, what)
+        size = square_side(width, height, what)
     if channels == 1 and pixels.shape[1] == 3:
         gray = torch.empty(len(pixels), 1, height, width, dtype=torch.uint8)
-        for some, target in zip(pixels.split(AT_ONCE), gray.split(AT_ONCE), strict=True):
-            red, green, blue = some.int().unbind(1)
+        for chunk, target in zip(pixels.split(CHUNK), gray.split(CHUNK), strict=True):
+            red, green, blue = chunk.int().unbind(1)
             target[:, 0] = (red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16
         pixels = gray
     if (height, width) != (size, size):
         top, left = (height - side) // 2, (width - side) // 2
-        scaled = torch.empty(*pixels.shape[:2], size, size, dtype=torch.uint8)
-        middle = pixels[:, :, top : top + side, left : left + side]
-        for some, target in zip(middle.split(AT_ONCE), scaled.split(AT_ONCE), strict=True):
-            floats = some.float()
-            for shape in ((side, size), (size, size)):  # first across and then down, as Pillow does it with a file
+        resized = torch.empty(*pixels.shape[:2], size, size, dtype=torch.uint8)
+        square = pixels[:, :, top : top + side, left : left + side]
+        for chunk, target in zip(square.split(CHUNK), resized.split(CHUNK), strict=True):
+            floats = chunk.float()
+            for shape in ((side, size), (size, size)):  # Pillow resizes horizontally, rounds, then vertically
                 floats = F.interpolate(floats, shape, mode="bicubic", antialias=True).round_().clamp_(0, 255)
             target.copy_(floats)
-        pixels = scaled
+        pixels = resized
     if channels == 3 and pixels.shape[1] == 1:
         pixels = pixels.repeat(1, 3, 1, 1)
     return pixels
 
 
-def square(width: int, height: int, what: str) -> int:
-    """The side, where there is one side to speak of."""
+def square_side(width: int, height: int, what: str) -> int:
+    """The side length of square images; other images need a size."""
     if width != height:
         raise SightlineError(
-            f"{what} must be square unless data.image_size says what to bring them to, "
-            f"got {width} x {height}; give data.image_size"
+            f"{what} must be square if no image size is given, got {width} x {height}; set data.image_size"
         )
     return width
 
 
-def read_names(folder: Path, *files: str) -> tuple[str, ...] | None:
-    """The class names, one a line, from the first of these files that is there."""
-    for file in files:
-        path = folder / file
-        if path.is_file():
-            if (stored := stored_bytes(path)) > MOST_NAMES:
-                raise SightlineError(f"{path} must be at most {MOST_NAMES:,} bytes, got {stored:,}")
-            try:
-                lines = path.read_text(encoding="utf-8-sig").splitlines()
-            except (OSError, UnicodeDecodeError) as error:
-                raise SightlineError(f"{path} must be text in UTF-8, got an error: {error}") from error
-            names = tuple(line.strip() for line in lines if line.strip())
-            try:
-                check_classes(names)
-            except ValueError as error:
-                raise SightlineError(f"{path}: {error}") from None
-            return names
+def read_class_names(folder: Path, *files: str) -> tuple[str, ...] | None:
+    """Class names, one per line, from the first of these files that exists."""
+    for path in (folder / file for file in files):
+        if not path.is_file():
+            continue
+        name = display_path(path)
+        if (size := path.stat().st_size) > limits.MAX_CLASS_NAMES_BYTES:
+            raise SightlineError(f"{name} must be at most {limits.MAX_CLASS_NAMES_BYTES:,} bytes, got {size:,}")
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SightlineError(f"{name} must be UTF-8 text, got an error: {error}") from error
+        classes = tuple(line.strip() for line in lines if line.strip())
+        try:
+            check_class_names(classes)
+        except SightlineError as error:
+            raise SightlineError(f"{name}: {error}") from None
+        return classes
     return None
 
 
-def stored_bytes(path: Path) -> int:
-    """How large the file is."""
+def file_size(path: Path) -> int:
+    """Bytes of a file that must exist."""
     if not path.is_file():
-        raise SightlineError(f"{path} must be a file, got none")
+        raise SightlineError(f"{display_path(path)} must be a file, got none")
     return path.stat().st_size
 
 
-def check_room(where: object, shape: tuple[int, ...], dtype: Any) -> int:
-    """How many bytes this takes, if that is within bounds."""
-    expected = math.prod(shape) * int(dtype.itemsize)
-    if expected > MOST_BYTES:
-        raise SightlineError(f"{where} must be at most {MOST_BYTES:,} bytes, got {expected:,} for shape {shape}")
-    return expected
+def check_array_bytes(name: str, shape: tuple[int, ...], dtype: Any) -> int:
+    """Bytes of an array, which must be within the limit."""
+    size = math.prod(shape) * int(dtype.itemsize)
+    if size > limits.MAX_ARRAY_BYTES:
+        raise SightlineError(f"{name} must be at most {limits.MAX_ARRAY_BYTES:,} bytes, got {size:,} for shape {shape}")
+    return size
 
 
-def read_exactly(where: object, file: IO[bytes] | gzip.GzipFile, expected: int) -> Array:
-    """So many bytes and not one more."""
+def read_exactly(name: str, file: IO[bytes] | gzip.GzipFile, size: int) -> Array:
+    """Read `size` bytes, which must be the rest of the file."""
     data = bytearray()
-    while len(data) <= expected and (part := file.read(min(1 << 24, expected + 1 - len(data)))):
-        data += part
-    if len(data) != expected:
-        got = "more" if len(data) > expected else f"{len(data):,}"
-        raise SightlineError(f"{where} must hold {expected:,} bytes as its header says, got {got}")
+    while len(data) <= size and (chunk := file.read(min(1 << 24, size + 1 - len(data)))):
+        data += chunk
+    if len(data) != size:
+        actual = "more" if len(data) > size else f"{len(data):,}"
+        raise SightlineError(f"{name} must have {size:,} bytes according to its header, got {actual}")
     return np.frombuffer(data, dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Folders of idx files, as MNIST has them."""
+"""Idx files, the format of MNIST and Fashion-MNIST."""
 
 import gzip
 import re
@@ -8,67 +8,70 @@ from pathlib import Path
 import numpy as np
 
 from ....errors import SightlineError
-from ..datasets import Splits
-from .arrays import Array, build, check_room, read_exactly, read_names, stored_bytes
+from ....names import display_path
+from ..datasets import SPLIT_NAMES, Images
+from .arrays import Array, check_array_bytes, file_size, image_sets, read_class_names, read_exactly
 
-_NAME = re.compile(r"(train|t10k|test|val|valid|validation)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
-_ROLES = {
-    "train": "train",
-    "t10k": "test",
-    "test": "test",
-    "val": "validation",
-    "valid": "validation",
-    "validation": "validation",
-}
+NAME = "idx files"
+DESCRIPTION = "a folder of idx files as MNIST: train-images-idx3-ubyte[.gz], train-labels-idx1-ubyte[.gz], t10k-…"
+
+_SPLIT_NAMES = SPLIT_NAMES | {"t10k": "test"}
+_FILE_NAME = re.compile(rf"({'|'.join(_SPLIT_NAMES)})-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
+_MAX_DEFLATE_RATIO = 1032
 
 
-def is_idx(path: Path) -> bool:
-    """Whether files with the names of MNIST's are in this folder."""
-    return path.is_dir() and any(_NAME.fullmatch(entry.name) for entry in path.iterdir())
+def detect(path: Path) -> bool:
+    """Whether a folder contains files named as those of MNIST."""
+    return path.is_dir() and any(_FILE_NAME.fullmatch(entry.name) for entry in path.iterdir())
 
 
-def read_idx(path: Path, size: int | None, channels: int | None) -> Splits:
-    """A folder of `train-images-idx3-ubyte[.gz]`, `train-labels-idx1-ubyte[.gz]` and the same for t10k."""
-    found: dict[tuple[str, str], Path] = {}
+def read(path: Path, size: int | None, channels: int | None) -> dict[str, Images]:
+    """Read `train-images-idx3-ubyte[.gz]`, `train-labels-idx1-ubyte[.gz]` and those of other splits.
+
+    Class names are read from `classes.txt` or `labels.txt` if it exists.
+    """
+    name = display_path(path)
+    files: dict[tuple[str, str], Path] = {}
     for file in sorted(path.iterdir()):
-        if match := _NAME.fullmatch(file.name):
-            key = (_ROLES[match[1]], match[2])
-            if key in found and found[key].name != file.name.removesuffix(".gz"):  # zipped beside unzipped is one file
+        if match := _FILE_NAME.fullmatch(file.name):
+            key = (_SPLIT_NAMES[match[1]], match[2])
+            if key in files and files[key].name != file.name.removesuffix(".gz"):  # x and x.gz are the same file
                 raise SightlineError(
-                    f"{path} must hold one file of {key[0]} {key[1]}, got {found[key].name} and {file.name}"
+                    f"{name} must have one file of {key[0]} {key[1]}, got {files[key].name} and {file.name}"
                 )
-            found.setdefault(key, file)
+            files.setdefault(key, file)
     arrays: dict[str, tuple[Array, Array]] = {}
-    for role in sorted({role for role, _ in found} | {"train"}):
-        for what, example in (("images", "train-images-idx3-ubyte"), ("labels", "train-labels-idx1-ubyte")):
-            if (role, what) not in found:
-                raise SightlineError(f"{path} must hold the {what} of {role} (such as {example}), got no such file")
-        images = _read_idx_file(found[role, "images"], 3)
-        arrays[role] = images[:, None], _read_idx_file(found[role, "labels"], 1)
-    return build(arrays, path, read_names(path, "classes.txt", "labels.txt"), size, channels, "idx files")
+    for split in sorted({split for split, _ in files} | {"train"}):
+        for kind in ("images", "labels"):
+            if (split, kind) not in files:
+                raise SightlineError(f"{name} must have a file of {split} {kind}, got none; see the names of MNIST")
+        images, labels = _read_file(files[split, "images"], 3), _read_file(files[split, "labels"], 1)
+        arrays[split] = images[:, None], labels
+    return image_sets(arrays, path, read_class_names(path, "classes.txt", "labels.txt"), size, channels)
 
 
-def _read_idx_file(path: Path, dimensions: int) -> Array:
-    zipped = path.suffix == ".gz"
-    stored = stored_bytes(path)
-    head = 4 + 4 * dimensions
+def _read_file(path: Path, dimensions: int) -> Array:
+    name = display_path(path)
+    is_compressed = path.suffix == ".gz"
+    stored = file_size(path)
+    header_size = 4 + 4 * dimensions
     try:
-        with gzip.GzipFile(path) if zipped else path.open("rb") as file:
-            start = file.read(head)
-            if len(start) < head or start[:4] != bytes((0, 0, 8, dimensions)):
+        with gzip.GzipFile(path) if is_compressed else path.open("rb") as file:
+            header = file.read(header_size)
+            if len(header) < header_size or header[:4] != bytes((0, 0, 8, dimensions)):
                 raise SightlineError(
-                    f"{path} must start with the bytes 0 0 8 {dimensions} of an idx file of unsigned bytes "
-                    f"with {dimensions} dimensions, got {' '.join(map(str, start[:4])) or 'nothing'}"
+                    f"{name} must start with the bytes 0 0 8 {dimensions} of an idx file with {dimensions} dimensions, "
+                    f"got {' '.join(map(str, header[:4])) or 'nothing'}"
                 )
-            shape = tuple(int.from_bytes(start[i : i + 4], "big") for i in range(4, head, 4))
-            expected = check_room(path, shape, np.dtype(np.uint8))
-            most = stored * 1032 if zipped else stored - head  # deflate cannot do better than 1032 to 1
-            if expected > most:
+            shape = tuple(int.from_bytes(header[i : i + 4], "big") for i in range(4, header_size, 4))
+            size = check_array_bytes(name, shape, np.dtype(np.uint8))
+            available = stored * _MAX_DEFLATE_RATIO if is_compressed else stored - header_size
+            if size > available:
                 raise SightlineError(
-                    f"{path} must hold {expected:,} bytes as its header says, got at most {max(most, 0):,}"
+                    f"{name} must have {size:,} bytes according to its header, got at most {max(available, 0):,}"
                 )
-            return read_exactly(path, file, expected).reshape(shape)
+            return read_exactly(name, file, size).reshape(shape)
     except (OSError, EOFError, zlib.error) as error:
         raise SightlineError(
-            f"{path} must be a whole idx file, got an error: {error}; copy or download it again"
+            f"{name} must be a complete idx file, got an error: {error}; copy or download it again"
         ) from error

@@ -1,88 +1,96 @@
-"""Omniglot packed into one npz file: a bit for each pixel, 1 where there is ink."""
+"""Omniglot: folders `images_background` and `images_evaluation`, or all drawings packed into one npz file."""
 
-import zipfile
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 
+from .... import limits
 from ....errors import SightlineError
-from ..class_pool import Pool, apart, check_memory
-from ..datasets import BYTES_AT_ONCE, ImageSet
-from ..reading import MOST_SIZE
-from .arrays import fit
-from .nested_folders import OMNIGLOT
-from .npz import BROKEN, check_label_array, check_names, read_npy
+from ..datasets import CHUNK_BYTES, Images, ImageSet, check_memory
+from . import class_folders
+from .arrays import convert
+from .folder_trees import OMNIGLOT_FOLDERS, image_files, list_files
+from .npz import NpzFile, check_class_names, check_labels
 
-SIDE: Final = 105
-"""Of an image where the file does not say otherwise in `shape`."""
+NAME = "Omniglot"
+DESCRIPTION = "Omniglot: images_background/ and images_evaluation/ with alphabets of characters, or a packed .npz file"
+
+DEFAULT_SIDE = 105
+"""Side length of packed images without `shape`."""
 
 
-def is_packed(path: Path) -> bool:
-    """Whether this file is an npz with packed images."""
+def detect(path: Path) -> bool:
+    """Whether the path is a folder of Omniglot's folders, or an npz file of packed images."""
+    if class_folders.detect(path):
+        folders = {entry.name.lower() for entry in path.iterdir() if entry.is_dir()}
+        return {folder for folder in folders if not folder.startswith((".", "__"))} <= set(OMNIGLOT_FOLDERS)
     if not path.is_file() or path.suffix.lower() != ".npz":
         return False
     try:
-        with zipfile.ZipFile(path) as archive:
-            return "images_packed.npy" in archive.namelist()
-    except BROKEN:
+        with NpzFile(path) as file:
+            return "images_packed" in file.keys
+    except SightlineError:
         return False
 
 
-def read_packed(path: Path, size: int | None, channels: int | None) -> Pool:
-    """`images_packed` (np.packbits along each row), `label` and `classes` ("background/Alphabet/character01", …).
+def read(path: Path, size: int | None, channels: int | None) -> dict[str, Images]:
+    """Read Omniglot with its background alphabets as train and its evaluation alphabets as test."""
+    if path.is_file():
+        return _read_packed(path, size, channels)
+    return image_files(path, list_files(path), size, channels)
 
-    Ink becomes dark on white paper, as it is in the PNG files.
+
+def _read_packed(path: Path, size: int | None, channels: int | None) -> dict[str, Images]:
+    """Read `images_packed` (np.packbits of each image, 1 is ink), `label` and `classes`.
+
+    Ink is dark on white, as in the image files. Classes such as "background/Latin/character01" name their split.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            for key in ("images_packed", "label", "classes"):
-                if key not in members:
-                    raise SightlineError(f"{path} must have the keys images_packed, label and classes, got no {key}")
-            packed = read_npy(path, archive, members["images_packed"], _check_packed)
-            labels = read_npy(path, archive, members["label"], check_label_array).reshape(-1).astype(np.int64)
-            names = [str(name) for name in read_npy(path, archive, members["classes"], check_names)]
-            side = SIDE
-            if "shape" in members:
-                sides = read_npy(path, archive, members["shape"], check_label_array).reshape(-1).tolist()
-                if len(sides) != 2 or sides[0] != sides[1] or not 1 <= sides[0] <= MOST_SIZE:
-                    raise SightlineError(f"shape in {path} must be the two equal sides of an image, got {sides!r:.100}")
-                side = sides[0]
-    except BROKEN as error:
-        raise SightlineError(f"{path} must be a whole npz file, got an error: {error}") from error
+    with NpzFile(path) as file:
+        packed = file.read("images_packed", _check_packed)
+        labels = file.read("label", check_labels).reshape(-1).astype(np.int64)
+        classes = tuple(map(str, file.read("classes", check_class_names)))
+        side = DEFAULT_SIDE
+        if "shape" in file.keys:
+            shape = file.read("shape", check_labels).reshape(-1).tolist()
+            if len(shape) != 2 or shape[0] != shape[1] or not 1 <= shape[0] <= limits.MAX_IMAGE_SIZE:
+                raise SightlineError(f"shape in {file.name} must be two equal side lengths, got {shape!r:.100}")
+            side = shape[0]
     if packed.shape[1] != (row := (side * side + 7) // 8):
         raise SightlineError(
-            f"images_packed in {path} must have {row} bytes for {side} x {side}, got {packed.shape[1]}"
+            f"images_packed in {file.name} must have {row} bytes for {side} x {side}, got {packed.shape[1]}"
         )
     check_memory(len(packed), channels or 1, size or side)
     pixels = torch.empty(len(packed), channels or 1, size or side, size or side, dtype=torch.uint8)
-    step = max(1, BYTES_AT_ONCE // (side * side))
+    step = max(1, CHUNK_BYTES // (side * side))
     for start in range(0, len(packed), step):
-        some = slice(start, start + step)
-        ink = np.unpackbits(packed[some], axis=1)[:, : side * side].reshape(-1, 1, side, side)
-        pixels[some] = fit(torch.from_numpy(255 - 255 * ink), size, channels, f"the images of {path}")
-    return _divided(ImageSet(pixels, torch.from_numpy(labels), tuple(names)))
+        chunk = slice(start, start + step)
+        ink = np.unpackbits(packed[chunk], axis=1)[:, : side * side].reshape(-1, 1, side, side)
+        pixels[chunk] = convert(torch.from_numpy(255 - 255 * ink), size, channels, f"images of {file.name}")
+    return _by_split(ImageSet(pixels, torch.from_numpy(labels), classes))
 
 
-def _divided(images: ImageSet) -> Pool:
-    """The first part of each name says where the class belongs, if it does so everywhere."""
-    firsts, rests = zip(
-        *((first, rest) for first, _, rest in (name.partition("/") for name in images.classes)), strict=True
-    )
-    if not all(rests) or not set(firsts) <= set(OMNIGLOT):
-        return Pool(images, {}, "packed npz")
-    order = sorted(range(len(rests)), key=rests.__getitem__)  # as the folders have them
-    ranks = torch.empty(len(order), dtype=torch.int64)
-    ranks[torch.tensor(order)] = torch.arange(len(order))
-    images = ImageSet(images.pixels, ranks[images.labels], tuple(rests[number] for number in order))
-    found: dict[str, list[str]] = {}
-    for first, rest in zip(firsts, rests, strict=True):
-        found.setdefault(OMNIGLOT[first], []).append(rest)
-    return Pool(images, apart(found), "Omniglot")
+def _by_split(images: ImageSet) -> dict[str, Images]:
+    """Divide images by the split at the start of each class name. Without such names, all are train."""
+    folders, names = zip(*(name.partition("/")[::2] for name in images.classes), strict=True)
+    if not all(names) or len(set(names)) < len(names) or not set(folders) <= set(OMNIGLOT_FOLDERS):
+        return {"train": images}
+    has_train = any(OMNIGLOT_FOLDERS[folder] == "train" for folder in folders)
+    members: dict[str, list[int]] = {}
+    for label, folder in enumerate(folders):
+        members.setdefault(OMNIGLOT_FOLDERS[folder] if has_train else "train", []).append(label)
+    result: dict[str, Images] = {}
+    for split in sorted(members, reverse=True):
+        ordered = sorted(members[split], key=names.__getitem__)
+        new_labels = torch.full((len(names),), -1)
+        new_labels[torch.tensor(ordered)] = torch.arange(len(ordered))
+        labels = new_labels[images.labels]
+        indices = (labels >= 0).nonzero().flatten()
+        result[split] = ImageSet(images.pixels[indices], labels[indices], tuple(names[i] for i in ordered))
+    return result
 
 
-def _check_packed(where: str, shape: tuple[int, ...], dtype: Any) -> None:
+def _check_packed(name: str, shape: tuple[int, ...], dtype: Any) -> None:
     if dtype != np.uint8 or len(shape) != 2 or not shape[0]:
-        raise SightlineError(f"{where} must be uint8 of shape (N, bytes of an image), got {dtype} {shape}")
+        raise SightlineError(f"{name} must be uint8 of shape (N, bytes per image), got {dtype} of shape {shape}")

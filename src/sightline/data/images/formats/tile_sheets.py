@@ -1,74 +1,80 @@
-"""Sheets of tiles: many small images side by side in a few large ones, with their labels in a JSON file."""
+"""Tile sheets: many small images side by side in a few large image files, with labels in a JSON file."""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ....errors import SightlineError, check_int
+from .... import limits
+from ....errors import SightlineError, check_int, check_max
+from ....names import display_path
 from ..class_lists import read_json
-from ..datasets import Splits, check_classes
-from ..reading import MOST_SIZE, read_image
-from .arrays import Array, build, check_room
-from .folders import ROLES
+from ..datasets import SPLIT_NAMES, Images, check_class_names
+from ..reading import read_image
+from .arrays import Array, check_array_bytes, image_sets
 
-_ENDINGS = (".png", ".jpg", ".jpeg", ".webp")
+NAME = "tile sheets"
+DESCRIPTION = (
+    "a folder of tile sheets: train_0.jpg …, test_0.jpg …, and labels.json with classes, tile, grid, train, test"
+)
+
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
 
-def is_sheets(path: Path) -> bool:
-    """Whether there is a list of labels beside the first sheet to learn from."""
-    return (path / "labels.json").is_file() and _sheet(path, "train", 0) is not None
+def detect(path: Path) -> bool:
+    """Whether a folder contains labels.json and a first training sheet."""
+    return (path / "labels.json").is_file() and _sheet_file(path, "train", 0) is not None
 
 
-def read_sheets(path: Path, size: int | None, channels: int | None) -> Splits:
-    """`labels.json` with classes, tile (side), grid (rows, columns), train, test (labels), and train_0.jpg, ….
+def read(path: Path, size: int | None, channels: int | None) -> dict[str, Images]:
+    """Read sheets such as train_0.jpg and their labels.
 
-    Tiles follow each other row by row; the last sheet of a part may have some to spare.
+    `labels.json` has `classes`, `tile` (side length), `grid` (rows, columns), and for each split a list of labels.
+    Tiles are in row-major order; the last sheet of a split can have unused tiles.
     """
-    known = read_json(path / "labels.json")
-    where = path / "labels.json"
-    missing = [key for key in ("classes", "tile", "grid", "train") if not isinstance(known, dict) or key not in known]
-    if missing:
-        raise SightlineError(f"{where} must have the keys classes, tile, grid and train, got no {missing[0]}")
-    tile, grid = known["tile"], known["grid"]
+    file = path / "labels.json"
+    name = display_path(file)
+    content = read_json(file)
+    for key in ("classes", "tile", "grid", "train"):
+        if not isinstance(content, dict) or key not in content:
+            raise SightlineError(f"{name} must have the keys classes, tile, grid and train, got no {key}")
+    tile, grid = content["tile"], content["grid"]
     if not isinstance(grid, list) or len(grid) != 2:
-        raise SightlineError(f"grid in {where} must be [rows, columns], got {grid!r:.100}")
+        raise SightlineError(f"grid in {name} must be [rows, columns], got {grid!r:.100}")
     check_int(1, tile=tile, rows=grid[0], columns=grid[1])
-    if tile > MOST_SIZE:
-        raise SightlineError(f"tile in {where} must be at most {MOST_SIZE}, got {tile}")
-    classes = tuple(known["classes"]) if isinstance(known["classes"], list) else ()
-    check_classes(classes)
+    check_max(limits.MAX_IMAGE_SIZE, tile=tile)
+    classes = tuple(content["classes"]) if isinstance(content["classes"], list) else ()
+    check_class_names(classes)
     arrays = {}
-    for key, role in ROLES.items():
-        if key in known:
-            labels = _labels(known[key], f"{key} in {where}")
-            arrays[role] = _tiles(path, key, len(labels), tile, grid), labels
-    return build(arrays, path, classes, size, channels, "sheets of tiles")
+    for key, split in SPLIT_NAMES.items():
+        if key in content:
+            labels = _check_labels(content[key], f"{key} in {name}")
+            arrays[split] = _read_tiles(path, key, len(labels), tile, grid), labels
+    return image_sets(arrays, path, classes, size, channels)
 
 
-def _labels(value: Any, where: str) -> Array:
-    if (
-        not isinstance(value, list)
-        or not value
-        or not all(type(label) is int and 0 <= label < 65536 for label in value)
-    ):
-        raise SightlineError(f"{where} must be a list of integers, the class of each tile, got {value!r:.100}")
-    return np.array(value, dtype=np.int64)
+def _check_labels(labels: Any, name: str) -> Array:
+    is_valid = isinstance(labels, list) and labels
+    if not is_valid or not all(type(label) is int and 0 <= label <= limits.MAX_CLASS_INDEX for label in labels):
+        raise SightlineError(f"{name} must be a list of class indices, one for each tile, got {labels!r:.100}")
+    return np.array(labels, dtype=np.int64)
 
 
-def _tiles(path: Path, part: str, count: int, tile: int, grid: list[int]) -> Array:
-    """The first `count` tiles of a part: uint8 (N, 3, tile, tile)"""
-    check_room(f"{part} in {path}", (count, 3, tile, tile), np.dtype(np.uint8))
+def _read_tiles(path: Path, split: str, count: int, tile: int, grid: list[int]) -> Array:
+    """The first `count` tiles of a split: uint8 (N, 3, tile, tile)."""
+    check_array_bytes(f"{split} in {display_path(path)}", (count, 3, tile, tile), np.dtype(np.uint8))
     rows, columns = grid
     tiles = np.empty((count, 3, tile, tile), dtype=np.uint8)
     for number, start in enumerate(range(0, count, rows * columns)):
-        file = _sheet(path, part, number)
+        file = _sheet_file(path, split, number)
         if file is None:
-            raise SightlineError(f"{path} must hold {part}_{number} for its {count:,} labels, got no such sheet")
+            raise SightlineError(
+                f"{display_path(path)} must have a sheet {split}_{number} for its {count:,} labels, got none"
+            )
         sheet = read_image(file, channels=3).numpy()
         if sheet.shape[1:] != (rows * tile, columns * tile):
             raise SightlineError(
-                f"{file} must have {rows} x {columns} tiles of {tile} pixels, "
+                f"{display_path(file)} must have {rows} x {columns} tiles of {tile} pixels, "
                 f"got {sheet.shape[2]} x {sheet.shape[1]} pixels"
             )
         cut = sheet.reshape(3, rows, tile, columns, tile).transpose(1, 3, 0, 2, 4).reshape(-1, 3, tile, tile)
@@ -76,6 +82,6 @@ def _tiles(path: Path, part: str, count: int, tile: int, grid: list[int]) -> Arr
     return tiles
 
 
-def _sheet(path: Path, part: str, number: int) -> Path | None:
-    files = (path / f"{part}_{number}{ending}" for ending in _ENDINGS)
+def _sheet_file(path: Path, split: str, number: int) -> Path | None:
+    files = (path / f"{split}_{number}{suffix}" for suffix in _SUFFIXES)
     return next((file for file in files if file.is_file()), None)

@@ -1,0 +1,95 @@
+"""Zip files: validated before anything is read, and never extracted to disk."""
+
+import os
+import zipfile
+import zlib
+from functools import lru_cache
+from pathlib import Path
+
+from ... import limits
+from ...errors import SightlineError
+from ...names import display_path, printable
+
+READ_ERRORS = (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
+"""Errors of `zipfile` for damaged files."""
+_COMPRESSION_TYPES = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # zipfile decompresses other types all at once
+
+
+class Archive:
+    """Files of a zip file. Hidden files are skipped. Reading is thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = display_path(path)
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except (*READ_ERRORS, ValueError) as error:
+            raise SightlineError(f"{self.name} must be a complete zip file, got an error: {error}") from error
+        try:
+            self._entries = self._validated_entries()
+        except SightlineError:
+            self._zip.close()
+            raise
+
+    @property
+    def files(self) -> list[str]:
+        """Paths of all files, sorted."""
+        return sorted(self._entries)
+
+    def read(self, file: str) -> bytes:
+        """Bytes of one file, at most as many as its entry declares."""
+        entry = self._entries[file]
+        try:
+            with self._zip.open(entry) as stream:
+                return stream.read(entry.file_size)  # without a size, zipfile decompresses everything first
+        except READ_ERRORS as error:
+            raise SightlineError(
+                f"{printable(file)} in {self.name} must be intact, got an error: {error}; create the zip file again"
+            ) from error
+
+    def _validated_entries(self) -> dict[str, zipfile.ZipInfo]:
+        entries = self._zip.infolist()
+        if len(entries) > limits.MAX_ARCHIVE_ENTRIES:
+            raise SightlineError(
+                f"{self.name} must have at most {limits.MAX_ARCHIVE_ENTRIES:,} entries, got {len(entries):,}"
+            )
+        files: dict[str, zipfile.ZipInfo] = {}
+        for entry in entries:
+            folders = self._validated_name(entry)
+            if entry.is_dir() or any(name.startswith((".", "__")) for name in folders):
+                continue
+            if entry.filename in files:
+                raise SightlineError(f"{self.name} must have each file once, got {entry.filename!r} twice")
+            files[entry.filename] = entry
+        total = sum(entry.file_size for entry in files.values())
+        if total > limits.MAX_ARCHIVE_BYTES:
+            raise SightlineError(
+                f"{self.name} must decompress to at most {limits.MAX_ARCHIVE_BYTES:,} bytes, got {total:,}"
+            )
+        return files
+
+    def _validated_name(self, entry: zipfile.ZipInfo) -> list[str]:
+        """Components of an entry's path, which must stay inside the archive."""
+        names = entry.filename.rstrip("/").split("/")
+        if "\\" in entry.orig_filename or ":" in names[0] or any(name in ("", ".", "..") for name in names):
+            raise SightlineError(f"entries of {self.name} must be relative paths, got {entry.filename!r:.200}")
+        where = f"{printable(entry.filename)} in {self.name}"
+        if entry.file_size > limits.MAX_IMAGE_BYTES:
+            raise SightlineError(f"{where} must be at most {limits.MAX_IMAGE_BYTES:,} bytes, got {entry.file_size:,}")
+        check_compression(where, entry)
+        return names
+
+
+def open_archive(path: Path) -> Archive:
+    """The archive at a path. Threads share one; each process opens its own."""
+    return _open_archive(path, os.getpid(), path.stat().st_mtime_ns if path.exists() else 0)
+
+
+@lru_cache(maxsize=4)
+def _open_archive(path: Path, process_id: int, modified: int) -> Archive:
+    return Archive(path)
+
+
+def check_compression(where: str, entry: zipfile.ZipInfo) -> None:
+    """An entry must be stored or deflated, which can be decompressed in pieces."""
+    if entry.compress_type not in _COMPRESSION_TYPES:
+        raise SightlineError(f"{where} must be stored or deflated, got compression type {entry.compress_type}")
