@@ -210,7 +210,8 @@ def test_image_that_is_support_and_query_is_detected(monkeypatch):
         return Episodes(drawn.classes, drawn.support, torch.cat((drawn.support[:, :1], drawn.query[:, 1:]), 1))
 
     task = FewShotTask(make_config(), make_splits())
-    monkeypatch.setattr(task_module, "sample_from_sources", lambda sources, **options: draw(sources[0].classes, **options))
+    sample = lambda sources, **options: draw(sources[0].classes, **options)  # noqa: E731
+    monkeypatch.setattr(task_module, "sample_from_sources", sample)
     with pytest.raises(SightlineError, match="support and query must not share an image"):
         get_batch(task)
     monkeypatch.setattr(evaluate_module, "sample_episodes", draw)
