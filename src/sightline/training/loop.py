@@ -5,6 +5,7 @@ A step depends only on the weights, the seed and its number, so a resumed run eq
 
 import errno
 import math
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -238,7 +239,7 @@ class Trainer:
         if not math.isfinite(total):
             raise SightlineError(
                 f"loss must be finite, got {total} at step {self.step}; checkpoints are intact: continue with a lower "
-                f"learning rate: sightline train {self.folder} --resume "
+                f"learning rate: {self._resume_command()} "
                 f"training.learning_rate={self.config.learning_rate / 3:.2g}"
             )
         return total
@@ -322,8 +323,8 @@ class Trainer:
         if (signal_number or stop) and self._checkpoint_step != self.step:
             self._save_checkpoint(scheduled=False)
         if signal_number:
-            message = f"stopped and saved at step {self.step} of {self.total_steps}"
-            message += f"; continue with: sightline train {self.folder} --resume"
+            message = f"stopped and saved at step {self.step} of {self.total_steps}; continue with: "
+            message += self._resume_command()
             self._message(message)
             raise Interrupted(signal_number, message)
         return bool(stop)
@@ -377,6 +378,9 @@ class Trainer:
         for warning in self.checkpoints.warnings:
             self._message(warning)
         self.checkpoints.warnings.clear()
+
+    def _resume_command(self) -> str:
+        return f"sightline train {shlex.quote(str(self.folder))} --resume"
 
     def _message(self, text: str) -> None:
         for hook in self.hooks:
