@@ -16,12 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import SightlineError, check_fraction
-from ..kernels import episode_attention
+from ..kernels.episode_attention import episode_attention, is_applicable
 from .masks import Causal, Episode, Mask, MaskTerms, Padding, broadcasts, resolve_mask
 from .normalizers import Normalizer, Softmax, make_normalizer
 from .scores import DotProductScore, DotScore, Score, score_class
 
 Kind = Literal["encoder", "decoder", "cross"]
+QKV = tuple[Tensor, Tensor, Tensor]
 
 CHUNKED_QUERIES = 1024
 """Queries from which on scores other than the dot product transform a part of the heads at a time, if no gradient is
@@ -86,7 +87,7 @@ def attend(
     observers = [observer for observer in _observers if observer.is_interested()]
     out = None
     if not observers and isinstance(score, DotProductScore) and isinstance(normalizer, Softmax):
-        out = _attend_fused(q, k, v, score, mask, dropout)
+        out = _attend_fused((q, k, v), score, mask, dropout)
     if out is None:
         terms = resolve_mask(mask, (*q.shape[:3], k.shape[2]), q.device)
         scores = terms.apply_bias(score(q, k))
@@ -120,75 +121,62 @@ def self_attention(x: Tensor) -> Tensor:
     return attend(x, x, x, score=DotScore(scaled=False))
 
 
-def _attend_fused(
-    q: Tensor, k: Tensor, v: Tensor, score: DotProductScore, mask: Mask | None, dropout: float
-) -> Tensor | None:
+def _attend_fused(qkv: QKV, score: DotProductScore, mask: Mask | None, dropout: float) -> Tensor | None:
     """`attend` with a softmax, on torch's fused attention; None if the mask multiplies scores."""
-    queries, keys = q.shape[2], k.shape[2]
-    is_causal = type(mask) is Causal
+    q, k, v = qkv
+    queries, keys, is_causal = q.shape[2], k.shape[2], type(mask) is Causal
     if mask is None or (is_causal and queries == 1 and keys > 0):  # the last token attends to all
-        return _sdpa(q, k, v, score, None, dropout)
+        return _sdpa(qkv, score, None, dropout)
     if is_causal and queries == keys:
-        return _sdpa(q, k, v, score, None, dropout, is_causal=True)
+        return _sdpa(qkv, score, None, dropout, is_causal=True)
     if type(mask) is Padding and mask.has_no_empty_rows:
         if broadcasts(mask.attention_mask.shape, (len(q), 1, 1, keys)):
-            return _sdpa(q, k, v, score, mask.as_bias(q), dropout)
-    elif type(mask) is Episode:
+            return _sdpa(qkv, score, mask.as_bias(q), dropout)
+    elif type(mask) is Episode and is_applicable(queries, keys, mask.support, mask.query_size):
+        q, k, scale = score.to_dot_product(q, k)
         sizes = {"support": mask.support, "query_size": mask.query_size}
-        if episode_attention.is_applicable(queries, keys, **sizes):
-            q, k, scale = score.to_dot_product(q, k)
-            return episode_attention.episode_attention(q, k, v, **sizes, scale=scale, dropout=dropout)
+        return episode_attention(q, k, v, **sizes, scale=scale, dropout=dropout)
     terms = resolve_mask(mask, (*q.shape[:3], keys), q.device)
-    return None if terms.factor is not None else _sdpa_with_terms(q, k, v, score, terms, dropout)
+    return None if terms.factor is not None else _sdpa_with_terms(qkv, score, terms, dropout)
 
 
-def _sdpa_with_terms(
-    q: Tensor, k: Tensor, v: Tensor, score: DotProductScore, terms: MaskTerms, dropout: float
-) -> Tensor:
-    allowed, bias = terms.allowed, terms.bias
+def _sdpa_with_terms(qkv: QKV, score: DotProductScore, terms: MaskTerms, dropout: float) -> Tensor:
+    allowed, bias = terms.allowed, None if terms.bias is None else as_4d(terms.bias.to(qkv[0].dtype))
     if allowed is None:
-        return _sdpa(q, k, v, score, None if bias is None else as_4d(bias.to(q.dtype)), dropout)
+        return _sdpa(qkv, score, bias, dropout)
     # torch returns NaN for a fully masked row: unmask such rows, then zero their output
     has_key = allowed.any(-1, keepdim=True)
     on_cpu = allowed.device.type == "cpu" and not torch.compiler.is_compiling()  # elsewhere the check would synchronize
     all_have_keys = on_cpu and bool(has_key.all())
     allowed = allowed if all_have_keys else allowed | ~has_key
-    attn_mask = allowed if bias is None else bias.to(q.dtype).masked_fill(~allowed, float("-inf"))
-    out = _sdpa(q, k, v, score, as_4d(attn_mask), dropout)
+    out = _sdpa(qkv, score, as_4d(allowed if bias is None else bias.masked_fill(~allowed, float("-inf"))), dropout)
     return out if all_have_keys else torch.where(has_key, out, 0.0)
 
 
 def _sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    score: DotProductScore,
-    attn_mask: Tensor | None,
-    dropout: float,
-    is_causal: bool = False,
+    qkv: QKV, score: DotProductScore, attn_mask: Tensor | None, dropout: float, is_causal: bool = False
 ) -> Tensor:
     """`scaled_dot_product_attention` with a score; attn_mask broadcasts to (B, H, Q, K)."""
-    heads = q.shape[1]
-    is_short = q.shape[2] < CHUNKED_QUERIES or heads < HEAD_CHUNKS
+    q, k, v = qkv
+    batch, num_heads, queries, _ = q.shape
+    is_short = queries < CHUNKED_QUERIES or num_heads < HEAD_CHUNKS
     if isinstance(score, DotScore) or is_short or torch.is_grad_enabled():
         q, k, scale = score.to_dot_product(q, k)
         return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal, scale=scale)
 
-    def attend_heads(chunk: slice) -> Tensor:
-        chunk_q, chunk_k, scale = score.to_dot_product(q[:, chunk], k[:, chunk], chunk)
-        chunk_mask = attn_mask if attn_mask is None or attn_mask.shape[1] == 1 else attn_mask[:, chunk]
-        return F.scaled_dot_product_attention(
-            chunk_q, chunk_k, v[:, chunk], chunk_mask, dropout, is_causal, scale=scale
-        )
+    def attend_heads(heads: slice) -> Tensor:
+        mask = attn_mask if attn_mask is None or attn_mask.shape[1] == 1 else attn_mask[:, heads]
+        chunk_q, chunk_k, scale = score.to_dot_product(q[:, heads], k[:, heads], heads)
+        return F.scaled_dot_product_attention(chunk_q, chunk_k, v[:, heads], mask, dropout, is_causal, scale=scale)
 
-    size = -(-heads // HEAD_CHUNKS)
+    size = -(-num_heads // HEAD_CHUNKS)
     first = attend_heads(slice(0, size))
-    out = first.new_empty(*q.shape[:3], v.shape[-1])
+    out = first.new_empty(batch, num_heads, queries, v.shape[-1])
     out[:, :size] = first
     del first
-    for start in range(size, heads, size):
-        chunk = slice(start, start + size)
-        out[:, chunk] = attend_heads(chunk)
+    for start in range(size, num_heads, size):
+        heads = slice(start, start + size)
+        out[:, heads] = attend_heads(heads)
     return out
 
 
@@ -224,11 +212,10 @@ def _to_4d(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         raise SightlineError(
             f"q, k and v must have the same batch and heads, k and v the same length, got {_shapes(q, k, v)}"
         )
-    if ndim == 2:
-        return q[None, None], k[None, None], v[None, None]
-    if ndim == 3:
-        return q.unsqueeze(1), k.unsqueeze(1), v.unsqueeze(1)
-    return q, k, v
+    if ndim == 4:
+        return q, k, v
+    index = (None, None) if ndim == 2 else (slice(None), None)
+    return q[index], k[index], v[index]
 
 
 def _from_4d(x: Tensor, ndim: int) -> Tensor:

@@ -198,24 +198,14 @@ class Record:
     def _view_maps(self) -> "list[Map]":
         from ..view.maps import Map
 
-        return [
-            Map(
-                name=attention_map.name,
-                kind=attention_map.kind,
-                heads=attention_map.heads,
-                call_index=attention_map.call_index,
-                cache_reorders=attention_map.cache_reorders,
-                weights=attention_map.weights.detach().float().cpu().numpy(),
-            )
-            for attention_map in self.maps
-        ]
+        return [Map(**_metadata(m), weights=m.weights.detach().float().cpu().numpy()) for m in self.maps]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, atomically."""
         tensors: dict[str, Tensor] = {}
         entries = []
         for i, attention_map in enumerate(self.maps):
-            entries.append({name: getattr(attention_map, name) for name in ENTRY_KEYS})
+            entries.append(_metadata(attention_map))
             tensors[f"{i}.weights"] = attention_map.weights.detach().contiguous()
             if attention_map.scores is not None:
                 tensors[f"{i}.scores"] = attention_map.scores.detach().clone()  # it may share memory with the weights
@@ -242,24 +232,21 @@ class Record:
         return cls(metadata.get("model", "?"), maps)
 
 
-ENTRY_KEYS = ("name", "kind", "heads", "call_index", "cache_reorders")
-"""Fields of a map saved as JSON."""
+METADATA_KEYS = ("name", "kind", "heads", "call_index", "cache_reorders")
+"""Fields of a map beside its tensors, saved as JSON."""
+
+
+def _metadata(attention_map: AttentionMap) -> dict[str, Any]:
+    return {key: getattr(attention_map, key) for key in METADATA_KEYS}
 
 
 def _read_entry(entry: dict[str, Any], weights: Tensor, scores: Tensor | None) -> AttentionMap:
-    name, kind, heads, call_index, cache_reorders = (entry[key] for key in ENTRY_KEYS)
+    entry = {key: entry[key] for key in METADATA_KEYS}
+    name, _, heads, call_index, cache_reorders = entry.values()
     if not isinstance(name, str):
         raise SightlineError(f"name must be a string, got {name!r}")
     if heads is not None and not (isinstance(heads, list) and all(type(head) is int for head in heads)):
         raise SightlineError(f"heads must be null or a list of integers, got {heads!r}")
     if not (call_index is None or type(call_index) is int) or type(cache_reorders) is not int:
         raise SightlineError(f"call_index and cache_reorders must be integers, got {call_index!r}, {cache_reorders!r}")
-    return AttentionMap(
-        name=name,
-        kind=kind,
-        weights=weights,
-        scores=scores,
-        heads=None if heads is None else tuple(heads),
-        call_index=call_index,
-        cache_reorders=cache_reorders,
-    )
+    return AttentionMap(**{**entry, "heads": None if heads is None else tuple(heads)}, weights=weights, scores=scores)

@@ -30,6 +30,7 @@ from .record import AttentionMap, Record
 from .torch_functions import TorchAttentionMode, paused, rerun_padded_encoder
 
 Layers = str | int | Iterable[str | int] | None
+Heads = int | Iterable[int] | None
 
 
 @contextmanager
@@ -37,7 +38,7 @@ def record_attention(
     model: nn.Module,
     *,
     layers: Layers = None,
-    heads: int | Iterable[int] | None = None,
+    heads: Heads = None,
     average_heads: bool = False,
     scores: bool = False,
     cpu: bool = False,
@@ -51,14 +52,7 @@ def record_attention(
     """
     if not isinstance(model, nn.Module):
         raise SightlineError(f"record_attention must be given a torch.nn.Module, got {type(model).__name__}")
-    recorder = _Recorder(
-        model,
-        layers=_as_tuple(layers, (str, int), "layers"),
-        heads=_as_tuple(heads, (int,), "heads"),
-        average_heads=average_heads,
-        scores=scores,
-        cpu=cpu,
-    )
+    recorder = _Recorder(model, layers, heads, average_heads, scores, cpu)
     with _process_changes.apply(recorder), observe(recorder), TorchAttentionMode(recorder):
         yield recorder.record
     recorder.check_not_empty()
@@ -69,18 +63,12 @@ class _Recorder:
     """Tracks the running modules of one model in one thread, and keeps their attention maps."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        *,
-        layers: tuple[str | int, ...] | None,
-        heads: tuple[int, ...] | None,
-        average_heads: bool,
-        scores: bool,
-        cpu: bool,
-    ):
+        self, model: nn.Module, layers: Layers, heads: Heads, average_heads: bool, scores: bool, cpu: bool
+    ) -> None:
         self.record = Record(type(model).__name__)
-        self.model = model
-        self.layers, self.heads, self.average_heads, self.scores, self.cpu = layers, heads, average_heads, scores, cpu
+        self.model, self.average_heads, self.scores, self.cpu = model, average_heads, scores, cpu
+        self.layers = _as_tuple(layers, (str, int), "layers")
+        self.heads = _as_tuple(heads, (int,), "heads")
         self.names = {
             module: name.replace("_orig_mod.", "").replace("_orig_mod", "") or type(module).__name__
             for name, module in model.named_modules()
@@ -148,14 +136,15 @@ class _Recorder:
         weights: Tensor,
         scores: Tensor,
         *,
-        kind: Kind | None = None,
-        cross: bool | None = None,
         causal: bool | None,
+        cross: bool | None = None,
+        kind: Kind | None = None,
     ) -> None:
-        """weights, scores (B, H, Q, K). `cross` and `causal` are None if they must be inferred."""
+        """weights, scores (B, H, Q, K). `causal`, `cross` and `kind` are None if they must be inferred."""
         if in_backward():
             return  # activation checkpointing repeats the forward pass
-        causal = _is_causal(weights) or getattr(self.module(), "is_causal", False) is True if causal is None else causal
+        if causal is None:
+            causal = _is_causal(weights) or getattr(self.module(), "is_causal", False) is True
         attention_map = AttentionMap(
             name=self.name(),
             kind=kind or self._infer_kind(cross, causal),

@@ -13,15 +13,7 @@ from torch import Tensor
 
 from .. import limits
 from ..errors import SightlineError, check_int, check_max
-from .hypotheses import (
-    MIN_FINISHED,
-    DecodingModel,
-    EncoderOutput,
-    Hypothesis,
-    as_ids,
-    check_decoding,
-    rank,
-)
+from .hypotheses import MIN_FINISHED, DecodingModel, EncoderOutput, Hypothesis, as_ids, check_decoding, rank_key
 
 NEG_INF = float("-inf")
 
@@ -143,7 +135,7 @@ class _Search:
         for source, best in zip(self.active, best_scores, strict=True):
             if len(self.completed[source]) < required:
                 continue
-            worst_kept = rank(self.completed[source])[required - 1].normalized_score
+            worst_kept = self._ranked(source)[required - 1].normalized_score
             if max_tokens is None or best / max_tokens**self.length_penalty <= worst_kept:
                 self.done.add(source)
 
@@ -170,10 +162,13 @@ class _Search:
         return [
             [
                 Hypothesis(self._tokens(source, best), best.score, best.normalized_score, best.finished)
-                for best in rank(candidates)[:n_best]
+                for best in self._ranked(source)[:n_best]
             ]
-            for source, candidates in enumerate(self.completed)
+            for source in range(len(self.completed))
         ]
+
+    def _ranked(self, source: int) -> list[_Candidate]:
+        return sorted(self.completed[source], key=rank_key, reverse=True)
 
     def _tokens(self, source: int, candidate: _Candidate) -> tuple[int, ...]:
         """Follow the back pointers from the last token."""

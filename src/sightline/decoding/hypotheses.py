@@ -5,7 +5,7 @@ Shapes: R rows (hypotheses in progress), V vocabulary, T tokens.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -56,19 +56,9 @@ class Hypothesis:
     """Whether it ended with EOS; False if it was cut off at `max_tokens`."""
 
 
-class _Rankable(Protocol):
-    @property
-    def normalized_score(self) -> float: ...
-    @property
-    def finished(self) -> bool: ...
-
-
-T = TypeVar("T", bound=_Rankable)
-
-
-def rank(hypotheses: Sequence[T]) -> list[T]:
-    """Finished hypotheses first, each group by descending normalized score."""
-    return sorted(hypotheses, key=lambda hypothesis: (hypothesis.finished, hypothesis.normalized_score), reverse=True)
+def rank_key(hypothesis: Any) -> tuple[bool, float]:
+    """The sort key of hypotheses, descending: finished ones first, then by normalized score."""
+    return hypothesis.finished, hypothesis.normalized_score
 
 
 def decoder_inputs(hypotheses: Sequence[Hypothesis], *, bos: int = 1, pad: int = 0) -> Tensor:

@@ -11,15 +11,7 @@ from torch import Tensor
 
 from .. import limits
 from ..errors import SightlineError, check_int, check_max
-from .hypotheses import (
-    MIN_FINISHED,
-    DecodingModel,
-    EncoderOutput,
-    Hypothesis,
-    as_ids,
-    check_decoding,
-    rank,
-)
+from .hypotheses import MIN_FINISHED, DecodingModel, EncoderOutput, Hypothesis, as_ids, check_decoding, rank_key
 
 
 @torch.inference_mode()
@@ -139,4 +131,4 @@ def _decode(
     for row, source in enumerate(sources.tolist()):
         mean = scores[row] / (len(sequences[row]) + (row in finished))  # EOS counts toward the length
         hypotheses[source].append(Hypothesis(tuple(sequences[row]), scores[row], mean, row in finished))
-    return [rank(group) for group in hypotheses]
+    return [sorted(group, key=rank_key, reverse=True) for group in hypotheses]

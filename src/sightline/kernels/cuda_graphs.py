@@ -65,12 +65,7 @@ class GraphPool(Generic[T]):
         self.lock = threading.RLock()
 
     def take(
-        self,
-        module: nn.Module,
-        *,
-        is_valid: Callable[[T], bool],
-        fits: Callable[[T], bool],
-        make: Callable[[], T],
+        self, module: nn.Module, *, is_valid: Callable[[T], bool], fits: Callable[[T], bool], make: Callable[[], T]
     ) -> T:
         """The smallest free graph that fits, or a new one. Graphs that are no longer valid are freed."""
         with self.lock:

@@ -72,12 +72,7 @@ class EncoderBlock(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(
-        self,
-        x: Tensor,
-        *,
-        mask: Mask | None = None,
-        cache: KeyValueCache | None = None,
-        packing: Packing | None = None,
+        self, x: Tensor, *, mask: Mask | None = None, cache: KeyValueCache | None = None, packing: Packing | None = None
     ) -> Tensor:
         """x (B, T, M) -> (B, T, M); with a cache, the tokens of x follow the cached ones and are added to the cache"""
         x = self.residual(x, self.norm1, lambda x: self.attention(x, mask=mask, cache=cache, packing=packing))
