@@ -600,6 +600,23 @@ def test_compare_refuses_runs_of_other_tasks_and_formats(run):
     assert "format must be one of" in run_cli("compare", run, "--format", "html", status=2).stderr
 
 
+def test_a_progress_bar_appears_on_stderr_after_a_second(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    stdout = sys.stdout
+    for seconds, quiet, is_visible in ((0, False, False), (2, True, False), (2, False, True)):
+        bar = runs.progress_bar(quiet)
+        bar.started -= seconds
+        with bar as progress:
+            progress(1, 2)
+            assert sys.stdout is stdout
+        assert ("working" in sys.stderr.getvalue()) == is_visible
+
+
 def test_train_in_a_process(home):
     command = [sys.executable, "-m", "sightline", *TRAIN, "training.steps=2", "out=run"]
     result = subprocess.run(command, capture_output=True, text=True)

@@ -1,6 +1,7 @@
 """The command `sightline`: parse arguments, call, print. Heavy modules are imported by the command that needs them."""
 
 import os
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -224,7 +225,8 @@ def predict(
         predictor = load(run).to(choose_device(device))
         items = predictor.parse_inputs(inputs)
         explanations = None if show is None else _explain(predictor, items, top)
-        pairs = _predicted(predictor, items, top) if explanations is None else explanations.pairs()
+        has_terminal = out is None and sys.stdout.isatty()  # the predictions themselves show the progress
+        pairs = explanations.pairs() if explanations else _predicted(predictor, items, top, quiet=has_terminal)
         columns, errors = ["input", *predictor.columns(), "error"], 0
         with record_writer(out, format, columns) as writer:
             for item, prediction in pairs:
@@ -240,20 +242,20 @@ def predict(
             raise typer.Exit(2)
 
 
-def _predicted(predictor: Any, inputs: Iterable[Any], top: int | None) -> Iterator[tuple[Any, Any]]:
+def _predicted(predictor: Any, inputs: Iterable[Any], top: int | None, *, quiet: bool) -> Iterator[tuple[Any, Any]]:
     """Every input with its prediction; only the inputs of one batch are kept."""
     from .runs import progress_bar
 
     pending: deque[Any] = deque()
 
-    def remembered() -> Iterator[Any]:
+    def with_pending() -> Iterator[Any]:
         for item in inputs:
             pending.append(item)
             yield item
 
     total = len(inputs) if isinstance(inputs, list) else None
-    with progress_bar() as progress:
-        for prediction in predictor.stream(remembered(), progress=progress, total=total, top_k=top):
+    with progress_bar(quiet) as progress:
+        for prediction in predictor.stream(with_pending(), progress=progress, total=total, top_k=top):
             yield pending.popleft(), prediction
 
 

@@ -314,7 +314,7 @@ class progress_bar:  # noqa: N801 - used as a function
             from rich.console import Console
             from rich.progress import Progress
 
-            self.bar = Progress(console=Console(stderr=True), transient=True)
+            self.bar = Progress(console=Console(stderr=True), transient=True, redirect_stdout=False)
             self.bar.start()
             self.bar.add_task("working")
         self.bar.update(self.bar.task_ids[0], completed=done, total=total)
