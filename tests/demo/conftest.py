@@ -11,8 +11,8 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def _quick(monkeypatch):
-    """Small drawings, few episodes and one setting."""
+def _fast_demo(monkeypatch):
+    """Small images, few episodes and one setting."""
     monkeypatch.setattr(characters, "SIDE", 28)
     monkeypatch.setattr(few_shot, "EPISODES", 11)
     monkeypatch.setattr(few_shot, "SETTINGS", ("5w1s",))

@@ -54,13 +54,13 @@ def test_a_page_shows_predictions_scores_and_contributions(viewer, tmp_path):
     assert page.title() == "2 predictions"
     text = page.inner_text("body")
     for words in (
-        "1 of 2 known", "query.png", "beta", "confidence 75.0%", "none of these", "closest: beta", "A note.",
+        "1 of 2 known", "query.png", "beta", "confidence 75.0%", "unknown", "closest: beta", "A note.",
         "Scores if it were known", "contribution +1.50", "contribution -0.25", "and 4 more classes",
         "Bright regions lower the predicted class's score when occluded.",
     ):  # fmt: skip
         assert words in text
     badges = [badge.inner_text() for badge in page.locator(".badge").all()]
-    assert badges == ["known", "unknown: matches none of the classes"]
+    assert badges == ["known", "none of the classes"]
     alts = [image.get_attribute("alt") for image in page.locator("img.heat").all()]
     assert alts[0] == "query.png; most important of 2 x 3 regions: row 1 column 2, row 2 column 3"
     assert all(image.get_attribute("alt") for image in page.locator("img").all())
@@ -108,13 +108,13 @@ def test_cards_without_images():
     assert "<img" not in html
     assert "occluded" not in html
     figure = explanation_figure(make_card(images=False, known=False))
-    assert figure.get_suptitle().split() == ["unknown:", "none", "of", "these", "(closest", "beta)"]
+    assert figure.get_suptitle().split() == ["unknown", "(closest", "beta)"]
     assert [axes.get_title() for axes in figure.axes] == ["Scores if it were known"]
 
 
 def test_a_figure_shows_the_query_the_examples_and_the_scores():
     figure = explanation_figure(make_card())
-    assert figure.get_suptitle() == "beta 75.0% (known)"
+    assert figure.get_suptitle() == "beta 75.0%"
     assert [axes.get_title() for axes in figure.axes] == ["query", "beta", "gamma", "All scores"]
     labels = [axes.get_xlabel() for axes in figure.axes[1:3]]
     assert labels == ["1.png\ncontribution +1.50", "2.png\ncontribution -0.25"]

@@ -1,4 +1,4 @@
-"""`sightline demo`: a classifier from a handful of drawings, then cosine attention in two examples to check by hand."""
+"""`sightline demo`: a few-shot classifier of drawn characters, and two numeric examples of cosine attention."""
 
 from pathlib import Path
 
@@ -10,11 +10,10 @@ __all__ = ["run"]
 
 
 def run(out: Path, model: str = "glyphs") -> None:
-    """Tell both on the terminal; pictures, a page and files to try are left in `out`.
+    """Print both parts and write their images, page and figures to `out`.
 
-    `model` is one that ships, or the folder of a few-shot run.
+    `model` is a pretrained few-shot model or the folder of a few-shot run.
     """
-    out.mkdir(parents=True, exist_ok=True)
     console = Console(highlight=False)
-    few_shot.tell(console, out, model)
-    cosine.tell(console, out)
+    few_shot.run(console, out, model)
+    cosine.run(console, out)

@@ -1,4 +1,4 @@
-"""Drawn characters as files: a folder of class folders, and images to ask about. And as dots in a terminal."""
+"""Drawn characters as image files, and as Braille in a terminal."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -12,56 +12,59 @@ from ..data.images.class_splits import load_classes
 from ..data.images.datasets import ImageSet
 from ..files import atomic_write
 
-CHARACTERS, SHOT, ASKED = 6, 3, 5
-"""Of an alphabet so many characters are learned, from so many drawings of each, and asked by so many others."""
+WAY, SHOT, QUERIES = 6, 3, 5
+"""Classes, support images per class and query images per class."""
 SIDE = 56
-"""Pixels of a drawing on disk."""
+"""Side of an image file in pixels."""
 
 
 @dataclass(frozen=True)
-class Question:
-    """A drawing to ask about."""
+class Query:
+    """An image to classify."""
 
     path: Path
-    truth: str | None
-    """Its character; None for a stranger."""
+    label: str | None
+    """The class, None for an unknown."""
 
 
 @cache
-def unseen(size: int, channels: int = 1) -> ImageSet:
-    """Two drawn alphabets that nothing is ever trained or chosen by."""
+def load_test_images(size: int, channels: int = 1) -> ImageSet:
+    """The two drawn alphabets of the test split, which no model is trained or selected on."""
     test = load_classes("glyphs", size=size, channels=channels).test
-    assert test is not None
+    assert isinstance(test, ImageSet)
     return test
 
 
-def write(out: Path) -> tuple[Path, list[Question]]:
-    """`characters`, a folder for each of a few; `asked`, other drawings of them, and one of every other character."""
-    images = unseen(SIDE)
-    home, questions = out / "characters", []
-    for number, full in enumerate(images.classes):
-        drawings = images.pixels[images.labels == number][:, 0]
-        alphabet, _, name = full.partition("/")
-        if number >= CHARACTERS:
-            questions.append(Question(out / "asked" / "strangers" / f"{alphabet}-{name}-1.png", None))
-            _save(drawings[0], questions[-1].path)
+def write_images(out: Path) -> tuple[Path, list[Query]]:
+    """Write `characters/`, the class folders to fit, and `queries/` with other images.
+
+    The queries are `QUERIES` images of each class, and one image of every other character as an unknown.
+    """
+    images = load_test_images(SIDE)
+    folder, queries = out / "characters", []
+    for index, class_name in enumerate(images.classes):
+        drawings = images.pixels[images.labels == index][:, 0]
+        alphabet, _, name = class_name.partition("/")
+        if index >= WAY:
+            queries.append(Query(out / "queries" / "unknown" / f"{alphabet}-{name}-1.png", None))
+            _save(drawings[0], queries[-1].path)
             continue
-        for i, drawing in enumerate(drawings[: SHOT + ASKED]):
-            path = home / name / f"{i + 1}.png"
+        for i, drawing in enumerate(drawings[: SHOT + QUERIES]):
+            path = folder / name / f"{i + 1}.png"
             if i >= SHOT:
-                path = out / "asked" / "known" / f"{name}-{i + 1}.png"
-                questions.append(Question(path, name))
+                path = out / "queries" / "known" / f"{name}-{i + 1}.png"
+                queries.append(Query(path, name))
             _save(drawing, path)
-    return home, questions
+    return folder, queries
 
 
-def dots(path: Path, lines: int = 5) -> str:
-    """A drawing in Braille, each letter two dots wide and four high."""
+def to_braille(path: Path, lines: int = 5) -> str:
+    """An image as Braille characters, each two dots wide and four dots high."""
     side = 4 * lines
-    with Image.open(path) as image:
+    with Image.open(path, formats=["PNG"]) as image:
         ink = 255 - np.asarray(image.convert("L").resize((side, side), Image.Resampling.BOX), dtype=np.int64)
-    inked = (ink > 64).reshape(lines, 4, side // 2, 2).transpose(0, 2, 1, 3)
-    codes = (inked * np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])).sum((2, 3))
+    dots = (ink > 64).reshape(lines, 4, side // 2, 2).transpose(0, 2, 1, 3)
+    codes = (dots * np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])).sum((2, 3))
     return "\n".join("".join(chr(0x2800 + code) for code in row) for row in codes.tolist())
 
 

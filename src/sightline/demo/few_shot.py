@@ -1,4 +1,4 @@
-"""The headline: a classifier from a handful of drawings, judged, asked, and asked why."""
+"""A few-shot classifier of drawn characters: fitted, evaluated, and its predictions explained."""
 
 import shlex
 import time
@@ -30,118 +30,122 @@ from ..tasks.few_shot.evaluate import (
 )
 from ..view.explanations import explanation_page
 from . import characters
-from .characters import Question
+from .characters import Query
 
 SETTINGS, QUERY, EPISODES = ("5w1s", "5w5s", "20w1s"), 5, 400
-BESIDE = {"protonet": "ProtoNet", "nearest": "nearest neighbor"}
+COMPARED = {"protonet": "ProtoNet", "nearest": "nearest neighbor"}
+"""Baselines on the same embeddings, and their names in the table."""
+
+Case = tuple[str, Query, FewShotPrediction]
+"""What a query is an example of, the query and its prediction."""
 
 
-def tell(console: Console, out: Path, model: str) -> None:
-    """Print the story, and leave its files in `out`."""
-    console.print("\n[bold]A classifier from a handful of images[/]\n")
+def run(console: Console, out: Path, model: str) -> None:
+    """Print the results and write the images and a page with explanations to `out`."""
     classifier = FewShotClassifier.pretrained(model)
     if classifier.model is None or classifier.model.backbone is None:
-        raise SightlineError(f"model must be a few-shot model with a backbone of its own, got {model!r}; pass a run")
-    folder, questions = characters.write(out)
-    began = time.perf_counter()
+        raise SightlineError(f"model must be a few-shot model with its own backbone, got {model!r}")
+    console.print("\n[bold]A classifier from a few images[/]\n")
+    folder, queries = characters.write_images(out)
+    start = time.perf_counter()
     classifier.fit(folder)
     console.print(
-        f"{len(classifier.classes)} characters of an unseen alphabet, {characters.SHOT} drawings of each, "
-        f"learned in {time.perf_counter() - began:.1f} s:\n"
+        f"{len(classifier.classes)} characters of a new alphabet, {characters.SHOT} drawings of each, "
+        f"fitted in {time.perf_counter() - start:.1f} s:\n"
     )
-    names = list(dict.fromkeys(question.truth for question in questions if question.truth))
-    console.print(_drawn(folder, names))
-    answers = classifier.predict([question.path for question in questions])
-    console.print(_asked(questions, answers))
-    shown = [(why, questions[i], answers[i]) for why, i in chosen(questions, answers)]
-    console.print(_answers(shown))
-    console.print(_judged(classifier.model))
+    names = list(dict.fromkeys(query.label for query in queries if query.label))
+    console.print(_drawings(folder, names))
+    predictions = classifier.predict([query.path for query in queries])
+    console.print(_accuracy(queries, predictions))
+    cases = select_cases(queries, predictions)
+    console.print(_predictions(cases))
+    console.print(_episodes(classifier.model))
     if model == "glyphs":
-        console.print(
-            "A program drew these; glyphs has learned from people's characters. README tells how it does there.\n"
-        )
-    cards = [answer.explain().card(name=f"{question.path.name}, {why}") for why, question, answer in shown]
-    path = explanation_page(cards, title=str(shown[0][2])).save(out / "page.html")
-    _say(console, f"wrote {path}: the answers above, and what each rests on\n")
-    console.print("[bold]Now you[/], with these or with folders of your own beside them:\n")
-    for line in _commands(out, folder, model, names[0]):
-        _say(console, f"  {line}")
+        console.print("These drawings are generated. README reports the accuracy on handwritten characters.\n")
+    cards = [prediction.explain().card(name=f"{query.path.name}, {case}") for case, query, prediction in cases]
+    path = explanation_page(cards).save(out / "page.html")
+    _print_line(console, f"wrote {path}: these predictions with their explanations\n")
+    console.print("[bold]Next[/], with these images or your own folders of images:\n")
+    for command in _commands(out, folder, model, names[0]):
+        _print_line(console, f"  {command}")
     console.print()
 
 
-def chosen(questions: Sequence[Question], answers: Sequence[FewShotPrediction]) -> list[tuple[str, int]]:
-    """Which to look at, and what each is; by a rule, so that what went wrong is there too."""
-    known = [i for i, question in enumerate(questions) if question.truth]
-    known.sort(key=lambda i: answers[i].scores[questions[i].truth or ""], reverse=True)
+def select_cases(queries: Sequence[Query], predictions: Sequence[FewShotPrediction]) -> list[Case]:
+    """The best and worst classified images and the unknowns with lowest, median and highest known score."""
+    known = [i for i, query in enumerate(queries) if query.label]
+    known.sort(key=lambda i: predictions[i].scores[queries[i].label or ""], reverse=True)
     first = known[0]
-    second = next(i for i in known if questions[i].truth != questions[first].truth)
-    strangers = [i for i, question in enumerate(questions) if not question.truth]
-    strangers.sort(key=lambda i: answers[i].known_score)
-    return [
-        ("clear", first),
-        ("clear, too", second),
-        ("hardest", known[-1]),
-        ("least familiar stranger", strangers[0]),
-        ("stranger in between", strangers[len(strangers) // 2]),
-        ("most familiar stranger", strangers[-1]),
-    ]
+    second = next(i for i in known if queries[i].label != queries[first].label)
+    unknown = [i for i, query in enumerate(queries) if not query.label]
+    unknown.sort(key=lambda i: predictions[i].known_score)
+    cases = {
+        "highest score": first,
+        "highest score of another class": second,
+        "lowest score": known[-1],
+        "unknown, lowest known score": unknown[0],
+        "unknown, median known score": unknown[len(unknown) // 2],
+        "unknown, highest known score": unknown[-1],
+    }
+    return [(case, queries[i], predictions[i]) for case, i in cases.items()]
 
 
-def _drawn(folder: Path, names: Sequence[str]) -> Table:
-    """A drawing of each character, its name below it."""
+def _drawings(folder: Path, names: Sequence[str]) -> Table:
+    """One drawing of each character with its name."""
     grid = Table.grid(padding=(0, 2))
-    grid.add_row(*(characters.dots(folder / name / "1.png") for name in names))
+    grid.add_row(*(characters.to_braille(folder / name / "1.png") for name in names))
     grid.add_row(*(f"[bold]{name}[/]" for name in names))
     return grid
 
 
-def _asked(questions: Sequence[Question], answers: Sequence[FewShotPrediction]) -> Table:
-    """How many were right, and how many strangers were refused."""
-    pairs = list(zip(questions, answers, strict=True))
-    known = [(question.truth == answer.label, answer.known) for question, answer in pairs if question.truth]
-    refused = [not answer.known for question, answer in pairs if not question.truth]
-    table = Table("asked", "", "of", "95% interval", box=box.SIMPLE)
-    for what, told, hits in (
-        ("other drawings of these", "right", [right for right, _ in known]),
-        ("", "called known", [called for _, called in known]),
-        ("characters that are none of these", "refused", refused),
+def _accuracy(queries: Sequence[Query], predictions: Sequence[FewShotPrediction]) -> Table:
+    """How many known images are classified correctly, and how many unknowns are detected."""
+    pairs = list(zip(queries, predictions, strict=True))
+    correct = [query.label == prediction.label for query, prediction in pairs if query.label]
+    called_known = [prediction.known for query, prediction in pairs if query.label]
+    called_unknown = [not prediction.known for query, prediction in pairs if not query.label]
+    table = Table("query images", "", "of", "95% interval", box=box.SIMPLE)
+    for images, result, hits in (
+        ("new drawings of these", "correct", correct),
+        ("", "predicted known", called_known),
+        ("other characters", "predicted unknown", called_unknown),
     ):
         low, high = wilson_interval(sum(hits), len(hits))
-        table.add_row(what, f"[bold]{sum(hits)}[/] {told}", str(len(hits)), f"{low:.0%} to {high:.0%}")
+        table.add_row(images, f"[bold]{sum(hits)}[/] {result}", str(len(hits)), f"{low:.0%} to {high:.0%}")
     return table
 
 
-def _answers(shown: Sequence[tuple[str, Question, FewShotPrediction]]) -> Table:
-    table = Table("drawing", "which is", "answer", box=box.SIMPLE)
-    for why, question, answer in shown:
-        good = answer.known and answer.label == question.truth if question.truth else not answer.known
-        table.add_row(question.path.name, why, f"[{'green' if good else 'yellow'}]{answer}[/]")
+def _predictions(cases: Sequence[Case]) -> Table:
+    table = Table("query image", "case", "prediction", box=box.SIMPLE)
+    for case, query, prediction in cases:
+        predicted = prediction.label if prediction.known else None
+        is_correct = predicted == query.label
+        table.add_row(query.path.name, case, f"[{'green' if is_correct else 'yellow'}]{prediction}[/]")
     return table
 
 
-def _judged(model: FewShot) -> Table:
-    """Accuracy over seeded episodes, beside what else can be done with the same embeddings."""
+def _episodes(model: FewShot) -> Table:
+    """Accuracy over seeded episodes, of the model and of baselines on the same embeddings."""
     assert model.config.image_size is not None
     assert model.config.channels is not None
-    images = characters.unseen(model.config.image_size, model.config.channels)
+    images = characters.load_test_images(model.config.image_size, model.config.channels)
     classes, embeddings = episode_classes(images), embed_images(model, images.pixels, torch.device("cpu"))
-    table = Table(f"accuracy, {EPISODES:,} episodes,\nthe same for all", box=box.SIMPLE)
+    table = Table(f"accuracy on\n{EPISODES:,} identical episodes", box=box.SIMPLE)
     columns = []
     for setting in map(Setting.parse, SETTINGS):
-        way, shot, _ = setting
-        table.add_column(f"{way} characters,\n{shot} drawing{'s' * (shot > 1)}", justify="right")
-        columns.append(_column(model, embeddings, classes, setting))
-    for row in zip(_rows(), *columns, strict=True):
+        table.add_column(f"{setting.way}-way\n{setting.shot}-shot", justify="right")
+        columns.append(_setting_results(model, embeddings, classes, setting))
+    for row in zip(_row_names(), *columns, strict=True):
         table.add_row(*row)
     return table
 
 
-def _rows() -> list[str]:
-    beside = (cell for name in BESIDE.values() for cell in (name, "  ours less that (points)"))
-    return ["[bold]cosine transformer[/]", *beside, "confidence is off by", "AUROC against strangers"]
+def _row_names() -> list[str]:
+    compared = (cell for name in COMPARED.values() for cell in (name, "  model - baseline (points)"))
+    return ["[bold]cosine transformer[/]", *compared, "calibration error", "AUROC of known score"]
 
 
-def _column(model: FewShot, embeddings: Tensor, classes: ClassIndex, setting: Setting) -> list[str]:
+def _setting_results(model: FewShot, embeddings: Tensor, classes: ClassIndex, setting: Setting) -> list[str]:
     def evaluate(classifier: Classifier) -> EpisodeResults:
         options: dict[str, Any] = {"query": QUERY, "episodes": EPISODES, "with_unknown": not model.config.transductive}
         return evaluate_episodes(classifier, embeddings, classes, setting, **options)
@@ -149,7 +153,7 @@ def _column(model: FewShot, embeddings: Tensor, classes: ClassIndex, setting: Se
     results = evaluate(model.head)
     metrics, accuracies = SettingMetrics.from_results(results), torch.cat(results.accuracies)
     cells = [f"[bold]{PairedAccuracy.from_episodes(accuracies, accuracies)}[/]"]
-    for name in BESIDE:
+    for name in COMPARED:
         baseline = torch.cat(evaluate(BASELINES[name]).accuracies)
         difference = PairedAccuracy.from_episodes(accuracies, baseline).difference_points()
         cells += [str(PairedAccuracy.from_episodes(baseline, baseline)), difference]
@@ -157,16 +161,16 @@ def _column(model: FewShot, embeddings: Tensor, classes: ClassIndex, setting: Se
 
 
 def _commands(out: Path, folder: Path, model: str, name: str) -> list[str]:
-    """What to type next; `name` is one of the characters."""
-    begin = [] if model == "glyphs" else ["--model", model]
-    file, asked = out / "characters.sightline", shlex.quote(str(out / "asked"))
-    predict = f"{shlex.join(['sightline', 'predict', str(file)])} {asked}"
+    """Commands that repeat this demo; `name` is one of the characters."""
+    options = [] if model == "glyphs" else ["--model", model]
+    file, queries = out / "characters.sightline", shlex.quote(str(out / "queries"))
+    predict = f"{shlex.join(['sightline', 'predict', str(file)])} {queries}"
     return [
-        shlex.join(["sightline", "fit", str(folder), *begin, "--out", str(file)]),
+        shlex.join(["sightline", "fit", str(folder), *options, "--out", str(file)]),
         f"{predict}/*/*.png",
         f"{predict}/known/{name}-*.png {shlex.join(['--show', str(out / f'{name}.html')])}",
     ]
 
 
-def _say(console: Console, text: str) -> None:
+def _print_line(console: Console, text: str) -> None:
     console.print(text, markup=False, soft_wrap=True)

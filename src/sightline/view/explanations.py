@@ -31,7 +31,6 @@ MAX_SCORES = 8
 IMAGE_SIDE = 336
 """Width of an image on a page, in pixels."""
 UNKNOWN_COLOR = "#b25e00"
-UNKNOWN = "unknown: matches none of the classes"
 OCCLUSION_NOTE = "Bright regions lower the predicted class's score when occluded."
 CONTRIBUTION_NOTE = (
     "The contribution of a support example is the drop of the predicted class's score when the example is left out."
@@ -75,7 +74,7 @@ class ExplanationCard:
     def title(self) -> str:
         """The prediction in a few words."""
         label = shortened(self.label, 60)
-        return f"{label} {self.confidence:.1%} (known)" if self.known else f"unknown: none of these (closest {label})"
+        return f"{label} {self.confidence:.1%}" if self.known else f"unknown (closest {label})"
 
     @property
     def scores_title(self) -> str:
@@ -177,9 +176,9 @@ def explanation_page(cards: Sequence[ExplanationCard], *, title: str = "Predicti
 
 
 def _card(card: ExplanationCard) -> str:
-    state, badge = ("known", "known") if card.known else ("unknown", UNKNOWN)
+    state, badge = ("known", "known") if card.known else ("unknown", "none of the classes")
     label = shortened(card.label, 60)
-    prediction = label if card.known else "none of these"
+    prediction = label if card.known else "unknown"
     detail = f"confidence {card.confidence:.1%}" if card.known else f"closest: {label}"
     largest = max((example.contribution or 0.0 for example in card.examples), default=0.0)
     examples = "".join(_figure(example, largest) for example in card.examples)
