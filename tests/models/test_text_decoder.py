@@ -124,7 +124,7 @@ def test_a_batch_without_padding_has_no_mask():
     model, (source, attention_mask, target) = make_model("transformer"), make_batch()
     full = torch.ones_like(attention_mask)
     state = model.decoder.start(model.encode(source, full))
-    assert state.mask is None
+    assert state.encoder_output.mask is None
     logits = model.decoder.step(state, target[:, 0])[0]
     assert_close(logits, model(source, full, target)[:, 0], atol=1e-5, rtol=1e-5)
 

@@ -3,6 +3,7 @@
 Shapes: B batch, S source tokens or other source positions, M embedding dimension.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -55,6 +56,11 @@ class EncoderOutput:
         mask, pooled = (None if x is None else x.index_select(0, indices) for x in (self.attention_mask, self.pooled))
         return EncoderOutput(self.states.index_select(0, indices), mask, pooled)
 
+    def without_trivial_mask(self) -> "EncoderOutput":
+        """The output without its mask if the mask is True everywhere."""
+        is_trivial = self.attention_mask is not None and bool(self.attention_mask.all())
+        return EncoderOutput(self.states, None, self.pooled) if is_trivial else self
+
     def packed(self) -> "EncoderOutput":
         """The output with packed states."""
         if self.packing is not None:
@@ -73,21 +79,32 @@ class EncoderOutput:
         return (self.states * mask).sum(1) / mask.sum(1)
 
 
-class TextEncoder(nn.Module):
+class TextEncoder(nn.Module, ABC):
     """Base class: token ids to an `EncoderOutput`.
 
     Without a `vocab_size`, the encoder has no token embedding, and `forward` takes that of a decoder.
     """
 
-    def __init__(self, vocab_size: int | None, embed_dim: int):
+    def __init__(self, vocab_size: int | None, embed_dim: int, dropout: float):
         super().__init__()
         self.embedding = None if vocab_size is None else TokenEmbedding(vocab_size, embed_dim)
+        self.dropout = Dropout(dropout)
 
-    def embed(self, tokens: Tensor, embedding: TokenEmbedding | None = None) -> Tensor:
-        """tokens int64 (B, S) -> (B, S, M)"""
+    def forward(
+        self, tokens: Tensor, attention_mask: Tensor, *, embedding: TokenEmbedding | None = None, packed: bool = False
+    ) -> EncoderOutput:
+        """tokens int64 (B, S), attention_mask bool (B, S), padding last -> states (B, S, M)
+
+        `packed` packs the states, if the encoder supports it.
+        """
         embedding = self.embedding if embedding is None else embedding
         assert embedding is not None, "an encoder without a vocab_size takes an embedding"
-        return embedding(tokens)
+        attention_mask = check_tokens(tokens, attention_mask)
+        return self.encode(embedding(tokens), attention_mask, packed=packed)
+
+    @abstractmethod
+    def encode(self, x: Tensor, attention_mask: Tensor, *, packed: bool = False) -> EncoderOutput:
+        """Token embeddings x (B, S, M), attention_mask (B, S) -> states (B, S, M)"""
 
 
 class TransformerTextEncoder(TextEncoder):
@@ -106,52 +123,29 @@ class TransformerTextEncoder(TextEncoder):
         dropout: float = 0.0,
         **block: Any,
     ):
-        super().__init__(vocab_size, embed_dim)
+        super().__init__(vocab_size, embed_dim, dropout)
         self.positions = make_positions(positions, max_positions, embed_dim)
-        self.dropout = Dropout(dropout)
         self.stack = Encoder(embed_dim, num_heads, ffn_dim, depth, dropout=dropout, **block)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        attention_mask: Tensor,
-        *,
-        embedding: TokenEmbedding | None = None,
-        packed: bool = False,
-    ) -> EncoderOutput:
-        """tokens int64 (B, S), attention_mask bool (B, S) -> states (B, S, M), packed on request"""
-        attention_mask = check_tokens(tokens, attention_mask)
-        mask = Padding(attention_mask, has_no_empty_rows=True)
-        packing = Packing(attention_mask) if packed else None
-        x = self.positions(self.embed(tokens, embedding))
+    def encode(self, x: Tensor, attention_mask: Tensor, *, packed: bool = False) -> EncoderOutput:
+        packing, mask = Packing(attention_mask) if packed else None, Padding(attention_mask, has_no_empty_rows=True)
+        x = self.positions(x)
         x = self.dropout(x if packing is None else packing.pack(x))
         return EncoderOutput(self.stack(x, mask=mask, packing=packing), attention_mask, packing=packing)
 
 
 class RecurrentTextEncoder(TextEncoder):
-    """Token embeddings and recurrent layers. Further options are those of `RecurrentEncoder`."""
+    """Token embeddings and recurrent layers; M is the hidden size. Further options are those of `RecurrentEncoder`."""
 
     def __init__(
         self, vocab_size: int | None, embed_dim: int, hidden_size: int, *, dropout: float = 0.0, **recurrence: Any
     ):
-        super().__init__(vocab_size, embed_dim)
-        self.dropout = Dropout(dropout)
+        super().__init__(vocab_size, embed_dim, dropout)
         self.stack = RecurrentEncoder(embed_dim, hidden_size, dropout=dropout, **recurrence)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        attention_mask: Tensor,
-        *,
-        embedding: TokenEmbedding | None = None,
-        packed: bool = False,
-    ) -> EncoderOutput:
-        """tokens int64 (B, S), attention_mask bool (B, S) with the padding last -> states (B, S, M), pooled (B, M)
-
-        M is the hidden size. The states are not packed.
-        """
-        attention_mask = check_tokens(tokens, attention_mask)
-        states, last = self.stack(self.dropout(self.embed(tokens, embedding)), attention_mask)
+    def encode(self, x: Tensor, attention_mask: Tensor, *, packed: bool = False) -> EncoderOutput:
+        """`pooled` is the last state of each direction. The states are never packed."""
+        states, last = self.stack(self.dropout(x), attention_mask)
         return EncoderOutput(states, attention_mask, pooled=last)
 
 

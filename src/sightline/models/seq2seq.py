@@ -68,9 +68,16 @@ class Seq2SeqConfig(ABC):
     def depth(self) -> int:
         """The number of layers of encoder and decoder."""
 
-    @abstractmethod
     def build(self) -> tuple[TextEncoder, TextDecoder]:
         """An encoder and a decoder with random weights."""
+        source, target = self.vocab_sizes
+        encoder = self._encoder(None if self.tie_embeddings == "all" else source)
+        return encoder, self._decoder(target, tie_embeddings=self.tie_embeddings != "none")
+
+    @abstractmethod
+    def _encoder(self, vocab_size: int | None) -> TextEncoder: ...
+    @abstractmethod
+    def _decoder(self, vocab_size: int, *, tie_embeddings: bool) -> TextDecoder: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,37 +123,25 @@ class TransformerSeq2SeqConfig(Seq2SeqConfig):
     def dimensions(self) -> dict[str, int]:
         """The dimensions of the size, with those that are set in the config."""
         size = SIZES[self.size]
-        defaults = {
-            "embed_dim": size.embed_dim,
-            "ffn_dim": size.ffn_dim,
-            "num_heads": size.num_heads,
-            "encoder_layers": size.depth,
-            "decoder_layers": size.depth,
-        }
-        return {
-            name: default if getattr(self, name) is None else getattr(self, name) for name, default in defaults.items()
-        }
+        defaults = {"embed_dim": size.embed_dim, "ffn_dim": size.ffn_dim, "num_heads": size.num_heads}
+        defaults |= {"encoder_layers": size.depth, "decoder_layers": size.depth}
+        own = {name: getattr(self, name) for name in defaults}
+        return {name: default if own[name] is None else own[name] for name, default in defaults.items()}
 
     @property
     def depth(self) -> int:
         return self.dimensions["encoder_layers"] + self.dimensions["decoder_layers"]
 
-    def build(self) -> tuple[TransformerTextEncoder, TransformerTextDecoder]:
-        source_vocab_size, target_vocab_size = self.vocab_sizes
-        dimensions = self.dimensions
-        sizes = dimensions["embed_dim"], dimensions["num_heads"], dimensions["ffn_dim"]
-        options: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("positions", "max_positions", "norm", "score", "dropout", "attention_dropout")
-        }
-        encoder = TransformerTextEncoder(
-            None if self.tie_embeddings == "all" else source_vocab_size, *sizes, dimensions["encoder_layers"], **options
-        )
-        tied = self.tie_embeddings != "none"
-        decoder = TransformerTextDecoder(
-            target_vocab_size, *sizes, dimensions["decoder_layers"], tie_embeddings=tied, **options
-        )
-        return encoder, decoder
+    def _encoder(self, vocab_size: int | None) -> TransformerTextEncoder:
+        return TransformerTextEncoder(vocab_size, **self._options("encoder_layers"))
+
+    def _decoder(self, vocab_size: int, *, tie_embeddings: bool) -> TransformerTextDecoder:
+        return TransformerTextDecoder(vocab_size, **self._options("decoder_layers"), tie_embeddings=tie_embeddings)
+
+    def _options(self, depth: str) -> dict[str, Any]:
+        sizes = {name: self.dimensions[name] for name in ("embed_dim", "num_heads", "ffn_dim")}
+        names = ("positions", "max_positions", "norm", "score", "dropout", "attention_dropout")
+        return {**sizes, "depth": self.dimensions[depth], **{name: getattr(self, name) for name in names}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,26 +179,15 @@ class RecurrentSeq2SeqConfig(Seq2SeqConfig):
     def depth(self) -> int:
         return self.num_layers
 
-    def build(self) -> tuple[RecurrentTextEncoder, RecurrentTextDecoder]:
-        source_vocab_size, target_vocab_size = self.vocab_sizes
-        options: dict[str, Any] = {"cell": self.cell, "num_layers": self.num_layers, "dropout": self.dropout}
-        encoder = RecurrentTextEncoder(
-            None if self.tie_embeddings == "all" else source_vocab_size,
-            self.embed_dim,
-            self.hidden_size,
-            bidirectional=self.bidirectional,
-            **options,
-        )
-        decoder = RecurrentTextDecoder(
-            target_vocab_size,
-            self.embed_dim,
-            self.hidden_size,
-            tie_embeddings=self.tie_embeddings != "none",
-            attention=self.attention,
-            hard=self.hard,
-            **options,
-        )
-        return encoder, decoder
+    def _encoder(self, vocab_size: int | None) -> RecurrentTextEncoder:
+        return RecurrentTextEncoder(vocab_size, **self._options("bidirectional"))
+
+    def _decoder(self, vocab_size: int, *, tie_embeddings: bool) -> RecurrentTextDecoder:
+        return RecurrentTextDecoder(vocab_size, **self._options("attention", "hard"), tie_embeddings=tie_embeddings)
+
+    def _options(self, *names: str) -> dict[str, Any]:
+        shared = ("embed_dim", "hidden_size", "cell", "num_layers", "dropout")
+        return {name: getattr(self, name) for name in (*shared, *names)}
 
 
 class Seq2Seq(nn.Module):

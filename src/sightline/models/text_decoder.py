@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from ..attention import AdditiveScore, Hard, Softmax, attend
-from ..attention.masks import Padding
 from ..attention.scores import make_score
 from ..kernels.cross_entropy import IGNORE_INDEX
 from ..kernels.packing import Packing
@@ -62,14 +61,13 @@ class TextDecoder(nn.Module, ABC):
 
     def forward(self, encoder_output: EncoderOutput, target: Tensor) -> Tensor:
         """Logits of the token after each target token: target int64 (B, T), which starts with BOS -> (B, T, V)"""
-        return self.logits(self.decode(self.project(encoder_output), target))
+        return self.logits(self.decode(encoder_output, target))
 
     def loss(
         self, encoder_output: EncoderOutput, target: Tensor, labels: Tensor, *, label_smoothing: float = 0.0
     ) -> Tensor:
         """The summed cross entropy: target int64 (B, T), labels int64 (B, T), -100 where there is none -> ()"""
-        x = self.decode(self.project(encoder_output), target)
-        return self._output.loss(x, labels, label_smoothing=label_smoothing)
+        return self._output.loss(self.decode(encoder_output, target), labels, label_smoothing=label_smoothing)
 
     def project(self, encoder_output: EncoderOutput) -> EncoderOutput:
         """The output with states of the width that the decoder works with."""
@@ -106,8 +104,6 @@ class TransformerDecoderState:
     """The state of a `TransformerTextDecoder` during decoding."""
 
     encoder_output: EncoderOutput
-    mask: Padding | None
-    """None if no source position is masked."""
     caches: list[DecoderCache]
     replay: Replay | None = None
     """A CUDA graph that computes the steps; its keys and values are newer than the caches."""
@@ -146,8 +142,8 @@ class TransformerTextDecoder(TextDecoder):
         self.stack = Decoder(embed_dim, num_heads, ffn_dim, depth, dropout=dropout, **block)
 
     def decode(self, encoder_output: EncoderOutput, target: Tensor) -> Tensor:
-        x = self.dropout(self.positions(self.embed(target)))
-        states: Tensor = self.stack(x, encoder_output.states, cross_mask=encoder_output.mask)
+        source, x = self.project(encoder_output), self.dropout(self.positions(self.embed(target)))
+        states: Tensor = self.stack(x, source.states, cross_mask=source.mask)
         return states
 
     def loss(
@@ -168,8 +164,8 @@ class TransformerTextDecoder(TextDecoder):
 
     def start(self, encoder_output: EncoderOutput) -> TransformerDecoderState:
         """The state before the first token, with the keys and values of the source."""
-        output = self.project(encoder_output)
-        return TransformerDecoderState(output, _mask_if_needed(output), self.stack.new_cache(output.states))
+        source = self.project(encoder_output).without_trivial_mask()
+        return TransformerDecoderState(source, self.stack.new_cache(source.states))
 
     def step(self, state: TransformerDecoderState, tokens: Tensor) -> tuple[Tensor, TransformerDecoderState]:
         if state.replay is not None and (state.replay.is_full or not is_unobserved()):
@@ -180,7 +176,7 @@ class TransformerTextDecoder(TextDecoder):
         if state.replay is not None:
             return state.replay.step(tokens), state
         x = self.dropout(self.positions(self.embed(tokens.unsqueeze(1)), offset=position))
-        x = self.stack(x, state.encoder_output.states, cross_mask=state.mask, cache=state.caches)
+        x = self.stack(x, state.encoder_output.states, cross_mask=state.encoder_output.mask, cache=state.caches)
         return self.logits(x[:, 0]), state
 
     def reorder(
@@ -195,8 +191,7 @@ class TransformerTextDecoder(TextDecoder):
             cache.reorder(indices, same_source=same_source)
         if same_source:
             return state
-        output = state.encoder_output.take(indices)
-        return TransformerDecoderState(output, None if state.mask is None else _mask_if_needed(output), state.caches)
+        return TransformerDecoderState(state.encoder_output.take(indices).without_trivial_mask(), state.caches)
 
 
 @dataclass(frozen=True)
@@ -245,16 +240,14 @@ class RecurrentTextDecoder(TextDecoder):
         self.num_layers = num_layers
 
     def decode(self, encoder_output: EncoderOutput, target: Tensor) -> Tensor:
-        return self._advance(self._start(encoder_output), target)[0]
+        return self._advance(self.start(encoder_output), target)[0]
 
     def start(self, encoder_output: EncoderOutput) -> RecurrentDecoderState:
-        return self._start(self.project(encoder_output))
-
-    def _start(self, output: EncoderOutput) -> RecurrentDecoderState:
-        context = torch.tanh(self.context(output.pooled_states()))
+        source = self.project(encoder_output)
+        context = torch.tanh(self.context(source.pooled_states()))
         hidden = torch.tanh(self.bridge(context)).unflatten(1, (self.stack.num_states, self.num_layers, -1))
-        keys = output.states if self.attention is None else self.attention.project_keys(output.states)
-        return RecurrentDecoderState(output, keys, context, tuple(x.contiguous() for x in hidden.permute(1, 2, 0, 3)))
+        keys = source.states if self.attention is None else self.attention.key(source.states)
+        return RecurrentDecoderState(source, keys, context, tuple(x.contiguous() for x in hidden.permute(1, 2, 0, 3)))
 
     def step(self, state: RecurrentDecoderState, tokens: Tensor) -> tuple[Tensor, RecurrentDecoderState]:
         x, hidden = self._advance(state, tokens.unsqueeze(1))
@@ -288,36 +281,18 @@ class CrossAttention(nn.Module):
     def __init__(self, hidden_size: int, score: str, *, hard: bool = False):
         super().__init__()
         is_additive = score == "additive"  # keys are projected once per source instead of once per step
-        self.score = (
-            AdditiveScore(hidden_size, keys_projected=True)
-            if is_additive
-            else make_score(score, head_dim=hidden_size, num_heads=1)
-        )
+        additive = AdditiveScore(hidden_size, keys_projected=True) if is_additive else None
+        self.score = additive or make_score(score, head_dim=hidden_size, num_heads=1)
         self.key = nn.Linear(hidden_size, hidden_size, bias=False) if is_additive else nn.Identity()
+        """Encoder states to keys."""
         self.normalizer = Hard(gradient="straight_through") if hard else Softmax()
 
-    def project_keys(self, states: Tensor) -> Tensor:
-        """Encoder states to keys: (B, S, M) -> (B, S, M)"""
-        return self.key(states)
-
-    def forward(self, states: Tensor, keys: Tensor, encoder_output: EncoderOutput) -> Tensor:
+    def forward(self, states: Tensor, keys: Tensor, source: EncoderOutput) -> Tensor:
         """states (B, T, M), keys (B, S, M) -> contexts (B, T, M)"""
-        return attend(
-            states,
-            keys,
-            encoder_output.states,
-            score=self.score,
-            normalizer=self.normalizer,
-            mask=encoder_output.mask,
-            kind="cross",
-        )
+        options: dict[str, Any] = {"score": self.score, "normalizer": self.normalizer, "mask": source.mask}
+        return attend(states, keys, source.states, **options, kind="cross")
 
 
 def packs(module: nn.Module, x: Tensor) -> bool:
     """Whether a training loss is computed without padding: worthwhile on a CPU. On a GPU, shapes would vary."""
     return module.training and x.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def _mask_if_needed(output: EncoderOutput) -> Padding | None:
-    """The mask, or None if it masks nothing."""
-    return None if output.attention_mask is None or bool(output.attention_mask.all()) else output.mask

@@ -18,7 +18,7 @@ from ...data.text.corpora import NUMBERS, ParallelText, TextSplits, source_files
 from ...data.text.reading import STDIN, stream_lines
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis
-from ...errors import SightlineError, check_int, check_max, check_page_size
+from ...errors import SightlineError, check_int, check_max
 from ...files import CONFIG, DATA, read_json
 from ...names import printable, shortened
 from ...predictor import Predictor, Progress
@@ -165,24 +165,16 @@ class TranslationPredictor(Predictor):
         return SourceText(ids, unknown, skipped_symbols)
 
     def predict_batch(
-        self,
-        prepared: list[SourceText],
-        *,
-        top_k: int | None = None,
-        num_beams: int | None = None,
-        length_penalty: float | None = None,
-        attention: bool = False,
-        **options: Any,
+        self, prepared: list[SourceText], *, attention: bool = False, **options: Any
     ) -> list[Translation]:
         """Translations of prepared texts.
 
         `top_k` is the number of translations of each text (default: one per beam). `num_beams` and `length_penalty`
         default to the config's. `attention` records the attention of every translation in a further forward pass.
         """
-        hypotheses = self._search(prepared, top_k, num_beams, length_penalty)
+        hypotheses = self._search(prepared, **options)
         translations = [self._translations(text, found) for text, found in zip(prepared, hypotheses, strict=True)]
         if attention:
-            self._check_attention()
             rows = [(i, j) for i, found in enumerate(hypotheses) for j in range(len(found))]
             for start in range(0, len(rows), RECORDING_BATCH):
                 chunk = rows[start : start + RECORDING_BATCH]
@@ -192,7 +184,12 @@ class TranslationPredictor(Predictor):
         return [replace(best, alternatives=tuple(rest)) for best, *rest in translations]
 
     def _search(
-        self, prepared: list[SourceText], top_k: int | None, num_beams: int | None, length_penalty: float | None
+        self,
+        prepared: list[SourceText],
+        *,
+        top_k: int | None = None,
+        num_beams: int | None = None,
+        length_penalty: float | None = None,
     ) -> list[list[Hypothesis]]:
         """The best hypotheses of each text."""
         if top_k is not None:
@@ -206,11 +203,10 @@ class TranslationPredictor(Predictor):
         if top_k is not None and top_k > search.num_beams:
             raise SightlineError(f"top_k must be at most num_beams={search.num_beams}, got {top_k}")
         encoded = self._encoded([text.ids for text in prepared], [()] * len(prepared))
-        hypotheses: dict[int, list[Hypothesis]] = {}
         options = {"top_k": top_k or search.num_beams, "max_tokens": self.config.data.max_tokens}
         with torch.inference_mode():
-            for batch, found in translate(self.model, encoded, range(len(prepared)), **options, **config.plain(search)):
-                hypotheses |= dict(zip(batch, found, strict=True))
+            batches = translate(self.model, encoded, range(len(prepared)), **options, **config.plain(search))
+            hypotheses = {i: found for batch, results in batches for i, found in zip(batch, results, strict=True)}
         return [hypotheses[i] for i in range(len(prepared))]
 
     def _translations(self, text: SourceText, hypotheses: list[Hypothesis]) -> list[Translation]:
@@ -234,33 +230,22 @@ class TranslationPredictor(Predictor):
         encoded.to(self.device)
         return encoded
 
-    def _check_attention(self) -> None:
-        if self.config.model.kind == "rnn":
-            raise SightlineError("model.kind must be one with attention to show it, got 'rnn'")
-
     def _record(self, texts: Sequence[SourceText], hypotheses: Sequence[Hypothesis]) -> Record:
         """The attention of one forward pass over each text and hypothesis; equal to that of decoding up to rounding."""
+        if self.config.model.kind == "rnn":
+            raise SightlineError("model.kind must be one with attention to show it, got 'rnn'")
         encoded = self._encoded([text.ids for text in texts], [hypothesis.tokens for hypothesis in hypotheses])
-        lengths = [len(hypothesis.tokens) + hypothesis.finished for hypothesis in hypotheses]
-        shape = int(encoded.source.lengths.max()), max(lengths)
+        num_target = max(len(hypothesis.tokens) + hypothesis.finished for hypothesis in hypotheses)
+        shape = int(encoded.source.lengths.max()), num_target
         batch = encoded.batch(torch.arange(len(texts), device=self.device), shape)
         with torch.inference_mode(), record_attention(self.model, cpu=True) as record:
             self.model(batch.source, batch.attention_mask, batch.target)
         return record
 
     def explain_batch(
-        self,
-        prepared: list[SourceText],
-        inputs: list[Any],
-        *,
-        progress: Progress | None = None,
-        top_k: int | None = None,
-        num_beams: int | None = None,
-        length_penalty: float | None = None,
-        **options: Any,
+        self, prepared: list[SourceText], inputs: list[Any], *, progress: Progress | None = None, **options: Any
     ) -> "tuple[list[Translation], Page]":
-        self._check_attention()
-        hypotheses = self._search(prepared, top_k, num_beams, length_penalty)
+        hypotheses = self._search(prepared, **options)
         record = self._record(prepared, [best for best, *_ in hypotheses])
         translations = []
         for i, (text, found) in enumerate(zip(prepared, hypotheses, strict=True)):
@@ -288,17 +273,16 @@ class TranslationPredictor(Predictor):
 
     def show(self, inputs: Sequence[str] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
         """Write figures of the training curves, and of the attention on these texts, to a folder."""
-        files, inputs = FigureFiles.create(self.folder, out, format), list(inputs)
-        explained = None
-        if inputs:
-            check_page_size(inputs=len(inputs))
-            explained = self.explain_batch([self.prepare(text) for text in inputs], inputs)
+        files = FigureFiles.create(self.folder, out, format)
+        explanations = self.explain([*inputs]) if inputs else None
+        for prediction in explanations.predictions if explanations else ():
+            if prediction.error is not None:
+                raise SightlineError(prediction.error)
         files.add("training", training_curves, self.folder, "bleu")
-        if explained is not None:
-            translations, page = explained
-            for i, translation in enumerate(translations, start=1):
+        if explanations is not None and explanations.page is not None:
+            for i, translation in enumerate(explanations.predictions, start=1):
                 files.add(f"sentence-{i}", alignment_figure, translation)
-            files.add_page(page)
+            files.add_page(explanations.page)
         return files
 
     def columns(self) -> list[str]:
