@@ -1,5 +1,6 @@
-"""Few-shot runs beside each other: on the same episodes, or refused."""
+"""Comparison of few-shot runs on identical episodes."""
 
+import json
 import re
 import shutil
 
@@ -10,14 +11,18 @@ from typer.testing import CliRunner
 
 import sightline
 from processes import SMALL, write_images
-from sightline import comparison, zoo
+from sightline import zoo
 from sightline.cli import app
 from sightline.comparison import compare
+from sightline.errors import SightlineError
+from sightline.models.baselines import BASELINES
+from sightline.tasks.few_shot.config import Setting
+from sightline.tasks.few_shot.evaluate import episode_classes, evaluate_episodes
 
-SIDE, EACH, EPISODES = 9, 7, 23
-TINY = (
+SIDE, PER_CLASS, EPISODES = 9, 7, 23
+CHANGES = (
     "task=few_shot",
-    "data.validation=0",
+    "data.validation_fraction=0",
     "model.backbone=conv4",
     "model.backbone_channels=[6]",
     "model.num_heads=2",
@@ -33,204 +38,216 @@ TINY = (
 CLASSES = (*(f"background/Latin/{letter}" for letter in "abcd"), *(f"evaluation/Greek/{letter}" for letter in "efghij"))
 
 
-def write_classes(path, classes=CLASSES, each=EACH):
-    """Omniglot in small: noisy copies of one pattern for each class."""
+def write_classes(path, classes=CLASSES, per_class=PER_CLASS):
+    """A small data set in the format of packed Omniglot: noisy copies of one pattern per class."""
     random = np.random.default_rng(0)
-    labels = np.arange(len(classes)).repeat(each)
+    labels = np.arange(len(classes)).repeat(per_class)
     patterns = random.integers(0, 2, (len(classes), SIDE * SIDE))
     ink = patterns[labels] ^ (random.random((len(labels), SIDE * SIDE)) < 0.25)
     packed = np.packbits(ink.astype(np.uint8), axis=1)
     np.savez(path, images_packed=packed, label=labels, classes=np.array(classes), shape=np.array([SIDE, SIDE]))
+    return str(path)
 
 
-def train(home, name, *words, data="letters.npz"):
-    words = [*TINY, f"data.source={home / data}", f"out={home / name}", *words]
-    return sightline.train(None, words, quiet=True).folder
+def train(folder, name, *changes, data="letters.npz"):
+    changes = [*CHANGES, f"data.source={folder / data}", f"out={folder / name}", *changes]
+    return sightline.train(None, changes, quiet=True).folder
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    home = tmp_path_factory.mktemp("compared")
-    write_classes(home / "letters.npz")
-    train(home, "one")
-    train(home, "two", "seed=1", "model.depth=0", "data.image_size=7")
-    return home
+def folder(tmp_path_factory):
+    """A folder with two runs on one data set."""
+    folder = tmp_path_factory.mktemp("compared")
+    write_classes(folder / "letters.npz")
+    train(folder, "one")
+    train(folder, "two", "seed=1", "model.depth=0", "data.image_size=7")
+    return folder
 
 
-def test_a_run_beside_itself_differs_by_nothing(home):
-    found = compare([home / "one", home / "one"], device="cpu")
-    assert (found.split, found.classes, found.episodes) == ("test", 6, 11)
-    (_, first), (_, again) = found.standings
+def test_run_compared_with_itself_has_difference_0(folder):
+    result = compare([folder / "one", folder / "one"], device="cpu")
+    assert (result.split, result.classes, result.episodes) == ("test", 6, 11)
+    (_, first), (_, second) = result.results
     assert list(first) == ["3w2s", "2w1s"]
-    for setting, one in again.items():
-        assert (one.difference, one.difference_half) == (0, 0)
-        assert (one.accuracy, one.half) == (first[setting].accuracy, first[setting].half)
-        assert one.half > 0
+    for setting, paired in second.items():
+        assert (paired.difference, paired.difference_margin) == (0, 0)
+        assert (paired.accuracy, paired.margin) == (first[setting].accuracy, first[setting].margin)
+        assert paired.margin > 0
 
 
-def test_accuracies_are_those_of_evaluate(home):
-    found = compare([home / "two", home / "one"], device="cpu")
-    for (_, standing), run in zip(found.standings, ("two", "one"), strict=True):
-        judged = sightline.load(home / run).judged().settings
-        for setting, one in standing.items():
-            assert (one.accuracy, one.half) == (judged[setting].accuracy, judged[setting].half)
+def test_accuracies_are_those_of_evaluate(folder):
+    result = compare([folder / "two", folder / "one"], device="cpu")
+    for (_, by_setting), run in zip(result.results, ("two", "one"), strict=True):
+        metrics = sightline.load(folder / run).evaluate().settings
+        for setting, paired in by_setting.items():
+            assert (paired.accuracy, paired.margin) == (metrics[setting].accuracy, metrics[setting].margin)
 
 
-def test_other_data_judge_as_they_do_for_evaluate(home):
-    """All classes of a set without a test part, at each run's own size."""
-    write_classes(home / "signs.npz", [f"Signs/{letter}" for letter in "klmnopq"])
-    found = compare([home / "one", home / "two"], data=str(home / "signs.npz"), baselines=["nearest"], device="cpu")
-    assert (found.split, found.classes) == ("whole", 7)
-    standings = dict(found.standings)
+def test_other_data_without_a_test_split_is_used_whole(folder):
+    data = write_classes(folder / "signs.npz", [f"Signs/{letter}" for letter in "klmnopq"])
+    result = compare([folder / "one", folder / "two"], data=data, baselines=["nearest"], device="cpu")
+    assert (result.split, result.classes) == ("whole", 7)
     for run in ("one", "two"):
-        judged = sightline.evaluate(home / run, str(home / "signs.npz"), "cpu")
-        assert (judged.split, judged.classes) == (found.split, found.classes)
-        for setting, one in standings[run].items():
-            assert (one.accuracy, one.half) == (judged.settings[setting].accuracy, judged.settings[setting].half)
+        evaluation = sightline.evaluate(folder / run, data, "cpu")
+        assert (evaluation.split, evaluation.classes) == (result.split, result.classes)
+        for setting, paired in dict(result.results)[run].items():
+            metrics = evaluation.settings[setting]
+            assert (paired.accuracy, paired.margin) == (metrics.accuracy, metrics.margin)
 
 
-def test_a_handful_of_images_of_one_s_own_can_judge(home, tmp_path):
-    """Fewer of each class than the recipe asks, and fewer classes than some of its settings have."""
-    write_classes(tmp_path / "few.npz", [f"Signs/{letter}" for letter in "kl"], each=4)
-    path = str(tmp_path / "few.npz")
-    score = sightline.evaluate(home / "one", path, "cpu", episodes=5)
-    assert (list(score.settings), score.left_out, score.query, score.episodes) == (["2w1s"], ("3w2s",), None, 5)
-    assert "too few classes or images for 3w2s" in score.lines()[0]
-    found = compare([home / "one"], data=path, device="cpu")
-    assert (list(found.standings[0][1]), found.left_out) == (["2w1s"], ("3w2s",))
-    write_classes(tmp_path / "few.npz", [f"Signs/{letter}" for letter in "klm"], each=3)
-    answer = CliRunner().invoke(app, ["evaluate", str(home / "one"), "--data", path, "--device", "cpu"])
-    assert answer.stdout.startswith("whole set, 3 classes, 11 episodes of each setting, 1 images asked of each class\n")
-    found = compare([home / "one"], data=path, device="cpu")
-    assert found.query == 1
-    assert "of each setting for all, 1 images asked of each class; accuracy" in found.title
-    write_classes(tmp_path / "few.npz", [f"Signs/{letter}" for letter in "klm"], each=2)
-    assert list(sightline.evaluate(home / "one", path, "cpu").settings) == ["2w1s"]
-    write_classes(tmp_path / "few.npz", [f"Signs/{letter}" for letter in "klm"], each=1)
-    with pytest.raises(
-        ValueError, match=r"3w2s: each class must have at least 3 images, shot and query together, got 1 .*--settings"
-    ):
-        sightline.evaluate(home / "one", path, "cpu")
+def test_settings_that_other_data_does_not_allow_are_skipped(folder, tmp_path):
+    data = write_classes(tmp_path / "few.npz", [f"Signs/{letter}" for letter in "kl"], per_class=4)
+    evaluation = sightline.evaluate(folder / "one", data, "cpu", episodes=5)
+    assert (list(evaluation.settings), evaluation.skipped_settings) == (["2w1s"], ("3w2s",))
+    assert (evaluation.query, evaluation.episodes) == (None, 5)
+    assert "too few classes or images for 3w2s" in str(evaluation).splitlines()[0]
+    result = compare([folder / "one"], data=data, device="cpu")
+    assert (list(result.results[0][1]), result.skipped_settings) == (["2w1s"], ("3w2s",))
 
 
-def test_evaluate_at_other_settings_leaves_the_run_as_it_is(home):
-    folder, before = home / "one", (home / "one/README.md").read_text()
-    words = ["evaluate", str(folder), "--settings", "2w1s,4w1s", "--episodes", "7", "--device", "cpu"]
-    answer = CliRunner().invoke(app, words)
-    assert answer.exit_code == 0, answer.stderr
-    assert [line.split()[0] for line in answer.stdout.splitlines()[:4]] == ["test", "setting", "2w1s", "4w1s"]
-    assert "7 episodes of each setting" in answer.stdout
-    assert (folder / "README.md").read_text() == before
-    with pytest.raises(
-        ValueError, match="settings and episodes must be left out for a run of task image_classification"
-    ):
-        sightline.evaluate(sightline.train(None, [*SMALL, f"out={home / 'images'}"], quiet=True).folder, episodes=7)
+def test_fewer_queries_are_used_if_other_data_has_fewer_images(folder, tmp_path):
+    classes = [f"Signs/{letter}" for letter in "klm"]
+    data = write_classes(tmp_path / "few.npz", classes, per_class=3)
+    output = call("evaluate", folder / "one", "--data", data, "--device", "cpu").stdout
+    assert output.startswith("whole set, 3 classes, 11 episodes per setting, 1 query images per class\n")
+    result = compare([folder / "one"], data=data, device="cpu")
+    assert result.query == 1
+    assert "per setting for all models, 1 query images per class; accuracy" in str(result)
+    write_classes(tmp_path / "few.npz", classes, per_class=2)
+    assert list(sightline.evaluate(folder / "one", data, "cpu").settings) == ["2w1s"]
+    write_classes(tmp_path / "few.npz", classes, per_class=1)
+    with pytest.raises(SightlineError, match=r"3w2s: each class must have at least 3 images, .*--settings"):
+        sightline.evaluate(folder / "one", data, "cpu")
 
 
-def test_judging_tells_how_far_it_is(home):
-    told = []
-    sightline.load(home / "one").judged(progress=lambda done, count: told.append((done, count)))
-    assert told[-1] == (22, 22)
+def test_evaluate_with_other_settings_does_not_change_the_run(folder):
+    card = (folder / "one/README.md").read_text()
+    output = call("evaluate", folder / "one", "--settings", "2w1s,4w1s", "--episodes", "7", "--device", "cpu")
+    assert output.exit_code == 0, output.stderr
+    assert [line.split()[0] for line in output.stdout.splitlines()[:4]] == ["test", "setting", "2w1s", "4w1s"]
+    assert "7 episodes per setting" in output.stdout
+    assert (folder / "one/README.md").read_text() == card
 
 
-def test_a_run_s_own_data_by_another_path_are_its_own(home):
-    """Not all of them, among which are those that it has learned from."""
-    write_classes(home / "own.npz", [f"Own/{letter}" for letter in "abcdefgh"])
-    predictor = sightline.load(
-        train(home, "owner", "data.validation=0.4", "evaluation.selection_setting=2w1s", data="own.npz")
-    )
-    for path in (None, f"{home}/../{home.name}/own.npz"):
+def test_settings_of_another_task_are_refused(folder, tiny_run):
+    with pytest.raises(SightlineError, match="episodes must be left out for a run of task image_classification"):
+        sightline.evaluate(tiny_run, episodes=7)
+
+
+def test_own_data_by_another_path_is_own_data(folder):
+    """Otherwise training classes would be evaluated on."""
+    write_classes(folder / "own.npz", [f"Own/{letter}" for letter in "abcdefgh"])
+    changes = ["data.validation_fraction=0.4", "evaluation.selection_setting=2w1s"]
+    predictor = sightline.load(train(folder, "owner", *changes, data="own.npz"))
+    for path in (None, f"{folder}/../{folder.name}/own.npz"):
         images, split = predictor.evaluation_split(path)
         assert (len(images.classes), split) == (3, "validation")
 
 
-def test_a_model_that_ships_is_compared_on_data_that_are_named(home, tmp_path, monkeypatch):
-    shutil.copytree(home / "one", tmp_path / "signs")
-    recipe = tmp_path / "signs/config.yaml"
-    recipe.write_text(recipe.read_text().replace(str(home / "letters.npz"), "data/away.npz"))
+def test_pretrained_model_is_compared_on_named_data(folder, tmp_path, monkeypatch):
+    shutil.copytree(folder / "one", tmp_path / "signs")
+    config = tmp_path / "signs/config.yaml"
+    config.write_text(config.read_text().replace(str(folder / "letters.npz"), "data/away.npz"))
     monkeypatch.setattr(zoo, "HOME", tmp_path)
-    words = ["compare", "signs", str(home / "two"), "--settings", "2w1s", "--episodes", "5", "--device", "cpu"]
-    answer = CliRunner().invoke(app, words)
-    assert answer.exit_code == 2
-    assert answer.stderr.startswith("error: the data of signs must be there to judge by, got 'data/away.npz', which is")
-    answer = CliRunner().invoke(app, [*words, "--data", str(home / "letters.npz")])
-    assert answer.exit_code == 0, answer.stderr
-    assert answer.stdout.startswith("test set, 6 classes, the same 5 episodes")
-    assert [line.split()[0] for line in answer.stdout.splitlines()[2:]] == ["signs", "two"]
+    arguments = ["compare", "signs", folder / "two", "--settings", "2w1s", "--episodes", "5", "--device", "cpu"]
+    output = call(*arguments)
+    assert output.exit_code == 2
+    assert output.stderr.startswith("error: the data of signs must be available for evaluation, got 'data/away.npz'")
+    output = call(*arguments, "--data", folder / "letters.npz")
+    assert output.exit_code == 0, output.stderr
+    assert output.stdout.startswith("test set, 6 classes, the same 5 episodes")
+    assert [line.split()[0] for line in output.stdout.splitlines()[2:]] == ["signs", "two"]
 
 
-def test_the_difference_is_paired(home):
-    found = compare(
-        [home / "one", home / "two"], baselines=["protonet"], settings=["2w1s"], episodes=EPISODES, device="cpu"
-    )
-    assert [name for name, _ in found.standings] == ["one", "protonet", "two"]
-    one, two = (sightline.load(home / name) for name in ("one", "two"))
-    shares = []
-    for run in (one, two):
-        images, _ = run.evaluation_split()
-        classes = comparison.classes_of(images)
-        seen = comparison.tally(
-            run.model.head, run.embedded(images), classes, way=2, shot=1, query=3, episodes=EPISODES
+def test_difference_is_paired(folder):
+    runs, options = [folder / "one", folder / "two"], {"settings": ["2w1s"], "episodes": EPISODES, "device": "cpu"}
+    result = compare(runs, baselines=["protonet"], **options)
+    assert [name for name, _ in result.results] == ["one", "protonet", "two"]
+    accuracies = []
+    for run in runs:
+        predictor = sightline.load(run)
+        images, _ = predictor.evaluation_split()
+        setting, head = Setting.parse("2w1s"), predictor.model.head
+        results = evaluate_episodes(
+            head, predictor.embed(images), episode_classes(images), setting, query=3, episodes=EPISODES
         )
-        shares.append(torch.cat(seen.accuracies))
-    apart = shares[1] - shares[0]
-    standing = found.standings[2][1]["2w1s"]
-    assert standing.difference == pytest.approx(float(apart.mean()), abs=1e-12)
-    assert standing.difference_half == pytest.approx(1.96 * float(apart.std()) / EPISODES**0.5, rel=1e-9)
-    assert standing.accuracy == pytest.approx(float(shares[1].mean()), abs=1e-12)
+        accuracies.append(torch.cat(results.accuracies))
+    difference, paired = accuracies[1] - accuracies[0], result.results[2][1]["2w1s"]
+    assert paired.difference == pytest.approx(float(difference.mean()), abs=1e-12)
+    assert paired.difference_margin == pytest.approx(1.96 * float(difference.std()) / EPISODES**0.5, rel=1e-9)
+    assert paired.accuracy == pytest.approx(float(accuracies[1].mean()), abs=1e-12)
 
 
-def test_an_answer_that_is_worse_is_said_to_be(home, monkeypatch):
-    def contrary(support, labels, query, *, way):
-        return -comparison.BASELINES["protonet"](support, labels, query, way=way)
+def test_worse_classifier_has_a_negative_difference(folder, monkeypatch):
+    def inverted(support, labels, query, *, way):
+        return -BASELINES["protonet"](support, labels, query, way=way)
 
-    monkeypatch.setitem(comparison.BASELINES, "contrary", contrary)
-    found = compare([home / "one"], baselines=["contrary"], settings=["3w2s"], episodes=EPISODES, device="cpu")
-    standing = found.standings[1][1]["3w2s"]
-    assert standing.difference + standing.difference_half < 0
+    monkeypatch.setitem(BASELINES, "inverted", inverted)
+    options = {"settings": ["3w2s"], "episodes": EPISODES, "device": "cpu"}
+    paired = compare([folder / "one"], baselines=["inverted"], **options).results[1][1]["3w2s"]
+    assert paired.difference + paired.difference_margin < 0
 
 
-def test_the_table_can_be_read(home):
-    found = compare([home / "one", home / "two"], baselines=["nearest"], episodes=EPISODES, device="cpu")
-    lines = found.lines()
-    assert lines[0].startswith("test set, 6 classes, the same 23 episodes of each setting for all")
+def test_comparison_as_text_markdown_and_records(folder):
+    result = compare([folder / "one", folder / "two"], baselines=["nearest"], episodes=EPISODES, device="cpu")
+    lines = str(result).splitlines()
+    assert lines[0].startswith("test set, 6 classes, the same 23 episodes per setting for all models;")
     assert lines[1].split() == ["3w2s", "difference", "2w1s", "difference"]
     assert re.fullmatch(r"two( +\d+\.\d\d% ± \d+\.\d\d%  [+-]\d+\.\d\d ± \d+\.\d\d){2}", lines[-1])
-    rows = found.markdown().splitlines()
+    rows = result.markdown().splitlines()
     assert rows[2:4] == ["|  | 3w2s | difference | 2w1s | difference |", "| --- | --- | --- | --- | --- |"]
     assert [row.split(" | ")[0] for row in rows[4:]] == ["| one", "| nearest", "| two"]
     assert {row.count("|") for row in rows[2:]} == {6}
+    records = result.to_records()
+    assert [(record["name"], record["setting"]) for record in records] == [
+        (name, setting) for name in ("one", "nearest", "two") for setting in ("3w2s", "2w1s")
+    ]
+    assert (records[0]["difference"], records[0]["difference_interval"]) == (None, None)
+    low, high = records[-1]["difference_interval"]
+    assert (low + high) / 2 == pytest.approx(records[-1]["difference"])
+    assert json.loads(json.dumps(result.to_dict()))["results"] == records
 
 
-def test_two_runs_of_one_name_are_told_apart(home, tmp_path):
-    train(home, "other/one")
-    found = compare([home / "one", home / "other/one"], settings=["2w1s"], episodes=2, device="cpu")
-    assert [name for name, _ in found.standings] == [str(home / "one"), str(home / "other/one")]
+def test_single_episode_has_no_interval(folder):
+    (record, _) = compare([folder / "one"], episodes=1, device="cpu").to_records()
+    assert record["interval"] is None
+
+
+def test_runs_of_equal_names_are_named_by_their_paths(folder):
+    train(folder, "other/one")
+    result = compare([folder / "one", folder / "other/one"], settings=["2w1s"], episodes=2, device="cpu")
+    assert [name for name, _ in result.results] == [str(folder / "one"), str(folder / "other/one")]
 
 
 @pytest.fixture(scope="module")
-def strangers(home):
+def incomparable(folder):
     """Runs that cannot be compared with the first."""
-    write_classes(home / "renamed.npz", (*CLASSES[:-1], "evaluation/Greek/x"))
-    write_classes(home / "fewer.npz", CLASSES[:-1])
-    write_classes(home / "longer.npz", each=EACH + 1)
-    write_images(home / "images.npz")
+    write_classes(folder / "renamed.npz", (*CLASSES[:-1], "evaluation/Greek/x"))
+    write_classes(folder / "fewer.npz", CLASSES[:-1])
+    write_classes(folder / "longer.npz", per_class=PER_CLASS + 1)
+    write_images(folder / "images.npz")
     for name in ("renamed", "fewer", "longer"):
-        train(home, name, data=f"{name}.npz")
-    words = [f"data.source={home / 'images.npz'}", f"out={home / 'classifier'}", *SMALL, "training.steps=1"]
-    sightline.train(None, words, quiet=True)
-    return home
+        train(folder, name, data=f"{name}.npz")
+    changes = [f"data.source={folder / 'images.npz'}", f"out={folder / 'images'}", *SMALL, "training.steps=1"]
+    sightline.train(None, changes, quiet=True)
+    return folder
 
 
 @pytest.mark.parametrize(
     ("names", "options", "message"),
     [
         ([], {}, "runs must name at least one run, got none"),
-        (["one", "renamed"], {}, r"on the same classes .* got 'Greek/j' in those of \S+one but not of \S+renamed"),
-        (["fewer", "one"], {}, r"on the same classes .* got 'Greek/j' in those of \S+one but not of \S+fewer"),
-        (["one", "longer"], {}, r"with the same images, got others for \S+longer than for \S+one"),
-        (["one", "classifier"], {}, r"must be of task few_shot, got '\S+classifier' of task image_classification"),
-        (["one"], {"baselines": ["protonets"]}, "a baseline must be one of .* did you mean 'protonet'"),
+        (["one", "renamed"], {}, "the same evaluation classes .* got 'Greek/j' in those of one but not of renamed"),
+        (["fewer", "one"], {}, "the same evaluation classes .* got 'Greek/j' in those of one but not of fewer"),
+        (["one", "longer"], {}, "with the same images, got others for longer than for one"),
+        (["one", "images"], {}, r"must be few_shot, got '\S+images' of task image_classification"),
+        (["images", "images"], {}, r"must be one of few_shot, got 'image_classification'"),
+        (["one.sightline"], {}, r"must be folders of runs, got '\S+one.sightline'; compare the run"),
+        (["one"], {"baselines": ["protonets"]}, "baseline must be one of .* did you mean 'protonet'"),
         (["one"], {"settings": ["5x1"]}, "a setting must read like 5w1s"),
         (["one"], {"settings": ["7w1s"]}, "way must be at most the number of classes, 6, got 7"),
         (["one"], {"settings": ["2w5s"]}, "each class must have at least 8 images"),
@@ -238,19 +255,23 @@ def strangers(home):
         (["one"], {"episodes": 10**7}, "episodes must be at most 1,000,000"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(strangers, names, options, message):
-    with pytest.raises(ValueError, match=message):
-        compare([strangers / name for name in names], **options)
+def test_invalid_comparisons_are_refused(incomparable, names, options, message):
+    with pytest.raises(SightlineError, match=message):
+        compare([incomparable / name for name in names], **options)
 
 
-def test_the_command_prints_the_table_and_writes_it(home, tmp_path):
-    words = ["compare", home / "one", home / "two", "--with", "protonet, svm", "--settings", "2w1s"]
-    words += ["--episodes", 5, "--device", "cpu", "--out", tmp_path / "new/table.md"]
-    answer = CliRunner().invoke(app, [str(word) for word in words])
-    assert answer.exit_code == 0, answer.stderr
-    assert [line.split()[0] for line in answer.stdout.splitlines()[2:]] == ["one", "protonet", "svm", "two", "wrote"]
+def test_command_prints_and_writes_the_table(folder, tmp_path):
+    arguments = ["compare", folder / "one", folder / "two", "--with", "protonet, svm", "--settings", "2w1s"]
+    arguments += ["--episodes", 5, "--device", "cpu"]
+    output = call(*arguments)
+    assert output.exit_code == 0, output.stderr
+    assert [line.split()[0] for line in output.stdout.splitlines()[2:]] == ["one", "protonet", "svm", "two"]
+    output = call(*arguments, "--format", "markdown", "--out", tmp_path / "new/table.md")
+    assert output.exit_code == 0, output.stderr
     assert "| svm | " in (tmp_path / "new/table.md").read_text()
-    answer = CliRunner().invoke(app, ["compare", str(home / "one"), "--with", "svn", "--out", str(tmp_path / "no.md")])
-    assert answer.exit_code == 2
-    assert answer.stderr.startswith("error: a baseline must be one of ")
+    records = [json.loads(line) for line in call(*arguments, "--format", "jsonl").stdout.splitlines()]
+    assert [record["name"] for record in records] == ["one", "protonet", "svm", "two"]
+    output = call("compare", folder / "one", "--with", "svn", "--out", tmp_path / "no.md")
+    assert output.exit_code == 2
+    assert output.stderr.startswith("error: baseline must be one of ")
     assert not (tmp_path / "no.md").exists()
