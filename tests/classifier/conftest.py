@@ -6,17 +6,17 @@ from sightline import FewShotClassifier
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
-    """The folder of a small few-shot model of drawn alphabets."""
+    """The folder of a small few-shot run on drawn alphabets."""
     return glyph_run.train(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture(scope="session")
 def drawn():
-    """Nine characters it has never seen, ten times each."""
+    """Ten images each of nine characters that the run was not trained on."""
     return glyph_run.characters(9)
 
 
 @pytest.fixture(scope="session")
 def fitted(run, drawn):
-    """A classifier of five of them, of three images each. Not to be changed."""
-    return FewShotClassifier.pretrained(run).fit({name: own[:3] for name, own in list(drawn.items())[:5]})
+    """A classifier of five of these characters with three images each; tests must not change it."""
+    return FewShotClassifier.pretrained(run).fit({name: images[:3] for name, images in list(drawn.items())[:5]})

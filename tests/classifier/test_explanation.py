@@ -1,3 +1,5 @@
+"""Explanation of predictions by ablation."""
+
 import time
 
 import numpy as np
@@ -5,142 +7,151 @@ import pytest
 import torch
 
 from sightline import FewShotClassifier
-from sightline.classifier import explanation as explain
-from sightline.classifier.explanation import cells_of, hide_each, paper
-from sightline.classifier.predictions import Answer
-from sightline.view import explanations as reasons
+from sightline.classifier import FewShotPrediction, explanation
+from sightline.classifier.embedding import BackboneEmbedder
+from sightline.classifier.explanation import cell_masks, occlude_cells, occlusion_color
+from sightline.errors import SightlineError
+from sightline.view import explanations as view_explanations
 
-PARTS = 6
+GRID = 6
 
 
-def winning(classifier, images, label):
-    """The logit of a class for each of these images, by the classifier itself."""
-    index = classifier.classes.index(label)
+def predicted_logits(classifier, pixels, label):
+    """The logit of a class for each image, computed by the classifier itself."""
+    fitted, index = classifier._current(), classifier.classes.index(label)
     with torch.no_grad():
-        query = classifier._embeds.embed(images)
-        head, ready = classifier.model.head, classifier._ready()
-        return ready.confidence.calibration_scale * head.ask(ready.memory, query[None])[0, :, index]
+        query = BackboneEmbedder(fitted.model).embed(pixels)
+        return fitted.calibration.scale * fitted.model.head.classify(fitted.state, query[None])[0, :, index]
 
 
-def test_hiding_what_is_named_costs_more_than_hiding_as_much_at_random(fitted, drawn):
-    """The deletion test: the three parts that are named against three others that hold ink."""
+def test_occluding_the_named_cells_costs_more_than_occluding_random_ones(fitted, drawn):
     random = np.random.default_rng(0)
     named, others = [], []
     for name in fitted.classes:
         for image in drawn[name][3:6]:
-            answer = fitted.predict(image)
-            why = answer.explain(images=1)
-            changed = hide_each(image, PARTS)[1].numpy().nonzero()[0]
-            best = np.argsort(-why.parts.flatten(), kind="stable")[:3]
+            prediction = fitted.predict(image)
+            result = prediction.explain(images=1)
+            changed = occlude_cells(image, GRID)[1].numpy().nonzero()[0]
+            best = np.argsort(-result.occlusion.flatten(), kind="stable")[:3]
             groups = [best, *(random.choice(changed, 3, replace=False) for _ in range(8))]
-            cells = torch.stack([cells_of(28, PARTS)[torch.from_numpy(group)].any(0) for group in groups])
-            hidden = torch.where(cells[:, None], paper(image), image)
-            lost = (why.logit - winning(fitted, hidden, answer.label)).numpy()
-            named.append(lost[0])
-            others.append(lost[1:].mean())
+            masks = torch.stack([cell_masks(28, GRID)[torch.from_numpy(group)].any(0) for group in groups])
+            occluded = torch.where(masks[:, None], occlusion_color(image), image)
+            decrease = (result.logit - predicted_logits(fitted, occluded, prediction.label)).numpy()
+            named.append(decrease[0])
+            others.append(decrease[1:].mean())
     assert np.mean(named) > 1.5 * np.mean(others)
     assert np.mean(np.array(named) > np.array(others)) > 0.8
 
 
-def test_an_example_is_worth_what_its_removal_costs(fitted, drawn):
-    label = fitted.classes[2]
-    image = drawn[label][4]
-    answer = fitted.predict(image)
-    why = answer.explain(images=16, parts=2)
-    assert 1 <= len(why.examples) < 15
-    assert (why.among, why.whole) == (15, True)
-    assert why.logit == pytest.approx(float(winning(fitted, image[None], answer.label)), abs=1e-3)
-    worths = [example.worth for example in why.examples]
-    assert worths == sorted(worths, reverse=True)
-    assert min(worths) > 0.02 * max(worths)
-    first = why.examples[0]
-    support = fitted._ready().support
-    gone = next(
+def test_importance_is_the_decrease_of_the_logit_without_the_image(fitted, drawn):
+    image = drawn[fitted.classes[2]][4]
+    prediction = fitted.predict(image)
+    result = prediction.explain(images=16, grid=2)
+    assert 1 <= len(result.support) < 15
+    assert (result.num_candidates, result.is_complete) == (15, True)
+    assert result.logit == pytest.approx(float(predicted_logits(fitted, image[None], prediction.label)), abs=1e-3)
+    importance = [influential.importance for influential in result.support]
+    assert importance == sorted(importance, reverse=True)
+    assert min(importance) > 0.02 * max(importance)
+    first, state = result.support[0], fitted._current()
+    support, head = state.support, state.model.head
+    index = next(
         i
         for i, name in enumerate(support.names)
         if (support.classes[support.labels[i]], name) == (first.label, first.name)
     )
-    rest = torch.arange(len(support)) != gone
-    head = fitted.model.head
-    memory = head.remember(support.embeddings[rest][None], support.labels[rest][None], way=5)
-    query = fitted._embeds.embed(image[None])
-    left = (
-        fitted.confidence.calibration_scale * head.ask(memory, query[None])[0, 0, support.classes.index(answer.label)]
-    )
-    assert why.logit - first.worth == pytest.approx(float(left), abs=1e-3)
+    rest = torch.arange(len(support)) != index
+    encoded = head.encode_support(support.embeddings[rest][None], support.labels[rest][None], way=5)
+    query = BackboneEmbedder(state.model).embed(image[None])
+    logit = head.classify(encoded, query[None])[0, 0, support.classes.index(prediction.label)]
+    expected = fitted.calibration.scale * float(logit)
+    assert result.logit - first.importance == pytest.approx(expected, abs=1e-3)
 
 
-def test_parts_of_an_example_are_worth_what_hiding_them_costs(run):
-    """Of two black squares the left one alone tells the classes apart; hidden in the example, it is missed."""
+def test_occlusion_of_a_support_image(run):
+    """The classes differ in the position of a black square."""
     left = torch.full((1, 28, 28), 255, dtype=torch.uint8)
     left[:, 8:20, 2:10] = 0
-    right = left.flip(-1)
-    made = FewShotClassifier.pretrained(run).fit({"left": [left], "right": [right]})
-    why = made.predict(left).explain(parts=2, images=1)
-    assert why.answer.label == "left"
-    assert why.examples[0].label == "left"
-    assert why.examples[0].parts[:, 0].sum() > abs(why.examples[0].parts[:, 1]).sum()
-    assert why.parts[:, 0].sum() > abs(why.parts[:, 1]).sum()
-    assert not why.parts[:, 1].any()  # nothing is there to hide
+    classifier = FewShotClassifier.pretrained(run).fit({"left": [left], "right": [left.flip(-1)]})
+    result = classifier.predict(left).explain(grid=2, images=1)
+    influential = result.support[0]
+    assert (result.prediction.label, influential.label) == ("left", "left")
+    assert influential.occlusion[:, 0].sum() > abs(influential.occlusion[:, 1]).sum()
+    assert result.occlusion[:, 0].sum() > abs(result.occlusion[:, 1]).sum()
+    assert not result.occlusion[:, 1].any()  # occluding paper changes nothing
 
 
-def test_it_takes_less_than_a_second(fitted, drawn):
-    answer = fitted.predict(drawn[fitted.classes[0]][5])
+def test_explanation_takes_less_than_a_second(fitted, drawn):
+    prediction = fitted.predict(drawn[fitted.classes[0]][5])
     start = time.process_time()
-    answer.explain()
+    prediction.explain()
     assert time.process_time() - start < 1
 
 
-def test_among_many_examples_the_nearest_are_asked(monkeypatch, fitted, drawn):
-    monkeypatch.setattr(explain, "MOST_SUPPORT", 7)
-    answer = fitted.predict(drawn[fitted.classes[3]][4])
-    why = answer.explain(parts=2)
-    assert (why.among, why.whole) == (7, False)
-    assert why.examples[0].label == answer.label
-    assert "Explained among the 7 nearest examples." in why.reason().notes
+def test_nearest_candidates_of_a_large_support_set(monkeypatch, fitted, drawn):
+    monkeypatch.setattr(explanation, "MAX_CANDIDATES", 7)
+    prediction = fitted.predict(drawn[fitted.classes[3]][4])
+    result = prediction.explain(grid=2)
+    assert (result.num_candidates, result.is_complete) == (7, False)
+    assert result.support[0].label == prediction.label
+    assert "Computed for the 7 nearest support images." in result.view().notes
 
 
-def test_embeddings_have_examples_but_no_parts():
-    made = FewShotClassifier().fit({"a": torch.eye(3)[:2], "b": -torch.eye(3)})
-    why = made.predict(torch.tensor([1.0, 0.1, 0])).explain()
-    assert why.parts is None
-    assert why.picture is None
-    assert (why.examples[0].label, why.examples[0].name) == ("a", "example 1")
-    assert all(example.parts is None for example in why.examples)
-    assert {example.label for example in why.examples} == {"a"}  # by angle alone, others are worth nothing
-    text = why.page().html
-    assert "example 1" in text
-    assert not any(word in text for word in ("<img", 'class="asked"', "Bright parts", 'id="heat"', ">image<"))
+def test_explanation_of_an_embedding_has_no_images():
+    classifier = FewShotClassifier().fit({"a": torch.eye(3)[:2], "b": -torch.eye(3)})
+    result = classifier.predict(torch.tensor([1.0, 0.1, 0])).explain()
+    assert result.occlusion is None
+    assert result.image is None
+    assert (result.support[0].label, result.support[0].name) == ("a", "example 1")
+    assert all(influential.occlusion is None for influential in result.support)
+    assert {influential.label for influential in result.support} == {"a"}  # by cosine, other classes have no influence
+    html = result.page().html
+    assert "example 1" in html
+    assert not any(text in html for text in ("<img", 'class="asked"', 'id="heat"', ">image<"))
 
 
-def test_cells_cover_every_pixel_once():
-    for side, parts in ((28, 7), (29, 5), (8, 8)):
-        cells = cells_of(side, parts)
-        assert cells.shape == (parts * parts, side, side)
-        assert (cells.sum(0) == 1).all()
+def test_cells_partition_the_image():
+    for side, grid in ((28, 7), (29, 5), (8, 8)):
+        masks = cell_masks(side, grid)
+        assert masks.shape == (grid * grid, side, side)
+        assert (masks.sum(0) == 1).all()
     image = torch.full((1, 4, 4), 200, dtype=torch.uint8)
     image[0, 0, 0] = 3
-    hidden, changed = hide_each(image, 2)
-    assert changed.tolist() == [True, False, False, False]
-    assert (hidden[0] == 200).all()
+    occluded, is_changed = occlude_cells(image, 2)
+    assert is_changed.tolist() == [True, False, False, False]
+    assert (occluded[0] == 200).all()
 
 
-def test_a_picture_and_a_page_are_written(fitted, drawn, tmp_path, monkeypatch):
-    why = fitted.predict(drawn[fitted.classes[0]][4]).explain()
-    assert why.save(tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
-    assert "<!doctype html>" in why.save(tmp_path / "why.html").read_text()
-    monkeypatch.setattr(reasons, "picture", None)  # refused before anything is drawn
-    with pytest.raises(ValueError, match=r"path must end in .png, .svg or .html, got 'why.pdf'"):
-        why.save(tmp_path / "why.pdf")
+def test_explanation_is_saved_as_figure_and_page(fitted, drawn, tmp_path, monkeypatch):
+    result = fitted.predict(drawn[fitted.classes[0]][4]).explain()
+    assert result.save(tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
+    assert "<!doctype html>" in result.save(tmp_path / "why.html").read_text()
+    monkeypatch.setattr(view_explanations, "picture", None)  # the path is checked first
+    with pytest.raises(SightlineError, match=r"path must end in .png, .svg or .html, got 'why.pdf'"):
+        result.save(tmp_path / "why.pdf")
 
 
-def test_an_answer_without_its_classifier_is_refused(fitted, drawn):
-    with pytest.raises(ValueError, match="must be one that predict gave to be explained"):
-        Answer("a", 1.0, True, {"a": 1.0}, 1.0).explain()
-    answer = fitted.predict(drawn[fitted.classes[0]][4])
-    for wrong, message in (
+def test_page_of_several_images(fitted, drawn, tmp_path):
+    (tmp_path / "torn.png").write_bytes(b"not an image")
+    images = drawn[fitted.classes[0]][4:6]
+    calls = []
+    explanations = fitted.explain(
+        [images[0], tmp_path / "torn.png", images[1]], progress=lambda *count: calls.append(count)
+    )
+    assert [prediction.error is None for prediction in explanations.predictions] == [True, False, True]
+    assert explanations.page.html.count("<article") == 2
+    assert calls == [(1, 2), (2, 2)]
+    assert fitted.explain([tmp_path / "torn.png"]).page is None
+
+
+def test_invalid_explanations_are_refused(fitted, drawn):
+    with pytest.raises(SightlineError, match="a prediction must come from `predict` to be explained"):
+        FewShotPrediction("a", 1.0, True, {"a": 1.0}, 1.0).explain()
+    prediction = fitted.predict(drawn[fitted.classes[0]][4])
+    for options, message in (
         ({"images": 0}, "images must be an integer of at least 1, got 0"),
-        ({"parts": 33}, "parts must be at most 32, got 33"),
+        ({"images": 17}, "images must be at most 16, got 17"),
+        ({"grid": 33}, "grid must be at most 32, got 33"),
     ):
-        with pytest.raises(ValueError, match=message):
-            answer.explain(**wrong)
+        with pytest.raises(SightlineError, match=message):
+            prediction.explain(**options)

@@ -1,3 +1,5 @@
+"""The file of a fitted classifier."""
+
 import json
 import os
 import shutil
@@ -10,135 +12,144 @@ from PIL import Image
 from safetensors import safe_open
 
 from sightline import FewShotClassifier
+from sightline.classifier import file
+from sightline.errors import SightlineError
 
 
-def test_answers_after_load_are_the_same_to_the_last_bit(fitted, drawn, tmp_path):
+def test_loaded_classifier_gives_equal_predictions(fitted, drawn, tmp_path):
     path = fitted.save(tmp_path / "characters.sightline")
-    again = FewShotClassifier.load(path)
-    images = [image for own in drawn.values() for image in own[::3]]
-    before, after = fitted.predict(images), again.predict(images)
-    assert [answer.scores for answer in before] == [answer.scores for answer in after]
-    assert [answer.known_score for answer in before] == [answer.known_score for answer in after]
+    loaded = FewShotClassifier.load(path)
+    images = [image for class_images in drawn.values() for image in class_images[::3]]
+    before, after = fitted.predict(images), loaded.predict(images)
     assert before == after
-    assert (again.classes, again.counts, again.confidence) == (fitted.classes, fitted.counts, fitted.confidence)
-    why = [answer.explain(parts=3) for answer in (before[0], after[0])]
-    assert (why[0].parts == why[1].parts).all()
-    assert [example.worth for example in why[0].examples] == [example.worth for example in why[1].examples]
-    assert [file.name for file in tmp_path.iterdir()] == ["characters.sightline"]
+    assert (loaded.classes, loaded.counts, loaded.calibration) == (fitted.classes, fitted.counts, fitted.calibration)
+    first, second = (prediction.explain(grid=3) for prediction in (before[0], after[0]))
+    assert (first.occlusion == second.occlusion).all()
+    assert [image.importance for image in first.support] == [image.importance for image in second.support]
+    assert [path.name for path in tmp_path.iterdir()] == ["characters.sightline"]
 
 
-def test_what_is_loaded_goes_on_learning(fitted, drawn, tmp_path):
-    again = FewShotClassifier.load(fitted.save(tmp_path / "a.sightline"))
-    name, own = list(drawn.items())[6]
-    again.add(name, own[:2]).remove(again.classes[0])
-    assert again.predict(own[0]).label == name
+def test_loaded_classifier_can_be_changed(fitted, drawn, tmp_path):
+    loaded = FewShotClassifier.load(fitted.save(tmp_path / "a.sightline"))
+    name, images = list(drawn.items())[6]
+    loaded.add(name, images[:2]).remove(loaded.classes[0])
+    assert loaded.predict(images[0]).label == name
 
 
-def test_a_classifier_of_embeddings_is_kept_too(tmp_path):
-    made = FewShotClassifier().fit({"a": torch.eye(3)[:2], "b": -torch.eye(3)})
-    again = FewShotClassifier.load(made.save(tmp_path / "a.sightline"))
-    assert again.predict(torch.rand(5, 3)) is not None
-    assert again.predict(torch.eye(3)) == made.predict(torch.eye(3))
+def test_classifier_of_embeddings_is_saved(tmp_path):
+    classifier = FewShotClassifier().fit({"a": torch.eye(3)[:2], "b": -torch.eye(3)})
+    loaded = FewShotClassifier.load(classifier.save(tmp_path / "a.sightline"))
+    assert loaded.predict(torch.eye(3)) == classifier.predict(torch.eye(3))
 
 
-def rewritten(path, change):
-    """The file with its tensors or its header changed."""
+def rewrite(path, change):
+    """Change the tensors or the metadata of a file."""
     tensors = safetensors.torch.load_file(path)
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata()
-    about = json.loads(metadata["about"])
-    change(tensors, about)
+    with safe_open(path, framework="pt") as opened:
+        header = opened.metadata()
+    metadata = json.loads(header["metadata"])
+    change(tensors, metadata)
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    safetensors.torch.save_file(tensors, path, {**metadata, "about": json.dumps(about)})
+    safetensors.torch.save_file(tensors, path, {**header, "metadata": json.dumps(metadata)})
 
 
-def test_foreign_and_damaged_files_are_refused(fitted, tmp_path):
-    good = fitted.save(tmp_path / "good.sightline")
-    bad = tmp_path / "bad.sightline"
+def test_invalid_files_are_refused(fitted, tmp_path):
+    good, bad = fitted.save(tmp_path / "good.sightline"), tmp_path / "bad.sightline"
 
-    def refused(message):
-        with pytest.raises(ValueError, match=message):
+    def check(message):
+        with pytest.raises(SightlineError, match=message):
             FewShotClassifier.load(bad)
 
-    refused("must be a file that save wrote, got .*bad.sightline', which is not there")
+    check("must be a file written by `save`, got .*bad.sightline', which does not exist")
     for data in (b"", b"PK\x03\x04" * 99, good.read_bytes()[:-7], b"\xff" * 8 + good.read_bytes()[8:]):
         bad.write_bytes(data)
-        refused("bad.sightline must be a classifier that save wrote, and whole, got .*; fit it again")
+        check("bad.sightline must be a complete classifier file written by `save`, got .*; fit it again")
     safetensors.torch.save_file({"x": torch.ones(1)}, bad)
-    refused("got another format")
+    check("got another format")
     for change, message in (
-        (lambda t, a: a.pop("classes"), "got a header that says something else"),
-        (lambda t, a: a["confidence"].update(calibration_scale=float("nan")), "got a header that says something else"),
-        (lambda t, a: a["confidence"].update(scale=0.0), "got a header that says something else"),
-        (lambda t, a: a.update(embedder=["x"]), "got a header that says something else"),
-        (lambda t, a: a.update(weights=1), "got a header that says something else"),
-        (lambda t, a: a["model"].update(depth=10**6), "must hold the weights of 1000000 blocks"),
-        (lambda t, a: a["model"].update(backbone_channels=[10**6] * 4), "must fit its configuration"),
-        (lambda t, a: a["model"].update(nonsense=1), r"bad.sightline must be .* got model.nonsense: a key here must"),
-        (lambda t, a: a["model"].update(depth=-1), r"bad.sightline must be .* depth must be"),
-        (lambda t, a: a["classes"].append("more"), "got examples that do not fit together"),
-        (lambda t, a: a["classes"].__setitem__(1, a["classes"][0]), "classes must have different names"),
-        (lambda t, a: t["labels"].fill_(99), "got examples that do not fit together"),
-        (lambda t, a: t["embeddings"][0].fill_(float("nan")), "got no finite numbers for embeddings"),
-        (lambda t, a: t.update(pictures=t["pictures"][1:]), "got examples that do not fit together"),
-        (lambda t, a: t.update(pictures=t["pictures"][:, :, 1:]), "got examples that do not fit together"),
-        (lambda t, a: t.update(pictures=t["pictures"].repeat(1, 3, 1, 1)), "got examples that do not fit together"),
-        (lambda t, a: t.update(pictures=t["pictures"][..., :0, :0]), "got examples that do not fit together"),
-        (lambda t, a: t.update(embeddings=t["embeddings"][:, :0]), "got examples that do not fit together"),
-        (lambda t, a: t.update(embeddings=t["embeddings"][:, 1:]), "got examples that do not fit together"),
-        (lambda t, a: t["embeddings"].fill_(1e30), "got examples that do not fit together"),
-        (
-            lambda t, a: a.update(classes=["a", "a", "b", "c", "d"]),
-            "classes must have different names, got 'a' and 'a'",
-        ),
-        (lambda t, a: t.pop("labels"), "got examples that do not fit together"),
+        (lambda t, m: m.pop("classes"), "got invalid metadata"),
+        (lambda t, m: m["calibration"].update(scale=float("nan")), "got invalid metadata"),
+        (lambda t, m: m["calibration"].update(threshold_scale=0.0), "got invalid metadata"),
+        (lambda t, m: m.update(embedder=["x"]), "got invalid metadata"),
+        (lambda t, m: m.update(weights=1), "got invalid metadata"),
+        (lambda t, m: m["model"].update(depth=10**6), "must hold the weights of 1000000 layers"),
+        (lambda t, m: m["model"].update(backbone_channels=[10**6] * 4), "must fit its config"),
+        (lambda t, m: m["model"].update(unknown=1), r"bad.sightline must be .* got model.unknown: a key here must"),
+        (lambda t, m: m["model"].update(depth=-1), r"bad.sightline must be .* depth must be"),
+        (lambda t, m: m["classes"].append("more"), "got inconsistent examples"),
+        (lambda t, m: m["classes"].__setitem__(1, m["classes"][0]), "class names must differ"),
+        (lambda t, m: t["labels"].fill_(99), "got inconsistent examples"),
+        (lambda t, m: t["embeddings"][0].fill_(float("nan")), "got no finite numbers for embeddings"),
+        (lambda t, m: t.update(embeddings=t["embeddings"].to(torch.float8_e5m2)), "got no finite numbers"),
+        (lambda t, m: t.update(images=t["images"][1:]), "got inconsistent examples"),
+        (lambda t, m: t.update(images=t["images"][:, :, 1:]), "got inconsistent examples"),
+        (lambda t, m: t.update(images=t["images"].repeat(1, 3, 1, 1)), "got inconsistent examples"),
+        (lambda t, m: t.update(images=t["images"][..., :0, :0]), "got inconsistent examples"),
+        (lambda t, m: t.update(embeddings=t["embeddings"][:, :0]), "got inconsistent examples"),
+        (lambda t, m: t.update(embeddings=t["embeddings"][:, 1:]), "got inconsistent examples"),
+        (lambda t, m: t["embeddings"].fill_(1e30), "got inconsistent examples"),
+        (lambda t, m: m.update(classes=["a", "a", "b", "c", "d"]), "class names must differ, got 'a' and 'a'"),
+        (lambda t, m: t.pop("labels"), "got inconsistent examples"),
     ):
         shutil.copy(good, bad)
-        rewritten(bad, change)
-        refused(message)
+        rewrite(bad, change)
+        check(message)
 
 
-def test_files_of_before_weights_could_be_named_are_read(fitted, drawn, tmp_path):
+def test_number_of_channels_is_checked_before_the_model_is_built(fitted, tmp_path, monkeypatch):
+    """A file of 46 KB with 1,000 channels of 512 x 512 pixels took 3 GB."""
     path = fitted.save(tmp_path / "a.sightline")
-    rewritten(path, lambda t, a: a.pop("weights"))
-    image = next(iter(drawn.values()))[0]
-    assert FewShotClassifier.load(path).predict(image) == fitted.predict(image)
-    with pytest.raises(ValueError, match=r"weights must be left out where there is no embedder, got 'x.pth'"):
-        FewShotClassifier.load(path, weights="x.pth")
 
+    def change(tensors, metadata):
+        metadata["model"].update(channels=1000, image_size=512)
+        weight = tensors["model.backbone.blocks.0.0.weight"]
+        tensors["model.backbone.blocks.0.0.weight"] = weight[:, :1].repeat(1, 1000, 1, 1)
+        tensors |= {name: tensors[name].repeat(1000, 1, 1) for name in ("model.mean", "model.std")}
 
-def test_pictures_without_anything_that_sees_are_refused(tmp_path):
-    path = FewShotClassifier().fit({"a": torch.eye(3)[:2], "b": -torch.eye(3)}).save(tmp_path / "a.sightline")
-    rewritten(path, lambda t, a: t.update(pictures=torch.zeros(5, 1, 7, 7, dtype=torch.uint8)))
-    with pytest.raises(ValueError, match="got examples that do not fit together"):
+    rewrite(path, change)
+    monkeypatch.setattr(file, "FewShot", None)  # nothing is built
+    with pytest.raises(SightlineError, match="channels must be 1 or 3, got 1000"):
         FewShotClassifier.load(path)
 
 
-def test_weights_that_lead_nowhere_are_refused_when_asked(fitted, drawn, tmp_path):
+def test_images_without_an_encoder_are_refused(tmp_path):
+    path = FewShotClassifier().fit({"a": torch.eye(3)[:2], "b": -torch.eye(3)}).save(tmp_path / "a.sightline")
+    rewrite(path, lambda t, m: t.update(images=torch.zeros(5, 1, 7, 7, dtype=torch.uint8)))
+    with pytest.raises(SightlineError, match="got inconsistent examples"):
+        FewShotClassifier.load(path)
+
+
+def test_weights_that_give_nan_are_refused_in_predict(fitted, drawn, tmp_path):
     path = fitted.save(tmp_path / "a.sightline")
-    rewritten(path, lambda t, a: t["model.std"].zero_())
-    with pytest.raises(ValueError, match="answers must be finite, got NaN or infinity"):
+    rewrite(path, lambda t, m: t["model.std"].zero_())
+    with pytest.raises(SightlineError, match="logits must be finite, got NaN or infinity"):
         FewShotClassifier.load(path).predict(next(iter(drawn.values()))[0])
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems allow no such names")
-def test_a_file_whose_name_is_no_text_is_kept(run, drawn, tmp_path):
-    for label, own in list(drawn.items())[:2]:
-        home = tmp_path / "characters" / label.replace("/", " ")
-        home.mkdir(parents=True)
-        Image.fromarray(own[0][0].numpy()).save(home / "image.png")
-        (home / "image.png").rename(os.fsdecode(os.fsencode(home) + b"/\xff.png"))
-    made = FewShotClassifier.pretrained(run).fit(tmp_path / "characters")
-    again = FewShotClassifier.load(made.save(tmp_path / "a.sightline"))
-    assert again.predict(own[1]).explain(parts=2).page().html
+def test_weights_of_a_model_without_an_embedder_are_refused(fitted, tmp_path):
+    path = fitted.save(tmp_path / "a.sightline")
+    with pytest.raises(SightlineError, match=r"weights must be left out for a model without an embedder, got 'x.pth'"):
+        FewShotClassifier.load(path, weights="x.pth")
 
 
-def test_others_may_read_the_file(fitted, tmp_path):
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_file_name_that_is_not_text(run, drawn, tmp_path):
+    for label, images in list(drawn.items())[:2]:
+        folder = tmp_path / "characters" / label.replace("/", " ")
+        folder.mkdir(parents=True)
+        Image.fromarray(images[0][0].numpy()).save(folder / "image.png")
+        (folder / "image.png").rename(os.fsdecode(os.fsencode(folder) + b"/\xff.png"))
+    classifier = FewShotClassifier.pretrained(run).fit(tmp_path / "characters")
+    loaded = FewShotClassifier.load(classifier.save(tmp_path / "a.sightline"))
+    assert loaded.predict(images[1]).explain(grid=2).page().html
+
+
+def test_file_has_default_permissions(fitted, tmp_path):
     (tmp_path / "plain").touch()
     assert fitted.save(tmp_path / "a.sightline").stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
-def test_a_file_of_another_name_is_not_written(fitted, tmp_path):
-    with pytest.raises(ValueError, match=r"must end in .sightline and be no folder, got '.*a.zip'"):
+def test_path_with_another_suffix_is_refused(fitted, tmp_path):
+    with pytest.raises(SightlineError, match=r"must end in .sightline and not be a folder, got '.*a.zip'"):
         fitted.save(tmp_path / "a.zip")
     assert not list(tmp_path.iterdir())
