@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from sightline import FewShotClassifier
-from sightline.classifier import FewShotPrediction, explanation
+from sightline.classifier import FewShotPrediction, explanation, predictions
 from sightline.classifier.embedding import BackboneEmbedder
 from sightline.classifier.explanation import cell_masks, occlude_cells, occlusion_color
 from sightline.errors import SightlineError
-from sightline.view import explanations as view_explanations
 
 GRID = 6
 
@@ -32,7 +31,7 @@ def test_occluding_the_named_cells_costs_more_than_occluding_random_ones(fitted,
             prediction = fitted.predict(image)
             result = prediction.explain(images=1)
             changed = occlude_cells(image, GRID)[1].numpy().nonzero()[0]
-            best = np.argsort(-result.occlusion.flatten(), kind="stable")[:3]
+            best = np.argsort(-result.image.occlusion.flatten(), kind="stable")[:3]
             groups = [best, *(random.choice(changed, 3, replace=False) for _ in range(8))]
             masks = torch.stack([cell_masks(28, GRID)[torch.from_numpy(group)].any(0) for group in groups])
             occluded = torch.where(masks[:, None], occlusion_color(image), image)
@@ -43,16 +42,16 @@ def test_occluding_the_named_cells_costs_more_than_occluding_random_ones(fitted,
     assert np.mean(np.array(named) > np.array(others)) > 0.8
 
 
-def test_importance_is_the_decrease_of_the_logit_without_the_image(fitted, drawn):
+def test_contribution_is_the_decrease_of_the_logit_without_the_image(fitted, drawn):
     image = drawn[fitted.classes[2]][4]
     prediction = fitted.predict(image)
     result = prediction.explain(images=16, grid=2)
     assert 1 <= len(result.support) < 15
     assert (result.num_candidates, result.is_complete) == (15, True)
     assert result.logit == pytest.approx(float(predicted_logits(fitted, image[None], prediction.label)), abs=1e-3)
-    importance = [influential.importance for influential in result.support]
-    assert importance == sorted(importance, reverse=True)
-    assert min(importance) > 0.02 * max(importance)
+    contributions = [image.contribution for image in result.support]
+    assert contributions == sorted(contributions, reverse=True)
+    assert min(contributions) > 0.02 * max(contributions)
     first, state = result.support[0], fitted._current()
     support, head = state.support, state.model.head
     index = next(
@@ -65,7 +64,7 @@ def test_importance_is_the_decrease_of_the_logit_without_the_image(fitted, drawn
     query = BackboneEmbedder(state.model).embed(image[None])
     logit = head.classify(encoded, query[None])[0, 0, support.classes.index(prediction.label)]
     expected = fitted.calibration.scale * float(logit)
-    assert result.logit - first.importance == pytest.approx(expected, abs=1e-3)
+    assert result.logit - first.contribution == pytest.approx(expected, abs=1e-3)
 
 
 def test_occlusion_of_a_support_image(run):
@@ -74,11 +73,11 @@ def test_occlusion_of_a_support_image(run):
     left[:, 8:20, 2:10] = 0
     classifier = FewShotClassifier.pretrained(run).fit({"left": [left], "right": [left.flip(-1)]})
     result = classifier.predict(left).explain(grid=2, images=1)
-    influential = result.support[0]
-    assert (result.prediction.label, influential.label) == ("left", "left")
-    assert influential.occlusion[:, 0].sum() > abs(influential.occlusion[:, 1]).sum()
-    assert result.occlusion[:, 0].sum() > abs(result.occlusion[:, 1]).sum()
-    assert not result.occlusion[:, 1].any()  # occluding paper changes nothing
+    example = result.support[0]
+    assert (result.prediction.label, example.label) == ("left", "left")
+    assert example.occlusion[:, 0].sum() > abs(example.occlusion[:, 1]).sum()
+    assert result.image.occlusion[:, 0].sum() > abs(result.image.occlusion[:, 1]).sum()
+    assert not result.image.occlusion[:, 1].any()  # occluding paper changes nothing
 
 
 def test_explanation_takes_less_than_a_second(fitted, drawn):
@@ -94,17 +93,17 @@ def test_nearest_candidates_of_a_large_support_set(monkeypatch, fitted, drawn):
     result = prediction.explain(grid=2)
     assert (result.num_candidates, result.is_complete) == (7, False)
     assert result.support[0].label == prediction.label
-    assert "Computed for the 7 nearest support images." in result.view().notes
+    assert "Computed for the 7 nearest support images." in result.card().notes
 
 
 def test_explanation_of_an_embedding_has_no_images():
     classifier = FewShotClassifier().fit({"a": torch.eye(3)[:2], "b": -torch.eye(3)})
     result = classifier.predict(torch.tensor([1.0, 0.1, 0])).explain()
-    assert result.occlusion is None
-    assert result.image is None
+    assert result.image.occlusion is None
+    assert result.image.pixels is None
     assert (result.support[0].label, result.support[0].name) == ("a", "example 1")
-    assert all(influential.occlusion is None for influential in result.support)
-    assert {influential.label for influential in result.support} == {"a"}  # by cosine, other classes have no influence
+    assert all(image.occlusion is None for image in result.support)
+    assert {image.label for image in result.support} == {"a"}  # by cosine, other classes have no contribution
     html = result.page().html
     assert "example 1" in html
     assert not any(text in html for text in ("<img", 'class="asked"', 'id="heat"', ">image<"))
@@ -126,7 +125,7 @@ def test_explanation_is_saved_as_figure_and_page(fitted, drawn, tmp_path, monkey
     result = fitted.predict(drawn[fitted.classes[0]][4]).explain()
     assert result.save(tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
     assert "<!doctype html>" in result.save(tmp_path / "why.html").read_text()
-    monkeypatch.setattr(view_explanations, "picture", None)  # the path is checked first
+    monkeypatch.setattr(predictions, "explanation_figure", None)  # the path is checked first
     with pytest.raises(SightlineError, match=r"path must end in .png, .svg or .html, got 'why.pdf'"):
         result.save(tmp_path / "why.pdf")
 

@@ -332,7 +332,7 @@ class FewShotClassifier(Predictor):
     ) -> tuple[list[FewShotPrediction], Page]:
         predictions, cards = self.predict_batch(prepared), []
         for prediction, item in zip(predictions, inputs, strict=True):
-            name = Path(item).name if isinstance(item, str | Path) else "image"
+            name = Path(item).name if isinstance(item, str | Path) else None
             cards.append(prediction.explain().card(name=name))
             if progress is not None:
                 progress(len(cards), len(predictions))

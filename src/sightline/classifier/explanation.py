@@ -1,7 +1,7 @@
 """Explanation of a prediction by ablation: support images are removed and image regions are occluded.
 
-Attention weights are not used. The importance of a support image or of a region is the decrease of the predicted
-class's logit without it.
+Attention weights are not used. The contribution of a support image or of a region is the decrease of the
+predicted class's logit without it.
 
 Shapes: B batch, S support images, C channels, T tokens per image, M embedding dimension, G cells of the occlusion grid.
 """
@@ -16,16 +16,16 @@ from torch import Tensor
 from .. import limits
 from ..errors import check_int, check_max
 from ..models.few_shot import FewShotHead
-from ..view.explanations import Array
+from ..view.explanations import Array, ExplainedImage
 from .calibration import Calibration
 from .embedding import ImageEmbedder
-from .predictions import Explanation, FewShotPrediction, InfluentialImage
+from .predictions import Explanation, FewShotPrediction
 from .support import SupportSet
 
 MAX_CANDIDATES, MAX_CANDIDATE_VALUES = 128, 1 << 16
-"""Support images whose importance is computed, and the numbers of their embeddings; of more, the nearest are used."""
-MIN_RELATIVE_IMPORTANCE = 0.02
-"""Importance of a support image that is shown, relative to the largest."""
+"""Support images whose contribution is computed, and the numbers of their embeddings; of more, the nearest are used."""
+MIN_RELATIVE_CONTRIBUTION = 0.02
+"""Contribution of a support image that is shown, relative to the largest."""
 MAX_VALUES_PER_BATCH = 1 << 22
 """Numbers in the support embeddings of one forward pass."""
 
@@ -51,21 +51,27 @@ def explain(query: ExplainableQuery, prediction: FewShotPrediction, *, images: i
     check_max(limits.MAX_EXPLANATION_IMAGES, images=images)
     check_max(limits.MAX_OCCLUSION_CELLS, grid=grid)
     ablation = _Ablation(query, query.support.select(_candidates(query, prediction.label)), prediction.label)
-    support, importance = ablation.support, ablation.importance()
-    best = importance.argsort(descending=True, stable=True)[:images]
-    best = best[(importance[best] > MIN_RELATIVE_IMPORTANCE * importance.max()) | (best == best[0])]
-    influential = []
+    support, contributions = ablation.support, ablation.contributions()
+    best = contributions.argsort(descending=True, stable=True)[:images]
+    best = best[(contributions[best] > MIN_RELATIVE_CONTRIBUTION * contributions.max()) | (best == best[0])]
+    explained = []
     for i in best.tolist():
         pixels = None if support.images is None else support.images[i]
-        label, occlusion = support.classes[int(support.labels[i])], ablation.occlusion(pixels, grid, i)
-        image = InfluentialImage(label, support.names[i], float(importance[i]), _as_array(pixels), occlusion)
-        influential.append(image)
+        explained.append(
+            ExplainedImage(
+                name=support.names[i],
+                pixels=_as_array(pixels),
+                occlusion=ablation.occlusion(pixels, grid, i),
+                label=support.classes[int(support.labels[i])],
+                contribution=float(contributions[i]),
+            )
+        )
+    name = "embedding" if query.pixels is None else "image"
     return Explanation(
         prediction=prediction,
         logit=ablation.logit,
-        image=_as_array(query.pixels),
-        occlusion=ablation.occlusion(query.pixels, grid),
-        support=tuple(influential),
+        image=ExplainedImage(name, _as_array(query.pixels), ablation.occlusion(query.pixels, grid)),
+        support=tuple(explained),
         num_candidates=len(support),
         is_complete=len(support) == len(query.support),
     )
@@ -87,7 +93,7 @@ class _Ablation:
         state = head.encode_support(support.to(device), labels.to(device), way=len(self.support.classes))
         return self.query.calibration.scale * head.classify(state, query.to(device))[:, 0, self.class_index].cpu()
 
-    def importance(self) -> Tensor:
+    def contributions(self) -> Tensor:
         """Decrease of the logit without each support image: (S,)"""
         count = len(self.support)
         others = torch.arange(count).expand(count, -1)[~torch.eye(count, dtype=torch.bool)].view(count, -1)

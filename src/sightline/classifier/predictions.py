@@ -1,7 +1,7 @@
 """Predictions of a classifier, their explanations, and its estimated accuracy."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ from ..errors import SightlineError
 from ..names import printable
 from ..view import figures
 from ..view import page as view_page
-from ..view.explanations import Array, ExplainedImage, ExplanationCard, explanation_figure, explanation_page
+from ..view.explanations import ExplainedImage, ExplanationCard, explanation_figure, explanation_page
 
 if TYPE_CHECKING:
     from ..view.page import Page
@@ -35,7 +35,7 @@ class FewShotPrediction:
     _explain: "Callable[..., Explanation] | None" = field(default=None, repr=False, compare=False)
 
     def explain(self, *, images: int = 3, grid: int = 6) -> "Explanation":
-        """The support images with the largest influence on the prediction, and the regions that support it.
+        """The support images that contribute most to the prediction, and the image regions it depends on.
 
         `images` is the largest number of support images. Regions are the cells of a `grid` x `grid` partition.
         """
@@ -58,34 +58,19 @@ class FewShotPrediction:
 
 
 @dataclass(frozen=True, eq=False)
-class InfluentialImage:
-    """A support image and its influence on a prediction."""
-
-    label: str
-    name: str
-    importance: float
-    """Decrease of the predicted class's logit when the image is removed from the support set."""
-    image: Array | None
-    """uint8 (H, W) or (H, W, 3)."""
-    occlusion: Array | None
-    """Decrease of the logit when each cell of the image is occluded: (grid, grid)."""
-
-
-@dataclass(frozen=True, eq=False)
 class Explanation:
     """A prediction with the support images and image regions that it depends on."""
 
     prediction: FewShotPrediction
     logit: float
     """The logit of the predicted class."""
-    image: Array | None
-    """The image as the model receives it, uint8 (H, W) or (H, W, 3); None for an embedding."""
-    occlusion: Array | None
-    """Decrease of the logit when each cell of the image is occluded: (grid, grid)."""
-    support: tuple[InfluentialImage, ...]
-    """The most important support images, in descending order of importance; at least one."""
+    image: ExplainedImage
+    """The image as the model receives it, with the decrease of the logit when each of its cells is occluded."""
+    support: tuple[ExplainedImage, ...]
+    """The support images with the largest contributions, in descending order; at least one. The contribution is the
+    decrease of the logit when the image is removed from the support set."""
     num_candidates: int
-    """Support images whose importance was computed."""
+    """Support images whose contribution was computed."""
     is_complete: bool
     """Whether these are all support images; otherwise the nearest ones."""
 
@@ -98,28 +83,26 @@ class Explanation:
             raise SightlineError(f"path must end in .png, .svg or .html, got {path.name!r}")
         return figures.save(explanation_figure(self.card()), path)
 
-    def page(self, *, name: str = "image") -> "Page":
+    def page(self, *, name: str | None = None) -> "Page":
         """A self-contained page."""
         return explanation_page([self.card(name=name)], title=str(self.prediction))
 
-    def card(self, *, name: str = "image") -> ExplanationCard:
-        """The explanation as a card of the explanation page."""
-        name, notes = "embedding" if self.image is None else name, []
+    def card(self, *, name: str | None = None) -> ExplanationCard:
+        """The explanation for the viewer; `name` is the name of the image."""
+        image = self.image if name is None else replace(self.image, name=name)
+        notes = []
         if not self.is_complete:
             notes.append(f"Computed for the {self.num_candidates} nearest support images.")
         if self.prediction.transductive:
             notes.append("Transductive: the prediction may depend on the other images of the call.")
         return ExplanationCard(
-            name=name,
+            name=image.name,
             label=self.prediction.label,
             known=self.prediction.known,
             confidence=self.prediction.confidence,
             scores=list(self.prediction.scores.items()),
-            image=ExplainedImage(name, self.image, self.occlusion),
-            examples=[
-                ExplainedImage(image.name, image.image, image.occlusion, image.label, image.importance)
-                for image in self.support
-            ],
+            image=image,
+            examples=self.support,
             notes=notes,
         )
 
