@@ -305,9 +305,9 @@ def test_bad_image_in_a_list_becomes_an_error_without_extra_passes(fitted, drawn
     predictions = fitted.predict([*images[:2], tmp_path / "torn.png", *images[2:]])
     assert passes == [5]
     assert predictions[:2] + predictions[3:] == expected
-    assert "torn.png must be a PNG" in predictions[2].error
+    assert "torn.png must be a complete PNG" in predictions[2].error
     assert predictions[2].to_dict() == {"error": predictions[2].error}
-    with pytest.raises(SightlineError, match=r"torn.png must be a PNG"):
+    with pytest.raises(SightlineError, match=r"torn.png must be a complete PNG"):
         fitted.predict(tmp_path / "torn.png")
 
 
@@ -329,7 +329,7 @@ def test_invalid_examples_are_refused(run, drawn, tmp_path):
         ({"a": images[:2]}, "number of classes must be 2 to 1,000, got 1; add another"),
         ({f"{i}": images[:1] for i in range(1001)}, "number of classes must be 2 to 1,000, got 1,001; use fewer"),
         ({**two, "c": []}, "class 'c' must have at least one image, got none; add one or remove the class"),
-        ({**two, "c": [tmp_path / "torn.png"]}, r"class 'c': .*torn.png must be a PNG, JPEG"),
+        ({**two, "c": [tmp_path / "torn.png"]}, r"class 'c': .*torn.png must be a complete PNG, JPEG"),
         ({**two, "a ": images[2:3]}, "class names must differ, got 'a' and 'a '"),
         ({**two, 3.5: images[2:3]}, "a class name must be printable text of 1 to 200 characters, got 3.5"),
         ({**two, True: images[2:3]}, "a class name must be printable text of 1 to 200 characters, got True"),

@@ -111,7 +111,7 @@ def test_bad_file_does_not_affect_the_others(fitted, characters, tmp_path):
         assert [line.partition(": ")[0] for line in lines[:2]] == ["known.png", "noise.png"]
         assert lines[2:] == ["wrote page.html" for _ in options[1:]]
         torn, gone = output.stderr.splitlines()
-        assert torn.startswith("error: bad.png must be a PNG")
+        assert torn.startswith("error: bad.png must be a complete PNG")
         assert gone.startswith("error: an image must be a file, got 'gone.png'")
     (tmp_path / "page.html").unlink()
     output = call("predict", "mine.sightline", "bad.png", "--show", "page.html")
@@ -159,7 +159,7 @@ def test_invalid_arguments_leave_no_files(run, characters, tmp_path):
         (["fit", "known.png", "--model", run], f"{rule}'known.png', which is a file"),
         (["fit", "hollow", "--model", run], f"{rule}'hollow', which contains neither folders nor images"),
         (["fit", "flat", "--model", run], f"{rule}'flat', which contains 2 images and no folders; move the images"),
-        (["fit", "one", "--model", run], "at least two class folders, got only 'class'"),
+        (["fit", "one", "--model", run], "one/class must contain at least one image"),
         (["fit", characters, "--model", run], "at least one image"),
         (["fit", characters, "--model", "glyps"], "model must be the folder of a few-shot run"),
         (["fit", characters, "--model", run, "--out", "x.zip"], "must end in .sightline"),
