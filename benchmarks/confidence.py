@@ -101,7 +101,9 @@ def cases(model: FewShot, images: ImageSet, seen: Tensor, setting: str, episodes
     (way, least, most), eyes, untrained = SETTINGS[setting], Ours(model), prototypes(seen.shape[-1]).head
     classes, lot = classes_of(images), {"seed": 0, "step": list(SETTINGS).index(setting)}
     classes.check(way + OTHERS, most + QUERY)
-    drawn = sample_episodes(classes, episodes=episodes, way=way + OTHERS, shot=most, query=QUERY, within_group=0.5, **lot)
+    drawn = sample_episodes(
+        classes, episodes=episodes, way=way + OTHERS, shot=most, query=QUERY, within_group=0.5, **lot
+    )
     drawn.check()
     labels, names = torch.arange(way).repeat_interleave(most), tuple(map(str, range(way * most)))
     labels = drop_support_labels(labels.expand(episodes, -1), way=way, least=least, **lot)

@@ -32,7 +32,7 @@ import torch
 from playwright.sync_api import Error, sync_playwright
 from transformers import BertConfig, BertModel
 
-from sightline.attention import Record, AttentionMap, record_attention
+from sightline.attention import AttentionMap, Record, record_attention
 
 ROOT = Path(__file__).parent.parent
 PEERS = ROOT / ".peers"

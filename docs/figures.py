@@ -111,7 +111,9 @@ def draw_positions() -> None:
 
 def draw_glyphs() -> None:
     """Twelve characters of the generated alphabet, each drawn twelve times."""
-    summary.contact_sheet(glyphs.draw(classes=12, per_class=12), per_class=12).save(IMAGES / "glyphs.png", optimize=True)
+    summary.contact_sheet(glyphs.draw(classes=12, per_class=12), per_class=12).save(
+        IMAGES / "glyphs.png", optimize=True
+    )
 
 
 def draw_reversal() -> None:

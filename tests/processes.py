@@ -218,9 +218,9 @@ def hang_in_step() -> None:
 
 def normalize_by_one_image() -> None:
     """Read a single image before training starts."""
-    from sightline.tasks.image_classification import task
+    from sightline.data.images import statistics
 
-    task.NORMALIZATION_IMAGES = 1
+    statistics.NORMALIZATION_IMAGES = 1
 
 
 def _task_class(name: str):

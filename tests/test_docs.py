@@ -16,6 +16,7 @@ from PIL import Image
 from sightline import config, registry
 from sightline.attention import NORMALIZERS, SCORES
 from sightline.cli import app
+from sightline.data.images import formats
 from sightline.data.images.glyphs import draw_alphabets
 from sightline.runs import _resolve_config
 
@@ -49,9 +50,11 @@ def working_folder(tmp_path, monkeypatch):
 def _restored_registries(monkeypatch):
     """Undo what a page registers."""
     monkeypatch.setattr(app, "registered_commands", list(app.registered_commands))
+    known_formats = list(formats.FORMATS)
     tables = (registry.TASKS, SCORES, NORMALIZERS)
     saved = [dict(table) for table in tables]
     yield
+    formats.FORMATS[:] = known_formats
     for table, entries in zip(tables, saved, strict=True):
         table.clear()
         table.update(entries)

@@ -2,6 +2,7 @@
 
 import errno
 import glob
+import hashlib
 import json
 import os
 import re
@@ -45,6 +46,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
                 part.replace(path)
         finally:
             part.unlink(missing_ok=True)
+
+
+def digest(data: bytes) -> str:
+    """SHA-256 of the data."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def write_bytes(path: Path, data: bytes) -> None:

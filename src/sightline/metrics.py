@@ -33,7 +33,7 @@ def mean_interval(values: Tensor) -> tuple[float, float]:
 
 
 def auroc(positive: Tensor, negative: Tensor) -> float:
-    """The probability that a positive score exceeds a negative one; a tie counts one half. positive (N,), negative (M,)"""
+    """The probability that one of positive (N,) exceeds one of negative (M,); a tie counts one half."""
     ordered = negative.sort().values
     below = torch.searchsorted(ordered, positive, right=False).double()
     equal = torch.searchsorted(ordered, positive, right=True).double() - below

@@ -7,7 +7,6 @@ checkpoints/         for --resume                     evaluation.json the last e
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import platform
@@ -23,7 +22,19 @@ from typing import Any
 
 from . import config, hub, registry, zoo
 from .errors import SightlineError
-from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS, locked_folder, read_json, write_bytes
+from .files import (
+    CARD,
+    CHECKPOINTS,
+    CONFIG,
+    DATA,
+    EVALUATION,
+    LOG,
+    WEIGHTS,
+    digest,
+    locked_folder,
+    read_json,
+    write_bytes,
+)
 from .names import printable
 from .predictor import Evaluation, Predictor
 
@@ -261,7 +272,7 @@ def _fixed_values(task_config: Any) -> dict[str, Any]:
 
 def _config_digest(task_config: Any) -> str:
     values = json.dumps(_fixed_values(task_config), sort_keys=True)
-    return hashlib.sha256(values.encode(errors="surrogateescape")).hexdigest()
+    return digest(values.encode(errors="surrogateescape"))
 
 
 def _check_same_data(folder: Path, new: Mapping[str, Any]) -> None:

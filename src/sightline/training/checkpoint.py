@@ -7,7 +7,6 @@
 A checkpoint exists once its JSON file does. Files that are truncated or do not match their digest are skipped.
 """
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import SightlineError
-from ..files import write_bytes
+from ..files import digest, write_bytes
 from ..weights import to_bytes
 from .averaging import ExponentialMovingAverage
 from .distributed import distribute_like
@@ -87,7 +86,7 @@ class CheckpointFolder:
         if path.stat().st_size != record["bytes"]:
             raise SightlineError(f"{path.name} must have {record['bytes']} bytes, got {path.stat().st_size}")
         data = path.read_bytes()
-        if hashlib.sha256(data).hexdigest() != record["sha256"]:
+        if digest(data) != record["sha256"]:
             raise SightlineError(f"{path.name} must match its digest, got other bytes")
         return safetensors.torch.load(data)
 
@@ -110,7 +109,7 @@ class CheckpointFolder:
     def _write(self, name: str, tensors: dict[str, Tensor]) -> dict[str, Any]:
         data = to_bytes(tensors)
         write_bytes(self.folder / name, data)
-        return {"file": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        return {"file": name, "bytes": len(data), "sha256": digest(data)}
 
     def _check_best(self, metadata: dict[str, Any]) -> dict[str, Any]:
         if metadata.get("best"):
@@ -162,8 +161,7 @@ def _check_names(record: dict[str, Any], stem: str) -> None:
 
 def _with_digest(record: dict[str, Any]) -> bytes:
     """Serialize a record to JSON with its own digest."""
-    digest = hashlib.sha256(json.dumps(record).encode()).hexdigest()
-    return json.dumps({**record, "digest": digest}, indent=1).encode()
+    return json.dumps({**record, "digest": digest(json.dumps(record).encode())}, indent=1).encode()
 
 
 def training_state(

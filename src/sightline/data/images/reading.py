@@ -42,8 +42,6 @@ IMAGE_SUFFIXES = frozenset(
     ]
 )
 """Suffixes of image files in folders and archives."""
-PILLOW_FORMATS = ("PNG", "JPEG", "MPO", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")
-"""Formats that are decoded. Other readers of Pillow start programs or follow links."""
 
 ImageSource = str | PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
 
@@ -242,7 +240,7 @@ def _open_with_pillow(name: str, file: IO[bytes]) -> Image.Image:
     with _warnings_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         try:
-            return Image.open(file, formats=[f for f in PILLOW_FORMATS if f in Image.OPEN])
+            return Image.open(file, formats=[f for f in limits.IMAGE_FORMATS if f in Image.OPEN])
         except Image.DecompressionBombError:
             minimum = 2 * (Image.MAX_IMAGE_PIXELS or 0)
             raise _InvalidImageError(

@@ -4,7 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ... import seeds
 from .datasets import Images, ImageSet, Indices, Progress, chunk_size
+
+NORMALIZATION_IMAGES = 10_000
+"""Training images that the mean and standard deviation of a model's normalization are computed from."""
 
 
 def histogram(images: Images, indices: Indices, progress: Progress | None = None) -> Tensor:
@@ -20,6 +24,12 @@ def histogram(images: Images, indices: Indices, progress: Progress | None = None
         if progress:
             progress(done, len(indices))
     return counts
+
+
+def sample_histogram(images: Images, seed: int, progress: Progress | None = None) -> Tensor:
+    """Histogram of a random sample of `NORMALIZATION_IMAGES` images: int64 (C, 256)."""
+    sample = seeds.make_generator(seed, seeds.NORMALIZATION).permutation(len(images))[:NORMALIZATION_IMAGES]
+    return histogram(images, np.sort(sample), progress)
 
 
 def mean_and_std(histogram: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,12 +16,12 @@ from ...data.episodes import EpisodeSource, drop_support_labels, sample_from_sou
 from ...data.images import augmentation
 from ...data.images.class_splits import ClassSplits
 from ...data.images.datasets import ImageSet
-from ...data.images.statistics import mean_and_std
+from ...data.images.statistics import mean_and_std, sample_histogram
+from ...files import digest
 from ...metrics import classification_metrics, fit_calibration_scale
 from ...models.few_shot import FewShot
 from ...predictor import Progress
 from ...training.task import BatchSlice, Task
-from ..image_classification.task import digest, training_levels
 from .config import FewShotTaskConfig, Setting
 from .embeddings import EmbeddedData
 from .evaluate import Classifier, EpisodeResults, attention_statistics, embed_images, episode_classes, evaluate_episodes
@@ -61,7 +61,7 @@ class FewShotTask(Task):
         model_config = replace(config.model, image_size=train.size, channels=train.channels, num_classes=num_classes)
         self.config = replace(config, model=model_config)
         self.model = FewShot(self.config.model)
-        levels = training_levels(train, config.seed)
+        levels = sample_histogram(train, config.seed)
         if self.model.backbone is not None:
             self.model.set_normalization(*mean_and_std(levels))
         self.embedded = EmbeddedData.create(config, data, progress)

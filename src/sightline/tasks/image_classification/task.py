@@ -1,6 +1,5 @@
 """Training of an image classifier: its data, batches, loss and validation metrics."""
 
-import hashlib
 import itertools
 import json
 from collections.abc import Generator, Iterator
@@ -15,9 +14,10 @@ from torch import Tensor, nn
 from ... import seeds
 from ...data.images import augmentation
 from ...data.images.datasets import ImageFiles, Images, ImageSet, Splits
-from ...data.images.statistics import histogram, mean_and_std
+from ...data.images.statistics import mean_and_std, sample_histogram
 from ...data.images.streaming import stream
 from ...errors import SightlineError
+from ...files import digest
 from ...metrics import classification_metrics, fit_calibration_scale
 from ...models.image_classifier import ImageClassifier
 from ...predictor import Progress
@@ -27,8 +27,6 @@ from .config import ImageClassificationTaskConfig
 from .evaluate import evaluate, logits_and_labels
 
 CLASSES = "classes.json"
-NORMALIZATION_IMAGES = 10_000
-"""Images that the mean and standard deviation are computed from."""
 
 
 class ImageClassificationTask:
@@ -45,7 +43,7 @@ class ImageClassificationTask:
         sizes = {"image_size": train.size, "channels": train.channels, "num_classes": len(train.classes)}
         self.config = replace(config, model=config.model.for_data(**sizes))
         self.model = ImageClassifier(self.config.model)
-        levels = training_levels(train, config.seed, progress if isinstance(train, ImageFiles) else None)
+        levels = sample_histogram(train, config.seed, progress if isinstance(train, ImageFiles) else None)
         self.model.set_normalization(*mean_and_std(levels))
         self.data_fingerprint = data_fingerprint(data, levels)
         self.device = torch.device("cpu")
@@ -136,12 +134,6 @@ class ImageClassificationTask:
         }
 
 
-def training_levels(images: Images, seed: int, progress: Progress | None = None) -> Tensor:
-    """Histogram of the pixel values of a sample of the training images: (channels, 256)"""
-    sample = seeds.make_generator(seed, seeds.NORMALIZATION).permutation(len(images))[:NORMALIZATION_IMAGES]
-    return histogram(images, np.sort(sample), progress)
-
-
 def data_fingerprint(splits: Splits, levels: Tensor) -> dict[str, Any]:
     """Counts and digests of a data set. File names count only where files are read during training."""
     result: dict[str, Any] = {"classes": digest("\0".join(splits.train.classes).encode())}
@@ -156,11 +148,6 @@ def data_fingerprint(splits: Splits, levels: Tensor) -> dict[str, Any]:
             result[name]["files"] = digest(files.encode(errors="surrogateescape"))
     result["train"]["levels"] = digest(levels.numpy().tobytes())
     return result
-
-
-def digest(data: bytes) -> str:
-    """SHA-256 of the data."""
-    return hashlib.sha256(data).hexdigest()
 
 
 def _moved(images: Images, device: torch.device) -> Images:

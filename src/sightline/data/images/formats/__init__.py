@@ -25,5 +25,5 @@ class Format(Protocol):
         """
 
 
-FORMATS: tuple[Format, ...] = (omniglot, npz, zip_files, idx, cifar, tile_sheets, class_folders)
+FORMATS: list[Format] = [omniglot, npz, zip_files, idx, cifar, tile_sheets, class_folders]
 """All formats in the order of detection."""
