@@ -46,21 +46,25 @@ def stream(
         worker_init_fn=_ignore_signals,
     )
     batches = _start(loader)
-    while True:
-        try:
-            pixels, labels = next(batches)
-        except StopIteration:
-            return
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            raise SightlineError(
-                f"workers that read images must not be killed, got: {' '.join(str(error).split())}; free memory, or "
-                "lower data.num_workers"
-            ) from error
-        if isinstance(pixels, str):
-            raise SightlineError(pixels)
-        yield pixels.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+    try:
+        while True:
+            try:
+                pixels, labels = next(batches)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                if "DataLoader worker" not in str(error):
+                    raise
+                raise SightlineError(
+                    f"workers that read images must not be killed, got: {' '.join(str(error).split())}; free memory, "
+                    "or lower data.num_workers"
+                ) from error
+            if isinstance(pixels, str):
+                raise SightlineError(pixels)
+            yield pixels.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+    finally:
+        if num_workers:  # an exception refers to the iterator, so it is not freed
+            batches._shutdown_workers()  # type: ignore[attr-defined]
 
 
 def _start(loader: DataLoader[Any]) -> Iterator[Any]:
