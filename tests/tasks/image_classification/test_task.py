@@ -165,11 +165,11 @@ def test_evaluation_batches_are_limited_by_size_and_by_bytes(monkeypatch):
     evaluate(model, images, **OPTIONS | {"batch_size": 4})
     assert sizes == [4, 4, 3]
     sizes.clear()
-    monkeypatch.setattr(datasets, "BYTES_AT_ONCE", 3 * 64 * 64 + 5)
+    monkeypatch.setattr(datasets, "CHUNK_BYTES", 3 * 64 * 64 + 5)
     evaluate(model, images, **OPTIONS)
     logits_and_labels(model, images, **OPTIONS)
     assert sizes == [3, 3, 3, 2] * 2
-    monkeypatch.setattr(datasets, "BYTES_AT_ONCE", 1)
+    monkeypatch.setattr(datasets, "CHUNK_BYTES", 1)
     assert datasets.at_once(images, 512) == 1
 
 
@@ -250,7 +250,7 @@ def test_images_read_from_files_give_the_weights_of_images_in_memory(home, worke
 
 
 def test_normalization_of_images_in_files_reports_progress(home, monkeypatch):
-    monkeypatch.setattr(datasets, "BYTES_AT_ONCE", 10 * 64)
+    monkeypatch.setattr(datasets, "CHUNK_BYTES", 10 * 64)
     calls, tasks = [], []
     for cache_mib in (0, 1):
         data = ImageData(source=str(home / "images"), cache_mib=cache_mib, validation_fraction=0)
