@@ -227,12 +227,14 @@ def split(images: Images, fraction: float, seed: int) -> tuple[Images, Images]:
 
 
 def check_class_names(classes: Sequence[str]) -> None:
-    """Class names must be non-empty and distinct."""
+    """Class names must be non-empty, valid Unicode and distinct."""
     if not classes:
         raise SightlineError("classes must have at least one name, got none")
     for name in classes:
         if not isinstance(name, str) or not name.strip():
             raise SightlineError(f"classes must be non-empty names, got {name!r}")
+        if any("\ud800" <= char <= "\udfff" for char in name):  # undecodable bytes of a folder name
+            raise SightlineError(f"class names must be valid Unicode, got {name!r}; rename the folder")
     duplicates = [name for name, count in Counter(classes).items() if count > 1]
     if duplicates:
         raise SightlineError(f"class names must be distinct, got {duplicates[0]!r} more than once")
