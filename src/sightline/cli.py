@@ -5,6 +5,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -260,10 +261,12 @@ def _predicted(predictor: Any, inputs: Iterable[Any], top: int | None, *, quiet:
 
 
 def _explain(predictor: Any, inputs: Iterable[Any], top: int | None) -> Any:
+    from .limits import MAX_EXAMPLES_PER_PAGE
     from .runs import progress_bar
 
+    items = list(inputs) if isinstance(inputs, list) else list(islice(inputs, MAX_EXAMPLES_PER_PAGE + 1))
     with progress_bar() as progress:
-        return predictor.explain(list(inputs), progress=progress, top_k=top)
+        return predictor.explain(items, progress=progress, top_k=top)
 
 
 @app.command()
