@@ -557,9 +557,9 @@ def test_data_shortens_names_and_lists_of_classes(home):
 
 def test_data_describes_sets_with_disjoint_classes(home):
     folder, archive = write_files(home / "omniglot", omniglot()), write_zip(home / "set.zip", omniglot())
-    for source in (folder, archive):
+    for source, name in ((folder, "Omniglot"), (archive, "zip file")):
         lines = run_cli("data", source, "--show", "sheet.png").stdout.splitlines()
-        assert lines[0] == "Omniglot, 14 classes in 5 groups"
+        assert lines[0] == f"{name}, 14 classes in 5 groups"
         assert lines[3].split()[:4] == ["train", "9", "27", "3"]
     assert Path("sheet.png").read_bytes().startswith(b"\x89PNG")
 

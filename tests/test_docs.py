@@ -50,11 +50,9 @@ def working_folder(tmp_path, monkeypatch):
 def _restored_registries(monkeypatch):
     """Undo what a page registers."""
     monkeypatch.setattr(app, "registered_commands", list(app.registered_commands))
-    known_formats = list(formats.FORMATS)
-    tables = (registry.TASKS, SCORES, NORMALIZERS)
+    tables = (registry.TASKS, SCORES, NORMALIZERS, formats.FORMATS)
     saved = [dict(table) for table in tables]
     yield
-    formats.FORMATS[:] = known_formats
     for table, entries in zip(tables, saved, strict=True):
         table.clear()
         table.update(entries)

@@ -5,7 +5,7 @@ import torch
 from class_folders import omniglot, png, write_files, write_zip
 from sightline.data import ImageFiles, load, load_classes
 from sightline.data.images import formats, glyphs, loading
-from sightline.data.images.datasets import ImageSet
+from sightline.data.images.formats.arrays import image_sets
 from sightline.data.images.loading import detect_format
 from sightline.errors import SightlineError
 
@@ -38,7 +38,7 @@ def test_an_unknown_format_lists_all_formats(tmp_path):
     for source in (tmp_path, tmp_path / "notes.txt"):
         with pytest.raises(loading.UnknownSourceError, match=r"a data set must be one of:") as error:
             load(source)
-        assert all(image_format.DESCRIPTION in str(error.value) for image_format in formats.FORMATS)
+        assert all(image_format.DESCRIPTION in str(error.value) for image_format in formats.FORMATS.values())
         assert str(source) in str(error.value)
 
 
@@ -69,32 +69,33 @@ def test_formats_are_detected(tmp_path):
         write_files(tmp_path / "mnist", {"train-images-idx3-ubyte": b""}): "idx files",
         write_files(tmp_path / "sheets", {"labels.json": b"", "train_0.png": b""}): "tile sheets",
     }
-    assert {path: detect_format(path).NAME for path in sources} == sources
+    assert {path: detect_format(path) for path in sources} == sources
     assert detect_format(write_files(tmp_path / "other", {"notes.txt": b""})) is None
 
 
 def test_a_new_format_is_one_module_in_the_registry(tmp_path, monkeypatch):
-    class ShadeFiles:
+    class Shades:
         """Text files of gray levels, one image per line, such as `3 cat`."""
 
-        NAME = "shades"
         DESCRIPTION = "a .shades file"
 
-        def detect(self, path):
+        @staticmethod
+        def detect(path):
             return path.suffix == ".shades"
 
-        def read(self, path, size, channels):
+        @staticmethod
+        def read(path, size, channels):
             rows = [line.split() for line in path.read_text().splitlines()]
             classes = tuple(sorted({name for _, name in rows}))
-            pixels = torch.tensor([int(level) for level, _ in rows], dtype=torch.uint8)
-            labels = torch.tensor([classes.index(name) for _, name in rows])
-            return {"train": ImageSet(pixels[:, None, None, None].expand(-1, channels or 1, 5, 5), labels, classes)}
+            images = np.array([int(level) for level, _ in rows], dtype=np.uint8)[:, None, None, None].repeat(9, 2)
+            labels = np.array([classes.index(name) for _, name in rows])
+            return image_sets({"train": (images.repeat(9, 3), labels)}, path, classes, size, channels)
 
-    monkeypatch.setattr(loading, "FORMATS", (*formats.FORMATS, ShadeFiles()))
+    monkeypatch.setitem(formats.FORMATS, "shades", Shades)
     (tmp_path / "x.shades").write_text("3 cat\n7 dog\n5 cat\n")
     splits = load(tmp_path / "x.shades")
     assert (splits.format, splits.train.classes) == ("shades", ("cat", "dog"))
-    assert load_classes(tmp_path / "x.shades").train.labels.tolist() == [0, 1, 0]
+    assert load_classes(tmp_path / "x.shades", size=5).train.pixels.shape == (3, 1, 5, 5)
 
 
 def test_class_disjoint_splits_are_loaded_on_request(tmp_path):

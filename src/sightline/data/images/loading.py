@@ -7,7 +7,7 @@ from ...names import display_path
 from ..sources import single_archive
 from . import glyphs
 from .datasets import ImageFiles, Images, Progress, Splits, load_splits
-from .formats import FORMATS, Format
+from .formats import FORMATS
 from .reading import check_image_options
 
 DEFAULT_MEMORY = 1 << 32
@@ -57,17 +57,17 @@ def read_source(source: str | Path, size: int | None, channels: int | None) -> t
         raise UnknownSourceError(f"a data set must be an existing path, or {one_of(str(source), ['glyphs'])}")
     try:
         for candidate in dict.fromkeys((path, single_archive(path))):
-            if image_format := detect_format(candidate):
-                return image_format.read(candidate, size, channels), image_format.NAME
+            if format_name := detect_format(candidate):
+                return FORMATS[format_name].read(candidate, size, channels), format_name
     except OSError as error:
         raise SightlineError(f"{display_path(path)} must be readable, got an error: {error}") from error
-    descriptions = "".join(f"\n  {image_format.DESCRIPTION}" for image_format in FORMATS)
+    descriptions = "".join(f"\n  {image_format.DESCRIPTION}" for image_format in FORMATS.values())
     raise UnknownSourceError(f"a data set must be one of:{descriptions}\ngot {display_path(path)!r}")
 
 
-def detect_format(path: Path) -> Format | None:
-    """The first format that can read a path."""
-    return next((image_format for image_format in FORMATS if image_format.detect(path)), None)
+def detect_format(path: Path) -> str | None:
+    """Name of the first format that can read a path."""
+    return next((name for name, image_format in FORMATS.items() if image_format.detect(path)), None)
 
 
 def _raise_unknown_class(images: dict[str, Images], source: str | Path) -> None:

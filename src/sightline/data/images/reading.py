@@ -57,6 +57,8 @@ _TRANSPOSE = {  # EXIF orientation -> operation that makes the image upright
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+# Free memory of large images is returned to the system. With smaller blocks, every decoding thread would keep it.
+Image.core.set_block_size(1 << 26)  # type: ignore[attr-defined]
 _warnings_lock = threading.Lock()  # warning filters are shared by all threads
 
 

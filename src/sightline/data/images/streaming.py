@@ -13,6 +13,10 @@ from ...errors import SightlineError
 from .datasets import ImageFiles, Images, ImageSet
 
 
+Batch = tuple[Tensor, Tensor] | str
+"""Images and labels, or an error message."""
+
+
 class _FileDataset(torch.utils.data.Dataset[tuple[Tensor | str, Tensor]]):
     """Image files as a torch data set. An item is an error message if the image cannot be read."""
 
@@ -47,27 +51,27 @@ def stream(
     )
     batches = _start(loader)
     try:
-        while True:
-            try:
-                pixels, labels = next(batches)
-            except StopIteration:
-                return
-            except RuntimeError as error:
-                if "DataLoader worker" not in str(error):
-                    raise
-                raise SightlineError(
-                    f"workers that read images must not be killed, got: {' '.join(str(error).split())}; free memory, "
-                    "or lower data.num_workers"
-                ) from error
-            if isinstance(pixels, str):
-                raise SightlineError(pixels)
+        while (batch := _next(batches)) is not None:
+            if isinstance(batch, str):
+                raise SightlineError(batch)
+            pixels, labels = batch
             yield pixels.to(device, non_blocking=True), labels.to(device, non_blocking=True)
     finally:
-        if num_workers:  # an exception refers to the iterator, so it is not freed
-            batches._shutdown_workers()  # type: ignore[attr-defined]
+        del batches  # stops the workers; a reference in a traceback would keep them alive
 
 
-def _start(loader: DataLoader[Any]) -> Iterator[Any]:
+def _next(batches: Iterator[Batch]) -> Batch | None:
+    """The next batch or error message, None at the end."""
+    try:
+        return next(batches, None)
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        reason = " ".join(str(error).split())
+        return f"workers that read images must not be killed, got: {reason}; free memory, or lower data.num_workers"
+
+
+def _start(loader: DataLoader[Any]) -> Iterator[Batch]:
     """Start the workers. torch's handler of SIGCHLD is removed: it would raise the error of a worker anywhere."""
     handler = signal.getsignal(signal.SIGCHLD)
     batches = iter(loader)
@@ -76,13 +80,12 @@ def _start(loader: DataLoader[Any]) -> Iterator[Any]:
     return batches
 
 
-def _collate(items: list[tuple[Tensor | str, Tensor]]) -> tuple[Tensor | str, Tensor]:
+def _collate(items: list[tuple[Tensor | str, Tensor]]) -> Batch:
     """A batch, or the error message of its first unreadable image."""
-    labels = torch.stack([label for _, label in items])
     for image, _ in items:
         if isinstance(image, str):
-            return image, labels
-    return torch.stack([image for image, _ in items if isinstance(image, Tensor)]), labels
+            return image
+    return torch.stack([image for image, _ in items]), torch.stack([label for _, label in items])  # type: ignore[misc]
 
 
 def _ignore_signals(worker: int) -> None:

@@ -1,4 +1,4 @@
-"""Image formats. A format is a module with `NAME`, `DESCRIPTION`, `detect` and `read`, listed in `FORMATS`."""
+"""Image formats. A format is a module with `DESCRIPTION`, `detect` and `read`, and a line in `FORMATS`."""
 
 from pathlib import Path
 from typing import Protocol
@@ -10,13 +10,11 @@ from . import cifar, class_folders, idx, npz, omniglot, tile_sheets, zip_files
 class Format(Protocol):
     """Interface of a format module."""
 
-    NAME: str
-    """Short name, shown by `sightline data`."""
     DESCRIPTION: str
     """Expected files, shown if no format matches."""
 
     def detect(self, path: Path, /) -> bool:
-        """Whether the format can read a file or folder. Checks names, not contents, where possible."""
+        """Whether the format can read a file or folder."""
 
     def read(self, path: Path, /, size: int | None, channels: int | None) -> dict[str, Images]:
         """Images of each split: train, and optionally validation and test.
@@ -25,5 +23,13 @@ class Format(Protocol):
         """
 
 
-FORMATS: list[Format] = [omniglot, npz, zip_files, idx, cifar, tile_sheets, class_folders]
-"""All formats in the order of detection."""
+FORMATS: dict[str, Format] = {
+    "Omniglot": omniglot,
+    "npz": npz,
+    "zip file": zip_files,
+    "idx files": idx,
+    "CIFAR binary files": cifar,
+    "tile sheets": tile_sheets,
+    "class folders": class_folders,
+}
+"""Formats by name, in the order of detection."""

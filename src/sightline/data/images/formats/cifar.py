@@ -10,7 +10,6 @@ from ....names import display_path
 from ..datasets import Images
 from .arrays import Array, check_array_bytes, file_size, image_sets, read_class_names, read_exactly
 
-NAME = "CIFAR binary files"
 DESCRIPTION = "a folder of CIFAR binary files: data_batch_1.bin …, test_batch.bin, or train.bin, test.bin"
 
 SUPERCLASSES = {

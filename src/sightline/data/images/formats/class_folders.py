@@ -5,7 +5,6 @@ from pathlib import Path
 from ..datasets import Images
 from .folder_trees import image_files, list_files
 
-NAME = "class folders"
 DESCRIPTION = (
     "a folder with one folder of images for each class, or train/, validation/ and test/ that contain such folders"
 )

@@ -12,7 +12,6 @@ from ....names import display_path
 from ..datasets import SPLIT_NAMES, Images
 from .arrays import Array, check_array_bytes, file_size, image_sets, read_class_names, read_exactly
 
-NAME = "idx files"
 DESCRIPTION = "a folder of idx files as MNIST: train-images-idx3-ubyte[.gz], train-labels-idx1-ubyte[.gz], t10k-…"
 
 _SPLIT_NAMES = SPLIT_NAMES | {"t10k": "test"}

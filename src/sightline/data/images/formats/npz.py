@@ -13,7 +13,6 @@ from ..archives import READ_ERRORS, check_compression
 from ..datasets import Images
 from .arrays import Array, check_array_bytes, image_sets, read_exactly
 
-NAME = "npz"
 DESCRIPTION = "an .npz file with x_train, y_train, x_test, y_test, or train_images, train_labels, …, or images, labels"
 
 _KEYS: tuple[dict[str, tuple[str, str]], ...] = (

@@ -14,7 +14,6 @@ from .arrays import convert
 from .folder_trees import OMNIGLOT_FOLDERS, image_files, list_files
 from .npz import NpzFile, check_class_names, check_labels
 
-NAME = "Omniglot"
 DESCRIPTION = "Omniglot: images_background/ and images_evaluation/ with alphabets of characters, or a packed .npz file"
 
 DEFAULT_SIDE = 105

@@ -13,7 +13,6 @@ from ..datasets import SPLIT_NAMES, Images, check_class_names
 from ..reading import read_image
 from .arrays import Array, check_array_bytes, image_sets
 
-NAME = "tile sheets"
 DESCRIPTION = (
     "a folder of tile sheets: train_0.jpg …, test_0.jpg …, and labels.json with classes, tile, grid, train, test"
 )

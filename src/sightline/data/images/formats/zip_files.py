@@ -9,7 +9,6 @@ from ..datasets import Images
 from ..reading import is_image_name
 from .folder_trees import image_files
 
-NAME = "zip file"
 DESCRIPTION = "a .zip file of class folders, as above or as Omniglot"
 
 
