@@ -14,6 +14,7 @@ import sightline
 from processes import SMALL_TASKS, write_task_data
 from sightline import FewShotClassifier, limits, zoo
 from sightline.cli import app
+from sightline.data.images.class_splits import load_classes
 from sightline.data.images.glyphs import draw_alphabets
 from sightline.errors import SightlineError
 from sightline.files import CARD, CONFIG, WEIGHTS
@@ -145,6 +146,44 @@ def test_glyphs_separates_drawn_characters(tmp_path):
     assert [prediction.scores for prediction in loaded.predict(images)] == [
         prediction.scores for prediction in predictions
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("glyphs", [1.661811, -0.668564, 3.035056, 2.284679, 0.579607]),
+        ("photos", [-0.132476, -0.066666, -0.221571, -0.147391, 0.247896]),
+    ],
+)
+def test_logits_of_pretrained_heads_equal_the_recorded_ones(name, expected):
+    head = sightline.load(name).model.head
+    random = torch.Generator().manual_seed(1)
+    embed_dim = sightline.load(name).model.embed_dim
+    support, query = (torch.randn(2, count, 1, embed_dim, generator=random) for count in (10, 7))
+    labels = torch.arange(5).repeat_interleave(2).expand(2, -1)
+    with torch.no_grad():
+        logits = head(support, labels, query, way=5)
+    torch.testing.assert_close(logits[0, 0], torch.tensor(expected), rtol=0, atol=1e-5)
+
+
+def test_predictions_of_glyphs_equal_the_recorded_ones():
+    test = load_classes("glyphs", size=28).test
+    images = {name: test.pixels[test.labels == i][:5] for i, name in enumerate(test.classes[:8])}
+    classifier = FewShotClassifier.pretrained("glyphs").fit({name: images[name][:3] for name in test.classes[:6]})
+    predictions = classifier.predict([images[name][4] for name in test.classes[:8]])
+    expected = [
+        ("Gapu/ka", 0.926460, 0.651768),
+        ("Gapu/mo", 0.940217, 0.602665),
+        ("Gapu/ti", 0.999005, 0.773909),
+        ("Gapu/nu", 0.999804, 0.900522),
+        ("Gapu/se", 0.999848, 0.913066),
+        ("Gapu/nu", 0.812639, 0.422610),
+        ("Gapu/nu", 0.958641, 0.481405),  # the classes of the last two are unknown
+        ("Gapu/nu", 0.407846, 0.034864),
+    ]
+    assert [prediction.label for prediction in predictions] == [label for label, _, _ in expected]
+    values = torch.tensor([[prediction.confidence, prediction.known_score] for prediction in predictions])
+    torch.testing.assert_close(values, torch.tensor([row[1:] for row in expected]), rtol=0, atol=1e-5)
 
 
 def test_scores_of_glyphs_do_not_depend_on_the_number_of_images():
