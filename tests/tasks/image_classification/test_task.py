@@ -170,7 +170,7 @@ def test_evaluation_batches_are_limited_by_size_and_by_bytes(monkeypatch):
     logits_and_labels(model, images, **OPTIONS)
     assert sizes == [3, 3, 3, 2] * 2
     monkeypatch.setattr(datasets, "CHUNK_BYTES", 1)
-    assert datasets.at_once(images, 512) == 1
+    assert datasets.chunk_size(images, 512) == 1
 
 
 def test_evaluation_batch_is_at_most_a_training_micro_batch():
