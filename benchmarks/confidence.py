@@ -1,18 +1,17 @@
-"""Why the constants behind confidence and `known` are what they are: each beside other values, on validation classes.
+"""The constants of calibration beside other values, on validation classes; or the classifier as it is, on test classes.
 
     python benchmarks/confidence.py [runs/few-shot-omniglot] [--data PATH] [--episodes 8]
-    python benchmarks/confidence.py glyphs --data PATH --test      classifiers as they ship, on test classes
+    python benchmarks/confidence.py glyphs --data PATH --test
 
-The classes that a few-shot run holds out to choose by are embedded once; those of test are not looked at. Small
-classifiers are drawn from them, the same for every value, half of them within one alphabet, and asked for new images of
-their classes and of five others. The shipped code sets their confidence, with one constant changed at a time. Figures
-are means over settings: calibration error and that of the worst setting, the loss, which tells of sure mistakes,
-strangers and members called unknown, the balance of these (strangers refused and members kept, halved), and the AUROC
-of known_score.
+The validation classes of a few-shot run are embedded once. Small classifiers are sampled from them, the same for every
+value, half of them within one alphabet. Each classifies new images of its classes and of five unknown classes. The
+code of the package calibrates them, with one constant changed at a time. Columns are means over settings: calibration
+error and that of the worst setting, cross entropy, the fractions of unknown and of known images that are rejected, the
+balanced accuracy of rejection, and the AUROC of the known score.
 
-An untrained head goes by the mean of an image's tokens. What matters to classes of one image alone is judged where
-there are some, and `MIXED` without pictures, as for embeddings that people bring. With `--test` nothing is changed:
-each setting has its line, of classes that nobody has learned from or chosen by.
+A head without parameters uses the mean of the tokens of an image. Constants for classes of one image are evaluated in
+settings that have such classes, and `INTERPOLATION` without images, as for embeddings given by a user. With `--test`,
+no constant is changed, and every setting has a row, on classes that nothing was trained or selected on.
 """
 
 import argparse
@@ -20,164 +19,175 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from types import ModuleType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from clock import machine
 from torch import Tensor
 
 import sightline
-from sightline.classifier import calibration as confidence
-from sightline.classifier import queries as questions
-from sightline.classifier.embedding import Ours, prototypes
-from sightline.classifier.support import Support
+from sightline.classifier import calibration
+from sightline.classifier.calibration import Calibration
+from sightline.classifier.embedding import BackboneEmbedder, nearest_mean_model
+from sightline.classifier.support import SupportSet
 from sightline.data.episodes import drop_support_labels, sample_episodes
+from sightline.data.images.augmentation import AugmentConfig
 from sightline.data.images.datasets import ImageSet
+from sightline.metrics import auroc, classification_metrics, classification_sums, update_classification_sums
 from sightline.models.few_shot import FewShot, FewShotHead
-from sightline.tasks.few_shot.evaluate import BINS, auroc
-from sightline.tasks.few_shot.task import classes_of
+from sightline.tasks.few_shot.evaluate import episode_classes
 
-ALONE = {"2w1s": (2, 1, 1), "5w1s": (5, 1, 1), "20w1s": (20, 1, 1), "5w1-5s": (5, 1, 5), "20w1-5s": (20, 1, 5)}
-"""Way, least and most images of a class: settings with classes of one image."""
-SETTINGS = ALONE | {"2w5s": (2, 5, 5), "5w3s": (5, 3, 3), "5w5s": (5, 5, 5), "3w10s": (3, 10, 10), "20w5s": (20, 5, 5)}
-OTHERS, QUERY = 5, 10
-"""Classes of strangers, and images asked of every class."""
+SINGLE = {"2w1s": (2, 1, 1), "5w1s": (5, 1, 1), "20w1s": (20, 1, 1), "5w1-5s": (5, 1, 5), "20w1-5s": (20, 1, 5)}
+"""Way, and smallest and largest number of images per class: settings with classes of one image."""
+SETTINGS = SINGLE | {"2w5s": (2, 5, 5), "5w3s": (5, 3, 3), "5w5s": (5, 5, 5), "3w10s": (3, 10, 10), "20w5s": (20, 5, 5)}
+UNKNOWN_CLASSES, QUERY = 5, 10
+"""Unknown classes of each classifier, and queries per class."""
 NEAR, HALF, DOUBLE, FAR = (0.8, 0.9, 1, 1.1, 1.2), (0.5, 0.75, 1, 1.25, 1.5), (0.25, 0.5, 1, 2, 4), (0.1, 1, 1e3, 1e4)
 TABLES = (
-    ("FALL", "trained", HALF, SETTINGS),
-    ("FALL", "untrained", HALF, SETTINGS),
-    ("LEAST_FALL", "trained", FAR, SETTINGS),
-    ("TRUST", "trained", DOUBLE, SETTINGS),
-    ("TRUST", "untrained", DOUBLE, SETTINGS),
-    ("MIXED", "trained", NEAR, ALONE),
-    ("MIXED", "untrained", NEAR, ALONE),
-    ("MOVED", "trained", HALF, ALONE),
-    ("COPIES", "trained", (0.25, 0.5, 1, 2), ALONE),
+    ("THRESHOLD_FRACTION", "trained", HALF, SETTINGS),
+    ("THRESHOLD_FRACTION", "untrained", HALF, SETTINGS),
+    ("MIN_THRESHOLD_DISTANCE", "trained", FAR, SETTINGS),
+    ("PRIOR_STD", "trained", DOUBLE, SETTINGS),
+    ("PRIOR_STD", "untrained", DOUBLE, SETTINGS),
+    ("INTERPOLATION", "trained", NEAR, SINGLE),
+    ("INTERPOLATION", "untrained", NEAR, SINGLE),
+    ("COPY_AUGMENTATION", "trained", HALF, SINGLE),
+    ("COPIES_PER_IMAGE", "trained", (0.25, 0.5, 1, 2), SINGLE),
 )
-"""A constant, the head, what the value in use is multiplied by, and where that is judged."""
+"""A constant, the head, factors of its value, and the settings."""
 
 
 class Case:
-    """A small classifier, and its answers that no constant changes."""
+    """A small classifier, with the logits that do not depend on any constant."""
 
-    def __init__(self, head: FewShotHead, eyes: Ours, support: Support, query: Tensor, made: dict[Any, Any]):
-        self.head, self.eyes, self.support, self.made = head, eyes, support, made
-        self.memory = confidence.remembered(head, support, torch.arange(len(support)))
-        self.held = list(confidence.held_out(head, support, self.memory))
-        self.strangers = list(confidence.strangers(head, support, self.memory))
-        own, other = len(support.classes) * QUERY, OTHERS * QUERY
-        self.members, self.others = confidence.ask(head, self.memory, query).double().split((own, other))
+    def __init__(
+        self, head: FewShotHead, embedder: BackboneEmbedder, support: SupportSet, query: Tensor, copies: dict[Any, Any]
+    ):
+        self.head, self.embedder, self.support, self.copies = head, embedder, support, copies
+        self.state = calibration.encode(head, support)
+        self.held_out = list(calibration.held_out_logits(head, support, self.state))
+        self.unknown_folds = list(calibration.unknown_logits(head, support, self.state))
+        sizes = (len(support.classes) * QUERY, UNKNOWN_CLASSES * QUERY)
+        self.known, self.unknown = calibration.classify(head, self.state, query).double().split(sizes)
+        self.augmented_copies = calibration.augmented_copies
 
-    def copies(self, rows: Tensor) -> Tensor:
-        """Moved ones, embedded once for all tables."""
-        key = questions.MOVED, questions.COPIES
-        if key not in self.made:
-            self.made[key] = questions.moved_copies(self.eyes, self.support, rows)
-        return self.made[key] if self.head.config.depth else self.made[key].mean(2, keepdim=True)
+    def cached_copies(self, embedder: Any, support: SupportSet, indices: Tensor) -> Tensor:
+        """Embeddings of augmented copies, computed once for all tables and both heads."""
+        key = calibration.COPY_AUGMENTATION, calibration.COPIES_PER_IMAGE
+        if key not in self.copies:
+            self.copies[key] = self.augmented_copies(self.embedder, support, indices)
+        return self.copies[key] if self.head.config.depth else self.copies[key].mean(2, keepdim=True)
 
-    def confidence(self, pictures: bool) -> confidence.Confidence:
-        """As it is set when a classifier is fitted."""
-        copies = self.copies if pictures else lambda rows: None
-        with changed(confidence, held_out=lambda *_: self.held, strangers=lambda *_: self.strangers):
-            return confidence.set_by(self.head, self.support, self.memory, copies)
+    def calibrate(self, with_images: bool) -> Calibration:
+        """The calibration of the package."""
+        functions = {
+            "held_out_logits": lambda *_: self.held_out,
+            "unknown_logits": lambda *_: self.unknown_folds,
+            "augmented_copies": self.cached_copies if with_images else lambda *_: None,
+        }
+        with changed(**functions):
+            return calibration.calibrate(self.head, self.support, self.state, self.embedder)[0]
 
 
 @contextmanager
-def changed(module: ModuleType, **values: Any) -> Iterator[None]:
-    """A module with other values, for a while."""
-    before = {name: getattr(module, name) for name in values}
-    vars(module).update(values)
+def changed(**values: Any) -> Iterator[None]:
+    """The calibration module with other values."""
+    before = {name: getattr(calibration, name) for name in values}
+    vars(calibration).update(values)
     try:
         yield
     finally:
-        vars(module).update(before)
+        vars(calibration).update(before)
 
 
 @torch.no_grad()
-def cases(model: FewShot, images: ImageSet, seen: Tensor, setting: str, episodes: int) -> Iterator[dict[str, Case]]:
-    """The seeded classifiers of a setting, each with both heads."""
-    (way, least, most), eyes, untrained = SETTINGS[setting], Ours(model), prototypes(seen.shape[-1]).head
-    classes, lot = classes_of(images), {"seed": 0, "step": list(SETTINGS).index(setting)}
-    classes.check(way + OTHERS, most + QUERY)
-    drawn = sample_episodes(
-        classes, episodes=episodes, way=way + OTHERS, shot=most, query=QUERY, within_group=0.5, **lot
+def sample_cases(
+    model: FewShot, images: ImageSet, embeddings: Tensor, setting: str, episodes: int
+) -> Iterator[dict[str, Case]]:
+    """The classifiers of a setting, each with a trained head and with one without parameters."""
+    way, min_shot, shot = SETTINGS[setting]
+    embedder, untrained = BackboneEmbedder(model), nearest_mean_model(embeddings.shape[-1]).head
+    classes, seeds = episode_classes(images), {"seed": 0, "step": list(SETTINGS).index(setting)}
+    num_classes = way + UNKNOWN_CLASSES
+    classes.check(num_classes, shot + QUERY)
+    sampled = sample_episodes(
+        classes, episodes=episodes, way=num_classes, shot=shot, query=QUERY, within_group=0.5, **seeds
     )
-    drawn.check()
-    labels, names = torch.arange(way).repeat_interleave(most), tuple(map(str, range(way * most)))
-    labels = drop_support_labels(labels.expand(episodes, -1), way=way, least=least, **lot)
-    for shown, own, query in zip(drawn.support[:, : way * most], labels, drawn.query, strict=True):
-        kept, made = shown[own >= 0], {}
-        support = Support(seen[kept], own[own >= 0], names[:way], names[: len(kept)], images.pixels[kept])
+    sampled.check()
+    labels, names = torch.arange(way).repeat_interleave(shot), tuple(map(str, range(way * shot)))
+    labels = drop_support_labels(labels.expand(episodes, -1), way=way, min_shot=min_shot, **seeds)
+    for indices, own_labels, query in zip(sampled.support[:, : way * shot], labels, sampled.query, strict=True):
+        kept, copies = indices[own_labels >= 0], {}
+        support = SupportSet(
+            embeddings[kept], own_labels[own_labels >= 0], names[:way], names[: len(kept)], images.pixels[kept]
+        )
         pooled = replace(support, embeddings=support.embeddings.mean(1, keepdim=True))
+        pooled_query = embeddings[query].mean(1, keepdim=True)
         yield {
-            "trained": Case(model.head, eyes, support, seen[query], made),
-            "untrained": Case(untrained, eyes, pooled, seen[query].mean(1, keepdim=True), made),
+            "trained": Case(model.head, embedder, support, embeddings[query], copies),
+            "untrained": Case(untrained, embedder, pooled, pooled_query, copies),
         }
 
 
-def judged(some: list[Case], pictures: bool) -> list[float]:
-    """In one setting: calibration error, loss, strangers and members refused, AUROC."""
-    read = [(case, case.confidence(pictures)) for case in some]
-    logits = torch.cat([how.calibration_scale * case.members for case, how in read])
-    labels = torch.arange(logits.shape[1]).repeat_interleave(QUERY).repeat(len(some))
-    sure, best = logits.softmax(-1).max(-1)
-    wrong = sure - (best == labels).double()
-    bins = torch.zeros(BINS).double().index_add_(0, (sure * BINS).long().clamp_max(BINS - 1), wrong)
-    error, loss = float(bins.abs().sum()) / len(sure), float(F.cross_entropy(logits, labels))
-    others = torch.cat([how.known_score(case.others) for case, how in read])
-    members = torch.cat([how.known_score(case.members) for case, how in read])
-    refused = [float((group < 0.5).double().mean()) for group in (others, members)]
-    return [error, loss, *refused, auroc(members, others)]
+def evaluate(cases: list[Case], with_images: bool) -> list[float]:
+    """Calibration error, cross entropy, fractions of unknown and known images that are rejected, and AUROC."""
+    calibrated = [(case, case.calibrate(with_images)) for case in cases]
+    logits = torch.cat([c.scale * case.known for case, c in calibrated])
+    labels = torch.arange(logits.shape[1]).repeat_interleave(QUERY).repeat(len(cases))
+    sums = classification_sums(logits.shape[1], logits.device)
+    update_classification_sums(sums, logits, labels)
+    metrics = classification_metrics(sums)
+    unknown = torch.cat([c.known_score(case.unknown) for case, c in calibrated])
+    known = torch.cat([c.known_score(case.known) for case, c in calibrated])
+    rejected = [float((scores < 0.5).double().mean()) for scores in (unknown, known)]
+    return [metrics["calibration_error"], metrics["loss"], *rejected, auroc(known, unknown)]
 
 
-def times(used: Any, share: float, trained: bool) -> tuple[Any, str]:
-    """A constant of any kind so many times as large, and what to call it."""
-    if isinstance(used, dict):
-        return used | {trained: share * used[trained]}, f"{share * used[trained]:g}"
-    if isinstance(used, questions.Augment):
-        far = {name: share * getattr(used, name) for name in ("rotate", "scale", "translate", "shear")}
-        return replace(used, **far), f"x {share:g}"
-    return type(used)(share * used), f"{share * used:.4g}"
+def scaled(value: Any, factor: float, is_trained: bool) -> tuple[Any, str]:
+    """A constant of any type times a factor, and its text."""
+    if isinstance(value, dict):
+        return value | {is_trained: factor * value[is_trained]}, f"{factor * value[is_trained]:g}"
+    if isinstance(value, AugmentConfig):
+        options = {name: factor * getattr(value, name) for name in ("rotate", "scale", "translate", "shear")}
+        return replace(value, **options), f"x {factor:g}"
+    return type(value)(factor * value), f"{factor * value:.4g}"
 
 
 def main() -> None:
-    """A table for each constant."""
-    words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    words.add_argument("run", nargs="?", default="runs/few-shot-omniglot", help="the folder of one, or glyphs")
-    words.add_argument("--data", help="where its data lie, if not where its recipe says")
-    words.add_argument("--episodes", type=int, default=8, help="small classifiers of each setting")
-    words.add_argument("--test", action="store_true", help="judge them as they are, on test classes")
-    given = words.parse_args()
-    run, part = sightline.load(given.run), "test" if given.test else "validation"
-    splits = replace(run.recipe.data, source=given.data or run.recipe.data.source).load(run.recipe.seed)
-    images = getattr(splits, part)
+    """Print a table for each constant, or one for all settings."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("run", nargs="?", default="runs/few-shot-omniglot", help="folder of a run, or glyphs")
+    parser.add_argument("--data", help="path of its data, if not that of its config")
+    parser.add_argument("--episodes", type=int, default=8, help="classifiers per setting")
+    parser.add_argument("--test", action="store_true", help="evaluate on test classes without changes")
+    arguments = parser.parse_args()
+    run, split = sightline.load(arguments.run), "test" if arguments.test else "validation"
+    data = replace(run.config.data, source=arguments.data or run.config.data.source)
+    images = getattr(data.load(run.config.seed), split)
     if images is None or run.model.backbone is None:
-        raise SystemExit(f"run must have {part} classes and a backbone of its own, got {given.run}")
-    print(f"{len(images.classes)} {part} classes, {len(images):,} images; {machine('cpu')}")
-    print(f"{given.episodes} classifiers of each setting: {', '.join(SETTINGS)}", flush=True)
-    seen, drawn = run.embedded(images), {}
+        raise SystemExit(f"run must have {split} classes and a backbone, got {arguments.run}")
+    print(f"{len(images.classes)} {split} classes, {len(images):,} images; {machine('cpu')}")
+    print(f"{arguments.episodes} classifiers per setting: {', '.join(SETTINGS)}", flush=True)
+    embeddings, cases = run.embed(images), {}
     for i, setting in enumerate(SETTINGS):
         print(f"\rfitting, setting {i + 1} of {len(SETTINGS)}", end="", file=sys.stderr, flush=True)
-        drawn[setting] = list(cases(run.model, images, seen, setting, given.episodes))
-    if given.test:
-        print(f"\n{'setting':>10}   error    loss  strangers  members   AUROC")
-        for name, some in drawn.items():
-            error, loss, strangers, members, area = judged([both["trained"] for both in some], pictures=True)
-            print(f"{name:>10} {error:7.2%} {loss:7.4f} {strangers:10.1%} {members:8.1%} {area:7.4f}")
+        cases[setting] = list(sample_cases(run.model, images, embeddings, setting, arguments.episodes))
+    if arguments.test:
+        print(f"\n{'setting':>10}   error    loss    unknown    known   AUROC")
+        for name, heads in cases.items():
+            error, loss, unknown, known, area = evaluate([case["trained"] for case in heads], with_images=True)
+            print(f"{name:>10} {error:7.2%} {loss:7.4f} {unknown:10.1%} {known:8.1%} {area:7.4f}")
         return
-    for constant, head, shares, settings in TABLES:
-        print(f"\n{constant}, {head} head\n{'value':>10}   error   worst    loss  strangers  members  balance   AUROC")
-        module = confidence if hasattr(confidence, constant) else questions
-        for share in shares:
-            value, text = times(getattr(module, constant), share, head == "trained")
-            with changed(module, **{constant: value}):
-                each = [judged([both[head] for both in drawn[name]], constant != "MIXED") for name in settings]
-            error, loss, strangers, members, area = torch.tensor(each).mean(0).tolist()
-            found = f"{error:7.2%} {max(each)[0]:7.2%} {loss:7.4f} {strangers:10.1%} {members:8.1%}"
-            found += f" {(strangers + 1 - members) / 2:8.1%} {area:7.4f}"
-            print(f"{text:>10} {found}{'  in use' if share == 1 else ''}", flush=True)
+    for constant, head, factors, settings in TABLES:
+        print(f"\n{constant}, {head} head\n{'value':>10}   error   worst    loss    unknown    known  balance   AUROC")
+        for factor in factors:
+            value, text = scaled(getattr(calibration, constant), factor, head == "trained")
+            with changed(**{constant: value}):
+                rows = [evaluate([c[head] for c in cases[name]], constant != "INTERPOLATION") for name in settings]
+            error, loss, unknown, known, area = torch.tensor(rows).mean(0).tolist()
+            columns = f"{error:7.2%} {max(rows)[0]:7.2%} {loss:7.4f} {unknown:10.1%} {known:8.1%}"
+            columns += f" {(unknown + 1 - known) / 2:8.1%} {area:7.4f}"
+            print(f"{text:>10} {columns}{'  in use' if factor == 1 else ''}", flush=True)
 
 
 if __name__ == "__main__":

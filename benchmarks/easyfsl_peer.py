@@ -1,10 +1,9 @@
-"""easyfsl 1.5 at work for `few_shot_speed.py`, run by the Python of an environment of its own.
+"""The easyfsl 1.5 process of `few_shot_speed.py`, run by the Python of another environment.
 
-It reads an order in JSON from each line of its input, carries it out and answers with a line of JSON.
+It reads jobs as JSON from the lines of standard input, and writes a line of JSON for each.
 
-Two patches make it run beside torch 2.13. Where its torchvision was built for another torch, its operators, none of
-which is used here, are only declared; and its TaskSampler hands `torch.utils.data.Sampler` an argument that torch no
-longer takes.
+Two patches are needed for torch 2.13. If torchvision was built for another torch, its operators are declared only; none
+of them is used here. TaskSampler passes `torch.utils.data.Sampler` an argument that torch does not take any more.
 """
 
 import importlib
@@ -22,24 +21,24 @@ from torch.utils.data import DataLoader, Sampler
 
 
 def patch() -> torch.library.Library | None:
-    """Both; what comes back must be kept."""
+    """Apply both patches; the returned library must be kept alive."""
     Sampler.__init__ = lambda self, data_source=None: None
     try:
         importlib.import_module("torchvision")
-    except RuntimeError:  # its operators are not there
+    except RuntimeError:  # its operators are missing
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
     else:
         return None
-    home = importlib.util.find_spec("torchvision").submodule_search_locations[0]
-    text = Path(home, "_meta_registrations.py").read_text()
+    folder = importlib.util.find_spec("torchvision").submodule_search_locations[0]
+    text = Path(folder, "_meta_registrations.py").read_text()
     library = torch.library.Library("torchvision", "DEF")
     for name in re.findall(r'register_(?:meta|fake)\("(?:torchvision::)?(\w+)"', text):
         library.define(f"{name}(Tensor x) -> Tensor")
     return library
 
 
-KEPT = patch()
+LIBRARY = patch()
 
 from easyfsl.datasets import FewShotDataset  # noqa: E402
 from easyfsl.methods import PrototypicalNetworks  # noqa: E402
@@ -48,10 +47,10 @@ from easyfsl.utils import evaluate  # noqa: E402
 
 
 class Images(FewShotDataset):
-    """Images that lie in memory as the model takes them."""
+    """Normalized images in memory."""
 
-    def __init__(self, folder: Path, part: str):
-        with np.load(folder / f"{part}.npz") as file:
+    def __init__(self, folder: Path, split: str):
+        with np.load(folder / f"{split}.npz") as file:
             self.images, self.labels = torch.from_numpy(file["images"]), file["labels"].tolist()
 
     def __getitem__(self, item: int) -> tuple[Tensor, int]:
@@ -79,42 +78,42 @@ def conv4(folder: Path) -> nn.Module:
 
 
 def loader(images: Images, way: int, shot: int, query: int, episodes: int) -> DataLoader:
-    """As its tutorials make one; on two cores processes that only read would be in the way."""
+    """A data loader as in the tutorials of easyfsl, without worker processes."""
     sampler = TaskSampler(images, n_way=way, n_shot=shot, n_query=query, n_tasks=episodes)
     return DataLoader(images, batch_sampler=sampler, collate_fn=sampler.episodic_collate_fn)
 
 
 def train(model: PrototypicalNetworks, optimizer: torch.optim.Optimizer, episodes: DataLoader, device: str) -> None:
-    """As its tutorials train."""
+    """A training loop as in the tutorials of easyfsl."""
     model.train()
     for *tensors, _ in episodes:
-        support, labels, query, answers = (tensor.to(device) for tensor in tensors)
+        support, labels, query, query_labels = (tensor.to(device) for tensor in tensors)
         optimizer.zero_grad()
         model.process_support_set(support, labels)
-        loss = nn.functional.cross_entropy(model(query), answers)
+        loss = nn.functional.cross_entropy(model(query), query_labels)
         loss.backward()
         optimizer.step()
-        loss.item()  # they log it
+        loss.item()  # for the log, as in the tutorials
 
 
 def main() -> None:
-    """Wait for orders."""
+    """Carry out jobs until standard input ends."""
     folder, threads, device = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     torch.set_num_threads(threads)
-    judged, learner = (PrototypicalNetworks(conv4(folder)).to(device) for _ in range(2))
-    optimizer = torch.optim.AdamW(learner.parameters(), lr=1e-3)
-    sets = {part: Images(folder, part) for part in ("train", "test")}
+    evaluated, trained = (PrototypicalNetworks(conv4(folder)).to(device) for _ in range(2))
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3)
+    images = {split: Images(folder, split) for split in ("train", "test")}
     print(json.dumps({"torch": torch.__version__}), flush=True)
     for line in sys.stdin:
-        order = json.loads(line)
-        verb, shape = order.pop("do"), order
-        episodes = loader(sets["test" if verb == "evaluate" else "train"], **shape)
-        began, answer = time.perf_counter(), {}
-        if verb == "evaluate":
-            answer["accuracy"] = evaluate(judged, episodes, device=device, use_tqdm=False)
+        shape = json.loads(line)
+        job = shape.pop("job")
+        episodes = loader(images["test" if job == "evaluate" else "train"], **shape)
+        start, result = time.perf_counter(), {}
+        if job == "evaluate":
+            result["accuracy"] = evaluate(evaluated, episodes, device=device, use_tqdm=False)
         else:
-            train(learner, optimizer, episodes, device)
-        print(json.dumps({"seconds": time.perf_counter() - began, **answer}), flush=True)
+            train(trained, optimizer, episodes, device)
+        print(json.dumps({"seconds": time.perf_counter() - start, **result}), flush=True)
 
 
 if __name__ == "__main__":
