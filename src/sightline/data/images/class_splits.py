@@ -18,7 +18,7 @@ from .datasets import (
     Images,
     ImageSet,
     Progress,
-    check_disjoint,
+    Splits,
     check_memory,
     load_splits,
 )
@@ -39,30 +39,15 @@ class ExtraSource(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class ClassSplits:
-    """Training, validation and test set with different classes."""
+class ClassSplits(Splits):
+    """Training, validation and test set with different classes, in memory."""
 
     train: ImageSet
     validation: ImageSet | None = None
     test: ImageSet | None = None
-    format: str = "images"
-    """Name of the source format."""
+    class_disjoint: bool = True
     extra_sources: tuple[ExtraSource, ...] = ()
     """Data sets whose classes are the last training classes, in their order."""
-
-    def __post_init__(self) -> None:
-        check_disjoint({split: images.classes for split, images in self.available.items()})
-        for split, images in self.available.items():
-            for name in ("size", "channels"):
-                expected, value = getattr(self.train, name), getattr(images, name)
-                if expected != value:
-                    raise SightlineError(f"{split} must have the {name} of train, {expected}, got {value}")
-
-    @property
-    def available(self) -> dict[str, ImageSet]:
-        """All splits that exist, by name."""
-        splits = {"train": self.train, "validation": self.validation, "test": self.test}
-        return {split: images for split, images in splits.items() if images is not None}
 
 
 def load_classes(

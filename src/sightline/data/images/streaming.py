@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader
 from ...errors import SightlineError
 from .datasets import ImageFiles, Images, ImageSet
 
-
 Batch = tuple[Tensor, Tensor] | str
 """Images and labels, or an error message."""
 

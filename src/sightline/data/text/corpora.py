@@ -122,15 +122,13 @@ def load_parallel(
     path = Path(source).expanduser()
     if not path.is_dir():
         return TextSplits(_read_parallel(path, languages, columns, header))
-    stems = {split: _find_parallel(path, split, languages) for split in SPLIT_NAMES}
-    if stems["train"] is None:
+    stems = _find_parallel(path, languages)
+    if "train" not in stems:
         raise SightlineError(
             f"a folder of parallel text must contain train.{languages[0]} and train.{languages[1]}, or train.tsv, got "
             f"neither in {display_path(path)}; or give the path of one file"
         )
-    return TextSplits(
-        **{split: _read_parallel(stem, languages, columns, header) for split, stem in stems.items() if stem is not None}
-    )
+    return TextSplits(**{split: _read_parallel(stem, languages, columns, header) for split, stem in stems.items()})
 
 
 def load_monolingual(source: str | Path) -> TextSplits[MonolingualText]:
@@ -164,12 +162,10 @@ def load_monolingual(source: str | Path) -> TextSplits[MonolingualText]:
 def source_files(source: str | Path, languages: tuple[str, str] = ("de", "en")) -> dict[str, frozenset[Path]]:
     """Resolved files of each split of parallel text. Empty sets if no files exist."""
     path = Path(source).expanduser()
-    stems = {split: _find_parallel(path, split, languages) for split in SPLIT_NAMES} if path.is_dir() else {}
     result = {}
-    for split, stem in (stems or {"train": path}).items():
-        if stem is not None:
-            files = [stem] if stem.is_file() else [_language_file(stem, language) for language in languages]
-            result[split] = frozenset(file.resolve() for file in files if file is not None)
+    for split, stem in (_find_parallel(path, languages) if path.is_dir() else {"train": path}).items():
+        files = [stem] if stem.is_file() else [_language_file(stem, language) for language in languages]
+        result[split] = frozenset(file.resolve() for file in files if file is not None)
     return result
 
 
@@ -227,32 +223,30 @@ def _without_gz(path: Path) -> Path:
     return path.with_suffix("") if path.suffix == ".gz" else path
 
 
-def _find_parallel(folder: Path, split: str, languages: tuple[str, str]) -> Path | None:
-    """The table of a split, or its aligned files without their suffixes."""
-    for name in SPLIT_NAMES[split]:
-        exact, prefixed = set(), set()
-        for path in folder.iterdir():
-            plain = _without_gz(path)
-            if plain.suffix.removeprefix(".") in languages:
-                stem = plain.with_suffix("")
-            elif plain.suffix in _TABLE_SUFFIXES:
-                stem = path
-            else:
-                continue
-            if plain.stem == name:
-                exact.add(stem)
-            elif split == "test" and plain.stem.startswith(("test_", "test.", "test-")):
-                prefixed.add(stem)
-        for stems in (exact, prefixed):
-            if len(stems) > 1:
-                names = ", ".join(sorted(stem.name for stem in stems))
-                raise SightlineError(
-                    f"{display_path(folder)} must contain one {split} set, got {names}; keep one and evaluate on the "
-                    f"others with sightline evaluate RUN --data FILE"
-                )
-            if stems:
-                return stems.pop()
-    return None
+def _find_parallel(folder: Path, languages: tuple[str, str]) -> dict[str, Path]:
+    """The table of each split, or its aligned files without their suffixes. Exact names precede names with a suffix."""
+    exact: dict[str, set[Path]] = {}
+    prefixed: dict[str, set[Path]] = {}
+    for path in folder.iterdir():
+        plain = _without_gz(path)
+        if plain.suffix.removeprefix(".") in languages:
+            stem = plain.with_suffix("")
+        elif plain.suffix in _TABLE_SUFFIXES:
+            stem = path
+        else:
+            continue
+        if split := _split_of(plain.stem):
+            (exact if plain.stem in SPLIT_NAMES[split] else prefixed).setdefault(split, set()).add(stem)
+    result = {}
+    for split, stems in (prefixed | exact).items():
+        if len(stems) > 1:
+            names = ", ".join(sorted(stem.name for stem in stems))
+            raise SightlineError(
+                f"{display_path(folder)} must contain one {split} set, got {names}; keep one and evaluate on the "
+                f"others with sightline evaluate RUN --data FILE"
+            )
+        result[split] = stems.pop()
+    return result
 
 
 def _find_monolingual(folder: Path) -> dict[str, list[Path]]:
