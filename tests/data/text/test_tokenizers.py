@@ -103,6 +103,7 @@ def test_declared_special_tokens_get_the_next_ids(kind):
     special = SpecialTokens(mask="<mask>", sep="[SEP]")
     assert special.tokens == (*SPECIAL.tokens, "<mask>", "[SEP]")
     assert special.ids == {"pad": 0, "bos": 1, "eos": 2, "unk": 3, "mask": 4, "sep": 5}
+    assert special.suppressed_ids == (0, 1, 4, 5)
     assert special.control_tokens == ("<pad>", "<s>", "</s>", "[SEP]")
     tokenizer = train_tokenizer(TokenizerConfig(kind=kind, vocab_size=400, special_tokens=special), TEXTS)
     assert tokenizer.tokens(range(6)) == [*special.tokens]

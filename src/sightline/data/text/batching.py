@@ -72,10 +72,10 @@ class EncodedPairs:
         target: Sequence[Sequence[int]],
         special_tokens: SpecialTokens = SpecialTokens(),  # noqa: B008 - immutable
     ):
-        bos, eos = special_tokens.bos_id, special_tokens.eos_id
-        self.pad_id = special_tokens.pad_id
-        self.source = PackedSequences([[*ids, eos] for ids in source], self.pad_id)
-        self.target = PackedSequences([[bos, *ids, eos] for ids in target], self.pad_id)
+        pad, bos, eos = special_tokens.pad_id, special_tokens.bos_id, special_tokens.eos_id
+        self.special_tokens = special_tokens
+        self.source = PackedSequences([[*ids, eos] for ids in source], pad)
+        self.target = PackedSequences([[bos, *ids, eos] for ids in target], pad)
 
     def __len__(self) -> int:
         return len(self.source.lengths)
@@ -90,7 +90,7 @@ class EncodedPairs:
         source, attention_mask = self.source.take(indices, shape[0])
         ids, _ = self.target.take(indices, shape[1] + 1)
         target, labels = ids[:, :-1].contiguous(), ids[:, 1:]
-        has_no_label = labels == self.pad_id
+        has_no_label = labels == self.special_tokens.pad_id
         if ignored is not None:
             has_no_label |= ignored[:, None]
         return Batch(source, attention_mask, target, labels.masked_fill(has_no_label, IGNORE_INDEX))

@@ -69,6 +69,11 @@ class SpecialTokens:
         """Tokens that decode to no text: all but `unk` and `mask`."""
         return tuple(token for name, token in self._declared.items() if name not in ("unk", "mask"))
 
+    @property
+    def suppressed_ids(self) -> tuple[int, ...]:
+        """Ids that a decoder never generates: all but `eos` and `unk`."""
+        return tuple(i for name, i in self.ids.items() if name not in ("eos", "unk"))
+
     @cached_property
     def ids(self) -> dict[str, int]:
         """Id of each declared token by its field name."""

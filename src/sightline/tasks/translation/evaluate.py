@@ -102,13 +102,15 @@ def translate(
 
     Yields the indices of each batch and, for each index, the `top_k` best hypotheses.
     """
+    special = encoded.special_tokens
+    options: dict[str, Any] = {"bos": special.bos_id, "eos": special.eos_id, "suppress_tokens": special.suppressed_ids}
     for batch, length in length_batches(encoded, indices, num_beams):
         source, attention_mask = encoded.source.take(torch.tensor(batch, device=encoded.source.ids.device), length)
         output = model.encode(source, attention_mask)
         if num_beams == top_k == 1:
-            yield batch, greedy(model.decoder, output, max_tokens=max_tokens)
+            yield batch, greedy(model.decoder, output, max_tokens=max_tokens, **options)
         else:
-            options: dict[str, Any] = {"num_beams": num_beams, "n_best": top_k, "length_penalty": length_penalty}
+            options |= {"num_beams": num_beams, "n_best": top_k, "length_penalty": length_penalty}
             yield batch, beam_search(model.decoder, output, max_tokens=max_tokens, **options)
 
 
