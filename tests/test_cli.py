@@ -267,6 +267,14 @@ def test_a_path_that_is_not_a_run_is_not_looked_up_on_the_hub(home, monkeypatch,
     assert "got 'runs/numbers'; for a model on the hub write hub:runs/numbers\n" in result.stderr
 
 
+@pytest.mark.parametrize("command", [("compare", "runs/numbers"), ("fit", ".", "--model", "runs/numbers")])
+def test_compare_and_fit_do_not_look_up_a_path_on_the_hub(home, monkeypatch, command):
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asks the hub"))
+    result = run_cli(*command, status=2)
+    assert "got 'runs/numbers'" in result.stderr
+    assert "hub:" in result.stderr
+
+
 def test_predict_writes_one_line_per_image(run, images):
     result = run_cli("predict", run, "0.png", "2.png", "--top", "2")
     first, last = result.stdout.splitlines()
