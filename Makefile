@@ -1,5 +1,5 @@
-# make demo   set up what is needed and show the thing working
-# make test   set up what is needed, browser included, then lint and test
+# make demo   install into .venv and run the demo
+# make test   install into .venv, find or install a browser, lint and test
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -24,27 +24,30 @@ bench: .venv/tools
 docs: .venv/tools browser
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/screenshots.py
+	$(BIN)/python docs/few_shot_picture.py
 
 setup: .venv/tools
 
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
-# What the demo needs.
+# Dependencies of the demo.
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) '.[plot]'
 	touch $@
 
-# And what tests, lints and benchmarks need beside it.
+# Dependencies of tests, linters and benchmarks.
 .venv/tools: .venv/ready
 	$(PIP) '.[dev]'
 	touch $@
 
-# Tests drive a real Chromium. Debian's package serves; elsewhere install any Chromium and put it on the PATH.
-browser:
-	@command -v chromium >/dev/null || \
-	  { echo "installing chromium"; apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
-	  { echo "tests must have a chromium on the PATH, found none, and apt-get could not install it" >&2; exit 1; }
+# Browser tests use an installed Chromium: $SIGHTLINE_BROWSER, chromium, google-chrome or Playwright's own. If there is
+# none, root on Debian installs one; otherwise the last line says what is missing and fails.
+browser: .venv/tools
+	@$(BIN)/python tests/browser.py >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
+	  { echo "installing chromium"; apt-get update -qq && \
+	    apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || true
+	@$(BIN)/python tests/browser.py
 
 clean:
 	rm -rf .venv demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,11 +1,10 @@
-"""Makes the picture of docs/few-shot.md: a classifier of five drawn characters, asked for one it knows and one it does
-not, photographed by Chromium.
+"""Make the picture of docs/few-shot.md: a page with explanations of one known and one unknown character.
 
 python docs/few_shot_picture.py
 """
 
 import argparse
-import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -15,40 +14,43 @@ from playwright.sync_api import sync_playwright
 from sightline import FewShotClassifier
 from sightline.data.images.glyphs import draw_alphabets
 
-IMAGES = Path(__file__).parent / "images"
-CHARACTERS, SHOT = 5, 3
+DOCS = Path(__file__).parent
+sys.path.append(str(DOCS.parent / "tests"))
+from browser import launch  # noqa: E402
+
+IMAGES = DOCS / "images"
+WAY, SHOT = 5, 3
 
 
-def write(folder: Path) -> list[Path]:
-    """A folder of class folders, and beside it an image of a class that is there and one of a class that is not."""
+def write_images(folder: Path) -> list[Path]:
+    """Write class folders, and beside them an image of one of the classes and an image of another class."""
     drawn = draw_alphabets(size=56)
-    pixels = drawn.pixels.unflatten(0, (-1, 20))[200:, :, 0].numpy()  # alphabets to judge by
-    for number in range(CHARACTERS):
-        home = folder / "characters" / drawn.classes[200 + number].rpartition("/")[2]
-        home.mkdir(parents=True)
+    pixels = drawn.pixels.unflatten(0, (-1, 20))[200:, :, 0].numpy()  # the alphabets of the test split
+    for index in range(WAY):
+        class_folder = folder / "characters" / drawn.classes[200 + index].rpartition("/")[2]
+        class_folder.mkdir(parents=True)
         for shot in range(SHOT):
-            Image.fromarray(pixels[number, shot]).save(home / f"{shot + 1}.png")
-    asked = {"new.png": pixels[1, 7], "another.png": pixels[30, 4]}
-    for name, image in asked.items():
+            Image.fromarray(pixels[index, shot]).save(class_folder / f"{shot + 1}.png")
+    queries = {"new.png": pixels[1, 7], "another.png": pixels[30, 4]}
+    for name, image in queries.items():
         Image.fromarray(image).save(folder / name)
-    return [folder / name for name in asked]
+    return [folder / name for name in queries]
 
 
 def main() -> None:
-    """Fit, ask, photograph."""
+    """Fit, explain and take a screenshot."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="glyphs")
-    model = FewShotClassifier.pretrained(parser.parse_args().model)
+    classifier = FewShotClassifier.pretrained(parser.parse_args().model)
     with tempfile.TemporaryDirectory() as name, sync_playwright() as playwright:
         folder = Path(name)
-        asked = write(folder)
-        print(model.fit(folder / "characters").summary())
-        page = model.page(asked).save(folder / "page.html")
-        for path, answer in zip(asked, model.predict(asked), strict=True):
-            print(f"{path.name}: {answer}")
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium"), args=["--no-sandbox", "--disable-gpu"]
-        )
+        queries = write_images(folder)
+        print(classifier.fit(folder / "characters").summary())
+        explanations = classifier.explain(queries)
+        for path, prediction in explanations.pairs():
+            print(f"{path.name}: {prediction}")
+        page = explanations.page.save(folder / "page.html")
+        browser = launch(playwright)
         window = browser.new_page(viewport={"width": 1120, "height": 600}, device_scale_factor=1.5)
         window.goto(page.as_uri())
         window.screenshot(path=IMAGES / "few-shot-explanation.png", full_page=True)

@@ -1,11 +1,12 @@
-"""Makes the pictures of docs/viewer.md: two toy models learn for some minutes, Chromium photographs what they see.
+"""Make the pictures of docs/viewer.md: train two toy models for some minutes and take screenshots of their attention.
 
 python docs/screenshots.py
 """
 
 import random
-import shutil
+import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,12 @@ from torch import Tensor, nn
 from sightline.attention import Record, record_attention
 from sightline.layers import SinusoidalPositions, Transformer
 
-IMAGES = Path(__file__).parent / "images"
-CHROMIUM = "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync"
-WIDTH = 48
+DOCS = Path(__file__).parent
+sys.path.append(str(DOCS.parent / "tests"))
+from browser import launch  # noqa: E402
+
+IMAGES = DOCS / "images"
+EMBED_DIM, MAX_TOKENS = 48, 16
 
 NOUNS = {"cat": "chat", "dog": "chien", "bird": "corbeau", "fish": "poisson", "horse": "cheval"}
 ADJECTIVES = {"black": "noir", "red": "rouge", "white": "blanc", "quiet": "calme"}
@@ -30,39 +34,40 @@ COLORS = {"red": "#d1493f", "blue": "#3d7bd9", "green": "#4c9a4e", "yellow": "#e
 SHAPES = ("circle", "square", "triangle")
 
 
-class Speaker(nn.Module):
-    """Says a sentence about a source of words or patches."""
+class Seq2Seq(nn.Module):
+    """A Transformer from source tokens or patches to target tokens."""
 
-    def __init__(self, words: list[str], source: nn.Module):
+    def __init__(self, vocab: list[str], source_embedding: nn.Module):
         super().__init__()
-        self.words = words
-        self.source, self.target = source, nn.Embedding(len(words), WIDTH)
-        self.places = SinusoidalPositions(WIDTH)
-        self.transformer = Transformer(WIDTH, num_heads=4, ffn_dim=96, depth=2)
-        self.out = nn.Linear(WIDTH, len(words))
+        self.vocab = vocab
+        self.source_embedding, self.target_embedding = source_embedding, nn.Embedding(len(vocab), EMBED_DIM)
+        self.positions = SinusoidalPositions(EMBED_DIM)
+        self.transformer = Transformer(EMBED_DIM, num_heads=4, ffn_dim=96, depth=2)
+        self.head = nn.Linear(EMBED_DIM, len(vocab))
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """source (B, S) or (B, S, P), target (B, T) -> logits (B, T, words)"""
-        return self.out(self.transformer(self.places(self.source(source)), self.places(self.target(target))))
+        """source (B, S) or (B, S, P), target (B, T) -> logits (B, T, vocabulary)"""
+        source, target = self.source_embedding(source), self.target_embedding(target)
+        return self.head(self.transformer(self.positions(source), self.positions(target)))
 
-    def say(self, source: Tensor) -> tuple[dict[str, list[str]], Record]:
-        """What it read and wrote about one source, and the attention of its last pass."""
-        said = [self.words.index("<s>")]
+    @torch.no_grad()
+    def generate(self, source: Tensor) -> tuple[dict[str, list[str]], Record]:
+        """Decode greedily; return the decoder input and output tokens, and the attention of a last forward pass."""
+        ids = [self.vocab.index("<s>")]
         self.eval()
-        with torch.no_grad():
-            while self.words[said[-1]] != "</s>" and len(said) < 16:
-                said.append(int(self(source, torch.tensor([said]))[0, -1].argmax()))
-            with record_attention(self) as record:
-                self(source, torch.tensor([said[:-1]]))
-        words = [self.words[i] for i in said]
-        return {"target": words[:-1], "generated": words[1:]}, record
+        while self.vocab[ids[-1]] != "</s>" and len(ids) < MAX_TOKENS:
+            ids.append(int(self(source, torch.tensor([ids]))[0, -1].argmax()))
+        with record_attention(self) as record:
+            self(source, torch.tensor([ids[:-1]]))
+        tokens = [self.vocab[i] for i in ids]
+        return {"target": tokens[:-1], "generated": tokens[1:]}, record
 
 
-def learn(model: Speaker, batches: object, steps: int) -> None:
-    """Teacher forcing."""
+def train(model: Seq2Seq, next_batch: Callable[[], tuple[Tensor, Tensor]], steps: int) -> None:
+    """Train with teacher forcing."""
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for step in range(steps):
-        source, target = batches()
+        source, target = next_batch()
         loss = F.cross_entropy(model(source, target[:, :-1]).flatten(0, 1), target[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
@@ -76,28 +81,28 @@ def translator() -> tuple[Record, dict[str, list[str]]]:
     tables = (ADJECTIVES, NOUNS, VERBS, ADVERBS)
     english = ["the", *(word for table in tables for word in table)]
     french = ["<s>", "</s>", "le", *(word for table in tables for word in table.values())]
-    model = Speaker(french, nn.Embedding(len(english), WIDTH))
+    model = Seq2Seq(french, nn.Embedding(len(english), EMBED_DIM))
 
-    def pair(words: list[str]) -> tuple[list[str], list[str]]:
+    def sentence_pair(words: list[str]) -> tuple[list[str], list[str]]:
         adjective, noun, verb, adverb = words
         target = ["le", NOUNS[noun], ADJECTIVES[adjective], VERBS[verb], ADVERBS[adverb]]
         return ["the", *words], ["<s>", *target, "</s>"]
 
-    def batch() -> tuple[Tensor, Tensor]:
-        pairs = [pair([random.choice(list(table)) for table in tables]) for _ in range(64)]
+    def next_batch() -> tuple[Tensor, Tensor]:
+        pairs = [sentence_pair([random.choice(list(table)) for table in tables]) for _ in range(64)]
         return (
-            torch.tensor([[english.index(w) for w in source] for source, _ in pairs]),
-            torch.tensor([[french.index(w) for w in target] for _, target in pairs]),
+            torch.tensor([[english.index(word) for word in source] for source, _ in pairs]),
+            torch.tensor([[french.index(word) for word in target] for _, target in pairs]),
         )
 
-    learn(model, batch, 300)
-    source, _ = pair(["black", "cat", "sleeps", "here"])
-    said, record = model.say(torch.tensor([[english.index(w) for w in source]]))
-    return record, {"source": source, **said}
+    train(model, next_batch, 300)
+    source, _ = sentence_pair(["black", "cat", "sleeps", "here"])
+    tokens, record = model.generate(torch.tensor([[english.index(word) for word in source]]))
+    return record, {"source": source, **tokens}
 
 
-def scene(shapes: list[tuple[str, str, int, int]]) -> Image.Image:
-    """Colored shapes on paper, 64 x 64."""
+def draw_scene(shapes: list[tuple[str, str, int, int]]) -> Image.Image:
+    """Colored shapes (color, shape, x, y) on a light background."""
     image = Image.new("RGB", (512, 512), "#f4f1ea")
     draw = ImageDraw.Draw(image)
     for color, shape, x, y in shapes:
@@ -111,63 +116,64 @@ def scene(shapes: list[tuple[str, str, int, int]]) -> Image.Image:
     return image
 
 
-def patches(image: Image.Image) -> Tensor:
-    """(64, 192): an 8 x 8 grid of 8 x 8 pixels"""
+def to_patches(image: Image.Image) -> Tensor:
+    """An 8 x 8 grid of patches of 8 x 8 pixels: (64, 192)"""
     pixels = torch.from_numpy(np.asarray(image.resize((64, 64))).copy()).float() / 127.5 - 1
     return pixels.unfold(0, 8, 8).unfold(1, 8, 8).reshape(64, -1)
 
 
 def captioner() -> tuple[Record, Image.Image, dict[str, list[str]]]:
-    """Names two shapes, the left one first."""
-    words = ["<s>", "</s>", "a", "and", *COLORS, *SHAPES]
-    model = Speaker(words, nn.Linear(192, WIDTH))
+    """Images of two shapes to captions that name the left shape first."""
+    vocab = ["<s>", "</s>", "a", "and", *COLORS, *SHAPES]
+    model = Seq2Seq(vocab, nn.Linear(192, EMBED_DIM))
 
-    def example() -> tuple[Image.Image, list[str]]:
-        kinds = [(random.choice(list(COLORS)), random.choice(SHAPES)) for _ in range(2)]
+    def captioned_image() -> tuple[Image.Image, list[str]]:
+        left, right = ((random.choice(list(COLORS)), random.choice(SHAPES)) for _ in range(2))
         shapes = [
-            (*kinds[0], random.randint(1, 12), random.randint(1, 45)),
-            (*kinds[1], random.randint(34, 45), random.randint(1, 45)),
+            (*left, random.randint(1, 12), random.randint(1, 45)),
+            (*right, random.randint(34, 45), random.randint(1, 45)),
         ]
-        return scene(shapes), ["<s>", "a", *kinds[0], "and", "a", *kinds[1], "</s>"]
+        return draw_scene(shapes), ["<s>", "a", *left, "and", "a", *right, "</s>"]
 
-    pool = [example() for _ in range(1500)]
-    pictures = torch.stack([patches(image) for image, _ in pool])
-    captions = torch.tensor([[words.index(w) for w in caption] for _, caption in pool])
+    examples = [captioned_image() for _ in range(1500)]
+    patches = torch.stack([to_patches(image) for image, _ in examples])
+    captions = torch.tensor([[vocab.index(word) for word in caption] for _, caption in examples])
 
-    def batch() -> tuple[Tensor, Tensor]:
-        chosen = torch.randint(len(pool), (48,))
-        return pictures[chosen], captions[chosen]
+    def next_batch() -> tuple[Tensor, Tensor]:
+        indices = torch.randint(len(examples), (48,))
+        return patches[indices], captions[indices]
 
-    learn(model, batch, 600)
-    image = scene([("blue", "circle", 6, 10), ("red", "triangle", 42, 38)])
-    said, record = model.say(patches(image)[None])
-    return record, image, said
+    train(model, next_batch, 600)
+    image = draw_scene([("blue", "circle", 6, 10), ("red", "triangle", 42, 38)])
+    tokens, record = model.generate(to_patches(image)[None])
+    return record, image, tokens
 
 
 def main() -> None:
-    """Learn, show, photograph."""
+    """Train, save pages and take screenshots."""
     random.seed(0)
     torch.manual_seed(0)
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         print("translator")
-        record, words = translator()
-        translated = record.save_html(Path(folder) / "translator.html", title="Translator", **words)
+        record, tokens = translator()
+        translation = record.save_html(Path(folder) / "translator.html", title="Translator", **tokens)
         print("captioner")
-        record, image, words = captioner()
-        captioned = record.save_html(Path(folder) / "captioner.html", images=image, title="Captioner", **words)
-        cross = [i for i, seen in enumerate(record) if seen.kind == "cross"][-1]
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=CHROMIUM.split())
-        for name, path, state, scheme in (
-            ("viewer-heads", translated, "view=heads&layer=5", "light"),
-            ("viewer-alignment", translated, "view=alignment&layer=5", "dark"),
-            ("viewer-image", captioned, f"view=image&layer={cross}&query={words['generated'].index('blue')}", "light"),
+        record, image, tokens = captioner()
+        caption = record.save_html(Path(folder) / "captioner.html", images=image, title="Captioner", **tokens)
+        cross = [i for i, attention_map in enumerate(record) if attention_map.kind == "cross"][-1]
+        blue = tokens["generated"].index("blue")
+        browser = launch(playwright)
+        for name, path, state, theme in (
+            ("viewer-heads", translation, "view=heads&layer=5", "light"),
+            ("viewer-alignment", translation, "view=alignment&layer=5", "dark"),
+            ("viewer-image", caption, f"view=image&layer={cross}&query={blue}", "light"),
         ):
             page = browser.new_page(
-                viewport={"width": 1120, "height": 680}, color_scheme=scheme, device_scale_factor=1.5
+                viewport={"width": 1120, "height": 680}, color_scheme=theme, device_scale_factor=1.5
             )
             page.goto(f"{path.as_uri()}#{state}")
-            page.wait_for_selector("#stage[aria-busy=false]")
+            page.wait_for_selector("#viewport[aria-busy=false]")
             page.wait_for_timeout(300)
             page.screenshot(path=IMAGES / f"{name}.png")
             print(f"wrote {name}.png")

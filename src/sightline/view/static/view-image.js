@@ -235,7 +235,7 @@ export function imageView(app) {
     },
     reveal({ role, index }) {
       const thumbnail = role === "query" && layout.strip.find(({ query }) => query === index);
-      if (thumbnail) app.viewport.reveal(thumbnail.x, thumbnail.y, thumbnail.side, thumbnail.side + 24);
+      if (thumbnail) app.viewport.reveal(thumbnail.x, thumbnail.y, thumbnail.side, thumbnail.side + 24, 8);
     },
   };
 }
