@@ -13,15 +13,7 @@ from ... import seeds
 from ...errors import SightlineError, check_choice, check_fraction, check_int
 from . import glyphs
 from .class_lists import ROTATION_DEGREES, group_of, read_class_lists
-from .datasets import (
-    ImageFiles,
-    Images,
-    ImageSet,
-    Progress,
-    Splits,
-    check_memory,
-    load_splits,
-)
+from .datasets import ImageFiles, Images, ImageSet, Progress, Splits, check_memory, load_splits
 from .formats.cifar import superclass_names
 from .loading import read_source
 from .reading import check_image_options

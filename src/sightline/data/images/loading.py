@@ -44,7 +44,7 @@ def load(
     images, format_name = read_source(source, size, channels)
     has_own_classes = any(part.classes != images["train"].classes for part in images.values())
     if has_own_classes and not class_disjoint:
-        _raise_unknown_class(images, source)
+        _check_classes(images, source)
     if sum(len(x) * x.channels * x.size**2 for x in images.values() if isinstance(x, ImageFiles)) <= max_memory:
         images = {**load_splits(images, progress)}
     return Splits(images["train"], images.get("validation"), images.get("test"), format_name, has_own_classes)
@@ -70,10 +70,13 @@ def detect_format(path: Path) -> str | None:
     return next((name for name, image_format in FORMATS.items() if image_format.detect(path)), None)
 
 
-def _raise_unknown_class(images: dict[str, Images], source: str | Path) -> None:
+def _check_classes(images: dict[str, Images], source: str | Path) -> None:
+    """All classes must be in train."""
     train = images["train"].classes
-    split, name = next((s, c) for s, part in images.items() for c in part.classes if c not in train)
-    raise SightlineError(
-        f"a class of {split} in {display_path(source)} must be in train, {one_of(name, train)}; "
-        "for splits with different classes use task=few_shot"
-    )
+    for split, part in images.items():
+        for name in part.classes:
+            if name not in train:
+                raise SightlineError(
+                    f"a class of {split} in {display_path(source)} must be in train, {one_of(name, train)}; "
+                    "for splits with different classes use task=few_shot"
+                )
