@@ -212,11 +212,6 @@ def test_comparison_as_text_markdown_and_records(folder):
     assert json.loads(json.dumps(result.to_dict()))["results"] == records
 
 
-def test_single_episode_has_no_interval(folder):
-    (record, _) = compare([folder / "one"], episodes=1, device="cpu").to_records()
-    assert record["interval"] is None
-
-
 def test_runs_of_equal_names_are_named_by_their_paths(folder):
     train(folder, "other/one")
     result = compare([folder / "one", folder / "other/one"], settings=["2w1s"], episodes=2, device="cpu")

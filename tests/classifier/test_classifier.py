@@ -109,7 +109,7 @@ def test_predictions_do_not_depend_on_other_images(fitted, drawn):
 
 
 def test_logits_at_a_low_temperature_do_not_depend_on_other_images(run, drawn):
-    model = load_base_model(run).model
+    model = load_base_model(run)[0]
     model.head.calibration_scale.fill_(model.head.similarity.temperature().item() / 0.01)
     classifier = FewShotClassifier(model).fit({name: images[:3] for name, images in list(drawn.items())[:5]})
     pixels = torch.stack([image for class_images in drawn.values() for image in class_images][:75])
@@ -449,6 +449,7 @@ def load_calls(monkeypatch):
         return QuarterEmbedder()
 
     monkeypatch.setattr("sightline.classifier.embedding.load_embedder", load_embedder)
+    monkeypatch.setattr("sightline.models.embedders.load_embedder", load_embedder)
     return calls
 
 

@@ -1,7 +1,9 @@
 """FewShotClassifier: the predictor of a few-shot model that is fitted to a few images per class."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from copy import copy
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -14,6 +16,7 @@ from .. import limits
 from ..data.images.reading import expand_image_paths
 from ..errors import SightlineError, check_max
 from ..metrics import wilson_interval
+from ..models.embedders import ExternalEmbedder
 from ..models.few_shot import FewShot, SupportState
 from ..names import shortened
 from ..predictor import Explanations, FailedPrediction, Prediction, Predictor, Progress
@@ -22,10 +25,10 @@ from ..view.page import Page
 from . import file
 from .calibration import Calibration, HeldOutResults, calibrate, classify, encode, evaluate_held_out
 from .embedding import (
-    BackboneEmbedder,
-    ExternalEmbedder,
+    ModelEmbedder,
     check_embeddings,
     load_base_model,
+    make_embedder,
     nearest_mean_model,
 )
 from .explanation import ExplainableQuery, explain
@@ -35,57 +38,38 @@ from .support import SupportSet, as_label, check_class_names, read_pixels, read_
 MAX_LISTED_CLASSES = 3
 
 
+@dataclass(eq=False)
 class _Fitted:
-    """A model and a support set, which do not change; what is derived from them is computed on first use.
+    """A model and its support set, which do not change; what is derived from them is computed on first use.
 
     A classifier replaces this object as a whole, so a prediction never combines two support sets.
     """
 
-    def __init__(
-        self,
-        model: FewShot,
-        support: SupportSet,
-        embedder: BackboneEmbedder | ExternalEmbedder | None,
-        lock: RLock,
-        calibration: Calibration | None = None,
-    ):
-        self.model, self.support, self.embedder = model, support, embedder
-        self._lock, self._calibration = lock, calibration
-        self._state: SupportState | None = None
-        self._held_out: HeldOutResults | None = None
+    model: FewShot
+    support: SupportSet
+    embedder: ModelEmbedder
+    loaded_calibration: Calibration | None = None
 
-    @property
+    @cached_property
     def state(self) -> SupportState:
         """The encoded support set."""
-        with self._lock:
-            if self._state is None:
-                with torch.no_grad():
-                    self._state = encode(self.model.head, self.support)
-            return self._state
+        with torch.no_grad():
+            return encode(self.model.head, self.support)
+
+    @cached_property
+    def _calibrated(self) -> tuple[Calibration, HeldOutResults]:
+        return calibrate(self.model.head, self.support, self.state, self.embedder)
 
     @property
     def calibration(self) -> Calibration:
-        with self._lock:
-            if self._calibration is None:
-                result = calibrate(self.model.head, self.support, self.state, self.embedder)
-                self._calibration, self._held_out = result
-            return self._calibration
+        return self.loaded_calibration or self._calibrated[0]
 
-    @property
+    @cached_property
     def held_out(self) -> HeldOutResults:
         """Results of the held-out support images: those of the calibration, or computed for a loaded classifier."""
-        with self._lock:
-            if self._held_out is None and self._calibration is None:
-                self.calibration  # noqa: B018 - computes both
-            if self._held_out is None:
-                self._held_out = evaluate_held_out(self.model.head, self.support, self.state)
-            return self._held_out
-
-    def moved(self) -> "_Fitted":
-        """A copy whose state is encoded again, on the device that the model is on now."""
-        copy = _Fitted(self.model, self.support, self.embedder, self._lock, self._calibration)
-        copy._held_out = self._held_out
-        return copy
+        if self.loaded_calibration is None:
+            return self._calibrated[1]
+        return evaluate_held_out(self.model.head, self.support, self.state)
 
 
 class FewShotClassifier(Predictor):
@@ -101,23 +85,10 @@ class FewShotClassifier(Predictor):
     evaluate_options = frozenset({"settings", "episodes"})
     model: FewShot | None
 
-    def __init__(
-        self,
-        model: FewShot | None = None,
-        *,
-        embedder: str | None = None,
-        weights: str | None = None,
-        allow_download: bool = True,
-    ):
-        if weights is not None and embedder is None:
-            raise SightlineError(f"weights must be left out for a model without an embedder, got {weights!r}")
+    def __init__(self, model: FewShot | None = None, embedder: ModelEmbedder = None):
         self.model = None if model is None else model.eval().requires_grad_(False)
         self.device = torch.device("cpu")
-        self._embedder: BackboneEmbedder | ExternalEmbedder | None = None
-        if model is not None and embedder is not None:
-            self._embedder = ExternalEmbedder(embedder, model, weights, allow_download=allow_download)
-        elif model is not None and model.backbone is not None:
-            self._embedder = BackboneEmbedder(model)
+        self._embedder = embedder or (None if model is None else make_embedder(model))
         self._lock = RLock()
         self._fitted: _Fitted | None = None
 
@@ -131,11 +102,7 @@ class FewShotClassifier(Predictor):
         `weights` is another weight file of EfficientNet-Lite0. An embedder that is named here is downloaded if
         necessary, one that is named in the config of a run only with `allow_download`.
         """
-        base = load_base_model(name, None if weights is None else str(weights))
-        classifier = cls(base.model, embedder=base.embedder, weights=base.weights, allow_download=allow_download)
-        if base.loaded is not None and isinstance(classifier._embedder, ExternalEmbedder):
-            classifier._embedder.loaded = base.loaded
-        return classifier
+        return cls(*load_base_model(name, None if weights is None else str(weights), allow_download=allow_download))
 
     @classmethod
     def load(
@@ -147,19 +114,16 @@ class FewShotClassifier(Predictor):
         `allow_download`. `weights` is the weight file of the embedder, if it has moved.
         """
         content = file.read(Path(path))
-        classifier = cls(
-            content.model,
-            embedder=content.embedder,
-            weights=content.weights if weights is None else str(weights),
-            allow_download=allow_download,
-        )
-        classifier._fitted = classifier._new_state(content.model, content.support, content.calibration)
+        model, weights = content.model, content.weights if weights is None else str(weights)
+        classifier = cls(model, make_embedder(model, content.embedder, weights, allow_download=allow_download))
+        classifier._fitted = _Fitted(model, content.support, classifier._embedder, content.calibration)
         return classifier
 
     def save(self, path: str | Path) -> Path:
         """Write the weights, the support set and the calibration to one `.sightline` file."""
-        fitted, external = self._current(), self._embedder if isinstance(self._embedder, ExternalEmbedder) else None
-        name, weights = (None, None) if external is None else (external.name, external.weights)
+        fitted, name, weights = self._ready(), None, None
+        if isinstance(fitted.embedder, ExternalEmbedder):
+            name, weights = fitted.embedder.name, fitted.embedder.weights
         content = file.ClassifierFile(fitted.model, name, weights, fitted.support, fitted.calibration)
         return file.write(Path(path), content)
 
@@ -185,14 +149,18 @@ class FewShotClassifier(Predictor):
     @property
     def calibration(self) -> Calibration:
         """The calibration of the confidence and of the known threshold."""
-        return self._current().calibration
+        return self._ready().calibration
 
     def to(self, device: str | torch.device) -> "FewShotClassifier":
         with self._lock:
             self.device = torch.device(device)
             if self.model is not None:
                 self.model.to(self.device)
-            self._fitted = None if self._fitted is None else self._fitted.moved()
+            if isinstance(self._embedder, ExternalEmbedder):
+                self._embedder.to(self.device)
+            if self._fitted is not None:
+                self._fitted = copy(self._fitted)
+                vars(self._fitted).pop("state", None)  # encoded again on the new device
         return self
 
     def fit(self, examples: Any, *, progress: Progress | None = None) -> "FewShotClassifier":
@@ -206,7 +174,7 @@ class FewShotClassifier(Predictor):
         embed_dim, model = support.embeddings.shape[-1], self.model
         if model is None or (self._embedder is None and model.embed_dim != embed_dim):
             model = nearest_mean_model(embed_dim).to(self.device)
-        fitted = self._new_state(model, support)
+        fitted = _Fitted(model, support, self._embedder)
         fitted.calibration  # noqa: B018 - errors are raised before the state changes
         with self._lock:
             self.model, self._fitted = model, fitted
@@ -219,7 +187,7 @@ class FewShotClassifier(Predictor):
         with self._lock:
             fitted = self._current()
             check_class_names([*(name for name in fitted.support.classes if name != label), label])
-            self._fitted = self._new_state(fitted.model, fitted.support.merged(new))
+            self._fitted = _Fitted(fitted.model, fitted.support.merged(new), self._embedder)
         return self
 
     def remove(self, label: str | int) -> "FewShotClassifier":
@@ -231,13 +199,14 @@ class FewShotClassifier(Predictor):
                 raise SightlineError(
                     f"a classifier must keep 2 classes, got {label!r} to remove of 2; add another first"
                 )
-            self._fitted = self._new_state(fitted.model, rest)
+            self._fitted = _Fitted(fitted.model, rest, self._embedder)
         return self
 
     def estimate(self) -> Estimate:
         """The expected accuracy on new images of the classes, by cross-validation on the support set."""
-        fitted = self._current()
-        results, classes = fitted.held_out, fitted.support.classes
+        with self._lock:
+            fitted = self._current()
+            results, classes = fitted.held_out, fitted.support.classes
         correct, total = float(results.correct.sum()), int(results.total.sum())
         if not total:
             raise SightlineError(
@@ -319,7 +288,7 @@ class FewShotClassifier(Predictor):
         return super().stream(inputs, progress=progress, total=total, **options)
 
     def predict_batch(self, prepared: list[Tensor], **options: Any) -> list[FewShotPrediction]:
-        fitted = self._current()
+        fitted = self._ready()
         query, pixels = self._embed(prepared, fitted)
         return self._predictions(fitted, classify(fitted.model.head, fitted.state, query), query, pixels)
 
@@ -367,13 +336,17 @@ class FewShotClassifier(Predictor):
             return None
         return self.model.embed_dim
 
-    def _new_state(self, model: FewShot, support: SupportSet, calibration: Calibration | None = None) -> _Fitted:
-        return _Fitted(model, support, self._embedder, self._lock, calibration)
-
     def _current(self) -> _Fitted:
         fitted = self._fitted
         if fitted is None:
             raise SightlineError("a classifier must be fitted first, got one without classes; call fit(folder)")
+        return fitted
+
+    def _ready(self) -> _Fitted:
+        """The current state with its encoding and calibration, which one thread computes at a time."""
+        with self._lock:
+            fitted = self._current()
+            fitted.state, fitted.calibration  # noqa: B018 - computed on first use
         return fitted
 
     def _check_ready(self) -> None:
@@ -428,7 +401,7 @@ class FewShotClassifier(Predictor):
     @torch.no_grad()
     def _predict_transductive(self, items: list[Any] | None) -> list[Any]:
         """Predictions that may depend on each other."""
-        fitted = self._current()
+        fitted = self._ready()
         head = fitted.model.head
         if not head.config.transductive:
             raise SightlineError(

@@ -5,17 +5,16 @@ Shapes: B batch, C channels, T tokens per image, M embedding dimension.
 
 from dataclasses import replace
 from pathlib import Path
-from threading import Lock
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .. import config, hub, limits, zoo
+from .. import config, limits, zoo
 from ..errors import MissingDependencyError, SightlineError, one_of
 from ..files import CONFIG
-from ..models.embedders import EMBEDDERS, Embedder, load_embedder
+from ..models.embedders import EMBEDDERS, ExternalEmbedder, load_embedder
 from ..models.few_shot import FewShot, FewShotConfig
 from ..weights import read_weights
 
@@ -54,54 +53,19 @@ class BackboneEmbedder:
         return torch.cat([self.model.embed(batch.to(device).float() / 255) for batch in batches]).float()
 
 
-class ExternalEmbedder:
-    """A pretrained encoder that is not part of the few-shot model. It is loaded on first use."""
-
-    def __init__(self, name: str, model: FewShot, weights: str | None, *, allow_download: bool):
-        self.name, self.model, self.weights, self.allow_download = name, model, weights, allow_download
-        self.loaded: Embedder | None = None
-        self._lock = Lock()
-
-    @property
-    def encoder(self) -> Embedder:
-        """The encoder itself."""
-        with self._lock:
-            if self.loaded is None:
-                encoder = load_embedder(self.name, weights=self.weights, allow_download=self.allow_download)
-                if encoder.embed_dim != self.model.embed_dim:
-                    raise SightlineError(
-                        f"embed_dim of the embedder {self.name!r} must be {self.model.embed_dim}, as in the model, "
-                        f"got {encoder.embed_dim}"
-                    )
-                self.loaded = encoder
-            return self.loaded
-
-    @property
-    def image_size(self) -> int:
-        return self.encoder.image_size
-
-    @property
-    def channels(self) -> int:
-        return self.encoder.channels
-
-    @torch.no_grad()
-    def embed(self, pixels: Tensor) -> Tensor:
-        encoder = self.encoder.to(self.model.head.calibration_scale.device)
-        if self.model.config.tokens == "patches":
-            return encoder.embed_patches(pixels)
-        return encoder.embed_pooled(pixels)[:, None]
+ModelEmbedder = BackboneEmbedder | ExternalEmbedder | None
+"""The embedder of a model; None if the model takes embeddings."""
 
 
-class BaseModel(NamedTuple):
-    """A model that classifiers are fitted with."""
-
-    model: FewShot
-    embedder: str | None = None
-    """Name of the external encoder; None if the model has a backbone or takes embeddings."""
-    weights: str | None = None
-    """Weight file of the external encoder; None for its default weights."""
-    loaded: Embedder | None = None
-    """The external encoder, if it is loaded already."""
+def make_embedder(
+    model: FewShot, name: str | None = None, weights: str | None = None, *, allow_download: bool = True
+) -> ModelEmbedder:
+    """The external encoder of this name, or the backbone of the model."""
+    if name is not None:
+        return ExternalEmbedder(name, model.config, weights, allow_download=allow_download)
+    if weights is not None:
+        raise SightlineError(f"weights must be left out for a model without an embedder, got {weights!r}")
+    return None if model.backbone is None else BackboneEmbedder(model)
 
 
 def nearest_mean_model(embed_dim: int) -> FewShot:
@@ -109,14 +73,16 @@ def nearest_mean_model(embed_dim: int) -> FewShot:
     return FewShot(FewShotConfig(backbone="none", embed_dim=embed_dim, depth=0)).eval()
 
 
-def load_base_model(source: str | Path, weights: str | None = None) -> BaseModel:
-    """A few-shot model by the folder of its run, its name in the zoo or `hub:owner/name`, or an embedder by name.
+def load_base_model(
+    source: str | Path, weights: str | None = None, *, allow_download: bool = False
+) -> tuple[FewShot, ModelEmbedder]:
+    """A few-shot model by the folder of its run or its name in the zoo; or an embedder, with a nearest-mean model.
 
-    An embedder gets a nearest-mean model.
+    An embedder that a run's config names is downloaded only with `allow_download`.
     """
     folder = zoo.folder(source)
     if not (folder / CONFIG).is_file():
-        return _load_embedder_model(source, weights)
+        return _load_embedder_model(str(source), weights)
     values = config.read(folder / CONFIG)
     section = values.get("model")
     if not isinstance(section, dict) or "image_size" not in section or values.get("task", "few_shot") != "few_shot":
@@ -125,15 +91,15 @@ def load_base_model(source: str | Path, weights: str | None = None) -> BaseModel
             f"sightline train task=few_shot"
         )
     model_config = config.build(FewShotConfig, section, "model")
-    model = read_weights(folder, lambda: FewShot(model_config), depth=model_config.depth)
+    model = read_weights(folder, lambda: FewShot(model_config), depth=model_config.depth).eval().float()
     model.classifier, model.config = None, replace(model_config, num_classes=0)  # only training needs it
     data = values.get("data") if model_config.backbone == "none" else None
     data = data if isinstance(data, dict) else {}
-    return BaseModel(model.eval().float(), data.get("embedder"), data.get("weights") if weights is None else weights)
+    weights = data.get("weights") if weights is None else weights
+    return model, make_embedder(model, data.get("embedder"), weights, allow_download=allow_download)
 
 
-def _load_embedder_model(source: str | Path, weights: str | None) -> BaseModel:
-    name = str(source)
+def _load_embedder_model(name: str, weights: str | None) -> tuple[FewShot, ExternalEmbedder]:
     try:
         encoder = load_embedder(name, weights=weights)
     except MissingDependencyError:
@@ -142,12 +108,15 @@ def _load_embedder_model(source: str | Path, weights: str | None) -> BaseModel:
         if name in EMBEDDERS:
             raise
         pretrained = [model for model in zoo.names() if config.read(zoo.HOME / model / CONFIG)["task"] == "few_shot"]
-        is_path = "/" in name or Path(name).is_dir() or hub.is_hub_name(name)
+        is_path = "/" in name or Path(name).is_dir()
         raise SightlineError(
             f"model must be the folder of a few-shot run or of a Hugging Face vision model, hub:owner/name, or "
             f"{one_of(name, [*pretrained, *EMBEDDERS])}" + (f" ({error})" if is_path else "")
         ) from error
-    return BaseModel(nearest_mean_model(encoder.embed_dim), name, weights, encoder)
+    model = nearest_mean_model(encoder.embed_dim)
+    embedder = ExternalEmbedder(name, model.config, weights)
+    embedder.loaded = encoder
+    return model, embedder
 
 
 def check_embeddings(x: Tensor | np.ndarray[Any, Any], embed_dim: int | None, owner: str) -> Tensor:

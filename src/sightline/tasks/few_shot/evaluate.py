@@ -5,7 +5,6 @@ Every image is embedded once; thousands of episodes are then drawn from the embe
 Shapes: N images, E episodes, S support images, Q queries, T tokens per image, M embedding dimension.
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
@@ -145,7 +144,7 @@ class FewShotEvaluation:
     """Settings for which the data has too few classes or images, or no groups."""
 
     def to_dict(self) -> dict[str, Any]:
-        return _json(asdict(self))
+        return asdict(self)
 
     def summary(self) -> str:
         accuracies = ", ".join(f"{name} {m.accuracy:.2%} ± {m.margin:.2%}" for name, m in self.settings.items())
@@ -341,9 +340,11 @@ class Comparison:
                 "name": name,
                 "setting": setting,
                 "accuracy": paired.accuracy,
-                "interval": _interval(paired.accuracy, paired.margin),
+                "interval": [paired.accuracy + sign * paired.margin for sign in (-1, 1)],
                 "difference": paired.difference if i else None,
-                "difference_interval": _interval(paired.difference, paired.difference_margin) if i else None,
+                "difference_interval": [paired.difference + sign * paired.difference_margin for sign in (-1, 1)]
+                if i
+                else None,
             }
             for i, (name, by_setting) in enumerate(self.results)
             for setting, paired in by_setting.items()
@@ -499,12 +500,5 @@ def _notes(query: int | None, skipped_settings: Sequence[str]) -> str:
     return fewer + (f", too few classes or images for {', '.join(skipped_settings)}" if skipped_settings else "")
 
 
-def _interval(mean: float, margin: float) -> list[float] | None:
-    return None if math.isnan(margin) else [mean - margin, mean + margin]
-
-
-def _json(value: Any) -> Any:
-    """NaN becomes null."""
-    if isinstance(value, dict):
-        return {name: _json(item) for name, item in value.items()}
-    return None if isinstance(value, float) and math.isnan(value) else value
+def _interval(mean: float, margin: float) -> list[float]:
+    return [mean - margin, mean + margin]

@@ -18,13 +18,14 @@ from ...data.sources import BUILTIN_SOURCES, same_source
 from ...errors import SightlineError
 from ...files import CONFIG, LOG
 from ...metrics import per_class_accuracy
+from ...models.embedders import ExternalEmbedder
 from ...models.few_shot import FewShot
 from ...predictor import Predictor, Progress
 from ...view import curves
 from ...weights import read_weights
 from ..figures import FigureFiles, NoFigure, log_value, read_log, training_curves
 from .config import FewShotTaskConfig, Setting
-from .embeddings import FrozenEmbedder
+from .embeddings import embed_all, make_embedder
 from .evaluate import (
     FewShotEvaluation,
     SettingMetrics,
@@ -168,16 +169,15 @@ class FewShotPredictor(Predictor):
         if is_own:
             return replace(data, source=source, extra_sources=(), **size)
         if self.embedder is not None:
-            embedder = self.embedder.embedder
-            size = {"image_size": embedder.image_size, "channels": embedder.channels}
+            size = {"image_size": self.embedder.image_size, "channels": self.embedder.channels}
         rotations = "none" if data.rotations == "train" else data.rotations
         options: dict[str, Any] = {"split": split, "validation_fraction": 0.0, "rotations": rotations}
         return replace(data, source=source, extra_sources=(), **options, **size)
 
     @cached_property
-    def embedder(self) -> FrozenEmbedder | None:
+    def embedder(self) -> ExternalEmbedder | None:
         """The external encoder of the run; None if the model has a backbone."""
-        return None if self.config.data.embedder is None else FrozenEmbedder(self.config, allow_download=False)
+        return make_embedder(self.config, allow_download=False)
 
     def embed(self, images: ImageSet, progress: Progress | None = None) -> Tensor:
         """Embeddings of the images: (N, T, M)"""
@@ -185,7 +185,7 @@ class FewShotPredictor(Predictor):
 
     def _embed(self, pixels: Tensor, progress: Progress | None = None) -> Tensor:
         if self.embedder is not None:
-            return self.embedder.embed(pixels, self.device, progress)
+            return embed_all(self.embedder.to(self.device), pixels, progress)
         return embed_images(self.model, pixels, self.device)
 
     @torch.no_grad()
