@@ -9,6 +9,7 @@ Shapes: S support images, Q queries, T tokens per image, M embedding dimension.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -82,8 +83,7 @@ class Calibration:
         return torch.sigmoid((logits.double().amax(-1) - self.threshold) / self.threshold_scale)
 
 
-@dataclass(frozen=True, eq=False)
-class HeldOutResults:
+class HeldOutResults(NamedTuple):
     """Results of held-out support images."""
 
     correct: Tensor

@@ -15,7 +15,6 @@ from torch import Tensor
 from .. import limits
 from ..data.images.reading import expand_image_paths
 from ..errors import SightlineError, check_max
-from ..metrics import wilson_interval
 from ..models.embedders import ExternalEmbedder
 from ..models.few_shot import FewShot, SupportState
 from ..names import shortened
@@ -206,40 +205,25 @@ class FewShotClassifier(Predictor):
         """The expected accuracy on new images of the classes, by cross-validation on the support set."""
         with self._lock:
             fitted = self._current()
-            results, classes = fitted.held_out, fitted.support.classes
-        correct, total = float(results.correct.sum()), int(results.total.sum())
-        if not total:
-            raise SightlineError(
-                "a class must have 2 images for an estimate, got 1 of each; add a second image of some class"
-            )
-        per_class = {
-            name: float(results.correct[i] / results.total[i]) for i, name in enumerate(classes) if results.total[i] > 0
-        }
-        return Estimate(
-            accuracy=correct / total,
-            interval=wilson_interval(correct, total),
-            images=total,
-            per_class=dict(sorted(per_class.items(), key=lambda pair: pair[1])),
-        )
+            correct, total = fitted.held_out
+        return Estimate.from_counts(fitted.support.classes, correct, total)
 
     def summary(self) -> str:
         """A few lines: the classes, the expected accuracy and the calibration."""
-        counts, calibration = self.counts, self.calibration
-        low, high = min(counts.values()), max(counts.values())
+        fitted = self._ready()
+        calibration, counts = fitted.calibration, fitted.support.counts
+        low, high = int(counts.min()), int(counts.max())
         per_class = f"{low}" if low == high else f"{low} to {high}"
-        lines = [f"{len(counts):,} classes, {sum(counts.values()):,} examples ({per_class} per class)"]
+        lines = [f"{len(counts):,} classes, {len(fitted.support):,} examples ({per_class} per class)"]
         if high > 1:
-            estimate = self.estimate()
-            single = [shortened(name, 40) for name, count in counts.items() if count == 1]
-            more = f" and {len(single) - MAX_LISTED_CLASSES} more" if len(single) > MAX_LISTED_CLASSES else ""
-            excluded = (
-                f"; without classes of one image: {', '.join(single[:MAX_LISTED_CLASSES])}{more}" if single else ""
+            with self._lock:
+                estimate = Estimate.from_counts(fitted.support.classes, *fitted.held_out)
+            single = [name for name, count in zip(fitted.support.classes, counts, strict=True) if count == 1]
+            lines.append(
+                f"estimated   {estimate}" + (f"; without classes of one image: {_listed(single)}" if single else "")
             )
-            lines.append(f"estimated   {estimate}{excluded}")
-            worst = [(name, accuracy) for name, accuracy in estimate.per_class.items() if accuracy < 1]
-            if worst:
-                listed = (f"{shortened(name, 40)} {accuracy:.0%}" for name, accuracy in worst[:MAX_LISTED_CLASSES])
-                lines.append(f"lowest      {', '.join(listed)}")
+            worst = [f"{name} {accuracy:.0%}" for name, accuracy in estimate.per_class.items() if accuracy < 1]
+            lines += [f"lowest      {_listed(worst)}"] if worst else []
         else:
             lines.append("estimated   accuracy unknown: one image per class; add a second image of some class")
         source = "held-out images" if high > 1 else "augmented copies of the images"
@@ -423,3 +407,10 @@ class FewShotClassifier(Predictor):
             for i, prediction in zip(usable, predictions, strict=True):
                 results[i] = prediction
         return results
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    more = len(names) - MAX_LISTED_CLASSES
+    listed = ", ".join(shortened(name, 40) for name in names[:MAX_LISTED_CLASSES])
+    return listed + (f" and {more} more" if more > 0 else "")

@@ -1,11 +1,14 @@
 """Predictions of a classifier, their explanations, and its estimated accuracy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch import Tensor
+
 from ..errors import SightlineError
+from ..metrics import wilson_interval
 from ..names import printable
 from ..view import figures
 from ..view import page as view_page
@@ -118,6 +121,21 @@ class Estimate:
     """Held-out images: those of classes with at least 2 images."""
     per_class: dict[str, float]
     """Accuracy of each class, the lowest first."""
+
+    @classmethod
+    def from_counts(cls, classes: Sequence[str], correct: Tensor, total: Tensor) -> "Estimate":
+        """From the numbers of correct predictions and of held-out images of each class."""
+        if not total.any():
+            raise SightlineError(
+                "a class must have 2 images for an estimate, got 1 of each; add a second image of some class"
+            )
+        per_class = {name: float(correct[i] / total[i]) for i, name in enumerate(classes) if total[i] > 0}
+        return cls(
+            accuracy=float(correct.sum()) / float(total.sum()),
+            interval=wilson_interval(float(correct.sum()), float(total.sum())),
+            images=int(total.sum()),
+            per_class=dict(sorted(per_class.items(), key=lambda pair: pair[1])),
+        )
 
     def __str__(self) -> str:
         low, high = self.interval
