@@ -10,13 +10,13 @@ from sightline.data.episodes import ClassIndex
 from sightline.errors import SightlineError
 from sightline.metrics import classification_metrics
 from sightline.tasks.few_shot import evaluate as evaluate_module
-from sightline.tasks.few_shot.config import Setting
+from sightline.tasks.few_shot.config import EvaluationConfig, Setting
 from sightline.tasks.few_shot.evaluate import (
     FewShotEvaluation,
     SettingMetrics,
     episode_classes,
     evaluate_episodes,
-    feasible_settings,
+    select_settings,
 )
 from sightline.training.task import BatchSlice
 
@@ -110,11 +110,15 @@ def test_episodes_within_a_group():
         setting.check(ClassIndex.from_labels(images.labels, images.classes), 2)
 
 
-def test_feasible_settings_are_those_the_data_allows():
+def test_settings_that_the_classes_do_not_allow_are_refused_or_skipped():
     classes = episode_classes(make_images(4, per_class=5))
-    assert feasible_settings(["4w1s", "5w1s", "2w3s"], classes, 15) == (["4w1s", "2w3s"], 2)
+    config = EvaluationConfig(settings=("4w1s", "5w1s", "2w3s"), query=15)
+    assert select_settings(config, classes, skip_infeasible=True) == (["4w1s", "2w3s"], 2)
+    with pytest.raises(SightlineError, match="each class must have at least 16 images"):
+        select_settings(config, classes, skip_infeasible=False)
+    config = EvaluationConfig(settings=("5w1s", "2w9s"))
     with pytest.raises(SightlineError, match=r"5w1s: way must be at most .*; choose other settings with --settings"):
-        feasible_settings(["5w1s", "2w9s"], classes, 15)
+        select_settings(config, classes, skip_infeasible=True)
 
 
 def test_evaluation_report_and_record():

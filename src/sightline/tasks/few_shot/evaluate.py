@@ -5,7 +5,7 @@ Every image is embedded once; thousands of episodes are then drawn from the embe
 Shapes: N images, E episodes, S support images, Q queries, T tokens per image, M embedding dimension.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
@@ -40,7 +40,7 @@ EPISODES_PER_DRAW = 250
 MAX_VALUES_PER_BATCH = {"cpu": 1 << 22, "cuda": 1 << 28}
 """Numbers in the embeddings of the episodes that are computed together."""
 MAX_UNKNOWN_CLASSES = 5
-"""ClassIndex outside an episode whose images are queried as unknowns."""
+"""Classes outside an episode whose images are queried as unknowns."""
 SEED = 0
 """Seed of all evaluation episodes, so that all models are evaluated on the same ones."""
 RECORDED_EPISODES = 8
@@ -250,13 +250,18 @@ def _draw_episodes(
         yield known, drawn.query[:, num_query:]
 
 
-def feasible_settings(settings: Iterable[str], classes: ClassIndex, query: int) -> tuple[list[str], int]:
-    """The settings that can be drawn from these classes, and the number of queries per class that all of them allow.
+def select_settings(config: EvaluationConfig, classes: ClassIndex, *, skip_infeasible: bool) -> tuple[list[str], int]:
+    """The settings to evaluate, and the queries per class, after a check that these classes have enough images.
 
-    Raises SightlineError if there is none.
+    With `skip_infeasible`, settings that the classes do not allow are left out, and fewer queries are used if a class
+    has too few images. Raises SightlineError if no setting is left.
     """
+    if not skip_infeasible:
+        for name in config.settings:
+            Setting.parse(name).check(classes, config.query)
+        return list(config.settings), config.query
     feasible, errors = [], []
-    for name in settings:
+    for name in config.settings:
         try:
             Setting.parse(name).check(classes, 1)
             feasible.append(name)
@@ -265,7 +270,7 @@ def feasible_settings(settings: Iterable[str], classes: ClassIndex, query: int) 
     if not feasible:
         raise SightlineError(errors[0])
     shot = max(Setting.parse(name).shot for name in feasible)
-    return feasible, min(query, int(classes.counts.min()) - shot)
+    return feasible, min(config.query, int(classes.counts.min()) - shot)
 
 
 @torch.no_grad()
@@ -401,11 +406,8 @@ def compare(
     config = evaluation_config(predictors[0].config.evaluation, settings, episodes)
     sets = _evaluation_sets(predictors, names, data, progress)
     images, split = sets[0]
-    classes, query, feasible = episode_classes(images), config.query, list(config.settings)
-    if data is not None:
-        feasible, query = feasible_settings(config.settings, classes, config.query)
-    for name in feasible:
-        Setting.parse(name).check(classes, query)
+    classes = episode_classes(images)
+    feasible, query = select_settings(config, classes, skip_infeasible=data is not None)
 
     def accuracies(classifier: Classifier, embeddings: Tensor) -> dict[str, Tensor]:
         options: dict[str, Any] = {"query": query, "episodes": config.episodes, "with_unknown": False}

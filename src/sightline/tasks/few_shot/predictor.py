@@ -24,7 +24,7 @@ from ...predictor import Predictor, Progress
 from ...view import curves
 from ...weights import read_weights
 from ..figures import FigureFiles, NoFigure, log_value, read_log, training_curves
-from .config import FewShotTaskConfig, Setting
+from .config import FewShotData, FewShotTaskConfig, Setting
 from .embeddings import embed_all, make_embedder
 from .evaluate import (
     FewShotEvaluation,
@@ -33,7 +33,7 @@ from .evaluate import (
     episode_classes,
     evaluate_episodes,
     evaluation_config,
-    feasible_settings,
+    select_settings,
 )
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ PANELS = {"temperature": "temperature of each head", "entropy": "entropy of atte
 
 
 class FewShotPredictor(Predictor):
-    """A trained few-shot model. It has no classes of its own: `FewShotClassifier.pretrained(run)` fits a classifier."""
+    """A trained few-shot model, which has no classes yet. `FewShotClassifier.pretrained(run)` is fitted to classes."""
 
     config: FewShotTaskConfig
     model: FewShot
@@ -86,11 +86,7 @@ class FewShotPredictor(Predictor):
         """
         images, split = self.evaluation_split(data, progress)
         config, classes = evaluation_config(self.config.evaluation, settings, episodes), episode_classes(images)
-        names, query = list(config.settings), config.query
-        if data is not None:
-            names, query = feasible_settings(config.settings, classes, config.query)
-        for name in names:
-            Setting.parse(name).check(classes, query)
+        names, query = select_settings(config, classes, skip_infeasible=data is not None)
         embeddings, done = self.embed(images, progress), 0
 
         def advance(count: int) -> None:
@@ -144,12 +140,10 @@ class FewShotPredictor(Predictor):
             )
         source = run_source if data is None else str(data)
         is_own = data is None or same_source(source, run_source)
-        trained_on = [
-            extra for extra in self.config.data.extra_sources if not is_own and same_source(source, extra.source)
-        ]
-        splits = self._data(source, is_own, trained_on[0].split if trained_on else None).load(
-            self.config.seed, progress
-        )
+        extra_sources = () if is_own else self.config.data.extra_sources
+        trained_on = [extra for extra in extra_sources if same_source(source, extra.source)]
+        data_config = self._data_config(source, is_own, trained_on[0].split if trained_on else None)
+        splits = data_config.load(self.config.seed, progress)
         if splits.test is not None:
             return splits.test, "test"
         if trained_on:
@@ -162,8 +156,8 @@ class FewShotPredictor(Predictor):
             raise SightlineError(f"data must have test or validation classes, got neither in {source!r}")
         return splits.validation, "validation"
 
-    def _data(self, source: str, is_own: bool, split: str | None) -> Any:
-        """The data config for the evaluation on a source; `split` are the class lists of other data."""
+    def _data_config(self, source: str, is_own: bool, split: str | None) -> FewShotData:
+        """The config to evaluate on a source; `split` are the class lists of other data."""
         model, data = self.config.model, self.config.data
         size: dict[str, Any] = {"image_size": model.image_size, "channels": model.channels}
         if is_own:
