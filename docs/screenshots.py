@@ -1,4 +1,4 @@
-"""Make the pictures of docs/viewer.md: train two toy models for some minutes and take screenshots of their attention.
+"""Make the screenshots of docs/viewer.md and docs/translation.md: two toy models, trained for some minutes, and de-en.
 
 python docs/screenshots.py
 """
@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw
 from playwright.sync_api import sync_playwright
 from torch import Tensor, nn
 
+import sightline
 from sightline.attention import Record, record_attention
 from sightline.layers import SinusoidalPositions, Transformer
 
@@ -161,6 +162,7 @@ def main() -> None:
         print("captioner")
         record, image, tokens = captioner()
         caption = record.save_html(Path(folder) / "captioner.html", images=image, title="Captioner", **tokens)
+        pretrained = sightline.load("de-en").explain(["guten abend"]).page.save(Path(folder) / "de-en.html")
         cross = [i for i, attention_map in enumerate(record) if attention_map.kind == "cross"][-1]
         blue = tokens["generated"].index("blue")
         browser = launch(playwright)
@@ -168,6 +170,7 @@ def main() -> None:
             ("viewer-heads", translation, "view=heads&layer=5", "light"),
             ("viewer-alignment", translation, "view=alignment&layer=5", "dark"),
             ("viewer-image", caption, f"view=image&layer={cross}&query={blue}", "light"),
+            ("guten-abend", pretrained, "view=alignment", "light"),
         ):
             page = browser.new_page(
                 viewport={"width": 1120, "height": 680}, color_scheme=theme, device_scale_factor=1.5
