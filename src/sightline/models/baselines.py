@@ -48,9 +48,9 @@ def nearest(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tens
 def logistic(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
     """Multinomial logistic regression with an L2 penalty, on embeddings of unit length.
 
-    It is solved in the dual: the weights are a linear combination of the support vectors with coefficients (E, S,
-    way). The vectors are centered, which leaves the solution unchanged, because the intercept is not penalized, and
-    makes it independent of the weights. The optimizer is accelerated gradient descent with restarts.
+    The weights are a linear combination of the support vectors, whose coefficients (E, S, way) are optimized. The
+    vectors are centered: this does not change the solution, because the intercept is not penalized, and it decouples
+    the intercept from the weights. The optimizer is accelerated gradient descent with restarts.
     """
     x, q = (F.normalize(_pooled(y), dim=-1) for y in (support, query))
     center = x.mean(1, keepdim=True)
@@ -67,9 +67,8 @@ def logistic(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Ten
         coefficients = lookahead - gradient / lipschitz
         intercept = intercept_lookahead - intercept_gradient * 2 / (C * x.shape[1])
         change, intercept_change = coefficients - previous, intercept - previous_intercept
-        slope = (gradient * (gram @ change)).sum((1, 2), True) + (intercept_gradient * intercept_change).sum(
-            (1, 2), True
-        )
+        slope = (gradient * (gram @ change)).sum((1, 2), True)
+        slope = slope + (intercept_gradient * intercept_change).sum((1, 2), True)
         age = torch.where(slope > 0, torch.ones_like(age), age + 1)  # restart the momentum of episodes that overshot
         momentum = (age - 1) / (age + 2)
         lookahead = coefficients + momentum * change

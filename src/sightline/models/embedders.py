@@ -218,7 +218,7 @@ class ExternalEmbedder:
 
     @property
     def encoder(self) -> Embedder:
-        """The encoder, on the device."""
+        """The encoder itself."""
         with self._lock:
             if self.loaded is None:
                 encoder = load_embedder(self.name, weights=self.weights, allow_download=self.allow_download)
@@ -228,7 +228,7 @@ class ExternalEmbedder:
                         f"got {self.config.embed_dim}"
                     )
                 self.loaded = encoder
-            return self.loaded.to(self.device)
+            return self.loaded
 
     @property
     def image_size(self) -> int:
@@ -253,7 +253,7 @@ class ExternalEmbedder:
 
     def embed(self, pixels: Tensor) -> Tensor:
         """pixels uint8 (B, C, side, side) -> float32 (B, T, M); grayscale images are converted to color"""
-        encoder = self.encoder
+        encoder = self.encoder.to(self.device)
         if pixels.shape[1] == 1:
             pixels = pixels.expand(-1, encoder.channels, -1, -1)
         if self.config.tokens == "patches":

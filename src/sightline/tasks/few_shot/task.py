@@ -61,11 +61,11 @@ class FewShotTask(Task):
         model_config = replace(config.model, image_size=train.size, channels=train.channels, num_classes=num_classes)
         self.config = replace(config, model=model_config)
         self.model = FewShot(self.config.model)
-        levels = sample_histogram(train, config.seed)
+        histogram = sample_histogram(train, config.seed)
         if self.model.backbone is not None:
-            self.model.set_normalization(*mean_and_std(levels))
+            self.model.set_normalization(*mean_and_std(histogram))
         self.embedded = EmbeddedData.create(config, data, progress)
-        self.data_fingerprint = _data_fingerprint(data, levels)
+        self.data_fingerprint = _data_fingerprint(data, histogram)
         self.device = torch.device("cpu")
 
     @staticmethod
@@ -221,8 +221,8 @@ def _sources(splits: ClassSplits) -> list[EpisodeSource]:
     return sources
 
 
-def _data_fingerprint(splits: ClassSplits, levels: Tensor) -> dict[str, Any]:
-    """Counts and digests of a data set; `levels` is the histogram of its training images."""
+def _data_fingerprint(splits: ClassSplits, histogram: Tensor) -> dict[str, Any]:
+    """Counts and digests of a data set; `histogram` is the histogram of its training images."""
     fingerprint: dict[str, Any] = {}
     for name in ("train", "validation", "test"):
         images: ImageSet | None = getattr(splits, name)
@@ -230,7 +230,7 @@ def _data_fingerprint(splits: ClassSplits, levels: Tensor) -> dict[str, Any]:
         if images is not None:
             fingerprint[name]["classes"] = digest("\0".join(images.classes).encode())
             fingerprint[name]["labels"] = digest(images.labels.cpu().numpy().tobytes())
-    fingerprint["train"]["levels"] = digest(levels.numpy().tobytes())
+    fingerprint["train"]["levels"] = digest(histogram.numpy().tobytes())
     return fingerprint
 
 
