@@ -30,6 +30,9 @@ RunArgument = Annotated[str, typer.Argument(help="Folder of a run, or name of a 
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 FormatOption = Annotated[str, typer.Option(help="Output format: text, json, jsonl or csv.")]
 OutOption = Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")]
+AllowDownloadOption = Annotated[
+    bool, typer.Option("--allow-download", help="Download an external embedding model that the file or config names.")
+]
 SettingsOption = Annotated[
     str, typer.Option(help="Few-shot settings, such as 5w1s,20w1s (default: those of the run's config).")
 ]
@@ -120,6 +123,7 @@ def evaluate(
     format: FormatOption = "text",
     out: OutOption = None,
     device: DeviceOption = "auto",
+    allow_download: AllowDownloadOption = False,
 ) -> None:
     """Evaluate a trained model on its test set."""
     from . import runs
@@ -128,7 +132,7 @@ def evaluate(
     with _user_errors(), record_writer(out, format) as writer:
         options: dict[str, Any] = {"settings": _split(settings)} if settings else {}
         options |= {} if episodes is None else {"episodes": episodes}
-        evaluation = runs.evaluate(run, data, device, **options)
+        evaluation = runs.evaluate(run, data, device, allow_download=allow_download, **options)
         writer.write({"run": run, **evaluation.to_dict()}, str(evaluation))
 
 
@@ -142,6 +146,7 @@ def fit(
         str, typer.Option(help="A pretrained model, the folder of a few-shot run, or an embedding model.")
     ] = "glyphs",
     device: DeviceOption = "auto",
+    allow_download: AllowDownloadOption = False,
 ) -> None:
     """Fit a few-shot classifier to a few images per class. No weights are trained."""
     from .classifier import FewShotClassifier
@@ -152,7 +157,8 @@ def fit(
     with _user_errors():
         path = check_path(out or Path(f"{Path(folder).resolve().name}{SUFFIX}"))
         with progress_bar() as progress:
-            classifier = FewShotClassifier.pretrained(model).to(choose_device(device)).fit(folder, progress=progress)
+            classifier = FewShotClassifier.pretrained(model, allow_download=allow_download).to(choose_device(device))
+            classifier.fit(folder, progress=progress)
         _print(f"{model}: {classifier.summary()}")
         if model == "glyphs" and classifier.calibration.auroc < MIN_SEPARATION:
             _print("glyphs is trained on drawings and separates these images poorly; for photos use --model photos")
@@ -209,6 +215,7 @@ def predict(
     format: FormatOption = "text",
     out: OutOption = None,
     device: DeviceOption = "auto",
+    allow_download: AllowDownloadOption = False,
 ) -> None:
     """Predict the class of images, or translate sentences, with confidence.
 
@@ -223,7 +230,7 @@ def predict(
     with _user_errors():
         if show is not None:
             check_path(show)
-        predictor = load(run).to(choose_device(device))
+        predictor = load(run, allow_download=allow_download).to(choose_device(device))
         items = predictor.parse_inputs(inputs)
         explanations = None if show is None else _explain(predictor, items, top)
         has_terminal = out is None and sys.stdout.isatty()  # the predictions themselves show the progress

@@ -104,6 +104,8 @@ class Predictor(ABC):
     """Inputs that are prepared and predicted together."""
     evaluate_options: ClassVar[frozenset[str]] = frozenset()
     """Names of the options that `evaluate` accepts."""
+    allow_download: bool = False
+    """Whether an external model that a file or config names may be downloaded from the hub."""
     needs_data_fingerprint: ClassVar[bool] = False
     """Whether a pretrained model keeps the fingerprint of its training data."""
 

@@ -136,9 +136,12 @@ def is_finished(folder: Path) -> bool:
     return (folder / CARD).is_file() or not (folder / CHECKPOINTS).is_dir()
 
 
-def load(run: str | Path) -> Predictor:
+def load(run: str | Path, *, allow_download: bool = False) -> Predictor:
     """The trained model of a run's folder, a pretrained model by name, a model on the hub by `hub:owner/name`, or a
-    fitted few-shot classifier from its `.sightline` file."""
+    fitted few-shot classifier from its `.sightline` file.
+
+    An external embedding model that a file or config names is downloaded only with `allow_download`.
+    """
     if hub.is_hub_name(run):
         folder = hub.resolve(run)
     else:
@@ -146,7 +149,7 @@ def load(run: str | Path) -> Predictor:
         if folder.suffix == CLASSIFIER and not folder.is_dir():
             from .classifier import FewShotClassifier
 
-            return FewShotClassifier.load(folder)
+            return FewShotClassifier.load(folder, allow_download=allow_download)
     if not folder.is_dir():
         hint = f"; for a model on the hub write {hub.PREFIX}{run}" if str(run).count("/") == 1 else ""
         raise SightlineError(f"run must be the folder of a trained model, or {zoo.known(str(run))}{hint}")
@@ -157,20 +160,23 @@ def load(run: str | Path) -> Predictor:
         )
     spec = registry.task_spec(config.read(folder / CONFIG).get("task"))
     predictor: Predictor = spec.predictor_class.load(folder)
+    predictor.allow_download = allow_download
     if not is_finished(folder):
         resume = f"sightline train {shlex.quote(str(run))} --resume"
         _warn(f"{run} is not fully trained; finish it with: {resume}")
     return predictor
 
 
-def evaluate(run: str | Path, data: Any = None, device: str = "auto", **options: Any) -> Evaluation:
+def evaluate(
+    run: str | Path, data: Any = None, device: str = "auto", *, allow_download: bool = False, **options: Any
+) -> Evaluation:
     """Evaluate a run on the test set of its data and add the result to its model card; or on other data.
 
     Options depend on the task: few-shot runs take `settings`, such as ["5w1s"], and `episodes`.
     """
     from .training.device import choose_device
 
-    predictor = load(run).to(choose_device(device))
+    predictor = load(run, allow_download=allow_download).to(choose_device(device))
     for name in options:
         if name not in predictor.evaluate_options:
             raise SightlineError(f"{name} must be left out for a run of task {predictor.config.task}, got it")

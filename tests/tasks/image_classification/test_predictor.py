@@ -169,7 +169,11 @@ def test_any_path_of_the_training_data_is_evaluated_on_the_held_out_images(tmp_p
     assert (evaluation.images, evaluation.split) == (6, "validation")
     assert evaluation == sightline.evaluate("run", device="cpu")
     shutil.copytree("photos", "copy")
-    assert sightline.evaluate("run", "copy", "cpu").split == "whole"
+    monkeypatch.chdir(tmp_path / "more")
+    for copy in ("../copy", "../photos"):
+        assert sightline.evaluate("../run", copy, "cpu") == evaluation
+    next((tmp_path / "copy").glob("*/*.png")).unlink()
+    assert sightline.evaluate("../run", "../copy", "cpu").split == "whole"
 
 
 def test_only_the_evaluated_images_of_a_folder_are_read(predictor, tmp_path):

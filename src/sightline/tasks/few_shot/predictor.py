@@ -171,7 +171,7 @@ class FewShotPredictor(Predictor):
     @cached_property
     def embedder(self) -> ExternalEmbedder | None:
         """The external encoder of the run; None if the model has a backbone."""
-        return make_embedder(self.config, allow_download=False)
+        return make_embedder(self.config, allow_download=self.allow_download)
 
     def embed(self, images: ImageSet, progress: Progress | None = None) -> Tensor:
         """Embeddings of the images: (N, T, M)"""

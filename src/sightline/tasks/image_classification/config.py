@@ -1,6 +1,6 @@
 """Config of image classification."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ... import limits
@@ -36,16 +36,17 @@ class ImageData:
         check_int(0, cache_mib=self.cache_mib, num_workers=self.num_workers)
         check_fraction(validation_fraction=self.validation_fraction)
 
-    def load(self, seed: int | None, progress: Progress | None = None) -> Splits:
-        """Read the data set; with a seed, hold out a validation set where it has none."""
-        max_memory = self.cache_mib << 20
-        splits = load(
-            self.source, size=self.image_size, channels=self.channels, max_memory=max_memory, progress=progress
-        )
-        if seed is None or splits.validation is not None or not self.validation_fraction:
+    def load(self, progress: Progress | None = None) -> Splits:
+        """Read the data set."""
+        size, channels, max_memory = self.image_size, self.channels, self.cache_mib << 20
+        return load(self.source, size=size, channels=channels, max_memory=max_memory, progress=progress)
+
+    def hold_out(self, splits: Splits, seed: int) -> Splits:
+        """The data set with a validation set, held out of the training images where it has none."""
+        if splits.validation is not None or not self.validation_fraction:
             return splits
         train, validation = split(splits.train, self.validation_fraction, seed)
-        return Splits(train, validation, splits.test, format=splits.format)
+        return replace(splits, train=train, validation=validation)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,10 @@ from ... import config
 from ...attention import Record, record_attention
 from ...data.images.datasets import Images, Splits, check_class_names
 from ...data.images.reading import expand_image_paths, read_image
+from ...data.images.statistics import sample_histogram
 from ...data.sources import same_source
 from ...errors import SightlineError, check_page_size
-from ...files import CONFIG, read_json
+from ...files import CONFIG, DATA, read_json
 from ...models.image_classifier import ImageClassifier
 from ...names import printable, shortened
 from ...predictor import Predictor, Progress
@@ -23,7 +24,7 @@ from ..figures import FigureFiles
 from . import figures
 from .config import ImageClassificationTaskConfig
 from .evaluate import ImageEvaluation, evaluate
-from .task import CLASSES
+from .task import CLASSES, data_fingerprint
 
 if TYPE_CHECKING:
     from ...view.page import Page
@@ -189,24 +190,45 @@ class ImageClassificationPredictor(Predictor):
 
     def _evaluation_split(self, data: str | Path | Splits | None) -> tuple[list[Images], str]:
         """The images to evaluate on, and the name of their split."""
-        own = data is None
-        if isinstance(data, Splits):
-            splits = data
-        else:
-            source = str(data or self.config.data.source)
-            own = own or same_source(source, self.config.data.source)
-            model = self.config.model
-            files = replace(  # without a cache, only what is evaluated is read
-                self.config.data, source=source, cache_mib=0, image_size=model.image_size, channels=model.channels
-            )
-            splits = files.load(self.config.seed if own else None)
+        own, model = self.config.data, self.config.model
+        source = own.source if data is None or isinstance(data, Splits) else str(data)
+        files = replace(  # without a cache, only what is evaluated is read
+            own, source=source, cache_mib=0, image_size=model.image_size, channels=model.channels
+        )
+        splits = data if isinstance(data, Splits) else files.load()
         if splits.test is not None:
             return [splits.test], "test"
-        if not own:
-            return [images for images in (splits.train, splits.validation) if images is not None], "whole"
-        if splits.validation is None:
-            raise SightlineError(f"data must have a test or validation set, got neither in {self.config.data.source!r}")
-        return [splits.validation], "validation"
+        whole = [images for images in (splits.train, splits.validation) if images is not None]
+        if isinstance(data, Splits):
+            return whole, "whole"
+        is_own = same_source(source, own.source)
+        try:
+            divided = files.hold_out(splits, self.config.seed)
+        except SightlineError:  # too few images to divide
+            if is_own:
+                raise
+            return whole, "whole"
+        if not is_own and not self._is_own_data(divided):
+            return whole, "whole"
+        if divided.validation is None:
+            raise SightlineError(f"data must have a test or validation set, got neither in {source!r}")
+        return [divided.validation], "validation"
+
+    def _is_own_data(self, splits: Splits) -> bool:
+        """Whether these splits are the run's own data under another path, by the fingerprint in data.json."""
+        stored = read_json(self.folder / DATA) if (self.folder / DATA).is_file() else None
+        if not isinstance(stored, dict) or len(splits.train) != _entry(stored, "train", "images"):
+            return False
+        fingerprint = data_fingerprint(splits, sample_histogram(splits.train, self.config.seed))
+        return all(
+            fingerprint[split].get(key) == _entry(stored, split, key)
+            for split, key in (("train", "labels"), ("train", "levels"), ("validation", "labels"))
+        )
+
+
+def _entry(stored: dict[str, Any], split: str, key: str) -> Any:
+    entry = stored.get(split)
+    return entry.get(key) if isinstance(entry, dict) else None
 
 
 def _file_name(item: Any) -> str:

@@ -51,7 +51,7 @@ class ImageClassificationTask:
     @staticmethod
     def load_data(config: ImageClassificationTaskConfig, progress: Progress | None = None) -> Splits:
         """Read the config's data set."""
-        return config.data.load(config.seed, progress)
+        return config.data.hold_out(config.data.load(progress), config.seed)
 
     def files(self) -> dict[str, bytes]:
         return {CLASSES: json.dumps(list(self.classes), ensure_ascii=False, indent=1).encode()}
@@ -135,7 +135,10 @@ class ImageClassificationTask:
 
 
 def data_fingerprint(splits: Splits, levels: Tensor) -> dict[str, Any]:
-    """Counts and digests of a data set. File names count only where files are read during training."""
+    """Counts and digests of a data set; `levels` is the histogram of its training images.
+
+    File names count only where files are read during training.
+    """
     result: dict[str, Any] = {"classes": digest("\0".join(splits.train.classes).encode())}
     for name in ("train", "validation", "test"):
         images: Images | None = getattr(splits, name)
