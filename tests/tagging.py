@@ -133,15 +133,15 @@ class TaggingPredictor(Predictor):
     def prepare(self, item):
         return encode(item)
 
-    def predict_batch(self, prepared, **options):
+    def predict_batch(self, prepared, *, top_k=None):
         return [Tags([TAGS[i] for i in self.model(ids)[0].argmax(-1)]) for ids in prepared]
 
-    def explain_batch(self, prepared, inputs, *, progress=None, **options):
+    def explain_batch(self, prepared, inputs, *, progress=None, top_k=None):
         with record_attention(self.model) as record:
-            predictions = self.predict_batch(prepared[:1])
-        return predictions, record.view(inputs[0].split())
+            predictions = self.predict_batch(prepared)
+        return predictions, record[-self.config.model.depth :].view(inputs[-1].split())
 
-    def evaluate(self, data=None, *, progress=None, **options):
+    def evaluate(self, data=None, *, progress=None):
         task = TaggingTask(self.config, LINES)
         return MetricsEvaluation("test", task.metrics(task.evaluate(self.model, None)))
 

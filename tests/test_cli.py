@@ -226,8 +226,13 @@ def test_evaluate_writes_every_format(run, format):
 
 def test_evaluate_refuses_options_of_other_tasks(run):
     result = run_cli("evaluate", run, "--settings", "5w1s", status=2)
-    assert result.stderr == "error: settings must be left out for a run of task image_classification, got it\n"
+    assert result.stderr == "error: settings must be left out for this model, got it\n"
     assert "episodes must be left out" in run_cli("evaluate", run, "--episodes", "3", status=2).stderr
+
+
+def test_unknown_devices_are_refused_in_one_line(run):
+    result = run_cli("evaluate", run, "--device", "gpu", status=2)
+    assert result.stderr == "error: device must be auto, cpu, cuda or cuda:N, got 'gpu'\n"
 
 
 def test_evaluate_on_a_read_only_run_prints_the_metrics_and_warns(run, monkeypatch):
@@ -443,7 +448,7 @@ def test_other_exceptions_are_not_reported_as_user_errors(run, images, monkeypat
 def test_other_exceptions_show_their_traceback(home):
     code = (
         "import sightline.runs, sightline.cli\n"
-        "sightline.runs.load = lambda run: list(zip([1], [], strict=True))\n"
+        "sightline.runs.load = lambda run, **options: list(zip([1], [], strict=True))\n"
         "sightline.cli.app(['predict', 'run', 'image.png'])"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

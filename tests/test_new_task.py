@@ -33,8 +33,11 @@ def test_a_new_task_works_through_every_command(tmp_path):
     assert "accuracy  1.0000" in sightline("evaluate", run)
     assert json.loads((run / "evaluation.json").read_text())["accuracy"] == 1
     page = tmp_path / "page.html"
-    assert "the bird runs: D N V" in sightline("predict", run, "the bird runs", "--show", page)
+    assert "the bird runs: D N V" in sightline("predict", run, "the bird runs", "cats run", "--show", page)
     assert page.is_file()
+    table = sightline("predict", run, "xyz", "cats run", "--format", "csv", status=2)
+    assert "input,tags,error\n" in table
+    assert 'cats run,"[""N"", ""V""]",\n' in table
     records = sightline("predict", run, "cats run", "xyz", "--format", "jsonl", status=2)
     first, second = (json.loads(line) for line in records.splitlines() if line.startswith("{"))
     assert first == {"input": "cats run", "tags": ["N", "V"]}

@@ -2,6 +2,7 @@ import csv
 import io
 import json
 import math
+import os
 
 import pytest
 
@@ -14,9 +15,9 @@ RECORDS = [
 ]
 
 
-def written(format, records=RECORDS, columns=None):
+def written(format, records=RECORDS, columns=None, **options):
     stream = io.StringIO()
-    writer = RecordWriter(stream, format, columns)
+    writer = RecordWriter(stream, format, columns, **options)
     for record in records:
         writer.write(record, f"text of {record['input']}")
     writer.close()
@@ -90,3 +91,22 @@ def test_a_failed_write_leaves_no_file(tmp_path):
     with record_writer(path, "json") as writer:
         writer.write({"a": 1}, "")
     assert json.loads(path.read_text()) == [{"a": 1}]
+
+
+def test_csv_columns_of_records_with_errors_follow_from_the_first_one_without():
+    first_error = [RECORDS[1], RECORDS[0]]
+    assert written("csv", first_error, with_errors=True) == (
+        'input,label,scores.é,scores.b,error\n"b,""c"".png",,,,cannot be read\na.png,é,0.75,0.25,\n'
+    )
+    assert written("csv", RECORDS[1:], with_errors=True) == 'input,error\n"b,""c"".png",cannot be read\n'
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with record_writer(pipe, "jsonl") as writer:
+        writer.write({"a": 1}, "")
+    assert os.read(reader, 100) == b'{"a": 1}\n'
+    os.close(reader)
+    assert pipe.is_fifo()

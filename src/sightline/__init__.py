@@ -1,4 +1,4 @@
-"""Attention models that learn from little data and show what they looked at.
+"""Attention models that learn from little data and show what they attend to.
 
 Names are fetched when they are first used, so `import sightline` costs next to nothing.
 """

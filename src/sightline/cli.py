@@ -1,6 +1,7 @@
 """The command `sightline`: parse arguments, call, print. Heavy modules are imported by the command that needs them."""
 
 import os
+import shlex
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -111,7 +112,7 @@ def train(
         path = words[0] if words and "=" not in words[0] else None
         run = runs.train(path, words[path is not None :], resume=resume, command=runs.command_line())
         if run.is_main:
-            _print(f"{run}\nnext: sightline evaluate {run.folder}")
+            _print(f"{run}\nnext: sightline evaluate {shlex.quote(str(run.folder))}")
 
 
 @app.command()
@@ -162,7 +163,9 @@ def fit(
         _print(f"{model}: {classifier.summary()}")
         if model == "glyphs" and classifier.calibration.auroc < MIN_SEPARATION:
             _print("glyphs is trained on drawings and separates these images poorly; for photos use --model photos")
-        _print(f"wrote {classifier.save(path)}\nnext: sightline predict {path} IMAGE... --show page.html")
+        _print(
+            f"wrote {classifier.save(path)}\nnext: sightline predict {shlex.quote(str(path))} IMAGE... --show page.html"
+        )
 
 
 @app.command()
@@ -235,8 +238,9 @@ def predict(
         explanations = None if show is None else _explain(predictor, items, top)
         has_terminal = out is None and sys.stdout.isatty()  # the predictions themselves show the progress
         pairs = explanations.pairs() if explanations else _predicted(predictor, items, top, quiet=has_terminal)
-        columns, errors = ["input", *predictor.columns(), "error"], 0
-        with record_writer(out, format, columns) as writer:
+        names, errors = predictor.columns(), 0
+        columns = None if names is None else ["input", *names, "error"]
+        with record_writer(out, format, columns, with_errors=True) as writer:
             for item, prediction in pairs:
                 name = printable(str(item))
                 if prediction.error is not None:

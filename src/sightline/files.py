@@ -7,6 +7,8 @@ import json
 import os
 import re
 import secrets
+import shlex
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import IO, Any
 
 from . import limits
 from .errors import SightlineError
+from .names import printable
 
 try:
     import fcntl
@@ -149,3 +152,20 @@ def _remove_stale_parts(path: Path) -> None:
         with suppress(OSError), part.open("rb") as file:
             if _try_lock(file):
                 part.unlink(missing_ok=True)
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether training ended: the model card is written last. A copy without checkpoints counts as finished."""
+    return (folder / CARD).is_file() or not (folder / CHECKPOINTS).is_dir()
+
+
+def warn_unfinished(folder: Path) -> None:
+    """Warn if a run is not fully trained."""
+    if not is_finished(folder):
+        resume = f"sightline train {shlex.quote(str(folder))} --resume"
+        warn(f"{folder} is not fully trained; finish it with: {resume}")
+
+
+def warn(message: str) -> None:
+    """Print a warning to standard error."""
+    print(f"warning: {printable(message)}", file=sys.stderr)  # noqa: T201

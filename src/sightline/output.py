@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,15 +23,20 @@ class RecordWriter:
     """Writes each record as it comes, so memory does not grow with their number.
 
     A record has a text for people and a dict for programs. JSON is one array, JSON Lines one object per line. CSV has
-    one column for each key of the flattened dict: `columns`, or the keys of the first record. Control characters are
-    escaped in JSON and replaced elsewhere, so file names cannot send escape sequences to a terminal.
+    one column for each key of the flattened dict: `columns`, or the keys of the first record without an error, and
+    `error` if some records can have one. Control characters are escaped in JSON and replaced elsewhere, so file names
+    cannot send escape sequences to a terminal.
     """
 
-    def __init__(self, stream: IO[str], format: str, columns: Sequence[str] | None = None):
+    def __init__(
+        self, stream: IO[str], format: str, columns: Sequence[str] | None = None, *, with_errors: bool = False
+    ):
         check_choice("format", format, FORMATS)
-        self.stream, self.format, self.columns = stream, format, columns
+        self.stream, self.format, self.columns, self.with_errors = stream, format, columns, with_errors
         self._count = 0
         self._csv: Any = None
+        self._held: list[dict[str, Any]] = []
+        """Rows of errors before the first record that shows the columns."""
 
     def write(self, record: Mapping[str, Any], text: str) -> None:
         """Write one record."""
@@ -52,31 +57,43 @@ class RecordWriter:
         """Write what ends the output."""
         if self.format == "json":
             self.stream.write("\n]\n" if self._count else "[]\n")
-        elif self.format == "csv" and self._csv is None and self.columns:
-            self._start_csv(self.columns)
+        elif self.format == "csv" and self._csv is None and (self.columns or self._held):
+            self._start_csv(self.columns or list(self._held[0]))
 
     def _write_row(self, row: dict[str, Any]) -> None:
+        if self._csv is None and self.columns is None and self.with_errors and row.get("error") is not None:
+            self._held.append(row)
+            return
         if self._csv is None:
-            self._start_csv(self.columns or list(row))
+            names = [name for name in row if name != "error" or not self.with_errors]
+            self._start_csv(self.columns or [*names, *["error"] * self.with_errors])
         self._csv.writerow([_cell(row.get(name)) for name in self.columns or ()])
 
     def _start_csv(self, columns: Sequence[str]) -> None:
         self.columns = columns
         self._csv = csv.writer(self.stream, lineterminator="\n")
         self._csv.writerow(map(_cell, columns))
+        for row in self._held:
+            self._csv.writerow([_cell(row.get(name)) for name in columns])
 
 
 @contextmanager
-def record_writer(out: Path | None, format: str, columns: Sequence[str] | None = None) -> Iterator[RecordWriter]:
-    """A writer to a file, which appears when all records are written, or to standard output."""
+def record_writer(
+    out: Path | None, format: str, columns: Sequence[str] | None = None, *, with_errors: bool = False
+) -> Iterator[RecordWriter]:
+    """A writer to a file, which appears when all records are written, or to standard output, a pipe or a device."""
     check_choice("format", format, FORMATS)
     if out is None:
-        writer = RecordWriter(sys.stdout, format, columns)
+        writer = RecordWriter(sys.stdout, format, columns, with_errors=with_errors)
         yield writer
         writer.close()
         return
-    with atomic_write(out) as part, part.open("w", encoding="utf-8", newline="") as stream:
-        writer = RecordWriter(stream, format, columns)
+    direct = out.exists() and not out.is_file()
+    with (
+        nullcontext(out) if direct else atomic_write(out) as part,
+        part.open("w", encoding="utf-8", newline="") as stream,
+    ):
+        writer = RecordWriter(stream, format, columns, with_errors=with_errors)
         yield writer
         writer.close()
 

@@ -137,8 +137,8 @@ class Predictor(ABC):
         """Turn one input into what `predict_batch` takes, or raise SightlineError."""
 
     @abstractmethod
-    def predict_batch(self, prepared: list[Any], **options: Any) -> list[Any]:
-        """Predictions for prepared inputs, in order."""
+    def predict_batch(self, prepared: list[Any], *, top_k: int | None = None) -> list[Any]:
+        """Predictions for prepared inputs, in order; `top_k` is the number of alternatives, if the task searches."""
 
     def predict(self, inputs: Any, *, progress: Progress | None = None, **options: Any) -> Any:
         """A prediction for one input, or a list of predictions for a list or tuple of inputs.
@@ -184,17 +184,20 @@ class Predictor(ABC):
 
     @abstractmethod
     def explain_batch(
-        self, prepared: list[Any], inputs: list[Any], *, progress: Progress | None = None, **options: Any
+        self, prepared: list[Any], inputs: list[Any], *, progress: Progress | None = None, top_k: int | None = None
     ) -> "tuple[list[Any], Page]":
         """Predictions for prepared inputs, and a page of them; `inputs` are what they were prepared from."""
 
     @abstractmethod
-    def evaluate(self, data: Any = None, *, progress: Progress | None = None, **options: Any) -> Any:
+    def evaluate(self, data: Any = None, *, progress: Progress | None = None) -> Any:
         """Metrics on the test set of the run's data, or on other data: a path or a loaded data set."""
 
-    def columns(self) -> list[str]:
-        """Keys of the flattened `to_dict()` of every prediction: the columns of a CSV file."""
-        return []
+    def columns(self) -> list[str] | None:
+        """Keys of the flattened `to_dict()` of every prediction: the columns of a CSV file.
+
+        None takes those of the first prediction.
+        """
+        return None
 
     def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> Any:
         """Write figures of the model, and of its attention on these inputs, to a folder."""

@@ -33,9 +33,10 @@ from .files import (
     digest,
     locked_folder,
     read_json,
+    warn,
+    warn_unfinished,
     write_bytes,
 )
-from .names import printable
 from .predictor import Evaluation, Predictor
 
 CLASSIFIER = ".sightline"
@@ -131,11 +132,6 @@ def train(
     return run
 
 
-def is_finished(folder: Path) -> bool:
-    """Whether training ended: the model card is written last. A copy without checkpoints counts as finished."""
-    return (folder / CARD).is_file() or not (folder / CHECKPOINTS).is_dir()
-
-
 def load(run: str | Path, *, allow_download: bool = False) -> Predictor:
     """The trained model of a run's folder, a pretrained model by name, a model on the hub by `hub:owner/name`, or a
     fitted few-shot classifier from its `.sightline` file.
@@ -161,9 +157,7 @@ def load(run: str | Path, *, allow_download: bool = False) -> Predictor:
     spec = registry.task_spec(config.read(folder / CONFIG).get("task"))
     predictor: Predictor = spec.predictor_class.load(folder)
     predictor.allow_download = allow_download
-    if not is_finished(folder):
-        resume = f"sightline train {shlex.quote(str(run))} --resume"
-        _warn(f"{run} is not fully trained; finish it with: {resume}")
+    warn_unfinished(folder)
     return predictor
 
 
@@ -179,7 +173,7 @@ def evaluate(
     predictor = load(run, allow_download=allow_download).to(choose_device(device))
     for name in options:
         if name not in predictor.evaluate_options:
-            raise SightlineError(f"{name} must be left out for a run of task {predictor.config.task}, got it")
+            raise SightlineError(f"{name} must be left out for this model, got it")
     with progress_bar() as progress:
         evaluation: Evaluation = predictor.evaluate(data, progress=progress, **options)
     folder = Path(run).expanduser()
@@ -187,12 +181,8 @@ def evaluate(
         try:
             _store_evaluation(folder, evaluation)
         except OSError as error:
-            _warn(f"the evaluation was not stored in {folder}: {error}")
+            warn(f"the evaluation was not stored in {folder}: {error}")
     return evaluation
-
-
-def _warn(message: str) -> None:
-    print(f"warning: {printable(message)}", file=sys.stderr)  # noqa: T201
 
 
 def _store_evaluation(folder: Path, evaluation: Evaluation) -> None:

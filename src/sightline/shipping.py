@@ -116,7 +116,7 @@ A pretrained model of Sightline: `{spec.usage.format(name=name)}`.{head}
 
     {command}
 
-Data: {data_sources(task_config.data)}. {license.strip()}
+Data: {data_sources(task_config.data)}. {license.strip().rstrip(".")}.
 The complete config is in `{CONFIG}`.
 
 {SCORE}

@@ -58,6 +58,17 @@ def test_files_of_a_killed_writer_are_removed(tmp_path):
     assert not list(tmp_path.glob("*00000002*")) + list(tmp_path.glob(".*.part"))
 
 
+@pytest.mark.parametrize("key", ["step", "scheduled", "file", "bytes", "sha256", "metadata"])
+def test_record_without_a_key_is_skipped(tmp_path, key):
+    save_checkpoints(tmp_path)
+    record = json.loads((tmp_path / "step-00000004.json").read_bytes())
+    del record["digest"], record[key]
+    (tmp_path / "step-00000004.json").write_bytes(with_digest(record))
+    checkpoints = CheckpointFolder(tmp_path, keep=2)
+    assert checkpoints.latest().step == 3
+    assert f"{key} of step-00000004.json must be" in checkpoints.warnings[0]
+
+
 @pytest.mark.parametrize("key", ["file", "best"])
 def test_record_with_a_path_outside_the_folder_is_skipped(tmp_path, key):
     folder, outside = tmp_path / "run/checkpoints", tmp_path / "outside"

@@ -271,7 +271,7 @@ class FewShotClassifier(Predictor):
         self._check_ready()
         return super().stream(inputs, progress=progress, total=total, **options)
 
-    def predict_batch(self, prepared: list[Tensor], **options: Any) -> list[FewShotPrediction]:
+    def predict_batch(self, prepared: list[Tensor], *, top_k: int | None = None) -> list[FewShotPrediction]:
         fitted = self._ready()
         query, pixels = self._embed(prepared, fitted)
         return self._predictions(fitted, classify(fitted.model.head, fitted.state, query), query, pixels)
@@ -281,7 +281,7 @@ class FewShotClassifier(Predictor):
         return super().explain(inputs, progress=progress, **options)
 
     def explain_batch(
-        self, prepared: list[Tensor], inputs: list[Any], *, progress: Progress | None = None, **options: Any
+        self, prepared: list[Tensor], inputs: list[Any], *, progress: Progress | None = None, top_k: int | None = None
     ) -> tuple[list[FewShotPrediction], Page]:
         predictions, cards = self.predict_batch(prepared), []
         for prediction, item in zip(predictions, inputs, strict=True):
@@ -294,7 +294,14 @@ class FewShotClassifier(Predictor):
     def columns(self) -> list[str]:
         return ["label", "confidence", "known", "known_score", *(f"scores.{name}" for name in self.classes)]
 
-    def evaluate(self, data: Any = None, *, progress: Progress | None = None, **options: Any) -> Any:
+    def evaluate(
+        self,
+        data: Any = None,
+        *,
+        progress: Progress | None = None,
+        settings: Sequence[str] = (),
+        episodes: int | None = None,
+    ) -> Any:
         """Raises SightlineError: a classifier has its support images only."""
         raise SightlineError(
             "run must be the folder of a run to be evaluated, got a fitted classifier; FewShotClassifier.estimate() "

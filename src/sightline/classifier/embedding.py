@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .. import config, limits, zoo
 from ..errors import MissingDependencyError, SightlineError, one_of
-from ..files import CONFIG
+from ..files import CONFIG, warn_unfinished
 from ..models.embedders import EMBEDDERS, ExternalEmbedder, load_embedder
 from ..models.few_shot import FewShot, FewShotConfig
 from ..weights import read_weights
@@ -83,6 +83,7 @@ def load_base_model(
     folder = zoo.folder(source)
     if not (folder / CONFIG).is_file():
         return _load_embedder_model(str(source), weights)
+    warn_unfinished(folder)
     values = config.read(folder / CONFIG)
     section = values.get("model")
     if not isinstance(section, dict) or "image_size" not in section or values.get("task", "few_shot") != "few_shot":

@@ -1,1 +1,1 @@
-"""One file = one task: its data, its batches, its loss, its metrics."""
+"""One folder per task: config, task, evaluate and predictor."""

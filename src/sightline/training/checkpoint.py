@@ -139,7 +139,7 @@ class CheckpointFolder:
                 del record["digest"]
                 if data != _with_digest(record):
                     raise SightlineError(f"{path.name} must match its digest, got other bytes")
-                _check_names(record, path.stem)
+                _check_record(record, path.stem)
                 records.append(record)
             except DAMAGE_ERRORS as error:
                 self._remove_damaged(path, error)
@@ -150,8 +150,14 @@ class CheckpointFolder:
         path.unlink(missing_ok=True)
 
 
-def _check_names(record: dict[str, Any], stem: str) -> None:
+RECORD_KEYS = {"step": int, "scheduled": bool, "file": str, "bytes": int, "sha256": str, "metadata": dict}
+
+
+def _check_record(record: dict[str, Any], stem: str) -> None:
     """A record must name the tensor file beside it, and the best weights by a bare name."""
+    for key, kind in RECORD_KEYS.items():
+        if not isinstance(record.get(key), kind):
+            raise SightlineError(f"{key} of {stem}.json must be {kind.__name__}, got {record.get(key)!r:.200}")
     if stem != f"step-{record['step']:08}" or record["file"] != f"{stem}.safetensors":
         raise SightlineError(f"{stem}.json must name {stem}.safetensors, got {record['file']!r:.200}")
     best = record["metadata"].get("best")

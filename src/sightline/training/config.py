@@ -6,6 +6,8 @@ from typing import Literal
 
 from ..errors import SightlineError, check_fraction, check_int
 
+DEVICE_NAME = re.compile(r"auto|cpu|cuda(:\d{1,3})?")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
@@ -91,5 +93,5 @@ class TrainingConfig:
             )
         if self.fsdp and self.optimizer == "muon":
             raise SightlineError("optimizer must be adamw or adam with fsdp, got 'muon'")
-        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", self.device):
+        if not DEVICE_NAME.fullmatch(self.device):
             raise SightlineError(f"device must be auto, cpu, cuda or cuda:N, got {self.device!r}")

@@ -7,11 +7,13 @@ import torch
 from torch import nn
 
 from ..errors import SightlineError
-from .config import TrainingConfig
+from .config import DEVICE_NAME, TrainingConfig
 
 
 def choose_device(name: str) -> torch.device:
     """Return the device of this name; `auto` is CUDA where available, else the CPU."""
+    if not DEVICE_NAME.fullmatch(name):
+        raise SightlineError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)

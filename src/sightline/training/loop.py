@@ -123,6 +123,11 @@ class Trainer:
                 f"checkpoints must be written with the config of the run, got step {checkpoint.step} in "
                 f"{self.checkpoints.folder} with another config; remove them or pass out=FOLDER"
             )
+        if missing := {"best", "evaluations_without_improvement", "loss_sum"} - metadata.keys():
+            raise SightlineError(
+                f"a checkpoint must have {', '.join(sorted(missing))} in its metadata, got none in step "
+                f"{checkpoint.step} of {self.checkpoints.folder}; remove it or pass out=FOLDER"
+            )
         restore_state(checkpoint.tensors, self.model, self.ema, self.optimizers)
         if self.group.is_main:
             self.checkpoints.remove_old()

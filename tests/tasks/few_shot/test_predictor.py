@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import sightline
 from few_shot_data import make_images, make_splits
 from sightline import zoo
 from sightline.errors import SightlineError
+from sightline.tasks.few_shot.task import FewShotTask
 
 
 def save_npz(path, images):
@@ -53,6 +55,14 @@ def test_loaded_data_can_be_evaluated_on(run):
     assert (predictor.evaluate(splits).split, predictor.evaluate(splits).classes) == ("test", 8)
     splits = make_splits(train=make_images(11, side=28), validation=None, test=None)
     assert (predictor.evaluate(splits).split, predictor.evaluate(splits).classes) == ("whole", 11)
+
+
+def test_loaded_training_data_is_evaluated_on_validation_classes(run):
+    predictor = sightline.load(run)
+    data = FewShotTask.load_data(predictor.config)
+    without_test = replace(data, test=None)
+    evaluation = predictor.evaluate(without_test, settings=["3w1s"], episodes=5)
+    assert (evaluation.split, evaluation.classes) == ("validation", len(data.validation.classes))
 
 
 def test_run_with_extra_sources_is_evaluated_on_unseen_classes_of_each(tmp_path):

@@ -12,11 +12,13 @@ from PIL import Image
 
 import sightline
 from processes import RUN_FILES, SMALL, write_images
+from sightline.data.images.datasets import Splits
 from sightline.data.images.loading import load as load_images
 from sightline.errors import SightlineError
 from sightline.metrics import wilson_interval
 from sightline.tasks.image_classification import predictor as predictor_module
 from sightline.tasks.image_classification.predictor import ImageClassificationPredictor, ImagePrediction
+from sightline.tasks.image_classification.task import ImageClassificationTask
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +176,23 @@ def test_any_path_of_the_training_data_is_evaluated_on_the_held_out_images(tmp_p
         assert sightline.evaluate("../run", copy, "cpu") == evaluation
     next((tmp_path / "copy").glob("*/*.png")).unlink()
     assert sightline.evaluate("../run", "../copy", "cpu").split == "whole"
+
+
+def test_loaded_training_data_is_evaluated_on_its_held_out_images(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_class_folders(tmp_path / "photos")
+    changes = ["data.source=photos", "data.validation_fraction=0.2", "out=run", *SMALL, "training.steps=1"]
+    sightline.train(None, changes, quiet=True)
+    predictor = sightline.load("run")
+    data = ImageClassificationTask.load_data(predictor.config)
+    assert predictor.evaluate(data) == predictor.evaluate()
+    assert predictor.evaluate(Splits(data.validation)).split == "whole"
+
+
+def test_unknown_options_are_refused(predictor):
+    for call in (predictor.predict, predictor.evaluate):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'tpo_k'"):
+            call(random_images(1), tpo_k=3)
 
 
 def test_only_the_evaluated_images_of_a_folder_are_read(predictor, tmp_path):

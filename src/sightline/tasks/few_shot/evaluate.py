@@ -343,7 +343,9 @@ class Comparison:
         return [
             {
                 "name": name,
+                "split": self.split,
                 "setting": setting,
+                "episodes": self.episodes,
                 "accuracy": paired.accuracy,
                 "interval": [paired.accuracy + sign * paired.margin for sign in (-1, 1)],
                 "difference": paired.difference if i else None,
@@ -500,7 +502,3 @@ def evaluation_config(
 def _notes(query: int | None, skipped_settings: Sequence[str]) -> str:
     fewer = "" if query is None else f", {query} query images per class"
     return fewer + (f", too few classes or images for {', '.join(skipped_settings)}" if skipped_settings else "")
-
-
-def _interval(mean: float, margin: float) -> list[float]:
-    return [mean - margin, mean + margin]

@@ -14,9 +14,10 @@ from ... import config, zoo
 from ...data.images.class_splits import ClassSplits
 from ...data.images.datasets import ImageSet
 from ...data.images.formats.omniglot_runs import read_one_shot_runs
+from ...data.images.statistics import sample_histogram
 from ...data.sources import BUILTIN_SOURCES, same_source
 from ...errors import SightlineError
-from ...files import CONFIG, LOG
+from ...files import CONFIG, DATA, LOG, digest, read_json
 from ...metrics import per_class_accuracy
 from ...models.embedders import ExternalEmbedder
 from ...models.few_shot import FewShot
@@ -78,7 +79,6 @@ class FewShotPredictor(Predictor):
         progress: Progress | None = None,
         settings: Sequence[str] = (),
         episodes: int | None = None,
-        **options: Any,
     ) -> FewShotEvaluation:
         """Metrics over seeded episodes of test classes, in every setting of the run's config or in `settings`.
 
@@ -131,7 +131,11 @@ class FewShotPredictor(Predictor):
         classes, or all classes if it has none.
         """
         if isinstance(data, ClassSplits):
-            return (data.train, "whole") if data.test is None else (data.test, "test")
+            if data.test is not None:
+                return data.test, "test"
+            if data.validation is not None and self._is_trained_on(data.train):
+                return data.validation, "validation"
+            return data.train, "whole"
         run_source, run = self.config.data.source, zoo.display_name(self.folder)
         if data is None and run_source not in BUILTIN_SOURCES and not Path(run_source).expanduser().exists():
             raise SightlineError(
@@ -155,6 +159,13 @@ class FewShotPredictor(Predictor):
         if splits.validation is None:
             raise SightlineError(f"data must have test or validation classes, got neither in {source!r}")
         return splits.validation, "validation"
+
+    def _is_trained_on(self, images: ImageSet) -> bool:
+        """Whether these are the training images of the run, by the fingerprint in data.json."""
+        stored = read_json(self.folder / DATA) if (self.folder / DATA).is_file() else None
+        train = stored.get("train") if isinstance(stored, dict) else None
+        levels = digest(sample_histogram(images, self.config.seed).numpy().tobytes())
+        return isinstance(train, dict) and train.get("levels") == levels
 
     def _data_config(self, source: str, is_own: bool, split: str | None) -> FewShotData:
         """The config to evaluate on a source; `split` are the class lists of other data."""

@@ -87,7 +87,7 @@ class ImageClassificationPredictor(Predictor):
         """An image (path, PIL image, array or tensor) -> uint8 (C, image_size, image_size)"""
         return read_image(item, size=self.config.model.image_size, channels=self.config.model.channels)
 
-    def predict_batch(self, prepared: list[Tensor], **options: Any) -> list[ImagePrediction]:
+    def predict_batch(self, prepared: list[Tensor], *, top_k: int | None = None) -> list[ImagePrediction]:
         with torch.inference_mode():
             return self._predictions(self.model(self._pixels(prepared)))
 
@@ -116,7 +116,7 @@ class ImageClassificationPredictor(Predictor):
         return self._recorded([self.prepare(image) for image in images])[2]
 
     def explain_batch(
-        self, prepared: list[Tensor], inputs: list[Any], *, progress: Progress | None = None, **options: Any
+        self, prepared: list[Tensor], inputs: list[Any], *, progress: Progress | None = None, top_k: int | None = None
     ) -> "tuple[list[ImagePrediction], Page]":
         pixels, predictions, record = self._recorded(prepared)
         return predictions, self._page(pixels, predictions, record, inputs)
@@ -162,9 +162,7 @@ class ImageClassificationPredictor(Predictor):
     def columns(self) -> list[str]:
         return ["label", "confidence", *(f"scores.{name}" for name in self.classes)]
 
-    def evaluate(
-        self, data: str | Path | Splits | None = None, *, progress: Progress | None = None, **options: Any
-    ) -> ImageEvaluation:
+    def evaluate(self, data: str | Path | Splits | None = None, *, progress: Progress | None = None) -> ImageEvaluation:
         """Accuracy on the run's test set, or its validation set if it has none.
 
         For other data: on its test set, or on all of it if it has none.
@@ -199,9 +197,7 @@ class ImageClassificationPredictor(Predictor):
         if splits.test is not None:
             return [splits.test], "test"
         whole = [images for images in (splits.train, splits.validation) if images is not None]
-        if isinstance(data, Splits):
-            return whole, "whole"
-        is_own = same_source(source, own.source)
+        is_own = not isinstance(data, Splits) and same_source(source, own.source)
         try:
             divided = files.hold_out(splits, self.config.seed)
         except SightlineError:  # too few images to divide

@@ -22,14 +22,14 @@ from ...metrics import classification_metrics, fit_calibration_scale
 from ...models.image_classifier import ImageClassifier
 from ...predictor import Progress
 from ...training.distributed import rank_and_world_size
-from ...training.task import BatchSlice
+from ...training.task import BatchSlice, Task
 from .config import ImageClassificationTaskConfig
 from .evaluate import evaluate, logits_and_labels
 
 CLASSES = "classes.json"
 
 
-class ImageClassificationTask:
+class ImageClassificationTask(Task):
     """An image classifier and the images it is trained on."""
 
     monitor, higher_is_better = "accuracy", True
@@ -67,15 +67,13 @@ class ImageClassificationTask:
 
     def batches(self, first_step: int, batch_size: int, batch_slice: BatchSlice) -> Generator[list[Any], None, None]:
         slices = batch_slice.indices(batch_size)
-        here = slice(slices[0].start, slices[-1].stop)
-        micro_batches = [slice(part.start - here.start, part.stop - here.start) for part in slices]
-        orders = self._orders(first_step, batch_size, here)
+        share = slice(slices[0].start, slices[-1].stop)
+        micro_batches = [slice(part.start - share.start, part.stop - share.start) for part in slices]
+        orders = self._orders(first_step, batch_size, share)
         batches = stream(self.train, orders, self.config.data.num_workers, self.device)
         for step, (images, labels) in enumerate(batches, first_step):
-            params = augmentation.sample_params(self.config.augment, batch_size, seed=self.config.seed, step=step).take(
-                here
-            )
-            params = params.to(self.device)
+            params = augmentation.sample_params(self.config.augment, batch_size, seed=self.config.seed, step=step)
+            params = params.take(share).to(self.device)
             yield [self._augmented(images[i], labels[i], params.take(i), batch_size) for i in micro_batches]
 
     def _augmented(
@@ -84,8 +82,8 @@ class ImageClassificationTask:
         images, targets = augmentation.apply(self.config.augment, pixels, labels, len(self.classes), params)
         return images, targets, batch_size
 
-    def _orders(self, first_step: int, batch_size: int, here: slice) -> Iterator[Tensor]:
-        """Indices of the images of each batch from `first_step` on, restricted to the slice `here`."""
+    def _orders(self, first_step: int, batch_size: int, share: slice) -> Iterator[Tensor]:
+        """Indices of the images of each batch from `first_step` on, restricted to the slice `share`."""
         per_epoch, count = self.steps_per_epoch(batch_size), len(self.train)
         epoch, order = -1, torch.empty(0)
         for step in itertools.count(first_step):
@@ -96,7 +94,7 @@ class ImageClassificationTask:
                 order = torch.from_numpy(np.concatenate([random.permutation(count) for _ in range(repeats)]))
                 order = order.to(self.train.labels.device)
             start = step % per_epoch * batch_size
-            yield order[start + here.start : start + here.stop]
+            yield order[start + share.start : start + share.stop]
 
     def loss(self, model: nn.Module, batch: tuple[Tensor, Tensor, int]) -> Tensor:
         images, targets, batch_size = batch

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,9 +17,6 @@ from ...errors import SightlineError
 from ...models.seq2seq import Seq2Seq
 from ...predictor import Progress
 from ...training.task import BatchSlice
-
-if TYPE_CHECKING:
-    from .predictor import TranslationPredictor
 
 TOKENS_PER_BATCH = {"cpu": 1 << 13, "cuda": 1 << 15}
 """Source tokens that are decoded together, padding and beams included."""
@@ -208,7 +205,7 @@ def score_translations(
 
 
 def evaluate(
-    predictor: "TranslationPredictor", pairs: ParallelText, split: str, progress: Progress | None = None
+    predictor: Any, pairs: ParallelText, split: str, progress: Progress | None = None
 ) -> TranslationEvaluation:
     """Translate the sources with the config's search and compare with the targets. Long sources are cut."""
     task_config, (source, target) = predictor.config, predictor.tokenizers
@@ -238,9 +235,7 @@ def encode_for_evaluation(
     return EncodedPairs(source, target, tokenizers[0].special_tokens)
 
 
-def compare_precision(
-    before: "TranslationPredictor", after: "TranslationPredictor", data: Any, progress: Progress | None = None
-) -> str:
+def compare_precision(before: Any, after: Any, data: Any, progress: Progress | None = None) -> str:
     """Compare BLEU before and after a conversion to half precision; raises SightlineError if it differs too much."""
     pairs, split = before.evaluation_pairs(data)
     sample = pairs.take(range(min(PRECISION_SENTENCES, len(pairs))))

@@ -289,11 +289,7 @@ class TranslationPredictor(Predictor):
         return ["text", "score", "finished", "unknown_tokens", "skipped_symbols", "alternatives"]
 
     def evaluate(
-        self,
-        data: str | Path | TextSplits[ParallelText] | None = None,
-        *,
-        progress: Progress | None = None,
-        **options: Any,
+        self, data: str | Path | TextSplits[ParallelText] | None = None, *, progress: Progress | None = None
     ) -> TranslationEvaluation:
         """BLEU and chrF on the run's test set, or its validation set if it has none.
 
