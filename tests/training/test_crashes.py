@@ -28,7 +28,7 @@ from processes import (
     write_images,
     write_task_data,
 )
-from sightline.runs import is_finished
+from sightline.files import is_finished
 
 TRAIN = ("train", "data.source=images.npz", "data.validation_fraction=0.13", "training.ema_decay=0.8", *SMALL)
 

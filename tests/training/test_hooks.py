@@ -2,7 +2,7 @@ import pytest
 
 import sightline
 from processes import SMALL, write_images
-from sightline.runs import is_finished
+from sightline.files import is_finished
 from sightline.training.hooks import Hook
 from toy_task import logged, train, weights
 
