@@ -3,7 +3,8 @@
 Messages read `"<name> must <rule>, got <value>; <fix>"`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 from . import limits
@@ -26,6 +27,21 @@ class MissingDependencyError(SightlineError):
     """An optional dependency is not installed. It concerns the whole call, never a single input."""
 
 
+def check(condition: object, message: str) -> None:
+    """Raise `SightlineError(message)` unless the condition holds."""
+    if not condition:
+        raise SightlineError(message)
+
+
+@contextmanager
+def reraise(rule: str, *exceptions: type[Exception]) -> Iterator[None]:
+    """Raise `SightlineError("<rule>, got an error: <error>")` where the block raises one of the exceptions."""
+    try:
+        yield
+    except exceptions as error:
+        raise SightlineError(f"{rule}, got an error: {error}") from error
+
+
 def one_of(name: str, known: Iterable[str]) -> str:
     """The end of an error message: the known names, the name that was given, and the closest match."""
     known = sorted(known)
@@ -37,22 +53,20 @@ def one_of(name: str, known: Iterable[str]) -> str:
 def check_int(minimum: int, **values: object) -> None:
     """Each value must be an integer of at least `minimum`."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise SightlineError(f"{name} must be an integer of at least {minimum}, got {value!r}")
+        is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+        check(is_valid, f"{name} must be an integer of at least {minimum}, got {value!r}")
 
 
 def check_max(maximum: int, **values: int) -> None:
     """Each value must be at most `maximum`."""
     for name, value in values.items():
-        if value > maximum:
-            raise SightlineError(f"{name} must be at most {maximum:,}, got {value}")
+        check(value <= maximum, f"{name} must be at most {maximum:,}, got {value}")
 
 
 def check_fraction(**values: float) -> None:
     """Each value must be at least 0 and below 1."""
     for name, value in values.items():
-        if not 0 <= value < 1:
-            raise SightlineError(f"{name} must be at least 0 and below 1, got {value}")
+        check(0 <= value < 1, f"{name} must be at least 0 and below 1, got {value}")
 
 
 def check_choice(name: str, value: object, known: Iterable[str]) -> None:
