@@ -12,9 +12,9 @@ def test_check_raises_the_message_unless_the_condition_holds() -> None:
 
 
 def test_reraise_names_the_rule_and_the_error() -> None:
-    with pytest.raises(SightlineError, match="^x must be a number, got an error: could not convert"):
-        with reraise("x must be a number", ValueError, OverflowError):
-            float("seven")
+    message = r"^x must be a number, got an error: could not convert"
+    with pytest.raises(SightlineError, match=message), reraise("x must be a number", ValueError, OverflowError):
+        float("seven")
 
 
 def test_reraise_leaves_other_exceptions_alone() -> None:
