@@ -1,23 +1,66 @@
 """Configs: frozen dataclasses that are built from YAML and `key=value`, and checked before anything else happens.
 
-An error names the full key, the rule, and the closest known key.
+A field's type says what its value must be: `Literal` lists choices, and `Annotated[int, at_least(1)]` adds a rule. An
+error names the full key, the rule, and the closest known key.
 """
 
 import dataclasses
+import math
 import re
+import sys
 import types
 import typing
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 
 from . import limits
-from .errors import SightlineError, one_of
+from .errors import SightlineError, check, check_choice, check_int, check_max, closest, one_of, reraise
 
-Config = TypeVar("Config")
+T = TypeVar("T")
+Rule = Callable[[str, Any], None]
+"""A check in `Annotated`: gets the name and the value of a field and raises SightlineError."""
+
+
+def rule(text: str, holds: Callable[[Any], object]) -> Rule:
+    """The rule that a value must be `text`, such as "above 0"."""
+    return lambda name, value: check(holds(value), f"{name} must be {text}, got {value!r}")
+
+
+def at_least(minimum: int) -> Rule:
+    """The rule that an integer has this minimum."""
+    return lambda name, value: check_int(minimum, **{name: value})
+
+
+def at_most(limit: str) -> Rule:
+    """The rule that a number is at most a limit of `sightline.limits`, given by its name."""
+    return lambda name, value: check_max(getattr(limits, limit), **{name: value})
+
+
+def choice(known: Iterable[str]) -> Rule:
+    """The rule that a text is one of the known names."""
+    return partial(check_choice, known=known)
+
+
+PositiveInt = Annotated[int, at_least(1)]
+NonNegativeInt = Annotated[int, at_least(0)]
+Seed = Annotated[int, at_least(0), at_most("MAX_SEED")]
+Fraction = Annotated[float, rule("at least 0 and below 1", lambda value: 0 <= value < 1)]
+Positive = Annotated[float, rule("above 0 and finite", lambda value: 0 < value < math.inf)]
+NonNegative = Annotated[float, rule("at least 0 and finite", lambda value: 0 <= value < math.inf)]
+
+
+class Config:
+    """Base class of config dataclasses: the constructor checks every value against the type of its field."""
+
+    def __post_init__(self) -> None:
+        for name, kind in _field_types(type(self)).items():
+            object.__setattr__(self, name, _convert(kind, getattr(self, name), name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,14 +72,11 @@ class Typed:
 
 def read(path: Path) -> dict[str, Any]:
     """The values of a YAML file."""
-    if not path.is_file():
-        raise SightlineError(f"a config must be a YAML file, got {str(path)!r}, which is not a file")
-    if (size := path.stat().st_size) > limits.MAX_CONFIG_BYTES:
-        raise SightlineError(f"a config must be at most {limits.MAX_CONFIG_BYTES:,} bytes, got {size:,} in {path}")
-    try:
+    check(path.is_file(), f"a config must be a YAML file, got {str(path)!r}, which is not a file")
+    size, limit = path.stat().st_size, limits.MAX_CONFIG_BYTES
+    check(size <= limit, f"a config must be at most {limit:,} bytes, got {size:,} in {path}")
+    with reraise(f"{path} must be a config in YAML", ValueError, yaml.YAMLError, RecursionError):
         values = parse(path.read_text(encoding="utf-8"))
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise SightlineError(f"{path} must be a config in YAML, got an error: {error}") from error
     if not isinstance(values, dict):
         raise SightlineError(f"{path} must hold keys and values, got {type(values).__name__}")
     return values
@@ -51,32 +91,31 @@ def change(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
     """A copy of the values with each `section.key=value` applied."""
     result = {key: change(value, ()) if isinstance(value, Mapping) else value for key, value in values.items()}
     for text in changes:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise SightlineError(f"a change must read key=value, got {text!r}")
-        *sections, key = name.strip().split(".")
+        name, equals, value = map(str.strip, text.partition("="))
+        check(equals and name, f"a change must read key=value, got {text!r}")
+        *sections, key = name.split(".")
         target = result
         for section in sections:
             target = target.setdefault(section, {})
-            if not isinstance(target, dict):
-                raise SightlineError(f"{name.strip()} must name a key inside a section, got {section!r}, a value")
-        target[key] = Typed(value.strip())
+            check(isinstance(target, dict), f"{name} must name a key inside a section, got {section!r}, a value")
+        target[key] = Typed(value)
     return result
 
 
-def build(kind: type[Config], values: Mapping[str, Any], section: str = "") -> Config:
+def build(kind: type[T], values: Mapping[str, Any], section: str = "") -> T:
     """A config of this class from plain values; `section` is the prefix of its keys in messages."""
-    if not isinstance(values, Mapping):
-        raise SightlineError(f"{section or kind.__name__} must be a section of keys and values, got {values!r}")
-    hints = typing.get_type_hints(kind)
-    fields = {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
+    check(
+        isinstance(values, Mapping), f"{section or kind.__name__} must be a section of keys and values, got {values!r}"
+    )
+    field_types, prefix = _field_types(kind), f"{section}." if section else ""
     for key in values:
-        if key not in fields:
-            raise SightlineError(f"{_join(section, str(key))}: a key here must be {one_of(str(key), fields)}")
-    given = {key: _convert(fields[key], value, _join(section, key)) for key, value in values.items()}
-    missing = [field.name for field in dataclasses.fields(kind) if field.name not in given and _is_required(field)]  # type: ignore[arg-type]
-    if missing:
-        raise SightlineError(f"{', '.join(_join(section, name) for name in missing)} must be given, got nothing")
+        check(key in field_types, f"{prefix}{key}: a key here must be {one_of(str(key), field_types)}")
+    given = {key: _convert(field_types[key], value, f"{prefix}{key}") for key, value in values.items()}
+    parameters = signature(kind).parameters.values()
+    missing = [
+        f"{prefix}{field.name}" for field in parameters if field.default is field.empty and field.name not in given
+    ]
+    check(not missing, f"{', '.join(missing)} must be given, got nothing")
     try:
         return kind(**given)
     except SightlineError as error:
@@ -88,34 +127,51 @@ def plain(config: Any) -> dict[str, Any]:
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested keys joined by dots."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return flat
+
+
 def dump(config: Any) -> str:
     """A config as YAML, in the order of its fields."""
     return yaml.dump(plain(config), Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True)
 
 
-def _join(section: str, key: str) -> str:
-    return f"{section}.{key}" if section else key
+def _field_types(kind: Any) -> dict[str, Any]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
 def _convert(kind: Any, value: Any, name: str) -> Any:
     """The value as this type, or an error that names the key."""
-    options = _options(kind)
+    options = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+    choices = [
+        choice for option in options if typing.get_origin(option) is Literal for choice in typing.get_args(option)
+    ]
     if isinstance(value, Typed):
-        text = value.text
-        if str in options or (_choices(kind) and text in _choices(kind)):
-            value = None if text in ("null", "~") and type(None) in options else text
-        else:
-            try:
-                value = parse(text)
-            except (ValueError, yaml.YAMLError, RecursionError):
-                value = text
-    if value is None and type(None) in options:
-        return None
+        value = _parse_typed(value.text, options, choices)
     for option in options:
         converted = _as(option, value, name)
         if converted is not _NO_MATCH:
             return converted
-    raise SightlineError(f"{name} must be {_describe(kind)}, got {_shown(value)}" + _hint(kind, value))
+    # Python refuses to print integers of many digits
+    is_long = isinstance(value, int) and value.bit_length() > 1000
+    shown = f"an integer of {value.bit_length()} bits" if is_long else f"{value!r:.200}"
+    expected = " or ".join(map(_describe, options))
+    raise SightlineError(f"{name} must be {expected}, got {shown}{'' if is_long else closest(str(value), choices)}")
+
+
+def _parse_typed(text: str, options: tuple[Any, ...], choices: list[Any]) -> Any:
+    """The value of a `key=value` whose key has these types: the text itself where text is expected."""
+    if text in choices or str in map(_without_rules, options):
+        return None if text in ("null", "~") and type(None) in options else text
+    try:
+        return parse(text)
+    except (ValueError, yaml.YAMLError, RecursionError):
+        return text
 
 
 _NO_MATCH = object()
@@ -123,8 +179,11 @@ _NO_MATCH = object()
 
 def _as(kind: Any, value: Any, name: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return build(kind, value, name) if isinstance(value, Mapping) else _NO_MATCH
+    if origin is Annotated:
+        converted = _as(arguments[0], value, name)
+        for check_rule in arguments[1:] if converted is not _NO_MATCH else ():
+            check_rule(name, converted)
+        return converted
     if origin is Literal:
         return value if any(value == choice and type(value) is type(choice) for choice in arguments) else _NO_MATCH
     if origin is tuple:
@@ -135,60 +194,28 @@ def _as(kind: Any, value: Any, name: str) -> Any:
             return _NO_MATCH
         items = enumerate(zip(kinds, value, strict=True))
         return tuple(_convert(item_kind, item, f"{name}[{i}]") for i, (item_kind, item) in items)
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            return _NO_MATCH
-    if kind in (int, float, str) and isinstance(value, kind) and not isinstance(value, bool):
-        return value
-    if kind is bool and isinstance(value, bool):
-        return value
-    return _NO_MATCH
+    if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
+        return build(kind, value, name)  # type: ignore[arg-type]
+    if kind is float and type(value) is int and value.bit_length() <= sys.float_info.max_exp:
+        return float(value)
+    return value if isinstance(value, kind) and isinstance(value, bool) == (kind is bool) else _NO_MATCH
 
 
-def _options(kind: Any) -> tuple[Any, ...]:
-    return typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
-
-
-def _choices(kind: Any) -> list[Any]:
-    return [
-        choice
-        for option in _options(kind)
-        if typing.get_origin(option) is Literal
-        for choice in typing.get_args(option)
-    ]
+def _without_rules(kind: Any) -> Any:
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
 
 
 _TYPE_NAMES = {int: "an integer", float: "a number", str: "text", bool: "true or false", type(None): "null"}
 
 
 def _describe(kind: Any) -> str:
-    names = []
-    for option in _options(kind):
-        if typing.get_origin(option) is Literal:
-            names.append("one of " + ", ".join(map(str, typing.get_args(option))))
-        elif typing.get_origin(option) is tuple:
-            items = typing.get_args(option)
-            names.append("a list" if items[-1] is Ellipsis else f"a list of {len(items)}")
-        elif dataclasses.is_dataclass(option):
-            names.append("a section of keys and values")
-        else:
-            names.append(_TYPE_NAMES.get(option, getattr(option, "__name__", str(option))))
-    return " or ".join(names)
-
-
-def _shown(value: Any) -> str:
-    """The value in a message; Python refuses to print integers of many digits."""
-    if isinstance(value, int) and value.bit_length() > 1000:
-        return f"an integer of {value.bit_length()} bits"
-    return f"{value!r:.200}"
-
-
-def _hint(kind: Any, value: Any) -> str:
-    choices = [str(choice) for choice in _choices(kind)]
-    _, _, hint = one_of(_shown(value), choices).rpartition("; ") if choices else ("", "", "")
-    return f"; {hint}" if hint.startswith("did you mean") else ""
+    kind = _without_rules(kind)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if origin is tuple:
+        return "a list" if arguments[-1] is Ellipsis else f"a list of {len(arguments)}"
+    return _TYPE_NAMES.get(kind, "a section of keys and values")
 
 
 def _plain(value: Any) -> Any:
@@ -197,24 +224,18 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
-def _is_required(field: Any) -> bool:
-    return field.init and field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-
-
 class _Loader(yaml.SafeLoader):
     """Reads 1e-4 as a number and dates as text, and refuses aliases, tags and repeated keys."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise SightlineError("a config must hold no YAML aliases, got one; repeat the value")
-        if (tag := getattr(self.peek_event(), "tag", None)) is not None:
-            raise SightlineError(f"a config must hold no YAML tags, got {tag!r:.100}; write the value alone")
+        is_alias, tag = self.check_event(yaml.AliasEvent), getattr(self.peek_event(), "tag", None)
+        check(not is_alias, "a config must hold no YAML aliases, got one; repeat the value")
+        check(tag is None, f"a config must hold no YAML tags, got {tag!r:.100}; write the value alone")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         for key, count in Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)).items():
-            if count > 1:
-                raise SightlineError(f"a section must hold each key once, got {key!r} {count} times")
+            check(count == 1, f"a section must hold each key once, got {key!r} {count} times")
         return super().construct_mapping(node, deep)
 
 

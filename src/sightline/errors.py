@@ -45,9 +45,13 @@ def reraise(rule: str, *exceptions: type[Exception]) -> Iterator[None]:
 def one_of(name: str, known: Iterable[str]) -> str:
     """The end of an error message: the known names, the name that was given, and the closest match."""
     known = sorted(known)
-    close = get_close_matches(name, known, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return f"one of {', '.join(known)}, got {name!r}{hint}"
+    return f"one of {', '.join(known)}, got {name!r}{closest(name, known)}"
+
+
+def closest(name: str, known: Iterable[object]) -> str:
+    """The known name that is closest to a wrong one, as the end of an error message; nothing if none is close."""
+    close = get_close_matches(name, [str(other) for other in known], n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def check_int(minimum: int, **values: object) -> None:

@@ -6,19 +6,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import SightlineError
-from .config import DEVICE_NAME, TrainingConfig
+from ..errors import check
+from .config import TrainingConfig, check_device_name
 
 
 def choose_device(name: str) -> torch.device:
     """Return the device of this name; `auto` is CUDA where available, else the CPU."""
-    if not DEVICE_NAME.fullmatch(name):
-        raise SightlineError(f"device must be auto, cpu, cuda or cuda:N, got {name!r}")
+    check_device_name("device", name)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise SightlineError(f"device must be one of {torch.cuda.device_count()} CUDA devices, got {name!r}")
+    device, count = torch.device(name), torch.cuda.device_count()
+    is_available = device.type == "cpu" or (device.index or 0) < count
+    check(is_available, f"device must be one of {count} CUDA devices, got {name!r}")
     return device
 
 
@@ -31,8 +30,7 @@ def compile_model(model: nn.Module, device: torch.device, *, cuda_graphs: bool) 
     """Compile a model where that pays; with `cuda_graphs` a step on a GPU is one CUDA graph."""
     if not supports_compile(device):
         return model
-    use_graphs = cuda_graphs and device.type == "cuda"
-    return torch.compile(model, mode="reduce-overhead" if use_graphs else None)  # type: ignore[return-value]
+    return torch.compile(model, mode="reduce-overhead" if cuda_graphs else None)  # type: ignore[return-value]
 
 
 def autocast(config: TrainingConfig, device: torch.device) -> AbstractContextManager[Any]:

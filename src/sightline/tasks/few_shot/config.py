@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ... import limits
+from ...config import Config, Seed
 from ...data.episodes import ClassIndex
 from ...data.images.augmentation import AugmentConfig
 from ...data.images.class_splits import ClassSplits, Rotations, add_sources, load_classes
@@ -180,13 +181,13 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewShotTaskConfig:
+class FewShotTaskConfig(Config):
     """Config of a run that trains a few-shot classifier. `training.batch_size` counts episodes."""
 
     task: Literal["few_shot"] = "few_shot"
     out: str | None = None
     """Folder of the run; null for runs/NAME."""
-    seed: int = 0
+    seed: Seed = 0
     data: FewShotData = field(default_factory=FewShotData)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     episode: EpisodeConfig = field(default_factory=EpisodeConfig)
@@ -219,8 +220,7 @@ class FewShotTaskConfig:
         )
 
     def __post_init__(self) -> None:
-        check_int(0, seed=self.seed)
-        check_max(limits.MAX_SEED, seed=self.seed)
+        super().__post_init__()
         check_fraction(label_smoothing=self.label_smoothing)
         if not 0 <= self.auxiliary_loss_weight < float("inf"):
             raise SightlineError(

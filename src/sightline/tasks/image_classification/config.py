@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ... import limits
+from ...config import Config, Seed
 from ...data.images.augmentation import AugmentConfig
 from ...data.images.datasets import Splits, split
 from ...data.images.loading import load
@@ -50,13 +51,13 @@ class ImageData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageClassificationTaskConfig:
+class ImageClassificationTaskConfig(Config):
     """Config of a run that trains an image classifier."""
 
     task: Literal["image_classification"] = "image_classification"
     out: str | None = None
     """Folder of the run; null for runs/NAME."""
-    seed: int = 0
+    seed: Seed = 0
     data: ImageData = field(default_factory=ImageData)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     model: ImageClassifierConfig = field(default_factory=ImageClassifierConfig)
@@ -81,8 +82,7 @@ class ImageClassificationTaskConfig:
         )
 
     def __post_init__(self) -> None:
-        check_int(0, seed=self.seed)
-        check_max(limits.MAX_SEED, seed=self.seed)
+        super().__post_init__()
         check_max(limits.MAX_IMAGE_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
         check_fraction(label_smoothing=self.label_smoothing)
         self.check_mixed_pairs()

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ... import limits
+from ...config import Config, Seed
 from ...data.text.batching import LENGTH_MULTIPLE, padded_length
 from ...data.text.corpora import ParallelText, TextSplits, extend_training, load_parallel, split
 from ...data.text.tokenizers import TokenizerConfig
@@ -128,7 +129,7 @@ class SearchConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TranslationTaskConfig:
+class TranslationTaskConfig(Config):
     """Config of a run that trains a translator.
 
     `training.batch_size` counts tokens, padding included, on the longer side of a batch.
@@ -137,7 +138,7 @@ class TranslationTaskConfig:
     task: Literal["translation"] = "translation"
     out: str | None = None
     """Folder of the run; null for runs/NAME."""
-    seed: int = 0
+    seed: Seed = 0
     data: TextData = field(default_factory=TextData)
     tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -167,8 +168,7 @@ class TranslationTaskConfig:
         )
 
     def __post_init__(self) -> None:
-        check_int(0, seed=self.seed)
-        check_max(limits.MAX_SEED, seed=self.seed)
+        super().__post_init__()
         check_max(limits.MAX_TOKEN_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
         check_fraction(label_smoothing=self.label_smoothing)
         if self.training.fsdp:
