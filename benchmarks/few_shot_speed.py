@@ -39,7 +39,7 @@ from sightline.tasks.few_shot.evaluate import embed_images, episode_classes, eva
 from sightline.tasks.few_shot.task import FewShotTask
 from sightline.training.config import TrainingConfig
 from sightline.training.distributed import ProcessGroup
-from sightline.training.log import MetricsFile
+from sightline.training.hooks import MetricsFile
 from sightline.training.loop import Trainer
 
 SIZE, ROUNDS = 28, 3

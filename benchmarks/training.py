@@ -22,7 +22,7 @@ from sightline.tasks.image_classification.config import ImageClassificationTaskC
 from sightline.tasks.image_classification.task import ImageClassificationTask
 from sightline.training.device import autocast, choose_device, compile_model
 from sightline.training.distributed import ProcessGroup
-from sightline.training.log import MetricsFile
+from sightline.training.hooks import MetricsFile
 from sightline.training.loop import Trainer
 
 ROUNDS, WARMUP_STEPS = 5, 30

@@ -21,7 +21,7 @@ FORKSERVER.set_forkserver_preload(
         "sightline.cli",
         "sightline.runs",
         "sightline.training.loop",
-        "sightline.training.log",
+        "sightline.training.hooks",
         "sightline.tasks.image_classification.predictor",
         "sightline.tasks.few_shot.task",
         "sightline.tasks.translation.task",

@@ -164,7 +164,7 @@ def test_checkpoints_of_another_run_are_refused(trained, run, tmp_path, change):
     shutil.rmtree(run / "checkpoints")
     shutil.copytree(tmp_path / "other" / "checkpoints", run / "checkpoints")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    with pytest.raises(SightlineError, match="checkpoints must be written with the config of the run, got step 4"):
+    with pytest.raises(SightlineError, match="a checkpoint must have the config of the run, got another one in step 4"):
         sightline.train(run, resume=True, quiet=True)
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 

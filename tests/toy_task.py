@@ -10,7 +10,7 @@ from torch import nn
 from sightline.training.config import TrainingConfig
 from sightline.training.device import choose_device
 from sightline.training.distributed import ProcessGroup
-from sightline.training.log import default_hooks
+from sightline.training.hooks import default_hooks
 from sightline.training.loop import Trainer
 
 COUNT, INPUTS = 30, 3

@@ -16,9 +16,8 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import config, hub, registry, zoo
 from .errors import SightlineError
@@ -39,6 +38,9 @@ from .files import (
 )
 from .predictor import Evaluation, Predictor
 
+if TYPE_CHECKING:
+    from .training.loop import Run
+
 CLASSIFIER = ".sightline"
 """Suffix of a fitted few-shot classifier."""
 RESUMABLE_KEYS = re.compile(
@@ -47,32 +49,6 @@ RESUMABLE_KEYS = re.compile(
 )
 """Keys that may change when a run is resumed, because the checkpoints still fit."""
 SCORE = "## Evaluation"
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished training run."""
-
-    folder: Path
-    metrics: dict[str, float]
-    """Validation metrics of the final weights."""
-    steps: int
-    seconds: float
-    """Duration in this process, without the time before a resume."""
-    stop_reason: str | None = None
-    """Why training stopped before the last step; None if it did not."""
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process is the main one of those that trained."""
-        from .training.distributed import is_main_process
-
-        return is_main_process()
-
-    def __str__(self) -> str:
-        metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
-        stopped = f" (stopped: {self.stop_reason})" if self.stop_reason else ""
-        return f"{self.folder}: {self.steps:,} steps{stopped}, validation {metrics or 'set is empty'}"
 
 
 def train(
@@ -84,7 +60,7 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     command: str = "",
-) -> Run:
+) -> "Run":
     """Train a model.
 
     `source` is the path of a YAML config or of a run's folder, a dict, or a config object; without it, the image
@@ -95,7 +71,7 @@ def train(
 
     from .training.device import choose_device
     from .training.distributed import is_main_process, process_group
-    from .training.log import default_hooks
+    from .training.hooks import default_hooks
     from .training.loop import Trainer
 
     task_config, name = _resolve_config(source, changes)
@@ -125,8 +101,7 @@ def train(
             group.barrier()  # a late process must not see the files of this run as those of an older one
             if group.is_main:
                 _write_run_files(folder, task)
-            result = trainer.fit()
-        run = Run(folder, result.metrics, result.steps, result.seconds, result.stop_reason)
+            run = trainer.fit()
         if run.is_main:
             write_bytes(folder / CARD, _card(run, task_config, command).encode())
     return run
@@ -333,7 +308,7 @@ def data_sources(data: Any) -> str:
     return ", ".join(f"`{source}`" for source in (data.source, *extra))
 
 
-def _card(run: Run, task_config: Any, command: str) -> str:
+def _card(run: "Run", task_config: Any, command: str) -> str:
     import torch
 
     from . import __version__

@@ -13,8 +13,9 @@ from safetensors.torch import load_file
 
 from processes import SMALL, SMALL_TASKS, CommandProcess, write_images, write_task_data
 from sightline.registry import task_spec
-from sightline.runs import Run, _resolve_config
+from sightline.runs import _resolve_config
 from sightline.training.distributed import is_main_process, rank_and_world_size
+from sightline.training.loop import Run
 from sightline.training.task import BatchSlice
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

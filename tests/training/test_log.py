@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from sightline.errors import MissingDependencyError
-from sightline.training.log import MetricsFile, TerminalProgress
+from sightline.training.hooks import MetricsFile, TerminalProgress
 from toy_task import train as train_toy
 
 CONFIG = {"steps": 6, "log_every": 2, "evaluate_every": 3, "checkpoint_every": 3}

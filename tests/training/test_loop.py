@@ -13,7 +13,7 @@ from torch import nn
 
 from sightline.training import device
 from sightline.training.averaging import average_states
-from sightline.training.log import TerminalProgress
+from sightline.training.hooks import TerminalProgress
 from toy_task import COUNT, ToyTask, logged, train, weights
 
 
@@ -387,7 +387,7 @@ class WiderTask(ToyTask):
 
 def test_checkpoint_of_another_config_is_refused(tmp_path):
     train(tmp_path, config_digest="a")
-    message = r"checkpoints must be written with the config of the run, got step 11 .* remove them or pass out=FOLDER"
+    message = r"a checkpoint must have the config of the run, got another one in step 11 .* out=FOLDER"
     with pytest.raises(ValueError, match=message):
         train(tmp_path, resume=True, config_digest="b")
 

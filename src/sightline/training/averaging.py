@@ -43,12 +43,14 @@ class ExponentialMovingAverage:
                     tensor.copy_(backup[name])
 
 
-def average_states(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Average state dicts of one model; tensors that are not floating point come from the last."""
-    average = {}
-    for name, last in states[-1].items():
-        if last.is_floating_point():
-            average[name] = torch.stack([state[name].double() for state in states]).mean(0).to(last.dtype)
-        else:
-            average[name] = last
-    return average
+def average_states(states: list[dict[str, Tensor]], prefix: str = "") -> dict[str, Tensor]:
+    """Average the tensors with a prefix, which is removed; those that are not floating point come from the last."""
+
+    def average(name: str, last: Tensor) -> Tensor:
+        return torch.stack([state[name].double() for state in states]).mean(0).to(last.dtype)
+
+    return {
+        name.removeprefix(prefix): average(name, last) if last.is_floating_point() else last
+        for name, last in states[-1].items()
+        if name.startswith(prefix)
+    }

@@ -18,7 +18,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from ..errors import SightlineError
+from ..errors import SightlineError, check
 from ..files import digest, write_bytes
 from ..weights import to_bytes
 from .averaging import ExponentialMovingAverage
@@ -29,6 +29,8 @@ DAMAGE_ERRORS = (ValueError, KeyError, TypeError, AttributeError, RecursionError
 TENSOR_FILE = re.compile(r"(step|best)-(\d{8})\.safetensors")
 """Names of tensor files written by a run; files with other names are never touched."""
 PART_FILE = re.compile(r"\.(step|best)-\d{8}\.(safetensors|json)\.[0-9a-f]{8}\.part")
+FIX = "remove the checkpoints or train in another folder with out=FOLDER"
+"""Ends a message about checkpoints that do not fit the run."""
 OPTIMIZER_KEYS = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """Per-parameter state of the optimizers."""
 
@@ -68,8 +70,7 @@ class CheckpointFolder:
     def latest(self) -> Checkpoint | None:
         """Read the newest intact checkpoint; newer damaged ones are removed with a warning."""
         for record in reversed(self._records()):
-            tensors = self._read_or_remove(record)
-            if tensors is not None:
+            if (tensors := self._read_or_remove(record)) is not None:
                 return Checkpoint(record["step"], tensors, self._check_best(record["metadata"]))
         return None
 
@@ -80,14 +81,12 @@ class CheckpointFolder:
 
     def read(self, record: dict[str, Any]) -> dict[str, Tensor]:
         """Read the tensors of a record and verify their size and digest."""
-        if not TENSOR_FILE.fullmatch(record["file"]):
-            raise SightlineError(f"file must be the bare name of a checkpoint, got {record['file']!r:.200}")
-        path = self.folder / record["file"]
-        if path.stat().st_size != record["bytes"]:
-            raise SightlineError(f"{path.name} must have {record['bytes']} bytes, got {path.stat().st_size}")
-        data = path.read_bytes()
-        if digest(data) != record["sha256"]:
-            raise SightlineError(f"{path.name} must match its digest, got other bytes")
+        name = record["file"]
+        check(TENSOR_FILE.fullmatch(name), f"file must be the bare name of a checkpoint, got {name!r:.200}")
+        size = (self.folder / name).stat().st_size
+        check(size == record["bytes"], f"{name} must have {record['bytes']} bytes, got {size}")
+        data = (self.folder / name).read_bytes()
+        check(digest(data) == record["sha256"], f"{name} must match its digest, got other bytes")
         return safetensors.torch.load(data)
 
     def remove_old(self) -> None:
@@ -137,8 +136,7 @@ class CheckpointFolder:
                 data = path.read_bytes()
                 record = json.loads(data)
                 del record["digest"]
-                if data != _with_digest(record):
-                    raise SightlineError(f"{path.name} must match its digest, got other bytes")
+                check(data == _with_digest(record), f"{path.name} must match its digest, got other bytes")
                 _check_record(record, path.stem)
                 records.append(record)
             except DAMAGE_ERRORS as error:
@@ -156,13 +154,13 @@ RECORD_KEYS = {"step": int, "scheduled": bool, "file": str, "bytes": int, "sha25
 def _check_record(record: dict[str, Any], stem: str) -> None:
     """A record must name the tensor file beside it, and the best weights by a bare name."""
     for key, kind in RECORD_KEYS.items():
-        if not isinstance(record.get(key), kind):
-            raise SightlineError(f"{key} of {stem}.json must be {kind.__name__}, got {record.get(key)!r:.200}")
-    if stem != f"step-{record['step']:08}" or record["file"] != f"{stem}.safetensors":
-        raise SightlineError(f"{stem}.json must name {stem}.safetensors, got {record['file']!r:.200}")
-    best = record["metadata"].get("best")
-    if best is not None and not TENSOR_FILE.fullmatch(best["file"]):
-        raise SightlineError(f"file of the best weights must be a bare name, got {best['file']!r:.200}")
+        value = record.get(key)
+        check(isinstance(value, kind), f"{key} of {stem}.json must be {kind.__name__}, got {value!r:.200}")
+    is_beside = (f"step-{record['step']:08}", record["file"]) == (stem, f"{stem}.safetensors")
+    check(is_beside, f"{stem}.json must name {stem}.safetensors, got {record['file']!r:.200}")
+    if best := record["metadata"].get("best"):
+        is_bare = TENSOR_FILE.fullmatch(best["file"])
+        check(is_bare, f"file of the best weights must be a bare name, got {best['file']!r:.200}")
 
 
 def _with_digest(record: dict[str, Any]) -> bytes:
@@ -177,7 +175,7 @@ def training_state(
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     if ema is not None:
         tensors |= {f"ema.{name}": tensor for name, tensor in ema.weights.items()}
-    names = _parameter_names(model)
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     for optimizer in optimizers:
         for parameter, state in optimizer.state.items():
             tensors |= {f"optimizer.{key}.{names[parameter]}": value for key, value in state.items()}
@@ -196,7 +194,7 @@ def restore_state(
         tensor.copy_(distribute_like(_fitting(tensors, f"model.{name}", tensor), tensor))
         if ema is not None:
             ema.weights[name].copy_(distribute_like(_fitting(tensors, f"ema.{name}", tensor), tensor))
-    names = _parameter_names(model)
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     for optimizer in optimizers:
         state: dict[int, dict[str, Tensor]] = {}
         for i, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
@@ -209,10 +207,8 @@ def _fitting(tensors: Mapping[str, Tensor], name: str, expected: Tensor) -> Tens
     saved = tensors.get(name)
     if saved is None or saved.shape != expected.shape or saved.dtype != expected.dtype:
         got = "none" if saved is None else f"{saved.dtype} {tuple(saved.shape)}"
-        raise SightlineError(
-            f"the checkpoint must fit the model: {name} must be {expected.dtype} {tuple(expected.shape)}, got {got}; "
-            f"remove the checkpoints or train in another folder with out=FOLDER"
-        )
+        needed = f"{name} must be {expected.dtype} {tuple(expected.shape)}"
+        raise SightlineError(f"the checkpoint must fit the model: {needed}, got {got}; {FIX}")
     return saved
 
 
@@ -223,13 +219,5 @@ def _as_parameter(tensors: Mapping[str, Tensor], name: str, parameter: Tensor) -
     """
     if not tensors[name].dim():
         return tensors[name]
-    saved = _fitting(tensors, name, parameter)
-    return (
-        distribute_like(saved, parameter)
-        if hasattr(parameter, "device_mesh")
-        else torch.empty_like(parameter).copy_(saved)
-    )
-
-
-def _parameter_names(model: nn.Module) -> dict[Tensor, str]:
-    return {parameter: name for name, parameter in model.named_parameters()}
+    saved = distribute_like(_fitting(tensors, name, parameter), parameter)
+    return saved if hasattr(parameter, "device_mesh") else torch.empty_like(parameter).copy_(saved)

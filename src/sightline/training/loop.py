@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from .. import seeds
-from ..errors import SightlineError
+from ..errors import check
 from ..files import CHECKPOINTS, WEIGHTS, write_bytes
 from ..weights import to_bytes
 from .averaging import ExponentialMovingAverage, average_states
-from .checkpoint import CheckpointFolder, restore_state, training_state
+from .checkpoint import FIX, CheckpointFolder, restore_state, training_state
 from .config import TrainingConfig
 from .device import autocast, compile_model
-from .distributed import ProcessGroup, distribute_like, full_tensors, local_tensors
+from .distributed import ProcessGroup, distribute_like, full_tensors, is_main_process, local_tensors
 from .hooks import Hook
 from .optimizers import make_optimizers
 from .schedules import learning_rate
@@ -38,16 +39,27 @@ STEPS_BETWEEN_STOP_CHECKS = {"cpu": 1, "cuda": 10}
 
 
 @dataclass(frozen=True)
-class TrainingResult:
-    """The outcome of training."""
+class Run:
+    """A finished training run."""
 
-    steps: int
+    folder: Path
     metrics: dict[str, float]
     """Validation metrics of the final weights; empty without a validation set."""
+    steps: int
     seconds: float
     """Duration in this process, without the time before a resume."""
     stop_reason: str | None = None
-    """Why training stopped before the last step, if it did."""
+    """Why training stopped before the last step; None if it did not."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process is the main one of those that trained."""
+        return is_main_process()
+
+    def __str__(self) -> str:
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
+        stopped = f" (stopped: {self.stop_reason})" if self.stop_reason else ""
+        return f"{self.folder}: {self.steps:,} steps{stopped}, validation {metrics or 'set is empty'}"
 
 
 class Trainer:
@@ -69,11 +81,11 @@ class Trainer:
         config_digest: digest of the config of the run; only checkpoints with the same digest are restored.
         """
         micro_batches = group.world_size * config.gradient_accumulation_steps
-        if config.batch_size % micro_batches:
-            raise SightlineError(
-                f"batch_size must be a multiple of processes times gradient_accumulation_steps, {group.world_size} x "
-                f"{config.gradient_accumulation_steps}, got {config.batch_size}"
-            )
+        check(
+            config.batch_size % micro_batches == 0,
+            f"batch_size must be a multiple of processes times gradient_accumulation_steps, {group.world_size} x "
+            f"{config.gradient_accumulation_steps}, got {config.batch_size}",
+        )
         self.task, self.config, self.folder, self.group, self.seed = task, config, folder, group, seed
         self.config_digest = config_digest
         self.hooks = list(hooks) if group.is_main else []
@@ -84,19 +96,18 @@ class Trainer:
         self.checkpoint_every = config.checkpoint_every or self.evaluate_every
         task.to(group.device)
         group.synchronize_batch_norm(task.model)
-        self.model = task.model
-        self._forward_model = self.model
+        self.model = self._forward_model = task.model
         if config.fsdp:  # shards the model in place, before it is compiled
             group.wrap(self.model, fsdp=True)
         if config.compile:
             self._forward_model = compile_model(self.model, group.device, cuda_graphs=micro_batches == 1)
         if not config.fsdp:
             self._forward_model = group.wrap(self._forward_model, fsdp=False)
+        self._autocast = partial(autocast, config, group.device)
         self.optimizers = make_optimizers(self.model, config)
         self.ema = None if config.ema_decay is None else ExponentialMovingAverage(self.model, config.ema_decay)
-        self.checkpoints = CheckpointFolder(
-            folder / CHECKPOINTS, keep=max(config.keep_checkpoints, config.average_checkpoints)
-        )
+        keep = max(config.keep_checkpoints, config.average_checkpoints)
+        self.checkpoints = CheckpointFolder(folder / CHECKPOINTS, keep=keep)
         self.step = 0
         self.best: dict[str, Any] | None = None
         """Step, monitored value, metrics and file of the best weights."""
@@ -112,22 +123,16 @@ class Trainer:
         self._report_damage()
         step = -1 if checkpoint is None else checkpoint.step
         highest, lowest = self.group.max([step, -step])
-        if highest != -lowest:
-            raise SightlineError(f"out must be a folder that all processes share, got {self.folder}")
+        check(highest == -lowest, f"out must be a folder that all processes share, got {self.folder}")
         if checkpoint is None:
             self._message("no checkpoint to resume from: starting at step 0")
             return
         metadata = checkpoint.metadata
-        if metadata.get("config_digest") != self.config_digest:
-            raise SightlineError(
-                f"checkpoints must be written with the config of the run, got step {checkpoint.step} in "
-                f"{self.checkpoints.folder} with another config; remove them or pass out=FOLDER"
-            )
-        if missing := {"best", "evaluations_without_improvement", "loss_sum"} - metadata.keys():
-            raise SightlineError(
-                f"a checkpoint must have {', '.join(sorted(missing))} in its metadata, got none in step "
-                f"{checkpoint.step} of {self.checkpoints.folder}; remove it or pass out=FOLDER"
-            )
+        where = f"step {checkpoint.step} of {self.checkpoints.folder}"
+        has_same_config = metadata.get("config_digest") == self.config_digest
+        check(has_same_config, f"a checkpoint must have the config of the run, got another one in {where}; {FIX}")
+        missing = ", ".join(sorted({"best", "evaluations_without_improvement", "loss_sum"} - metadata.keys()))
+        check(not missing, f"a checkpoint must have {missing} in its metadata, got none in {where}; {FIX}")
         restore_state(checkpoint.tensors, self.model, self.ema, self.optimizers)
         if self.group.is_main:
             self.checkpoints.remove_old()
@@ -137,13 +142,13 @@ class Trainer:
         self._loss_sum.fill_(metadata["loss_sum"] if self.group.is_main else 0.0)
         self._message(f"resuming from step {self.step} of {self.total_steps}")
 
-    def fit(self) -> TrainingResult:
+    def fit(self) -> Run:
         """Train from the current step to the end and write the final weights."""
         started = time.perf_counter()
         try:
-            for hook in self.hooks:
-                hook.on_start(self)
-            with SignalHandler() as signals, closing(self._batches()) as batches:
+            self._notify("on_start")
+            batches = self.task.batches(self.step, self.config.batch_size, self.batch_slice)
+            with SignalHandler() as signals, closing(batches):
                 stop_reason = self._train(batches, signals)
             metrics = self._write_final_weights()
         except OSError as error:
@@ -152,16 +157,12 @@ class Trainer:
                 raise OSError(error.errno, reason, error.filename) from error
             raise
         finally:
-            for hook in self.hooks:
-                hook.on_end(self)
-        return TrainingResult(self.step, metrics, time.perf_counter() - started, stop_reason)
+            self._notify("on_end")
+        return Run(self.folder, metrics, self.step, time.perf_counter() - started, stop_reason)
 
     def request_stop(self, reason: str) -> None:
         """Stop after the current step. A checkpoint is saved and the run is finished; it can be resumed."""
         self._stop_request = reason
-
-    def _batches(self) -> Any:
-        return self.task.batches(self.step, self.config.batch_size, self.batch_slice)
 
     def _train(self, batches: Iterator[list[Any]], signals: SignalHandler) -> str | None:
         """Run the steps; return why they ended early."""
@@ -173,12 +174,9 @@ class Trainer:
             is_last = self.step == self.total_steps
             if self.ema is not None:
                 self.ema.update(self.step)
-            for hook in self.hooks:
-                hook.on_step(self)
+            self._notify("on_step")
             if self.step % self.config.log_every == 0 or is_last:
-                loss = self._mean_loss()
-                seconds = time.perf_counter() - window_start - other_seconds
-                self._log(loss, (self.step - window_step) * self.config.batch_size / seconds)
+                self._log(window_step, window_start + other_seconds)
                 window_start, window_step, other_seconds = time.perf_counter(), self.step, 0.0
             update_end = time.perf_counter()
             if self.step % self.evaluate_every == 0 or is_last:
@@ -218,35 +216,24 @@ class Trainer:
             return nullcontext()
         return self._forward_model.no_sync()  # type: ignore[operator]
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return autocast(self.config, self.group.device)
-
-    def _log(self, loss: float, examples_per_second: float) -> None:
+    def _log(self, first_step: int, start_time: float) -> None:
+        """Report the mean loss since the last log, over all processes, and the speed since a step and a time."""
+        mean_loss = self._finite_sum(self._loss_sum) / ((self.step - 1) % self.config.log_every + 1)
+        self._loss_sum.zero_()
+        examples = (self.step - first_step) * self.config.batch_size
         values = {
-            "loss": loss,
+            "loss": mean_loss,
             "epoch": round(self.step / self.task.steps_per_epoch(self.config.batch_size), 4),
             "learning_rate": learning_rate(self.config, self.step - 1, self.total_steps),
-            "examples_per_second": round(examples_per_second, 1),
+            "examples_per_second": round(examples / (time.perf_counter() - start_time), 1),
         }
-        for hook in self.hooks:
-            hook.on_log(self, values)
-
-    def _mean_loss(self) -> float:
-        """Return the mean loss since the last log over all processes, and reset it."""
-        count = (self.step - 1) % self.config.log_every + 1
-        total = self._finite_sum(self._loss_sum)
-        self._loss_sum.zero_()
-        return total / count
+        self._notify("on_log", values)
 
     def _finite_sum(self, losses: Tensor) -> float:
         """Sum losses over all processes; they must be finite."""
         total = float(self.group.sum({"loss": losses.clone()})["loss"])
-        if not math.isfinite(total):
-            raise SightlineError(
-                f"loss must be finite, got {total} at step {self.step}; checkpoints are intact: continue with a lower "
-                f"learning rate: {self._resume_command()} "
-                f"training.learning_rate={self.config.learning_rate / 3:.2g}"
-            )
+        fix = f"{self._resume_command()} training.learning_rate={self.config.learning_rate / 3:.2g}"
+        check(math.isfinite(total), f"loss must be finite, got {total} at step {self.step}; lower the rate: {fix}")
         return total
 
     def _checked_loss_sum(self) -> float:
@@ -269,8 +256,7 @@ class Trainer:
             if self.group.is_main:
                 self.best |= self.checkpoints.save_best(self.step, weights)
                 write_bytes(self.folder / WEIGHTS, to_bytes(weights))
-        for hook in self.hooks:
-            hook.on_evaluate(self, metrics, is_best)
+        self._notify("on_evaluate", metrics, is_best)
 
     def _improvement(self, metrics: dict[str, float]) -> float:
         """Return how much better the monitored metric is than the best so far; NaN if it is not finite."""
@@ -315,8 +301,7 @@ class Trainer:
                 "loss_sum": loss_sum,
             }
             path = self.checkpoints.save(self.step, tensors, metadata, scheduled=scheduled)
-            for hook in self.hooks:
-                hook.on_checkpoint(self, path)
+            self._notify("on_checkpoint", path)
         self._checkpoint_step = self.step
         self.group.barrier()
 
@@ -328,9 +313,8 @@ class Trainer:
         if (signal_number or stop) and self._checkpoint_step != self.step:
             self._save_checkpoint(scheduled=False)
         if signal_number:
-            message = f"stopped and saved at step {self.step} of {self.total_steps}; continue with: "
-            message += self._resume_command()
-            self._message(message)
+            done = f"stopped and saved at step {self.step} of {self.total_steps}"
+            self._message(message := f"{done}; continue with: {self._resume_command()}")
             raise Interrupted(signal_number, message)
         return bool(stop)
 
@@ -354,8 +338,7 @@ class Trainer:
             average = f"the average of the last {count} checkpoints (validation {monitor} {metrics[monitor]:.4g})"
             best = f"the best weights, of step {self.best['step']} (validation {monitor} {self.best['value']:.4g})"
             self._message(f"kept {average} over {best}" if is_best else f"kept {best} over {average}")
-            for hook in self.hooks:
-                hook.on_average(self, metrics, is_best)
+            self._notify("on_average", metrics, is_best)
             if is_best:
                 return weights, metrics
         if self.best is not None:
@@ -367,13 +350,7 @@ class Trainer:
         """Average the last checkpoints; return the weights, their metrics and the number of checkpoints."""
         states = self.checkpoints.last(self.config.average_checkpoints)
         self._report_damage()
-        prefix = "model." if self.ema is None else "ema."
-        weights = average_states(
-            [
-                {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
-                for state in states
-            ]
-        )
+        weights = average_states(states, "model." if self.ema is None else "ema.")
         with torch.no_grad():
             for name, tensor in self.model.state_dict().items():
                 tensor.copy_(distribute_like(weights[name], tensor))
@@ -388,5 +365,9 @@ class Trainer:
         return f"sightline train {shlex.quote(str(self.folder))} --resume"
 
     def _message(self, text: str) -> None:
+        self._notify("on_message", text)
+
+    def _notify(self, event: str, *arguments: Any) -> None:
+        """Call a method of every hook."""
         for hook in self.hooks:
-            hook.on_message(self, text)
+            getattr(hook, event)(self, *arguments)
