@@ -17,18 +17,13 @@ from torch import Tensor
 
 from ..errors import SightlineError, check_fraction
 from ..kernels.episode_attention import episode_attention, is_applicable
+from ..kernels.head_chunks import chunked_attention, reference_attention
 from .masks import Causal, Episode, Mask, MaskTerms, Padding, broadcasts, resolve_mask
 from .normalizers import Normalizer, Softmax, make_normalizer
 from .scores import DotProductScore, DotScore, Score, score_class
 
 Kind = Literal["encoder", "decoder", "cross"]
 QKV = tuple[Tensor, Tensor, Tensor]
-
-CHUNKED_QUERIES = 1024
-"""Queries from which on scores other than the dot product transform a part of the heads at a time, if no gradient is
-needed. The transformed copies of q and k then take little memory."""
-HEAD_CHUNKS = 4
-"""Number of those parts."""
 
 
 class Observer(Protocol):
@@ -83,7 +78,8 @@ def attend(
     ndim = q.dim()
     q, k, v = _to_4d(q, k, v)
     score, normalizer = _resolve_names(score, normalizer, q.device)
-    check_fraction(dropout=dropout)
+    if not 0 <= dropout < 1:  # builds its message only here
+        check_fraction(dropout=dropout)
     observers = [observer for observer in _observers if observer.is_interested()]
     out = None
     if not observers and isinstance(score, DotProductScore) and isinstance(normalizer, Softmax):
@@ -157,45 +153,26 @@ def _sdpa(
     qkv: QKV, score: DotProductScore, attn_mask: Tensor | None, dropout: float, is_causal: bool = False
 ) -> Tensor:
     """`scaled_dot_product_attention` with a score; attn_mask broadcasts to (B, H, Q, K)."""
-    q, k, v = qkv
-    batch, num_heads, queries, _ = q.shape
-    is_short = queries < CHUNKED_QUERIES or num_heads < HEAD_CHUNKS
-    if isinstance(score, DotScore) or is_short or torch.is_grad_enabled():
-        q, k, scale = score.to_dot_product(q, k)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout, is_causal, scale=scale)
-
-    def attend_heads(heads: slice) -> Tensor:
-        mask = attn_mask if attn_mask is None or attn_mask.shape[1] == 1 else attn_mask[:, heads]
-        chunk_q, chunk_k, scale = score.to_dot_product(q[:, heads], k[:, heads], heads)
-        return F.scaled_dot_product_attention(chunk_q, chunk_k, v[:, heads], mask, dropout, is_causal, scale=scale)
-
-    size = -(-num_heads // HEAD_CHUNKS)
-    first = attend_heads(slice(0, size))
-    out = first.new_empty(batch, num_heads, queries, v.shape[-1])
-    out[:, :size] = first
-    del first
-    for start in range(size, num_heads, size):
-        heads = slice(start, start + size)
-        out[:, heads] = attend_heads(heads)
-    return out
-
-
-_SOFTMAX = Softmax()
+    attention = reference_attention if isinstance(score, DotScore) else chunked_attention  # DotScore makes no copies
+    return attention(score.to_dot_product, *qkv, attn_mask, dropout, is_causal)
 
 
 def _resolve_names(score: str | Score, normalizer: str | Normalizer, device: torch.device) -> tuple[Score, Normalizer]:
     """Instances for names. An instance by name has no learned parameters and does not sample."""
-    if not isinstance(score, Score):
-        score = _parameter_free_score(score, device)
-    if normalizer == "softmax":
-        return score, _SOFTMAX
-    instance = make_normalizer(normalizer)
-    return score, instance if instance is normalizer else instance.eval()
+    return (
+        score if isinstance(score, Score) else _named_score(score, device),
+        normalizer if isinstance(normalizer, Normalizer) else _named_normalizer(normalizer),
+    )
 
 
 @cache
-def _parameter_free_score(name: str, device: torch.device) -> Score:
+def _named_score(name: str, device: torch.device) -> Score:
     return score_class(name).without_parameters().to(device)
+
+
+@cache
+def _named_normalizer(name: str) -> Normalizer:
+    return make_normalizer(name).eval()
 
 
 def as_4d(x: Tensor) -> Tensor:

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import SightlineError, check_fraction, check_int
+from ..errors import SightlineError, check, check_fraction, check_int
 from ..kernels.packing import Packing
-from .functional import attend
+from .functional import Kind, attend
 from .key_value_cache import KeyValueCache
 from .masks import Bias, Mask, check_mask
 from .normalizers import Normalizer, make_normalizer
@@ -44,9 +44,8 @@ class MultiHeadAttention(nn.Module):
         check_int(1, embed_dim=embed_dim, num_heads=num_heads)
         check_fraction(dropout=dropout)
         if head_dim is None:
-            if embed_dim % num_heads:
-                raise SightlineError(f"num_heads must divide embed_dim={embed_dim}, got {num_heads}; or give head_dim")
-            head_dim = embed_dim // num_heads
+            head_dim, remainder = divmod(embed_dim, num_heads)
+            check(not remainder, f"num_heads must divide embed_dim={embed_dim}, got {num_heads}; or give head_dim")
         check_int(1, head_dim=head_dim)
         self.embed_dim, self.num_heads, self.dropout, self.head_dim = embed_dim, num_heads, dropout, head_dim
         self.score = make_score(score, head_dim=head_dim, num_heads=num_heads)
@@ -81,22 +80,16 @@ class MultiHeadAttention(nn.Module):
             self._check_shape("context", context)
             if context.shape[0] != x.shape[0]:
                 raise SightlineError(f"context must have the batch size of x, {x.shape[0]}, got {context.shape[0]}")
-            q, k, v, *key_bias = self._project_cross(x, context, cache, packing, context_packing)
+            query, (k, v, *key_bias) = self._project_cross(x, context, cache, context_packing)
+            q = self._split_heads(query, packing).transpose(1, 2)
         if self.mask is not None:
             mask = self.mask if mask is None else self.mask & mask
         if key_bias:
             bias = Bias(key_bias[0].mT, finite=True)
             mask = bias if mask is None else bias & mask
-        out = attend(
-            q,
-            k,
-            v,
-            score=self.score,
-            normalizer=self.normalizer,
-            mask=mask,
-            dropout=self.dropout if self.training else 0.0,
-            kind=None if context is None else "cross",
-        )
+        dropout = self.dropout if self.training else 0.0
+        kind: Kind | None = None if context is None else "cross"
+        out = attend(q, k, v, score=self.score, normalizer=self.normalizer, mask=mask, dropout=dropout, kind=kind)
         out = out.transpose(1, 2).flatten(2)
         return self.out_proj(out if packing is None else packing.pack(out))
 
@@ -115,23 +108,17 @@ class MultiHeadAttention(nn.Module):
         return [q, *keys_values.chunk(2, 1), *key_bias]
 
     def _project_cross(
-        self,
-        x: Tensor,
-        context: Tensor,
-        cache: KeyValueCache | None,
-        packing: Packing | None,
-        context_packing: Packing | None,
-    ) -> list[Tensor]:
-        """q of x, and k, v and key biases of the context, from the cache if it holds them."""
+        self, x: Tensor, context: Tensor, cache: KeyValueCache | None, context_packing: Packing | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """q (B, Q, H * D) of x, and k, v and key biases of the context, from the cache if it holds them."""
         if cache is not None and cache.tensors:
             size, bias = self.num_heads * self.head_dim, self.qkv.bias
-            q = F.linear(x, self.qkv.weight[:size], None if bias is None else bias[:size])
-            return [self._split_heads(q, packing).transpose(1, 2), *cache.tensors]
+            return F.linear(x, self.qkv.weight[:size], None if bias is None else bias[:size]), cache.tensors
         query, key_value = self._split_qkv()
         from_context = self._project_context(context, key_value, context_packing)
         if cache is not None:
             cache.tensors = from_context
-        return [self._split_heads(F.linear(x, *query), packing).transpose(1, 2), *from_context]
+        return F.linear(x, *query), from_context
 
     def _project_context(self, context: Tensor, key_value: Linear, packing: Packing | None = None) -> list[Tensor]:
         """k, v and key biases: context (B, K, M) -> (B, H, K, D), (B, H, K, D), (B, H, K, 1)"""

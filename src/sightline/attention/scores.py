@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import SightlineError, check_int, one_of
+from ..errors import SightlineError, check, check_int, one_of
 from ..kernels.normalize import normalize
 
 
@@ -28,7 +28,7 @@ class Score(nn.Module):
     @classmethod
     def without_parameters(cls) -> "Score":
         """An instance with nothing to learn, for functions that take a score by name."""
-        return cls()
+        return cls().requires_grad_(False)
 
 
 class DotProductScore(Score, ABC):
@@ -69,10 +69,9 @@ class CosineScore(DotProductScore):
     ):
         super().__init__()
         for name, value in (("min_temperature", min_temperature), ("temperature", temperature)):
-            if not 0 < value < math.inf:
-                raise SightlineError(f"{name} must be positive and finite, got {value}")
-        if temperature < min_temperature:
-            raise SightlineError(f"temperature must be at least min_temperature={min_temperature}, got {temperature}")
+            check(0 < value < math.inf, f"{name} must be positive and finite, got {value}")
+        rule = f"temperature must be at least min_temperature={min_temperature}"
+        check(temperature >= min_temperature, f"{rule}, got {temperature}")
         check_int(1, num_heads=num_heads)
         self.min_temperature, self.initial_temperature = min_temperature, temperature
         self.log_temperature_offset = nn.Parameter(torch.zeros(num_heads, 1, 1), requires_grad=learnable)
@@ -81,10 +80,6 @@ class CosineScore(DotProductScore):
     def for_heads(cls, head_dim: int, num_heads: int) -> "CosineScore":
         return cls(num_heads=num_heads)
 
-    @classmethod
-    def without_parameters(cls) -> "CosineScore":
-        return cls(learnable=False)
-
     def temperature(self) -> Tensor:
         """The temperature of each head: (H, 1, 1), or (1, 1, 1) if all heads share one."""
         r = math.log(self.initial_temperature / self.min_temperature) + self.log_temperature_offset
@@ -92,7 +87,7 @@ class CosineScore(DotProductScore):
 
     def to_dot_product(self, q: Tensor, k: Tensor, heads: slice = slice(None)) -> tuple[Tensor, Tensor, float]:
         _check_same_dim(q, k)
-        temperature = _select_heads(self.temperature(), heads, q)
+        temperature = _select_heads(self.temperature(), q, heads)
         return normalize(q, temperature), normalize(k, torch.ones_like(temperature)), 1.0
 
     def extra_repr(self) -> str:
@@ -100,7 +95,23 @@ class CosineScore(DotProductScore):
         return f"num_heads={len(offset)}, min_temperature={self.min_temperature}, learnable={offset.requires_grad}"
 
 
-class GeneralScore(DotProductScore):
+class PerHeadScore(Score):
+    """A score with learned weights for each head."""
+
+    @classmethod
+    def for_heads(cls, head_dim: int, num_heads: int) -> Score:
+        return cls(head_dim, num_heads=num_heads)
+
+    @classmethod
+    def without_parameters(cls) -> Score:
+        name = cls.__name__
+        raise SightlineError(
+            f"score must be a Score where it has parameters to learn, got the name of {name}; "
+            f"pass one {name} to every call"
+        )
+
+
+class GeneralScore(PerHeadScore, DotProductScore):
     """q W k with a learned matrix W for each head (Luong)."""
 
     def __init__(self, head_dim: int, *, key_dim: int | None = None, num_heads: int = 1):
@@ -110,21 +121,13 @@ class GeneralScore(DotProductScore):
         self.weight = nn.Parameter(torch.empty(num_heads, head_dim, key_dim))
         _init_linear(self.weight)
 
-    @classmethod
-    def for_heads(cls, head_dim: int, num_heads: int) -> "GeneralScore":
-        return cls(head_dim, num_heads=num_heads)
-
-    @classmethod
-    def without_parameters(cls) -> "GeneralScore":
-        raise _needs_instance(cls)
-
     def to_dot_product(self, q: Tensor, k: Tensor, heads: slice = slice(None)) -> tuple[Tensor, Tensor, float]:
         _check_dim("q", q, self.weight.shape[1])
         _check_dim("k", k, self.weight.shape[2])
-        return q @ _select_heads(self.weight, heads, q), k, 1.0
+        return q @ _select_heads(self.weight, q, heads), k, 1.0
 
 
-class AdditiveScore(Score):
+class AdditiveScore(PerHeadScore):
     """v · tanh(W_q q + W_k k + b), a small network for each head (Bahdanau). Takes Q * K * hidden_dim memory.
 
     With `keys_projected`, keys are passed as W_k k with `hidden_dim` channels: project keys once and reuse them.
@@ -151,21 +154,13 @@ class AdditiveScore(Score):
             if weight is not None:
                 _init_linear(weight)
 
-    @classmethod
-    def for_heads(cls, head_dim: int, num_heads: int) -> "AdditiveScore":
-        return cls(head_dim, num_heads=num_heads)
-
-    @classmethod
-    def without_parameters(cls) -> "AdditiveScore":
-        raise _needs_instance(cls)
-
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         """q (B, H, Q, D), k (B, H, K, D) -> scores (B, H, Q, K)"""
         _check_dim("q", q, self.query.shape[1])
         _check_dim("k", k, self.bias.shape[-1] if self.key is None else self.key.shape[1])
-        weight, bias, output = (_select_heads(x, slice(None), q) for x in (self.query, self.bias, self.sum))
+        weight, bias, output = (_select_heads(x, q) for x in (self.query, self.bias, self.sum))
         queries = q @ weight + bias
-        keys = k if self.key is None else k @ _select_heads(self.key, slice(None), q)
+        keys = k if self.key is None else k @ _select_heads(self.key, q)
         hidden = torch.tanh(queries.unsqueeze(-2) + keys.unsqueeze(-3))  # (B, H, Q, K, hidden_dim)
         return (hidden @ output.unsqueeze(-3)).squeeze(-1)
 
@@ -191,14 +186,7 @@ def make_score(score: str | Score, *, head_dim: int, num_heads: int) -> Score:
     return score if isinstance(score, Score) else score_class(score).for_heads(head_dim, num_heads)
 
 
-def _needs_instance(score: type[Score]) -> SightlineError:
-    name = score.__name__
-    return SightlineError(
-        f"score must be a Score where it has parameters to learn, got the name of {name}; pass one {name} to every call"
-    )
-
-
-def _select_heads(parameter: Tensor, heads: slice, q: Tensor) -> Tensor:
+def _select_heads(parameter: Tensor, q: Tensor, heads: slice = slice(None)) -> Tensor:
     """The heads of q from a per-head parameter (H, ...); a shared parameter (1, ...) broadcasts to all heads."""
     if parameter.shape[0] == 1:
         return parameter
