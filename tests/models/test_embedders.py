@@ -6,7 +6,7 @@ import torch
 
 from sightline.errors import MissingDependencyError, SightlineError
 from sightline.layers.efficientnet import EfficientNetLite0, convert_state_dict
-from sightline.models.embedders import EFFICIENTNET_PACKAGE, Embedder, load_embedder
+from sightline.models.embedders import EFFICIENTNET_PACKAGE, Embedder, Preprocessing, load_embedder
 from state_dicts import lite0_state
 
 
@@ -30,10 +30,8 @@ class MeanEmbedder(Embedder):
     """The mean of each quarter of an image."""
 
     def __init__(self):
-        normalization = {"mean": [10.0, 20.0, 30.0], "std": [2.0, 4.0, 5.0]}
-        super().__init__(
-            torch.nn.Linear(1, 1), name="mean", image_size=4, channels=3, embed_dim=3, grid=(2, 2), **normalization
-        )
+        preprocessing = Preprocessing(4, 3, (10.0, 20.0, 30.0), (2.0, 4.0, 5.0))
+        super().__init__(torch.nn.Linear(1, 1), "mean", preprocessing, embed_dim=3, grid=(2, 2))
 
     def features(self, images):
         assert not torch.is_grad_enabled()
@@ -44,9 +42,9 @@ class MeanEmbedder(Embedder):
 def test_patch_and_pooled_features_of_normalized_pixels():
     pixels = torch.zeros(1, 3, 4, 4, dtype=torch.uint8)
     pixels[:, :, :2, 2:] = torch.tensor([12, 28, 45], dtype=torch.uint8).view(3, 1, 1)
-    patches, dark = MeanEmbedder().embed_patches(pixels), torch.tensor([-5.0, -5.0, -6.0])
+    patches, dark = MeanEmbedder().embed(pixels, "patches"), torch.tensor([-5.0, -5.0, -6.0])
     assert torch.equal(patches[0], torch.stack([dark, torch.tensor([1.0, 2.0, 3.0]), dark, dark]))
-    assert torch.equal(MeanEmbedder().embed_pooled(pixels), patches.mean(1))
+    assert torch.equal(MeanEmbedder().embed(pixels)[:, 0], patches.mean(1))
 
 
 def test_resizing_agrees_with_reading_at_that_size():
@@ -55,18 +53,18 @@ def test_resizing_agrees_with_reading_at_that_size():
     large = random_pixels(3, 11)
     small = torch.stack([read_image(image, size=4) for image in large])
     close = {"atol": 0.6, "rtol": 0}  # one of 256 pixel values over the standard deviation
-    torch.testing.assert_close(MeanEmbedder().embed_patches(large), MeanEmbedder().embed_patches(small), **close)
+    torch.testing.assert_close(MeanEmbedder().embed(large, "patches"), MeanEmbedder().embed(small, "patches"), **close)
     flat = torch.full((1, 3, 3, 3), 255, dtype=torch.uint8)
-    assert torch.equal(MeanEmbedder().embed_pooled(flat), torch.tensor([[122.5, 58.75, 45.0]]))
+    assert torch.equal(MeanEmbedder().embed(flat)[:, 0], torch.tensor([[122.5, 58.75, 45.0]]))
 
 
 def test_embeddings_do_not_depend_on_the_batch_size(device):
     embedder, pixels = MeanEmbedder().to(device), random_pixels(19, 4)
-    together = embedder.embed_patches(pixels)
+    together = embedder.embed(pixels, "patches")
     assert together.device.type == torch.device(device).type
-    assert torch.equal(together, torch.cat([embedder.embed_patches(image[None]) for image in pixels]))
-    assert embedder.embed_patches(pixels[:0]).shape == (0, 4, 3)
-    assert embedder.embed_pooled(pixels[:0]).shape == (0, 3)
+    assert torch.equal(together, torch.cat([embedder.embed(image[None], "patches") for image in pixels]))
+    assert embedder.embed(pixels[:0], "patches").shape == (0, 4, 3)
+    assert embedder.embed(pixels[:0])[:, 0].shape == (0, 3)
 
 
 def test_efficientnet_features(efficientnet):
@@ -77,24 +75,24 @@ def test_efficientnet_features(efficientnet):
         expected = model.eval()((pixels - 127.0) / 128)
     assert (efficientnet.name, efficientnet.embed_dim, efficientnet.grid) == ("efficientnet_lite0", 1280, (7, 7))
     assert (efficientnet.image_size, efficientnet.channels) == (224, 3)
-    patches = efficientnet.embed_patches(pixels)
+    patches = efficientnet.embed(pixels, "patches")
     assert patches.dtype == torch.float32
     assert not patches.requires_grad
     torch.testing.assert_close(patches, expected, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(efficientnet.embed_pooled(pixels), expected.mean(1), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(efficientnet.embed(pixels)[:, 0], expected.mean(1), rtol=1e-3, atol=1e-3)
 
 
 def test_pooled_features_do_not_depend_on_other_images(efficientnet):
     pixels = random_pixels(3, 32)
-    alone = torch.cat([efficientnet.embed_pooled(image[None]) for image in pixels])
-    torch.testing.assert_close(efficientnet.embed_pooled(pixels), alone, rtol=1e-5, atol=1e-5)
+    alone = torch.cat([efficientnet.embed(image[None])[:, 0] for image in pixels])
+    torch.testing.assert_close(efficientnet.embed(pixels)[:, 0], alone, rtol=1e-5, atol=1e-5)
 
 
 def test_autocast_does_not_change_the_precision(efficientnet):
     pixels = random_pixels(1, 32)
     with torch.autocast("cpu", torch.bfloat16):
-        embedding = efficientnet.embed_pooled(pixels)
-    assert torch.equal(embedding, efficientnet.embed_pooled(pixels))
+        embedding = efficientnet.embed(pixels)[:, 0]
+    assert torch.equal(embedding, efficientnet.embed(pixels)[:, 0])
 
 
 def test_weights_as_safetensors_in_half_precision(efficientnet, tmp_path):
@@ -102,7 +100,7 @@ def test_weights_as_safetensors_in_half_precision(efficientnet, tmp_path):
     safetensors.torch.save_file(halved, tmp_path / "lite0.safetensors")
     other, pixels = load_embedder("efficientnet_lite0", weights=tmp_path / "lite0.safetensors"), random_pixels(1, 32)
     assert {p.dtype for p in other.model.parameters()} == {torch.float32}
-    assert torch.cosine_similarity(other.embed_pooled(pixels), efficientnet.embed_pooled(pixels)) > 0.999
+    assert torch.cosine_similarity(other.embed(pixels)[:, 0], efficientnet.embed(pixels)[:, 0]) > 0.999
 
 
 def test_packaged_weights_are_located_without_importing_the_package(weights, tmp_path, monkeypatch):
@@ -185,8 +183,8 @@ def test_unknown_names_are_refused(name, message):
     ("pixels", "message"),
     [
         (
-            random_pixels(1, 4, channels=1),
-            r"\(batch, 3, side, side\) for mean, got \(1, 1, 4, 4\); .*size=4, channels=3",
+            random_pixels(1, 4, channels=2),
+            r"\(batch, 3, side, side\) for mean, got \(1, 2, 4, 4\); .*size=4, channels=3",
         ),
         (random_pixels(1, 4)[0], r"got \(3, 4, 4\)"),
         (random_pixels(1, 4)[..., 1:], r"got \(1, 3, 4, 3\)"),
@@ -196,4 +194,4 @@ def test_unknown_names_are_refused(name, message):
 )
 def test_invalid_pixels_are_refused(pixels, message):
     with pytest.raises(SightlineError, match=message):
-        MeanEmbedder().embed_patches(pixels)
+        MeanEmbedder().embed(pixels, "patches")

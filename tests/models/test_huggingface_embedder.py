@@ -93,9 +93,9 @@ def test_patch_and_pooled_features_are_those_of_the_model(name, tmp_path):
     tokens = output.last_hidden_state
     patches = tokens.flatten(2).mT if tokens.dim() == 4 else tokens[:, -grid[0] * grid[1] :]
     expected = output.pooler_output.flatten(1) if pooling == "pooled" else tokens[:, 0]
-    torch.testing.assert_close(embedder.embed_patches(pixels), patches, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(embedder.embed_pooled(pixels), expected, rtol=1e-4, atol=1e-5)
-    assert not embedder.embed_patches(pixels).requires_grad
+    torch.testing.assert_close(embedder.embed(pixels, "patches"), patches, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(embedder.embed(pixels)[:, 0], expected, rtol=1e-4, atol=1e-5)
+    assert not embedder.embed(pixels, "patches").requires_grad
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_channel_order_is_read(vit, tmp_path):
     for is_bgr in (False, True):
         (tmp_path / "preprocessor_config.json").write_text(json.dumps({**values, "do_flip_channel_order": is_bgr}))
         embedders.append(load_embedder(tmp_path))
-    torch.testing.assert_close(embedders[1].embed_patches(pixels), embedders[0].embed_patches(pixels.flip(1)))
+    torch.testing.assert_close(embedders[1].embed(pixels, "patches"), embedders[0].embed(pixels.flip(1), "patches"))
 
 
 def test_preprocessing_of_an_image_text_model_is_read(vit, tmp_path):
@@ -154,7 +154,7 @@ def test_preprocessing_of_an_image_text_model_is_read(vit, tmp_path):
 
 def test_half_precision_weights_are_loaded_as_float32(tmp_path):
     save(tmp_path, transformers.Dinov2Model(transformers.Dinov2Config(**VIT)).half())
-    assert load_embedder(tmp_path).embed_patches(random_pixels(1)).dtype == torch.float32
+    assert load_embedder(tmp_path).embed(random_pixels(1), "patches").dtype == torch.float32
 
 
 def test_model_on_the_hub_is_downloaded_only_if_allowed(vit, tmp_path, monkeypatch):
@@ -238,7 +238,7 @@ def test_missing_weights_are_refused_except_those_of_the_pooler(vit, tmp_path):
     pixels = random_pixels(1)
     with torch.no_grad():
         expected = vit(pixel_values=normalized(pixels)).last_hidden_state[:, 0]
-    torch.testing.assert_close(load_embedder(tmp_path).embed_pooled(pixels), expected)
+    torch.testing.assert_close(load_embedder(tmp_path).embed(pixels)[:, 0], expected)
     safetensors.torch.save_file({k: v for k, v in state.items() if k != "layernorm.bias"}, path, {"format": "pt"})
     with pytest.raises(SightlineError, match="must hold all weights of the model, got none for layernorm"):
         load_embedder(tmp_path)
@@ -259,4 +259,4 @@ def test_attention_kernel_named_in_the_config_is_not_used(vit, tmp_path):
     pixels = random_pixels(1)
     with torch.no_grad():
         expected = vit(pixel_values=normalized(pixels)).last_hidden_state[:, 1:]
-    torch.testing.assert_close(embedder.embed_patches(pixels), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(embedder.embed(pixels, "patches"), expected, rtol=1e-4, atol=1e-5)

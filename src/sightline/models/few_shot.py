@@ -18,13 +18,15 @@ from .. import limits
 from ..attention import KeyValueCache
 from ..attention.masks import Episode, Mask, Padding
 from ..attention.scores import SCORES, CosineScore, Score, make_score
-from ..errors import SightlineError, check_choice, check_fraction, check_int, check_max
+from ..errors import SightlineError, check, check_choice, check_fraction, check_int, check_max
 from ..layers import EncoderBlock
 from ..layers.backbones import BACKBONES, Backbone
 from .drawings import normalize_drawings
 
 SUPPORT_TOKENS_PER_CHUNK = 4096
 """Support tokens that patch matching compares with the queries at a time, which bounds its memory."""
+EMBEDDING_BATCH_SIZES = {"cpu": 64, "cuda": 1024}
+"""Images per forward pass of the backbone; on a CPU, activations then stay in its cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,29 +83,24 @@ class FewShotConfig:
         check_int(1, num_heads=self.num_heads)
         check_choice("score", self.score, SCORES)
         check_fraction(dropout=self.dropout, backbone_dropout=self.backbone_dropout)
-        if not 0 < self.mlp_ratio < float("inf"):
-            raise SightlineError(f"mlp_ratio must be above 0 and finite, got {self.mlp_ratio}")
+        check(0 < self.mlp_ratio < float("inf"), f"mlp_ratio must be above 0 and finite, got {self.mlp_ratio}")
         CosineScore(temperature=self.temperature, min_temperature=self.min_temperature)  # checks both values
         for name in ("image_size", "embed_dim", "bottleneck_dim"):
             if getattr(self, name) is not None:
                 check_int(1, **{name: getattr(self, name)})
         check_max(limits.MAX_FEW_SHOT_IMAGE_SIZE, image_size=self.image_size or 0)
         check_channels(self.channels)
-        if (self.backbone == "none") != (self.embed_dim is not None):
-            raise SightlineError(
-                f"embed_dim must be given if backbone is none, and only then, got {self.embed_dim} with "
-                f"{self.backbone!r}"
-            )
-        if self.normalize_drawings and self.channels not in (None, 1):
-            raise SightlineError(f"channels must be 1 if normalize_drawings is true, got {self.channels}")
-        if self.tokens == "patches" and self.pool == "flat":
-            raise SightlineError("pool must be mean if tokens is patches, got 'flat'")
+        has_embeddings = self.backbone == "none"
+        rule = "embed_dim must be given if backbone is none, and only then"
+        check(has_embeddings == (self.embed_dim is not None), f"{rule}, got {self.embed_dim} with {self.backbone!r}")
+        is_gray = self.channels in (None, 1) or not self.normalize_drawings
+        check(is_gray, f"channels must be 1 if normalize_drawings is true, got {self.channels}")
+        check(self.tokens == "pooled" or self.pool == "mean", "pool must be mean if tokens is patches, got 'flat'")
 
 
 def check_channels(channels: int | None) -> None:
     """Images are grayscale or color; null leaves the choice to the data."""
-    if channels not in (None, 1, 3):
-        raise SightlineError(f"channels must be 1 or 3, got {channels!r}")
+    check(channels in (None, 1, 3), f"channels must be 1 or 3, got {channels!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,36 +208,37 @@ class FewShotHead(nn.Module):
         c = self.config = config
         self.bottleneck: nn.Linear | None = None
         if c.depth and c.bottleneck_dim is not None:
-            if c.bottleneck_dim >= embed_dim:
-                raise SightlineError(
-                    f"bottleneck_dim must be below the embedding dimension {embed_dim}, got {c.bottleneck_dim}"
-                )
+            rule = f"bottleneck_dim must be below the embedding dimension {embed_dim}"
+            check(c.bottleneck_dim < embed_dim, f"{rule}, got {c.bottleneck_dim}")
             self.bottleneck = nn.Linear(embed_dim, c.bottleneck_dim, bias=False)
             nn.init.orthogonal_(self.bottleneck.weight)
             embed_dim = c.bottleneck_dim
-        if c.depth and embed_dim % c.num_heads:
-            raise SightlineError(f"num_heads must divide the dimension {embed_dim} of the blocks, got {c.num_heads}")
+        is_divisible = not c.depth or embed_dim % c.num_heads == 0
+        check(is_divisible, f"num_heads must divide the dimension {embed_dim} of the blocks, got {c.num_heads}")
         options: dict[str, Any] = {"norm": "pre", "activation": "gelu", "dropout": c.dropout, "bias": False}
-        blocks = [
-            EncoderBlock(
-                embed_dim, c.num_heads, round(embed_dim * c.mlp_ratio), score=self._score(embed_dim), **options
-            )
-            for _ in range(c.depth)
-        ]
-        for block in blocks:  # a block is the identity at initialization
-            nn.init.zeros_(block.attention.out_proj.weight)
+        self.blocks = nn.ModuleList()
+        for _ in range(c.depth):
+            hidden_dim, score = round(embed_dim * c.mlp_ratio), self._score(embed_dim)
+            block = EncoderBlock(embed_dim, c.num_heads, hidden_dim, score=score, **options)
+            nn.init.zeros_(block.attention.out_proj.weight)  # a block is the identity at initialization
             nn.init.zeros_(block.mlp.fc2.weight)
-        self.blocks = nn.ModuleList(blocks)
-        has_labels = c.label_embeddings and c.depth
-        self.label_proj = nn.Linear(embed_dim, embed_dim, bias=False) if has_labels else None
-        self.role_embedding = nn.Parameter(torch.zeros(2, embed_dim)) if has_labels else None
-        if self.label_proj is not None:
+            self.blocks.append(block)
+        self.label_proj: nn.Linear | None = None
+        self.role_embedding: nn.Parameter | None = None
+        if c.label_embeddings and c.depth:
+            self.label_proj = nn.Linear(embed_dim, embed_dim, bias=False)
+            self.role_embedding = nn.Parameter(torch.zeros(2, embed_dim))
             nn.init.zeros_(self.label_proj.weight)
         self.similarity: CosineScore | NegativeSquaredDistance = NegativeSquaredDistance()
         if c.metric == "cosine":
             self.similarity = CosineScore(temperature=0.1, min_temperature=c.min_temperature)
         self.patch_matching = PatchMatching() if c.patch_matching else None
         self.register_buffer("calibration_scale", torch.ones(()))
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.calibration_scale.device
 
     def _score(self, embed_dim: int) -> Score:
         c = self.config
@@ -315,11 +313,7 @@ class FewShotHead(nn.Module):
         return self._logits(x.double(), state)
 
     def _state(
-        self,
-        support: Tensor,
-        labels: Tensor,
-        membership: Tensor,
-        keys_values: tuple[tuple[Tensor, ...], ...] = (),
+        self, support: Tensor, labels: Tensor, membership: Tensor, keys_values: tuple[tuple[Tensor, ...], ...] = ()
     ) -> SupportState:
         """The state of refined support tokens (E, S, T, M) with labels (E, S) and membership (E, way, S)."""
         images, num_tokens = support.mean(2), support.shape[2]
@@ -387,6 +381,13 @@ class FewShot(nn.Module):
         """Set the mean and standard deviation of the channels, of pixel values from 0 to 1: (C,) each."""
         self.mean.copy_(mean.view(-1, 1, 1))
         self.std.copy_(std.clamp_min(1e-3).view(-1, 1, 1))
+
+    @torch.no_grad()
+    def embed_pixels(self, pixels: Tensor, batch_size: int | None = None) -> Tensor:
+        """pixels uint8 (N, C, image_size, image_size) -> float32 (N, T, M) on the device of the model, in batches"""
+        device = self.head.device
+        batches = pixels.split(batch_size or EMBEDDING_BATCH_SIZES[device.type])
+        return torch.cat([self.embed(batch.to(device).float() / 255).float() for batch in batches])
 
     def embed(self, images: Tensor) -> Tensor:
         """images (B, C, image_size, image_size), from 0 to 1 -> (B, T, M)

@@ -14,9 +14,8 @@ from sightline.data.images.class_splits import ClassSplits
 from sightline.data.images.datasets import ImageSet
 from sightline.errors import SightlineError
 from sightline.models import embedders
-from sightline.models.embedders import Embedder
+from sightline.models.embedders import Embedder, Preprocessing
 from sightline.models.few_shot import FewShotConfig
-from sightline.tasks.few_shot import embeddings as embeddings_module
 from sightline.tasks.few_shot.config import EpisodeConfig, EvaluationConfig, FewShotData, FewShotTaskConfig
 from sightline.tasks.few_shot.task import FewShotTask
 from sightline.training.config import TrainingConfig
@@ -31,9 +30,8 @@ class ThumbnailEmbedder(Embedder):
     embedded = 0
 
     def __init__(self, weights=None):
-        normalization = {"mean": [127.0] * 3, "std": [128.0] * 3}
-        sizes = {"image_size": 8, "channels": 3, "embed_dim": M, "grid": (2, 2)}
-        super().__init__(nn.Linear(1, 1), name="thumbnails", **sizes, **normalization)
+        preprocessing = Preprocessing(8, 3, (127.0,) * 3, (128.0,) * 3)
+        super().__init__(nn.Linear(1, 1), "thumbnails", preprocessing, embed_dim=M, grid=(2, 2))
 
     def features(self, images):
         ThumbnailEmbedder.embedded += len(images)
@@ -82,7 +80,7 @@ def get_batch(task: FewShotTask, step: int = 0, batch_slice: BatchSlice | None =
 
 
 def test_every_image_is_embedded_once(monkeypatch):
-    monkeypatch.setitem(embeddings_module.BATCH_SIZES, "cpu", 13)
+    monkeypatch.setitem(embedders.BATCH_SIZES, "cpu", 13)
     calls = []
     task = FewShotTask(make_config(), make_splits(), lambda done, total: calls.append((done, total)))
     task.to(torch.device("cpu"))
@@ -94,11 +92,11 @@ def test_every_image_is_embedded_once(monkeypatch):
     assert (batch.images.shape, batch.images.dtype, batch.batch_size) == ((4, 25, 1, M), torch.float32, 4)
     assert batch.query_labels.shape == (4, 15)
     assert batch.support_labels is None
-    expected = ThumbnailEmbedder().embed_pooled(task.train.pixels).half().float()
+    expected = ThumbnailEmbedder().embed(task.train.pixels)[:, 0].half().float()
     for embedding, label in zip(batch.images.flatten(0, 2), batch.labels, strict=True):
         indices = (expected == embedding).all(1).nonzero().flatten()
         assert task.train.labels[indices].tolist() == [label]
-    validation = ThumbnailEmbedder().embed_pooled(make_splits().validation.pixels)[:, None]
+    validation = ThumbnailEmbedder().embed(make_splits().validation.pixels)
     torch.testing.assert_close(task.validation_embeddings(task.model), validation)
 
 
@@ -123,7 +121,7 @@ def test_batch_depends_on_the_step_only_and_copies_are_drawn_at_random():
 def test_flipped_copy_is_the_embedding_of_the_flipped_image():
     task = FewShotTask(make_config({"augmented_copies": 1}, augment=AugmentConfig(flip=True)), make_splits())
     unchanged, copy = task.embedded.train.squeeze(2)
-    mirrored = ThumbnailEmbedder().embed_pooled(task.train.pixels.flip(3)).half()
+    mirrored = ThumbnailEmbedder().embed(task.train.pixels.flip(3))[:, 0].half()
     is_flipped = (copy == mirrored).all(1)
     assert 0.3 < is_flipped.float().mean() < 0.7
     assert copy[~is_flipped].equal(unchanged[~is_flipped])
@@ -141,7 +139,7 @@ def test_patches_of_grayscale_images():
     task = FewShotTask(make_config(model={"tokens": "patches"}), make_splits(channels=1))
     assert get_batch(task)[0].images.shape == (4, 25, 4, M)
     color = task.train.pixels[:5].expand(-1, 3, -1, -1)
-    torch.testing.assert_close(task.embedded.train[0, :5], ThumbnailEmbedder().embed_patches(color).half())
+    torch.testing.assert_close(task.embedded.train[0, :5], ThumbnailEmbedder().embed(color, "patches").half())
 
 
 def test_training_without_validation_classes():
