@@ -35,7 +35,7 @@ from sightline.data.images.datasets import ImageSet
 from sightline.models.baselines import BASELINES
 from sightline.models.few_shot import FewShotConfig
 from sightline.tasks.few_shot.config import EpisodeConfig, FewShotTaskConfig, Setting
-from sightline.tasks.few_shot.evaluate import embed_images, episode_classes, evaluate_episodes
+from sightline.tasks.few_shot.evaluate import episode_classes, evaluate_episodes
 from sightline.tasks.few_shot.task import FewShotTask
 from sightline.training.config import TrainingConfig
 from sightline.training.distributed import ProcessGroup
@@ -80,7 +80,7 @@ def evaluation_times(task: FewShotTask, images: ImageSet, device: str) -> dict[s
     """Seconds for the embeddings; seconds for all episodes and accuracy of each classifier."""
     model, classes = task.model.to(device).eval(), episode_classes(images)
     start = time.perf_counter()
-    embeddings = embed_images(model, images.pixels, torch.device(device))
+    embeddings = model.embed_pixels(images.pixels)
     if device == "cuda":
         torch.cuda.synchronize()
     times: dict[str, tuple[float, ...]] = {"embedding": (time.perf_counter() - start,)}

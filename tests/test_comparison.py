@@ -173,7 +173,7 @@ def test_difference_is_paired(folder):
         images, _ = predictor.evaluation_split()
         setting, head = Setting.parse("2w1s"), predictor.model.head
         results = evaluate_episodes(
-            head, predictor.embed(images), episode_classes(images), setting, query=3, episodes=EPISODES
+            head, predictor.embed(images.pixels), episode_classes(images), setting, query=3, episodes=EPISODES
         )
         accuracies.append(torch.cat(results.accuracies))
     difference, paired = accuracies[1] - accuracies[0], result.results[2][1]["2w1s"]

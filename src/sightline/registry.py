@@ -101,7 +101,7 @@ register(
         task="tasks.few_shot.task:FewShotTask",
         predictor="tasks.few_shot.predictor:FewShotPredictor",
         usage='FewShotClassifier.pretrained("{name}").fit("folder/")',
-        compare="tasks.few_shot.evaluate:compare",
-        compare_precision="tasks.few_shot.evaluate:compare_precision",
+        compare="tasks.few_shot.compare:compare",
+        compare_precision="tasks.few_shot.compare:compare_precision",
     )
 )

@@ -18,16 +18,9 @@ from ..errors import SightlineError
 from ..metrics import wilson_interval
 from ..models.baselines import BASELINES
 from ..models.few_shot import FewShot
+from ..tasks.few_shot.compare import PairedAccuracy
 from ..tasks.few_shot.config import Setting
-from ..tasks.few_shot.evaluate import (
-    Classifier,
-    EpisodeResults,
-    PairedAccuracy,
-    SettingMetrics,
-    embed_images,
-    episode_classes,
-    evaluate_episodes,
-)
+from ..tasks.few_shot.evaluate import Classifier, EpisodeResults, SettingMetrics, episode_classes, evaluate_episodes
 from ..view.explanations import explanation_page
 from . import characters
 from .characters import Query
@@ -129,7 +122,7 @@ def _episodes(model: FewShot) -> Table:
     assert model.config.image_size is not None
     assert model.config.channels is not None
     images = characters.load_test_images(model.config.image_size, model.config.channels)
-    classes, embeddings = episode_classes(images), embed_images(model, images.pixels, torch.device("cpu"))
+    classes, embeddings = episode_classes(images), model.embed_pixels(images.pixels)
     table = Table(f"accuracy on\n{EPISODES:,} identical episodes", box=box.SIMPLE)
     columns = []
     for setting in map(Setting.parse, SETTINGS):

@@ -8,21 +8,22 @@ Shapes: E episodes, S support images, Q queries, T tokens per image, M embedding
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import limits
 from ..attention import KeyValueCache
 from ..attention.masks import Episode, Mask, Padding
 from ..attention.scores import SCORES, CosineScore, Score, make_score
-from ..errors import SightlineError, check, check_choice, check_fraction, check_int, check_max
+from ..config import Config, Fraction, NonNegativeInt, Positive, PositiveInt, at_least, at_most, choice, rule
+from ..errors import SightlineError, check, check_int
 from ..layers import EncoderBlock
 from ..layers.backbones import BACKBONES, Backbone
 from .drawings import normalize_drawings
 
+Channels = Annotated[int, rule("1 or 3", lambda channels: channels in (1, 3))]
 SUPPORT_TOKENS_PER_CHUNK = 4096
 """Support tokens that patch matching compares with the queries at a time, which bounds its memory."""
 EMBEDDING_BATCH_SIZES = {"cpu": 64, "cuda": 1024}
@@ -30,12 +31,12 @@ EMBEDDING_BATCH_SIZES = {"cpu": 64, "cuda": 1024}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewShotConfig:
+class FewShotConfig(Config):
     """Config of a few-shot model. Every component can be turned off for an ablation."""
 
-    image_size: int | None = None
+    image_size: Annotated[int, at_least(1), at_most("MAX_FEW_SHOT_IMAGE_SIZE")] | None = None
     """Side length of the input images; null for that of the data."""
-    channels: int | None = None
+    channels: Channels | None = None
     """1 for grayscale, 3 for color; null for those of the data."""
     normalize_drawings: bool = False
     """Whether images are drawings, which are converted to dark ink on white paper first."""
@@ -43,20 +44,20 @@ class FewShotConfig:
     """The image encoder; `none` if the inputs are embeddings."""
     backbone_channels: tuple[int, ...] | None = None
     """Channels of the blocks of the backbone; null for those of the literature."""
-    embed_dim: int | None = None
+    embed_dim: PositiveInt | None = None
     """Dimension of the embeddings; required if `backbone` is none, and only then."""
     pool: Literal["mean", "flat"] = "mean"
     """How the feature map becomes one vector: its mean, or all positions concatenated."""
-    bottleneck_dim: int | None = None
+    bottleneck_dim: PositiveInt | None = None
     """Dimension of the blocks; what they add is projected back and added to the embeddings. Null for no bottleneck."""
-    num_classes: int = 0
+    num_classes: NonNegativeInt = 0
     """Classes of the auxiliary linear classifier used in training; 0 for none."""
-    depth: int = 1
+    depth: NonNegativeInt = 1
     """Number of blocks. 0 gives a nearest-mean classifier, with `metric: euclidean` a prototypical network."""
-    num_heads: int = 8
-    mlp_ratio: float = 2.0
+    num_heads: PositiveInt = 8
+    mlp_ratio: Positive = 2.0
     """Hidden dimension of the feed-forward network, as a multiple of the dimension of the blocks."""
-    score: str = "cosine"
+    score: Annotated[str, choice(SCORES)] = "cosine"
     """Attention score: a name in `sightline.attention.SCORES`."""
     temperature: float = 0.05
     """Initial temperature of cosine attention."""
@@ -73,34 +74,20 @@ class FewShotConfig:
     """Whether the similarity of the best matching tokens is added to the logits."""
     transductive: bool = False
     """Whether queries attend to each other. Predictions then depend on the other queries."""
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
     """Dropout in the blocks."""
-    backbone_dropout: float = 0.0
+    backbone_dropout: Fraction = 0.0
     """Dropout of channels after each block of the backbone."""
 
     def __post_init__(self) -> None:
-        check_int(0, depth=self.depth, num_classes=self.num_classes)
-        check_int(1, num_heads=self.num_heads)
-        check_choice("score", self.score, SCORES)
-        check_fraction(dropout=self.dropout, backbone_dropout=self.backbone_dropout)
-        check(0 < self.mlp_ratio < float("inf"), f"mlp_ratio must be above 0 and finite, got {self.mlp_ratio}")
+        super().__post_init__()
         CosineScore(temperature=self.temperature, min_temperature=self.min_temperature)  # checks both values
-        for name in ("image_size", "embed_dim", "bottleneck_dim"):
-            if getattr(self, name) is not None:
-                check_int(1, **{name: getattr(self, name)})
-        check_max(limits.MAX_FEW_SHOT_IMAGE_SIZE, image_size=self.image_size or 0)
-        check_channels(self.channels)
         has_embeddings = self.backbone == "none"
-        rule = "embed_dim must be given if backbone is none, and only then"
-        check(has_embeddings == (self.embed_dim is not None), f"{rule}, got {self.embed_dim} with {self.backbone!r}")
+        is_given, got = self.embed_dim is not None, f"got {self.embed_dim} with {self.backbone!r}"
+        check(is_given == has_embeddings, f"embed_dim must be given if backbone is none, and only then, {got}")
         is_gray = self.channels in (None, 1) or not self.normalize_drawings
         check(is_gray, f"channels must be 1 if normalize_drawings is true, got {self.channels}")
         check(self.tokens == "pooled" or self.pool == "mean", "pool must be mean if tokens is patches, got 'flat'")
-
-
-def check_channels(channels: int | None) -> None:
-    """Images are grayscale or color; null leaves the choice to the data."""
-    check(channels in (None, 1, 3), f"channels must be 1 or 3, got {channels!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,8 +195,8 @@ class FewShotHead(nn.Module):
         c = self.config = config
         self.bottleneck: nn.Linear | None = None
         if c.depth and c.bottleneck_dim is not None:
-            rule = f"bottleneck_dim must be below the embedding dimension {embed_dim}"
-            check(c.bottleneck_dim < embed_dim, f"{rule}, got {c.bottleneck_dim}")
+            message = f"bottleneck_dim must be below the embedding dimension {embed_dim}, got {c.bottleneck_dim}"
+            check(c.bottleneck_dim < embed_dim, message)
             self.bottleneck = nn.Linear(embed_dim, c.bottleneck_dim, bias=False)
             nn.init.orthogonal_(self.bottleneck.weight)
             embed_dim = c.bottleneck_dim

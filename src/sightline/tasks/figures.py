@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import limits, zoo
-from ..errors import SightlineError, check_choice
+from ..errors import check, check_choice
 from ..files import LOG
 from ..view import curves
 from ..view import figures as view_figures
@@ -39,8 +39,8 @@ class FigureFiles:
         """No figures yet, to be written to `out`; by default `figures/` in the run, or here for a pretrained model."""
         check_choice("format", format, FORMATS)
         folder = (Path() if zoo.is_pretrained(run) else run) / "figures" if out is None else Path(out)
-        if folder.exists() and not folder.is_dir():
-            raise SightlineError(f"out must be a folder, got {str(folder)!r}, which is a file")
+        is_usable = folder.is_dir() or not folder.exists()
+        check(is_usable, f"out must be a folder, got {str(folder)!r}, which is a file")
         return cls(folder, format)
 
     def add(self, name: str, draw: "Callable[..., Figure]", *arguments: Any) -> None:
@@ -66,9 +66,8 @@ def training_curves(folder: Path, metric: str) -> "Figure":
         (f"validation {metric}", metric, ("validation", metric)),
         ("learning rate", "learning rate", ("learning_rate",)),
     ):
-        points = [(record["step"], value) for record in records if (value := log_value(record, *keys)) is not None]
-        if points:
-            panels.setdefault(panel, {})[line] = ([step for step, _ in points], [value for _, value in points])
+        if (drawn := log_line(records, *keys)) is not None:
+            panels.setdefault(panel, {})[line] = drawn
     if not panels:
         raise NoFigure(f"{zoo.display_name(folder)} has no {LOG} with metrics")
     best = [record["step"] for record in records if record.get("best") is True]
@@ -89,6 +88,12 @@ def read_log(folder: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(record, dict) and log_value(record, "step") is not None:
             yield record
+
+
+def log_line(records: list[dict[str, Any]], *keys: str) -> curves.Line | None:
+    """The steps and values of all records with a number at the end of these keys; None if there are none."""
+    points = [(record["step"], value) for record in records if (value := log_value(record, *keys)) is not None]
+    return ([step for step, _ in points], [value for _, value in points]) if points else None
 
 
 def log_value(record: Any, *keys: str) -> float | None:

@@ -8,7 +8,7 @@ import torch
 from class_folders import omniglot, png, write_files
 from sightline import limits
 from sightline.data import ImageSet
-from sightline.data.images.class_splits import ClassSplits, ExtraSource, add_sources, class_groups, load_classes
+from sightline.data.images.class_splits import ClassSplits, add_sources, class_groups, load_classes
 from sightline.data.images.formats.cifar import SUPERCLASSES, superclass_names
 from sightline.data.images.summary import summarize
 from sightline.errors import SightlineError
@@ -193,7 +193,7 @@ def test_extra_sources_add_training_classes():
     extended = add_sources(splits, extra)
     assert extended.train.classes == ("a", "b", "more/a", "more/x")
     assert extended.train.labels.tolist() == [0, 1, 2, 3]
-    assert extended.extra_sources == (ExtraSource(2, 0.25),)
+    assert extended.extra_sources == ((2, 0.25),)
     with pytest.raises(SightlineError, match="must not contain images of the validation or test set, got 1 in 'copy'"):
         add_sources(splits, {"copy": (ImageSet(images_of(9, 1), torch.tensor([0]), ("z",)), 0.5)})
 

@@ -1,6 +1,7 @@
 """Training of a head on the embeddings of a fixed encoder, with a small encoder."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -98,6 +99,27 @@ def test_every_image_is_embedded_once(monkeypatch):
         assert task.train.labels[indices].tolist() == [label]
     validation = ThumbnailEmbedder().embed(make_splits().validation.pixels)
     torch.testing.assert_close(task.validation_embeddings(task.model), validation)
+
+
+def test_embeddings_are_kept_with_the_loaded_data(monkeypatch):
+    splits = make_splits()
+    first = FewShotTask(make_config(), splits)
+    count = ThumbnailEmbedder.embedded
+    second = FewShotTask(make_config(model={"depth": 2}, training=TrainingConfig(batch_size=2, device="cpu")), splits)
+    assert ThumbnailEmbedder.embedded == count  # images are not embedded again
+    assert second.embedded is first.embedded
+    copies = make_config({"augmented_copies": 1}, augment=AugmentConfig(flip=True))
+    others = [make_config(model={"tokens": "patches"}), copies, replace(copies, seed=1)]
+    embedded = [FewShotTask(config, splits).embedded for config in (*others, *others)]
+    assert len({*embedded}) == 3
+    assert len(splits.embeddings) == 4
+    assert ThumbnailEmbedder.embedded == count + 7 * (11 + 7) + 2 * 7 * (2 * 11 + 7)
+    assert not replace(splits, test=None).embeddings  # other data has its own
+    with pytest.raises(SightlineError, match=r"model.embed_dim must be 12, .* thumbnails, got 8"):
+        FewShotTask(make_config(model={"embed_dim": 8}), splits)
+    monkeypatch.setattr(limits, "MAX_EMBEDDINGS_BYTES", 2 * 77 * 2 * M)
+    FewShotTask(replace(copies, seed=2), splits)
+    assert len(splits.embeddings) == 1  # the others are dropped to stay within the limit
 
 
 def test_batch_depends_on_the_step_only_and_copies_are_drawn_at_random():

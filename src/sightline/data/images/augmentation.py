@@ -212,6 +212,13 @@ def apply(
     return _mix(images, labels, num_classes, params["mix"]) if config.mixes_labels else (images, labels)
 
 
+def augment_pixels(config: AugmentConfig, pixels: Tensor, params: AugmentParams) -> Tensor:
+    """Augmented images as uint8 (B, C, H, W), for a config that does not mix labels."""
+    labels = torch.zeros(len(pixels), dtype=torch.long)
+    images, _ = apply(config, pixels, labels, 1, params.to(pixels.device))
+    return (images * 255).round().to(torch.uint8)
+
+
 def inverse_affine(*, degrees: Array, scale: Array, shear: Array, right: Array, down: Array) -> Array:
     """Matrices (B, 2, 3) that map output coordinates to input coordinates.
 

@@ -1,10 +1,10 @@
 """Class-disjoint splits for few-shot learning: no class is in two splits."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -21,15 +21,6 @@ from .reading import check_image_options
 Rotations = Literal["none", "train", "all"]
 
 
-class ExtraSource(NamedTuple):
-    """An additional data set among the training classes."""
-
-    num_classes: int
-    """Number of its classes."""
-    fraction: float
-    """Fraction of episodes that are sampled from it."""
-
-
 @dataclass(frozen=True, eq=False)
 class ClassSplits(Splits):
     """Training, validation and test set with different classes, in memory."""
@@ -38,8 +29,11 @@ class ClassSplits(Splits):
     validation: ImageSet | None = None
     test: ImageSet | None = None
     class_disjoint: bool = True
-    extra_sources: tuple[ExtraSource, ...] = ()
-    """Data sets whose classes are the last training classes, in their order."""
+    extra_sources: tuple[tuple[int, float], ...] = ()
+    """The number of classes, and the fraction of episodes sampled from them, of each data set that was added; these
+    are the last training classes."""
+    embeddings: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    """Embeddings of the images, by the encoder and its options, kept so that they are computed once."""
 
 
 def load_classes(
@@ -110,7 +104,7 @@ def add_sources(splits: ClassSplits, extra: Mapping[str, tuple[ImageSet, float]]
         labels.append(images.labels + len(classes))
         classes += [f"{name}/{class_name}" for class_name in images.classes]
     train = ImageSet(torch.cat([images.pixels for images in sets]), torch.cat(labels), tuple(classes))
-    sources = tuple(ExtraSource(len(images.classes), fraction) for images, fraction in extra.values())
+    sources = tuple((len(images.classes), fraction) for images, fraction in extra.values())
     return replace(splits, train=train, extra_sources=sources)
 
 

@@ -71,6 +71,10 @@ class ImageSet:
         indices = _check_indices(indices, len(self)).to(self.labels.device)
         return ImageSet(self.pixels[indices], self.labels[indices], self.classes)
 
+    def to(self, device: torch.device) -> "ImageSet":
+        """Move to a device."""
+        return ImageSet(self.pixels.to(device), self.labels.to(device), self.classes)
+
     def read(self, index: int) -> Tensor:
         """One image, uint8 (C, H, W)."""
         return self.pixels[index]
@@ -106,6 +110,10 @@ class ImageFiles:
         indices = _check_indices(indices, len(self))
         paths = tuple(self.paths[i] for i in indices.tolist())
         return ImageFiles(paths, self.labels[indices], self.classes, self.size, self.channels, self.archive)
+
+    def to(self, device: torch.device) -> "ImageFiles":
+        """The files themselves; images are decoded on the CPU."""
+        return self
 
     def read(self, index: int) -> Tensor:
         """Decode one image, uint8 (C, H, W)."""

@@ -4,16 +4,15 @@ import itertools
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
-from ... import limits
-from ...config import Config, Seed
+from ...config import Config, Fraction, NonNegative, PositiveInt, Seed, at_least, at_most, rule
 from ...data.episodes import ClassIndex
 from ...data.images.augmentation import AugmentConfig
 from ...data.images.class_splits import ClassSplits, Rotations, add_sources, load_classes
 from ...data.sources import same_source
-from ...errors import SightlineError, check_fraction, check_int, check_max
-from ...models.few_shot import FewShotConfig, check_channels
+from ...errors import SightlineError, check
+from ...models.few_shot import Channels, FewShotConfig
 from ...predictor import Progress
 from ...training.config import TrainingConfig
 
@@ -30,34 +29,30 @@ class Setting(NamedTuple):
         """Read a setting from its text."""
         match = re.fullmatch(r"(\d{1,4})w(\d{1,4})s( within)?", text)
         if not match or int(match[1]) < 2 or int(match[2]) < 1:
-            raise SightlineError(
-                f"a setting must read like 5w1s or 5w1s within, with at least 2 classes and 1 image, got {text!r}"
-            )
+            message = "a setting must read like 5w1s or 5w1s within, with at least 2 classes and 1 image"
+            raise SightlineError(f"{message}, got {text!r}")
         return cls(int(match[1]), int(match[2]), match[3] is not None)
 
     def check(self, classes: ClassIndex, query: int) -> None:
         """Check that episodes of this setting can be drawn from these classes."""
         classes.check(self.way, self.shot + query)
-        if self.within_group and classes.groups is None:
-            raise SightlineError(
-                "a setting within groups must have classes in groups, named like Alphabet/character, got none; "
-                "leave out `within`"
-            )
+        required = "a setting within groups must have classes in groups, named like Alphabet/character"
+        check(classes.groups is not None or not self.within_group, f"{required}, got none; leave out `within`")
+
+
+SettingText = Annotated[str, lambda name, text: Setting.parse(text)]
+NumEpisodes = Annotated[int, at_least(1), at_most("MAX_EPISODES")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExtraSource:
+class ExtraSource(Config):
     """An additional data set of training classes: its training split, or all its classes if it has no splits."""
 
     source: str
     split: str | None = None
     """Class lists of the splits, as in `FewShotData`."""
-    fraction: float = 0.5
+    fraction: Annotated[float, rule("above 0 and below 1", lambda fraction: 0 < fraction < 1)] = 0.5
     """Fraction of the episodes; all classes of an episode come from one data set."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.fraction < 1:
-            raise SightlineError(f"fraction must be above 0 and below 1, got {self.fraction}")
 
     @property
     def name(self) -> str:
@@ -67,7 +62,7 @@ class ExtraSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewShotData:
+class FewShotData(Config):
     """A data set whose training, validation and test classes are disjoint."""
 
     source: str = "glyphs"
@@ -76,9 +71,9 @@ class FewShotData:
     """A folder with train.json, val.json and test.json, or one such file, that list the classes of each split."""
     image_size: int | None = None
     """Side length to resize every image to; null for that of the images."""
-    channels: int | None = None
+    channels: Channels | None = None
     """1 for grayscale, 3 for color; null for those of the images."""
-    validation_fraction: float = 0.15
+    validation_fraction: Fraction = 0.15
     """Fraction of the training classes to hold out if there are no validation classes. Groups are not divided."""
     rotations: Rotations = "none"
     """Splits whose classes, rotated by 90, 180 and 270 degrees, are additional classes: none, train or all."""
@@ -86,29 +81,25 @@ class FewShotData:
     """A pretrained image encoder with fixed weights: efficientnet_lite0, or a vision model of Hugging Face."""
     weights: str | None = None
     """Weight file of the embedder; null for its default weights."""
-    augmented_copies: int = 0
+    augmented_copies: Annotated[int, at_least(0), at_most("MAX_AUGMENTED_COPIES")] = 0
     """Copies of each training image, changed by `augment`, that are embedded too."""
     extra_sources: tuple[ExtraSource, ...] = ()
     """Additional data sets of training classes, converted to the image format of the first."""
 
     def __post_init__(self) -> None:
-        check_channels(self.channels)
-        check_fraction(validation_fraction=self.validation_fraction)
-        check_int(0, augmented_copies=self.augmented_copies)
-        check_max(limits.MAX_AUGMENTED_COPIES, augmented_copies=self.augmented_copies)
-        if self.embedder is None and (self.weights is not None or self.augmented_copies):
-            raise SightlineError("weights and augmented_copies must be left out without an embedder, got one of them")
+        super().__post_init__()
+        is_plain = self.weights is None and not self.augmented_copies
+        required = "weights and augmented_copies must be left out without an embedder"
+        check(is_plain or self.embedder is not None, f"{required}, got one of them")
         names = [extra.name for extra in self.extra_sources]
-        if len({*names}) < len(names):
-            raise SightlineError(
-                f"extra_sources must have different names, got {', '.join(names)}; rename a file or a folder"
-            )
-        if (total := sum(extra.fraction for extra in self.extra_sources)) > 1 - 1e-6:
-            raise SightlineError(f"the fractions of extra_sources must sum to less than 1, got {total:g}; lower one")
+        required = "extra_sources must have different names"
+        check(len({*names}) == len(names), f"{required}, got {', '.join(names)}; rename a file or a folder")
+        total = sum(extra.fraction for extra in self.extra_sources)
+        check(total <= 1 - 1e-6, f"the fractions of extra_sources must sum to less than 1, got {total:g}; lower one")
         sources = [self.source, *(extra.source for extra in self.extra_sources)]
         for first, second in itertools.combinations(sources, 2):  # held-out classes of one would be trained on
-            if same_source(first, second):
-                raise SightlineError(f"extra_sources must differ from {first!r}, got {second!r}; leave it out")
+            is_other = not same_source(first, second)
+            check(is_other, f"extra_sources must differ from {first!r}, got {second!r}; leave it out")
 
     def load(self, seed: int, progress: Progress | None = None) -> ClassSplits:
         """Read all data sets."""
@@ -117,67 +108,54 @@ class FewShotData:
         first = load_classes(
             self.source, split=self.split, validation_fraction=self.validation_fraction, seed=seed, **options
         )
-        if not self.extra_sources:
-            return first
         options |= {"size": first.train.size, "channels": first.train.channels}
-        return add_sources(
-            first,
-            {
-                extra.name: (load_classes(extra.source, split=extra.split, **options).train, extra.fraction)
-                for extra in self.extra_sources
-            },
-        )
+        extra = {
+            extra.name: (load_classes(extra.source, split=extra.split, **options).train, extra.fraction)
+            for extra in self.extra_sources
+        }
+        return add_sources(first, extra) if extra else first
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpisodeConfig:
+class EpisodeConfig(Config):
     """The training episodes."""
 
-    way: int = 20
+    way: Annotated[int, at_least(2)] = 20
     """Classes."""
-    shot: int = 1
+    shot: PositiveInt = 1
     """Support images per class."""
-    min_shot: int | None = None
+    min_shot: PositiveInt | None = None
     """If given, each class has `min_shot` to `shot` support images, drawn at random."""
-    query: int = 5
+    query: PositiveInt = 5
     """Query images per class."""
-    within_group: float = 0.0
+    within_group: Annotated[float, rule("0 to 1", lambda fraction: 0 <= fraction <= 1)] = 0.0
     """Fraction of episodes whose classes come from one group, such as an alphabet."""
 
     def __post_init__(self) -> None:
-        check_int(2, way=self.way)
-        check_int(1, shot=self.shot, query=self.query)
-        if self.min_shot is not None:
-            check_int(1, min_shot=self.min_shot)
-            if self.min_shot > self.shot:
-                raise SightlineError(f"min_shot must be at most shot, {self.shot}, got {self.min_shot}")
-        if not 0 <= self.within_group <= 1:
-            raise SightlineError(f"within_group must be 0 to 1, got {self.within_group}")
+        super().__post_init__()
+        least = self.min_shot or self.shot
+        check(least <= self.shot, f"min_shot must be at most shot, {self.shot}, got {least}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvaluationConfig:
+class EvaluationConfig(Config):
     """The evaluation episodes. `5w1s` is 5-way 1-shot; `5w1s within` draws all classes of an episode from one group."""
 
-    settings: tuple[str, ...] = ("5w1s", "5w5s", "20w1s", "20w5s")
-    query: int = 15
+    settings: tuple[SettingText, ...] = ("5w1s", "5w5s", "20w1s", "20w5s")
+    query: PositiveInt = 15
     """Query images per class."""
-    episodes: int = 2000
+    episodes: NumEpisodes = 2000
     """Episodes per setting."""
-    selection_setting: str = "20w1s"
+    selection_setting: SettingText = "20w1s"
     """The setting that selects the best weights, on validation classes."""
-    selection_episodes: int = 200
+    selection_episodes: NumEpisodes = 200
     """Validation episodes."""
     one_shot_runs: str | None = None
     """The zip file of Omniglot's official one-shot runs, to evaluate on as well."""
 
     def __post_init__(self) -> None:
-        check_int(1, query=self.query, episodes=self.episodes, selection_episodes=self.selection_episodes)
-        check_max(limits.MAX_EPISODES, episodes=self.episodes, selection_episodes=self.selection_episodes)
-        if not self.settings:
-            raise SightlineError("settings must have at least one entry such as 5w1s, got none")
-        for setting in (*self.settings, self.selection_setting):
-            Setting.parse(setting)
+        super().__post_init__()
+        check(self.settings, "settings must have at least one entry such as 5w1s, got none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +171,9 @@ class FewShotTaskConfig(Config):
     episode: EpisodeConfig = field(default_factory=EpisodeConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     model: FewShotConfig = field(default_factory=FewShotConfig)
-    auxiliary_loss_weight: float = 0.0
+    auxiliary_loss_weight: NonNegative = 0.0
     """Weight of a second loss: the cross entropy of a linear classifier over all training classes."""
-    label_smoothing: float = 0.0
+    label_smoothing: Fraction = 0.0
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(batch_size=8))
 
     @classmethod
@@ -221,21 +199,10 @@ class FewShotTaskConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_fraction(label_smoothing=self.label_smoothing)
-        if not 0 <= self.auxiliary_loss_weight < float("inf"):
-            raise SightlineError(
-                f"auxiliary_loss_weight must be at least 0 and finite, got {self.auxiliary_loss_weight}"
-            )
-        if self.augment.mixes_labels:
-            raise SightlineError("augment.mixup and augment.cutmix must be 0 for episodes, got one above 0")
-        embedder, copies = self.data.embedder, self.data.augmented_copies
-        if (embedder is None) == (self.model.backbone == "none"):
-            raise SightlineError(
-                f"model.backbone must be none with a data.embedder, and only then, got {self.model.backbone!r} and "
-                f"{embedder!r}"
-            )
-        if embedder is not None and (copies > 0) != (self.augment != AugmentConfig()):
-            raise SightlineError(
-                f"augment must be set if and only if data.augmented_copies is above 0 with a data.embedder, got "
-                f"{copies} copies; set both or neither"
-            )
+        check(not self.augment.mixes_labels, "augment.mixup and augment.cutmix must be 0 for episodes, got one above 0")
+        backbone, embedder, copies = self.model.backbone, self.data.embedder, self.data.augmented_copies
+        required = "model.backbone must be none with a data.embedder, and only then"
+        check((backbone == "none") == (embedder is not None), f"{required}, got {backbone!r} and {embedder!r}")
+        is_consistent = embedder is None or (copies > 0) == (self.augment != AugmentConfig())
+        required = "augment must be set if and only if data.augmented_copies is above 0 with a data.embedder"
+        check(is_consistent, f"{required}, got {copies} copies; set both or neither")

@@ -3,7 +3,7 @@
 Shapes: N images, E episodes, S images per episode, T tokens per image, M embedding dimension.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,40 +13,11 @@ from ... import limits, seeds
 from ...data.images import augmentation
 from ...data.images.augmentation import AugmentConfig
 from ...data.images.class_splits import ClassSplits
-from ...errors import SightlineError
-from ...models.embedders import ExternalEmbedder
+from ...errors import check
+from ...models.embedders import ExternalEmbedder, Transform
 from ...predictor import Progress
 from ...training.device import choose_device
 from .config import FewShotTaskConfig
-
-BATCH_SIZES = {"cpu": 64, "cuda": 1024}
-"""Images embedded between two calls of `progress`."""
-
-
-def make_embedder(config: FewShotTaskConfig, *, allow_download: bool = True) -> ExternalEmbedder | None:
-    """The embedder of a config; None if the model has a backbone."""
-    name, weights = config.data.embedder, config.data.weights
-    return None if name is None else ExternalEmbedder(name, config.model, weights, allow_download=allow_download)
-
-
-def embed_all(
-    embedder: ExternalEmbedder,
-    pixels: Tensor,
-    progress: Progress | None = None,
-    transform: Callable[[Tensor, slice], Tensor] | None = None,
-) -> Tensor:
-    """uint8 (N, C, side, side) -> float32 (N, T, M) on the device of the embedder, in batches.
-
-    `transform` changes the pixels of a batch, given with its slice.
-    """
-    batches, size = [], BATCH_SIZES[embedder.device.type]
-    for start in range(0, len(pixels), size):
-        rows = slice(start, min(start + size, len(pixels)))
-        batch = pixels[rows].to(embedder.device)
-        batches.append(embedder.embed(batch if transform is None else transform(batch, rows)))
-        if progress is not None:
-            progress(rows.stop, len(pixels))
-    return torch.cat(batches)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,28 +32,41 @@ class EmbeddedData:
     """float32 (N, T, M); empty without validation classes."""
 
     @classmethod
-    def create(
+    def of(
         cls, config: FewShotTaskConfig, splits: ClassSplits, progress: Progress | None = None
     ) -> "EmbeddedData | None":
-        """Embed all images of a data set; None if the config has no embedder."""
-        embedder, pixels, copies = make_embedder(config), splits.train.pixels, config.data.augmented_copies
-        if embedder is None:
+        """The embeddings of a data set, which are kept with it; None if the config has no embedder."""
+        data, model = config.data, config.model
+        if data.embedder is None:
             return None
-        embedder.to(choose_device(config.training.device))
-        embed_dim, num_images = embedder.encoder.embed_dim, (1 + copies) * len(pixels)
-        if (size := 2 * num_images * embedder.num_tokens * embed_dim) > limits.MAX_EMBEDDINGS_BYTES:
-            raise SightlineError(
-                f"embeddings must take at most {limits.MAX_EMBEDDINGS_BYTES:,} bytes, got {size:,} for "
-                f"{len(pixels):,} images and {copies} copies of each; lower data.augmented_copies, or use "
-                f"model.tokens=pooled"
-            )
+        copies = (data.augmented_copies, config.augment, config.seed) if data.augmented_copies else ()
+        key = (data.embedder, data.weights, model.tokens, model.embed_dim, *copies)
+        embedded: EmbeddedData | None = splits.embeddings.get(key)
+        if embedded is None:
+            embedder = ExternalEmbedder(data.embedder, model, data.weights).to(choose_device(config.training.device))
+            embedded = cls._create(config, splits, embedder, progress)
+            kept = sum(other.train.nbytes for other in splits.embeddings.values()) + embedded.train.nbytes
+            if kept > limits.MAX_EMBEDDINGS_BYTES:
+                splits.embeddings.clear()
+            splits.embeddings[key] = embedded
+        return embedded
+
+    @classmethod
+    def _create(
+        cls, config: FewShotTaskConfig, splits: ClassSplits, embedder: ExternalEmbedder, progress: Progress | None
+    ) -> "EmbeddedData":
+        pixels, copies, encoder = splits.train.pixels, config.data.augmented_copies, embedder.encoder
+        size = 2 * (1 + copies) * len(pixels) * encoder.num_tokens(config.model.tokens) * encoder.embed_dim
+        limit, count = limits.MAX_EMBEDDINGS_BYTES, f"{len(pixels):,} images and {copies} copies of each"
+        fix = "lower data.augmented_copies, or use model.tokens=pooled"
+        check(size <= limit, f"embeddings must take at most {limit:,} bytes, got {size:,} for {count}; {fix}")
         transforms = [_augmentation(config.augment, len(pixels), config.seed, step) for step in range(copies)]
-        train = torch.stack([embed_all(embedder, pixels, progress, f).half() for f in (None, *transforms)])
-        if not train.isfinite().all():
-            raise SightlineError(f"embeddings must be finite in half precision, got others from {embedder.name}")
-        validation = torch.empty(0)
+        versions = [embedder.embed(pixels, progress=progress, transform=f).half() for f in (None, *transforms)]
+        train, validation = torch.stack(versions), torch.empty(0)
+        is_finite = bool(train.isfinite().all())
+        check(is_finite, f"embeddings must be finite in half precision, got others from {embedder.name}")
         if splits.validation is not None:
-            validation = embed_all(embedder, splits.validation.pixels, progress)
+            validation = embedder.embed(splits.validation.pixels, progress=progress)
         return cls(train, splits.train.labels, validation)
 
     def to(self, device: torch.device) -> "EmbeddedData":
@@ -101,13 +85,7 @@ class EmbeddedData:
         ]
 
 
-def _augmentation(config: AugmentConfig, count: int, seed: int, step: int) -> Callable[[Tensor, slice], Tensor]:
+def _augmentation(config: AugmentConfig, count: int, seed: int, step: int) -> Transform:
     """A function from uint8 pixels to augmented uint8 pixels."""
     params = augmentation.sample_params(config, count, seed=seed, step=step)
-
-    def transform(pixels: Tensor, rows: slice) -> Tensor:
-        labels = torch.zeros(len(pixels), dtype=torch.long)
-        images, _ = augmentation.apply(config, pixels, labels, 1, params.take(rows).to(pixels.device))
-        return (images * 255).round().to(torch.uint8)
-
-    return transform
+    return lambda pixels, rows: augmentation.augment_pixels(config, pixels, params.take(rows))

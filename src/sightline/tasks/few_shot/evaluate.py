@@ -1,4 +1,4 @@
-"""Evaluation of few-shot classifiers on episodes, and their comparison on identical episodes.
+"""Evaluation of few-shot classifiers on episodes.
 
 Every image is embedded once; thousands of episodes are then drawn from the embeddings.
 
@@ -7,7 +7,7 @@ Shapes: N images, E episodes, S support images, Q queries, T tokens per image, M
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from ...attention.scores import CosineScore
 from ...data.episodes import ClassIndex, Episodes, sample_episodes
 from ...data.images.class_splits import class_groups
 from ...data.images.datasets import ImageSet
-from ...errors import SightlineError, check_choice
+from ...errors import SightlineError
 from ...metrics import (
     auroc,
     classification_metrics,
@@ -26,15 +26,11 @@ from ...metrics import (
     update_classification_sums,
     wilson_interval,
 )
-from ...models.baselines import BASELINES
-from ...models.few_shot import FewShot, FewShotHead
+from ...models.few_shot import FewShotHead
 from ...names import printable
-from ...predictor import Progress
 from ...training.task import BatchSlice
-from .config import EvaluationConfig, FewShotTaskConfig, Setting
+from .config import EvaluationConfig, Setting
 
-EMBEDDING_BATCH_SIZES = {"cpu": 64, "cuda": 1024}
-"""Images per forward pass of the backbone; on a CPU, activations then stay in its cache."""
 EPISODES_PER_DRAW = 250
 """Episodes drawn together. They do not depend on the number that is computed together."""
 MAX_VALUES_PER_BATCH = {"cpu": 1 << 22, "cuda": 1 << 28}
@@ -46,31 +42,10 @@ SEED = 0
 RECORDED_EPISODES = 8
 """Episodes whose attention entropy is logged."""
 MAX_LISTED_CLASSES = 10
-PRECISION_EPISODES, PRECISION_IMAGES, PRECISION_TOLERANCE = 200, 40, 0.005
-"""Episodes, images per class and largest change of accuracy of `compare_precision`."""
 
 
-class Classifier(Protocol):
-    """A few-shot head or a baseline."""
-
-    def __call__(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
-        """support (E, S, T, M), labels (E, S), query (E, Q, T, M) -> logits (E, Q, way)"""
-        ...
-
-
-class EvaluableModel(Protocol):
-    """What comparisons need of a few-shot predictor."""
-
-    config: FewShotTaskConfig
-    model: FewShot
-
-    def evaluation_split(self, data: Any = None, progress: Progress | None = None) -> tuple[ImageSet, str]:
-        """The images to evaluate on, and the name of their split."""
-        ...
-
-    def embed(self, images: ImageSet, progress: Progress | None = None) -> Tensor:
-        """Embeddings of the images (N, T, M)."""
-        ...
+Classifier = Callable[..., Tensor]
+"""A few-shot head or a baseline: support (E, S, T, M), labels (E, S), query (E, Q, T, M), way -> logits (E, Q, way)"""
 
 
 @dataclass
@@ -149,22 +124,16 @@ class FewShotEvaluation:
     def summary(self) -> str:
         accuracies = ", ".join(f"{name} {m.accuracy:.2%} ± {m.margin:.2%}" for name, m in self.settings.items())
         runs = f"; official one-shot runs {self._one_shot_runs()}" if self.one_shot_runs else ""
-        return (
-            f"On the {self.split} set ({self.classes:,} classes, {self.episodes:,} episodes per setting): "
-            f"{accuracies}{runs}."
-        )
+        data = f"{self.split} set ({self.classes:,} classes, {self.episodes:,} episodes per setting)"
+        return f"On the {data}: {accuracies}{runs}."
 
     def __str__(self) -> str:
-        notes = _notes(self.query, self.skipped_settings)
-        lines = [
-            f"{self.split} set, {self.classes:,} classes, {self.episodes:,} episodes per setting{notes}",
-            "setting  accuracy            calibration error  AUROC known/unknown",
-        ]
+        notes = settings_notes(self.query, self.skipped_settings)
+        lines = [f"{self.split} set, {self.classes:,} classes, {self.episodes:,} episodes per setting{notes}"]
+        lines.append("setting  accuracy            calibration error  AUROC known/unknown")
         for name, m in self.settings.items():
-            area = "-" if m.auroc is None else f"{m.auroc:.4f}"
-            lines.append(
-                f"{name:7}  {m.accuracy:7.2%} ± {m.margin:.2%}    {m.calibration_error:.4f}             {area}"
-            )
+            accuracy, area = f"{m.accuracy:7.2%} ± {m.margin:.2%}", "-" if m.auroc is None else f"{m.auroc:.4f}"
+            lines.append(f"{name:7}  {accuracy}    {m.calibration_error:.4f}             {area}")
         if self.one_shot_runs:
             lines.append(f"official one-shot runs: {self._one_shot_runs()}")
         if self.per_class:
@@ -181,13 +150,6 @@ class FewShotEvaluation:
 def episode_classes(images: ImageSet) -> ClassIndex:
     """The classes of a data set, with their groups, to draw episodes from."""
     return ClassIndex.from_labels(images.labels, images.classes, class_groups(images.classes))
-
-
-@torch.no_grad()
-def embed_images(model: FewShot, pixels: Tensor, device: torch.device) -> Tensor:
-    """pixels uint8 (N, C, image_size, image_size) -> embeddings (N, T, M) on the device"""
-    batches = pixels.split(EMBEDDING_BATCH_SIZES[device.type])
-    return torch.cat([model.embed(batch.to(device).float() / 255).float() for batch in batches])
 
 
 @torch.no_grad()
@@ -234,16 +196,9 @@ def _draw_episodes(
     for step, start in enumerate(range(0, episodes, EPISODES_PER_DRAW)):
         if step % batch_slice.world_size != batch_slice.rank:
             continue
-        drawn = sample_episodes(
-            classes,
-            episodes=min(EPISODES_PER_DRAW, episodes - start),
-            way=way + num_unknown,
-            shot=shot,
-            query=query,
-            seed=SEED,
-            step=step,
-            within_group=float(within_group),
-        )
+        count, fraction = min(EPISODES_PER_DRAW, episodes - start), float(within_group)
+        sizes = {"episodes": count, "way": way + num_unknown, "shot": shot, "query": query}
+        drawn = sample_episodes(classes, **sizes, seed=SEED, step=step, within_group=fraction)
         drawn.check()
         num_support, num_query = way * shot, way * query
         known = Episodes(drawn.classes[:, :way], drawn.support[:, :num_support], drawn.query[:, :num_query])
@@ -299,198 +254,6 @@ def attention_statistics(
     return statistics
 
 
-@dataclass(frozen=True)
-class PairedAccuracy:
-    """The accuracy in one setting, and its difference to a reference on the same episodes."""
-
-    accuracy: float
-    margin: float
-    """Half the width of the 95% interval of the accuracy over episodes."""
-    difference: float
-    difference_margin: float
-    """Half the width of the 95% interval of the paired difference."""
-
-    @classmethod
-    def from_episodes(cls, accuracies: Tensor, reference: Tensor) -> "PairedAccuracy":
-        """From the accuracy of each episode, and that of the reference: (E,) each."""
-        return cls(*mean_interval(accuracies), *mean_interval(accuracies - reference))
-
-    def __str__(self) -> str:
-        return f"{self.accuracy:.2%} ± {self.margin:.2%}"
-
-    def difference_points(self) -> str:
-        """The difference in percentage points."""
-        return f"{100 * self.difference:+.2f} ± {100 * self.difference_margin:.2f}"
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The accuracies of several models on identical episodes. The first model is the reference."""
-
-    split: str
-    classes: int
-    episodes: int
-    """Episodes per setting."""
-    results: tuple[tuple[str, dict[str, PairedAccuracy]], ...]
-    """The name of each model, and its results by setting."""
-    query: int | None = None
-    """Query images per class, if fewer than in the config of the reference."""
-    skipped_settings: tuple[str, ...] = ()
-    """Settings for which the data has too few classes or images, or no groups."""
-
-    def to_records(self) -> list[dict[str, Any]]:
-        """One record for each model and setting. The reference has no difference."""
-        return [
-            {
-                "name": name,
-                "split": self.split,
-                "setting": setting,
-                "episodes": self.episodes,
-                "accuracy": paired.accuracy,
-                "interval": [paired.accuracy + sign * paired.margin for sign in (-1, 1)],
-                "difference": paired.difference if i else None,
-                "difference_interval": [paired.difference + sign * paired.difference_margin for sign in (-1, 1)]
-                if i
-                else None,
-            }
-            for i, (name, by_setting) in enumerate(self.results)
-            for setting, paired in by_setting.items()
-        ]
-
-    def to_dict(self) -> dict[str, Any]:
-        values = asdict(self)
-        return {**{name: value for name, value in values.items() if name != "results"}, "results": self.to_records()}
-
-    def markdown(self) -> str:
-        """A Markdown table."""
-        head, *body = [[cell.replace("|", "\\|") for cell in row] for row in self._table()]
-        rows = [head, ["---"] * len(head), *body]
-        return f"{self._title()}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-    def __str__(self) -> str:
-        rows = self._table()
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        aligned = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join([self._title(), *(line.rstrip() for line in aligned)])
-
-    def _title(self) -> str:
-        return (
-            f"{self.split} set, {self.classes:,} classes, the same {self.episodes:,} episodes per setting for all "
-            f"models{_notes(self.query, self.skipped_settings)}; accuracy with its 95% interval, and the paired "
-            f"difference to the first model in percentage points with its 95% interval"
-        )
-
-    def _table(self) -> list[list[str]]:
-        rows = [["", *(cell for setting in self.results[0][1] for cell in (setting, "difference"))]]
-        for i, (name, by_setting) in enumerate(self.results):
-            cells = ((str(paired), paired.difference_points() if i else "") for paired in by_setting.values())
-            rows.append([printable(name), *(cell for pair in cells for cell in pair)])
-        return rows
-
-
-def compare(
-    predictors: Sequence[EvaluableModel],
-    names: Sequence[str],
-    *,
-    data: str | None = None,
-    baselines: Sequence[str] = (),
-    settings: Sequence[str] = (),
-    episodes: int | None = None,
-    progress: Progress | None = None,
-) -> Comparison:
-    """Evaluate few-shot runs on identical episodes; baselines use the embeddings of the first run.
-
-    Settings and the number of episodes default to those of the first run's config. The classes are the test classes of
-    the runs' data, or of `data`: all its classes if it has no test split.
-    """
-    for baseline in baselines:
-        check_choice("baseline", baseline, BASELINES)
-    config = evaluation_config(predictors[0].config.evaluation, settings, episodes)
-    sets = _evaluation_sets(predictors, names, data, progress)
-    images, split = sets[0]
-    classes = episode_classes(images)
-    feasible, query = select_settings(config, classes, skip_infeasible=data is not None)
-
-    def accuracies(classifier: Classifier, embeddings: Tensor) -> dict[str, Tensor]:
-        options: dict[str, Any] = {"query": query, "episodes": config.episodes, "with_unknown": False}
-        return {
-            name: torch.cat(
-                evaluate_episodes(classifier, embeddings, classes, Setting.parse(name), **options).accuracies
-            )
-            for name in feasible
-        }
-
-    results = []
-    for name, predictor, (images, _) in zip(names, predictors, sets, strict=True):
-        embeddings = predictor.embed(images)
-        results.append((name, accuracies(predictor.model.head, embeddings)))
-        if len(results) == 1:
-            results += [(baseline, accuracies(BASELINES[baseline], embeddings)) for baseline in baselines]
-    reference = results[0][1]
-    return Comparison(
-        split=split,
-        classes=len(classes.names),
-        episodes=config.episodes,
-        results=tuple(
-            (name, {s: PairedAccuracy.from_episodes(by_setting[s], reference[s]) for s in feasible})
-            for name, by_setting in results
-        ),
-        query=None if query == config.query else query,
-        skipped_settings=tuple(name for name in config.settings if name not in feasible),
-    )
-
-
-def _evaluation_sets(
-    predictors: Sequence[EvaluableModel], names: Sequence[str], data: str | None, progress: Progress | None
-) -> list[tuple[ImageSet, str]]:
-    """The evaluation images of each run, at its image size; all must have the same classes and images."""
-    cache: dict[object, tuple[ImageSet, str]] = {}
-    sets = []
-    for name, predictor in zip(names, predictors, strict=True):
-        c = predictor.config
-        key = (c.data, c.seed, c.model.image_size, c.model.channels)
-        cache[key] = cache.get(key) or predictor.evaluation_split(data, progress)
-        sets.append(cache[key])
-        first, images = sets[0][0], sets[-1][0]
-        rule = "runs must have the same evaluation classes to be compared"
-        for a, b, a_name, b_name in ((first, images, names[0], name), (images, first, name, names[0])):
-            if missing := sorted(set(a.classes) - set(b.classes)):
-                raise SightlineError(f"{rule}, got {missing[0]!r} in those of {a_name} but not of {b_name}")
-        if first.classes != images.classes or not first.labels.equal(images.labels):
-            raise SightlineError(f"{rule}, with the same images, got others for {name} than for {names[0]}")
-    return sets
-
-
-def compare_precision(
-    before: EvaluableModel, after: EvaluableModel, data: str | None, progress: Progress | None = None
-) -> str:
-    """Compare the accuracy of a model before and after its conversion to half precision; returns a sentence.
-
-    Raises SightlineError if the accuracies differ by more than `PRECISION_TOLERANCE`.
-    """
-    config = before.config.evaluation
-    name, setting = config.settings[0], Setting.parse(config.settings[0])
-    images, split = before.evaluation_split(data, progress)
-    per_class = max(PRECISION_IMAGES, setting.shot + config.query)
-    indices = episode_classes(images).indices[:, :per_class].flatten()
-    images = images.take(indices[indices >= 0])
-    classes = episode_classes(images)
-    setting.check(classes, config.query)
-
-    def accuracy(predictor: EvaluableModel) -> float:
-        embeddings = predictor.embed(images, progress)
-        options: dict[str, Any] = {"query": config.query, "episodes": PRECISION_EPISODES, "with_unknown": False}
-        return evaluate_episodes(predictor.model.head, embeddings, classes, setting, **options).interval()[0]
-
-    old, new = accuracy(before), accuracy(after)
-    if not abs(new - old) <= PRECISION_TOLERANCE:
-        raise SightlineError(
-            f"accuracy must change by at most {PRECISION_TOLERANCE} in half precision, got {old:.4f} before and "
-            f"{new:.4f} after"
-        )
-    return f"{name} {old:.2%} before and {new:.2%} after, over {PRECISION_EPISODES} episodes of the {split} set"
-
-
 def evaluation_config(
     config: EvaluationConfig, settings: Sequence[str] = (), episodes: int | None = None
 ) -> EvaluationConfig:
@@ -499,6 +262,7 @@ def evaluation_config(
     return replace(config, settings=settings, episodes=config.episodes if episodes is None else episodes)
 
 
-def _notes(query: int | None, skipped_settings: Sequence[str]) -> str:
+def settings_notes(query: int | None, skipped_settings: Sequence[str]) -> str:
+    """What differs from the settings of the config, for the title of a report."""
     fewer = "" if query is None else f", {query} query images per class"
     return fewer + (f", too few classes or images for {', '.join(skipped_settings)}" if skipped_settings else "")

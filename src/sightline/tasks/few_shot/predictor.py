@@ -1,6 +1,5 @@
 """A trained few-shot model: it is evaluated on new classes, and classifiers are fitted with it."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -16,21 +15,19 @@ from ...data.images.datasets import ImageSet
 from ...data.images.formats.omniglot_runs import read_one_shot_runs
 from ...data.images.statistics import sample_histogram
 from ...data.sources import BUILTIN_SOURCES, same_source
-from ...errors import SightlineError
+from ...errors import SightlineError, check
 from ...files import CONFIG, DATA, LOG, digest, read_json
 from ...metrics import per_class_accuracy
-from ...models.embedders import ExternalEmbedder
+from ...models.embedders import ExternalEmbedder, ImageEmbedder, make_embedder
 from ...models.few_shot import FewShot
 from ...predictor import Predictor, Progress
 from ...view import curves
 from ...weights import read_weights
-from ..figures import FigureFiles, NoFigure, log_value, read_log, training_curves
-from .config import FewShotData, FewShotTaskConfig, Setting
-from .embeddings import embed_all, make_embedder
+from ..figures import FigureFiles, NoFigure, log_line, read_log, training_curves
+from .config import ExtraSource, FewShotData, FewShotTaskConfig, Setting
 from .evaluate import (
     FewShotEvaluation,
     SettingMetrics,
-    embed_images,
     episode_classes,
     evaluate_episodes,
     evaluation_config,
@@ -87,7 +84,7 @@ class FewShotPredictor(Predictor):
         images, split = self.evaluation_split(data, progress)
         config, classes = evaluation_config(self.config.evaluation, settings, episodes), episode_classes(images)
         names, query = select_settings(config, classes, skip_infeasible=data is not None)
-        embeddings, done = self.embed(images, progress), 0
+        embeddings, done = self.embed(images.pixels, progress), 0
 
         def advance(count: int) -> None:
             nonlocal done
@@ -130,30 +127,23 @@ class FewShotPredictor(Predictor):
         For the run's data: its test classes, or its validation classes if it has none. For other data: its test
         classes, or all classes if it has none.
         """
+        own, run = self.config.data, zoo.display_name(self.folder)
+        source, trained_on = own.source if data is None else str(data), None
         if isinstance(data, ClassSplits):
-            if data.test is not None:
-                return data.test, "test"
-            if data.validation is not None and self._is_trained_on(data.train):
-                return data.validation, "validation"
-            return data.train, "whole"
-        run_source, run = self.config.data.source, zoo.display_name(self.folder)
-        if data is None and run_source not in BUILTIN_SOURCES and not Path(run_source).expanduser().exists():
-            raise SightlineError(
-                f"the data of {run} must be available for evaluation, got {run_source!r}, which does not exist; give "
-                f"its path, or other data, with --data PATH"
-            )
-        source = run_source if data is None else str(data)
-        is_own = data is None or same_source(source, run_source)
-        extra_sources = () if is_own else self.config.data.extra_sources
-        trained_on = [extra for extra in extra_sources if same_source(source, extra.source)]
-        data_config = self._data_config(source, is_own, trained_on[0].split if trained_on else None)
-        splits = data_config.load(self.config.seed, progress)
+            splits, source = data, "the loaded data"
+            is_own = data.test is None and self._is_trained_on(data.train)
+        else:
+            is_available = data is not None or source in BUILTIN_SOURCES or Path(source).expanduser().exists()
+            rule, fix = f"the data of {run} must be available for evaluation", "give its path, or other data, with"
+            check(is_available, f"{rule}, got {source!r}, which does not exist; {fix} --data PATH")
+            is_own = same_source(source, own.source)
+            extra_sources = () if is_own else own.extra_sources
+            trained_on = next((extra for extra in extra_sources if same_source(source, extra.source)), None)
+            splits = self._data_config(source, is_own, trained_on).load(self.config.seed, progress)
         if splits.test is not None:
             return splits.test, "test"
-        if trained_on:
-            raise SightlineError(
-                f"data must have test classes, because {run} was trained on it, got none in {source!r}; name other data"
-            )
+        rule = f"data must have test classes, because {run} was trained on it"
+        check(trained_on is None, f"{rule}, got none in {source!r}; name other data")
         if not is_own:
             return splits.train, "whole"
         if splits.validation is None:
@@ -167,31 +157,29 @@ class FewShotPredictor(Predictor):
         levels = digest(sample_histogram(images, self.config.seed).numpy().tobytes())
         return isinstance(train, dict) and train.get("levels") == levels
 
-    def _data_config(self, source: str, is_own: bool, split: str | None) -> FewShotData:
-        """The config to evaluate on a source; `split` are the class lists of other data."""
+    def _data_config(self, source: str, is_own: bool, trained_on: ExtraSource | None) -> FewShotData:
+        """The config to evaluate on a source: the run's own, one that it was also trained on, or another."""
         model, data = self.config.model, self.config.data
-        size: dict[str, Any] = {"image_size": model.image_size, "channels": model.channels}
-        if is_own:
-            return replace(data, source=source, extra_sources=(), **size)
-        if self.embedder is not None:
-            size = {"image_size": self.embedder.image_size, "channels": self.embedder.channels}
-        rotations = "none" if data.rotations == "train" else data.rotations
-        options: dict[str, Any] = {"split": split, "validation_fraction": 0.0, "rotations": rotations}
-        return replace(data, source=source, extra_sources=(), **options, **size)
+        changes: dict[str, Any] = {"image_size": model.image_size, "channels": model.channels}
+        if not is_own:
+            changes = {"image_size": self.embedder.image_size, "channels": self.embedder.channels}
+            changes |= {"split": trained_on and trained_on.split, "validation_fraction": 0.0}
+            changes["rotations"] = "none" if data.rotations == "train" else data.rotations
+        return replace(data, source=source, extra_sources=(), **changes)
 
     @cached_property
-    def embedder(self) -> ExternalEmbedder | None:
-        """The external encoder of the run; None if the model has a backbone."""
-        return make_embedder(self.config, allow_download=self.allow_download)
+    def embedder(self) -> ImageEmbedder:
+        """The backbone of the model, or the external encoder of the run."""
+        data, allow_download = self.config.data, self.allow_download
+        embedder = make_embedder(self.model, data.embedder, data.weights, allow_download=allow_download)
+        assert embedder is not None
+        return embedder
 
-    def embed(self, images: ImageSet, progress: Progress | None = None) -> Tensor:
-        """Embeddings of the images: (N, T, M)"""
-        return self._embed(images.pixels, progress)
-
-    def _embed(self, pixels: Tensor, progress: Progress | None = None) -> Tensor:
-        if self.embedder is not None:
-            return embed_all(self.embedder.to(self.device), pixels, progress)
-        return embed_images(self.model, pixels, self.device)
+    def embed(self, pixels: Tensor, progress: Progress | None = None) -> Tensor:
+        """pixels uint8 (N, C, side, side) -> embeddings (N, T, M)"""
+        if isinstance(self.embedder, ExternalEmbedder):
+            return self.embedder.to(self.device).embed(pixels, progress=progress)
+        return self.model.embed_pixels(pixels)
 
     @torch.no_grad()
     def one_shot_runs(self, path: str | Path) -> tuple[int, int]:
@@ -199,23 +187,17 @@ class FewShotPredictor(Predictor):
         correct = total = 0
         for run in read_one_shot_runs(path, size=self.config.model.image_size):
             way = len(run.support)
-            support, query = (self._embed(pixels)[None] for pixels in (run.support, run.query))
+            support, query = (self.embed(pixels)[None] for pixels in (run.support, run.query))
             labels = torch.arange(way, device=self.device)[None]
             predicted = self.model.head(support, labels, query, way=way)[0].argmax(-1).cpu()
             correct, total = correct + int((predicted == run.labels).sum()), total + len(predicted)
         return correct, total
 
     def portable(self) -> tuple[FewShotTaskConfig, dict[str, Any]]:
-        task_config = replace(
-            self.config,
-            out=None,
-            model=replace(self.config.model, num_classes=0),
-            data=replace(self.config.data, weights=None),
-        )
         state = self.model.state_dict()
-        return task_config, {
-            name: tensor for name, tensor in state.items() if not name.startswith(AUXILIARY_CLASSIFIER)
-        }
+        weights = {name: tensor for name, tensor in state.items() if not name.startswith(AUXILIARY_CLASSIFIER)}
+        model, data = replace(self.config.model, num_classes=0), replace(self.config.data, weights=None)
+        return replace(self.config, out=None, model=model, data=data), weights
 
     def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
         """Write figures of the training: accuracy, and the temperature and attention entropy of every head."""
@@ -227,17 +209,14 @@ class FewShotPredictor(Predictor):
 
 def attention_curves(folder: Path) -> "Figure":
     """The temperature and the attention entropy of every head during training, from a run's log."""
-    panels: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(lambda: defaultdict(list))
-    for record in read_log(folder):
-        for name in record.get("validation") or {}:
-            kind, slash, head = name.partition("/")
-            value = log_value(record, "validation", name)
-            if slash and kind in PANELS and value is not None:
-                panels[PANELS[kind]][head].append((record["step"], value))
+    records = list(read_log(folder))
+    names = dict.fromkeys(name for record in records for name in record.get("validation") or {})
+    panels: dict[str, dict[str, curves.Line]] = {}
+    for name in names:
+        kind, slash, head = name.partition("/")
+        line = log_line(records, "validation", name)
+        if slash and kind in PANELS and line is not None:
+            panels.setdefault(PANELS[kind], {})[head] = line
     if not panels:
         raise NoFigure(f"{zoo.display_name(folder)} has no {LOG} with temperatures")
-    lines = {
-        panel: {head: ([step for step, _ in points], [value for _, value in points]) for head, points in heads.items()}
-        for panel, heads in sorted(panels.items(), reverse=True)
-    }
-    return curves.curves(lines, title="Attention during training")
+    return curves.curves(dict(sorted(panels.items(), reverse=True)), title="Attention during training")

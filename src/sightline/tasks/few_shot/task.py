@@ -24,7 +24,7 @@ from ...predictor import Progress
 from ...training.task import BatchSlice, Task
 from .config import FewShotTaskConfig, Setting
 from .embeddings import EmbeddedData
-from .evaluate import Classifier, EpisodeResults, attention_statistics, embed_images, episode_classes, evaluate_episodes
+from .evaluate import Classifier, EpisodeResults, attention_statistics, episode_classes, evaluate_episodes
 
 
 class EpisodeBatch(NamedTuple):
@@ -64,7 +64,7 @@ class FewShotTask(Task):
         histogram = sample_histogram(train, config.seed)
         if self.model.backbone is not None:
             self.model.set_normalization(*mean_and_std(histogram))
-        self.embedded = EmbeddedData.create(config, data, progress)
+        self.embedded = EmbeddedData.of(config, data, progress)
         self.data_fingerprint = _data_fingerprint(data, histogram)
         self.device = torch.device("cpu")
 
@@ -86,31 +86,22 @@ class FewShotTask(Task):
         if self.embedded is not None:
             self.embedded = self.embedded.to(device)
             return
-        self.train = _moved(self.train, device)
-        self.validation = None if self.validation is None else _moved(self.validation, device)
+        self.train = self.train.to(device)
+        self.validation = None if self.validation is None else self.validation.to(device)
 
     def batches(
         self, first_step: int, batch_size: int, batch_slice: BatchSlice
     ) -> Generator[list[EpisodeBatch], None, None]:
         episode, seed, slices = self.config.episode, self.config.seed, batch_slice.indices(batch_size)
+        options: dict[str, Any] = {"way": episode.way, "shot": episode.shot, "query": episode.query, "seed": seed}
+        options |= {"episodes": batch_size, "within_group": episode.within_group}
         for step in itertools.count(first_step):
-            drawn = sample_from_sources(
-                self.sources,
-                episodes=batch_size,
-                way=episode.way,
-                shot=episode.shot,
-                query=episode.query,
-                seed=seed,
-                step=step,
-                within_group=episode.within_group,
-            )
+            drawn = sample_from_sources(self.sources, step=step, **options)
             if step == first_step:  # a check of every step would synchronize with the GPU
                 drawn.check()
-            labels = None
-            if episode.min_shot is not None:
-                labels = drop_support_labels(
-                    drawn.support_labels, way=episode.way, min_shot=episode.min_shot, seed=seed, step=step
-                )
+            labels, way, min_shot = None, episode.way, episode.min_shot
+            if min_shot is not None:
+                labels = drop_support_labels(drawn.support_labels, way=way, min_shot=min_shot, seed=seed, step=step)
             images = self._images(torch.cat((drawn.support, drawn.query), 1), slices, step)
             yield [
                 EpisodeBatch(*pair, drawn.query_labels[rows], None if labels is None else labels[rows], batch_size)
@@ -192,29 +183,21 @@ class FewShotTask(Task):
         if self.embedded is not None:
             return self.embedded.validation
         assert self.validation is not None
-        return embed_images(model, self.validation.pixels, self.device)
+        return model.embed_pixels(self.validation.pixels)
 
     def _evaluate(
         self, classifier: Classifier, embeddings: Tensor, setting: Setting, batch_slice: BatchSlice | None = None
     ) -> EpisodeResults:
-        config = self.config.evaluation
-        return evaluate_episodes(
-            classifier,
-            embeddings,
-            self.validation_classes,
-            setting,
-            query=config.query,
-            episodes=config.selection_episodes,
-            with_unknown=False,
-            batch_slice=batch_slice,
-        )
+        c, classes = self.config.evaluation, self.validation_classes
+        options: dict[str, Any] = {"query": c.query, "episodes": c.selection_episodes, "with_unknown": False}
+        return evaluate_episodes(classifier, embeddings, classes, setting, batch_slice=batch_slice, **options)
 
 
 def _sources(splits: ClassSplits) -> list[EpisodeSource]:
     """The classes of each training data set, with their fraction of the episodes."""
     classes = episode_classes(splits.train)
-    first = len(classes.names) - sum(extra.num_classes for extra in splits.extra_sources)
-    sources = [EpisodeSource(classes.slice(0, first), 0, 1 - sum(extra.fraction for extra in splits.extra_sources))]
+    first = len(classes.names) - sum(count for count, _ in splits.extra_sources)
+    sources = [EpisodeSource(classes.slice(0, first), 0, 1 - sum(fraction for _, fraction in splits.extra_sources))]
     for count, fraction in splits.extra_sources:
         sources.append(EpisodeSource(classes.slice(first, first + count), first, fraction))
         first += count
@@ -232,7 +215,3 @@ def _data_fingerprint(splits: ClassSplits, histogram: Tensor) -> dict[str, Any]:
             fingerprint[name]["labels"] = digest(images.labels.cpu().numpy().tobytes())
     fingerprint["train"]["levels"] = digest(histogram.numpy().tobytes())
     return fingerprint
-
-
-def _moved(images: ImageSet, device: torch.device) -> ImageSet:
-    return ImageSet(images.pixels.to(device), images.labels.to(device), images.classes)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ... import seeds
 from ...data.images import augmentation
-from ...data.images.datasets import ImageFiles, Images, ImageSet, Splits
+from ...data.images.datasets import ImageFiles, Images, Splits
 from ...data.images.statistics import mean_and_std, sample_histogram
 from ...data.images.streaming import stream
 from ...errors import SightlineError
@@ -62,8 +62,8 @@ class ImageClassificationTask(Task):
     def to(self, device: torch.device) -> None:
         self.device = device
         self.model.to(device)
-        self.train = _moved(self.train, device)
-        self.validation = None if self.validation is None else _moved(self.validation, device)
+        self.train = self.train.to(device)
+        self.validation = None if self.validation is None else self.validation.to(device)
 
     def batches(self, first_step: int, batch_size: int, batch_slice: BatchSlice) -> Generator[list[Any], None, None]:
         slices = batch_slice.indices(batch_size)
@@ -149,9 +149,3 @@ def data_fingerprint(splits: Splits, levels: Tensor) -> dict[str, Any]:
             result[name]["files"] = digest(files.encode(errors="surrogateescape"))
     result["train"]["levels"] = digest(levels.numpy().tobytes())
     return result
-
-
-def _moved(images: Images, device: torch.device) -> Images:
-    if not isinstance(images, ImageSet):
-        return images
-    return ImageSet(images.pixels.to(device), images.labels.to(device), images.classes)
