@@ -20,3 +20,11 @@ def test_reraise_names_the_rule_and_the_error() -> None:
 def test_reraise_leaves_other_exceptions_alone() -> None:
     with pytest.raises(KeyError), reraise("x must be a number", ValueError):
         raise KeyError("x")
+
+
+def test_reraise_ends_with_the_fix() -> None:
+    with (
+        pytest.raises(SightlineError, match=r", got an error: .*; write digits$"),
+        reraise("x", ValueError, fix="write digits"),
+    ):
+        int("seven")

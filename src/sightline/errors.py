@@ -34,12 +34,12 @@ def check(condition: object, message: str) -> None:
 
 
 @contextmanager
-def reraise(rule: str, *exceptions: type[Exception]) -> Iterator[None]:
-    """Raise `SightlineError("<rule>, got an error: <error>")` where the block raises one of the exceptions."""
+def reraise(rule: str, *exceptions: type[Exception], fix: str = "") -> Iterator[None]:
+    """Raise `SightlineError("<rule>, got an error: <error>; <fix>")` where the block raises one of the exceptions."""
     try:
         yield
     except exceptions as error:
-        raise SightlineError(f"{rule}, got an error: {error}") from error
+        raise SightlineError(f"{rule}, got an error: {error!s:.1000}{fix and f'; {fix}'}") from error
 
 
 def one_of(name: str, known: Iterable[str]) -> str:
