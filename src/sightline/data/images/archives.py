@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from ... import limits
-from ...errors import SightlineError
+from ...errors import SightlineError, check, reraise
 from ...names import display_path, printable
 
 READ_ERRORS = (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
@@ -20,10 +20,8 @@ class Archive:
 
     def __init__(self, path: Path) -> None:
         self.name = display_path(path)
-        try:
+        with reraise(f"{self.name} must be a complete zip file", *READ_ERRORS, ValueError):
             self._zip = zipfile.ZipFile(path)
-        except (*READ_ERRORS, ValueError) as error:
-            raise SightlineError(f"{self.name} must be a complete zip file, got an error: {error}") from error
         try:
             self._entries = self._validated_entries()
         except SightlineError:
@@ -38,33 +36,23 @@ class Archive:
     def read(self, file: str) -> bytes:
         """Bytes of one file, at most as many as its entry declares."""
         entry = self._entries[file]
-        try:
-            with self._zip.open(entry) as stream:
-                return stream.read(entry.file_size)  # without a size, zipfile decompresses everything first
-        except READ_ERRORS as error:
-            raise SightlineError(
-                f"{printable(file)} in {self.name} must be intact, got an error: {error}; create the zip file again"
-            ) from error
+        rule = f"{printable(file)} in {self.name} must be intact"
+        with reraise(rule, *READ_ERRORS, fix="create the zip file again"), self._zip.open(entry) as stream:
+            return stream.read(entry.file_size)  # without a size, zipfile decompresses everything first
 
     def _validated_entries(self) -> dict[str, zipfile.ZipInfo]:
         entries = self._zip.infolist()
-        if len(entries) > limits.MAX_ARCHIVE_ENTRIES:
-            raise SightlineError(
-                f"{self.name} must have at most {limits.MAX_ARCHIVE_ENTRIES:,} entries, got {len(entries):,}"
-            )
+        count, maximum = len(entries), limits.MAX_ARCHIVE_ENTRIES
+        check(count <= maximum, f"{self.name} must have at most {maximum:,} entries, got {count:,}")
         files: dict[str, zipfile.ZipInfo] = {}
         for entry in entries:
             folders = self._validated_name(entry)
             if entry.is_dir() or any(name.startswith((".", "__")) for name in folders):
                 continue
-            if entry.filename in files:
-                raise SightlineError(f"{self.name} must have each file once, got {entry.filename!r} twice")
+            check(entry.filename not in files, f"{self.name} must have each file once, got {entry.filename!r} twice")
             files[entry.filename] = entry
-        total = sum(entry.file_size for entry in files.values())
-        if total > limits.MAX_ARCHIVE_BYTES:
-            raise SightlineError(
-                f"{self.name} must decompress to at most {limits.MAX_ARCHIVE_BYTES:,} bytes, got {total:,}"
-            )
+        total, maximum = sum(entry.file_size for entry in files.values()), limits.MAX_ARCHIVE_BYTES
+        check(total <= maximum, f"{self.name} must decompress to at most {maximum:,} bytes, got {total:,}")
         return files
 
     def _validated_name(self, entry: zipfile.ZipInfo) -> list[str]:
@@ -73,8 +61,8 @@ class Archive:
         if "\\" in entry.orig_filename or ":" in names[0] or any(name in ("", ".", "..") for name in names):
             raise SightlineError(f"entries of {self.name} must be relative paths, got {entry.filename!r:.200}")
         where = f"{printable(entry.filename)} in {self.name}"
-        if entry.file_size > limits.MAX_IMAGE_BYTES:
-            raise SightlineError(f"{where} must be at most {limits.MAX_IMAGE_BYTES:,} bytes, got {entry.file_size:,}")
+        size, maximum = entry.file_size, limits.MAX_IMAGE_BYTES
+        check(size <= maximum, f"{where} must be at most {maximum:,} bytes, got {size:,}")
         check_compression(where, entry)
         return names
 
@@ -91,5 +79,5 @@ def _open_archive(path: Path, process_id: int, modified: int) -> Archive:
 
 def check_compression(where: str, entry: zipfile.ZipInfo) -> None:
     """An entry must be stored or deflated, which can be decompressed in pieces."""
-    if entry.compress_type not in _COMPRESSION_TYPES:
-        raise SightlineError(f"{where} must be stored or deflated, got compression type {entry.compress_type}")
+    kind = entry.compress_type
+    check(kind in _COMPRESSION_TYPES, f"{where} must be stored or deflated, got compression type {kind}")

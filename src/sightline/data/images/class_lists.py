@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import limits
-from ...errors import SightlineError, one_of
+from ...errors import SightlineError, check, check_choice, reraise
 from ...names import display_path
 from .datasets import SPLIT_NAMES, check_disjoint
 
@@ -35,20 +35,16 @@ def read_class_lists(path: Path, classes: Sequence[str]) -> dict[str, tuple[str,
     name = display_path(path)
     lists: dict[str, tuple[Any, str]] = {}
     for key, value, where in _read_lists(path):
-        split = SPLIT_NAMES.get(key)
-        if split is None:
-            raise SightlineError(f"a split in {name} must be {one_of(key, SPLIT_NAMES)}")
-        if split in lists:
-            raise SightlineError(f"{name} must have one list for {split}, got two")
+        check_choice(f"a split in {name}", key, SPLIT_NAMES)
+        split = SPLIT_NAMES[key]
+        check(split not in lists, f"{name} must have one list for {split}, got two")
         lists[split] = value, where
-    if "train" not in lists:
-        raise SightlineError(f"{name} must have a list for train, got {', '.join(lists) or 'nothing'}")
+    check("train" in lists, f"{name} must have a list for train, got {', '.join(lists) or 'nothing'}")
     index = _ClassIndex(classes)
     matches = {}
     for split, (value, where) in lists.items():
         names = dict.fromkeys(match for parts in _flatten(value, where) for match in index.find(parts, where))
-        if not names:
-            raise SightlineError(f"{where} must list at least one class, got none")
+        check(names, f"{where} must list at least one class, got none")
         matches[split] = tuple(names)
     check_disjoint(matches)
     return matches
@@ -56,12 +52,10 @@ def read_class_lists(path: Path, classes: Sequence[str]) -> dict[str, tuple[str,
 
 def read_json(path: Path) -> Any:
     """Content of a JSON file of a data set."""
-    try:
-        if (size := path.stat().st_size) > limits.MAX_JSON_BYTES:
-            raise SightlineError(f"it must be at most {limits.MAX_JSON_BYTES:,} bytes, got {size:,}")
+    maximum = limits.MAX_JSON_BYTES
+    with reraise(f"{display_path(path)} must be valid JSON", OSError, ValueError, RecursionError):
+        check(path.stat().st_size <= maximum, f"it must be at most {maximum:,} bytes, got {path.stat().st_size:,}")
         return json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SightlineError(f"{display_path(path)} must be valid JSON, got an error: {error}") from error
 
 
 def _read_lists(path: Path) -> list[tuple[str, Any, str]]:
@@ -69,21 +63,19 @@ def _read_lists(path: Path) -> list[tuple[str, Any, str]]:
     name = display_path(path)
     if path.is_dir():
         return [(file.stem, read_json(file), display_path(file)) for file in sorted(path.glob("*.json"))]
-    if not path.is_file():
-        raise SightlineError(f"split must be a JSON file or a folder of JSON files, got {name!r}, which does not exist")
+    rule = "split must be a JSON file or a folder of JSON files"
+    check(path.is_file(), f"{rule}, got {name!r}, which does not exist")
     content = read_json(path)
     if not isinstance(content, dict):
-        raise SightlineError(
-            f'{name} must be {{"train": […], "val": […], "test": […]}}, got a {type(content).__name__}; '
-            "or give the folder of train.json, val.json and test.json"
-        )
+        rule = f'{name} must be {{"train": […], "val": […], "test": […]}}, got a {type(content).__name__}'
+        raise SightlineError(f"{rule}; or give the folder of train.json, val.json and test.json")
     return [(key, value, f"{key} of {name}") for key, value in content.items()]
 
 
 def _flatten(value: Any, where: str, groups: NameParts = ()) -> list[NameParts]:
     """All names of a list, each with its groups."""
-    if len(groups) > limits.MAX_CLASS_LIST_DEPTH:
-        raise SightlineError(f"{where} must have at most {limits.MAX_CLASS_LIST_DEPTH} nested groups, got more")
+    depth = limits.MAX_CLASS_LIST_DEPTH
+    check(len(groups) <= depth, f"{where} must have at most {depth} nested groups, got more")
     if isinstance(value, dict):
         if "class_names" in value:
             return _flatten(value["class_names"], where, groups)
@@ -93,8 +85,8 @@ def _flatten(value: Any, where: str, groups: NameParts = ()) -> list[NameParts]:
     names = []
     for entry in value:
         components = entry if isinstance(entry, list) else [entry]
-        if not components or not all(isinstance(text, str) and text.strip("/ ") for text in components):
-            raise SightlineError(f"{where} must list names or pairs [group, class], got {entry!r:.100}")
+        is_valid = components and all(isinstance(text, str) and text.strip("/ ") for text in components)
+        check(is_valid, f"{where} must list names or pairs [group, class], got {entry!r:.100}")
         names.append((*groups, *(part for text in components for part in _parts(text))))
     return names
 
@@ -120,19 +112,14 @@ class _ClassIndex:
 
     def find(self, parts: NameParts, where: str) -> list[str]:
         """The class of a name, or all classes of a group."""
-        suffixes = [parts[start:] for start in range(len(parts))]
+        name, suffixes = "/".join(parts), [parts[start:] for start in range(len(parts))]
         for suffix in suffixes:
             if suffix in self.by_name:
                 return [self.by_name[suffix]]
-        matches = self.by_suffix.get(parts, [])
-        if len(matches) == 1:
+        if matches := self.by_suffix.get(parts):
+            rule = f"a name in {where} must match one class, got {name!r}"
+            check(len(matches) == 1, f"{rule}, which matches {str(matches[:3])[1:-1]}; write the full name")
             return matches
-        name = "/".join(parts)
-        if matches:
-            raise SightlineError(
-                f"a name in {where} must match one class, got {name!r}, which matches {matches[0]!r}, {matches[1]!r}"
-                f"{' and more' if len(matches) > 2 else ''}; write the full name"
-            )
         for suffix in suffixes:
             if suffix in self.by_group:
                 return self.by_group[suffix]

@@ -1,6 +1,6 @@
 """Class-disjoint splits for few-shot learning: no class is in two splits."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ... import seeds
-from ...errors import SightlineError, check_choice, check_fraction, check_int
+from ...errors import check, check_choice, check_fraction, check_int
 from . import glyphs
 from .class_lists import ROTATION_DEGREES, group_of, read_class_lists
-from .datasets import ImageFiles, Images, ImageSet, Progress, Splits, check_memory, load_splits
+from .datasets import ImageFiles, Images, ImageSet, Progress, Splits, check_memory, load_splits, select_classes
 from .formats.cifar import superclass_names
 from .loading import read_source
 from .reading import check_image_options
@@ -71,7 +71,8 @@ def load_classes(
         splits, format_name = read_source(source, size, channels)
     renamed = superclass_names(dict.fromkeys(name for images in splits.values() for name in images.classes))
     classes = {name: _classes_with_images(images) for name, images in splits.items()}
-    if split is None and len(splits) > 1 and _are_disjoint(classes):
+    used = [name for names in classes.values() for name in names]
+    if split is None and len(splits) > 1 and len(set(used)) == len(used):
         lists = {name: tuple(renamed[c] for c in _in_hold_out_order(names, splits)) for name, names in classes.items()}
         parts = {name: _rename(images, renamed) for name, images in splits.items()}
     else:
@@ -82,7 +83,9 @@ def load_classes(
     if validation_fraction and "validation" not in lists:
         lists["train"], lists["validation"] = _hold_out(lists["train"], validation_fraction, seed)
         parts["validation"] = parts["train"]
-    parts = {name: select_classes(parts[name], names) for name, names in lists.items()}
+    for name, names in lists.items():
+        selected = set(names)
+        parts[name] = select_classes(parts[name], [c for c in parts[name].classes if c in selected])
     factor = {name: 4 if rotations in ("all", name) else 1 for name in parts}
     count = sum(factor[name] * len(images) for name, images in parts.items())
     check_memory(count, parts["train"].channels, parts["train"].size)
@@ -116,19 +119,6 @@ def class_groups(classes: Sequence[str]) -> Tensor | None:
     return torch.tensor([indices.setdefault(group_of(name), len(indices)) for name in classes])
 
 
-def select_classes(images: Images, names: Iterable[str]) -> Images:
-    """The images of these classes. Classes keep their order."""
-    selected = set(names)
-    kept = [label for label, name in enumerate(images.classes) if name in selected]
-    if len(kept) == len(images.classes):
-        return images
-    new_labels = torch.full((len(images.classes),), -1)
-    new_labels[kept] = torch.arange(len(kept))
-    labels = new_labels[images.labels]
-    indices = (labels >= 0).nonzero().flatten()
-    return replace(images.take(indices), labels=labels[indices], classes=tuple(images.classes[i] for i in kept))
-
-
 def add_rotations(images: ImageSet) -> ImageSet:
     """Add each class rotated by 90, 180 and 270 degrees as classes of their own."""
     count, copies = len(images), 1 + len(ROTATION_DEGREES)
@@ -142,10 +132,6 @@ def add_rotations(images: ImageSet) -> ImageSet:
 
 def _classes_with_images(images: Images) -> list[str]:
     return [images.classes[label] for label in images.labels.unique().tolist()]
-
-
-def _are_disjoint(classes: Mapping[str, Sequence[str]]) -> bool:
-    return len({name for names in classes.values() for name in names}) == sum(map(len, classes.values()))
 
 
 def _in_hold_out_order(names: Sequence[str], splits: Mapping[str, Images]) -> Sequence[str]:
@@ -173,9 +159,9 @@ def _pool(splits: Mapping[str, Images]) -> Images:
         ordered = sorted(pairs, key=lambda pair: (pair[0], str(pair[1])))
         paths = tuple(path for _, path in ordered)
         return replace(train, paths=paths, labels=torch.tensor([label for label, _ in ordered]), classes=classes)
-    sets = load_splits(splits)
     check_memory(len(labels), train.channels, train.size)
-    return ImageSet(torch.cat([images.pixels for images in sets.values()]), labels, classes)
+    sets = [images.pixels for images in splits.values() if isinstance(images, ImageSet)]
+    return ImageSet(torch.cat(sets), labels, classes)
 
 
 def _hold_out(classes: Sequence[str], fraction: float, seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -184,8 +170,7 @@ def _hold_out(classes: Sequence[str], fraction: float, seed: int) -> tuple[tuple
     groups: dict[str, list[str]] = {}
     for name in classes:
         groups.setdefault(group_of(name) if has_groups else name, []).append(name)
-    if len(groups) < 2:
-        raise SightlineError(f"validation_fraction must be 0 for a single training class, got {fraction}")
+    check(len(groups) > 1, f"validation_fraction must be 0 for a single training class, got {fraction}")
     goal = fraction * len(classes)
     held_out: list[str] = []
     for index in seeds.make_generator(seed, seeds.DATA).permutation(len(groups)).tolist():
@@ -203,11 +188,9 @@ def _check_not_held_out(splits: ClassSplits, extra: Mapping[str, ImageSet]) -> N
     held_out = [images for images in (splits.validation, splits.test) if images is not None]
     digests = {digest for images in held_out for digest in _digests(images)}
     for name, images in extra.items():
-        if count := sum(digest in digests for digest in _digests(images)):
-            raise SightlineError(
-                f"data.extra_sources must not contain images of the validation or test set, got {count:,} in {name!r}; "
-                "remove it, or select its training classes with a split"
-            )
+        count = sum(digest in digests for digest in _digests(images))
+        rule = f"data.extra_sources must not contain images of the validation or test set, got {count:,} in {name!r}"
+        check(not count, f"{rule}; remove it, or select its training classes with a split")
 
 
 def _digests(images: ImageSet) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from ... import limits, seeds
-from ...errors import SightlineError, check_int
+from ...errors import SightlineError, check, check_int
 from ...names import display_path, printable
 from .archives import open_archive
-from .reading import ImageHeader, check_image_options, read_header, read_image
+from .reading import read_image
 
 Indices = Sequence[int] | Tensor | np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
@@ -42,16 +42,19 @@ class ImageSet:
     """Class names."""
 
     def __post_init__(self) -> None:
-        shape = tuple(self.pixels.shape)
-        if self.pixels.dtype != torch.uint8 or len(shape) != 4:
-            raise SightlineError(
-                f"pixels must be uint8 of shape (N, C, H, W), got {self.pixels.dtype} of shape {shape}"
-            )
-        if shape[1] not in (1, 3):
-            raise SightlineError(f"pixels must have 1 or 3 channels, got shape {shape}")
-        if shape[2] != shape[3] or shape[2] < 1:
-            raise SightlineError(f"pixels must be square, got {shape[3]} x {shape[2]}")
-        _check_labels(self.labels, shape[0], self.classes)
+        dtype, shape, count = self.pixels.dtype, tuple(self.pixels.shape), len(self.pixels)
+        is_valid = dtype == torch.uint8 and len(shape) == 4
+        check(is_valid, f"pixels must be uint8 of shape (N, C, H, W), got {dtype} of shape {shape}")
+        check(shape[1] in (1, 3), f"pixels must have 1 or 3 channels, got shape {shape}")
+        check(shape[2] == shape[3] > 0, f"pixels must be square, got {shape[3]} x {shape[2]}")
+        check_class_names(self.classes)
+        dtype, shape = self.labels.dtype, tuple(self.labels.shape)
+        is_valid = dtype == torch.int64 and len(shape) == 1
+        check(is_valid, f"labels must be int64 of shape (N,), got {dtype} of shape {shape}")
+        check(shape[0] == count, f"labels must have one entry for each of {count:,} images, got {shape[0]:,}")
+        check(count, "a data set must have at least one image, got none")
+        low, high, last = int(self.labels.min()), int(self.labels.max()), len(self.classes) - 1
+        check(0 <= low <= high <= last, f"labels must be 0 to {last} for {last + 1} classes, got {low} to {high}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -97,11 +100,6 @@ class ImageFiles:
     archive: Path | None = None
     """Zip file that contains the images."""
 
-    def __post_init__(self) -> None:
-        check_int(1, size=self.size, channels=self.channels)
-        check_image_options(self.size, self.channels)
-        _check_labels(self.labels, len(self.paths), self.classes)
-
     def __len__(self) -> int:
         return len(self.paths)
 
@@ -109,7 +107,7 @@ class ImageFiles:
         """The images at these indices."""
         indices = _check_indices(indices, len(self))
         paths = tuple(self.paths[i] for i in indices.tolist())
-        return ImageFiles(paths, self.labels[indices], self.classes, self.size, self.channels, self.archive)
+        return replace(self, paths=paths, labels=self.labels[indices])
 
     def to(self, device: torch.device) -> "ImageFiles":
         """The files themselves; images are decoded on the CPU."""
@@ -120,8 +118,11 @@ class ImageFiles:
         source, name = open_image_file(self.paths[index], self.archive)
         return read_image(source, size=self.size, channels=self.channels, name=name)
 
-    def load(self, progress: Progress | None = None) -> ImageSet:
-        """Decode all images into memory. One error lists the files that cannot be read."""
+    def load(self, progress: Progress | None = None, offset: int = 0, total: int | None = None) -> ImageSet:
+        """Decode all images into memory. One error lists the files that cannot be read.
+
+        `progress` counts from `offset` to `total`, by default the number of images.
+        """
         pixels = torch.empty(len(self), self.channels, self.size, self.size, dtype=torch.uint8)
 
         def decode(index: int) -> str | None:
@@ -139,7 +140,7 @@ class ImageFiles:
                     if error:
                         errors.append(error)
                     if progress:
-                        progress(done, len(self))
+                        progress(offset + done, total or len(self))
         raise_unreadable(errors)
         return ImageSet(pixels, self.labels, self.classes)
 
@@ -154,28 +155,17 @@ def open_image_file(path: Path, archive: Path | None) -> tuple[Path | bytes, str
     return open_archive(archive).read(path.as_posix()), f"{printable(str(path))} in {display_path(archive)}"
 
 
-def read_file_header(path: Path, archive: Path | None) -> ImageHeader:
-    """Header of an image file on disk or in an archive."""
-    return read_header(*open_image_file(path, archive))
-
-
 def load_splits(splits: Mapping[str, Images], progress: Progress | None = None) -> dict[str, ImageSet]:
     """Decode all image files of a data set into memory; `progress` counts the images of all splits."""
     total = sum(len(images) for images in splits.values() if isinstance(images, ImageFiles))
     loaded: dict[str, ImageSet] = {}
     done = 0
     for split, images in splits.items():
-        if isinstance(images, ImageSet):
-            loaded[split] = images
-            continue
-        report = None if progress is None else _offset(progress, done, total)
-        loaded[split] = images.load(report)
-        done += len(images)
+        if isinstance(images, ImageFiles):
+            images = images.load(progress, done, total)
+            done += len(images)
+        loaded[split] = images
     return loaded
-
-
-def _offset(progress: Progress, offset: int, total: int) -> Progress:
-    return lambda done, _: progress(offset + done, total)
 
 
 def chunk_size(images: Images, maximum: int) -> int:
@@ -196,13 +186,13 @@ class Splits:
     """Whether the splits have different classes."""
 
     def __post_init__(self) -> None:
+        shared = ("size", "channels") if self.class_disjoint else ("classes", "size", "channels")
         for split, images in self.available.items():
-            for name in ("size", "channels") if self.class_disjoint else ("classes", "size", "channels"):
+            for name in shared:
                 expected, value = getattr(self.train, name), getattr(images, name)
-                if expected != value:
-                    raise SightlineError(
-                        f"{split} must have the {name} of train, {expected!r:.200}, got {value!r:.200}"
-                    )
+                check(
+                    expected == value, f"{split} must have the {name} of train, {expected!r:.200}, got {value!r:.200}"
+                )
         if self.class_disjoint:
             check_disjoint({split: images.classes for split, images in self.available.items()})
 
@@ -218,34 +208,39 @@ def split(images: Images, fraction: float, seed: int) -> tuple[Images, Images]:
 
     Each class with images has at least one image in both parts.
     """
-    if not 0 < fraction < 1:
-        raise SightlineError(f"fraction must be above 0 and below 1, got {fraction}")
+    check(0 < fraction < 1, f"fraction must be above 0 and below 1, got {fraction}")
     check_int(0, seed=seed)
     labels = images.labels.cpu().numpy()
     generator = seeds.make_generator(seed, seeds.DATA)
     is_held_out = np.zeros(len(labels), dtype=bool)
     for label, name in enumerate(images.classes):
         indices = np.flatnonzero(labels == label)
-        if len(indices) == 1:
-            raise SightlineError(f"each class must have at least 2 images to be split, got 1 of class {name!r}")
+        check(len(indices) != 1, f"each class must have at least 2 images to be split, got 1 of class {name!r}")
         if len(indices):
             count = min(max(round(fraction * len(indices)), 1), len(indices) - 1)
             is_held_out[generator.permutation(indices)[:count]] = True
     return images.take(np.flatnonzero(~is_held_out)), images.take(np.flatnonzero(is_held_out))
 
 
+def select_classes(images: Images, names: Sequence[str]) -> Images:
+    """The images of these classes. Labels are indices of `names`."""
+    if images.classes == tuple(names):
+        return images
+    label_of = {name: label for label, name in enumerate(names)}
+    labels = torch.tensor([label_of.get(name, -1) for name in images.classes])[images.labels]
+    indices = (labels >= 0).nonzero().flatten()
+    return replace(images.take(indices), labels=labels[indices], classes=tuple(names))
+
+
 def check_class_names(classes: Sequence[str]) -> None:
     """Class names must be non-empty, valid Unicode and distinct."""
-    if not classes:
-        raise SightlineError("classes must have at least one name, got none")
+    check(classes, "classes must have at least one name, got none")
     for name in classes:
-        if not isinstance(name, str) or not name.strip():
-            raise SightlineError(f"classes must be non-empty names, got {name!r}")
-        if any("\ud800" <= char <= "\udfff" for char in name):  # undecodable bytes of a folder name
-            raise SightlineError(f"class names must be valid Unicode, got {name!r}; rename the folder")
+        check(isinstance(name, str) and name.strip(), f"classes must be non-empty names, got {name!r}")
+        is_valid = not any("\ud800" <= char <= "\udfff" for char in name)  # undecodable bytes of a folder name
+        check(is_valid, f"class names must be valid Unicode, got {name!r}; rename the folder")
     duplicates = [name for name, count in Counter(classes).items() if count > 1]
-    if duplicates:
-        raise SightlineError(f"class names must be distinct, got {duplicates[0]!r} more than once")
+    check(not duplicates, f"class names must be distinct, got {str(duplicates)[1:-1]:.200} more than once")
 
 
 def check_disjoint(classes: Mapping[str, Sequence[str]]) -> None:
@@ -253,51 +248,32 @@ def check_disjoint(classes: Mapping[str, Sequence[str]]) -> None:
     split_of: dict[str, str] = {}
     for split, names in classes.items():
         for name in names:
-            if name in split_of:
-                raise SightlineError(
-                    f"a class must be in one split, got {name!r} in {split_of[name]} and in {split}; remove it from one"
-                )
-        split_of |= dict.fromkeys(names, split)
+            other = split_of.setdefault(name, split)
+            check(other == split, f"a class must be in one split, got {name!r} in {other} and in {split}; remove one")
 
 
 def check_memory(count: int, channels: int, size: int) -> None:
     """Images that are held in memory must be within the limit."""
-    if (total := count * channels * size * size) > limits.MAX_IMAGE_SET_BYTES:
-        raise SightlineError(
-            f"images in memory must take at most {limits.MAX_IMAGE_SET_BYTES:,} bytes, got {total:,} for {count:,} "
-            f"images of {size} x {size} x {channels}; use a smaller size or fewer images"
-        )
+    total, maximum = count * channels * size * size, limits.MAX_IMAGE_SET_BYTES
+    images = f"{count:,} images of {size} x {size} x {channels}"
+    fix = "use a smaller size or fewer images"
+    check(total <= maximum, f"images in memory must take at most {maximum:,} bytes, got {total:,} for {images}; {fix}")
 
 
 def raise_unreadable(errors: Sequence[str], max_listed: int = 3) -> None:
     """Raise one error for all unreadable images, if any."""
-    if len(errors) == 1:
-        raise SightlineError(errors[0])
     if errors:
         more = f"\n  and {len(errors) - max_listed:,} more" if len(errors) > max_listed else ""
         listed = "".join(f"\n  {error}" for error in errors[:max_listed])
-        raise SightlineError(f"all images must be readable, got {len(errors):,} that are not:{listed}{more}")
-
-
-def _check_labels(labels: Tensor, count: int, classes: tuple[str, ...]) -> None:
-    check_class_names(classes)
-    if labels.dtype != torch.int64 or labels.ndim != 1:
-        raise SightlineError(f"labels must be int64 of shape (N,), got {labels.dtype} of shape {tuple(labels.shape)}")
-    if count != len(labels):
-        raise SightlineError(f"labels must have one entry for each of {count:,} images, got {len(labels):,}")
-    if not count:
-        raise SightlineError("a data set must have at least one image, got none")
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= len(classes):
-        raise SightlineError(f"labels must be 0 to {len(classes) - 1} for {len(classes)} classes, got {low} to {high}")
+        several = f"all images must be readable, got {len(errors):,} that are not:{listed}{more}"
+        raise SightlineError(several if len(errors) > 1 else errors[0])
 
 
 def _check_indices(indices: Indices, count: int) -> Tensor:
     tensor = torch.as_tensor(indices)
-    if tensor.ndim != 1 or not len(tensor) or tensor.dtype in (torch.bool, torch.float32, torch.float64):
+    if tensor.ndim != 1 or not len(tensor) or tensor.dtype == torch.bool or tensor.is_floating_point():
         raise SightlineError(f"indices must be a non-empty list of integers, got {indices!r:.100}")
     tensor = tensor.long().cpu()
     low, high = int(tensor.min()), int(tensor.max())
-    if low < 0 or high >= count:
-        raise SightlineError(f"indices must be 0 to {count - 1}, got {low} to {high}")
+    check(0 <= low <= high < count, f"indices must be 0 to {count - 1}, got {low} to {high}")
     return tensor

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ...errors import SightlineError, check_int, one_of
+from ...errors import SightlineError, check_int, one_of, reraise
 from ...names import display_path
 from ..sources import single_archive
 from . import glyphs
@@ -55,12 +55,10 @@ def read_source(source: str | Path, size: int | None, channels: int | None) -> t
     path = Path(source).expanduser()
     if not path.exists():
         raise UnknownSourceError(f"a data set must be an existing path, or {one_of(str(source), ['glyphs'])}")
-    try:
+    with reraise(f"{display_path(path)} must be readable", OSError):
         for candidate in dict.fromkeys((path, single_archive(path))):
             if format_name := detect_format(candidate):
                 return FORMATS[format_name].read(candidate, size, channels), format_name
-    except OSError as error:
-        raise SightlineError(f"{display_path(path)} must be readable, got an error: {error}") from error
     descriptions = "".join(f"\n  {image_format.DESCRIPTION}" for image_format in FORMATS.values())
     raise UnknownSourceError(f"a data set must be one of:{descriptions}\ngot {display_path(path)!r}")
 

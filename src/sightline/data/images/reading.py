@@ -13,34 +13,15 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from ... import limits
-from ...errors import SightlineError, check_int, check_max
+from ...errors import SightlineError, check, check_int, check_max
 from ...names import display_path
 
-IMAGE_SUFFIXES = frozenset(
-    f".{suffix}"
-    for suffix in [
-        "png",
-        "apng",
-        "jpg",
-        "jpeg",
-        "jpe",
-        "jfif",
-        "gif",
-        "bmp",
-        "tif",
-        "tiff",
-        "webp",
-        "avif",
-        "ppm",
-        "pgm",
-        "pbm",
-        "pnm",
-    ]
-)
+_SUFFIXES = "png apng jpg jpeg jpe jfif gif bmp tif tiff webp avif ppm pgm pbm pnm"
+IMAGE_SUFFIXES = frozenset(f".{suffix}" for suffix in _SUFFIXES.split())
 """Suffixes of image files in folders and archives."""
 
 ImageSource = str | PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
@@ -85,8 +66,9 @@ def read_image(
         name: Name of the image in error messages (default: its path).
     """
     check_image_options(size, channels)
-    name, image = _open(source, name)
-    try:
+    name = name or (display_path(source) if isinstance(source, str | PathLike) else "the image")
+    with _decoding(name):
+        image = _open(source, name)
         _check_pixels(name, image)
         if size is not None and image is not source:
             _set_jpeg_scale(image, size)
@@ -97,22 +79,18 @@ def read_image(
             if transpose is not None:
                 converted = converted.transpose(transpose)
             array = np.array(converted if size is None else _resize(converted, size))
-    except _InvalidImageError as error:
-        raise SightlineError(str(error)) from None
-    except Exception as error:  # decoders raise many types
-        raise _unreadable(name, error) from error
     return torch.from_numpy(array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1)))
 
 
 def read_header(source: Path | bytes, name: str | None = None) -> ImageHeader:
     """Size and color of an image file without decoding its pixels."""
     name = name or ("the image" if isinstance(source, bytes) else display_path(source))
-    try:
+    with _decoding(name):
         if not isinstance(source, bytes):
             _check_file(source)
         with (
             io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file,
-            _open_with_pillow(name, file) as image,
+            _open_with_pillow(file) as image,
         ):
             _check_pixels(name, image)
             width, height = image.size
@@ -120,10 +98,6 @@ def read_header(source: Path | bytes, name: str | None = None) -> ImageHeader:
             if image.format != "TIFF" and "exif" in image.info and _orientation(image) >= 5:
                 width, height = height, width
             return ImageHeader(width, height, not _is_gray(image))
-    except _InvalidImageError as error:
-        raise SightlineError(str(error)) from None
-    except Exception as error:
-        raise _unreadable(name, error) from error
 
 
 def check_image_options(size: int | None, channels: int | None) -> None:
@@ -131,8 +105,7 @@ def check_image_options(size: int | None, channels: int | None) -> None:
     if size is not None:
         check_int(1, size=size)
         check_max(limits.MAX_IMAGE_SIZE, size=size)
-    if channels not in (None, 1, 3):
-        raise SightlineError(f"channels must be 1 (gray) or 3 (color), got {channels!r}")
+    check(channels in (None, 1, 3), f"channels must be 1 (gray) or 3 (color), got {channels!r}")
 
 
 def is_image_name(name: str) -> bool:
@@ -159,10 +132,6 @@ def expand_image_paths(paths: Sequence[str]) -> list[Path]:
     return expanded
 
 
-class _InvalidImageError(Exception):
-    """A rule is broken; the message is complete."""
-
-
 class _PixelBudget:
     """Bounds the pixels that all threads decode at the same time."""
 
@@ -173,9 +142,8 @@ class _PixelBudget:
     def reserve(self, pixels: int) -> Iterator[None]:
         """Wait until `pixels` fit into `MAX_DECODING_PIXELS`. A single image always fits."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: not self._in_flight or self._in_flight + pixels <= limits.MAX_DECODING_PIXELS
-            )
+            while self._in_flight and self._in_flight + pixels > limits.MAX_DECODING_PIXELS:
+                self._changed.wait()
             self._in_flight += pixels
         try:
             yield
@@ -190,98 +158,89 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_budget.__init__)  # type: ignore[misc] # threads do not survive a fork
 
 
-def _unreadable(name: str, error: Exception) -> SightlineError:
-    reason = " ".join(str(error).split())[:200] or type(error).__name__
-    if type(error).__name__ == "UnidentifiedImageError":
-        reason = "another format"
-    return SightlineError(f"{name} must be a complete {_FORMAT_NAMES}, got {reason}; replace or remove the file")
-
-
-def _open(source: ImageSource, name: str | None) -> tuple[str, Image.Image]:
-    """Name for messages, and image without decoded pixels."""
-    is_path = isinstance(source, str | PathLike)
-    name = name or (display_path(source) if isinstance(source, str | PathLike) else "the image")
-    if isinstance(source, Image.Image):
-        return name, source
-    if isinstance(source, np.ndarray | Tensor):
-        return name, _from_array(source)
+@contextmanager
+def _decoding(name: str) -> Iterator[None]:
+    """Raise every error of a decoder, which can have any type, as one that names the file."""
     try:
-        if is_path:
-            path = Path(source)  # type: ignore[arg-type]
-            _check_file(path)
-            with path.open("rb") as file:
-                source = file.read(limits.MAX_IMAGE_BYTES + 1)
-        if not isinstance(source, bytes | bytearray):
-            raise _InvalidImageError(
-                f"an image must be a path, bytes, a PIL image, an array or a tensor, got {type(source).__name__}"
-            )
-        _check_bytes(name, len(source))
-        return name, _open_with_pillow(name, io.BytesIO(source))
-    except _InvalidImageError as error:
-        raise SightlineError(str(error)) from None
+        yield
+    except SightlineError:
+        raise
+    except Image.DecompressionBombError:
+        got = f"over {2 * (Image.MAX_IMAGE_PIXELS or 0):,}"  # Pillow's own limit
+        raise SightlineError(f"{name} must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got {got}") from None
     except Exception as error:
-        raise _unreadable(name, error) from error
+        is_unknown = isinstance(error, UnidentifiedImageError)
+        reason = "another format" if is_unknown else " ".join(str(error).split())[:200] or type(error).__name__
+        fix = "replace or remove the file"
+        raise SightlineError(f"{name} must be a complete {_FORMAT_NAMES}, got {reason}; {fix}") from error
+
+
+def _open(source: ImageSource, name: str) -> Image.Image:
+    """An image without decoded pixels."""
+    if isinstance(source, Image.Image):
+        return source
+    if isinstance(source, np.ndarray | Tensor):
+        return _from_array(source)
+    if isinstance(source, str | PathLike):
+        _check_file(Path(source))
+        with Path(source).open("rb") as file:
+            source = file.read(limits.MAX_IMAGE_BYTES + 1)
+    is_valid, kind = isinstance(source, bytes | bytearray), type(source).__name__
+    check(is_valid, f"an image must be a path, bytes, a PIL image, an array or a tensor, got {kind}")
+    _check_bytes(name, len(source))
+    return _open_with_pillow(io.BytesIO(source))
 
 
 def _check_file(path: Path) -> None:
     name = display_path(path)
     if not path.is_file():
         state = "is not a file" if path.exists() else "does not exist"
-        raise _InvalidImageError(f"an image must be a file, got {name!r}, which {state}")
+        raise SightlineError(f"an image must be a file, got {name!r}, which {state}")
     _check_bytes(name, path.stat().st_size)
 
 
 def _check_bytes(name: str, size: int) -> None:
-    if size > limits.MAX_IMAGE_BYTES:
-        raise _InvalidImageError(f"{name} must be at most {limits.MAX_IMAGE_BYTES:,} bytes, got {size:,}")
+    check(size <= limits.MAX_IMAGE_BYTES, f"{name} must be at most {limits.MAX_IMAGE_BYTES:,} bytes, got {size:,}")
 
 
-def _open_with_pillow(name: str, file: IO[bytes]) -> Image.Image:
-    """Open an image without decoding. Pillow's own pixel limit is reported as ours."""
+def _open_with_pillow(file: IO[bytes]) -> Image.Image:
+    """Open an image without decoding, with the readers that are allowed and installed."""
     Image.init()
     with _warnings_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        try:
-            return Image.open(file, formats=[f for f in limits.IMAGE_FORMATS if f in Image.OPEN])
-        except Image.DecompressionBombError:
-            minimum = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-            raise _InvalidImageError(
-                f"{name} must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got over {minimum:,}"
-            ) from None
+        return Image.open(file, formats=[f for f in limits.IMAGE_FORMATS if f in Image.OPEN])
 
 
 def _check_pixels(name: str, image: Image.Image) -> None:
-    width, height = image.size
-    if not 0 < width * height <= limits.MAX_IMAGE_PIXELS:
-        raise _InvalidImageError(f"{name} must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got {width} x {height}")
+    is_valid = 0 < image.width * image.height <= limits.MAX_IMAGE_PIXELS
+    check(is_valid, f"{name} must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got {image.width} x {image.height}")
 
 
 def _from_array(source: np.ndarray[Any, Any] | Tensor) -> Image.Image:
     if isinstance(source, Tensor):
         tensor = source.detach().cpu()
-        tensor = tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16, torch.float64) else tensor
-        array, order = tensor.numpy(), "(H, W) or (C, H, W)"
+        array, order = (tensor.float() if tensor.is_floating_point() else tensor).numpy(), "(H, W) or (C, H, W)"
         array = array.transpose(1, 2, 0) if array.ndim == 3 else array
     else:
         array, order = source, "(H, W) or (H, W, C)"
     shape = tuple(source.shape)
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
-    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (2, 3, 4)):
-        raise SightlineError(f"an image must have shape {order} with 1 to 4 channels, got {shape}")
-    if not 0 < array.shape[0] * array.shape[1] <= limits.MAX_IMAGE_PIXELS:
-        raise SightlineError(f"an image must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got shape {shape}")
+    is_valid = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (2, 3, 4))
+    check(is_valid, f"an image must have shape {order} with 1 to 4 channels, got {shape}")
+    is_valid = 0 < array.shape[0] * array.shape[1] <= limits.MAX_IMAGE_PIXELS
+    check(is_valid, f"an image must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got shape {shape}")
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * 255
     elif np.issubdtype(array.dtype, np.floating):
         low, high = float(array.min()), float(array.max())
-        if not (low >= 0 and high <= 1):  # also rejects NaN
-            raise SightlineError(f"an image of floats must have values from 0 to 1, got {low:g} to {high:g}")
+        is_valid = low >= 0 and high <= 1  # False for NaN
+        check(is_valid, f"an image of floats must have values from 0 to 1, got {low:g} to {high:g}")
         array = np.rint(array * 255.0).astype(np.uint8)
     elif array.dtype == np.uint16 and array.ndim == 2:
         array = _sixteen_to_eight_bit(array)
-    elif array.dtype != np.uint8:
-        raise SightlineError(f"an image must be uint8, or floats from 0 to 1, got {source.dtype}")
+    else:
+        check(array.dtype == np.uint8, f"an image must be uint8, or floats from 0 to 1, got {source.dtype}")
     return Image.fromarray(np.ascontiguousarray(array))
 
 
@@ -309,21 +268,16 @@ def _to_eight_bit(name: str, image: Image.Image, channels: int | None) -> Image.
     gray = _is_gray(image)
     if image.mode == "I" or image.mode.startswith("I;"):
         array = np.asarray(image if image.mode == "I" else image.convert("I"))
-        low, high = int(array.min()), int(array.max())
-        if low < 0 or high > 65535:
-            raise _InvalidImageError(
-                f"{name} must have gray values from 0 to 65535, got {low} to {high}; save it with 8 or 16 bits"
-            )
+        low, high = array.min(), array.max()
+        rule = f"{name} must have gray values from 0 to 65535, got {low} to {high}"
+        check(low >= 0 and high <= 65535, f"{rule}; save it with 8 or 16 bits")
         image = Image.fromarray(_sixteen_to_eight_bit(array))
     elif image.mode == "F":
         array = np.asarray(image)
-        lowest, highest = float(array.min()), float(array.max())
-        if not (lowest >= 0 and highest <= 255):
-            raise _InvalidImageError(
-                f"{name} must have gray values from 0 to 1 or 0 to 255, got {lowest:g} to {highest:g}; "
-                "save it with 8 bits"
-            )
-        image = Image.fromarray(np.rint(array * (255.0 if highest <= 1 else 1.0)).astype(np.uint8))
+        low, high = array.min(), array.max()
+        rule = f"{name} must have gray values from 0 to 1 or 0 to 255, got {low:g} to {high:g}"
+        check(low >= 0 and high <= 255, f"{rule}; save it with 8 bits")
+        image = Image.fromarray(np.rint(array * (255.0 if high <= 1 else 1.0)).astype(np.uint8))
     elif image.mode in _ALPHA_MODES or "transparency" in image.info:
         transparent = image.convert("RGBA")
         white = Image.new("RGBA", transparent.size, (255, 255, 255, 255))

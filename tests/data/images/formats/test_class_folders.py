@@ -6,7 +6,7 @@ from PIL import Image
 
 from sightline import limits
 from sightline.data import ImageFiles, ImageSet, load
-from sightline.data.images.formats import folder_trees
+from sightline.data.images.formats import class_folders
 from sightline.errors import SightlineError
 
 N, S = 6, 5
@@ -107,9 +107,9 @@ def test_unreadable_images_are_listed(folders, size):
 
 def test_headers_of_a_large_folder_are_sampled(folders, monkeypatch):
     paths = []
-    read_file_header = folder_trees.read_file_header
-    monkeypatch.setattr(folder_trees, "HEADER_SAMPLE", 3)
-    monkeypatch.setattr(folder_trees, "read_file_header", lambda *args: paths.append(args) or read_file_header(*args))
+    read_header = class_folders.read_header
+    monkeypatch.setattr(class_folders, "HEADER_SAMPLE", 3)
+    monkeypatch.setattr(class_folders, "read_header", lambda *args: paths.append(args) or read_header(*args))
     load(folders)
     assert len(paths) == 3
 

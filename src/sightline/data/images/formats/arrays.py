@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .... import limits
-from ....errors import SightlineError
+from ....errors import SightlineError, check, reraise
 from ....names import display_path
 from ..datasets import Images, ImageSet, check_class_names
 
@@ -38,25 +38,17 @@ def image_sets(
     """
     name = display_path(source)
     for split, (images, labels) in arrays.items():
-        if len(images) != len(labels):
-            raise SightlineError(
-                f"{split} of {name} must have one label for each of {len(images):,} images, got {len(labels):,}"
-            )
-        if not images.size:
-            raise SightlineError(f"{split} of {name} must have at least one image, got shape {images.shape}")
-        if labels.min() < 0:
-            raise SightlineError(f"labels of {split} of {name} must be 0 or more, got {labels.min()}")
+        where, count = f"{split} of {name}", len(images)
+        check(count == len(labels), f"{where} must have one label for each of {count:,} images, got {len(labels):,}")
+        check(images.size, f"{where} must have at least one image, got shape {images.shape}")
+        check(labels.min() >= 0, f"labels of {where} must be 0 or more, got {labels.min()}")
     highest = max(int(labels.max()) for _, labels in arrays.values())
-    if classes is None:
-        if highest > limits.MAX_CLASS_INDEX:
-            raise SightlineError(f"labels of {name} must be at most {limits.MAX_CLASS_INDEX}, got {highest}")
-        classes = tuple(str(label) for label in range(highest + 1))
-    elif highest >= len(classes):
-        raise SightlineError(
-            f"labels of {name} must be 0 to {len(classes) - 1} for {len(classes)} class names, got {highest}"
-        )
-    if len(np.unique(arrays["train"][1])) < 2:
-        raise SightlineError(f"{name} must have images of at least two classes, got one class")
+    maximum = limits.MAX_CLASS_INDEX if classes is None else len(classes) - 1
+    names = "" if classes is None else f" for {len(classes)} class names"
+    check(highest <= maximum, f"labels of {name} must be 0 to {maximum}{names}, got {highest}")
+    classes = classes or tuple(str(label) for label in range(highest + 1))
+    has_classes = len(np.unique(arrays["train"][1])) > 1
+    check(has_classes, f"{name} must have images of at least two classes, got one class")
     sets: dict[str, Images] = {}
     for split, (images, labels) in arrays.items():
         pixels = convert(torch.from_numpy(np.ascontiguousarray(images)), size, channels, f"images of {name}")
@@ -93,10 +85,8 @@ def convert(pixels: Tensor, size: int | None, channels: int | None, what: str) -
 
 def square_side(width: int, height: int, what: str) -> int:
     """The side length of square images; other images need a size."""
-    if width != height:
-        raise SightlineError(
-            f"{what} must be square if no image size is given, got {width} x {height}; set data.image_size"
-        )
+    rule = f"{what} must be square if no image size is given, got {width} x {height}"
+    check(width == height, f"{rule}; set data.image_size")
     return width
 
 
@@ -106,12 +96,10 @@ def read_class_names(folder: Path, *files: str) -> tuple[str, ...] | None:
         if not path.is_file():
             continue
         name = display_path(path)
-        if (size := path.stat().st_size) > limits.MAX_CLASS_NAMES_BYTES:
-            raise SightlineError(f"{name} must be at most {limits.MAX_CLASS_NAMES_BYTES:,} bytes, got {size:,}")
-        try:
+        size, maximum = path.stat().st_size, limits.MAX_CLASS_NAMES_BYTES
+        check(size <= maximum, f"{name} must be at most {maximum:,} bytes, got {size:,}")
+        with reraise(f"{name} must be UTF-8 text", OSError, UnicodeDecodeError):
             lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SightlineError(f"{name} must be UTF-8 text, got an error: {error}") from error
         classes = tuple(line.strip() for line in lines if line.strip())
         try:
             check_class_names(classes)
@@ -123,16 +111,14 @@ def read_class_names(folder: Path, *files: str) -> tuple[str, ...] | None:
 
 def file_size(path: Path) -> int:
     """Bytes of a file that must exist."""
-    if not path.is_file():
-        raise SightlineError(f"{display_path(path)} must be a file, got none")
+    check(path.is_file(), f"{display_path(path)} must be a file, got none")
     return path.stat().st_size
 
 
 def check_array_bytes(name: str, shape: tuple[int, ...], dtype: Any) -> int:
     """Bytes of an array, which must be within the limit."""
-    size = math.prod(shape) * int(dtype.itemsize)
-    if size > limits.MAX_ARRAY_BYTES:
-        raise SightlineError(f"{name} must be at most {limits.MAX_ARRAY_BYTES:,} bytes, got {size:,} for shape {shape}")
+    size, maximum = math.prod(shape) * int(dtype.itemsize), limits.MAX_ARRAY_BYTES
+    check(size <= maximum, f"{name} must be at most {maximum:,} bytes, got {size:,} for shape {shape}")
     return size
 
 
@@ -141,7 +127,6 @@ def read_exactly(name: str, file: IO[bytes] | gzip.GzipFile, size: int) -> Array
     data = bytearray()
     while len(data) <= size and (chunk := file.read(min(1 << 24, size + 1 - len(data)))):
         data += chunk
-    if len(data) != size:
-        actual = "more" if len(data) > size else f"{len(data):,}"
-        raise SightlineError(f"{name} must have {size:,} bytes according to its header, got {actual}")
+    actual = "more" if len(data) > size else f"{len(data):,}"
+    check(len(data) == size, f"{name} must have {size:,} bytes according to its header, got {actual}")
     return np.frombuffer(data, dtype=np.uint8)

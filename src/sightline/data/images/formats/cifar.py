@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ....errors import SightlineError
+from ....errors import check
 from ....names import display_path
 from ..datasets import Images
 from .arrays import Array, check_array_bytes, file_size, image_sets, read_class_names, read_exactly
@@ -70,8 +70,8 @@ def _read_file(path: Path, num_labels: int) -> tuple[Array, Array]:
     record = num_labels + 3072
     name = display_path(path)
     size = check_array_bytes(name, (file_size(path),), np.dtype(np.uint8))
-    if not size or size % record:
-        raise SightlineError(f"{name} must have records of {record} bytes (CIFAR binary version), got {size:,} bytes")
+    is_valid = size and size % record == 0
+    check(is_valid, f"{name} must have records of {record} bytes (CIFAR binary version), got {size:,} bytes")
     with path.open("rb") as file:
         records = read_exactly(name, file, size).reshape(-1, record)
     return records[:, num_labels:].reshape(-1, 3, 32, 32), records[:, num_labels - 1]

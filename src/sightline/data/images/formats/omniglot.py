@@ -1,5 +1,6 @@
 """Omniglot: folders `images_background` and `images_evaluation`, or all drawings packed into one npz file."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,12 +8,11 @@ import numpy as np
 import torch
 
 from .... import limits
-from ....errors import SightlineError
-from ..datasets import CHUNK_BYTES, Images, ImageSet, check_memory
+from ....errors import SightlineError, check
+from ..datasets import CHUNK_BYTES, Images, ImageSet, check_memory, select_classes
 from . import class_folders
 from .arrays import convert
-from .folder_trees import OMNIGLOT_FOLDERS, image_files, list_files
-from .npz import NpzFile, check_class_names, check_labels
+from .npz import NpzFile, check_labels, check_text
 
 DESCRIPTION = "Omniglot: images_background/ and images_evaluation/ with alphabets of characters, or a packed .npz file"
 
@@ -24,7 +24,9 @@ def detect(path: Path) -> bool:
     """Whether the path is a folder of Omniglot's folders, or an npz file of packed images."""
     if class_folders.detect(path):
         folders = {entry.name.lower() for entry in path.iterdir() if entry.is_dir()}
-        return {folder for folder in folders if not folder.startswith((".", "__"))} <= set(OMNIGLOT_FOLDERS)
+        return {folder for folder in folders if not folder.startswith((".", "__"))} <= set(
+            class_folders.OMNIGLOT_FOLDERS
+        )
     if not path.is_file() or path.suffix.lower() != ".npz":
         return False
     try:
@@ -36,9 +38,7 @@ def detect(path: Path) -> bool:
 
 def read(path: Path, size: int | None, channels: int | None) -> dict[str, Images]:
     """Read Omniglot with its background alphabets as train and its evaluation alphabets as test."""
-    if path.is_file():
-        return _read_packed(path, size, channels)
-    return image_files(path, list_files(path), size, channels)
+    return (_read_packed if path.is_file() else class_folders.read)(path, size, channels)
 
 
 def _read_packed(path: Path, size: int | None, channels: int | None) -> dict[str, Images]:
@@ -49,17 +49,16 @@ def _read_packed(path: Path, size: int | None, channels: int | None) -> dict[str
     with NpzFile(path) as file:
         packed = file.read("images_packed", _check_packed)
         labels = file.read("label", check_labels).reshape(-1).astype(np.int64)
-        classes = tuple(map(str, file.read("classes", check_class_names)))
+        classes = tuple(map(str, file.read("classes", check_text)))
         side = DEFAULT_SIDE
         if "shape" in file.keys:
             shape = file.read("shape", check_labels).reshape(-1).tolist()
-            if len(shape) != 2 or shape[0] != shape[1] or not 1 <= shape[0] <= limits.MAX_IMAGE_SIZE:
-                raise SightlineError(f"shape in {file.name} must be two equal side lengths, got {shape!r:.100}")
+            is_valid = len(shape) == 2 and shape[0] == shape[1] and 1 <= shape[0] <= limits.MAX_IMAGE_SIZE
+            check(is_valid, f"shape in {file.name} must be two equal side lengths, got {shape!r:.100}")
             side = shape[0]
-    if packed.shape[1] != (row := (side * side + 7) // 8):
-        raise SightlineError(
-            f"images_packed in {file.name} must have {row} bytes for {side} x {side}, got {packed.shape[1]}"
-        )
+    length, expected = packed.shape[1], (side * side + 7) // 8
+    message = f"images_packed in {file.name} must have {expected} bytes for {side} x {side}, got {length}"
+    check(length == expected, message)
     check_memory(len(packed), channels or 1, size or side)
     pixels = torch.empty(len(packed), channels or 1, size or side, size or side, dtype=torch.uint8)
     step = max(1, CHUNK_BYTES // (side * side))
@@ -73,23 +72,18 @@ def _read_packed(path: Path, size: int | None, channels: int | None) -> dict[str
 def _by_split(images: ImageSet) -> dict[str, Images]:
     """Divide images by the split at the start of each class name. Without such names, all are train."""
     folders, names = zip(*(name.partition("/")[::2] for name in images.classes), strict=True)
-    if not all(names) or len(set(names)) < len(names) or not set(folders) <= set(OMNIGLOT_FOLDERS):
+    split_of = class_folders.OMNIGLOT_FOLDERS
+    if not all(names) or len(set(names)) < len(names) or not set(folders) <= set(split_of):
         return {"train": images}
-    has_train = any(OMNIGLOT_FOLDERS[folder] == "train" for folder in folders)
-    members: dict[str, list[int]] = {}
-    for label, folder in enumerate(folders):
-        members.setdefault(OMNIGLOT_FOLDERS[folder] if has_train else "train", []).append(label)
-    result: dict[str, Images] = {}
-    for split in sorted(members, reverse=True):
-        ordered = sorted(members[split], key=names.__getitem__)
-        new_labels = torch.full((len(names),), -1)
-        new_labels[torch.tensor(ordered)] = torch.arange(len(ordered))
-        labels = new_labels[images.labels]
-        indices = (labels >= 0).nonzero().flatten()
-        result[split] = ImageSet(images.pixels[indices], labels[indices], tuple(names[i] for i in ordered))
-    return result
+    members: dict[str, list[str]] = {}
+    for name, folder in sorted(zip(names, folders, strict=True)):
+        members.setdefault(split_of[folder], []).append(name)
+    if "train" not in members:
+        members = {"train": members["test"]}
+    images = replace(images, classes=names)
+    return {split: select_classes(images, members[split]) for split in sorted(members, reverse=True)}
 
 
 def _check_packed(name: str, shape: tuple[int, ...], dtype: Any) -> None:
-    if dtype != np.uint8 or len(shape) != 2 or not shape[0]:
-        raise SightlineError(f"{name} must be uint8 of shape (N, bytes per image), got {dtype} of shape {shape}")
+    is_valid = dtype == np.uint8 and len(shape) == 2 and shape[0]
+    check(is_valid, f"{name} must be uint8 of shape (N, bytes per image), got {dtype} of shape {shape}")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .... import limits
-from ....errors import SightlineError
+from ....errors import SightlineError, check, reraise
 from ....names import display_path
 from ..archives import Archive, open_archive
 from ..datasets import check_memory
@@ -36,15 +36,12 @@ def read_one_shot_runs(path: str | Path, *, size: int | None = None) -> list[One
     """
     check_image_options(size, None)
     path = Path(path).expanduser()
-    if not path.is_file():
-        raise SightlineError(f"one-shot runs must be a zip file, got {display_path(path)!r}, which does not exist")
+    check(path.is_file(), f"one-shot runs must be a zip file, got {display_path(path)!r}, which does not exist")
     archive = open_archive(path)
     label_files = [PurePosixPath(file) for file in archive.files if PurePosixPath(file).name == _LABELS_FILE]
-    if not 1 <= len(label_files) <= limits.MAX_ONE_SHOT_RUNS:
-        raise SightlineError(
-            f"{archive.name} must have 1 to {limits.MAX_ONE_SHOT_RUNS:,} runs with {_LABELS_FILE}, "
-            f"got {len(label_files):,}"
-        )
+    count, maximum = len(label_files), limits.MAX_ONE_SHOT_RUNS
+    rule = f"{archive.name} must have 1 to {maximum:,} runs with {_LABELS_FILE}"
+    check(1 <= count <= maximum, f"{rule}, got {count:,}")
     images: dict[PurePosixPath, list[str]] = {}
     for file in map(PurePosixPath, archive.files):
         if is_image_name(file.name):
@@ -54,8 +51,7 @@ def read_one_shot_runs(path: str | Path, *, size: int | None = None) -> list[One
         runs.append(_read_run(archive, file.parent, images, size))
         check_memory(sum(len(run.support) + len(run.query) for run in runs), 1, max(runs[-1].support.shape[2:]))
     shapes = {tuple(run.support.shape[1:]) for run in runs}
-    if len(shapes) > 1:
-        raise SightlineError(f"images in {archive.name} must have the same size, got {sorted(shapes)}; give size")
+    check(len(shapes) == 1, f"images in {archive.name} must have the same size, got {sorted(shapes)}; give size")
     return runs
 
 
@@ -65,15 +61,12 @@ def _read_run(
     where = f"{folder} in {archive.name}"
     support, query = images.get(folder / "training", []), images.get(folder / "test", [])
     for name, files in (("training", support), ("test", query)):
-        if not 1 <= len(files) <= limits.MAX_ONE_SHOT_IMAGES:
-            raise SightlineError(
-                f"{name} of {where} must have 1 to {limits.MAX_ONE_SHOT_IMAGES:,} images, got {len(files):,}"
-            )
+        count, maximum = len(files), limits.MAX_ONE_SHOT_IMAGES
+        check(1 <= count <= maximum, f"{name} of {where} must have 1 to {maximum:,} images, got {count:,}")
     support_of = _read_labels(archive, folder, where)
     if mismatches := sorted(set(query) ^ set(support_of)):
-        raise SightlineError(
-            f"{_LABELS_FILE} of {where} must list each test image once, got {mismatches[0]!r} in only one of them"
-        )
+        rule = f"{_LABELS_FILE} of {where} must list each test image once"
+        raise SightlineError(f"{rule}, got {mismatches[0]!r} in only one of them")
     index_of = {file: index for index, file in enumerate(support)}
     if unknown := sorted(set(support_of.values()) - set(index_of)):
         raise SightlineError(f"{_LABELS_FILE} of {where} must list training images, got {unknown[0]!r}")
@@ -84,31 +77,25 @@ def _read_run(
 def _read_labels(archive: Archive, folder: PurePosixPath, where: str) -> dict[str, str]:
     """The training image of each test image. The file names both relative to the folder above the run."""
     labels: dict[str, str] = {}
-    try:
+    with reraise(f"{_LABELS_FILE} of {where} must be UTF-8 text", UnicodeDecodeError):
         lines = archive.read(str(folder / _LABELS_FILE)).decode("utf-8-sig").splitlines()
-    except UnicodeDecodeError as error:
-        raise SightlineError(f"{_LABELS_FILE} of {where} must be UTF-8 text, got an error: {error}") from error
     for number, line in enumerate(lines, start=1):
         files = [str(folder.parent / name) for name in line.split()]
         if not files:
             continue
-        if len(files) != 2:
-            raise SightlineError(f"line {number} of {_LABELS_FILE} of {where} must have two names, got {line!r:.100}")
-        if files[0] in labels:
-            raise SightlineError(f"line {number} of {_LABELS_FILE} of {where} must have a new image, got {files[0]!r}")
+        place = f"line {number} of {_LABELS_FILE} of {where}"
+        check(len(files) == 2, f"{place} must have two names, got {line!r:.100}")
+        check(files[0] not in labels, f"{place} must have a new image, got {files[0]!r}")
         labels[files[0]] = files[1]
     return labels
 
 
 def _read_images(archive: Archive, files: list[str], size: int | None) -> Tensor:
-    images = []
+    images: list[Tensor] = []
     for file in files:
         images.append(read_image(archive.read(file), size=size, channels=1, name=f"{file} in {archive.name}"))
-        if len(images) == 1:
-            check_memory(len(files), 1, max(images[0].shape[1:]))
-        if images[-1].shape != images[0].shape:
-            first, other = (tuple(image.shape[1:]) for image in (images[0], images[-1]))
-            raise SightlineError(
-                f"images in {archive.name} must have the same size, got {first} and {other} in {file}; give size"
-            )
+        first, shape = (tuple(image.shape[1:]) for image in (images[0], images[-1]))
+        check_memory(len(files), 1, max(first))
+        rule = f"images in {archive.name} must have the same size"
+        check(first == shape, f"{rule}, got {first} and {shape} in {file}; give size")
     return torch.stack(images)

@@ -6,16 +6,14 @@ from typing import Any
 import numpy as np
 
 from .... import limits
-from ....errors import SightlineError, check_int, check_max
+from ....errors import SightlineError, check, check_int, check_max
 from ....names import display_path
 from ..class_lists import read_json
 from ..datasets import SPLIT_NAMES, Images, check_class_names
 from ..reading import read_image
 from .arrays import Array, check_array_bytes, image_sets
 
-DESCRIPTION = (
-    "a folder of tile sheets: train_0.jpg …, test_0.jpg …, and labels.json with classes, tile, grid, train, test"
-)
+DESCRIPTION = "a folder of tile sheets: train_0.jpg …, test_0.jpg …, labels.json with classes, tile, grid, train, test"
 
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
 
@@ -35,11 +33,11 @@ def read(path: Path, size: int | None, channels: int | None) -> dict[str, Images
     name = display_path(file)
     content = read_json(file)
     for key in ("classes", "tile", "grid", "train"):
-        if not isinstance(content, dict) or key not in content:
-            raise SightlineError(f"{name} must have the keys classes, tile, grid and train, got no {key}")
+        has_key = isinstance(content, dict) and key in content
+        check(has_key, f"{name} must have the keys classes, tile, grid and train, got no {key}")
     tile, grid = content["tile"], content["grid"]
-    if not isinstance(grid, list) or len(grid) != 2:
-        raise SightlineError(f"grid in {name} must be [rows, columns], got {grid!r:.100}")
+    is_valid = isinstance(grid, list) and len(grid) == 2
+    check(is_valid, f"grid in {name} must be [rows, columns], got {grid!r:.100}")
     check_int(1, tile=tile, rows=grid[0], columns=grid[1])
     check_max(limits.MAX_IMAGE_SIZE, tile=tile)
     classes = tuple(content["classes"]) if isinstance(content["classes"], list) else ()
@@ -67,15 +65,12 @@ def _read_tiles(path: Path, split: str, count: int, tile: int, grid: list[int]) 
     for number, start in enumerate(range(0, count, rows * columns)):
         file = _sheet_file(path, split, number)
         if file is None:
-            raise SightlineError(
-                f"{display_path(path)} must have a sheet {split}_{number} for its {count:,} labels, got none"
-            )
+            name = display_path(path)
+            raise SightlineError(f"{name} must have a sheet {split}_{number} for its {count:,} labels, got none")
         sheet = read_image(file, channels=3).numpy()
-        if sheet.shape[1:] != (rows * tile, columns * tile):
-            raise SightlineError(
-                f"{display_path(file)} must have {rows} x {columns} tiles of {tile} pixels, "
-                f"got {sheet.shape[2]} x {sheet.shape[1]} pixels"
-            )
+        _, height, width = sheet.shape
+        rule = f"{display_path(file)} must have {rows} x {columns} tiles of {tile} pixels"
+        check((height, width) == (rows * tile, columns * tile), f"{rule}, got {width} x {height} pixels")
         cut = sheet.reshape(3, rows, tile, columns, tile).transpose(1, 3, 0, 2, 4).reshape(-1, 3, tile, tile)
         tiles[start : start + len(cut)] = cut[: count - start]
     return tiles

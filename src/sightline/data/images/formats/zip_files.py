@@ -2,12 +2,12 @@
 
 from pathlib import Path, PurePosixPath
 
-from ....errors import SightlineError
+from ....errors import check
 from ....names import display_path
 from ..archives import open_archive
 from ..datasets import Images
 from ..reading import is_image_name
-from .folder_trees import image_files
+from .class_folders import image_files
 
 DESCRIPTION = "a .zip file of class folders, as above or as Omniglot"
 
@@ -20,9 +20,8 @@ def detect(path: Path) -> bool:
 def read(path: Path, size: int | None, channels: int | None) -> dict[str, Images]:
     """Read class folders from a zip file without extracting it."""
     files = open_archive(path).files
-    if any(PurePosixPath(file).name == "class_labels.txt" for file in files):
-        raise SightlineError(
-            f"{display_path(path)} must contain class folders, got Omniglot one-shot runs; use read_one_shot_runs"
-        )
+    has_runs = any(PurePosixPath(file).name == "class_labels.txt" for file in files)
+    rule = f"{display_path(path)} must contain class folders, got Omniglot one-shot runs"
+    check(not has_runs, f"{rule}; use read_one_shot_runs")
     images = [file for file in files if is_image_name(PurePosixPath(file).name)]
     return image_files(path, images, size, channels, is_archive=True)
