@@ -6,7 +6,8 @@ deterministic. A batch can therefore be reproduced, and a slice of a batch equal
 Legend for all shapes: B batch, C channels, H height, W width, K parameters per image.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -15,26 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ... import limits, seeds
-from ...errors import SightlineError, check_int, check_max
+from ...errors import SightlineError, check, check_int, check_max
 
 _LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in brightness
 _RGB_TO_YIQ = np.array([_LUMA, (0.595716, -0.274453, -0.321263), (0.211456, -0.522591, 0.311135)])
 _YIQ_TO_RGB = np.linalg.inv(_RGB_TO_YIQ)
 _NUM_UNIFORM = 20  # uniform numbers per image, the same for all configs: an option does not change the others' numbers
-_MAX_VALUES = {
-    "rotate": 180.0,
-    "shear": 60.0,
-    "scale": 4.0,
-    "translate": 1.0,
-    "brightness": 1.0,
-    "contrast": 1.0,
-    "saturation": 1.0,
-    "hue": 0.5,
-    "erase": 1.0,
-    "mixup": 100.0,
-    "cutmix": 100.0,
-    "probability": 1.0,
-}
+_MAX_VALUES = {"rotate": 180.0, "shear": 60.0, "scale": 4.0, "hue": 0.5, "mixup": 100.0, "cutmix": 100.0}  # others: 1
 
 Array = np.ndarray[Any, Any]
 
@@ -78,12 +66,11 @@ class AugmentConfig:
     def __post_init__(self) -> None:
         check_int(0, crop=self.crop)
         check_max(limits.MAX_IMAGE_SIZE, crop=self.crop)
-        if not isinstance(self.flip, bool):
-            raise SightlineError(f"flip must be true or false, got {self.flip!r}")
-        for name, maximum in _MAX_VALUES.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= maximum:
-                raise SightlineError(f"{name} must be a number from 0 to {maximum:g}, got {value!r}")
+        check(isinstance(self.flip, bool), f"flip must be true or false, got {self.flip!r}")
+        for name in (field.name for field in fields(self) if field.type is float):
+            value, maximum = getattr(self, name), _MAX_VALUES.get(name, 1.0)
+            is_valid = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= maximum
+            check(is_valid, f"{name} must be a number from 0 to {maximum:g}, got {value!r}")
 
     @property
     def has_affine(self) -> bool:
@@ -107,37 +94,29 @@ class AugmentParams:
 
     values: Tensor
     """float32 (B, K)."""
-    columns: tuple[tuple[str, int, int], ...]
-    """Name, first and last column (exclusive) of each group of parameters in `values`."""
+    columns: dict[str, slice]
+    """Columns of each group of parameters in `values`."""
 
     def __len__(self) -> int:
         return len(self.values)
 
     def __getitem__(self, name: str) -> Tensor:
         """The parameters of one group, (B, columns of the group)."""
-        for group, start, stop in self.columns:
-            if group == name:
-                return self.values[:, start:stop]
-        raise KeyError(name)
+        return self.values[:, self.columns[name]]
 
     def take(self, batch_slice: slice) -> "AugmentParams":
         """Parameters of a contiguous slice of the batch. If images are mixed, no pair may be split."""
         start, stop, step = batch_slice.indices(len(self))
-        if step != 1:
-            raise SightlineError(f"batch_slice must be contiguous, got step {step}")
-        is_mixed = any(group == "mix" for group, _, _ in self.columns)
-        if is_mixed and (start % 2 or (stop % 2 and stop != len(self))):
-            raise SightlineError(
-                f"batch_slice must start and stop at even indices if neighbors are mixed, got {start}:{stop}"
-            )
+        check(step == 1, f"batch_slice must be contiguous, got step {step}")
+        is_valid = "mix" not in self.columns or (start % 2 == 0 and (stop % 2 == 0 or stop == len(self)))
+        rule = "batch_slice must start and stop at even indices if neighbors are mixed"
+        check(is_valid, f"{rule}, got {start}:{stop}")
         return replace(self, values=self.values[start:stop])
 
     def to(self, device: torch.device | str) -> "AugmentParams":
         """Copy to a device asynchronously."""
-        device = torch.device(device)
-        values = self.values
-        if device.type == "cuda" and values.device.type == "cpu":
-            values = values.pin_memory()
+        is_pinned = torch.device(device).type == "cuda" and self.values.is_cpu
+        values = self.values.pin_memory() if is_pinned else self.values
         return replace(self, values=values.to(device, non_blocking=True))
 
 
@@ -176,12 +155,10 @@ def sample_params(config: AugmentConfig, batch_size: int, *, seed: int, step: in
         groups["erase"] *= u[:, 14:15] < config.erase
     if config.mixes_labels:
         groups["mix"] = _sample_mix(config, batch_size, generator)
-    columns, start = [], 0
-    for name, group in groups.items():
-        columns.append((name, start, start + group.shape[1]))
-        start += group.shape[1]
+    edges = pairwise(accumulate((group.shape[1] for group in groups.values()), initial=0))
+    columns = {name: slice(start, stop) for name, (start, stop) in zip(groups, edges, strict=True)}
     values = np.concatenate([*groups.values(), np.empty((batch_size, 0))], axis=1).astype(np.float32)
-    return AugmentParams(torch.from_numpy(values), tuple(columns))
+    return AugmentParams(torch.from_numpy(values), columns)
 
 
 def apply(
@@ -193,18 +170,16 @@ def apply(
     """
     if pixels.dtype != torch.uint8 or pixels.ndim != 4:
         raise SightlineError(f"pixels must be uint8 (B, C, H, W), got {pixels.dtype} {tuple(pixels.shape)}")
-    if len(pixels) != len(params) or len(labels) != len(params):
-        raise SightlineError(
-            f"pixels and labels must have the batch size of params, {len(params)}, got {len(pixels)} and {len(labels)}"
-        )
+    if not len(pixels) == len(labels) == len(params):
+        sizes = f"{len(pixels)} and {len(labels)}"
+        raise SightlineError(f"pixels and labels must have the batch size of params, {len(params)}, got {sizes}")
+    if (config.crop or config.flip) and not config.has_affine:
+        pixels = _shift_and_flip(config, pixels, params)
+    images = pixels.float() / 255
     if config.has_affine:
-        images = _resample(config, pixels.float() / 255, params)
-    elif config.crop or config.flip:
-        images = _shift_and_flip(config, pixels, params).float() / 255
-    else:
-        images = pixels.float() / 255
+        images = _resample(config, images, params)
     if config.has_color:
-        images = _change_color(images, params, tint=bool(config.saturation or config.hue))
+        images = _change_color(images, params)
     if config.erase:
         height, width = images.shape[-2:]
         is_inside = _inside(_to_pixels(params["erase"], height, width), height, width)
@@ -263,10 +238,9 @@ def _sample_mix(config: AugmentConfig, batch_size: int, generator: np.random.Gen
     side = np.sqrt(1 - kept_area)
     box = _boxes(side, side, u[:, 1], u[:, 2])
     mix = np.concatenate((np.where(uses_cutmix, 1, weight)[:, None], np.where(uses_cutmix[:, None], box, 0)), 1)
-    rows = np.repeat(mix, 2, axis=0)[:batch_size]
-    if batch_size % 2:
-        rows[-1] = (1, 0, 0, 0, 0)
-    return rows
+    mix = np.repeat(mix, 2, axis=0)[:batch_size]
+    mix[batch_size - batch_size % 2 :] = (1, 0, 0, 0, 0)  # an odd last image has no partner
+    return mix
 
 
 def _shift_and_flip(config: AugmentConfig, pixels: Tensor, params: AugmentParams) -> Tensor:
@@ -287,7 +261,6 @@ def _shift_and_flip(config: AugmentConfig, pixels: Tensor, params: AugmentParams
 def _resample(config: AugmentConfig, images: Tensor, params: AugmentParams) -> Tensor:
     """Shift, flip and transform in one bilinear resampling."""
     height, width = images.shape[-2:]
-    matrix = params["affine"].view(-1, 2, 3)
     y = (torch.arange(height, device=images.device) - (height - 1) / 2).expand(len(images), height)
     x = (torch.arange(width, device=images.device) - (width - 1) / 2).expand(len(images), width)
     if config.flip:
@@ -296,20 +269,20 @@ def _resample(config: AugmentConfig, images: Tensor, params: AugmentParams) -> T
         shift = params["shift"]
         y, x = y + shift[:, :1], x + shift[:, 1:]
     y, x = y[:, :, None], x[:, None, :]
-    (xx, xy, dx), (yx, yy, dy) = (row.unbind(1) for row in matrix[:, :, :, None, None].unbind(1))
+    (xx, xy, dx), (yx, yy, dy) = (row.unbind(1) for row in params["affine"].view(-1, 2, 3, 1, 1).unbind(1))
     grid_x = (xx * x + xy * y + dx * width) * (2 / width)
     grid_y = (yx * x + yy * y + dy * height) * (2 / height)
     grid = torch.stack((grid_x, grid_y), -1)
     return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
-def _change_color(images: Tensor, params: AugmentParams, *, tint: bool) -> Tensor:
+def _change_color(images: Tensor, params: AugmentParams) -> Tensor:
     """Brightness, contrast, saturation and hue as one linear map per image, then one clamp."""
     gain, lift = params["tone"][:, :, None, None, None].unbind(1)
     means = images.mean((2, 3), keepdim=True)
     if images.shape[1] == 3:
         means = (_LUMA[0] * means[:, :1] + _LUMA[1] * means[:, 1:2]) + _LUMA[2] * means[:, 2:]
-        if tint:
+        if "tint" in params.columns:
             red, green, blue = params["tint"].view(-1, 3, 3, 1, 1).unbind(2)
             images = red * images[:, :1] + green * images[:, 1:2] + blue * images[:, 2:]
     return (gain * images + lift * means).clamp(0, 1)
@@ -333,10 +306,8 @@ def _mix(images: Tensor, labels: Tensor, num_classes: int, mix: Tensor) -> tuple
     """Mix images 2j and 2j + 1 and their targets; an odd last image is unchanged."""
     batch, _, height, width = images.shape
     partner = (torch.arange(batch, device=images.device) ^ 1).clamp(max=batch - 1)
-    edges = _to_pixels(mix[:, 1:], height, width)
-    weight = mix[:, 0]
-    other = images[partner]
-    pixel_weight = weight[:, None, None, None]
+    weight, edges = mix[:, 0], _to_pixels(mix[:, 1:], height, width)
+    other, pixel_weight = images[partner], weight[:, None, None, None]
     images = torch.where(_inside(edges, height, width), other, pixel_weight * images + (1 - pixel_weight) * other)
     pasted_area = (edges[:, 1] - edges[:, 0]) * (edges[:, 3] - edges[:, 2]) / (height * width)
     label_weight = (weight * (1 - pasted_area))[:, None]

@@ -5,27 +5,29 @@ points and applies a random affine transform, pen width and darkness. Only unifo
 on rounded points are used, so the pixels are identical on every machine.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 import torch
 
 from ... import limits
-from ...errors import SightlineError, check_int
-from .datasets import Images, ImageSet, Splits, split
+from ...errors import check, check_int
+from .datasets import Images, ImageSet, Splits, select_classes, split
 from .formats.arrays import Array, convert
 
 _POINTS = 7  # control points of a stroke: two cubic curves that share the fourth
 _SEGMENTS = 5  # line segments that approximate a curve
 _MAX_STROKES = 4
-_GRID = np.array(
-    [(x, y) for y in (-0.62, 0.0, 0.62) for x in (-0.5, 0.0, 0.5)]
-)  # x right, y down, origin at the center
+_GRID = np.array([(x, y) for y in (-0.62, 0.0, 0.62) for x in (-0.5, 0.0, 0.5)])  # x right, y down from the center
 _HANDLE_JITTER = np.array([0.0, 0.12, 0.09, 0.0, 0.09, 0.12, 0.0])[:, None]  # independent shift of each control point
 _DRAWING_NUMBERS = 10 + 2 * _MAX_STROKES * _POINTS  # uniform numbers of one drawing
 _RADICALS = 3  # first strokes shared by characters of an alphabet
 _MAX_OVERLAP = 0.60  # intersection over union of the ink of two characters
 _MAX_TRIES = 40
+Drawings = tuple[Array, Array, Array]
+"""Control points (N, strokes, 7, 2), pen widths (N,) and darkness (N, 1, 1) of N drawings of a character."""
 _CONSONANTS, _VOWELS = "kmtnslrpbdgvzfhjwxcy", "aoiue"
 
 
@@ -35,17 +37,14 @@ def draw(classes: int = 20, per_class: int = 60, size: int = 28, seed: int = 0) 
     Images are sorted by class. With the same seed, fewer classes or drawings are a prefix of more.
     """
     check_int(1, classes=classes, per_class=per_class)
-    check_int(8, size=size)
-    check_int(0, seed=seed)
-    _check_bytes(classes, per_class, size)
-    characters = _distinct(classes, seed, lambda generator, _: _character(generator.random((_MAX_STROKES + 1, 12))))
-    pixels = np.empty((classes, per_class, 1, size, size), dtype=np.uint8)
-    for label, strokes in enumerate(characters):
-        generator = np.random.default_rng([seed, label, 1])
-        _render_drawings(pixels[label, :, 0], *_drawings(strokes, generator.random((per_class, _DRAWING_NUMBERS))))
-    labels = torch.arange(classes).repeat_interleave(per_class)
-    names = tuple(_name(label) for label in range(classes))
-    return ImageSet(torch.from_numpy(pixels.reshape(-1, 1, size, size)), labels, names)
+
+    def drawings(label: int, strokes: Array) -> Drawings:
+        return _drawings(strokes, np.random.default_rng([seed, label, 1]).random((per_class, _DRAWING_NUMBERS)))
+
+    def character(generator: np.random.Generator, _: int) -> Array:
+        return _character(generator.random((_MAX_STROKES + 1, 12)))
+
+    return _draw([_name(label) for label in range(classes)], per_class, size, seed, character, drawings)
 
 
 def draw_alphabets(
@@ -58,53 +57,56 @@ def draw_alphabets(
     more.
     """
     check_int(1, alphabets=alphabets, characters=characters, drawers=drawers)
-    check_int(8, size=size)
-    check_int(0, seed=seed)
-    classes = alphabets * characters
-    _check_bytes(classes, drawers, size)
-    styles = [np.random.default_rng([seed, alphabet, 2]).random((1 + _RADICALS, 12)) for alphabet in range(alphabets)]
-    strokes_of = _distinct(classes, seed, lambda generator, label: _styled(styles[label // characters], generator))
-    pixels = np.empty((classes, drawers, 1, size, size), dtype=np.uint8)
-    for label, strokes in enumerate(strokes_of):
+
+    def character(generator: np.random.Generator, label: int) -> Array:
+        return _styled(np.random.default_rng([seed, label // characters, 2]).random((1 + _RADICALS, 12)), generator)
+
+    def drawings(label: int, strokes: Array) -> Drawings:
         hands = np.random.default_rng([seed, label // characters, 3]).random((drawers, 10))
         u = np.random.default_rng([seed, label, 4]).random((drawers, _DRAWING_NUMBERS))
         u[:, :8] = 0.75 * hands[:, :8] + 0.25 * u[:, :8]
         points, widths, ink = _drawings(strokes, u)
-        _render_drawings(pixels[label, :, 0], points, widths * (0.6 + 0.7 * hands[:, 8]), ink)
-    labels = torch.arange(classes).repeat_interleave(drawers)
-    names = (f"{_name(100 * a + 117 + a).capitalize()}/{_name(c)}" for a in range(alphabets) for c in range(characters))
-    return ImageSet(torch.from_numpy(pixels.reshape(-1, 1, size, size)), labels, tuple(names))
+        return points, widths * (0.6 + 0.7 * hands[:, 8]), ink
+
+    names = [f"{_name(100 * a + 117 + a).capitalize()}/{_name(c)}" for a in range(alphabets) for c in range(characters)]
+    return _draw(names, drawers, size, seed, character, drawings)
 
 
 def splits(size: int | None = None, channels: int | None = None) -> Splits:
     """20 characters with 120 training, 20 validation and 60 test images each."""
-    train, rest = split(draw(per_class=200), 80 / 200, seed=0)
+    images = draw(per_class=200)
+    images = replace(images, pixels=convert(images.pixels, size, channels, "glyphs"))
+    train, rest = split(images, 80 / 200, seed=0)
     test, validation = split(rest, 20 / 80, seed=0)
-
-    def converted(images: Images) -> ImageSet:
-        assert isinstance(images, ImageSet)
-        return ImageSet(convert(images.pixels, size, channels, "glyphs"), images.labels, images.classes)
-
-    return Splits(converted(train), converted(validation), converted(test), format="glyphs")
+    return Splits(train, validation, test, format="glyphs")
 
 
 def alphabet_splits(size: int | None = None, channels: int | None = None) -> dict[str, Images]:
     """8 training, 2 validation and 2 test alphabets of 20 characters, drawn at this size."""
     images = draw_alphabets(size=size or 28)
-    per_class = len(images) // len(images.classes)
-    result: dict[str, Images] = {}
-    for name, start, stop in (("train", 0, 160), ("validation", 160, 200), ("test", 200, 240)):
-        indices = slice(start * per_class, stop * per_class)
-        pixels = images.pixels[indices].repeat(1, channels or 1, 1, 1)
-        result[name] = ImageSet(pixels, images.labels[indices] - start, images.classes[start:stop])
-    return result
+    images = replace(images, pixels=images.pixels.repeat(1, channels or 1, 1, 1))
+    bounds = {"train": (0, 160), "validation": (160, 200), "test": (200, 240)}
+    return {name: select_classes(images, images.classes[start:stop]) for name, (start, stop) in bounds.items()}
 
 
-def _check_bytes(classes: int, per_class: int, size: int) -> None:
-    if (total := classes * per_class * size * size) > limits.MAX_GLYPHS_BYTES:
-        raise SightlineError(
-            f"classes * per_class * size * size must be at most {limits.MAX_GLYPHS_BYTES:,}, got {total:,}"
-        )
+def _draw(
+    names: Sequence[str],
+    per_class: int,
+    size: int,
+    seed: int,
+    character: Callable[[np.random.Generator, int], Array],
+    drawings: Callable[[int, Array], Drawings],
+) -> ImageSet:
+    """Drawings of each class: `character` invents its strokes, `drawings` perturbs them."""
+    check_int(8, size=size)
+    check_int(0, seed=seed)
+    total, maximum = len(names) * per_class * size * size, limits.MAX_GLYPHS_BYTES
+    check(total <= maximum, f"classes * per_class * size * size must be at most {maximum:,}, got {total:,}")
+    pixels = np.empty((len(names), per_class, 1, size, size), dtype=np.uint8)
+    for label, strokes in enumerate(_distinct(len(names), seed, character)):
+        _render_drawings(pixels[label, :, 0], *drawings(label, strokes))
+    labels = torch.arange(len(names)).repeat_interleave(per_class)
+    return ImageSet(torch.from_numpy(pixels.reshape(-1, 1, size, size)), labels, tuple(names))
 
 
 def _distinct(classes: int, seed: int, invent: Callable[[np.random.Generator, int], Array]) -> list[Array]:
@@ -114,7 +116,7 @@ def _distinct(classes: int, seed: int, invent: Callable[[np.random.Generator, in
     ink = np.zeros((classes, 3), dtype=np.int64)
     for label in range(classes):
         generator = np.random.default_rng([seed, label, 0])
-        best: tuple[float, Array, Array] | None = None
+        tries: list[tuple[float, Array, Array]] = []
         for _ in range(_MAX_TRIES):
             strokes = invent(generator, label)
             candidate = _thumbnails(strokes)
@@ -122,14 +124,12 @@ def _distinct(classes: int, seed: int, invent: Callable[[np.random.Generator, in
             union = ink[:label] + candidate[1].sum(dtype=np.int64) - intersection
             is_flat = np.ptp(strokes, axis=(0, 1)).min() < 0.75
             overlap = float((intersection / union).max(initial=0.0)) + bool(is_flat)
-            if best is None or overlap < best[0]:
-                best = overlap, strokes, candidate
+            tries.append((overlap, strokes, candidate))
             if overlap < _MAX_OVERLAP:
                 break
-        assert best is not None
-        characters.append(best[1])
-        thumbnails[label] = best[2]
-        ink[label] = best[2].sum(1, dtype=np.int64)
+        _, strokes, thumbnails[label] = min(tries, key=itemgetter(0))
+        characters.append(strokes)
+        ink[label] = thumbnails[label].sum(1, dtype=np.int64)
     return characters
 
 
@@ -166,14 +166,10 @@ def _character(u: Array) -> Array:
         distant = _GRID[np.abs(_GRID - start).max(1) > 0.3]
         end = distant[int(row[3] * len(distant))]
         shape = row[4] if not num_arcs else row[4] * 0.74  # at most one arc
-        if shape < 0.34:
-            stroke = _curve(start, end, 0.0, 0.0)
-        elif shape < 0.62:
-            bow = (0.35 + 0.5 * row[5]) * (1 if row[6] < 0.5 else -1)
-            stroke = _curve(start, end, bow, bow)
-        elif shape < 0.74:
-            bow = (0.5 + 0.4 * row[5]) * (1 if row[6] < 0.5 else -1)
-            stroke = _curve(start, end, bow, -bow)
+        if shape < 0.74:  # straight, bowed, or in the form of an S
+            bow = 0.35 + 0.5 * row[5] if shape < 0.62 else 0.5 + 0.4 * row[5]
+            first = 0.0 if shape < 0.34 else bow * (1 if row[6] < 0.5 else -1)
+            stroke = _curve(start, end, first, first if shape < 0.62 else -first)
         else:
             radius = np.array([0.26 + 0.16 * row[5], 0.26 + 0.2 * row[6]])
             is_closed = shape < 0.84
@@ -192,17 +188,9 @@ def _curve(start: Array, end: Array, first: float, second: float) -> Array:
     along = end - start
     side = np.array([-along[1], along[0]])
     middle = start + along / 2 + side * (first + second) / 4
-    return np.stack(
-        (
-            start,
-            start + along / 6 + side * first / 4,
-            middle - along / 6 + side * (first - second) / 8,
-            middle,
-            middle + along / 6 - side * (first - second) / 8,
-            end - along / 6 + side * second / 4,
-            end,
-        )
-    )
+    twist = side * (first - second) / 8
+    leaving, arriving = start + along / 6 + side * first / 4, end - along / 6 + side * second / 4
+    return np.stack((start, leaving, middle - along / 6 + twist, middle, middle + along / 6 - twist, arriving, end))
 
 
 def _arc(center: Array, radius: Array, start: float, fraction: float) -> Array:
@@ -214,28 +202,20 @@ def _arc(center: Array, radius: Array, start: float, fraction: float) -> Array:
     return center + radius * np.stack(points)
 
 
-def _drawings(strokes: Array, u: Array) -> tuple[Array, Array, Array]:
-    """N drawings of a character: control points (N, strokes, 7, 2), pen widths (N,), darkness (N, 1, 1)."""
-    count = len(u)
+def _drawings(strokes: Array, u: Array) -> Drawings:
+    """Drawings of a character from uniform numbers (N, `_DRAWING_NUMBERS`)."""
     s = 2 * u - 1
-    jitter = s[:, 10:].reshape(count, -1, _POINTS, 2)[:, : len(strokes)]
+    jitter = s[:, 10:].reshape(len(u), -1, _POINTS, 2)[:, : len(strokes)]
     ends = jitter[:, :, [0, 0, 3, 3, 3, 6, 6]] * 0.11  # handles move with their end point
     handles = jitter * _HANDLE_JITTER
     handles[:, :, 4] = -handles[:, :, 2]  # opposite handles keep the curve smooth
     shift = jitter[:, :, 1:2] * 0.11
     points = strokes + ends + handles + shift
-    angle, slant = 0.28 * s[:, 0], 0.28 * s[:, 1]
-    width, height = 0.88 * (1 + 0.2 * s[:, 2]), 0.88 * (1 + 0.2 * s[:, 3])
-    x, y = points[..., 0] * _expand(width), points[..., 1] * _expand(height)
-    x = x + y * _expand(slant)
-    x, y = x - y * _expand(angle) + _expand(0.17 * s[:, 4]), y + x * _expand(angle) + _expand(0.17 * s[:, 5])
-    pen_widths = 0.15 + 0.05 * s[:, 6]
-    points = np.round(np.stack((x, y), -1) * 4096) / 4096
-    return points, pen_widths, (0.92 + 0.08 * s[:, 7])[:, None, None]
-
-
-def _expand(values: Array) -> Array:
-    return values[:, None, None]
+    angle, slant, wide, high, right, down, pen, ink = np.moveaxis(s[:, :8, None, None], 1, 0)
+    x, y = points[..., 0] * (0.88 * (1 + 0.2 * wide)), points[..., 1] * (0.88 * (1 + 0.2 * high))
+    x = x + y * (0.28 * slant)
+    x, y = x - y * (0.28 * angle) + 0.17 * right, y + x * (0.28 * angle) + 0.17 * down
+    return np.round(np.stack((x, y), -1) * 4096) / 4096, 0.15 + 0.05 * pen[:, 0, 0], 0.92 + 0.08 * ink
 
 
 def _render_drawings(target: Array, points: Array, widths: Array, ink: Array) -> None:
@@ -250,12 +230,7 @@ def _coverage(points: Array, widths: Array, size: int) -> Array:
     """Fraction of each pixel covered by the pen: points (N, strokes, 7, 2), widths (N,) -> (N, size, size)."""
     t = (np.arange(_SEGMENTS + 1) / _SEGMENTS)[:, None]
     basis = ((1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t * t * (1 - t), t**3)
-    curves = []
-    for first in (0, 3):
-        four = points[:, :, first : first + 4, None]
-        curves.append(
-            basis[0] * four[:, :, 0] + basis[1] * four[:, :, 1] + basis[2] * four[:, :, 2] + basis[3] * four[:, :, 3]
-        )
+    curves = [sum(weight * points[:, :, first + i, None] for i, weight in enumerate(basis)) for first in (0, 3)]
     polyline = np.stack(curves, 2).astype(np.float32)  # (N, strokes, 2, segments + 1, 2)
     start, end = (ends.reshape(len(points), -1, 2) for ends in (polyline[..., :-1, :], polyline[..., 1:, :]))
     along = end - start

@@ -16,20 +16,17 @@ Batch = tuple[Tensor, Tensor] | str
 """Images and labels, or an error message."""
 
 
-class _FileDataset(torch.utils.data.Dataset[tuple[Tensor | str, Tensor]]):
-    """Image files as a torch data set. An item is an error message if the image cannot be read."""
+class _FileDataset(torch.utils.data.Dataset[Batch]):
+    """Batches of image files by their indices (B,)."""
 
     def __init__(self, images: ImageFiles):
         self.images = images
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, index: int) -> tuple[Tensor | str, Tensor]:
+    def __getitem__(self, indices: Tensor) -> Batch:
         try:
-            return self.images.read(index), self.images.labels[index]
+            return torch.stack([self.images.read(i) for i in indices.tolist()]), self.images.labels[indices]
         except SightlineError as error:
-            return str(error), self.images.labels[index]
+            return str(error)
 
 
 def stream(
@@ -42,10 +39,10 @@ def stream(
         return
     loader = DataLoader(
         _FileDataset(images),
-        batch_sampler=(indices.tolist() for indices in index_batches),
+        batch_size=None,
+        sampler=index_batches,
         num_workers=num_workers,
         pin_memory=device.type == "cuda",
-        collate_fn=_collate,
         worker_init_fn=_ignore_signals,
     )
     batches = _start(loader)
@@ -77,14 +74,6 @@ def _start(loader: DataLoader[Any]) -> Iterator[Batch]:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, handler)
     return batches
-
-
-def _collate(items: list[tuple[Tensor | str, Tensor]]) -> Batch:
-    """A batch, or the error message of its first unreadable image."""
-    for image, _ in items:
-        if isinstance(image, str):
-            return image
-    return torch.stack([image for image, _ in items]), torch.stack([label for _, label in items])  # type: ignore[misc]
 
 
 def _ignore_signals(worker: int) -> None:

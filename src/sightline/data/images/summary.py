@@ -1,11 +1,11 @@
 """Summary of a data set as text, and a contact sheet of its classes."""
 
-import unicodedata
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
+from rich.cells import cell_len
 
 from ...errors import check_int
 from ...names import shortened
@@ -128,17 +128,9 @@ def _range(split: SplitSummary, prefix: str = "") -> str:
 
 def _table(rows: list[list[str]], right: set[int]) -> list[str]:
     """Lines with aligned columns; the columns in `right` are right-aligned."""
-    widths = [max(_width(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        padding = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
-        cells = [
-            pad + cell if i in right else cell + pad for i, (cell, pad) in enumerate(zip(row, padding, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
-
-
-def _width(text: str) -> int:
-    """Terminal columns of a text: wide characters take two, combining characters none."""
-    return sum(0 if unicodedata.combining(char) else 1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
+    columns = []
+    for i, cells in enumerate(zip(*rows, strict=True)):
+        width = max(map(cell_len, cells))
+        padding = [" " * (width - cell_len(cell)) for cell in cells]
+        columns.append([pad + cell if i in right else cell + pad for cell, pad in zip(cells, padding, strict=True)])
+    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
