@@ -4,8 +4,12 @@ import io
 import pytest
 
 from sightline import limits
-from sightline.data.text.reading import STDIN, iter_lines, read_lines, stream_lines
+from sightline.data.text.reading import STDIN, iter_lines, stream_lines
 from sightline.errors import SightlineError
+
+
+def read_lines(path):
+    return list(iter_lines(path))
 
 
 def write(path, data):

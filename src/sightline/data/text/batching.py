@@ -15,18 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...errors import SightlineError
+from ...errors import check
+from ...kernels.cross_entropy import IGNORE_INDEX
 from .tokenizers import SpecialTokens
 
-IGNORE_INDEX = -100
-"""Label of positions without a loss, as in torch's cross entropy."""
 LENGTH_MULTIPLE = 8
 """Sequences are padded to a multiple of this length."""
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class PairBatch:
     """A padded batch of sentence pairs."""
 
     source: Tensor
@@ -72,7 +71,7 @@ class EncodedPairs:
         target: Sequence[Sequence[int]],
         special_tokens: SpecialTokens = SpecialTokens(),  # noqa: B008 - immutable
     ):
-        pad, bos, eos = special_tokens.pad_id, special_tokens.bos_id, special_tokens.eos_id
+        pad, bos, eos = (special_tokens.id(name) for name in ("pad", "bos", "eos"))
         self.special_tokens = special_tokens
         self.source = PackedSequences([[*ids, eos] for ids in source], pad)
         self.target = PackedSequences([[bos, *ids, eos] for ids in target], pad)
@@ -85,15 +84,15 @@ class EncodedPairs:
         self.source.to(device)
         self.target.to(device)
 
-    def batch(self, indices: Tensor, shape: tuple[int, ...], ignored: Tensor | None = None) -> Batch:
+    def batch(self, indices: Tensor, shape: tuple[int, ...], ignored: Tensor | None = None) -> PairBatch:
         """Batch of pairs (B,), padded to `shape` = (S, T). Pairs where `ignored` (B,) is True have no labels."""
         source, attention_mask = self.source.take(indices, shape[0])
         ids, _ = self.target.take(indices, shape[1] + 1)
         target, labels = ids[:, :-1].contiguous(), ids[:, 1:]
-        has_no_label = labels == self.special_tokens.pad_id
+        has_no_label = labels == self.source.pad_id
         if ignored is not None:
             has_no_label |= ignored[:, None]
-        return Batch(source, attention_mask, target, labels.masked_fill(has_no_label, IGNORE_INDEX))
+        return PairBatch(source, attention_mask, target, labels.masked_fill(has_no_label, IGNORE_INDEX))
 
     def shapes(self) -> Array:
         """Padded source and target length of each pair, (number of pairs, 2)."""
@@ -110,10 +109,10 @@ class LengthBuckets:
 
     def __init__(self, shapes: Array, max_tokens: int):
         longest = int(shapes.max())
-        if max_tokens < longest:
-            raise SightlineError(
-                f"batch_size counts tokens and must be at least the longest sentence, {longest}, got {max_tokens}"
-            )
+        check(
+            max_tokens >= longest,
+            f"batch_size counts tokens and must be at least the longest sentence, {longest}, got {max_tokens}",
+        )
         self._sort_keys = _sort_keys(shapes)
         self.batches: list[tuple[slice, tuple[int, ...]]] = []
         """Slice of the epoch's sequence order, and padded shape, of each batch."""

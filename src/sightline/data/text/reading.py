@@ -1,6 +1,8 @@
 """Lines of text files: UTF-8, optionally compressed with gzip, read lazily and within limits."""
 
 import gzip
+import itertools
+import math
 import shlex
 import zlib
 from collections.abc import Iterator
@@ -8,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from ... import limits
-from ...errors import SightlineError
+from ...errors import SightlineError, reraise
 from ...names import display_path
 
 STDIN = "standard input"
@@ -22,59 +24,44 @@ _BYTE_ORDER_MARKS = {
 
 def iter_lines(path: Path) -> Iterator[str]:
     """Lines of a file without their line ends. Only a line feed ends a line. `.gz` files are decompressed."""
-    name = display_path(path)
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield from _iter_lines(file, name)
-    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
-        raise SightlineError(f"{name} must be a complete gzip file, got an error: {error}") from error
-    except OSError as error:
-        raise SightlineError(f"{name} must be readable, got an error: {error}") from error
+    name, max_chars = display_path(path), limits.MAX_LINE_CHARS
+    not_gzip = reraise(f"{name} must be a complete gzip file", gzip.BadGzipFile, zlib.error, EOFError)
+    open_file = gzip.open if path.suffix == ".gz" else open
+    with reraise(f"{name} must be readable", OSError), not_gzip, open_file(path, "rb") as file:
+        for number, line in enumerate(stream_lines(file, name, max_bytes=limits.MAX_TEXT_BYTES), 1):
+            if len(line) > max_chars:
+                raise SightlineError(f"line {number:,} of {name} must be at most {max_chars:,} characters, got more")
+            yield line
 
 
-def read_lines(path: Path) -> list[str]:
-    """All lines of a file."""
-    return list(iter_lines(path))
-
-
-def stream_lines(file: IO[bytes], name: str) -> Iterator[str]:
-    """Lines of an open file of any size; `name` is used in error messages.
+def stream_lines(file: IO[bytes] | gzip.GzipFile, name: str, *, max_bytes: float = math.inf) -> Iterator[str]:
+    """Lines of an open file of at most `max_bytes`; `name` is used in error messages.
 
     A line over the limit is cut to one character more than the limit, so memory is bounded and the line can be refused.
     """
-    max_chars = limits.MAX_LINE_CHARS
-    max_bytes = 4 * max_chars + 8  # a UTF-8 character has at most 4 bytes
-    number = 0
-    while line := file.readline(max_bytes):
-        number += 1
-        rest = line
-        while len(rest) == max_bytes and not rest.endswith(b"\n"):
-            rest = file.readline(max_bytes)
+    max_chars, num_bytes = limits.MAX_LINE_CHARS, 0
+    chunk_size = 4 * max_chars + 8  # a UTF-8 character has at most 4 bytes
+    for number in itertools.count(1):
+        line = rest = file.readline(chunk_size)
+        num_bytes += len(line)
+        while len(rest) == chunk_size and not rest.endswith(b"\n") and num_bytes <= max_bytes:
+            rest = file.readline(chunk_size)
+            num_bytes += len(rest)
+        if num_bytes > max_bytes:
+            raise SightlineError(f"{name} must be at most {max_bytes:,} bytes of text, got more")
+        if not line:
+            return
         is_cut = rest is not line
         yield _decode(line, name, number, errors="ignore" if is_cut else "strict")[: max_chars + 1]
-
-
-def _iter_lines(file: IO[bytes] | gzip.GzipFile, name: str) -> Iterator[str]:
-    max_chars, max_bytes = limits.MAX_LINE_CHARS, limits.MAX_TEXT_BYTES
-    too_long = f"of {name} must be at most {max_chars:,} characters, got"
-    total = number = 0
-    while line := file.readline(4 * max_chars + 2):  # a UTF-8 character has at most 4 bytes
-        number += 1
-        total += len(line)
-        if total > max_bytes:
-            raise SightlineError(f"{name} must be at most {max_bytes:,} bytes of text, got more")
-        if len(line) > 4 * max_chars and not line.endswith(b"\n"):
-            raise SightlineError(f"line {number:,} {too_long} more")
-        text = _decode(line, name, number)
-        if len(text) > max_chars:
-            raise SightlineError(f"line {number:,} {too_long} {len(text):,}")
-        yield text
 
 
 def _decode(line: bytes, name: str, number: int, errors: str = "strict") -> str:
     """The text of a line without its line end."""
     if number == 1:
-        _check_encoding(line, name)
+        for mark, encoding in _BYTE_ORDER_MARKS.items():
+            if line.startswith(mark):
+                command = _conversion_command(encoding, name)
+                raise SightlineError(f"{name} must be UTF-8, got {encoding}; convert it: {command}")
         line = line.removeprefix(b"\xef\xbb\xbf")
     try:
         return line.decode("utf-8", errors).removesuffix("\n").removesuffix("\r")
@@ -83,14 +70,6 @@ def _decode(line: bytes, name: str, number: int, errors: str = "strict") -> str:
             f"{name} must be UTF-8, got the byte 0x{line[error.start]:02x} in line {number:,}; if it is Latin-1, "
             f"convert it: {_conversion_command('LATIN1', name)}"
         ) from error
-
-
-def _check_encoding(start: bytes, name: str) -> None:
-    for mark, encoding in _BYTE_ORDER_MARKS.items():
-        if start.startswith(mark):
-            raise SightlineError(
-                f"{name} must be UTF-8, got {encoding}; convert it: {_conversion_command(encoding, name)}"
-            )
 
 
 def _conversion_command(encoding: str, name: str) -> str:

@@ -17,7 +17,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from ... import limits
-from ...errors import SightlineError, check_int, check_max
+from ...errors import SightlineError, check, check_int, check_max, reraise
 
 WORD_START = "▁"
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
@@ -50,14 +50,19 @@ class SpecialTokens:
 
     def __post_init__(self) -> None:
         for name, token in self._declared.items():
-            if not _SPECIAL_FORM.fullmatch(token) or token in BYTE_TOKENS:
-                raise SightlineError(f"{name} must be a token in angle or square brackets, got {token!r:.60}")
-        if len(set(self.tokens)) < len(self.tokens):
-            raise SightlineError(f"special tokens must be distinct, got {', '.join(self.tokens)}")
+            is_valid = _SPECIAL_FORM.fullmatch(token) and token not in BYTE_TOKENS
+            check(is_valid, f"{name} must be a token in angle or square brackets, got {token!r:.60}")
+        is_distinct = len(set(self.tokens)) == len(self.tokens)
+        check(is_distinct, f"special tokens must be distinct, got {', '.join(self.tokens)}")
 
     @cached_property
     def _declared(self) -> dict[str, str]:
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) is not None}
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Id of each declared token by its field name."""
+        return {name: i for i, name in enumerate(self._declared)}
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -74,37 +79,10 @@ class SpecialTokens:
         """Ids that a decoder never generates: all but `eos` and `unk`."""
         return tuple(i for name, i in self.ids.items() if name not in ("eos", "unk"))
 
-    @cached_property
-    def ids(self) -> dict[str, int]:
-        """Id of each declared token by its field name."""
-        return {name: i for i, name in enumerate(self._declared)}
-
-    @property
-    def pad_id(self) -> int:
-        """Id of `pad`."""
-        return self.ids["pad"]
-
-    @property
-    def bos_id(self) -> int:
-        """Id of `bos`."""
-        return self.ids["bos"]
-
-    @property
-    def eos_id(self) -> int:
-        """Id of `eos`."""
-        return self.ids["eos"]
-
-    @property
-    def unk_id(self) -> int:
-        """Id of `unk`."""
-        return self.ids["unk"]
-
-    @property
-    def mask_id(self) -> int:
-        """Id of `mask`, which must be declared."""
-        if "mask" not in self.ids:
-            raise SightlineError("special_tokens.mask must be declared, got null; set it to <mask>")
-        return self.ids["mask"]
+    def id(self, name: str) -> int:
+        """Id of the token with this field name, which must be declared."""
+        check(name in self.ids, f"special_tokens.{name} must be declared, got null; set it to <{name}>")
+        return self.ids[name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,18 +107,17 @@ class TokenizerConfig:
         check_int(1, min_frequency=self.min_frequency)
         check_max(limits.MAX_TOKENIZER_VOCAB_SIZE, vocab_size=self.vocab_size)
         minimum = num_special + len(BYTE_TOKENS) + 2
-        if self.kind == "bpe" and self.vocab_size < minimum:
-            raise SightlineError(
-                f"vocab_size must be at least {minimum} for bpe, which includes 256 byte tokens, got {self.vocab_size}"
-            )
+        check(
+            self.kind != "bpe" or self.vocab_size >= minimum,
+            f"vocab_size must be at least {minimum} for bpe, which includes 256 byte tokens, got {self.vocab_size}",
+        )
 
 
 class Tokenizer:
     """A trained tokenizer."""
 
     def __init__(self, config: TokenizerConfig, vocab: dict[str, int], merges: Sequence[tuple[str, str]] = ()):
-        self.config = config
-        self.special_tokens = config.special_tokens
+        self.config, self.special_tokens = config, config.special_tokens
         unk = self.special_tokens.unk
         model: Any = models.WordLevel(vocab, unk_token=unk)
         if config.kind == "bpe":
@@ -174,7 +151,7 @@ class Tokenizer:
         """Number of ids that are `unk` or a byte token."""
         first_byte = len(self.special_tokens.tokens)
         byte_ids = range(first_byte, first_byte + len(BYTE_TOKENS)) if self.config.kind == "bpe" else range(0)
-        return sum(i == self.special_tokens.unk_id or i in byte_ids for i in ids)
+        return sum(i == self.special_tokens.id("unk") or i in byte_ids for i in ids)
 
     def remove_unknown_symbols(self, text: str) -> tuple[str, str]:
         """Remove emoji and other symbols outside the vocabulary. Returns the rest of the text and the removed symbols.
@@ -196,13 +173,11 @@ class Tokenizer:
     @classmethod
     def from_json(cls, config: TokenizerConfig, content: Any, name: str = "a tokenizer") -> "Tokenizer":
         """Tokenizer from parsed JSON. Only the vocabulary and the merges are used, never rules from the file."""
-        try:
+        with reraise(f"{name} must be a tokenizer in JSON", KeyError, TypeError, AttributeError):
             model = content["model"]
             vocab, merges = model["vocab"], [tuple(merge) for merge in model.get("merges", [])]
             if model["type"] != (expected := "BPE" if config.kind == "bpe" else "WordLevel"):
                 raise TypeError(f"type must be {expected}, got {model['type']!r:.40}")
-        except (KeyError, TypeError, AttributeError) as error:
-            raise SightlineError(f"{name} must be a tokenizer in JSON, got an error: {error!r:.200}") from error
         _check_vocab(config, vocab, merges, name)
         return cls(config, vocab, merges)
 
@@ -286,18 +261,17 @@ def _clean(text: str) -> str:
 
 
 def _check_vocab(config: TokenizerConfig, vocab: Any, merges: list[Any], name: str) -> None:
-    if not isinstance(vocab, dict) or not all(type(i) is int for i in vocab.values()):
-        raise SightlineError(f"{name} must have a vocabulary of tokens and ids, got {type(vocab).__name__}")
+    is_table = isinstance(vocab, dict) and all(type(i) is int for i in vocab.values())
+    check(is_table, f"{name} must have a vocabulary of tokens and ids, got {type(vocab).__name__}")
     maximum = limits.MAX_TOKENIZER_VOCAB_SIZE
-    if len(vocab) > maximum or sorted(vocab.values()) != list(range(len(vocab))):
-        raise SightlineError(
-            f"{name} must have at most {maximum:,} tokens with consecutive ids from 0, got {len(vocab):,} tokens"
-        )
+    check(
+        len(vocab) <= maximum and sorted(vocab.values()) == list(range(len(vocab))),
+        f"{name} must have at most {maximum:,} tokens with consecutive ids from 0, got {len(vocab):,} tokens",
+    )
     special = config.special_tokens.tokens
     for i, token in enumerate([*special, *BYTE_TOKENS] if config.kind == "bpe" else special):
-        if vocab.get(token) != i:
-            raise SightlineError(f"{name} must have {token} with id {i}, got {vocab.get(token)}")
+        check(vocab.get(token) == i, f"{name} must have {token} with id {i}, got {vocab.get(token)}")
     for merge in merges:
         is_pair = len(merge) == 2 and all(isinstance(token, str) for token in merge)
-        if not is_pair or not all(token in vocab for token in (*merge, "".join(merge))):
+        if not is_pair or not vocab.keys() >= {*merge, "".join(merge)}:
             raise SightlineError(f"{name} must merge pairs of tokens in its vocabulary, got {merge!r:.100}")

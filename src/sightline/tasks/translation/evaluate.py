@@ -100,7 +100,11 @@ def translate(
     Yields the indices of each batch and, for each index, the `top_k` best hypotheses.
     """
     special = encoded.special_tokens
-    options: dict[str, Any] = {"bos": special.bos_id, "eos": special.eos_id, "suppress_tokens": special.suppressed_ids}
+    options: dict[str, Any] = {
+        "bos": special.id("bos"),
+        "eos": special.id("eos"),
+        "suppress_tokens": special.suppressed_ids,
+    }
     for batch, length in length_batches(encoded, indices, num_beams):
         source, attention_mask = encoded.source.take(torch.tensor(batch, device=encoded.source.ids.device), length)
         output = model.encode(source, attention_mask)

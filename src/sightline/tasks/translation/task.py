@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import seeds
-from ...data.text.batching import Batch, EncodedPairs, LengthBuckets
+from ...data.text.batching import EncodedPairs, LengthBuckets, PairBatch
 from ...data.text.corpora import ParallelText, TextSplits
 from ...data.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 from ...errors import SightlineError
@@ -77,7 +77,7 @@ class TranslationTask(Task):
 
     def batches(
         self, first_step: int, batch_size: int, batch_slice: BatchSlice
-    ) -> Generator[list[tuple[Batch, int]], None, None]:
+    ) -> Generator[list[tuple[PairBatch, int]], None, None]:
         buckets, shares, epoch = self._buckets_of(batch_size), batch_slice.world_size * batch_slice.micro_batches, -1
         order, batch_order, indices = np.empty(0), np.empty(0), torch.empty(0)
         for step in itertools.count(first_step):
@@ -91,7 +91,9 @@ class TranslationTask(Task):
             slices = batch_slice.indices(-(-count // shares) * shares)
             yield [self._micro_batch(indices[rows], part, shape, num_labels) for part in slices]
 
-    def _micro_batch(self, indices: Tensor, part: slice, shape: tuple[int, ...], num_labels: int) -> tuple[Batch, int]:
+    def _micro_batch(
+        self, indices: Tensor, part: slice, shape: tuple[int, ...], num_labels: int
+    ) -> tuple[PairBatch, int]:
         """A part of a batch, and the number of labels in the whole batch.
 
         An empty part gets one pair without labels, so every process makes the same number of forward passes.
@@ -101,7 +103,7 @@ class TranslationTask(Task):
         unlabeled = torch.ones(1, dtype=torch.bool, device=indices.device)
         return self.train.batch(indices[:1], shape, unlabeled), num_labels
 
-    def loss(self, model: nn.Module, micro_batch: tuple[Batch, int]) -> Tensor:
+    def loss(self, model: nn.Module, micro_batch: tuple[PairBatch, int]) -> Tensor:
         batch, num_labels = micro_batch
         smoothing = self.config.label_smoothing
         arguments = batch.source, batch.attention_mask, batch.target
