@@ -17,7 +17,7 @@ from marian import BOS, EOS, PAD, model_pair
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList
 
-from sightline.decoding import beam_search, greedy
+from sightline.decoding import DecodingOptions, beam_search, greedy
 from sightline.models.encoders import EncoderOutput
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.text_decoder import TextDecoder
@@ -80,7 +80,8 @@ def decode_without_cache(model: Seq2Seq, source: Tensor, attention_mask: Tensor,
 def decode_with_cache(model: Seq2Seq, source: Tensor, attention_mask: Tensor) -> Tensor:
     """Greedy decoding with the cache."""
     output = model.encode(source, attention_mask)
-    hypotheses = greedy(model.decoder, output, max_tokens=NUM_TOKENS, suppress_tokens=(PAD, BOS, EOS))
+    options = DecodingOptions(bos=BOS, eos=EOS, suppress_tokens=(PAD, BOS, EOS), max_tokens=NUM_TOKENS)
+    hypotheses = greedy(model.decoder, output, options)
     return torch.tensor([best.tokens for best, *_ in hypotheses])
 
 
@@ -113,10 +114,11 @@ def compare_beam_search(size: str, device: str, rounds: int, sentences: int, max
     lengths = torch.randint(8, max_length + 1, (sentences,), device=device)
     source = torch.randint(4, VOCAB_SIZE, (sentences, max_length), device=device)
     mask = torch.arange(max_length, device=device) < lengths[:, None]
+    options = DecodingOptions(bos=BOS, eos=EOS, suppress_tokens=(PAD, BOS), max_tokens=max_length + 1)
 
     def run_model() -> int:
         decoder, output = FixedLengthDecoder(model.decoder, lengths), model.encode(source, mask)
-        hypotheses = beam_search(decoder, output, num_beams=NUM_BEAMS, max_tokens=max_length + 1)
+        hypotheses = beam_search(decoder, output, options, num_beams=NUM_BEAMS)
         return sum(len(best.tokens) for best, *_ in hypotheses)
 
     def run_marian() -> int:

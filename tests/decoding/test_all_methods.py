@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from decoding_methods import beam_search, decoder_inputs, greedy, sample
 from markov_chain import BOS, EOS, GREEDY_TRAP, A, C, MarkovChain, Tables, random_tables, transitions
-from sightline.decoding import beam_search, decoder_inputs, greedy, sample
 
 
 @pytest.mark.parametrize("num_beams", [None, 2, 3])

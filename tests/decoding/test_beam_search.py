@@ -3,8 +3,8 @@ import math
 
 import pytest
 
+from decoding_methods import beam_search
 from markov_chain import BOS, EOS, GREEDY_TRAP, A, C, MarkovChain, random_tables, transitions
-from sightline.decoding import beam_search
 
 
 def test_beam_search_finds_a_better_sequence_than_greedy():

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from decoding_methods import greedy, sample
 from markov_chain import BOS, EOS, GREEDY_TRAP, A, C, MarkovChain, random_tables, transitions
-from sightline.decoding import greedy, sample
 from sightline.decoding.sampling import candidates
 
 

@@ -5,9 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from decoding_methods import beam_search, decoder_inputs, greedy
 from seq2seq_models import KINDS, TARGET_VOCAB_SIZE, has_attention, make_batch, make_model
 from sightline import record_attention
-from sightline.decoding import beam_search, decoder_inputs, greedy
 
 BOS, EOS = 1, 2
 

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from decoding_methods import beam_search, greedy, sample
 from seq2seq_models import make_batch, make_model
 from sightline.attention import record_attention
-from sightline.decoding import beam_search, greedy, sample
 from sightline.models import graphed_decoder, text_decoder
 from sightline.models.encoders import EncoderOutput
 

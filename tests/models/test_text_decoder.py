@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from decoding_methods import beam_search, decoder_inputs, greedy
 from seq2seq_models import B, T, make_batch, make_model
 from sightline import record_attention
-from sightline.decoding import beam_search, decoder_inputs, greedy
 from sightline.models.encoders import EncoderOutput
 from sightline.models.text_decoder import RecurrentTextDecoder, TransformerTextDecoder
 

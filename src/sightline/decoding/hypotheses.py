@@ -1,9 +1,9 @@
-"""What all decoding methods share: the model they need and the hypotheses they return.
+"""What all decoding methods share: the model and the options they need, and the hypotheses they return.
 
 Shapes: R rows (hypotheses in progress), V vocabulary, T tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from .. import limits
-from ..errors import SightlineError, check_int, check_max
+from ..errors import check, check_int, check_max
 
 MIN_FINISHED = 1 / 8
 """Fraction of rows that must have finished before they are dropped from the batch."""
 
 
-class EncoderOutput(Protocol):
+class EncodedSources(Protocol):
     """The encoded sources of a batch; its length is the number of sources."""
 
     def __len__(self) -> int: ...
@@ -42,6 +42,23 @@ class DecodingModel(Protocol):
         """Select rows of the state: indices (R',). With `same_source`, the source of every row stays the same."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class DecodingOptions:
+    """The special tokens of the model's vocabulary, and the maximum length."""
+
+    bos: int
+    """Id of the first token."""
+    eos: int
+    """Id of the last token."""
+    suppress_tokens: tuple[int, ...] = ()
+    """Ids that are never predicted, such as padding."""
+    max_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        check_int(1, max_tokens=self.max_tokens)
+        check_max(limits.MAX_DECODED_TOKENS, max_tokens=self.max_tokens)
+
+
 @dataclass(frozen=True)
 class Hypothesis:
     """A decoded sequence."""
@@ -56,12 +73,12 @@ class Hypothesis:
     """Whether it ended with EOS; False if it was cut off at `max_tokens`."""
 
 
-def rank_key(hypothesis: Any) -> tuple[bool, float]:
-    """The sort key of hypotheses, descending: finished ones first, then by normalized score."""
-    return hypothesis.finished, hypothesis.normalized_score
+def ranked(hypotheses: Iterable[Hypothesis]) -> list[Hypothesis]:
+    """The best hypotheses first: finished ones, then by normalized score."""
+    return sorted(hypotheses, key=lambda hypothesis: (hypothesis.finished, hypothesis.normalized_score), reverse=True)
 
 
-def decoder_inputs(hypotheses: Sequence[Hypothesis], *, bos: int = 1, pad: int = 0) -> Tensor:
+def decoder_inputs(hypotheses: Sequence[Hypothesis], *, bos: int, pad: int) -> Tensor:
     """The decoder input that reproduces these hypotheses: (number of hypotheses, longest + 1), each after BOS.
 
     Run the model on it inside `record_attention` to get the attention of every hypothesis.
@@ -71,14 +88,7 @@ def decoder_inputs(hypotheses: Sequence[Hypothesis], *, bos: int = 1, pad: int =
     return torch.tensor(rows, dtype=torch.int64).view(len(hypotheses), size + 1)
 
 
-def as_ids(tokens: Sequence[int], device: torch.device) -> Tensor:
-    """Token ids as a tensor on the model's device."""
-    return torch.tensor(list(tokens), dtype=torch.int64, device=device)
-
-
-def check_decoding(model: DecodingModel, max_tokens: int) -> None:
-    """Raise an error if the model is in training mode or max_tokens is out of range."""
-    check_int(1, max_tokens=max_tokens)
-    check_max(limits.MAX_DECODED_TOKENS, max_tokens=max_tokens)
-    if getattr(model, "training", False):
-        raise SightlineError("model must be in eval mode, got a model in training mode; call model.eval() first")
+def check_mode(model: DecodingModel) -> None:
+    """Raise an error if the model is in training mode."""
+    is_training = getattr(model, "training", False)
+    check(not is_training, "model must be in eval mode, got a model in training mode; call model.eval() first")

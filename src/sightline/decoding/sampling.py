@@ -3,73 +3,56 @@
 Shapes: R rows (hypotheses in progress), V vocabulary, N candidate tokens.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import limits
-from ..errors import SightlineError, check_int, check_max
-from .hypotheses import MIN_FINISHED, DecodingModel, EncoderOutput, Hypothesis, as_ids, check_decoding, rank_key
+from ..errors import check, check_int, check_max
+from .hypotheses import MIN_FINISHED, DecodingModel, DecodingOptions, EncodedSources, Hypothesis, check_mode, ranked
 
 
 @torch.inference_mode()
-def greedy(
-    model: DecodingModel,
-    encoder_output: EncoderOutput,
-    *,
-    max_tokens: int = 256,
-    bos: int = 1,
-    eos: int = 2,
-    suppress_tokens: Sequence[int] = (0, 1),
-) -> list[list[Hypothesis]]:
-    """The most probable token at every step: a list with one hypothesis for each source.
-
-    `bos` and `eos` are the ids of the first and the last token. Tokens in `suppress_tokens` are never predicted.
-    """
-    check_decoding(model, max_tokens)
-    suppressed = as_ids(suppress_tokens, encoder_output.device)
+def greedy(model: DecodingModel, encoder_output: EncodedSources, options: DecodingOptions) -> list[list[Hypothesis]]:
+    """The most probable token at every step: a list with one hypothesis for each source."""
+    check_mode(model)
+    suppressed = torch.tensor(options.suppress_tokens, dtype=torch.int64, device=encoder_output.device)
 
     def choose(logits: Tensor) -> tuple[Tensor, Tensor]:
         log_probs, tokens = logits.log_softmax(-1).index_fill_(-1, suppressed, float("-inf")).max(-1)
         return tokens, log_probs
 
     sources = torch.arange(len(encoder_output), device=encoder_output.device)
-    return _decode(model, model.start(encoder_output), sources, choose, max_tokens, bos, eos)
+    return _decode(model, model.start(encoder_output), sources, choose, options)
 
 
 @torch.inference_mode()
 def sample(
     model: DecodingModel,
-    encoder_output: EncoderOutput,
+    encoder_output: EncodedSources,
+    options: DecodingOptions,
     *,
     num_samples: int = 1,
     temperature: float = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
     generator: torch.Generator | None = None,
-    max_tokens: int = 256,
-    bos: int = 1,
-    eos: int = 2,
-    suppress_tokens: Sequence[int] = (0, 1),
 ) -> list[list[Hypothesis]]:
     """Random tokens by their probabilities: `num_samples` hypotheses for each source, the best first.
 
     A temperature below 1 favors probable tokens. `top_k` keeps the k most probable tokens; `top_p` the fewest whose
     probabilities at this temperature sum to p. Scores are log-probabilities of the model, without these options.
     """
-    check_decoding(model, max_tokens)
-    check_int(1, num_samples=num_samples)
+    check_mode(model)
+    check_int(1, num_samples=num_samples, **({} if top_k is None else {"top_k": top_k}))
     check_max(limits.MAX_DECODING_BEAMS, num_samples=num_samples)
-    if not 0 < temperature < float("inf"):
-        raise SightlineError(f"temperature must be above 0 and finite, got {temperature}; use greedy instead of 0")
-    if top_k is not None:
-        check_int(1, top_k=top_k)
-    if top_p is not None and not 0 < top_p <= 1:
-        raise SightlineError(f"top_p must be above 0 and at most 1, got {top_p}")
+    is_finite = 0 < temperature < float("inf")
+    check(is_finite, f"temperature must be above 0 and finite, got {temperature}; use greedy instead of 0")
+    check(top_p is None or 0 < top_p <= 1, f"top_p must be above 0 and at most 1, got {top_p}")
 
-    suppressed = as_ids(suppress_tokens, encoder_output.device)
+    suppressed = torch.tensor(options.suppress_tokens, dtype=torch.int64, device=encoder_output.device)
     temperature = max(temperature, torch.finfo(torch.float32).tiny)
 
     def choose(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,7 +65,7 @@ def sample(
     sources = torch.arange(len(encoder_output), device=encoder_output.device).repeat_interleave(num_samples)
     state = model.start(encoder_output)
     state = state if num_samples == 1 else model.reorder(state, sources)
-    return _decode(model, state, sources, choose, max_tokens, bos, eos)
+    return _decode(model, state, sources, choose, options)
 
 
 def candidates(logits: Tensor, *, top_k: int | None = None, top_p: float | None = None) -> tuple[Tensor, Tensor]:
@@ -100,23 +83,21 @@ def _decode(
     state: Any,
     sources: Tensor,
     choose: Callable[[Tensor], tuple[Tensor, Tensor]],
-    max_tokens: int,
-    bos: int,
-    eos: int,
+    options: DecodingOptions,
 ) -> list[list[Hypothesis]]:
     """Extend each row until EOS. sources (R,): source of each row; choose: logits (R, V) -> tokens, log-probs (R,)"""
     count, device = len(sources), sources.device
-    rows, tokens = list(range(count)), torch.full((count,), bos, device=device)
+    rows, tokens = list(range(count)), torch.full((count,), options.bos, device=device)
     sequences: list[list[int]] = [[] for _ in rows]
     scores, finished = [0.0] * count, set[int]()
-    for _ in range(max_tokens if count else 0):
+    for _ in range(options.max_tokens if count else 0):
         logits, state = model.step(state, tokens)
         tokens, log_probs = choose(logits.float())
         for row, token, log_prob in zip(rows, tokens.tolist(), log_probs.tolist(), strict=True):
             if row in finished:
                 continue
             scores[row] += log_prob
-            if token == eos:
+            if token == options.eos:
                 finished.add(row)
             else:
                 sequences[row].append(token)
@@ -131,4 +112,4 @@ def _decode(
     for row, source in enumerate(sources.tolist()):
         mean = scores[row] / (len(sequences[row]) + (row in finished))  # EOS counts toward the length
         hypotheses[source].append(Hypothesis(tuple(sequences[row]), scores[row], mean, row in finished))
-    return [sorted(group, key=rank_key, reverse=True) for group in hypotheses]
+    return list(map(ranked, hypotheses))

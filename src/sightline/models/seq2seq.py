@@ -191,7 +191,10 @@ class RecurrentSeq2SeqConfig(Seq2SeqConfig):
 
 
 class Seq2Seq(nn.Module):
-    """A text encoder and a text decoder. Decode with `greedy(model.decoder, model.encode(source, attention_mask))`."""
+    """A text encoder and a text decoder.
+
+    Decode with `greedy(model.decoder, model.encode(source, attention_mask), options)`.
+    """
 
     def __init__(self, config: Seq2SeqConfig):
         super().__init__()

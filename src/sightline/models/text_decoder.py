@@ -2,7 +2,7 @@
 
 `start`, `step` and `reorder` are what `sightline.decoding` needs. Greedy decoding of two images:
 
-    greedy(decoder, EncoderOutput(regions))
+    greedy(decoder, EncoderOutput(regions), DecodingOptions(bos=1, eos=2))
 
 Shapes: B batch, S source positions, T target tokens, M embedding dimension, V vocabulary.
 """

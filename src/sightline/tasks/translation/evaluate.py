@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from ... import config
 from ...data.text.batching import EncodedPairs
 from ...data.text.corpora import ParallelText
 from ...data.text.tokenizers import Tokenizer
-from ...decoding import Hypothesis, beam_search, greedy
+from ...decoding import DecodingOptions, Hypothesis, beam_search, greedy
 from ...errors import SightlineError
 from ...models.seq2seq import Seq2Seq
 from ...predictor import Progress
@@ -100,19 +101,13 @@ def translate(
     Yields the indices of each batch and, for each index, the `top_k` best hypotheses.
     """
     special = encoded.special_tokens
-    options: dict[str, Any] = {
-        "bos": special.id("bos"),
-        "eos": special.id("eos"),
-        "suppress_tokens": special.suppressed_ids,
-    }
+    ids = {"bos": special.id("bos"), "eos": special.id("eos")}
+    options = DecodingOptions(**ids, suppress_tokens=special.suppressed_ids, max_tokens=max_tokens)
+    search: dict[str, Any] = {"num_beams": num_beams, "n_best": top_k, "length_penalty": length_penalty}
+    decode: Any = greedy if num_beams == top_k == 1 else partial(beam_search, **search)
     for batch, length in length_batches(encoded, indices, num_beams):
         source, attention_mask = encoded.source.take(torch.tensor(batch, device=encoded.source.ids.device), length)
-        output = model.encode(source, attention_mask)
-        if num_beams == top_k == 1:
-            yield batch, greedy(model.decoder, output, max_tokens=max_tokens, **options)
-        else:
-            options |= {"num_beams": num_beams, "n_best": top_k, "length_penalty": length_penalty}
-            yield batch, beam_search(model.decoder, output, max_tokens=max_tokens, **options)
+        yield batch, decode(model.decoder, model.encode(source, attention_mask), options)
 
 
 def length_batches(
