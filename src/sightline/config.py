@@ -11,7 +11,8 @@ import sys
 import types
 import typing
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from inspect import signature
 from pathlib import Path
@@ -48,6 +49,7 @@ def choice(known: Iterable[str]) -> Rule:
 
 
 PositiveInt = Annotated[int, at_least(1)]
+ModelDim = Annotated[int, at_least(1), at_most("MAX_MODEL_DIM")]
 NonNegativeInt = Annotated[int, at_least(0)]
 Seed = Annotated[int, at_least(0), at_most("MAX_SEED")]
 Fraction = Annotated[float, rule("at least 0 and below 1", lambda value: 0 <= value < 1)]
@@ -116,8 +118,24 @@ def build(kind: type[T], values: Mapping[str, Any], section: str = "") -> T:
         f"{prefix}{field.name}" for field in parameters if field.default is field.empty and field.name not in given
     ]
     check(not missing, f"{', '.join(missing)} must be given, got nothing")
-    try:
+    with _errors_of(section):
         return kind(**given)
+
+
+def for_data(config: T, **sizes: Any) -> T:
+    """The config of a model with the sizes of the data. A size that the config sets must be the same."""
+    for name, size in sizes.items():
+        value = getattr(config, name)
+        check(value in (None, size), f"model.{name} must be null or that of the data, {size}, got {value}")
+    with _errors_of("model"):
+        return dataclasses.replace(config, **sizes)  # type: ignore[type-var]
+
+
+@contextmanager
+def _errors_of(section: str) -> Iterator[None]:
+    """Add the section's name to an error about its values."""
+    try:
+        yield
     except SightlineError as error:
         raise SightlineError(f"{section}: {error}" if section else str(error)) from error
 

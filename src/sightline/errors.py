@@ -67,6 +67,12 @@ def check_max(maximum: int, **values: int) -> None:
         check(value <= maximum, f"{name} must be at most {maximum:,}, got {value}")
 
 
+def check_divides(name: str, value: int, *, fix: str = "", **divisors: int) -> None:
+    """Each divisor must divide the value of this name; `fix` ends the message."""
+    for divisor_name, divisor in divisors.items():
+        check(value % divisor == 0, f"{divisor_name} must divide {name}={value}, got {divisor}{fix}")
+
+
 def check_fraction(**values: float) -> None:
     """Each value must be at least 0 and below 1."""
     for name, value in values.items():

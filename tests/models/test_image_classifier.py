@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from sightline import record_attention
+from sightline.config import for_data
 from sightline.models.image_classifier import ImageClassifier, ImageClassifierConfig
 
 SIZES = {
@@ -109,7 +110,7 @@ def test_attention_over_patches_is_recorded():
         ({"num_classes": 1}, "num_classes must be an integer of at least 2, got 1"),
         ({"mlp_ratio": 0.01}, r"mlp_ratio must give a hidden dimension of at least 1 for embed_dim=12, got 0\.01"),
         ({"positions": "sinusoidal", "embed_dim": 9}, "embed_dim must be even for sinusoidal positions, got 9"),
-        ({"positions": "learnt"}, "positions must be one of learned, none, sinusoidal, got 'learnt'"),
+        ({"positions": "learnt"}, "positions must be one of learned, sinusoidal, none, got 'learnt'"),
         ({"position_init": "one"}, "position_init must be one of .* got 'one'; did you mean 'ones'?"),
         ({"pool": "max"}, "pool must be one of class_token, mean, got 'max'"),
         ({"mask": "causal"}, "pool must be mean for a causal mask, got class_token"),
@@ -124,11 +125,11 @@ def test_invalid_configs_raise(change, message):
 
 def test_sizes_come_from_the_data():
     config = ImageClassifierConfig(patch_size=4, embed_dim=12, num_heads=3)
-    sized = config.for_data(image_size=12, channels=3, num_classes=5)
+    sized = for_data(config, image_size=12, channels=3, num_classes=5)
     assert (sized.sequence_length, sized.grid_size) == (10, 3)
     with pytest.raises(ValueError, match=r"model\.num_classes must be null or that of the data, 7, got 5"):
-        sized.for_data(image_size=12, channels=3, num_classes=7)
+        for_data(sized, image_size=12, channels=3, num_classes=7)
     with pytest.raises(ValueError, match="model: patch_size must divide image_size=13, got 4"):
-        config.for_data(image_size=13, channels=3, num_classes=5)
+        for_data(config, image_size=13, channels=3, num_classes=5)
     with pytest.raises(ValueError, match="channels and num_classes must be set, got None and None"):
         ImageClassifier(config)

@@ -15,6 +15,7 @@ from seq2seq_models import (
     make_model,
 )
 from sightline import record_attention
+from sightline.config import for_data
 from sightline.models.seq2seq import RecurrentSeq2SeqConfig, Seq2Seq, TransformerSeq2SeqConfig
 
 CONFIGS = [TransformerSeq2SeqConfig, RecurrentSeq2SeqConfig]
@@ -301,9 +302,9 @@ def test_invalid_sources_raise(kind, tokens, attention_mask, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"source_vocab_size": 3}, "source_vocab_size must be an integer of at least 4, got 3"),
+        ({"source_vocab_size": 0}, "source_vocab_size must be an integer of at least 1, got 0"),
         ({"target_vocab_size": 1 << 21}, "target_vocab_size must be at most 1,048,576, got 2097152"),
-        ({"tie_embeddings": "both"}, "tie_embeddings must be one of all, none, target, got 'both'"),
+        ({"tie_embeddings": "both"}, "tie_embeddings must be one of none, target, all, got 'both'"),
         (
             {"tie_embeddings": "all", "source_vocab_size": 5, "target_vocab_size": 7},
             "tie_embeddings must be target or none for different vocabularies, got all with 5 and 7",
@@ -321,8 +322,8 @@ def test_invalid_configs_raise(config, options, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": "bass"}, "size must be one of base, small, tiny, got 'bass'; did you mean 'base'?"),
-        ({"positions": "learnt"}, "positions must be one of learned, sinusoidal, got 'learnt'"),
+        ({"size": "bass"}, "size must be one of tiny, small, base, got 'bass'; did you mean 'base'?"),
+        ({"positions": "learnt"}, "positions must be one of sinusoidal, learned, got 'learnt'"),
         ({"norm": "per"}, "norm must be one of post, pre, got 'per'; did you mean 'pre'?"),
         (
             {"score": "cosin"},
@@ -356,11 +357,11 @@ def test_invalid_recurrent_configs_raise(options, message):
 
 @pytest.mark.parametrize("config", CONFIGS)
 def test_vocab_sizes_come_from_the_data(config):
-    sized = config(tie_embeddings="all").with_vocab_sizes(11, 11)
+    sized = for_data(config(tie_embeddings="all"), source_vocab_size=11, target_vocab_size=11)
     assert sized.vocab_sizes == (11, 11)
     with pytest.raises(ValueError, match=r"model\.target_vocab_size must be null or that of the data, 13, got 11"):
-        sized.with_vocab_sizes(11, 13)
+        for_data(sized, source_vocab_size=11, target_vocab_size=13)
     with pytest.raises(ValueError, match="tie_embeddings must be target or none for different vocabularies"):
-        config(tie_embeddings="all").with_vocab_sizes(11, 13)
+        for_data(config(tie_embeddings="all"), source_vocab_size=11, target_vocab_size=13)
     with pytest.raises(ValueError, match="source_vocab_size and target_vocab_size must be set, got None and None"):
         config().vocab_sizes  # noqa: B018

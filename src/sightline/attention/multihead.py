@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import SightlineError, check, check_fraction, check_int
+from ..errors import SightlineError, check_divides, check_fraction, check_int
 from ..kernels.packing import Packing
 from .functional import Kind, attend
 from .key_value_cache import KeyValueCache
@@ -44,8 +44,8 @@ class MultiHeadAttention(nn.Module):
         check_int(1, embed_dim=embed_dim, num_heads=num_heads)
         check_fraction(dropout=dropout)
         if head_dim is None:
-            head_dim, remainder = divmod(embed_dim, num_heads)
-            check(not remainder, f"num_heads must divide embed_dim={embed_dim}, got {num_heads}; or give head_dim")
+            check_divides("embed_dim", embed_dim, num_heads=num_heads, fix="; or give head_dim")
+            head_dim = embed_dim // num_heads
         check_int(1, head_dim=head_dim)
         self.embed_dim, self.num_heads, self.dropout, self.head_dim = embed_dim, num_heads, dropout, head_dim
         self.score = make_score(score, head_dim=head_dim, num_heads=num_heads)

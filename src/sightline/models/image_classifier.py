@@ -4,110 +4,79 @@ Shapes: B batch, C channels, T tokens (patches and the class token), M embedding
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from .. import limits
 from ..attention.masks import Additive, Causal, Mask, Multiplicative
 from ..attention.scores import SCORES
-from ..errors import SightlineError, check_choice, check_fraction, check_int, check_max
+from ..config import Config, Fraction, ModelDim, PositiveInt, at_least, choice
+from ..errors import SightlineError, check, check_divides
 from ..layers import Encoder, LearnedPositions, PatchEmbedding, SinusoidalPositions
 from ..layers.blocks import Norm
 from ..layers.positions import PositionInit
 
-MaskName = Literal["none", "causal", "additive", "multiplicative"]
-Positions = Literal["learned", "sinusoidal", "none"]
-Pool = Literal["class_token", "mean"]
-
 
 @dataclass(frozen=True, kw_only=True)
-class ImageClassifierConfig:
+class ImageClassifierConfig(Config):
     """Config of an `ImageClassifier`."""
 
-    image_size: int | None = None
+    image_size: PositiveInt | None = None
     """Side of the input images in pixels; null for that of the data."""
-    channels: int | None = None
+    channels: PositiveInt | None = None
     """1 for grayscale, 3 for color; null for those of the data."""
-    num_classes: int | None = None
+    num_classes: Annotated[int, at_least(2)] | None = None
     """Number of classes; null for that of the data."""
-    patch_size: int = 4
+    patch_size: ModelDim = 4
     """Side of a patch in pixels. An image has (image_size / patch_size)² patches."""
-    embed_dim: int = 64
-    num_heads: int = 4
-    head_dim: int | None = None
+    embed_dim: ModelDim = 64
+    num_heads: ModelDim = 4
+    head_dim: ModelDim | None = None
     """Dimension of a head; null for embed_dim / num_heads."""
-    depth: int = 4
+    depth: ModelDim = 4
     """Number of encoder blocks."""
     mlp_ratio: float = 2.0
     """Hidden dimension of the feed-forward networks, as a multiple of `embed_dim`."""
     norm: Norm = "pre"
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
     """Dropout of the residual branches and inside the feed-forward networks."""
-    attention_dropout: float = 0.0
+    attention_dropout: Fraction = 0.0
     """Dropout of the attention weights."""
     attention_bias: bool = True
     """The projections of attention have biases."""
     in_context_bias: bool = False
     """Add a bias to the scores of each key, computed from its token."""
-    score: str = "dot"
+    score: Annotated[str, choice(SCORES)] = "dot"
     """Name of an attention score."""
-    mask: MaskName = "none"
+    mask: Literal["none", "causal", "additive", "multiplicative"] = "none"
     """Attention mask. `additive` and `multiplicative` masks are learned tables, one for each block and head."""
-    positions: Positions = "learned"
+    positions: Literal["learned", "sinusoidal", "none"] = "learned"
     position_init: PositionInit = "normal"
     """Initial values of learned positions."""
     train_positions: bool = True
     """Train learned positions; false keeps their initial values."""
-    pool: Pool = "class_token"
+    pool: Literal["class_token", "mean"] = "class_token"
     """What the classifier reads: the class token, or the mean of all tokens."""
 
     def __post_init__(self) -> None:
-        sizes = {name: getattr(self, name) for name in ("patch_size", "embed_dim", "num_heads", "depth")}
-        if self.head_dim is not None:
-            sizes["head_dim"] = self.head_dim
-        check_int(1, **sizes)
-        check_max(limits.MAX_MODEL_DIM, **sizes)
-        for minimum, name in ((1, "image_size"), (1, "channels"), (2, "num_classes")):
-            if getattr(self, name) is not None:
-                check_int(minimum, **{name: getattr(self, name)})
-        check_fraction(dropout=self.dropout, attention_dropout=self.attention_dropout)
-        check_choice("score", self.score, SCORES)
-        for name, choices in (("norm", Norm), ("mask", MaskName), ("positions", Positions), ("pool", Pool)):
-            check_choice(name, getattr(self, name), get_args(choices))
-        check_choice("position_init", self.position_init, get_args(PositionInit))
-        if self.image_size is not None and self.image_size % self.patch_size:
-            raise SightlineError(f"patch_size must divide image_size={self.image_size}, got {self.patch_size}")
-        if self.head_dim is None and self.embed_dim % self.num_heads:
-            raise SightlineError(
-                f"num_heads must divide embed_dim={self.embed_dim}, got {self.num_heads}; or set head_dim"
-            )
-        if not 0 < self.mlp_ratio < math.inf or round(self.embed_dim * self.mlp_ratio) < 1:
-            raise SightlineError(
-                f"mlp_ratio must give a hidden dimension of at least 1 for embed_dim={self.embed_dim}, got "
-                f"{self.mlp_ratio}"
-            )
-        if self.mask == "causal" and self.pool == "class_token":
-            raise SightlineError(
-                "pool must be mean for a causal mask, got class_token, which is the first token and attends only to "
-                "itself"
-            )
-        if "sinusoidal" in (self.positions, self.position_init) and self.embed_dim % 2:
-            raise SightlineError(f"embed_dim must be even for sinusoidal positions, got {self.embed_dim}")
-
-    def for_data(self, *, image_size: int, channels: int, num_classes: int) -> "ImageClassifierConfig":
-        """The config with the sizes of a data set, which must not contradict it."""
-        sizes: dict[str, Any] = {"image_size": image_size, "channels": channels, "num_classes": num_classes}
-        for name, size in sizes.items():
-            if (value := getattr(self, name)) not in (None, size):
-                raise SightlineError(f"model.{name} must be null or that of the data, {size}, got {value}")
-        try:
-            return replace(self, **sizes)
-        except SightlineError as error:
-            raise SightlineError(f"model: {error}") from error
+        super().__post_init__()
+        if self.image_size is not None:
+            check_divides("image_size", self.image_size, patch_size=self.patch_size)
+        if self.head_dim is None:
+            check_divides("embed_dim", self.embed_dim, num_heads=self.num_heads, fix="; or set head_dim")
+        embed_dim, ratio = self.embed_dim, self.mlp_ratio
+        check(
+            0 < ratio < math.inf and round(embed_dim * ratio) >= 1,
+            f"mlp_ratio must give a hidden dimension of at least 1 for embed_dim={embed_dim}, got {ratio}",
+        )
+        check(
+            self.mask != "causal" or self.pool != "class_token",
+            "pool must be mean for a causal mask, got class_token, which is the first token and attends only to itself",
+        )
+        is_odd = "sinusoidal" in (self.positions, self.position_init) and self.embed_dim % 2
+        check(not is_odd, f"embed_dim must be even for sinusoidal positions, got {self.embed_dim}")
 
     @property
     def grid_size(self) -> int:
@@ -146,21 +115,11 @@ class ImageClassifier(nn.Module):
             self.positions = LearnedPositions(c.sequence_length, c.embed_dim, **options)
         elif c.positions == "sinusoidal":
             self.positions = SinusoidalPositions(c.embed_dim)
-        self.encoder = Encoder(
-            c.embed_dim,
-            c.num_heads,
-            round(c.embed_dim * c.mlp_ratio),
-            c.depth,
-            activation="gelu",
-            norm=c.norm,
-            dropout=c.dropout,
-            score=c.score,
-            mask=_make_mask(c),
-            attention_dropout=c.attention_dropout,
-            attention_bias=c.attention_bias,
-            head_dim=c.head_dim,
-            in_context_bias=c.in_context_bias,
-        )
+        names = ("norm", "dropout", "score", "attention_dropout", "attention_bias", "head_dim", "in_context_bias")
+        block: dict[str, Any] = {name: getattr(c, name) for name in names}
+        ffn_dim = round(c.embed_dim * c.mlp_ratio)
+        mask = _make_mask(c)
+        self.encoder = Encoder(c.embed_dim, c.num_heads, ffn_dim, c.depth, activation="gelu", mask=mask, **block)
         self.classifier = nn.Linear(c.embed_dim, c.num_classes)
 
     def set_normalization(self, mean: Tensor, std: Tensor) -> None:
@@ -179,10 +138,7 @@ class ImageClassifier(nn.Module):
 
 
 def _make_mask(c: ImageClassifierConfig) -> Mask | None:
-    masks: dict[str, Callable[[], Mask | None]] = {
-        "none": lambda: None,
-        "causal": Causal,
-        "additive": lambda: Additive(c.sequence_length, num_heads=c.num_heads),
-        "multiplicative": lambda: Multiplicative(c.sequence_length, num_heads=c.num_heads),
-    }
-    return masks[c.mask]()
+    learned = {"additive": Additive, "multiplicative": Multiplicative}
+    if c.mask in learned:
+        return learned[c.mask](c.sequence_length, num_heads=c.num_heads)
+    return Causal() if c.mask == "causal" else None

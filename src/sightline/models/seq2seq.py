@@ -4,56 +4,42 @@ Shapes: B batch, S source tokens, T target tokens, V target vocabulary.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Self, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from torch import Tensor, nn
 
-from .. import limits
 from ..attention.scores import SCORES
-from ..errors import SightlineError, check_choice, check_fraction, check_int, check_max
+from ..config import Config, Fraction, ModelDim, at_least, at_most, choice
+from ..errors import SightlineError, check, check_choice, check_divides
 from ..layers import SIZES
 from ..layers.blocks import Norm
 from ..layers.recurrent import Cell
 from .encoders import EncoderOutput, Positions, RecurrentTextEncoder, TextEncoder, TransformerTextEncoder
 from .text_decoder import RecurrentTextDecoder, TextDecoder, TransformerTextDecoder, packs
 
-MIN_VOCAB_SIZE = 4
-"""The special tokens pad, bos, eos and unk."""
-TieEmbeddings = Literal["none", "target", "all"]
+VocabSize = Annotated[int, at_least(1), at_most("MAX_MODEL_VOCAB_SIZE")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqConfig(ABC):
+class Seq2SeqConfig(Config, ABC):
     """Vocabulary options of every encoder-decoder model."""
 
-    source_vocab_size: int | None = None
+    source_vocab_size: VocabSize | None = None
     """Size of the source vocabulary; null to use that of the data."""
-    target_vocab_size: int | None = None
+    target_vocab_size: VocabSize | None = None
     """Size of the target vocabulary; null to use that of the data."""
-    tie_embeddings: TieEmbeddings = "target"
+    tie_embeddings: Literal["none", "target", "all"] = "target"
     """Embedding tables that are shared: none, target input with target output, or all."""
 
     def __post_init__(self) -> None:
-        check_choice("tie_embeddings", self.tie_embeddings, get_args(TieEmbeddings))
-        for name in ("source_vocab_size", "target_vocab_size"):
-            if (size := getattr(self, name)) is not None:
-                check_int(MIN_VOCAB_SIZE, **{name: size})
-                check_max(limits.MAX_MODEL_VOCAB_SIZE, **{name: size})
+        super().__post_init__()
         sizes = {self.source_vocab_size, self.target_vocab_size} - {None}
-        if self.tie_embeddings == "all" and len(sizes) == 2:
-            raise SightlineError(
-                f"tie_embeddings must be target or none for different vocabularies, got all with "
-                f"{self.source_vocab_size} and {self.target_vocab_size} tokens; or share the vocabulary"
-            )
-
-    def with_vocab_sizes(self, source: int, target: int) -> Self:
-        """The config with these vocabulary sizes, which must not contradict it."""
-        sizes: dict[str, Any] = {"source_vocab_size": source, "target_vocab_size": target}
-        for name, size in sizes.items():
-            if (value := getattr(self, name)) not in (None, size):
-                raise SightlineError(f"model.{name} must be null or that of the data, {size}, got {value}")
-        return replace(self, **sizes)
+        check(
+            self.tie_embeddings != "all" or len(sizes) < 2,
+            f"tie_embeddings must be target or none for different vocabularies, got all with {self.source_vocab_size} "
+            f"and {self.target_vocab_size} tokens; or share the vocabulary",
+        )
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
@@ -68,16 +54,16 @@ class Seq2SeqConfig(ABC):
     def depth(self) -> int:
         """The number of layers of encoder and decoder."""
 
+    @abstractmethod
     def build(self) -> tuple[TextEncoder, TextDecoder]:
         """An encoder and a decoder with random weights."""
-        source, target = self.vocab_sizes
-        encoder = self._encoder(None if self.tie_embeddings == "all" else source)
-        return encoder, self._decoder(target, tie_embeddings=self.tie_embeddings != "none")
 
-    @abstractmethod
-    def _encoder(self, vocab_size: int | None) -> TextEncoder: ...
-    @abstractmethod
-    def _decoder(self, vocab_size: int, *, tie_embeddings: bool) -> TextDecoder: ...
+    def _options(self, *names: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Options of the encoder and of the decoder: the fields of these names, and those of their vocabularies."""
+        (source, target), tie = self.vocab_sizes, self.tie_embeddings
+        shared = {name: getattr(self, name) for name in names}
+        encoder = {"vocab_size": None if tie == "all" else source, **shared}
+        return encoder, {"vocab_size": target, "tie_embeddings": tie != "none", **shared}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,38 +72,29 @@ class TransformerSeq2SeqConfig(Seq2SeqConfig):
 
     size: Literal["tiny", "small", "base"] = "tiny"
     """tiny: embed_dim 128, 4 + 4 layers; small: 256, 3 + 3 layers; base: 512, 6 + 6 layers, as in the first paper."""
-    embed_dim: int | None = None
-    ffn_dim: int | None = None
+    embed_dim: ModelDim | None = None
+    ffn_dim: ModelDim | None = None
     """Hidden dimension of the feed-forward networks."""
-    num_heads: int | None = None
-    encoder_layers: int | None = None
-    decoder_layers: int | None = None
+    num_heads: ModelDim | None = None
+    encoder_layers: ModelDim | None = None
+    decoder_layers: ModelDim | None = None
     positions: Positions = "sinusoidal"
-    max_positions: int = 256
+    max_positions: ModelDim = 256
     """Number of learned positions; sinusoidal positions have no limit."""
     norm: Norm = "pre"
-    score: str = "dot"
+    score: Annotated[str, choice(SCORES)] = "dot"
     """Name of an attention score."""
-    dropout: float = 0.1
+    dropout: Fraction = 0.1
     """Dropout of the embeddings, the residual branches and inside the feed-forward networks."""
-    attention_dropout: float = 0.0
+    attention_dropout: Fraction = 0.0
     """Dropout of the attention weights."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("size", self.size, SIZES)
-        check_choice("positions", self.positions, get_args(Positions))
-        check_choice("norm", self.norm, get_args(Norm))
-        check_choice("score", self.score, SCORES)
-        dimensions = self.dimensions
-        check_int(1, max_positions=self.max_positions, **dimensions)
-        check_max(limits.MAX_MODEL_DIM, max_positions=self.max_positions, **dimensions)
-        check_fraction(dropout=self.dropout, attention_dropout=self.attention_dropout)
-        embed_dim, num_heads = dimensions["embed_dim"], dimensions["num_heads"]
-        if embed_dim % num_heads:
-            raise SightlineError(f"num_heads must divide embed_dim={embed_dim}, got {num_heads}")
-        if self.positions == "sinusoidal" and embed_dim % 2:
-            raise SightlineError(f"embed_dim must be even for sinusoidal positions, got {embed_dim}")
+        embed_dim, num_heads = self.dimensions["embed_dim"], self.dimensions["num_heads"]
+        check_divides("embed_dim", embed_dim, num_heads=num_heads)
+        is_odd = self.positions == "sinusoidal" and embed_dim % 2
+        check(not is_odd, f"embed_dim must be even for sinusoidal positions, got {embed_dim}")
 
     @property
     def dimensions(self) -> dict[str, int]:
@@ -125,23 +102,21 @@ class TransformerSeq2SeqConfig(Seq2SeqConfig):
         size = SIZES[self.size]
         defaults = {"embed_dim": size.embed_dim, "ffn_dim": size.ffn_dim, "num_heads": size.num_heads}
         defaults |= {"encoder_layers": size.depth, "decoder_layers": size.depth}
-        own = {name: getattr(self, name) for name in defaults}
-        return {name: default if own[name] is None else own[name] for name, default in defaults.items()}
+        return {name: getattr(self, name) or default for name, default in defaults.items()}
 
     @property
     def depth(self) -> int:
         return self.dimensions["encoder_layers"] + self.dimensions["decoder_layers"]
 
-    def _encoder(self, vocab_size: int | None) -> TransformerTextEncoder:
-        return TransformerTextEncoder(vocab_size, **self._options("encoder_layers"))
-
-    def _decoder(self, vocab_size: int, *, tie_embeddings: bool) -> TransformerTextDecoder:
-        return TransformerTextDecoder(vocab_size, **self._options("decoder_layers"), tie_embeddings=tie_embeddings)
-
-    def _options(self, depth: str) -> dict[str, Any]:
-        sizes = {name: self.dimensions[name] for name in ("embed_dim", "num_heads", "ffn_dim")}
+    def build(self) -> tuple[TransformerTextEncoder, TransformerTextDecoder]:
         names = ("positions", "max_positions", "norm", "score", "dropout", "attention_dropout")
-        return {**sizes, "depth": self.dimensions[depth], **{name: getattr(self, name) for name in names}}
+        encoder, decoder = self._options(*names)
+        embed_dim, ffn_dim, num_heads, encoder_layers, decoder_layers = self.dimensions.values()
+        sizes: dict[str, Any] = {"embed_dim": embed_dim, "num_heads": num_heads, "ffn_dim": ffn_dim}
+        return (
+            TransformerTextEncoder(**encoder, **sizes, depth=encoder_layers),
+            TransformerTextDecoder(**decoder, **sizes, depth=decoder_layers),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +124,9 @@ class RecurrentSeq2SeqConfig(Seq2SeqConfig):
     """Config of a recurrent encoder-decoder."""
 
     cell: Cell = "gru"
-    hidden_size: int = 512
-    embed_dim: int = 256
-    num_layers: int = 1
+    hidden_size: ModelDim = 512
+    embed_dim: ModelDim = 256
+    num_layers: ModelDim = 1
     """Layers of the encoder, and of the decoder."""
     bidirectional: bool = True
     """The encoder reads in both directions, each with half of the hidden size."""
@@ -159,35 +134,27 @@ class RecurrentSeq2SeqConfig(Seq2SeqConfig):
     """Name of an attention score; none for one context vector."""
     hard: bool = False
     """Attention selects one source token. The gradient is that of the softmax."""
-    dropout: float = 0.3
+    dropout: Fraction = 0.3
     """Dropout of the embeddings, between layers and before the output."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choice("cell", self.cell, get_args(Cell))
+        is_odd = self.bidirectional and self.hidden_size % 2
+        check(not is_odd, f"hidden_size must be even for a bidirectional encoder, got {self.hidden_size}")
         check_choice("attention", self.attention, ("none", *SCORES))
-        sizes = {"hidden_size": self.hidden_size, "embed_dim": self.embed_dim, "num_layers": self.num_layers}
-        check_int(1, **sizes)
-        check_max(limits.MAX_MODEL_DIM, **sizes)
-        check_fraction(dropout=self.dropout)
-        if self.bidirectional and self.hidden_size % 2:
-            raise SightlineError(f"hidden_size must be even for a bidirectional encoder, got {self.hidden_size}")
-        if self.hard and self.attention == "none":
-            raise SightlineError(f"hard must be false without attention, got {self.hard}; set attention")
+        has_attention = self.attention != "none"
+        check(has_attention or not self.hard, f"hard must be false without attention, got {self.hard}; set attention")
 
     @property
     def depth(self) -> int:
         return self.num_layers
 
-    def _encoder(self, vocab_size: int | None) -> RecurrentTextEncoder:
-        return RecurrentTextEncoder(vocab_size, **self._options("bidirectional"))
-
-    def _decoder(self, vocab_size: int, *, tie_embeddings: bool) -> RecurrentTextDecoder:
-        return RecurrentTextDecoder(vocab_size, **self._options("attention", "hard"), tie_embeddings=tie_embeddings)
-
-    def _options(self, *names: str) -> dict[str, Any]:
-        shared = ("embed_dim", "hidden_size", "cell", "num_layers", "dropout")
-        return {name: getattr(self, name) for name in (*shared, *names)}
+    def build(self) -> tuple[RecurrentTextEncoder, RecurrentTextDecoder]:
+        encoder, decoder = self._options("embed_dim", "hidden_size", "cell", "num_layers", "dropout")
+        return (
+            RecurrentTextEncoder(**encoder, bidirectional=self.bidirectional),
+            RecurrentTextDecoder(**decoder, attention=self.attention, hard=self.hard),
+        )
 
 
 class Seq2Seq(nn.Module):

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ..config import Config, Fraction, NonNegative, NonNegativeInt, Positive, PositiveInt, at_least, rule
+from ..config import Config, Fraction, NonNegative, NonNegativeInt, Positive, PositiveInt, Seed, at_least, rule
 from ..errors import check
 
 check_device_name = rule("auto, cpu, cuda or cuda:N", re.compile(r"auto|cpu|cuda(:\d{1,3})?").fullmatch)
@@ -73,3 +73,14 @@ class TrainingConfig(Config):
         has_one = None in (self.epochs, self.steps)
         check(has_one, f"epochs and steps must not both be given, got {self.epochs} and {self.steps}; set one to null")
         check(not self.fsdp or self.optimizer != "muon", "optimizer must be adamw or adam with fsdp, got 'muon'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig(Config):
+    """The first fields of the config of every task."""
+
+    task: str
+    """Name of the task in the registry."""
+    out: str | None = None
+    """Folder of the run; null for runs/NAME."""
+    seed: Seed = 0

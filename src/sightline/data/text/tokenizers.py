@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from ... import limits
-from ...errors import SightlineError, check, check_int, check_max, reraise
+from ...config import Config, PositiveInt, at_most
+from ...errors import SightlineError, check, check_int, reraise
 
 WORD_START = "▁"
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
@@ -86,26 +87,25 @@ class SpecialTokens:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenizerConfig:
+class TokenizerConfig(Config):
     """Config of a tokenizer."""
 
     kind: Literal["bpe", "word", "character"] = "bpe"
-    vocab_size: int = 8000
+    vocab_size: Annotated[int, at_most("MAX_TOKENIZER_VOCAB_SIZE")] = 8000
     """Maximum number of tokens. Words and characters are kept by frequency."""
     shared_vocab: bool = False
     """Use one vocabulary for both languages."""
     lowercase: bool = False
     """Lowercase all text."""
-    min_frequency: int = 1
+    min_frequency: PositiveInt = 1
     """Occurrences that a word or character needs to be in the vocabulary. With 2, training text contains `unk`."""
     special_tokens: SpecialTokens = field(default_factory=SpecialTokens)
     """Special tokens. `mask`, `cls` and `sep` are optional."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         num_special = len(self.special_tokens.tokens)
         check_int(num_special + 1, vocab_size=self.vocab_size)
-        check_int(1, min_frequency=self.min_frequency)
-        check_max(limits.MAX_TOKENIZER_VOCAB_SIZE, vocab_size=self.vocab_size)
         minimum = num_special + len(BYTE_TOKENS) + 2
         check(
             self.kind != "bpe" or self.vocab_size >= minimum,

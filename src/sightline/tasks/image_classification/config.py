@@ -4,20 +4,20 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ... import limits
-from ...config import Config, Seed
+from ...config import Config, Fraction, NonNegativeInt
 from ...data.images.augmentation import AugmentConfig
 from ...data.images.datasets import Splits, split
 from ...data.images.loading import load
-from ...errors import SightlineError, check_fraction, check_int, check_max
+from ...errors import check, check_max
 from ...models.image_classifier import ImageClassifierConfig
 from ...predictor import Progress
-from ...training.config import TrainingConfig
+from ...training.config import TaskConfig, TrainingConfig
 
 EVALUATION_BATCH_SIZE = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageData:
+class ImageData(Config):
     """The images to train on."""
 
     source: str = "glyphs"
@@ -26,16 +26,12 @@ class ImageData:
     """Side to resize every image to; null for the size of the images."""
     channels: int | None = None
     """1 for grayscale, 3 for color; null for those of the images."""
-    validation_fraction: float = 0.1
+    validation_fraction: Fraction = 0.1
     """Fraction of the training images to hold out where the data set has no validation set; 0 for none."""
-    cache_mib: int = 4096
+    cache_mib: NonNegativeInt = 4096
     """MiB of images kept in memory; a larger folder is read during training."""
-    num_workers: int = 2
+    num_workers: NonNegativeInt = 2
     """Processes that read a folder that is not kept in memory."""
-
-    def __post_init__(self) -> None:
-        check_int(0, cache_mib=self.cache_mib, num_workers=self.num_workers)
-        check_fraction(validation_fraction=self.validation_fraction)
 
     def load(self, progress: Progress | None = None) -> Splits:
         """Read the data set."""
@@ -51,17 +47,14 @@ class ImageData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageClassificationTaskConfig(Config):
+class ImageClassificationTaskConfig(TaskConfig):
     """Config of a run that trains an image classifier."""
 
     task: Literal["image_classification"] = "image_classification"
-    out: str | None = None
-    """Folder of the run; null for runs/NAME."""
-    seed: Seed = 0
     data: ImageData = field(default_factory=ImageData)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     model: ImageClassifierConfig = field(default_factory=ImageClassifierConfig)
-    label_smoothing: float = 0.0
+    label_smoothing: Fraction = 0.0
     training: TrainingConfig = field(default_factory=TrainingConfig)
 
     @classmethod
@@ -84,17 +77,16 @@ class ImageClassificationTaskConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_max(limits.MAX_IMAGE_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
-        check_fraction(label_smoothing=self.label_smoothing)
         self.check_mixed_pairs()
 
     def check_mixed_pairs(self, world_size: int = 1) -> None:
         """Two images that are mixed must be in the same micro-batch."""
         size, slices = self.training.batch_size, world_size * self.training.gradient_accumulation_steps
-        if self.augment.mixes_labels and slices > 1 and size % (2 * slices):
-            raise SightlineError(
-                f"training.batch_size must be a multiple of 2 x {slices} (processes times "
-                f"training.gradient_accumulation_steps) where augment.mixup or augment.cutmix is used, got {size}"
-            )
+        check(
+            not self.augment.mixes_labels or slices == 1 or size % (2 * slices) == 0,
+            f"training.batch_size must be a multiple of 2 x {slices} (processes times "
+            f"training.gradient_accumulation_steps) where augment.mixup or augment.cutmix is used, got {size}",
+        )
 
     def evaluation_batch_size(self, world_size: int = 1) -> int:
         """At most the size of a training micro-batch, which is known to fit in memory."""

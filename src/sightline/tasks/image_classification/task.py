@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ... import seeds
+from ...config import for_data
 from ...data.images import augmentation
 from ...data.images.datasets import ImageFiles, Images, Splits
 from ...data.images.statistics import mean_and_std, sample_histogram
 from ...data.images.streaming import stream
-from ...errors import SightlineError
+from ...errors import check
 from ...files import digest
 from ...metrics import classification_metrics, fit_calibration_scale
 from ...models.image_classifier import ImageClassifier
@@ -37,11 +38,11 @@ class ImageClassificationTask(Task):
     def __init__(self, config: ImageClassificationTaskConfig, data: Splits, progress: Progress | None = None):
         config.check_mixed_pairs(rank_and_world_size()[1])
         train = data.train
-        if len(set(train.labels.tolist())) < 2:
-            raise SightlineError(f"data must have images of at least 2 classes, got {train.classes}")
+        has_classes = len(set(train.labels.tolist())) >= 2
+        check(has_classes, f"data must have images of at least 2 classes, got {train.classes}")
         self.train, self.validation, self.classes = train, data.validation, train.classes
         sizes = {"image_size": train.size, "channels": train.channels, "num_classes": len(train.classes)}
-        self.config = replace(config, model=config.model.for_data(**sizes))
+        self.config = replace(config, model=for_data(config.model, **sizes))
         self.model = ImageClassifier(self.config.model)
         levels = sample_histogram(train, config.seed, progress if isinstance(train, ImageFiles) else None)
         self.model.set_normalization(*mean_and_std(levels))

@@ -20,6 +20,7 @@ from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis
 from ...errors import SightlineError, check_int, check_max
 from ...files import CONFIG, DATA, read_json
+from ...models.seq2seq import Seq2Seq
 from ...names import printable, shortened
 from ...predictor import Predictor, Progress
 from ...weights import read_weights
@@ -119,8 +120,8 @@ class TranslationPredictor(Predictor):
             for name in tokenizer_files(task_config.tokenizer)
         ]
         source, target = tokenizers[0], tokenizers[-1]
-        model_config = task_config.model.with_vocab_sizes(len(source), len(target))
-        model = read_weights(folder, model_config.build, depth=model_config.chosen.depth)
+        model_config = task_config.model.with_vocab_sizes(len(source), len(target)).chosen
+        model = read_weights(folder, lambda: Seq2Seq(model_config), depth=model_config.depth)
         return cls(folder, task_config, (source, target), model)
 
     def parse_inputs(self, arguments: Sequence[str]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from ...data.text.batching import EncodedPairs, LengthBuckets, PairBatch
 from ...data.text.corpora import ParallelText, TextSplits
 from ...data.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 from ...errors import SightlineError
+from ...models.seq2seq import Seq2Seq
 from ...predictor import Progress
 from ...training.task import BatchSlice, Task
 from .config import TranslationTaskConfig
@@ -34,7 +35,7 @@ class TranslationTask(Task):
             self.validation = encode_for_evaluation(data.validation, self.tokenizers, config.data.max_tokens)
             self.references = data.validation.target
         self.config = replace(config, model=config.model.with_vocab_sizes(*map(len, self.tokenizers)))
-        self.model = self.config.model.build()
+        self.model = Seq2Seq(self.config.model.chosen)
         self.data_fingerprint = data_fingerprint(data, num_long)
         self.device = torch.device("cpu")
         self._buckets: dict[int, LengthBuckets] = {}
