@@ -15,7 +15,7 @@ from sightline.errors import SightlineError
 from sightline.files import CONFIG
 from sightline.layers import Encoder, SinusoidalPositions
 from sightline.predictor import MetricsEvaluation, Predictor
-from sightline.training.config import TrainingConfig
+from sightline.training.config import TaskConfig, TrainingConfig
 from sightline.training.task import Task
 from sightline.weights import read_weights
 
@@ -36,10 +36,8 @@ class TaggingData:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaggingTaskConfig:
+class TaggingTaskConfig(TaskConfig):
     task: Literal["tagging"] = "tagging"
-    out: str | None = None
-    seed: int = 0
     data: TaggingData = field(default_factory=TaggingData)
     model: TaggerConfig = field(default_factory=TaggerConfig)
     training: TrainingConfig = field(

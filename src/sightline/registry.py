@@ -17,7 +17,7 @@ class TaskSpec:
 
     name: str
     config: Any
-    """The config class: a frozen dataclass with task, out, seed, data, model and training, and `starter()`."""
+    """The config class: a subclass of `training.config.TaskConfig` with data, model and training, and `starter()`."""
     task: Any
     """The class that is trained; see `training.task.Task`."""
     predictor: Any

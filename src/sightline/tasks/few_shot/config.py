@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from ...config import Config, Fraction, NonNegative, PositiveInt, Seed, at_least, at_most, rule
+from ...config import Config, Fraction, NonNegative, PositiveInt, at_least, at_most, rule
 from ...data.episodes import ClassIndex
 from ...data.images.augmentation import AugmentConfig
 from ...data.images.class_splits import ClassSplits, Rotations, add_sources, load_classes
@@ -14,7 +14,7 @@ from ...data.sources import same_source
 from ...errors import SightlineError, check
 from ...models.few_shot import Channels, FewShotConfig
 from ...predictor import Progress
-from ...training.config import TrainingConfig
+from ...training.config import TaskConfig, TrainingConfig
 
 
 class Setting(NamedTuple):
@@ -159,13 +159,10 @@ class EvaluationConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewShotTaskConfig(Config):
+class FewShotTaskConfig(TaskConfig):
     """Config of a run that trains a few-shot classifier. `training.batch_size` counts episodes."""
 
     task: Literal["few_shot"] = "few_shot"
-    out: str | None = None
-    """Folder of the run; null for runs/NAME."""
-    seed: Seed = 0
     data: FewShotData = field(default_factory=FewShotData)
     augment: AugmentConfig = field(default_factory=AugmentConfig)
     episode: EpisodeConfig = field(default_factory=EpisodeConfig)
