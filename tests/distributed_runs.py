@@ -43,7 +43,7 @@ def run(line: str) -> None:
     words = line.split()
     stops = [int(word.removeprefix("stop=")) for word in words if word.startswith("stop=")]
     changes = [word for word in words if word != "--resume" and not word.startswith("stop=")]
-    task_class = task_spec("image_classification").task_class
+    task_class = task_spec("image_classification").task
     loss = task_class.loss
     if RANK == 1:
         time.sleep(0.3)

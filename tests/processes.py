@@ -226,4 +226,4 @@ def normalize_by_one_image() -> None:
 def _task_class(name: str):
     from sightline.registry import task_spec
 
-    return task_spec(name).task_class
+    return task_spec(name).task

@@ -15,7 +15,7 @@ from sightline.errors import SightlineError
 from sightline.files import CONFIG
 from sightline.layers import Encoder, SinusoidalPositions
 from sightline.predictor import MetricsEvaluation, Predictor
-from sightline.training.config import TaskConfig, TrainingConfig
+from sightline.training.config import DataConfig, TaskConfig, TrainingConfig
 from sightline.training.task import Task
 from sightline.weights import read_weights
 
@@ -31,7 +31,7 @@ class TaggerConfig:
 
 
 @dataclass(frozen=True)
-class TaggingData:
+class TaggingData(DataConfig):
     source: str = "lines"
 
 

@@ -104,7 +104,7 @@ def parse_records(text, format):
             "training.batch_size must be a multiple of 2 x 2 (processes times training.gradient_accumulation_steps)",
         ),
         (["data.source=nowhere"], "one of glyphs, got 'nowhere'"),
-        (["data.validation_fraction=1"], "data: validation_fraction must be at least 0 and below 1, got 1.0"),
+        (["data.validation_fraction=1"], "data.validation_fraction must be at least 0 and below 1, got 1.0"),
         (["label_smoothing=1"], "label_smoothing must be at least 0 and below 1, got 1.0"),
         (["seed=-1"], "seed must be an integer of at least 0, got -1"),
         (["missing.yaml"], "a change must read key=value, got 'missing.yaml'"),
@@ -239,7 +239,7 @@ def test_evaluate_on_a_read_only_run_prints_the_metrics_and_warns(run, monkeypat
     def refuse(path, data):
         raise OSError(errno.EROFS, "Read-only file system", str(path))
 
-    monkeypatch.setattr(runs, "write_bytes", refuse)
+    monkeypatch.setattr("sightline.files.write_bytes", refuse)
     result = run_cli("evaluate", run)
     assert result.stdout.startswith("validation set, 6 images\naccuracy ")
     assert result.stderr.startswith("warning: the evaluation was not stored in run: ")
@@ -620,10 +620,9 @@ def test_a_progress_bar_appears_on_stderr_after_a_second(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
     stdout = sys.stdout
-    for seconds, quiet, is_visible in ((0, False, False), (2, True, False), (2, False, True)):
-        bar = runs.progress_bar(quiet)
-        bar.started -= seconds
-        with bar as progress:
+    for seconds, quiet, is_visible in ((1, False, False), (0, True, False), (0, False, True)):
+        monkeypatch.setattr(runs, "SECONDS_BEFORE_BAR", seconds)
+        with runs.progress_bar(quiet) as progress:
             progress(1, 2)
             assert sys.stdout is stdout
         assert ("working" in sys.stderr.getvalue()) == is_visible

@@ -13,9 +13,9 @@ import sightline
 from processes import SMALL, write_images
 from sightline import zoo
 from sightline.cli import app
-from sightline.comparison import compare
 from sightline.errors import SightlineError
 from sightline.models.baselines import BASELINES
+from sightline.runs import compare
 from sightline.tasks.few_shot.config import Setting
 from sightline.tasks.few_shot.evaluate import episode_classes, evaluate_episodes
 

@@ -8,26 +8,23 @@ from sightline import registry
 from sightline.errors import SightlineError
 from sightline.predictor import Predictor
 
-SPECS = pytest.mark.parametrize("spec", registry.TASKS.values(), ids=lambda spec: spec.name)
+SPECS = pytest.mark.parametrize("spec", [*map(registry.task_spec, registry.TASKS)], ids=lambda spec: spec.name)
 
 
 @SPECS
 def test_everything_a_task_declares_can_be_imported(spec):
-    assert dataclasses.is_dataclass(spec.config_class)
-    assert issubclass(spec.predictor_class, Predictor)
+    assert dataclasses.is_dataclass(spec.config)
+    assert issubclass(spec.predictor, Predictor)
     for name in ("load_data", "steps_per_epoch", "to", "batches", "loss", "evaluate", "metrics", "files", "finish"):
-        assert callable(getattr(spec.task_class, name))
-    assert spec.task_class.monitor
-    for function, declared in (
-        (spec.compare_function, spec.compare),
-        (spec.compare_precision_function, spec.compare_precision),
-    ):
-        assert callable(function) if declared else function is None
+        assert callable(getattr(spec.task, name))
+    assert spec.task.monitor
+    for name in ("compare", "compare_precision"):
+        assert callable(getattr(spec, name)) == (spec.name in registry.supporting(name))
 
 
 @SPECS
 def test_config_classes_have_the_common_fields(spec):
-    starter = spec.config_class.starter()
+    starter = spec.config.starter()
     assert starter.task == spec.name
     fields = {field.name for field in dataclasses.fields(starter)}
     assert {"task", "out", "seed", "data", "model", "training"} <= fields
@@ -55,10 +52,5 @@ def test_an_unknown_task_is_refused_with_the_closest_name():
 def test_a_task_may_be_registered_as_objects(monkeypatch):
     monkeypatch.setattr(registry, "TASKS", {})
     spec = registry.register(registry.TaskSpec("toy", dict, list, tuple))
-    assert registry.task_spec("toy") is spec
-    assert (spec.config_class, spec.task_class, spec.predictor_class, spec.compare_function) == (
-        dict,
-        list,
-        tuple,
-        None,
-    )
+    assert registry.task_spec("toy") == spec
+    assert registry.supporting("compare") == []

@@ -22,7 +22,7 @@ from sightline.registry import task_spec
 from sightline.runs import _resolve_config
 from sightline.training.config import TrainingConfig
 
-ImageClassificationTaskConfig = task_spec("image_classification").config_class
+ImageClassificationTaskConfig = task_spec("image_classification").config
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_loaded_data_is_not_read_again(tmp_path, monkeypatch, task):
     monkeypatch.chdir(tmp_path)
     write_task_data(tmp_path)
     changes = [*SMALL_TASKS[task], "training.steps=1"]
-    task_class = task_spec(task).task_class
+    task_class = task_spec(task).task
     data = task_class.load_data(_resolve_config(None, changes)[0])
     sightline.train(None, [*changes, "out=read"], quiet=True)
     monkeypatch.setattr(task_class, "load_data", lambda *args: pytest.fail("data was read again"))

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     __version__: str
-    from . import attention, data, layers
+    from . import attention, data, layers, runs
     from .attention import Record, record_attention
     from .classifier import FewShotClassifier
-    from .comparison import compare
-    from .runs import evaluate, load, train
+    from .runs import compare, evaluate, load, train
 
 __all__ = [
     "FewShotClassifier",
@@ -25,13 +24,14 @@ __all__ = [
     "layers",
     "load",
     "record_attention",
+    "runs",
     "train",
 ]
 
 _HOMES = {
     "FewShotClassifier": "classifier",
     "Record": "attention",
-    "compare": "comparison",
+    "compare": "runs",
     "evaluate": "runs",
     "load": "runs",
     "record_attention": "attention",
@@ -42,7 +42,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    if name in ("attention", "data", "layers", "view"):
+    if name in ("attention", "data", "layers", "runs", "view"):
         return import_module(f"{__name__}.{name}")
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version

@@ -3,31 +3,59 @@
 import os
 import shlex
 import sys
-from collections import deque
+import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from .errors import SightlineError
+import sightline
+
+from .errors import SightlineError, SightlineWarning
+from .limits import MAX_EXAMPLES_PER_PAGE
 from .names import printable, printable_lines
+from .output import record_writer
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Read when torch is imported: threads that spin while they wait slow down a busy machine."""
 MIN_SEPARATION = 0.7
 """AUROC of known against unknown images below which `fit` suggests another model."""
 
+
+class _Group(TyperGroup):
+    """Prints warnings, errors that a user can fix, and those of the file system on one line; others as a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", SightlineWarning)
+                warnings.showwarning = lambda message, *_: _print(f"warning: {message}", err=True)
+                return super().invoke(ctx)
+        except BrokenPipeError:  # the reader of a pipe ended, which typer handles
+            raise
+        except SightlineError as error:
+            _print(f"error: {error}", err=True)
+            raise typer.Exit(2) from error
+        except OSError as error:
+            reason = error.strerror or str(error)
+            _print(f"error: {error.filename}: {reason}" if error.filename else f"error: {reason}", err=True)
+            is_wrong_path = isinstance(error, FileExistsError | NotADirectoryError)
+            raise typer.Exit(2 if is_wrong_path else 1) from error
+        except KeyboardInterrupt as stop:
+            raise typer.Exit(getattr(stop, "exit_code", 130)) from stop
+
+
 app = typer.Typer(
-    help="Attention models that learn from little data and show what they attend to.",
+    cls=_Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 
-RunArgument = Annotated[str, typer.Argument(help="Folder of a run, or name of a pretrained model.", show_default=False)]
+RunArgument = Annotated[str, typer.Argument(help="Folder of a run, or name of a pretrained model.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 FormatOption = Annotated[str, typer.Option(help="Output format: text, json, jsonl or csv.")]
 OutOption = Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")]
@@ -44,9 +72,7 @@ EpisodesOption = Annotated[
 
 def _print_version(requested: bool) -> None:
     if requested:
-        from . import __version__
-
-        typer.echo(f"sightline {__version__}")
+        typer.echo(f"sightline {sightline.__version__}")
         raise typer.Exit
 
 
@@ -59,32 +85,9 @@ def main(
     """Attention models that learn from little data and show what they attend to."""
 
 
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    """Print errors that a user can fix, and those of the file system, on one line; all others show a traceback."""
-    try:
-        yield
-    except BrokenPipeError:  # the reader of a pipe ended, which typer handles
-        raise
-    except SightlineError as error:
-        _print_error(str(error))
-        raise typer.Exit(2) from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        _print_error(f"{error.filename}: {reason}" if error.filename else reason)
-        is_wrong_path = isinstance(error, FileExistsError | NotADirectoryError)
-        raise typer.Exit(2 if is_wrong_path else 1) from error
-    except KeyboardInterrupt as stop:
-        raise typer.Exit(getattr(stop, "exit_code", 130)) from stop
-
-
 def _print(message: str, *, err: bool = False) -> None:
     """Print without control characters of file names or data."""
     typer.echo(printable_lines(message), err=err)
-
-
-def _print_error(message: str) -> None:
-    _print(f"error: {message}", err=True)
 
 
 def _split(names: str) -> list[str]:
@@ -99,20 +102,17 @@ def train(
             metavar="[CONFIG.yaml] [key=value]...",
             help="A YAML config (or the folder of a run) and changes to it, such as training.epochs=20. "
             "Without a config, an image classifier is trained on the embedded glyphs.",
-            show_default=False,
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint.")] = False,
 ) -> None:
     """Train a model and write it to a folder."""
-    from . import runs
 
-    with _user_errors():
-        words = config or []
-        path = words[0] if words and "=" not in words[0] else None
-        run = runs.train(path, words[path is not None :], resume=resume, command=runs.command_line())
-        if run.is_main:
-            _print(f"{run}\nnext: sightline evaluate {shlex.quote(str(run.folder))}")
+    words = config or []
+    path = words[0] if words and "=" not in words[0] else None
+    run = sightline.runs.train(path, words[path is not None :], resume=resume, command=sightline.runs.command_line())
+    if run.is_main:
+        _print(f"{run}\nnext: sightline evaluate {shlex.quote(str(run.folder))}")
 
 
 @app.command()
@@ -127,13 +127,11 @@ def evaluate(
     allow_download: AllowDownloadOption = False,
 ) -> None:
     """Evaluate a trained model on its test set."""
-    from . import runs
-    from .output import record_writer
 
-    with _user_errors(), record_writer(out, format) as writer:
+    with record_writer(out, format) as writer:
         options: dict[str, Any] = {"settings": _split(settings)} if settings else {}
         options |= {} if episodes is None else {"episodes": episodes}
-        evaluation = runs.evaluate(run, data, device, allow_download=allow_download, **options)
+        evaluation = sightline.runs.evaluate(run, data, device, allow_download=allow_download, **options)
         writer.write({"run": run, **evaluation.to_dict()}, str(evaluation))
 
 
@@ -152,27 +150,22 @@ def fit(
     """Fit a few-shot classifier to a few images per class. No weights are trained."""
     from .classifier import FewShotClassifier
     from .classifier.file import SUFFIX, check_path
-    from .runs import progress_bar
     from .training.device import choose_device
 
-    with _user_errors():
-        path = check_path(out or Path(f"{Path(folder).resolve().name}{SUFFIX}"))
-        with progress_bar() as progress:
-            classifier = FewShotClassifier.pretrained(model, allow_download=allow_download).to(choose_device(device))
-            classifier.fit(folder, progress=progress)
-        _print(f"{model}: {classifier.summary()}")
-        if model == "glyphs" and classifier.calibration.auroc < MIN_SEPARATION:
-            _print("glyphs is trained on drawings and separates these images poorly; for photos use --model photos")
-        _print(
-            f"wrote {classifier.save(path)}\nnext: sightline predict {shlex.quote(str(path))} IMAGE... --show page.html"
-        )
+    path = check_path(out or Path(f"{Path(folder).resolve().name}{SUFFIX}"))
+    with sightline.runs.progress_bar() as progress:
+        classifier = FewShotClassifier.pretrained(model, allow_download=allow_download).to(choose_device(device))
+        classifier.fit(folder, progress=progress)
+    _print(f"{model}: {classifier.summary()}")
+    if classifier.calibration.auroc < MIN_SEPARATION:
+        _print(f"{model} separates these images poorly; try another --model, such as photos for photos")
+    _print(f"wrote {classifier.save(path)}\nnext: sightline predict {shlex.quote(str(path))} IMAGE... --show page.html")
 
 
 @app.command()
 def compare(
-    runs: Annotated[
-        list[str],
-        typer.Argument(metavar="RUN...", help="Folders of runs, or names of pretrained models.", show_default=False),
+    names: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Folders of runs, or names of pretrained models.")
     ],
     data: Annotated[str | None, typer.Option(help="Evaluate on this data set instead of the runs' own.")] = None,
     with_: Annotated[
@@ -185,32 +178,23 @@ def compare(
     device: DeviceOption = "auto",
 ) -> None:
     """Evaluate few-shot models on identical episodes and report paired differences."""
-    from . import comparison
-    from .output import record_writer
 
-    with _user_errors(), record_writer(out, "text" if format == "markdown" else format) as writer:
-        names, baselines = _split(settings), _split(with_)
-        result = comparison.compare(
-            runs, data=data, baselines=baselines, settings=names, episodes=episodes, device=device
-        )
-        if format in ("text", "markdown"):
-            writer.write({}, str(result) if format == "text" else result.markdown())
-        else:
-            for record in result.to_records():
-                writer.write(record, "")
+    with record_writer(out, "text" if format == "markdown" else format) as writer:
+        options: dict[str, Any] = {"baselines": _split(with_), "settings": _split(settings), "episodes": episodes}
+        result = sightline.runs.compare(names, data=data, device=device, **options)
+        text = result.markdown() if format == "markdown" else str(result)
+        for record in [{}] if format in ("text", "markdown") else result.to_records():
+            writer.write(record, text)
 
 
 @app.command()
 def predict(
-    run: Annotated[
-        str, typer.Argument(help="Folder of a run, name of a pretrained model, or file of `fit`.", show_default=False)
-    ],
+    run: Annotated[str, typer.Argument(help="Folder of a run, name of a pretrained model, or file of `fit`.")],
     inputs: Annotated[
         list[str],
         typer.Argument(
             metavar="INPUT...",
             help="Images or folders of images; or sentences, .txt files of sentences, or - for standard input.",
-            show_default=False,
         ),
     ],
     show: Annotated[Path | None, typer.Option(help="Write a page (.html) that shows the attention.")] = None,
@@ -225,58 +209,43 @@ def predict(
     Every input gives one record, in the order given. An input that cannot be used gives a record with an error, and
     the exit status is 2.
     """
-    from .output import record_writer
-    from .runs import load
-    from .training.device import choose_device
     from .view.page import check_path
 
-    with _user_errors():
-        if show is not None:
-            check_path(show)
-        predictor = load(run, allow_download=allow_download).to(choose_device(device))
-        items = predictor.parse_inputs(inputs)
-        explanations = None if show is None else _explain(predictor, items, top)
-        has_terminal = out is None and sys.stdout.isatty()  # the predictions themselves show the progress
-        pairs = explanations.pairs() if explanations else _predicted(predictor, items, top, quiet=has_terminal)
-        names, errors = predictor.columns(), 0
-        columns = None if names is None else ["input", *names, "error"]
-        with record_writer(out, format, columns, with_errors=True) as writer:
-            for item, prediction in pairs:
-                name = printable(str(item))
-                if prediction.error is not None:
-                    errors += 1
-                    _print_error(prediction.error)
-                if prediction.error is None or format != "text" or out is not None:
-                    writer.write({"input": str(item), **prediction.to_dict()}, f"{name}: {prediction.summary(top)}")
-        if explanations is not None and explanations.page is not None:
-            _print(f"wrote {explanations.page.save(show)}", err=format != "text")
-        if errors:
-            raise typer.Exit(2)
+    if show is not None:
+        check_path(show)
+    predictor = sightline.runs.load(run, device=device, allow_download=allow_download)
+    predictor.check_ready()
+    items = predictor.parse_inputs(inputs)
+    explanations = None if show is None else _explain(predictor, items, top)
+    has_terminal = out is None and sys.stdout.isatty()  # the predictions themselves show the progress
+    pairs = explanations.pairs() if explanations else _predicted(predictor, items, top, quiet=has_terminal)
+    names, errors = predictor.columns(), 0
+    columns = None if names is None else ["input", *names, "error"]
+    with record_writer(out, format, columns, with_errors=True) as writer:
+        for item, prediction in pairs:
+            name = printable(str(item))
+            if prediction.error is not None:
+                errors += 1
+                _print(f"error: {prediction.error}", err=True)
+            if prediction.error is None or format != "text" or out is not None:
+                writer.write({"input": str(item), **prediction.to_dict()}, f"{name}: {prediction.summary(top)}")
+    if explanations is not None and explanations.page is not None:
+        _print(f"wrote {explanations.page.save(show)}", err=format != "text")
+    if errors:
+        raise typer.Exit(2)
 
 
 def _predicted(predictor: Any, inputs: Iterable[Any], top: int | None, *, quiet: bool) -> Iterator[tuple[Any, Any]]:
     """Every input with its prediction; only the inputs of one batch are kept."""
-    from .runs import progress_bar
-
-    pending: deque[Any] = deque()
-
-    def with_pending() -> Iterator[Any]:
-        for item in inputs:
-            pending.append(item)
-            yield item
-
+    shown, read = tee(inputs)
     total = len(inputs) if isinstance(inputs, list) else None
-    with progress_bar(quiet) as progress:
-        for prediction in predictor.stream(with_pending(), progress=progress, total=total, top_k=top):
-            yield pending.popleft(), prediction
+    with sightline.runs.progress_bar(quiet) as progress:
+        yield from zip(shown, predictor.stream(read, progress=progress, total=total, top_k=top), strict=False)
 
 
 def _explain(predictor: Any, inputs: Iterable[Any], top: int | None) -> Any:
-    from .limits import MAX_EXAMPLES_PER_PAGE
-    from .runs import progress_bar
-
-    items = list(inputs) if isinstance(inputs, list) else list(islice(inputs, MAX_EXAMPLES_PER_PAGE + 1))
-    with progress_bar() as progress:
+    items = inputs if isinstance(inputs, list) else list(islice(inputs, MAX_EXAMPLES_PER_PAGE + 1))
+    with sightline.runs.progress_bar() as progress:
         return predictor.explain(items, progress=progress, top_k=top)
 
 
@@ -284,8 +253,7 @@ def _explain(predictor: Any, inputs: Iterable[Any], top: int | None) -> Any:
 def show(
     run: RunArgument,
     inputs: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[INPUT]...", help="Images or sentences to draw the attention on.", show_default=False),
+        list[str] | None, typer.Argument(metavar="[INPUT]...", help="Images or sentences to draw the attention on.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the figures (default: figures/ in the run, or here).")
@@ -294,16 +262,13 @@ def show(
     device: DeviceOption = "auto",
 ) -> None:
     """Draw figures of a trained model: parameters, training curves and attention."""
-    from .runs import load
-    from .training.device import choose_device
 
-    with _user_errors():
-        predictor = load(run).to(choose_device(device))
-        figures = predictor.show(list(predictor.parse_inputs(inputs)) if inputs else [], out, format=format)
-        for path in figures.files:
-            _print(f"wrote {path}")
-        for name, reason in figures.skipped.items():
-            _print(f"no {name}: {reason}")
+    predictor = sightline.runs.load(run, device=device)
+    figures = predictor.show(list(predictor.parse_inputs(inputs)) if inputs else [], out, format=format)
+    for path in figures.files:
+        _print(f"wrote {path}")
+    for name, reason in figures.skipped.items():
+        _print(f"no {name}: {reason}")
 
 
 @app.command()
@@ -317,20 +282,19 @@ def data(
     from .data.images.summary import contact_sheet, summarize
     from .files import atomic_write
 
-    with _user_errors():
-        splits = load(name, size=image_size, class_disjoint=True)
-        _print(str(summarize(splits)))
-        if show is not None:
-            with atomic_write(show) as part:
-                contact_sheet(splits.train).save(part, "png")
-            _print(f"wrote {show}")
+    splits = load(name, size=image_size, class_disjoint=True)
+    _print(str(summarize(splits)))
+    if show is not None:
+        with atomic_write(show) as part:
+            contact_sheet(splits.train).save(part, "png")
+        _print(f"wrote {show}")
 
 
 @app.command(hidden=True)
 def ship(
-    run: Annotated[Path, typer.Argument(help="Folder of an evaluated run.", show_default=False)],
-    name: Annotated[str, typer.Argument(help="Name of the pretrained model.", show_default=False)],
-    license: Annotated[str, typer.Option(help="License of the data, and their owner.", show_default=False)],
+    run: Annotated[Path, typer.Argument(help="Folder of an evaluated run.")],
+    name: Annotated[str, typer.Argument(help="Name of the pretrained model.")],
+    license: Annotated[str, typer.Option(help="License of the data, and their owner.")],
     command: Annotated[str | None, typer.Option(help="Training command (default: that of the model card).")] = None,
     data: Annotated[str | None, typer.Option(help="Data to compare precision on (default: the run's own).")] = None,
     out: Annotated[Path | None, typer.Option(help="Parent folder (default: the package's zoo).")] = None,
@@ -338,13 +302,11 @@ def ship(
 ) -> None:
     """Convert a run to a pretrained model: half precision, with a model card."""
     from . import shipping
-    from .runs import progress_bar
 
-    with _user_errors():
-        options: dict[str, Any] = {"license": license, "command": command, "data": data, "out": out, "device": device}
-        with progress_bar() as progress:
-            folder = shipping.ship(run, name, progress=progress, **options)
-        _print(f"wrote {folder}")
+    options: dict[str, Any] = {"license": license, "command": command, "data": data, "out": out, "device": device}
+    with sightline.runs.progress_bar() as progress:
+        folder = shipping.ship(run, name, progress=progress, **options)
+    _print(f"wrote {folder}")
 
 
 @app.command()
@@ -355,5 +317,4 @@ def demo(
     """Fit a classifier to a few drawings, evaluate it and explain its predictions."""
     from .demo import run
 
-    with _user_errors():
-        run(out, model)
+    run(out, model)

@@ -145,14 +145,6 @@ def plain(config: Any) -> dict[str, Any]:
     return {field.name: _plain(getattr(config, field.name)) for field in dataclasses.fields(config)}
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested keys joined by dots."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
-
-
 def dump(config: Any) -> str:
     """A config as YAML, in the order of its fields."""
     return yaml.dump(plain(config), Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True)

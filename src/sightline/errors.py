@@ -23,6 +23,10 @@ class SightlineError(ValueError):
         super().__init__(printable_lines(message))
 
 
+class SightlineWarning(UserWarning):
+    """A warning that the command line prints on one line."""
+
+
 class MissingDependencyError(SightlineError):
     """An optional dependency is not installed. It concerns the whole call, never a single input."""
 

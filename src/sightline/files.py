@@ -8,15 +8,14 @@ import os
 import re
 import secrets
 import shlex
-import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from . import limits
-from .errors import SightlineError
-from .names import printable
+from .errors import SightlineError, SightlineWarning, check, reraise
 
 try:
     import fcntl
@@ -75,14 +74,11 @@ def named_errors(path: Path, part: Path | None = None) -> Iterator[None]:
 
 def read_json(path: Path) -> Any:
     """Read a JSON file of a run."""
-    if not path.is_file():
-        raise SightlineError(f"a run must have a file {path.name}, got none in {path.parent}")
-    if (size := path.stat().st_size) > limits.MAX_RUN_FILE_BYTES:
-        raise SightlineError(f"{path} must be at most {limits.MAX_RUN_FILE_BYTES:,} bytes, got {size:,}")
-    try:
+    check(path.is_file(), f"a run must have a file {path.name}, got none in {path.parent}")
+    size, limit = path.stat().st_size, limits.MAX_RUN_FILE_BYTES
+    check(size <= limit, f"{path} must be at most {limit:,} bytes, got {size:,}")
+    with reraise(f"{path} must be JSON", ValueError, RecursionError):
         return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise SightlineError(f"{path} must be JSON, got an error: {error}") from error
 
 
 @contextmanager
@@ -91,8 +87,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
     Folders that were created and are empty at the end are removed again.
     """
-    if folder.exists() and not folder.is_dir():
-        raise SightlineError(f"out must be a folder, got {str(folder)!r}, which is a file")
+    check(folder.is_dir() or not folder.exists(), f"out must be a folder, got {str(folder)!r}, which is a file")
     created = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / LOCK
@@ -100,10 +95,8 @@ def locked_folder(folder: Path) -> Iterator[None]:
         file = path.open("wb")
         if not _try_lock(file):
             file.close()
-            raise SightlineError(
-                f"out must not be in use, got {str(folder)!r}, which another process trains in; wait for it or pass "
-                f"out=FOLDER"
-            )
+            fix = "wait for it or pass out=FOLDER"
+            raise SightlineError(f"out must not be in use, got {str(folder)!r}, which another process trains in; {fix}")
         if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
             break
         file.close()  # the process that held the lock has removed the file since it was opened
@@ -163,9 +156,5 @@ def warn_unfinished(folder: Path) -> None:
     """Warn if a run is not fully trained."""
     if not is_finished(folder):
         resume = f"sightline train {shlex.quote(str(folder))} --resume"
-        warn(f"{folder} is not fully trained; finish it with: {resume}")
-
-
-def warn(message: str) -> None:
-    """Print a warning to standard error."""
-    print(f"warning: {printable(message)}", file=sys.stderr)  # noqa: T201
+        message = f"{folder} is not fully trained; finish it with: {resume}"
+        warnings.warn(message, SightlineWarning, stacklevel=3)

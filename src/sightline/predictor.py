@@ -3,7 +3,6 @@
 The command line uses a model through this interface only.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -94,10 +93,17 @@ class Explanations:
         return zip(self.inputs, self.predictions, strict=True)
 
 
-class Predictor(ABC):
+def merge_predictions(prepared: Iterable[Any], predictions: Iterable[Any]) -> Iterator[Any]:
+    """The failed predictions among prepared inputs in their places, and the predictions of the others."""
+    remaining = iter(predictions)
+    return (item if isinstance(item, FailedPrediction) else next(remaining) for item in prepared)
+
+
+class Predictor:
     """A trained model, ready to use.
 
-    A subclass implements `load`, `parse_inputs`, `prepare`, `predict_batch`, `explain_batch` and `evaluate`.
+    A subclass implements `load` and `evaluate`; and `parse_inputs`, `prepare`, `predict_batch` and `explain_batch`
+    unless its `check_ready` always raises.
     """
 
     batch_size: ClassVar[int] = 64
@@ -108,6 +114,8 @@ class Predictor(ABC):
     """Whether an external model that a file or config names may be downloaded from the hub."""
     needs_data_fingerprint: ClassVar[bool] = False
     """Whether a pretrained model keeps the fingerprint of its training data."""
+    external_model: str | None = None
+    """The model whose output this one takes, if that is not part of its files."""
 
     folder: Path
     """The run's folder."""
@@ -116,9 +124,9 @@ class Predictor(ABC):
     device: "torch.device"
 
     @classmethod
-    @abstractmethod
     def load(cls, path: str | Path) -> Self:
         """Read a trained model from a folder or file."""
+        raise NotImplementedError
 
     def to(self, device: "str | torch.device") -> Self:
         """Move the model to a device."""
@@ -128,17 +136,20 @@ class Predictor(ABC):
         self.model.to(self.device)
         return self
 
-    @abstractmethod
+    def check_ready(self) -> None:
+        """Raise errors that concern all inputs before any input is read."""
+
     def parse_inputs(self, arguments: Sequence[str]) -> Iterable[Any]:
         """Inputs from command-line arguments, such as paths, folders or text."""
+        raise NotImplementedError
 
-    @abstractmethod
     def prepare(self, item: Any) -> Any:
         """Turn one input into what `predict_batch` takes, or raise SightlineError."""
+        raise NotImplementedError
 
-    @abstractmethod
     def predict_batch(self, prepared: list[Any], *, top_k: int | None = None) -> list[Any]:
         """Predictions for prepared inputs, in order; `top_k` is the number of alternatives, if the task searches."""
+        raise NotImplementedError
 
     def predict(self, inputs: Any, *, progress: Progress | None = None, **options: Any) -> Any:
         """A prediction for one input, or a list of predictions for a list or tuple of inputs.
@@ -157,40 +168,37 @@ class Predictor(ABC):
         self, inputs: Iterable[Any], *, progress: Progress | None = None, total: int | None = None, **options: Any
     ) -> Iterator[Prediction]:
         """Predictions for inputs of any number, in order; at most `batch_size` inputs are in memory."""
+        self.check_ready()
         items, done = iter(inputs), 0
         while batch := list(islice(items, self.batch_size)):
             prepared = [self._prepared(item) for item in batch]
             usable = [item for item in prepared if not isinstance(item, FailedPrediction)]
-            predictions = iter(self.predict_batch(usable, **options) if usable else ())
-            for item in prepared:
-                yield item if isinstance(item, FailedPrediction) else next(predictions)
+            yield from merge_predictions(prepared, self.predict_batch(usable, **options) if usable else ())
             done += len(batch)
             if progress is not None and total is not None:
                 progress(done, total)
 
     def explain(self, inputs: Sequence[Any], *, progress: Progress | None = None, **options: Any) -> Explanations:
         """Predictions for a few inputs, and a page that explains them."""
+        self.check_ready()
         inputs = list(inputs)
         check_page_size(inputs=len(inputs))
         prepared = [self._prepared(item) for item in inputs]
-        usable = [i for i, item in enumerate(prepared) if not isinstance(item, FailedPrediction)]
+        usable = [pair for pair in zip(prepared, inputs, strict=True) if not isinstance(pair[0], FailedPrediction)]
         if not usable:
             return Explanations(inputs, prepared, None)
-        chosen = [prepared[i] for i in usable], [inputs[i] for i in usable]
-        predictions, page = self.explain_batch(*chosen, progress=progress, **options)
-        for i, prediction in zip(usable, predictions, strict=True):
-            prepared[i] = prediction
-        return Explanations(inputs, prepared, page)
+        predictions, page = self.explain_batch(*map(list, zip(*usable, strict=True)), progress=progress, **options)
+        return Explanations(inputs, list(merge_predictions(prepared, predictions)), page)
 
-    @abstractmethod
     def explain_batch(
         self, prepared: list[Any], inputs: list[Any], *, progress: Progress | None = None, top_k: int | None = None
     ) -> "tuple[list[Any], Page]":
         """Predictions for prepared inputs, and a page of them; `inputs` are what they were prepared from."""
+        raise NotImplementedError
 
-    @abstractmethod
     def evaluate(self, data: Any = None, *, progress: Progress | None = None) -> Any:
         """Metrics on the test set of the run's data, or on other data: a path or a loaded data set."""
+        raise NotImplementedError
 
     def columns(self) -> list[str] | None:
         """Keys of the flattened `to_dict()` of every prediction: the columns of a CSV file.

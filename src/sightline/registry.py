@@ -1,7 +1,6 @@
 """The tasks by name: each is declared by a `TaskSpec`."""
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
@@ -12,7 +11,7 @@ from .errors import SightlineError, one_of
 class TaskSpec:
     """What a task declares.
 
-    The classes and functions are given themselves, or as `module:name` within this package, imported on first use.
+    The classes and functions are given themselves, or as `module:name` within this package, imported by `task_spec`.
     """
 
     name: str
@@ -30,28 +29,7 @@ class TaskSpec:
     """Compares a model before and after conversion to half precision: (before, after, data, progress) -> sentence.
     None if models of this task cannot be shipped as pretrained models."""
 
-    @cached_property
-    def config_class(self) -> Any:
-        return _resolve(self.config)
 
-    @cached_property
-    def task_class(self) -> Any:
-        return _resolve(self.task)
-
-    @cached_property
-    def predictor_class(self) -> Any:
-        return _resolve(self.predictor)
-
-    @cached_property
-    def compare_function(self) -> Any:
-        return _resolve(self.compare)
-
-    @cached_property
-    def compare_precision_function(self) -> Any:
-        return _resolve(self.compare_precision)
-
-
-TASKS: dict[str, TaskSpec] = {}
 DEFAULT = "image_classification"
 
 
@@ -62,10 +40,16 @@ def register(spec: TaskSpec) -> TaskSpec:
 
 
 def task_spec(name: object) -> TaskSpec:
-    """The task of this name."""
+    """The task of this name, with its classes and functions imported."""
     if not isinstance(name, str) or name not in TASKS:
         raise SightlineError(f"task must be {one_of(str(name), TASKS)}")
-    return TASKS[name]
+    spec, imported = TASKS[name], ("config", "task", "predictor", "compare", "compare_precision")
+    return replace(spec, **{field: _resolve(getattr(spec, field)) for field in imported})
+
+
+def supporting(function: str) -> list[str]:
+    """The tasks that declare `compare` or `compare_precision`."""
+    return [name for name, spec in TASKS.items() if getattr(spec, function) is not None]
 
 
 def _resolve(target: Any) -> Any:
@@ -75,33 +59,32 @@ def _resolve(target: Any) -> Any:
     return getattr(import_module(f"{__package__}.{module}"), name)
 
 
-register(
-    TaskSpec(
-        name="image_classification",
-        config="tasks.image_classification.config:ImageClassificationTaskConfig",
-        task="tasks.image_classification.task:ImageClassificationTask",
-        predictor="tasks.image_classification.predictor:ImageClassificationPredictor",
-        usage='sightline.load("{name}").predict("image.png")',
+TASKS: dict[str, TaskSpec] = {
+    spec.name: spec
+    for spec in (
+        TaskSpec(
+            name="image_classification",
+            config="tasks.image_classification.config:ImageClassificationTaskConfig",
+            task="tasks.image_classification.task:ImageClassificationTask",
+            predictor="tasks.image_classification.predictor:ImageClassificationPredictor",
+            usage='sightline.load("{name}").predict("image.png")',
+        ),
+        TaskSpec(
+            name="translation",
+            config="tasks.translation.config:TranslationTaskConfig",
+            task="tasks.translation.task:TranslationTask",
+            predictor="tasks.translation.predictor:TranslationPredictor",
+            usage='sightline.load("{name}").predict("…")',
+            compare_precision="tasks.translation.evaluate:compare_precision",
+        ),
+        TaskSpec(
+            name="few_shot",
+            config="tasks.few_shot.config:FewShotTaskConfig",
+            task="tasks.few_shot.task:FewShotTask",
+            predictor="tasks.few_shot.predictor:FewShotPredictor",
+            usage='FewShotClassifier.pretrained("{name}").fit("folder/")',
+            compare="tasks.few_shot.compare:compare",
+            compare_precision="tasks.few_shot.compare:compare_precision",
+        ),
     )
-)
-register(
-    TaskSpec(
-        name="translation",
-        config="tasks.translation.config:TranslationTaskConfig",
-        task="tasks.translation.task:TranslationTask",
-        predictor="tasks.translation.predictor:TranslationPredictor",
-        usage='sightline.load("{name}").predict("…")',
-        compare_precision="tasks.translation.evaluate:compare_precision",
-    )
-)
-register(
-    TaskSpec(
-        name="few_shot",
-        config="tasks.few_shot.config:FewShotTaskConfig",
-        task="tasks.few_shot.task:FewShotTask",
-        predictor="tasks.few_shot.predictor:FewShotPredictor",
-        usage='FewShotClassifier.pretrained("{name}").fit("folder/")',
-        compare="tasks.few_shot.compare:compare",
-        compare_precision="tasks.few_shot.compare:compare_precision",
-    )
-)
+}

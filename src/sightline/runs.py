@@ -13,32 +13,20 @@ import platform
 import re
 import shlex
 import sys
-import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import config, hub, registry, zoo
-from .errors import SightlineError
-from .files import (
-    CARD,
-    CHECKPOINTS,
-    CONFIG,
-    DATA,
-    EVALUATION,
-    LOG,
-    WEIGHTS,
-    digest,
-    locked_folder,
-    read_json,
-    warn,
-    warn_unfinished,
-    write_bytes,
-)
-from .predictor import Evaluation, Predictor
+from . import config, files, hub, registry, zoo
+from .errors import SightlineWarning, check, check_choice
+from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS
+from .output import flatten
+from .predictor import Evaluation, Predictor, Progress
 
 if TYPE_CHECKING:
+    from .tasks.few_shot.compare import Comparison
     from .training.loop import Run
 
 CLASSIFIER = ".sightline"
@@ -49,6 +37,8 @@ RESUMABLE_KEYS = re.compile(
 )
 """Keys that may change when a run is resumed, because the checkpoints still fit."""
 SCORE = "## Evaluation"
+SECONDS_BEFORE_BAR = 1
+"""Shorter work shows no progress bar."""
 
 
 def train(
@@ -75,9 +65,9 @@ def train(
     from .training.loop import Trainer
 
     task_config, name = _resolve_config(source, changes)
-    task_class = registry.task_spec(task_config.task).task_class
+    task_class = registry.task_spec(task_config.task).task
     folder = Path(task_config.out or Path("runs") / name)
-    with locked_folder(folder) if is_main_process() else nullcontext():
+    with files.locked_folder(folder) if is_main_process() else nullcontext():
         _check_folder(folder, resume)
         with process_group(choose_device(task_config.training.device)) as group:
             with progress_bar(quiet or not group.is_main) as progress:
@@ -103,37 +93,37 @@ def train(
                 _write_run_files(folder, task)
             run = trainer.fit()
         if run.is_main:
-            write_bytes(folder / CARD, _card(run, task_config, command).encode())
+            files.write_bytes(folder / CARD, _card(run, task_config, command).encode())
     return run
 
 
-def load(run: str | Path, *, allow_download: bool = False) -> Predictor:
+def load(run: str | Path, *, device: str = "cpu", allow_download: bool = False) -> Predictor:
     """The trained model of a run's folder, a pretrained model by name, a model on the hub by `hub:owner/name`, or a
     fitted few-shot classifier from its `.sightline` file.
 
     An external embedding model that a file or config names is downloaded only with `allow_download`.
     """
-    if hub.is_hub_name(run):
-        folder = hub.resolve(run)
-    else:
-        folder = zoo.folder(run)
-        if folder.suffix == CLASSIFIER and not folder.is_dir():
-            from .classifier import FewShotClassifier
+    from .training.device import choose_device
 
-            return FewShotClassifier.load(folder, allow_download=allow_download)
-    if not folder.is_dir():
-        hint = f"; for a model on the hub write {hub.PREFIX}{run}" if str(run).count("/") == 1 else ""
-        raise SightlineError(f"run must be the folder of a trained model, or {zoo.known(str(run))}{hint}")
-    if not (folder / CONFIG).is_file():
-        raise SightlineError(
-            f"run must be the folder of a trained model, got {str(run)!r}, which has no {CONFIG}; to fit a classifier "
-            f"to the images in it: sightline fit {shlex.quote(str(run))}"
-        )
-    spec = registry.task_spec(config.read(folder / CONFIG).get("task"))
-    predictor: Predictor = spec.predictor_class.load(folder)
-    predictor.allow_download = allow_download
-    warn_unfinished(folder)
-    return predictor
+    folder = hub.resolve(run) if hub.is_hub_name(run) else zoo.folder(run)
+    if folder.suffix == CLASSIFIER and not folder.is_dir():
+        from .classifier import FewShotClassifier
+
+        predictor: Predictor = FewShotClassifier.load(folder, allow_download=allow_download)
+    else:
+        predictor = _predictor_class(run, folder).load(folder)
+        predictor.allow_download = allow_download
+        files.warn_unfinished(folder)
+    return predictor.to(choose_device(device))
+
+
+def _predictor_class(run: str | Path, folder: Path) -> Any:
+    hint = f"; for a model on the hub write {hub.PREFIX}{run}" if str(run).count("/") == 1 else ""
+    check(folder.is_dir(), f"run must be the folder of a trained model, or {zoo.known(str(run))}{hint}")
+    fix = f"to fit a classifier to the images in it: sightline fit {shlex.quote(str(run))}"
+    has_config = (folder / CONFIG).is_file()
+    check(has_config, f"run must be the folder of a trained model, got {str(run)!r}, which has no {CONFIG}; {fix}")
+    return registry.task_spec(config.read(folder / CONFIG).get("task")).predictor
 
 
 def evaluate(
@@ -143,12 +133,9 @@ def evaluate(
 
     Options depend on the task: few-shot runs take `settings`, such as ["5w1s"], and `episodes`.
     """
-    from .training.device import choose_device
-
-    predictor = load(run, allow_download=allow_download).to(choose_device(device))
+    predictor = load(run, device=device, allow_download=allow_download)
     for name in options:
-        if name not in predictor.evaluate_options:
-            raise SightlineError(f"{name} must be left out for this model, got it")
+        check(name in predictor.evaluate_options, f"{name} must be left out for this model, got it")
     with progress_bar() as progress:
         evaluation: Evaluation = predictor.evaluate(data, progress=progress, **options)
     folder = Path(run).expanduser()
@@ -156,16 +143,49 @@ def evaluate(
         try:
             _store_evaluation(folder, evaluation)
         except OSError as error:
-            warn(f"the evaluation was not stored in {folder}: {error}")
+            warnings.warn(f"the evaluation was not stored in {folder}: {error}", SightlineWarning, stacklevel=2)
     return evaluation
+
+
+def compare(
+    runs: Sequence[str | Path],
+    *,
+    data: str | None = None,
+    baselines: Sequence[str] = (),
+    settings: Sequence[str] = (),
+    episodes: int | None = None,
+    device: str = "auto",
+) -> "Comparison":
+    """Evaluate runs of one task on identical data and report paired differences to the first run.
+
+    Few-shot runs are evaluated on identical episodes: `settings` such as ["5w1s"] and the number of `episodes` default
+    to those of the first run's config, and `baselines` such as ["protonet"] use its embeddings. `data` is another data
+    set to evaluate on.
+    """
+    check(runs, "runs must name at least one run, got none")
+    for run in runs:
+        is_folder = Path(run).suffix != CLASSIFIER
+        check(is_folder, f"runs must be folders of runs, got {str(run)!r}; compare the run it was fitted with")
+    predictors = [load(run, device=device) for run in runs]
+    tasks = [predictor.config.task for predictor in predictors]
+    check_choice("the task of runs to compare", tasks[0], registry.supporting("compare"))
+    for run, task in zip(runs, tasks, strict=True):
+        check(task == tasks[0], f"the task of all runs to compare must be {tasks[0]}, got {str(run)!r} of task {task}")
+    names = [Path(run).resolve().name for run in runs]
+    if len(set(names)) < len(names):
+        names = [str(run) for run in runs]
+    options = {"data": data, "baselines": baselines, "settings": settings, "episodes": episodes}
+    with progress_bar() as progress:
+        result: Comparison = registry.task_spec(tasks[0]).compare(predictors, names, progress=progress, **options)
+    return result
 
 
 def _store_evaluation(folder: Path, evaluation: Evaluation) -> None:
     record = {"report": str(evaluation), **evaluation.to_dict()}
-    write_bytes(folder / EVALUATION, json.dumps(record, indent=1).encode())
+    files.write_bytes(folder / EVALUATION, json.dumps(record, indent=1).encode())
     if (folder / CARD).is_file():
         card = (folder / CARD).read_text(encoding="utf-8")
-        write_bytes(folder / CARD, _with_evaluation(card, evaluation).encode())
+        files.write_bytes(folder / CARD, _with_evaluation(card, evaluation).encode())
 
 
 def _resolve_config(source: Any, changes: Iterable[str]) -> tuple[Any, str]:
@@ -176,28 +196,21 @@ def _resolve_config(source: Any, changes: Iterable[str]) -> tuple[Any, str]:
     elif isinstance(source, Mapping):
         values = dict(source)
     elif source is None:
-        values, name = config.plain(_spec_of(config.change({}, changes)).config_class.starter()), ""
+        values = config.plain(_spec_of(config.change({}, changes)).config.starter())
     else:
         path = Path(source)
-        if path.is_dir() and not (path / CONFIG).is_file():
-            raise SightlineError(
-                f"a config must be a YAML file or the folder of a run, got {str(path)!r}, which has no {CONFIG}; "
-                f"to train on the images in it: data.source={path}"
-            )
-        values = config.read(path / CONFIG if path.is_dir() else path)
-        name = path.stem
-        if path.is_dir():
-            values["out"] = str(path)
+        is_run = path.is_dir()
+        rule = f"a config must be a YAML file or the folder of a run, got {str(path)!r}, which has no {CONFIG}"
+        check(not is_run or (path / CONFIG).is_file(), f"{rule}; to train on the images in it: data.source={path}")
+        values, name = config.read(path / CONFIG if is_run else path), path.stem
+        values |= {"out": str(path)} if is_run else {}
     values = config.change(values, changes)
     _replace_epochs_or_steps(values, {change.partition("=")[0].strip() for change in changes})
-    task_config = config.build(_spec_of(values).config_class, values)
-    return task_config, _run_name(task_config.data.source) if source is None else name
-
-
-def _run_name(source: str) -> str:
-    """The name of a run without a config file: that of its data."""
-    path = Path(source).expanduser().resolve()
-    return (path.stem if path.suffix.lower() == ".npz" else path.name) or "run"
+    task_config = config.build(_spec_of(values).config, values)
+    if source is None:  # named after its data
+        path = Path(task_config.data.source).expanduser().resolve()
+        name = (path.stem if path.suffix.lower() == ".npz" else path.name) or "run"
+    return task_config, name
 
 
 def _replace_epochs_or_steps(values: Mapping[str, Any], changed: set[str]) -> None:
@@ -215,97 +228,99 @@ def _spec_of(values: Mapping[str, Any]) -> registry.TaskSpec:
 
 def _check_folder(folder: Path, resume: bool) -> None:
     """The folder must not hold a run, or with `resume` hold nothing but a run."""
-    if not resume and any((folder / name).exists() for name in (CONFIG, WEIGHTS, CHECKPOINTS)):
-        raise SightlineError(
-            f"out must be a new folder, got {str(folder)!r}, which holds a run; "
-            f"pass --resume to continue it, or out=FOLDER for another"
-        )
-    if resume and (folder / CHECKPOINTS).exists() and not (folder / CONFIG).is_file():
-        raise SightlineError(
-            f"out must be the folder of a run to resume, got {str(folder)!r}, which has checkpoints and no {CONFIG}; "
-            f"pass out=FOLDER for a new one"
-        )
+    is_new = not any((folder / name).exists() for name in (CONFIG, WEIGHTS, CHECKPOINTS))
+    fix = "pass --resume to continue it, or out=FOLDER for another"
+    check(resume or is_new, f"out must be a new folder, got {str(folder)!r}, which holds a run; {fix}")
+    is_run = (folder / CONFIG).is_file() or not (folder / CHECKPOINTS).exists()
+    found = f"{str(folder)!r}, which has checkpoints and no {CONFIG}; pass out=FOLDER for a new one"
+    check(not resume or is_run, f"out must be the folder of a run to resume, got {found}")
 
 
 def _check_same_config(folder: Path, task_config: Any) -> None:
     values = config.read(folder / CONFIG)
-    old = _fixed_values(config.build(registry.task_spec(values.get("task")).config_class, values))
+    old = _fixed_values(config.build(registry.task_spec(values.get("task")).config, values))
     new = _fixed_values(task_config)
     for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key):
-            raise SightlineError(f"{key} must be {old.get(key)!r}, as in {folder}, to resume it, got {new.get(key)!r}")
+        rule = f"{key} must be {old.get(key)!r}, as in {folder}, to resume it"
+        check(old.get(key) == new.get(key), f"{rule}, got {new.get(key)!r}")
 
 
 def _fixed_values(task_config: Any) -> dict[str, Any]:
     """The values of a config that cannot change when a run is resumed, by dotted key."""
-    return {key: value for key, value in _flat(config.plain(task_config)).items() if not RESUMABLE_KEYS.fullmatch(key)}
+    values = flatten(config.plain(task_config))
+    return {key: value for key, value in values.items() if not RESUMABLE_KEYS.fullmatch(key)}
 
 
 def _config_digest(task_config: Any) -> str:
     values = json.dumps(_fixed_values(task_config), sort_keys=True)
-    return digest(values.encode(errors="surrogateescape"))
+    return files.digest(values.encode(errors="surrogateescape"))
 
 
 def _check_same_data(folder: Path, new: Mapping[str, Any]) -> None:
-    if not (folder / DATA).is_file():
-        return
-    stored = read_json(folder / DATA)
-    old, new = _flat(stored if isinstance(stored, Mapping) else {}), _flat(new)
+    stored = files.read_json(folder / DATA) if (folder / DATA).is_file() else None
+    old, new = flatten(stored if isinstance(stored, Mapping) else {}), flatten(new)
+    rule = f"data.source must hold the data that {folder} was started with, to resume it"
     for key in sorted(old.keys() & new.keys(), key=lambda key: (key.partition(".")[2] != "images", key)):
-        if old[key] != new[key]:
-            raise SightlineError(
-                f"data.source must hold the data that {folder} was started with, to resume it: {key} must be "
-                f"{old[key]!r:.100}, got {new[key]!r:.100}; start a new run with out=FOLDER"
-            )
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return flat
+        difference = f"{key} must be {old[key]!r:.100}, got {new[key]!r:.100}"
+        check(old[key] == new[key], f"{rule}: {difference}; start a new run with out=FOLDER")
 
 
 def _write_run_files(folder: Path, task: Any) -> None:
     """Write the files of a run that training does not change; the old card goes, as it marks a finished run."""
     (folder / CARD).unlink(missing_ok=True)
     for name, content in task.files().items():
-        write_bytes(folder / name, content)
-    write_bytes(folder / DATA, json.dumps(task.data_fingerprint, indent=1).encode())
-    write_bytes(folder / CONFIG, config.dump(task.config).encode())
+        files.write_bytes(folder / name, content)
+    files.write_bytes(folder / DATA, json.dumps(task.data_fingerprint, indent=1).encode())
+    files.write_bytes(folder / CONFIG, config.dump(task.config).encode())
 
 
-class progress_bar:  # noqa: N801 - used as a function
-    """A context manager that yields a progress callback; a bar appears on a terminal after one second."""
+@contextmanager
+def progress_bar(quiet: bool = False) -> Iterator[Progress]:
+    """Yield a progress callback; a bar appears on a terminal after one second."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich import progress
+    from rich.console import Console
 
-    def __init__(self, quiet: bool = False):
-        self.quiet, self.started = quiet, time.perf_counter()
-        self.bar: Any = None
+    with progress.Progress(console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
+        task = bar.add_task("working", visible=False)
 
-    def __enter__(self) -> Any:
-        return self._advance
+        def advance(done: int, total: int) -> None:
+            is_visible = (bar.tasks[0].elapsed or 0) >= SECONDS_BEFORE_BAR
+            bar.update(task, completed=done, total=total, visible=is_visible)
 
-    def __exit__(self, *exception: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()
-
-    def _advance(self, done: int, total: int) -> None:
-        if self.quiet or time.perf_counter() - self.started < 1 or not sys.stderr.isatty():
-            return
-        if self.bar is None:
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self.bar = Progress(console=Console(stderr=True), transient=True, redirect_stdout=False)
-            self.bar.start()
-            self.bar.add_task("working")
-        self.bar.update(self.bar.task_ids[0], completed=done, total=total)
+        yield advance
 
 
-def data_sources(data: Any) -> str:
-    """The data sources of a config, for a model card."""
-    extra = (getattr(source, "source", source) for source in getattr(data, "extra_sources", ()))
-    return ", ".join(f"`{source}`" for source in (data.source, *extra))
+def model_card(
+    name: str, task_config: Any, *, title: str, command: str, training: str, evaluation: str, versions: str
+) -> str:
+    """The model card of a run or of a pretrained model; `title` tells what the model is."""
+    usage = registry.task_spec(task_config.task).usage.format(name=name)
+    sources = ", ".join(f"`{source}`" for source in task_config.data.sources)
+    return f"""---
+library_name: sightline
+tags: [sightline, {task_config.task}]
+---
+# {name}
+
+{title}: `{usage}`.
+
+## Training
+
+    {command}
+
+Data: {sources}. {training}
+
+{SCORE}
+
+{evaluation}
+
+## Versions
+
+{versions}
+"""
 
 
 def _card(run: "Run", task_config: Any, command: str) -> str:
@@ -315,33 +330,17 @@ def _card(run: "Run", task_config: Any, command: str) -> str:
 
     size = (run.folder / WEIGHTS).stat().st_size
     validation = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items()) or "none"
-    versions = f"sightline {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
-    command = command or f"sightline.train({str(run.folder / CONFIG)!r}, ['out=ANOTHER_FOLDER'])"
     stopped = f", stopped early ({run.stop_reason})" if run.stop_reason else ""
-    usage = registry.task_spec(task_config.task).usage.format(name=run.folder.name)
-    return f"""---
-library_name: sightline
-tags: [sightline, {task_config.task}]
----
-# {run.folder.name}
-
-A Sightline model for the task `{task_config.task}`: `{usage}`.
-
-## Training
-
-    {command}
-
-Data: {data_sources(task_config.data)}. {run.steps:,} steps{stopped}, {run.seconds:.0f} s in the last process;
-{size:,} bytes of weights. The complete config is in `{CONFIG}`, the training log in `{LOG}`.
-
-{SCORE}
-
-On the validation set: {validation}.
-
-## Versions
-
-{versions}
-"""
+    return model_card(
+        run.folder.name,
+        task_config,
+        title=f"A Sightline model for the task `{task_config.task}`",
+        command=command or f"sightline.train({str(run.folder / CONFIG)!r}, ['out=ANOTHER_FOLDER'])",
+        training=f"{run.steps:,} steps{stopped}, {run.seconds:.0f} s in the last process;\n{size:,} bytes of weights. "
+        f"The complete config is in `{CONFIG}`, the training log in `{LOG}`.",
+        evaluation=f"On the validation set: {validation}.",
+        versions=f"sightline {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+    )
 
 
 def _with_evaluation(card: str, evaluation: Any) -> str:

@@ -8,16 +8,15 @@ import secrets
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
+from textwrap import indent
 
 from torch import Tensor
 
 from . import config, limits, registry, zoo
-from .errors import SightlineError, one_of
+from .errors import SightlineError, check, check_choice
 from .files import CARD, CONFIG, DATA, EVALUATION, WEIGHTS, read_json, write_bytes
 from .predictor import Predictor, Progress
-from .runs import SCORE, data_sources, load
-from .training.device import choose_device
+from .runs import load, model_card
 from .weights import to_bytes
 
 
@@ -38,41 +37,27 @@ def ship(
     card, `data` the data to compare the precision on if not the run's own.
     """
     run, target = Path(run), Path(zoo.HOME if out is None else out) / name
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", name):
-        raise SightlineError(f"name must be 1 to 40 lowercase letters, digits and hyphens, got {name!r}")
-    if not license.strip():
-        raise SightlineError("license must name the license of the data and their owner, got nothing")
-    if target.exists():
-        raise SightlineError(f"name must be new, got {name!r}, which is in {target.parent}; remove that first")
+    is_valid = re.fullmatch(r"[a-z0-9][a-z0-9-]{0,39}", name)
+    check(is_valid, f"name must be 1 to 40 lowercase letters, digits and hyphens, got {name!r}")
+    check(license.strip(), "license must name the license of the data and their owner, got nothing")
+    check(not target.exists(), f"name must be new, got {name!r}, which is in {target.parent}; remove that first")
     for file in (CONFIG, WEIGHTS, CARD, EVALUATION):
-        if not (run / file).is_file():
-            raise SightlineError(f"run must be trained and evaluated, got {str(run)!r} without {file}")
-    spec = _spec(run)
-    before = load(run).to(choose_device(device))
+        check((run / file).is_file(), f"run must be trained and evaluated, got {str(run)!r} without {file}")
+    task = config.read(run / CONFIG).get("task")
+    check_choice("the task of a pretrained model", task, registry.supporting("compare_precision"))
+    before = load(run, device=device)
     training = _portable("the command", _command(run) if command is None else command, "give another one")
     part = target.with_name(f".{name}.{secrets.token_hex(4)}.part")
     try:
         _write_model(part, run, before)
-        after = load(part).to(choose_device(device))
-        agreement = spec.compare_precision_function(before, after, data, progress)
-        write_bytes(part / CARD, _card(name, run, spec, before.config, training, license, agreement).encode())
-        size = sum(path.stat().st_size for path in part.iterdir())
-        if size > limits.MAX_ZOO_MODEL_BYTES:
-            raise SightlineError(
-                f"a pretrained model must be at most {limits.MAX_ZOO_MODEL_BYTES:,} bytes, got {size:,}"
-            )
+        agreement = registry.task_spec(task).compare_precision(before, load(part, device=device), data, progress)
+        write_bytes(part / CARD, _card(name, run, before, training, license, agreement).encode())
+        size, limit = sum(path.stat().st_size for path in part.iterdir()), limits.MAX_ZOO_MODEL_BYTES
+        check(size <= limit, f"a pretrained model must be at most {limit:,} bytes, got {size:,}")
         part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return target
-
-
-def _spec(run: Path) -> registry.TaskSpec:
-    spec = registry.task_spec(config.read(run / CONFIG).get("task"))
-    if spec.compare_precision is None:
-        supported = [name for name, other in registry.TASKS.items() if other.compare_precision is not None]
-        raise SightlineError(f"the task of a pretrained model must be {one_of(spec.name, supported)}")
-    return spec
 
 
 def _write_model(part: Path, run: Path, predictor: Predictor) -> None:
@@ -89,47 +74,27 @@ def _write_model(part: Path, run: Path, predictor: Predictor) -> None:
 def _half(key: str, tensor: Tensor) -> Tensor:
     """Matrices in half precision; vectors and scalars as they are."""
     half = tensor.half() if sum(size > 1 for size in tensor.shape) > 1 else tensor
-    if not half.isfinite().all():
-        raise SightlineError(f"weights must be finite in half precision, got {key}, which is not")
+    check(half.isfinite().all(), f"weights must be finite in half precision, got {key}, which is not")
     return half
 
 
-def _card(
-    name: str, run: Path, spec: registry.TaskSpec, task_config: Any, command: str, license: str, agreement: str
-) -> str:
-    embedder = getattr(task_config.data, "embedder", None)
-    head = f"\n\nA head for the embeddings of `{embedder}`, which is not part of it." if embedder else ""
+def _card(name: str, run: Path, predictor: Predictor, command: str, license: str, agreement: str) -> str:
     evaluation = read_json(run / EVALUATION)
     report = evaluation.get("report") if isinstance(evaluation, dict) else None
     if not isinstance(report, str):
         raise SightlineError(f"{run / EVALUATION} must hold a report, got none; evaluate the run again")
-    lines = "\n".join(f"    {line}" for line in report.split("\n"))
-    return f"""---
-library_name: sightline
-tags: [sightline, {spec.name}]
----
-# {name}
-
-A pretrained model of Sightline: `{spec.usage.format(name=name)}`.{head}
-
-## Training
-
-    {command}
-
-Data: {data_sources(task_config.data)}. {license.strip().rstrip(".")}.
-The complete config is in `{CONFIG}`.
-
-{SCORE}
-
-{lines}
-
-The evaluation is that of the trained run. The matrices are stored here in half precision and loaded in single
-precision: {agreement}.
-
-## Versions
-
-{_section(run, "## Versions")}
-"""
+    external = predictor.external_model
+    head = f", a head for the embeddings of `{external}`, which is not part of it" if external else ""
+    return model_card(
+        name,
+        predictor.config,
+        title=f"A pretrained model of Sightline{head}",
+        command=command,
+        training=f"{license.strip().rstrip('.')}.\nThe complete config is in `{CONFIG}`.",
+        evaluation=f"{indent(report, '    ')}\n\nThe evaluation is that of the trained run. The matrices are stored "
+        f"here in half precision and loaded in single\nprecision: {agreement}.",
+        versions=_section(run, "## Versions"),
+    )
 
 
 def _section(run: Path, title: str) -> str:
@@ -148,6 +113,6 @@ def _command(run: Path) -> str:
 
 def _portable(what: str, text: str, fix: str) -> str:
     """The text, if it holds no absolute path."""
-    if found := re.search(r"(?:^|[\s='\"(\[])([/~][^\s'\"]*)", text):
-        raise SightlineError(f"{what} must hold no absolute path, got {found[1]!r}; {fix}")
+    found = re.search(r"(?:^|[\s='\"(\[])([/~][^\s'\"]*)", text)
+    check(found is None, f"{what} must hold no absolute path, got {found and found[1]!r}; {fix}")
     return text

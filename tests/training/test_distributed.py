@@ -101,7 +101,7 @@ def test_two_processes_train_like_one(home, name):
 
 def test_validation_set_that_does_not_divide_by_the_processes_is_complete(home):
     config = _resolve_config(None, f"{IMAGES} data.source={home / 'images.npz'}".split())[0]
-    assert len(task_spec(config.task).task_class.load_data(config).validation) % 2
+    assert len(task_spec(config.task).task.load_data(config).validation) % 2
     assert sorted(logged(home / "ddp", "validation")) == [5, 10, 12]
 
 
@@ -130,7 +130,7 @@ def test_few_shot_validation_metrics_are_those_of_the_saved_running_statistics(h
     """Every process evaluates with the averaged statistics, which are the saved ones."""
     monkeypatch.chdir(home)
     config = _resolve_config(None, FEW_SHOT.split())[0]
-    task_class = task_spec("few_shot").task_class
+    task_class = task_spec("few_shot").task
     task = task_class(config, task_class.load_data(config))
     validation = logged(home / "few_shot", "validation")
     best = {path.name: path for path in (home / "few_shot/checkpoints").glob("best-*")}

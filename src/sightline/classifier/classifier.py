@@ -1,6 +1,6 @@
 """FewShotClassifier: the predictor of a few-shot model that is fitted to a few images per class."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,7 +18,7 @@ from ..errors import SightlineError, check_max
 from ..models.embedders import ExternalEmbedder
 from ..models.few_shot import FewShot, SupportState
 from ..names import shortened
-from ..predictor import Explanations, FailedPrediction, Prediction, Predictor, Progress
+from ..predictor import FailedPrediction, Predictor, Progress
 from ..view.explanations import explanation_page
 from ..view.page import Page
 from . import file
@@ -265,20 +265,10 @@ class FewShotClassifier(Predictor):
             return self._predict_transductive(items)
         return super().predict(inputs if items is None else items, progress=progress, **options)
 
-    def stream(
-        self, inputs: Iterable[Any], *, progress: Progress | None = None, total: int | None = None, **options: Any
-    ) -> Iterator[Prediction]:
-        self._check_ready()
-        return super().stream(inputs, progress=progress, total=total, **options)
-
     def predict_batch(self, prepared: list[Tensor], *, top_k: int | None = None) -> list[FewShotPrediction]:
         fitted = self._ready()
         query, pixels = self._embed(prepared, fitted)
         return self._predictions(fitted, classify(fitted.model.head, fitted.state, query), query, pixels)
-
-    def explain(self, inputs: Sequence[Any], *, progress: Progress | None = None, **options: Any) -> Explanations:
-        self._check_ready()
-        return super().explain(inputs, progress=progress, **options)
 
     def explain_batch(
         self, prepared: list[Tensor], inputs: list[Any], *, progress: Progress | None = None, top_k: int | None = None
@@ -340,7 +330,7 @@ class FewShotClassifier(Predictor):
             fitted.state, fitted.calibration  # noqa: B018 - computed on first use
         return fitted
 
-    def _check_ready(self) -> None:
+    def check_ready(self) -> None:
         """Raise errors that concern all inputs before any input is read."""
         if self._current().support.images is not None and isinstance(self._embedder, ExternalEmbedder):
             self._embedder.encoder  # noqa: B018 - loads it
@@ -402,7 +392,7 @@ class FewShotClassifier(Predictor):
             kind = "one image" if items is None else "none"
             raise SightlineError(f"inputs of a transductive prediction must be a list of images, got {kind}")
         check_max(limits.MAX_TRANSDUCTIVE_IMAGES, inputs=len(items))
-        self._check_ready()
+        self.check_ready()
         results: list[Any] = [self._prepared(item) for item in items]
         usable = [i for i, item in enumerate(results) if not isinstance(item, FailedPrediction)]
         if usable:

@@ -1,4 +1,4 @@
-"""Configuration of training."""
+"""Configuration of data and training."""
 
 import re
 from dataclasses import dataclass
@@ -8,6 +8,19 @@ from ..config import Config, Fraction, NonNegative, NonNegativeInt, Positive, Po
 from ..errors import check
 
 check_device_name = rule("auto, cpu, cuda or cuda:N", re.compile(r"auto|cpu|cuda(:\d{1,3})?").fullmatch)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig(Config):
+    """Base class of the configuration of data."""
+
+    source: str
+    """Name or path of the data."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Names or paths of all data to train on."""
+        return (self.source,)
 
 
 @dataclass(frozen=True, kw_only=True)

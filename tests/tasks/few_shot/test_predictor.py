@@ -122,9 +122,9 @@ def test_unfitted_model_refuses_predictions(run):
     calls = (
         lambda: predictor.predict("image.png"),
         lambda: predictor.predict(["image.png", "image.png"]),  # raised once, not a result per image
-        lambda: predictor.stream(["image.png"]),
+        lambda: list(predictor.stream(["image.png"])),
         lambda: predictor.explain(["image.png"]),
-        lambda: predictor.parse_inputs(["image.png"]),
+        predictor.check_ready,
     )
     for call in calls:
         with pytest.raises(SightlineError, match=f"sightline fit FOLDER --model {run}"):

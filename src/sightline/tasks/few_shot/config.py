@@ -14,7 +14,7 @@ from ...data.sources import same_source
 from ...errors import SightlineError, check
 from ...models.few_shot import Channels, FewShotConfig
 from ...predictor import Progress
-from ...training.config import TaskConfig, TrainingConfig
+from ...training.config import DataConfig, TaskConfig, TrainingConfig
 
 
 class Setting(NamedTuple):
@@ -62,7 +62,7 @@ class ExtraSource(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewShotData(Config):
+class FewShotData(DataConfig):
     """A data set whose training, validation and test classes are disjoint."""
 
     source: str = "glyphs"
@@ -86,6 +86,10 @@ class FewShotData(Config):
     extra_sources: tuple[ExtraSource, ...] = ()
     """Additional data sets of training classes, converted to the image format of the first."""
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source, *(extra.source for extra in self.extra_sources))
+
     def __post_init__(self) -> None:
         super().__post_init__()
         is_plain = self.weights is None and not self.augmented_copies
@@ -96,8 +100,7 @@ class FewShotData(Config):
         check(len({*names}) == len(names), f"{required}, got {', '.join(names)}; rename a file or a folder")
         total = sum(extra.fraction for extra in self.extra_sources)
         check(total <= 1 - 1e-6, f"the fractions of extra_sources must sum to less than 1, got {total:g}; lower one")
-        sources = [self.source, *(extra.source for extra in self.extra_sources)]
-        for first, second in itertools.combinations(sources, 2):  # held-out classes of one would be trained on
+        for first, second in itertools.combinations(self.sources, 2):  # held-out classes of one would be trained on
             is_other = not same_source(first, second)
             check(is_other, f"extra_sources must differ from {first!r}, got {second!r}; leave it out")
 

@@ -50,7 +50,7 @@ class FewShotPredictor(Predictor):
     evaluate_options = frozenset({"settings", "episodes"})
 
     def __init__(self, folder: Path, config: FewShotTaskConfig, model: FewShot):
-        self.folder, self.config = folder, config
+        self.folder, self.config, self.external_model = folder, config, config.data.embedder
         self.model, self.device = model.eval(), torch.device("cpu")
 
     @classmethod
@@ -60,14 +60,12 @@ class FewShotPredictor(Predictor):
         model = read_weights(folder, lambda: FewShot(task_config.model), depth=task_config.model.depth)
         return cls(folder, task_config, model)
 
-    def _not_fitted(self, *args: Any, **options: Any) -> Any:
+    def check_ready(self) -> None:
         """Raises SightlineError: images can be classified after a classifier is fitted."""
         raise SightlineError(
             f"a few-shot model must be fitted to images of the classes first, got images only; fit it with: sightline "
             f"fit FOLDER --model {zoo.display_name(self.folder)}"
         )
-
-    parse_inputs = prepare = predict_batch = explain_batch = predict = stream = explain = _not_fitted
 
     def evaluate(
         self,

@@ -4,20 +4,20 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ... import limits
-from ...config import Config, Fraction, NonNegativeInt
+from ...config import Fraction, NonNegativeInt
 from ...data.images.augmentation import AugmentConfig
 from ...data.images.datasets import Splits, split
 from ...data.images.loading import load
 from ...errors import check, check_max
 from ...models.image_classifier import ImageClassifierConfig
 from ...predictor import Progress
-from ...training.config import TaskConfig, TrainingConfig
+from ...training.config import DataConfig, TaskConfig, TrainingConfig
 
 EVALUATION_BATCH_SIZE = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageData(Config):
+class ImageData(DataConfig):
     """The images to train on."""
 
     source: str = "glyphs"

@@ -10,7 +10,7 @@ from ...data.text.corpora import ParallelText, TextSplits, extend_training, load
 from ...data.text.tokenizers import TokenizerConfig
 from ...errors import check, check_max
 from ...models.seq2seq import RecurrentSeq2SeqConfig, Seq2SeqConfig, TransformerSeq2SeqConfig
-from ...training.config import TaskConfig, TrainingConfig
+from ...training.config import DataConfig, TaskConfig, TrainingConfig
 
 Language = Annotated[
     str, rule("a file suffix such as de", lambda text: text.replace("-", "").replace("_", "").isalnum())
@@ -18,7 +18,7 @@ Language = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextData(Config):
+class TextData(DataConfig):
     """The sentence pairs to train on."""
 
     source: str = "numbers"
@@ -40,6 +40,10 @@ class TextData(Config):
     max_tokens: Annotated[int, at_least(2), at_most("MAX_SENTENCE_TOKENS")] = 128
     """Maximum number of tokens of a sentence, its end token included. Longer training pairs are left out; longer
     evaluation sentences are cut."""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return (self.source, *self.extra_sources)
 
     def __post_init__(self) -> None:
         super().__post_init__()
