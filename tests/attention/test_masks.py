@@ -239,17 +239,17 @@ def test_fully_masked_rows_are_zero_with_zero_gradient(score, normalizer):
         ),
         (
             lambda: Bias(torch.ones(2, dtype=torch.bool)),
-            "Bias must be given a floating-point tensor of 2, 3 or 4 dimensions",
+            "Bias must be a floating-point tensor of 2, 3 or 4 dimensions",
         ),
         (lambda: Causal() | Additive(3), "| must combine masks that only allow or forbid, got Additive; use &"),
         (lambda: ~Multiplicative(3), "~ must combine masks that only allow or forbid, got Multiplicative"),
         (lambda: Causal() & torch.ones(2, 2).bool(), "& must be given a Mask, got a torch.bool tensor of shape (2, 2)"),
-        (lambda: table(Causal(), 3, 2), "Causal must have at least as many keys as queries, got 3 queries and 2 keys"),
+        (lambda: table(Causal(), 3, 2), "Causal must have no more queries than keys, got 3 queries and 2 keys"),
         (lambda: table(Episode(4), 1, 3), "Episode must have at least its 4 support tokens as keys, got 3"),
-        (lambda: table(Additive(3), 4, 4), "Additive must be used with at most size=3 keys"),
+        (lambda: table(Additive(3), 4, 4), "Additive must have at most size=3 keys"),
         (
             lambda: table(Allow(torch.ones(3, 4).bool()), 3, 5),
-            "mask must broadcast to (batch 1, heads 1, queries 3, keys 5), got (3, 4)",
+            "mask must broadcast to (B, H, Q, K) = (1, 1, 3, 5), got (3, 4)",
         ),
     ],
 )

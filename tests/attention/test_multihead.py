@@ -228,7 +228,7 @@ def test_compiles_without_graph_breaks(x):
         (lambda a: MultiHeadAttention(12, 3, mask=torch.ones(5, 5)), "mask must be given a Mask, got a torch.float32"),
         (
             lambda a: a(torch.randn(2, 5, 12), mask=Allow(torch.ones(5, 6, dtype=torch.bool))),
-            "mask must broadcast to (batch 2, heads 3, queries 5, keys 5), got (5, 6)",
+            "mask must broadcast to (B, H, Q, K) = (2, 3, 5, 5), got (5, 6)",
         ),
     ],
 )

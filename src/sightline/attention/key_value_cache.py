@@ -33,10 +33,8 @@ class KeyValueCache:
             return new
         for tensor, added in zip(self.tensors, new, strict=True):
             if tensor.shape[:2] != added.shape[:2]:
-                raise SightlineError(
-                    f"cache must be used with the batch size and heads it was filled with, {tuple(tensor.shape[:2])}, "
-                    f"got {tuple(added.shape[:2])}"
-                )
+                rule = "cache must be used with the batch size and heads it was filled with"
+                raise SightlineError(f"{rule}, {tuple(tensor.shape[:2])}, got {tuple(added.shape[:2])}")
         if torch.is_grad_enabled():  # the backward pass needs earlier tensors, so nothing is overwritten
             self.tensors = [torch.cat(pair, 2) for pair in zip(self.tensors, new, strict=True)]
             self._buffers, self._spare_buffers = [], []

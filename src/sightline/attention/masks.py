@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
-from ..errors import SightlineError, check_int
+from ..errors import SightlineError, check, check_int
 
 
 class MaskTerms(NamedTuple):
@@ -151,12 +151,11 @@ class Padding(Mask):
     def from_lengths(cls, lengths: Tensor | Sequence[int], size: int | None = None) -> "Padding":
         """From the number of tokens in each row, padded to `size` (default: the longest): lengths (B,)"""
         lengths = torch.as_tensor(lengths)
-        if lengths.dim() != 1 or lengths.is_floating_point() or (lengths < 0).any():
-            raise SightlineError(f"lengths must be integers of at least 0 and of shape (B,), got {lengths.tolist()}")
+        is_valid = lengths.dim() == 1 and not lengths.is_floating_point() and not (lengths < 0).any()
+        check(is_valid, f"lengths must be integers of at least 0 and of shape (B,), got {lengths.tolist()}")
         longest = int(lengths.max()) if lengths.numel() else 0
         size = longest if size is None else size
-        if longest > size:
-            raise SightlineError(f"lengths must be at most size={size}, got {longest}")
+        check(longest <= size, f"lengths must be at most size={size}, got {longest}")
         return cls(torch.arange(size, device=lengths.device) < lengths[:, None])
 
     def as_bias(self, like: Tensor) -> Tensor:
@@ -236,9 +235,7 @@ class Bias(Mask):
     def __init__(self, bias: Tensor, *, finite: bool = False):
         super().__init__()
         if not isinstance(bias, Tensor) or not bias.is_floating_point() or bias.dim() not in (2, 3, 4):
-            raise SightlineError(
-                f"Bias must be given a floating-point tensor of 2, 3 or 4 dimensions, got {_describe(bias)}"
-            )
+            raise SightlineError(f"Bias must be a floating-point tensor of 2, 3 or 4 dimensions, got {_describe(bias)}")
         self.finite = finite
         if isinstance(bias, nn.Parameter):
             self.bias = bias
@@ -271,10 +268,8 @@ class LearnedMask(Mask):
         """The entries of these positions: (1, H, Q, K)"""
         size = self.table.shape[-1]
         if keys > size or queries > keys:
-            raise SightlineError(
-                f"{type(self).__name__} must be used with at most size={size} keys and no more queries than keys, "
-                f"got {queries} queries and {keys} keys"
-            )
+            rule = f"{type(self).__name__} must have at most size={size} keys and no more queries than keys"
+            raise SightlineError(f"{rule}, got {queries} queries and {keys} keys")
         return self.table[None, :, keys - queries : keys, :keys]
 
 
@@ -302,11 +297,7 @@ def resolve_mask(mask: Mask | None, shape: tuple[int, int, int, int], device: to
     terms = mask.terms(shape[2], shape[3], device)
     for term in terms:
         if term is not None and not broadcasts(term.shape, shape):
-            batch, heads, queries, keys = shape
-            raise SightlineError(
-                f"mask must broadcast to (batch {batch}, heads {heads}, queries {queries}, keys {keys}), "
-                f"got {tuple(term.shape)}"
-            )
+            raise SightlineError(f"mask must broadcast to (B, H, Q, K) = {tuple(shape)}, got {tuple(term.shape)}")
     return terms
 
 
@@ -337,25 +328,20 @@ def _combine(operation: Callable[[Tensor, Tensor], Tensor], a: Tensor | None, b:
 def _query_positions(name: str, queries: int, keys: int, device: torch.device) -> Tensor:
     """Positions of the queries among the keys, of which they are the last: (Q, 1)"""
     if queries > keys:
-        raise SightlineError(
-            f"{name} must have at least as many keys as queries, got {queries} queries and {keys} keys"
-        )
+        raise SightlineError(f"{name} must have no more queries than keys, got {queries} queries and {keys} keys")
     return torch.arange(keys - queries, keys, device=device)[:, None]
 
 
 def _check_boolean(operator: str, *masks: Mask) -> None:
     for mask in masks:
-        if mask.changes_scores:
-            raise SightlineError(
-                f"{operator} must combine masks that only allow or forbid, got {type(mask).__name__}; use &"
-            )
+        rule = f"{operator} must combine masks that only allow or forbid"
+        check(not mask.changes_scores, f"{rule}, got {type(mask).__name__}; use &")
 
 
 def _check_bool_tensor(name: str, tensor: object, dims: tuple[int, ...]) -> None:
     if not isinstance(tensor, Tensor) or tensor.dtype != torch.bool or tensor.dim() not in dims:
-        raise SightlineError(
-            f"{name} must be given a bool tensor of {' or '.join(map(str, dims))} dimensions, got {_describe(tensor)}"
-        )
+        rule = f"{name} must be given a bool tensor of {' or '.join(map(str, dims))} dimensions"
+        raise SightlineError(f"{rule}, got {_describe(tensor)}")
 
 
 def _describe(value: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..errors import SightlineError, check_choice, check_fraction, one_of
+from ..errors import SightlineError, check, check_choice, check_fraction, one_of
 
 MAX_PENDING = 4096
 """Forward passes of hard attention in training without a call of `reinforce`."""
@@ -28,10 +28,8 @@ class Softmax(Normalizer):
 
     def forward(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
         """scores (B, H, Q, K) -> weights (B, H, Q, K)"""
-        if allowed is None:
-            return scores.softmax(-1, dtype=_sum_dtype(scores)).to(scores.dtype)
         weights = _mask_scores(scores, allowed).softmax(-1, dtype=_sum_dtype(scores)).to(scores.dtype)
-        return weights.masked_fill(~allowed, 0.0)
+        return weights if allowed is None else weights.masked_fill(~allowed, 0.0)
 
 
 class Hard(Normalizer):
@@ -48,9 +46,7 @@ class Hard(Normalizer):
         super().__init__()
         check_choice("gradient", gradient, get_args(Gradient))
         check_fraction(momentum=momentum)
-        self.gradient = gradient
-        self.momentum = momentum
-        self.softmax = Softmax()
+        self.gradient, self.momentum, self.softmax = gradient, momentum, Softmax()
         self.log_probs: list[Tensor] = []
         """Log-probabilities of the samples since the last `reinforce_loss`, each (B,)."""
         self.register_buffer("baseline", torch.zeros(()))
@@ -67,14 +63,10 @@ class Hard(Normalizer):
             return weights
         if self.gradient == "straight_through":
             return weights + (probs - probs.detach())
-        if len(self.log_probs) >= MAX_PENDING:
-            raise SightlineError(
-                f"hard attention must be followed by reinforce within {MAX_PENDING} forward passes, got more; add "
-                "reinforce(model, losses) to the loss of every batch, or use gradient='straight_through'"
-            )
-        log_probs = (scores if allowed is None else _mask_scores(scores, allowed)).log_softmax(
-            -1, dtype=_sum_dtype(scores)
-        )
+        rule = f"hard attention must be followed by reinforce within {MAX_PENDING} forward passes"
+        fix = "add reinforce(model, losses) to the loss of every batch, or use gradient='straight_through'"
+        check(len(self.log_probs) < MAX_PENDING, f"{rule}, got more; {fix}")
+        log_probs = _mask_scores(scores, allowed).log_softmax(-1, dtype=_sum_dtype(scores))
         log_prob = (log_probs * weights).flatten(1).sum(-1)
         if not in_backward():  # activation checkpointing repeats the forward pass
             self.log_probs.append(log_prob)
@@ -86,10 +78,10 @@ class Hard(Normalizer):
         The baseline is a running mean of earlier losses. It lowers the variance of the gradient, not its mean.
         """
         losses = losses.detach()
-        if not self.log_probs:
-            raise SightlineError("reinforce must follow a forward pass in training mode with gradients, got none")
-        if any(log_prob.shape != losses.shape for log_prob in self.log_probs):
-            raise SightlineError(f"losses must have shape {tuple(self.log_probs[0].shape)}, got {tuple(losses.shape)}")
+        check(self.log_probs, "reinforce must follow a forward pass in training mode with gradients, got none")
+        shape = tuple(self.log_probs[0].shape)
+        has_shape = all(log_prob.shape == losses.shape for log_prob in self.log_probs)
+        check(has_shape, f"losses must have shape {shape}, got {tuple(losses.shape)}")
         pending, self.log_probs = self.log_probs, []
         advantage = losses - self.baseline
         mean = losses.mean().to(self.baseline.dtype)
@@ -152,10 +144,7 @@ def make_normalizer(normalizer: str | Normalizer) -> Normalizer:
 def reinforce(model: nn.Module, losses: Tensor) -> Tensor:
     """The term to add to the loss so that every hard attention in the model learns from `losses` (B,) -> ()"""
     hard = [module for module in model.modules() if isinstance(module, Hard) and module.gradient == "reinforce"]
-    if not hard:
-        raise SightlineError(
-            "reinforce must be given a model with hard attention (gradient='reinforce'), got one without"
-        )
+    check(hard, "reinforce must be given a model with hard attention (gradient='reinforce'), got one without")
     sampled = [module for module in hard if module.log_probs] or hard
     return torch.stack([module.reinforce_loss(losses) for module in sampled]).sum()
 
@@ -170,9 +159,9 @@ def _sum_dtype(scores: Tensor) -> torch.dtype:
     return torch.promote_types(scores.dtype, torch.float32)
 
 
-def _mask_scores(scores: Tensor, allowed: Tensor) -> Tensor:
+def _mask_scores(scores: Tensor, allowed: Tensor | None) -> Tensor:
     """Masked scores at the lowest finite value. With -inf, a fully masked row would give NaN."""
-    return scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
+    return scores if allowed is None else scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
 
 
 def _sample(probs: Tensor) -> Tensor:

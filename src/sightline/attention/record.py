@@ -5,17 +5,17 @@ Shapes: B batch, H heads, Q queries, K keys.
 
 import json
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..errors import SightlineError, check_choice
+from ..errors import SightlineError, check, check_choice, reraise
 from ..files import atomic_write
 from .functional import Kind
 
@@ -23,41 +23,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ..view.maps import Map
-    from ..view.page import Page
+    from ..view.page import Page, ViewOptions
 
 FORMAT = "sightline record 2"
 """Format name in the metadata of a saved record."""
 MAX_LINES = 60
 """Maps listed by `repr`."""
-
-
-class ViewOptions(TypedDict, total=False):
-    """What the viewer shows beside the weights."""
-
-    source: Any
-    """Tokens of the encoder side. In token lists, None at the end marks padding, which is not shown."""
-    target: Any
-    """Tokens of the decoder side, as the decoder reads them."""
-    generated: Any
-    """Tokens the decoder predicts at each position, if shown beside those it reads."""
-    images: Any
-    """The image that the source tokens are patches of, or a list of support images. Path, PIL image or array."""
-    query_image: Any
-    """The image that the target tokens are patches of, if it is another one."""
-    labels: Any
-    """A label for each of `images`."""
-    grid: tuple[int, int] | None
-    """Rows and columns of patches (default: from the shape of the image)."""
-    special_tokens: Collection[str] | None
-    """Tokens that the page can hide (default: common special tokens such as [CLS] and </s>)."""
-    batch: int | Sequence[int]
-    """Index of the example in the batch. With several, tokens and images are lists with an entry for each."""
-    names: Sequence[str] | None
-    """A name for each of several examples (default: their indices)."""
-    title: str
-    """Title of the page (default: the name of the model)."""
-    height: int
-    """Height of the frame in a notebook, in pixels."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,14 +134,14 @@ class Record:
             lines.append(f"  and {len(self.maps) - len(listed)} more{layers}")
         return "\n".join(lines)
 
-    def view(self, tokens: Any = None, **options: Unpack[ViewOptions]) -> "Page":
-        """The interactive viewer. As the last line of a notebook cell it is displayed. Options: `ViewOptions`."""
+    def view(self, tokens: Any = None, **options: "Unpack[ViewOptions]") -> "Page":
+        """The interactive viewer, with these `ViewOptions`. As the last line of a notebook cell it is displayed."""
         from ..view.page import attention_page
 
         options.setdefault("title", self.model)
-        return attention_page(self._view_maps(), tokens=tokens, **options)
+        return attention_page(self._view_maps(), tokens, **options)
 
-    def save_html(self, path: str | os.PathLike[str], tokens: Any = None, **options: Unpack[ViewOptions]) -> Path:
+    def save_html(self, path: str | os.PathLike[str], tokens: Any = None, **options: "Unpack[ViewOptions]") -> Path:
         """Write the viewer to one self-contained HTML file. Takes the options of `view`."""
         return self.view(tokens, **options).save(path)
 
@@ -179,21 +150,20 @@ class Record:
         layer: int | str | None = None,
         head: int | Literal["mean", "max"] = "mean",
         *,
-        tokens: Sequence[str] | None = None,
-        source: Sequence[str] | None = None,
-        target: Sequence[str] | None = None,
-        generated: Sequence[str] | None = None,
         batch: int = 0,
         title: str | None = None,
+        **tokens: Sequence[str] | None,
     ) -> "Figure":
-        """A matplotlib figure of one layer, by index or name, or of all layers and heads (default)."""
+        """A matplotlib figure of one layer, by index or name, or of all layers and heads (default).
+
+        The `tokens`, `source`, `target` and `generated` of `ViewOptions` label the axes.
+        """
         from ..view import plots
 
         maps = self._view_maps()
         if layer is None:
             return plots.plot_heads(maps, batch=batch, title=self.model if title is None else title)
-        labels = {"tokens": tokens, "source": source, "target": target, "generated": generated}
-        return plots.plot_layer(maps, layer, head, batch=batch, title=title, **labels)
+        return plots.plot_layer(maps, layer, head, batch=batch, title=title, **tokens)
 
     def _view_maps(self) -> "list[Map]":
         from ..view.maps import Map
@@ -203,33 +173,27 @@ class Record:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, atomically."""
         tensors: dict[str, Tensor] = {}
-        entries = []
         for i, attention_map in enumerate(self.maps):
-            entries.append(_metadata(attention_map))
             tensors[f"{i}.weights"] = attention_map.weights.detach().contiguous()
             if attention_map.scores is not None:
                 tensors[f"{i}.scores"] = attention_map.scores.detach().clone()  # it may share memory with the weights
-        metadata = {"format": FORMAT, "model": self.model, "maps": json.dumps(entries)}
+        metadata = {"format": FORMAT, "model": self.model, "maps": json.dumps([_metadata(m) for m in self.maps])}
         with atomic_write(path) as temporary:
             save_file(tensors, temporary, metadata)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Record":
         """Read a file written by `save`."""
-        try:
-            with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                if metadata.get("format") != FORMAT:
-                    raise SightlineError(f"its format must be {FORMAT!r}, got {metadata.get('format')!r}")
-                entries = json.loads(metadata["maps"])
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        errors = (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError)
+        with reraise(f"{path} must be a complete Sightline record", *errors), safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            check(metadata.get("format") == FORMAT, f"its format must be {FORMAT!r}, got {metadata.get('format')!r}")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
             maps = [
                 _read_entry(entry, tensors[f"{i}.weights"], tensors.get(f"{i}.scores"))
-                for i, entry in enumerate(entries)
+                for i, entry in enumerate(json.loads(metadata["maps"]))
             ]
-        except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise SightlineError(f"{path} must be a complete Sightline record, got an error: {error}") from error
-        return cls(metadata.get("model", "?"), maps)
+            return cls(metadata.get("model", "?"), maps)
 
 
 METADATA_KEYS = ("name", "kind", "heads", "call_index", "cache_reorders")
@@ -243,10 +207,9 @@ def _metadata(attention_map: AttentionMap) -> dict[str, Any]:
 def _read_entry(entry: dict[str, Any], weights: Tensor, scores: Tensor | None) -> AttentionMap:
     entry = {key: entry[key] for key in METADATA_KEYS}
     name, _, heads, call_index, cache_reorders = entry.values()
-    if not isinstance(name, str):
-        raise SightlineError(f"name must be a string, got {name!r}")
-    if heads is not None and not (isinstance(heads, list) and all(type(head) is int for head in heads)):
-        raise SightlineError(f"heads must be null or a list of integers, got {heads!r}")
-    if not (call_index is None or type(call_index) is int) or type(cache_reorders) is not int:
-        raise SightlineError(f"call_index and cache_reorders must be integers, got {call_index!r}, {cache_reorders!r}")
+    check(isinstance(name, str), f"name must be a string, got {name!r}")
+    is_valid = heads is None or (isinstance(heads, list) and all(type(head) is int for head in heads))
+    check(is_valid, f"heads must be null or a list of integers, got {heads!r}")
+    is_valid = (call_index is None or type(call_index) is int) and type(cache_reorders) is int
+    check(is_valid, f"call_index and cache_reorders must be integers, got {call_index!r}, {cache_reorders!r}")
     return AttentionMap(**{**entry, "heads": None if heads is None else tuple(heads)}, weights=weights, scores=scores)

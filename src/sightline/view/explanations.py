@@ -19,7 +19,7 @@ from ..errors import SightlineError
 from ..names import shortened
 from .figures import COLORS, figure, short_label, wrap
 from .overlays import GRAY_WEIGHTS, HEAT_COLORS
-from .page import Page, csp_hash, read_static
+from .page import Page, html_document, read_static
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -144,34 +144,19 @@ def explanation_page(cards: Sequence[ExplanationCard], *, title: str = "Predicti
     """One self-contained page with a card for each prediction. It has no script and makes no network request."""
     if not cards:
         raise SightlineError("cards must contain at least one prediction, got none")
-    style = read_static("explanations.css")
-    policy = f"default-src 'none'; style-src {csp_hash(style)}; img-src data:; base-uri 'none'; form-action 'none'"
     heading, subheading = shortened(title, 80), "Prediction and explanation"
     if len(cards) > 1:
         heading, subheading = f"{len(cards)} predictions", f"{sum(card.known for card in cards)} of {len(cards)} known"
     has_images = any(image.pixels is not None for card in cards for image in (card.image, *card.examples))
     checkbox = '<input type="checkbox" id="heat" checked>\n' if has_images else ""
     label = '\n<label for="heat">Show occlusion maps</label>' if has_images else ""
-    text = f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="Sightline">
-<title>{html.escape(heading)}</title>
-<style>{style}</style>
-</head>
-<body>
-{checkbox}<header><h1>{html.escape(heading)}</h1><p>{subheading}</p>{label}</header>
+    body = f"""{checkbox}<header><h1>{html.escape(heading)}</h1><p>{subheading}</p>{label}</header>
 <main>
 {"".join(_card(card) for card in cards)}
 </main>
 <footer>{OCCLUSION_NOTE if has_images else ""}
-{CONTRIBUTION_NOTE}</footer>
-</body>
-</html>
-"""
+{CONTRIBUTION_NOTE}</footer>"""
+    text = html_document(heading, body, style=read_static("explanations.css"), policy="img-src data:")
     return Page(text.encode("utf-8", "replace").decode("utf-8"))
 
 

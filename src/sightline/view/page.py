@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
-from ..errors import SightlineError, check_int
+from ..errors import SightlineError, check, check_int
 from ..files import atomic_write
 from .maps import Map, merge_calls
 from .payload import LEVELS, THUMBNAIL_SIZE, PackedWeights, downsample, pack_weights
@@ -35,13 +35,46 @@ TEMPLATE = """<!doctype html>
 <style>{style}</style>
 </head>
 <body>
-<noscript>The attention viewer requires JavaScript, which is disabled.</noscript>
-<script type="application/json" id="sightline-meta">{meta}</script>
-<script type="module" async>{script}</script>
-{weights}
+{body}
 </body>
 </html>
 """
+VIEWER_BODY = """<noscript>The attention viewer requires JavaScript, which is disabled.</noscript>
+<script type="application/json" id="sightline-meta">{meta}</script>
+<script type="module" async>{script}</script>
+{weights}"""
+EXAMPLE_OPTIONS = ("tokens", "source", "target", "generated", "images", "query_image", "labels")
+"""Options with one entry for each example on a page with several."""
+
+
+class ViewOptions(TypedDict, total=False):
+    """What the viewer shows beside the weights."""
+
+    source: Any
+    """Tokens of the encoder side. In token lists, None at the end marks padding, which is not shown."""
+    target: Any
+    """Tokens of the decoder side, as the decoder reads them."""
+    generated: Any
+    """Tokens the decoder predicts at each position, if shown beside those it reads. They name the rows of
+    cross-attention."""
+    images: Any
+    """The image that the source tokens are patches of, or a list of support images. Path, PIL image or array."""
+    query_image: Any
+    """The image that the target tokens are patches of, if it is another one."""
+    labels: Any
+    """A label for each of `images`."""
+    grid: tuple[int, int] | None
+    """Rows and columns of patches (default: from the shape of the image)."""
+    special_tokens: Collection[str] | None
+    """Tokens that the page can hide (default: common special tokens such as [CLS] and </s>)."""
+    batch: int | Sequence[int]
+    """Index of the example in the batch. With several, tokens and images are lists with an entry for each."""
+    names: Sequence[str] | None
+    """A name for each of several examples (default: their indices)."""
+    title: str
+    """Title of the page (default: the name of the model)."""
+    height: int
+    """Height of the frame in a notebook, in pixels."""
 
 
 @dataclass(frozen=True)
@@ -72,54 +105,28 @@ class Page:
 
 def check_path(path: Path) -> Path:
     """Return the path if a page can be written to it."""
-    if path.suffix not in SUFFIXES:
-        raise SightlineError(f"path must end in .html, got {path.name!r}")
+    check(path.suffix in SUFFIXES, f"path must end in .html, got {path.name!r}")
     return path
 
 
-def attention_page(
-    maps: Sequence[Map],
-    *,
-    tokens: Any = None,
-    source: Any = None,
-    target: Any = None,
-    generated: Any = None,
-    images: Any = None,
-    query_image: Any = None,
-    labels: Any = None,
-    grid: tuple[int, int] | None = None,
-    special_tokens: Collection[str] | None = None,
-    batch: int | Sequence[int] = 0,
-    names: Sequence[str] | None = None,
-    title: str = "Attention",
-    height: int = 720,
-) -> Page:
-    """The attention viewer with these maps.
-
-    tokens: a name for each position of a self-attention model. source, target: the same for the encoder and decoder
-    input of an encoder-decoder model. generated: the token the decoder predicts at each target position; it names the
-    rows of cross-attention. Trailing None tokens are padding and are not shown.
-    images: the image whose patches are the source, or a list of support images with one or more positions each.
-    labels: a name for each image. query_image: the image whose patches are the target. grid: rows and columns of
-    patches, if they cannot be inferred. special_tokens: tokens that can be hidden (default: [CLS], </s> and similar).
-    batch: an index into the batch, or a list of indices for a page with several examples. For a list, tokens, source,
-    target, generated, images, query_image and labels have one entry for each example. names: a name for each example.
-    """
-    if not maps:
-        raise SightlineError("record must contain at least one attention map, got none")
-    is_list, indices = _batch_indices(batch)
+def attention_page(maps: Sequence[Map], tokens: Any = None, **options: Unpack[ViewOptions]) -> Page:
+    """The attention viewer with these maps. `tokens` has a name for each position of a self-attention model."""
+    check(maps, "record must contain at least one attention map, got none")
+    is_list, indices = _batch_indices(options.get("batch", 0))
+    names, height = options.get("names"), options.get("height", 720)
     check_int(1, height=height)
-    options = {"tokens": tokens, "source": source, "target": target, "generated": generated}
-    options |= {"images": images, "query_image": query_image, "labels": labels}
     if names is not None and (isinstance(names, str) or len(names) != len(indices)):
         raise SightlineError(f"names must have one entry for each of the {len(indices)} examples, got {names!r}")
+    given: dict[str, Any] = {"tokens": tokens, **options}
+    given = {name: given.get(name) for name in EXAMPLE_OPTIONS}
+    of_page: dict[str, Any] = {"grid": options.get("grid"), "special_tokens": options.get("special_tokens")}
     maps = merge_calls(maps)
-    _check_examples(indices, maps, options if is_list else {})
+    _check_examples(indices, maps, given if is_list else {})
     examples, weights, thumbnails = [], [], []
     for i, index in enumerate(indices):
-        of_example = {k: v if v is None or not is_list else v[i] for k, v in options.items()}
+        of_example = {k: v if v is None or not is_list else v[i] for k, v in given.items()}
         example_maps, of_example = drop_padding(maps, of_example)
-        sequences = token_sequences(example_maps, grid=grid, special_tokens=special_tokens, **of_example)
+        sequences = token_sequences(example_maps, **of_page, **of_example)
         layers = []
         for j, m in enumerate(example_maps):
             packed = pack_weights(m.weights[index])
@@ -132,9 +139,19 @@ def attention_page(
             layers.append(layer)
         name = f"batch index {index}" if names is None else str(names[i])
         examples.append({"name": name, "layers": layers, **{k: s.to_dict() for k, s in sequences.items()}})
+    title, script = str(options.get("title", "Attention")), bundle_script()
     levels = [float(f"{level:.7g}") for level in LEVELS]
-    meta = {"title": str(title), "levels": levels, "thumbnailSize": THUMBNAIL_SIZE, "examples": examples}
-    return Page(_html(meta, thumbnails + weights), height)
+    meta = {"title": title, "levels": levels, "thumbnailSize": THUMBNAIL_SIZE, "examples": examples}
+    body = VIEWER_BODY.format(meta=json_for_html(meta), script=script, weights="\n".join(thumbnails + weights))
+    policy = f"script-src {csp_hash(script)}; img-src data: blob:"
+    return Page(html_document(title, body, style=read_static("viewer.css"), policy=policy), height)
+
+
+def html_document(title: str, body: str, *, style: str, policy: str) -> str:
+    """A document without outside resources. `policy` adds to its content security policy."""
+    policy = f"default-src 'none'; {policy}; style-src {csp_hash(style)}; base-uri 'none'; form-action 'none'"
+    title = html.escape(title).encode("utf-8", "replace").decode("utf-8")
+    return TEMPLATE.format(policy=policy, title=title, style=style, body=body)
 
 
 def _layer_meta(m: Map, packed: PackedWeights) -> dict[str, Any]:
@@ -159,8 +176,7 @@ def _batch_indices(batch: Any) -> tuple[bool, list[int]]:
         indices = [operator.index(index) for index in (value if is_list else [value])]
     except TypeError as error:
         raise SightlineError(f"batch must be an integer or a list of integers, got {batch!r}") from error
-    if not indices:
-        raise SightlineError("batch must contain at least one index, got none")
+    check(indices, "batch must contain at least one index, got none")
     return is_list, indices
 
 
@@ -173,28 +189,12 @@ def _check_examples(indices: list[int], maps: Sequence[Map], options: dict[str, 
             raise SightlineError(f"{name} must have one entry for each of the {len(indices)} examples, got {got}")
     for index in indices:
         for m in maps:
-            if not 0 <= index < m.shape[0]:
-                raise SightlineError(f"batch must be 0 to {m.shape[0] - 1}, the batch indices of {m.name}, got {index}")
+            rule = f"batch must be 0 to {m.shape[0] - 1}, the batch indices of {m.name}"
+            check(0 <= index < m.shape[0], f"{rule}, got {index}")
 
 
 def _element(name: str, packed: PackedWeights) -> str:
     return f'<script type="text/plain" id="{name}">{packed.data}</script>'
-
-
-def _html(meta: dict[str, Any], weights: list[str]) -> str:
-    style, script = read_static("viewer.css"), bundle_script()
-    policy = (
-        f"default-src 'none'; script-src {csp_hash(script)}; style-src {csp_hash(style)}; img-src data: blob:; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    return TEMPLATE.format(
-        policy=policy,
-        title=html.escape(meta["title"]).encode("utf-8", "replace").decode("utf-8"),
-        style=style,
-        meta=json_for_html(meta),
-        weights="\n".join(weights),
-        script=script,
-    )
 
 
 def json_for_html(value: Any) -> str:
