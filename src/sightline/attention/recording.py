@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from ..errors import SightlineError
+from ..errors import check
 from .functional import Kind, observe
 from .normalizers import in_backward
 from .record import AttentionMap, Record
@@ -50,16 +50,16 @@ def record_attention(
     move the maps to the CPU. Weights do not include dropout and carry no gradient. The outputs of the model do not
     change. Several threads may record at the same time; compiled models run eagerly meanwhile.
     """
-    if not isinstance(model, nn.Module):
-        raise SightlineError(f"record_attention must be given a torch.nn.Module, got {type(model).__name__}")
-    recorder = _Recorder(model, layers, heads, average_heads, scores, cpu)
+    is_module = isinstance(model, nn.Module)
+    check(is_module, f"record_attention must be given a torch.nn.Module, got {type(model).__name__}")
+    recorder = Recorder(model, layers, heads, average_heads, scores, cpu)
     with _process_changes.apply(recorder), observe(recorder), TorchAttentionMode(recorder):
         yield recorder.record
     recorder.check_not_empty()
     recorder.finish_kinds()
 
 
-class _Recorder:
+class Recorder:
     """Tracks the running modules of one model in one thread, and keeps their attention maps."""
 
     def __init__(
@@ -162,8 +162,8 @@ class _Recorder:
         """The requested heads: x (B, H, Q, K) -> (B, H', Q, K)"""
         x = x.detach()
         if self.heads is not None:
-            if max(self.heads) >= x.shape[1]:
-                raise SightlineError(f"heads must be below {x.shape[1]}, the number of heads, got {max(self.heads)}")
+            last = max(self.heads)
+            check(last < x.shape[1], f"heads must be below {x.shape[1]}, the number of heads, got {last}")
             x = x[:, list(self.heads)]
         if self.average_heads:
             x = x.mean(1, keepdim=True)
@@ -199,21 +199,17 @@ class _Recorder:
 
     def check_not_empty(self) -> None:
         """A recording without maps is an error."""
-        if self.record.maps:
-            return
-        name = type(self.model).__name__
-        if self.call_index < 0:
-            raise SightlineError(
-                f"record_attention must see {name} called inside the with block and in its thread, got no call"
-            )
-        if self.layer_indices:
-            names = ", ".join(self.layer_indices)
-            raise SightlineError(f"layers must match one of {names}, got {list(self.layers or ())}")
-        raise SightlineError(
-            f"record_attention must be given a model with supported attention, got {name} without any; supported are "
+        name, is_empty = self.record.model, not self.record.maps
+        rule = f"record_attention must see {name} called inside the with block and in its thread"
+        check(self.call_index >= 0, f"{rule}, got no call")
+        names = ", ".join(self.layer_indices)
+        check(not (is_empty and names), f"layers must match one of {names}, got {list(self.layers or ())}")
+        supported = (
             "Sightline's attention, nn.MultiheadAttention, scaled_dot_product_attention and a softmax in a module "
             'with attention in its class name; load a Hugging Face model with attn_implementation="sdpa" or "eager"'
         )
+        rule = f"record_attention must be given a model with supported attention, got {name} without any"
+        check(not is_empty, f"{rule}; supported are {supported}")
 
 
 class _ProcessChanges:
@@ -224,18 +220,18 @@ class _ProcessChanges:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.recorders: tuple[_Recorder, ...] = ()  # replaced as a whole, so hooks can iterate over it without the lock
+        self.recorders: tuple[Recorder, ...] = ()  # replaced as a whole, so hooks can iterate over it without the lock
         self.undo = ExitStack()
-        self.has_hooks = self.runs_eagerly = False
+        self.runs_eagerly = False
 
     @contextmanager
-    def apply(self, recorder: _Recorder) -> Iterator[None]:
+    def apply(self, recorder: Recorder) -> Iterator[None]:
         """Apply the changes while this recorder is active."""
         with self.lock:
             self.recorders = (*self.recorders, recorder)
         try:
             with self.lock:
-                if not self.has_hooks:
+                if self.recorders == (recorder,):
                     self._register_hooks()
                 if not self.runs_eagerly and "torch._dynamo" in sys.modules:  # otherwise nothing is compiled
                     self._run_eagerly()
@@ -245,10 +241,9 @@ class _ProcessChanges:
                 self.recorders = tuple(other for other in self.recorders if other is not recorder)
                 if not self.recorders:
                     self.undo.close()
-                    self.has_hooks = self.runs_eagerly = False
+                    self.runs_eagerly = False
 
     def _register_hooks(self) -> None:
-        self.has_hooks = True
         # before `_leave`, so that the encoder still counts as running
         rerun: Any = self._rerun_encoder  # its result replaces the output, which torch's annotation leaves out
         for handle in (
@@ -264,7 +259,7 @@ class _ProcessChanges:
         warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
         self.undo.callback(_remove_filter, warnings.filters[0])
 
-    def _active(self) -> list[_Recorder]:
+    def _active(self) -> list[Recorder]:
         """Recorders of this thread."""
         return [recorder for recorder in self.recorders if recorder.in_this_thread()]
 
@@ -317,7 +312,6 @@ def _as_tuple(value: Any, types: tuple[type, ...], name: str) -> tuple[Any, ...]
         return None
     values = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
     wrong = [v for v in values if isinstance(v, bool) or not isinstance(v, types) or (isinstance(v, int) and v < 0)]
-    if wrong or not values:
-        rule = "names or indices of at least 0" if str in types else "indices of at least 0"
-        raise SightlineError(f"{name} must be {rule}, got {value!r}")
+    rule = "names or indices of at least 0" if str in types else "indices of at least 0"
+    check(values and not wrong, f"{name} must be {rule}, got {value!r}")
     return values

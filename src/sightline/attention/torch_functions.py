@@ -6,7 +6,7 @@ Shapes: B batch, H heads, Q queries, K keys, D head dimension.
 import math
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -16,34 +16,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .normalizers import Softmax
 
+if TYPE_CHECKING:
+    from .recording import Recorder
+
 SOFTMAX_FUNCTIONS = (F.softmax, torch.softmax, Tensor.softmax)
 INDEX_SELECT_FUNCTIONS = (torch.index_select, Tensor.index_select)
-
-
-class Recorder(Protocol):
-    """Keeps the intercepted weights."""
-
-    running: list[nn.Module]
-    """Modules of the recorded model whose forward pass is running, outermost first."""
-    inside_attend: bool
-    """Whether Sightline's `attend` is running, which reports its weights itself."""
-    cache_reorders: int
-    """How often the rows of a key-value cache were reordered."""
-
-    def module(self) -> nn.Module:
-        """The module that computes attention."""
-
-    def should_record(self) -> bool:
-        """Whether to record the attention of the running module."""
-
-    def add(self, weights: Tensor, scores: Tensor, *, causal: bool | None, cross: bool | None = None) -> None:
-        """weights, scores (B, H, Q, K); `causal` and `cross` are None if unknown"""
 
 
 class TorchAttentionMode(TorchFunctionMode):
     """Passes every torch call of this thread through, and reports those that are attention to a recorder."""
 
-    def __init__(self, recorder: Recorder):
+    def __init__(self, recorder: "Recorder"):
         super().__init__()
         self.recorder = recorder
 
@@ -83,14 +66,11 @@ class TorchAttentionMode(TorchFunctionMode):
                 key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
             scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
             scores = (query.to(dtype) * scale) @ key.to(dtype).mT
-            allowed = None
+            allowed = attn_mask
             if is_causal:
                 allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).tril()
-            elif attn_mask is not None and attn_mask.dtype == torch.bool:
-                allowed = attn_mask
-            elif attn_mask is not None:
-                scores = scores + attn_mask
-                allowed = attn_mask > float("-inf")
+            elif attn_mask is not None and attn_mask.dtype != torch.bool:
+                scores, allowed = scores + attn_mask, attn_mask > float("-inf")
             weights = Softmax()(scores, allowed)
             if allowed is not None:
                 scores = scores.masked_fill(~allowed, float("-inf"))

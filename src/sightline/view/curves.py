@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..errors import SightlineError
+from ..errors import check
 from .figures import COLORS, figure, short_label
 
 if TYPE_CHECKING:
@@ -20,14 +20,13 @@ def curves(
     panels: Mapping[str, Mapping[str, Line]], *, best_step: float | None = None, title: str = "Training"
 ) -> Figure:
     """Draw one panel per name, each with one line per name, and mark `best_step`."""
-    if not panels or not all(panels.values()):
-        raise SightlineError("panels must each contain at least one line, got none")
+    check(panels and all(panels.values()), "panels must each contain at least one line, got none")
     fig, axes = figure(len(panels), size=(7.2, 0.8 + 1.9 * len(panels)))
     last_step = max(max(steps) for lines in panels.values() for steps, _ in lines.values())
     for ax, (panel, lines) in zip(axes[:, 0], panels.items(), strict=True):
         for color, (label, (steps, values)) in zip(_colors(len(lines)), lines.items(), strict=True):
-            markers = {"marker": "o", "markersize": 3} if len(steps) < 40 else {}
-            ax.plot(steps, values, color=color, linewidth=1.5, label=short_label(label), **markers)
+            marker = "o" if len(steps) < 40 else ""
+            ax.plot(steps, values, color=color, linewidth=1.5, label=short_label(label), marker=marker, markersize=3)
         if best_step is not None:
             ax.axvline(best_step, color=COLORS["gray"], linewidth=1, linestyle=":")
         ax.set_xlim(0, last_step * 1.02)
@@ -41,9 +40,8 @@ def curves(
         if ax is not axes[-1, 0]:
             ax.set_xticklabels([])
     if best_step is not None:
-        transform = axes[0, 0].get_xaxis_transform()
         style: dict[str, Any] = {"ha": "right", "va": "top", "fontsize": 8, "color": COLORS["gray"]}
-        axes[0, 0].text(best_step, 1.0, "best ", transform=transform, **style)
+        axes[0, 0].text(best_step, 1.0, "best ", transform=axes[0, 0].get_xaxis_transform(), **style)
     axes[-1, 0].set_xlabel("steps", color=COLORS["gray"])
     fig.suptitle(short_label(title), color=COLORS["ink"])
     return fig

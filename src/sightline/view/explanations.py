@@ -5,19 +5,18 @@ A page requires Pillow, a figure also matplotlib (the `plot` extra).
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageColor
 
-from ..errors import SightlineError
+from ..errors import check
 from ..names import shortened
 from .figures import COLORS, figure, short_label, wrap
+from .images import data_url
 from .overlays import GRAY_WEIGHTS, HEAT_COLORS
 from .page import Page, html_document, read_static
 
@@ -93,11 +92,8 @@ def overlay_heat(pixels: Array, occlusion: Array | None, side: int = IMAGE_SIDE)
     heat = np.clip(occlusion, 0, None).astype(np.float32)
     heat = heat / max(float(heat.max()), 1e-9)
     heat = np.asarray(Image.fromarray(heat).resize(size, Image.Resampling.BICUBIC), dtype=np.float64).clip(0, 1)
-    stops = np.array([[int(code[i : i + 2], 16) for i in (1, 3, 5)] for code in HEAT_COLORS], dtype=np.float64)
-    position = heat * (len(stops) - 1)
-    lower = np.minimum(position.astype(int), len(stops) - 2)
-    fraction = (position - lower)[..., None]
-    color = stops[lower] * (1 - fraction) + stops[lower + 1] * fraction
+    levels, channels = np.linspace(0, 1, len(HEAT_COLORS)), zip(*map(ImageColor.getrgb, HEAT_COLORS), strict=True)
+    color = np.stack([np.interp(heat, levels, channel) for channel in channels], -1)
     mixed: Array = 0.42 * (base @ GRAY_WEIGHTS)[..., None] + 0.58 * color
     return mixed.round().clip(0, 255).astype(np.uint8)
 
@@ -142,8 +138,7 @@ def explanation_figure(card: ExplanationCard) -> Figure:
 
 def explanation_page(cards: Sequence[ExplanationCard], *, title: str = "Predictions") -> Page:
     """One self-contained page with a card for each prediction. It has no script and makes no network request."""
-    if not cards:
-        raise SightlineError("cards must contain at least one prediction, got none")
+    check(cards, "cards must contain at least one prediction, got none")
     heading, subheading = shortened(title, 80), "Prediction and explanation"
     if len(cards) > 1:
         heading, subheading = f"{len(cards)} predictions", f"{sum(card.known for card in cards)} of {len(cards)} known"
@@ -195,9 +190,8 @@ def _score_bar(label: str, score: float) -> str:
 
 def _figure(image: ExplainedImage, largest: float) -> str:
     label, name = (html.escape(shortened(text, 48)) for text in (image.label, image.name))
-    images = (
-        "" if image.pixels is None else _images(image.pixels, image.occlusion, f"{label}, {name}" if label else name)
-    )
+    alt = f"{label}, {name}" if label else name
+    images = "" if image.pixels is None else _images(image.pixels, image.occlusion, alt)
     contribution = ""
     if image.contribution is not None:
         fraction = 0.0 if largest <= 0 else max(0.0, image.contribution / largest)
@@ -224,6 +218,4 @@ def _images(pixels: Array, occlusion: Array | None, alt: str) -> str:
 
 def _data_url(pixels: Array, occlusion: Array | None) -> str:
     as_is = occlusion is None and max(pixels.shape[:2]) < IMAGE_SIDE
-    file = io.BytesIO()
-    Image.fromarray(pixels if as_is else overlay_heat(pixels, occlusion)).save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
+    return data_url(Image.fromarray(pixels if as_is else overlay_heat(pixels, occlusion)), "png")

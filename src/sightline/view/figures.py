@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import MissingDependencyError, SightlineError
+from ..errors import MissingDependencyError, check
 from ..files import atomic_write
 from ..names import printable, shortened
 
@@ -76,8 +76,7 @@ def heatmap(
     (default: if there are few cells). `vmax` is the value with the strongest color (default: the largest).
     """
     table = [[float(w) for w in row] for row in weights]
-    if not table or not table[0]:
-        raise SightlineError(f"weights must have at least one row and one column, got {len(table)} rows")
+    check(table and table[0], f"weights must have at least one row and one column, got {len(table)} rows")
     vmax = vmax or max(max(abs(w) for row in table for w in row), 1e-9)
     cmap, vmin = ("PuOr_r", -vmax) if diverging else ("Blues", 0)
     axes.imshow(table, cmap=cmap, vmin=vmin, vmax=vmax, aspect="auto")
@@ -104,8 +103,7 @@ def draw_tiles(axes: Axes, tiles: Iterable[tuple[int, int, Any]], *, gap: float 
         x, y = column * (1 + gap), row * (1 + gap)
         drawn = axes.imshow(image, extent=(x, x + 1, y + 1, y), interpolation="none", **imshow)
         bottom, right = max(bottom, y + 1), max(right, x + 1)
-    if drawn is None:
-        raise SightlineError("tiles must contain at least one image, got none")
+    check(drawn, "tiles must contain at least one image, got none")
     axes.set(xlim=(-0.02, right + 0.02), ylim=(bottom + 0.02, -0.02), aspect="equal")
     return drawn
 
@@ -142,8 +140,7 @@ def short_label(text: str, length: int = 40) -> str:
 
 def save(fig: Figure, path: Path) -> Path:
     """Write a figure to a PNG or SVG file."""
-    if path.suffix not in SUFFIXES:
-        raise SightlineError(f"path must end in .png or .svg, got {path.name!r}")
+    check(path.suffix in SUFFIXES, f"path must end in .png or .svg, got {path.name!r}")
     kind = path.suffix[1:]
     with atomic_write(path) as part, _style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # drawn as boxes

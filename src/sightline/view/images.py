@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from .. import limits
-from ..errors import SightlineError
+from ..errors import SightlineError, check
 
 MAX_SIDE = 640
 """Images on a page are downscaled to this many pixels a side."""
@@ -52,26 +52,21 @@ def patched_images(
 ) -> PatchedImages:
     """Map one image or a list of images to `size` positions. `name` is the argument that error messages mention."""
     image_list = images if isinstance(images, list | tuple) else [images]
-    if not image_list:
-        raise SightlineError(f"{name} must contain at least one image, got none")
-    if labels is not None and len(labels) != len(image_list):
-        raise SightlineError(f"labels must have one entry for each of the {len(image_list)} images, got {len(labels)}")
+    check(image_list, f"{name} must contain at least one image, got none")
     if labels is None:
         labels = [_default_label(image, i, len(image_list)) for i, image in enumerate(image_list)]
+    has_labels = len(labels) == len(image_list)
+    check(has_labels, f"labels must have one entry for each of the {len(image_list)} images, got {len(labels)}")
     encoded = [{**_encode(image), "label": str(label)} for image, label in zip(image_list, labels, strict=True)]
     given_grid = None if grid is None else _check_grid(grid)
-    options = [(prefix, (size - prefix) // len(encoded)) for prefix in range(MAX_PREFIX_TOKENS + 1)]
-    options = [
-        (prefix, patches) for prefix, patches in options if patches > 0 and prefix + patches * len(encoded) == size
-    ]
+    prefixes = range(min(MAX_PREFIX_TOKENS + 1, size))
+    options = [(prefix, (size - prefix) // len(encoded)) for prefix in prefixes if (size - prefix) % len(encoded) == 0]
     layout = _layout(options, encoded[0]["height"] / encoded[0]["width"], given_grid)
     if layout is None:
         count = "1 image" if len(encoded) == 1 else f"{len(encoded)} images"
         shape = "" if given_grid is None else f" with a grid of {given_grid[0]} x {given_grid[1]}"
-        raise SightlineError(
-            f"{name} must match the {size} positions of the attention, got {count}{shape}; "
-            "pass grid=(rows, columns) if patches are not square"
-        )
+        fix = "pass grid=(rows, columns) if patches are not square"
+        raise SightlineError(f"{name} must match the {size} positions of the attention, got {count}{shape}; {fix}")
     return PatchedImages(encoded, *layout)
 
 
@@ -127,23 +122,23 @@ def _encode(image: Any) -> dict[str, Any]:
         array = image.detach().cpu() if hasattr(image, "detach") else image
         drawn = Image.fromarray(_to_uint8(np.asarray(array))).convert("RGB")
     drawn.thumbnail((MAX_SIDE, MAX_SIDE))
-    lossless = max(drawn.size) <= 96
+    source = data_url(drawn, "png") if max(drawn.size) <= 96 else data_url(drawn, "jpeg", quality=88)
+    return {"src": source, "width": drawn.width, "height": drawn.height}
+
+
+def data_url(image: Image.Image, kind: str, **options: Any) -> str:
+    """The image as a URL that contains it. `kind` is png or jpeg; `options` are those of Pillow."""
     file = io.BytesIO()
-    drawn.save(file, "PNG" if lossless else "JPEG", **({} if lossless else {"quality": 88}))
-    return {
-        "src": f"data:image/{'png' if lossless else 'jpeg'};base64,{base64.b64encode(file.getvalue()).decode()}",
-        "width": drawn.width,
-        "height": drawn.height,
-    }
+    image.save(file, kind, **options)
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def _read(path: Path) -> Image.Image:
     """An image file as RGB, downscaled while decoding where the format allows it."""
+    max_bytes, max_pixels = limits.MAX_IMAGE_BYTES, limits.MAX_IMAGE_PIXELS
     try:
-        if (size := path.stat().st_size) > limits.MAX_IMAGE_BYTES:
-            raise SightlineError(
-                f"{path} must be at most {limits.MAX_IMAGE_BYTES:,} bytes, got {size:,}; make it smaller"
-            )
+        size = path.stat().st_size
+        check(size <= max_bytes, f"{path} must be at most {max_bytes:,} bytes, got {size:,}; make it smaller")
         Image.init()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -151,11 +146,8 @@ def _read(path: Path) -> Image.Image:
             opened = Image.open(path, formats=[kind for kind in limits.IMAGE_FORMATS if kind in Image.OPEN])
         with opened:
             width, height = opened.size
-            if width * height > limits.MAX_IMAGE_PIXELS:
-                raise SightlineError(
-                    f"{path} must have at most {limits.MAX_IMAGE_PIXELS:,} pixels, got {width} x {height}; "
-                    "make it smaller"
-                )
+            rule = f"{path} must have at most {max_pixels:,} pixels"
+            check(width * height <= max_pixels, f"{rule}, got {width} x {height}; make it smaller")
             opened.draft("RGB", (MAX_SIDE, MAX_SIDE))
             return _rgb(opened)
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
@@ -185,8 +177,7 @@ def _to_uint8(array: Any) -> Any:
     if array.dtype == np.uint8:
         return array
     array = array.astype(np.float64)
-    if not np.isfinite(array).all():
-        raise SightlineError("images must be finite, got NaN or infinity")
+    check(np.isfinite(array).all(), "images must be finite, got NaN or infinity")
     if array.min() < 0 or array.max() > 1:
         array = (array - array.min()) / max(float(np.ptp(array)), 1e-9)
     return (array * 255).round().astype(np.uint8)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..errors import SightlineError
+from ..errors import check
 
 Kind = Literal["encoder", "decoder", "cross"]
 
@@ -34,16 +34,13 @@ class Map:
 
     def __post_init__(self) -> None:
         weights = np.asarray(self.weights)
-        if weights.ndim != 4 or 0 in weights.shape:
-            raise SightlineError(
-                f"weights must have shape (B, H, Q, K) without a zero, got {weights.shape} in {self.name}"
-            )
+        has_shape = weights.ndim == 4 and weights.size
+        check(has_shape, f"weights must have shape (B, H, Q, K) without a zero, got {weights.shape} in {self.name}")
         with np.errstate(over="ignore"):
             weights = weights.astype(np.float32, copy=False)
-        if not np.isfinite(weights).all():
-            raise SightlineError(f"weights must be finite, got NaN or infinity in {self.name}")
-        if self.heads and len(self.heads) != weights.shape[1]:
-            raise SightlineError(f"heads must name the {weights.shape[1]} heads of {self.name}, got {self.heads}")
+        check(np.isfinite(weights).all(), f"weights must be finite, got NaN or infinity in {self.name}")
+        has_names = not self.heads or len(self.heads) == weights.shape[1]
+        check(has_names, f"heads must name the {weights.shape[1]} heads of {self.name}, got {self.heads}")
         object.__setattr__(self, "weights", weights)
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import SightlineError
+from ..errors import check
 from .figures import COLORS, TILE_GAP, draw_tiles, figure, label_tiles, short_label
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def rollout(weights: Sequence[Any]) -> list[Any]:
     rollouts: list[Any] = []
     for layer in weights:
         layer = np.asarray(layer, dtype=np.float64)
-        if layer.ndim != 3 or layer.shape[1] != layer.shape[2] or layer.shape[1:] != np.shape(weights[0])[1:]:
-            raise SightlineError(f"weights must have shape (H, N, N) with the same N in all layers, got {layer.shape}")
+        is_square = layer.ndim == 3 and layer.shape[1] == layer.shape[2] == np.shape(weights[0])[-1]
+        check(is_square, f"weights must have shape (H, N, N) with the same N in all layers, got {layer.shape}")
         with_residual = layer.mean(0) / 2 + np.eye(layer.shape[1]) / 2
         rollouts.append(with_residual @ rollouts[-1] if rollouts else with_residual)
     return rollouts
@@ -42,9 +42,9 @@ def patch_attention(weights: Any, grid: tuple[int, int], *, prefix_tokens: int =
     The query is the class token if there are prefix tokens, otherwise the mean over all positions.
     """
     weights = np.asarray(weights, dtype=np.float64)
-    if weights.shape[-1] != prefix_tokens + grid[0] * grid[1]:
-        expected = f"{prefix_tokens} + {grid[0]} x {grid[1]}"
-        raise SightlineError(f"weights must have {expected} positions, got {weights.shape[-1]}")
+    expected, positions = f"{prefix_tokens} + {grid[0]} x {grid[1]}", weights.shape[-1]
+    is_valid = positions == prefix_tokens + grid[0] * grid[1]
+    check(is_valid, f"weights must have {expected} positions, got {positions}")
     row = weights[..., 0, :] if prefix_tokens else weights.mean(-2)
     return row[..., prefix_tokens:].reshape(*row.shape[:-1], *grid)
 
@@ -58,10 +58,10 @@ def attention_overlay(
     block. caption: lines of text below the image. Each map has its own scale; bright regions have a high weight.
     """
     image = np.asarray(image, dtype=np.float64)
-    if image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[-1] != 3):
-        raise SightlineError(f"image must have shape (H, W) or (H, W, 3), got {image.shape}")
-    if not len(maps) or len(maps) != len(rollouts):
-        raise SightlineError(f"rollouts must have one entry for each of the {len(maps)} blocks, got {len(rollouts)}")
+    is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[-1] == 3)
+    check(is_image, f"image must have shape (H, W) or (H, W, 3), got {image.shape}")
+    is_complete = 0 < len(maps) == len(rollouts)
+    check(is_complete, f"rollouts must have one entry for each of the {len(maps)} blocks, got {len(rollouts)}")
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 

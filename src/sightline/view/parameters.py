@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import SightlineError
+from ..errors import check
 from .figures import COLORS, SMALL_FONT, TILE_GAP, draw_tiles, figure, heatmap, label_tiles, tile_center
 
 if TYPE_CHECKING:
@@ -30,22 +30,18 @@ def filters(kernels: Any) -> Figure:
     three, gray is zero.
     """
     kernels = np.asarray(kernels, dtype=np.float64)
-    if kernels.ndim != 4 or kernels.shape[1] not in (1, 3) or 0 in kernels.shape:
-        raise SightlineError(f"kernels must have shape (N, 1 or 3, height, width), got {kernels.shape}")
+    has_shape = kernels.ndim == 4 and kernels.shape[1] in (1, 3) and kernels.size
+    check(has_shape, f"kernels must have shape (N, 1 or 3, height, width), got {kernels.shape}")
     count = len(kernels)
     norms = np.linalg.norm(kernels.reshape(count, -1), axis=1)
     largest = kernels[np.argsort(-norms, kind="stable")[:MAX_FILTERS]]
     components, shares = principal_components(kernels.reshape(count, -1))
     fig, axes = figure(1, 2, size=(10.5, 5.4))
     left, right = axes[0]
-    columns = math.ceil(len(largest) ** 0.5)
-    vmax = _quantile(largest, 0.99)
-    tiles = ((i // columns, i % columns, _as_image(kernel, vmax)) for i, kernel in enumerate(largest))
-    draw_tiles(left, tiles, **_color_scale(kernels, vmax))
+    _draw_kernels(left, largest, _quantile(largest, 0.99))
     shown = f"{count} filters" if count == len(largest) else f"{len(largest)} of {count} filters"
     left.set_title(f"{shown}, largest norm first", color=COLORS["ink"])
     _draw_components(right, components.reshape(-1, *kernels.shape[1:]), shares)
-    right.set_title("principal components (share of the total)", color=COLORS["ink"])
     fig.suptitle(f"Patch filters, {kernels.shape[3]} x {kernels.shape[2]} pixels", color=COLORS["ink"])
     return fig
 
@@ -74,7 +70,6 @@ def positions(table: Any, grid: tuple[int, int], *, prefix_tokens: int = 0) -> F
     patches = table[prefix_tokens:] - table[prefix_tokens:].mean(0)
     components, shares = principal_components(patches.T)
     _draw_components(right, components.reshape(-1, 1, *grid), shares)
-    right.set_title("principal components (share of the total)", color=COLORS["ink"])
     fig.suptitle("Position embeddings", color=COLORS["ink"])
     return fig
 
@@ -109,8 +104,8 @@ def _mosaic(maps: Any, grid: tuple[int, int]) -> Any:
 def masks(tables: Any, *, initial: float = 0.0, title: str = "Learned masks") -> Figure:
     """Draw learned masks (L, H, Q, K), one row per block; amber is above the initial value, violet is below."""
     tables = np.asarray(tables, dtype=np.float64)
-    if tables.ndim != 4 or 0 in tables.shape:
-        raise SightlineError(f"tables must have shape (L, H, Q, K) without a zero, got {tables.shape}")
+    has_shape = tables.ndim == 4 and tables.size
+    check(has_shape, f"tables must have shape (L, H, Q, K) without a zero, got {tables.shape}")
     depth, heads = tables.shape[:2]
     vmax = _quantile(tables - initial, 0.995)
     tile_inches = min(1.7, max(0.75, 11 / max(depth, heads)))
@@ -127,8 +122,8 @@ def masks(tables: Any, *, initial: float = 0.0, title: str = "Learned masks") ->
 def temperatures(values: Any, *, initial: float) -> Figure:
     """Draw temperatures (L, H) as numbers, one row per block; violet is below the initial value, amber is above."""
     values = np.asarray(values, dtype=np.float64)
-    if values.ndim != 2 or 0 in values.shape or not (values > 0).all():
-        raise SightlineError(f"values must be positive and have shape (L, H), got shape {values.shape}")
+    is_valid = values.ndim == 2 and values.size and (values > 0).all()
+    check(is_valid, f"values must be positive and have shape (L, H), got shape {values.shape}")
     depth, heads = values.shape
     fig, axes = figure(size=(max(4.4, 0.62 * heads + 1.2), max(1.8, 0.42 * depth + 1.2)))
     ax = axes[0, 0]
@@ -169,21 +164,23 @@ def cosine_similarities(rows: Any) -> Any:
 
 
 def _draw_components(axes: Axes, components: Any, shares: Any) -> None:
-    columns, gap = math.ceil(len(components) ** 0.5), 0.3
-    tiles = ((i // columns, i % columns, _as_image(component, 1.0)) for i, component in enumerate(components))
-    draw_tiles(axes, tiles, gap=gap, **_color_scale(components, 1.0))
+    gap = 0.3
+    columns = _draw_kernels(axes, components, 1.0, gap=gap)
     for i, share in enumerate(shares):
         x, y = tile_center(i // columns, i % columns, gap=gap)
         axes.text(x, y + 0.53, f"{share:.0%}", ha="center", va="top", fontsize=7, color=COLORS["gray"])
+    axes.set_title("principal components (share of the total)", color=COLORS["ink"])
 
 
-def _as_image(kernel: Any, vmax: float) -> Any:
-    """(C, H, W) for `imshow`: values if there is one channel, colors if there are three."""
-    return kernel[0] if len(kernel) == 1 else np.clip(0.5 + np.moveaxis(kernel, 0, -1) / (2 * vmax), 0, 1)
-
-
-def _color_scale(kernels: Any, vmax: float) -> dict[str, Any]:
-    return {"cmap": "PuOr_r", "vmin": -vmax, "vmax": vmax} if kernels.shape[1] == 1 else {}
+def _draw_kernels(axes: Axes, kernels: Any, vmax: float, *, gap: float = TILE_GAP) -> int:
+    """Draw (N, C, H, W) in a square grid and return its columns: values if C is 1, colors if C is 3."""
+    columns = math.ceil(len(kernels) ** 0.5)
+    images, scale = kernels[:, 0], {"cmap": "PuOr_r", "vmin": -vmax, "vmax": vmax}
+    if kernels.shape[1] == 3:
+        images, scale = np.clip(0.5 + np.moveaxis(kernels, 1, -1) / (2 * vmax), 0, 1), {}
+    tiles = ((*divmod(i, columns), image) for i, image in enumerate(images))
+    draw_tiles(axes, tiles, gap=gap, **scale)
+    return columns
 
 
 def _quantile(values: Any, q: float) -> float:
@@ -199,7 +196,7 @@ def _add_color_bar(fig: Figure, image: Any, axes: Axes) -> None:
 
 def _check_table(table: Any, grid: tuple[int, int], prefix_tokens: int) -> Any:
     table = np.asarray(table, dtype=np.float64)
-    if table.ndim != 2 or len(table) != prefix_tokens + grid[0] * grid[1]:
-        expected = f"{prefix_tokens} + {grid[0]} x {grid[1]}"
-        raise SightlineError(f"table must have {expected} rows, one for each position, got shape {table.shape}")
+    expected = f"{prefix_tokens} + {grid[0]} x {grid[1]}"
+    is_valid = table.ndim == 2 and len(table) == prefix_tokens + grid[0] * grid[1]
+    check(is_valid, f"table must have {expected} rows, one for each position, got shape {table.shape}")
     return table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..errors import SightlineError
+from ..errors import SightlineError, check
 from ..names import shortened
 from .figures import COLORS, escape, figure, heatmap, wrap
 from .maps import Map, merge_calls
@@ -36,10 +36,8 @@ def plot_layer(
     sequences = token_sequences(maps, **tokens)
     query, key = (sequences[name] for name in query_and_key(m.kind, sequences))
     weights = m.weights[batch]
-    if head == "mean":
-        weights, head_label = weights.mean(0), f"mean of {len(weights)} heads"
-    elif head == "max":
-        weights, head_label = weights.max(0), f"max of {len(weights)} heads"
+    if head in ("mean", "max"):
+        weights, head_label = getattr(weights, head)(0), f"{head} of {len(weights)} heads"
     elif isinstance(head, int) and str(head) in m.head_names:
         weights, head_label = weights[m.head_names.index(str(head))], f"head {head}"
     else:
@@ -84,13 +82,10 @@ def plot_heads(maps: Sequence[Map], *, batch: int = 0, title: str = "") -> Figur
 
 
 def _prepare(maps: Sequence[Map], batch: int) -> list[Map]:
-    if not maps:
-        raise SightlineError("record must contain at least one attention map, got none")
-    maps = merge_calls(maps)
+    check(maps, "record must contain at least one attention map, got none")
     batch_size = min(m.shape[0] for m in maps)
-    if not 0 <= batch < batch_size:
-        raise SightlineError(f"batch must be below {batch_size}, the batch size, got {batch}")
-    return maps
+    check(0 <= batch < batch_size, f"batch must be below {batch_size}, the batch size, got {batch}")
+    return merge_calls(maps)
 
 
 def _find_layer(maps: list[Map], layer: int | str) -> Map:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import SightlineError
+from ..errors import SightlineError, check
 from .images import PatchedImages, patched_images
 from .maps import Map
 
@@ -28,11 +28,8 @@ class TokenSequence:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON that the page reads."""
-        patches = self.images and {
-            "images": self.images.images,
-            "prefix": self.images.prefix_tokens,
-            "grid": self.images.grid,
-        }
+        image = self.images
+        patches = image and {"images": image.images, "prefix": image.prefix_tokens, "grid": image.grid}
         return {"tokens": self.tokens, "special": self.special, "patches": patches}
 
 
@@ -58,12 +55,11 @@ def token_sequences(
     given = {"tokens": tokens, "source": source, "target": target}
     image_of: dict[str, Any] = {"source": images, "target": query_image}
     if single:
-        if query_image is not None:
-            raise SightlineError("query_image must be used with cross-attention, got none; use images")
+        check(query_image is None, "query_image must be used with cross-attention, got none; use images")
         image_of = dict.fromkeys(image_of, images)
     for name, value in (("labels", labels), ("grid", grid)):
-        if value is not None and images is None and query_image is None:
-            raise SightlineError(f"{name} must be used with images, got none")
+        has_images = images is not None or query_image is not None
+        check(value is None or has_images, f"{name} must be used with images, got none")
     special = SPECIAL_TOKENS if special_tokens is None else frozenset(special_tokens)
     sequences = {}
     for name, size in sizes.items():
@@ -78,8 +74,8 @@ def token_sequences(
         words = _words(argument, given[argument], size, patches, has_both=not single)
         sequences[name] = TokenSequence(words, _positions_of(special, words), patches)
     if generated is not None:
-        if not any(m.kind == "cross" for m in maps):
-            raise SightlineError("generated must be used with cross-attention, got none")
+        has_cross = any(m.kind == "cross" for m in maps)
+        check(has_cross, "generated must be used with cross-attention, got none")
         words = _words("generated", generated, sizes["target"], None, has_both=False)
         sequences["generated"] = TokenSequence(words, _positions_of(special, words), sequences["target"].images)
     return sequences
@@ -132,10 +128,9 @@ def _words(
 ) -> list[str]:
     if given is None or not size:
         return patches.tokens() if patches else [str(i) for i in range(size)]
-    if isinstance(given, str):
-        raise SightlineError(f"{name} must be a list of tokens, got the string {given!r}")
-    if getattr(given, "ndim", 1) != 1:
-        raise SightlineError(f"{name} must be a list of tokens, got an array of shape {tuple(given.shape)}")  # type: ignore[attr-defined]
+    check(not isinstance(given, str), f"{name} must be a list of tokens, got the string {given!r}")
+    shape = getattr(given, "shape", (0,))
+    check(len(shape) == 1, f"{name} must be a list of tokens, got an array of shape {tuple(shape)}")
     words = [str(word.item() if hasattr(word, "item") else word) for word in given]  # numpy and torch scalars
     if len(words) != size:
         hint = ""
