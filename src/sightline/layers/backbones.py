@@ -9,7 +9,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import SightlineError, check_fraction, check_int
+from ..errors import SightlineError, check, check_fraction, check_int
 
 
 class Backbone(nn.Module):
@@ -22,17 +22,15 @@ class Backbone(nn.Module):
 
     def grid_size(self, image_size: int) -> int:
         """Grid cells along one side of an image of this size."""
-        if image_size < self.min_size:
-            raise SightlineError(f"image_size must be at least {self.min_size} for this backbone, got {image_size}")
+        rule = f"image_size must be at least {self.min_size} for this backbone"
+        check(image_size >= self.min_size, f"{rule}, got {image_size}")
         return image_size // self.min_size
 
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, height, width) -> (B, T, M), cells in row-major order"""
         if images.dim() != 4 or images.shape[1] != self.in_channels or min(images.shape[2:]) < self.min_size:
-            raise SightlineError(
-                f"images must have shape (batch, {self.in_channels}, height, width) and sides of at least "
-                f"{self.min_size}, got {tuple(images.shape)}"
-            )
+            shape = f"(batch, {self.in_channels}, height, width) and sides of at least {self.min_size}"
+            raise SightlineError(f"images must have shape {shape}, got {tuple(images.shape)}")
         return self.blocks(images).flatten(2).mT
 
 
@@ -102,7 +100,6 @@ def _conv_norm(ins: int, outs: int, kernel_size: int = 3) -> tuple[nn.Module, nn
 
 def _input_channels(in_channels: int, channels: Sequence[int]) -> tuple[int, ...]:
     """Input channels of each block."""
-    if not channels:
-        raise SightlineError("channels must have at least one entry, got none")
+    check(channels, "channels must have at least one entry, got none")
     check_int(1, in_channels=in_channels, **{f"channels[{i}]": size for i, size in enumerate(channels)})
     return (in_channels, *channels[:-1])

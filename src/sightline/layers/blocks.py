@@ -137,9 +137,5 @@ class DecoderBlock(EncoderBlock):
 
 
 def _attention_options(dropout: float, bias: bool, options: dict[str, Any]) -> dict[str, Any]:
-    options = copy.deepcopy(options)
-    return {
-        "dropout": options.pop("attention_dropout", dropout),
-        "bias": options.pop("attention_bias", bias),
-        **options,
-    }
+    options = {"attention_dropout": dropout, "attention_bias": bias, **copy.deepcopy(options)}
+    return {name.removeprefix("attention_"): option for name, option in options.items()}

@@ -6,6 +6,7 @@ Shapes: B batch, C channels.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -25,14 +26,14 @@ _STAGES = (
     (1, 3, 1, 6, 320),
 )
 _STEM_CHANNELS, _HEAD_CHANNELS = 32, 1280
-_BLOCK_NAMES = {
-    "_expand_conv": "expand.0",
-    "_bn0": "expand.1",
-    "_depthwise_conv": "depthwise.0",
-    "_bn1": "depthwise.1",
-    "_project_conv": "project.0",
-    "_bn2": "project.1",
-}  # names in `efficientnet_lite_pytorch` -> names here
+_PARTS = ("expand", "depthwise", "project")
+_BLOCK_NAMES = {  # names in `efficientnet_lite_pytorch` -> names here
+    **{f"_{part}_conv": f"{part}.0" for part in _PARTS},
+    **{f"_bn{i}": f"{part}.1" for i, part in enumerate(_PARTS)},
+}
+
+
+_norm = partial(BatchNorm, eps=1e-3, momentum=0.01)
 
 
 class EfficientNetLite0(Backbone):
@@ -90,10 +91,6 @@ class _SameConv2d(nn.Conv2d):
             totals = [max(self.kernel_size[0] - (size % stride or stride), 0) for size in x.shape[:1:-1]]
             x = F.pad(x, [side for total in totals for side in (total // 2, total - total // 2)])
         return super().forward(x)
-
-
-def _norm(channels: int) -> BatchNorm:
-    return BatchNorm(channels, eps=1e-3, momentum=0.01)
 
 
 def _conv_norm_relu(ins: int, outs: int, kernel_size: int, *, stride: int = 1, groups: int = 1) -> nn.Sequential:

@@ -19,13 +19,10 @@ class PatchEmbedding(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, height, width) -> (B, T, M), patches in row-major order"""
-        if images.dim() != 4 or images.shape[1] != self.channels:
-            raise SightlineError(
-                f"images must have shape (batch, {self.channels}, height, width), got {tuple(images.shape)}"
-            )
-        if images.shape[2] % self.patch_size or images.shape[3] % self.patch_size:
-            raise SightlineError(
-                f"images must have sides that are multiples of patch_size={self.patch_size}, "
-                f"got {images.shape[2]} x {images.shape[3]}"
-            )
+        shape = tuple(images.shape)
+        if len(shape) != 4 or shape[1] != self.channels:
+            raise SightlineError(f"images must have shape (batch, {self.channels}, height, width), got {shape}")
+        if shape[2] % self.patch_size or shape[3] % self.patch_size:
+            rule = f"images must have sides that are multiples of patch_size={self.patch_size}"
+            raise SightlineError(f"{rule}, got {shape[2]} x {shape[3]}")
         return self.proj(images).flatten(2).mT

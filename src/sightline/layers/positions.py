@@ -11,15 +11,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..errors import SightlineError, check_choice, check_int
+from ..errors import SightlineError, check, check_choice, check_int
 
 PositionInit = Literal["zeros", "ones", "normal", "sinusoidal"]
 
 
 def sinusoids(length: int, embed_dim: int, *, offset: int = 0, device: torch.device | None = None) -> Tensor:
     """Sines and cosines of geometrically growing wavelength at positions offset .. offset + length - 1: (length, M)"""
-    if embed_dim < 2 or embed_dim % 2:
-        raise SightlineError(f"embed_dim must be even and at least 2, got {embed_dim}")
+    check(embed_dim >= 2 and embed_dim % 2 == 0, f"embed_dim must be even and at least 2, got {embed_dim}")
     positions = torch.arange(offset, offset + length, dtype=torch.float64)  # on the CPU: not every device has float64
     exponents = torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim
     angles = positions[:, None] * torch.exp(-math.log(10_000.0) * exponents)
@@ -30,6 +29,8 @@ class PositionEmbedding(nn.Module, ABC):
     """A table with one vector per position."""
 
     table: Tensor
+    max_positions: int
+    """Largest number of positions."""
 
     def forward(self, x: Tensor, *, offset: int = 0) -> Tensor:
         """Add the embeddings of positions offset .. offset + T - 1: x (B, T, M) -> (B, T, M)"""
@@ -44,11 +45,6 @@ class PositionEmbedding(nn.Module, ABC):
         """Add the embedding of one reserved position, given as a tensor (1,) on the device: x (B, 1, M) -> (B, 1, M)"""
         return x + self.table.index_select(0, position).to(x.dtype)
 
-    @property
-    @abstractmethod
-    def max_positions(self) -> int:
-        """Largest number of positions."""
-
     @abstractmethod
     def reserve(self, length: int) -> None:
         """Ensure that the table has at least `length` positions, or raise an error."""
@@ -57,14 +53,11 @@ class PositionEmbedding(nn.Module, ABC):
 class SinusoidalPositions(PositionEmbedding):
     """Fixed sinusoids for any length, without parameters."""
 
+    max_positions = sys.maxsize
+
     def __init__(self, embed_dim: int):
         super().__init__()
         self.register_buffer("table", sinusoids(256, embed_dim), persistent=False)
-
-    @property
-    def max_positions(self) -> int:
-        """Unlimited."""
-        return sys.maxsize
 
     def reserve(self, length: int) -> None:
         """Grow the table to at least `length` positions."""
@@ -90,11 +83,7 @@ class LearnedPositions(PositionEmbedding):
             "sinusoidal": lambda: sinusoids(max_positions, embed_dim),
         }[init]()
         self.table = nn.Parameter(table, requires_grad=trainable)
-
-    @property
-    def max_positions(self) -> int:
-        """Number of learned positions."""
-        return self.table.shape[0]
+        self.max_positions = max_positions
 
     def reserve(self, length: int) -> None:
         """Raise an error if there are fewer than `length` positions."""

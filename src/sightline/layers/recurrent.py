@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..errors import SightlineError, check_choice, check_fraction, check_int
+from ..errors import check, check_choice, check_fraction, check_int
 from ..kernels.dropout import Dropout
 
 Cell = Literal["gru", "lstm"]
@@ -26,27 +26,19 @@ class RNN(nn.Module):
         check_int(1, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
         check_fraction(dropout=dropout)
         check_choice("cell", cell, get_args(Cell))
-        self.cell = cell
+        self.num_states = 1 if cell == "gru" else 2
+        """Tensors in the hidden state."""
         rnn: type[nn.GRU] | type[nn.LSTM] = nn.GRU if cell == "gru" else nn.LSTM
-        self.cells = rnn(
-            input_size, hidden_size, num_layers, batch_first=True, dropout=dropout if num_layers > 1 else 0.0
-        )
-
-    @property
-    def num_states(self) -> int:
-        """Tensors in the hidden state: 1 for a GRU, 2 for an LSTM."""
-        return 1 if self.cell == "gru" else 2
+        dropout = dropout if num_layers > 1 else 0.0
+        self.cells = rnn(input_size, hidden_size, num_layers, batch_first=True, dropout=dropout)
 
     def forward(self, x: Tensor, hidden: Hidden | None = None) -> tuple[Tensor, Hidden]:
         """x (B, T, input_size) -> outputs (B, T, M), and the hidden state after the last token"""
         with torch.autocast(x.device.type, enabled=False):
             dtype = next(self.cells.parameters()).dtype
             before = None if hidden is None else tuple(state.to(dtype) for state in hidden)
-            if self.cell == "lstm":
-                outputs, after = self.cells(x.to(dtype), before)
-                return outputs, after
-            outputs, after = self.cells(x.to(dtype), None if before is None else before[0])
-            return outputs, (after,)
+            outputs, after = self.cells(x.to(dtype), before[0] if before and self.num_states == 1 else before)
+            return outputs, (after,) if self.num_states == 1 else after
 
 
 class RecurrentEncoder(nn.Module):
@@ -68,8 +60,8 @@ class RecurrentEncoder(nn.Module):
     ):
         super().__init__()
         check_int(1, hidden_size=hidden_size, num_layers=num_layers)
-        if bidirectional and hidden_size % 2:
-            raise SightlineError(f"hidden_size must be even where the encoder is bidirectional, got {hidden_size}")
+        is_valid = not bidirectional or hidden_size % 2 == 0
+        check(is_valid, f"hidden_size must be even where the encoder is bidirectional, got {hidden_size}")
         self.direction_size = hidden_size // 2 if bidirectional else hidden_size
         self.dropout = Dropout(dropout)
         sizes = [input_size, *[hidden_size] * (num_layers - 1)]

@@ -41,13 +41,16 @@ class Encoder(nn.Module):
     `final_norm` adds a layer norm after the last block (default: if the blocks are pre-norm).
     """
 
+    block_class: type[EncoderBlock] = EncoderBlock
+
     def __init__(
         self, embed_dim: int, num_heads: int, ffn_dim: int, depth: int, *, final_norm: bool | None = None, **block: Any
     ):
         super().__init__()
         check_int(1, depth=depth)
-        self.layers = nn.ModuleList(EncoderBlock(embed_dim, num_heads, ffn_dim, **block) for _ in range(depth))
-        self.norm = _final_norm(embed_dim, final_norm, block)
+        self.layers = nn.ModuleList(self.block_class(embed_dim, num_heads, ffn_dim, **block) for _ in range(depth))
+        final_norm = block.get("norm") == "pre" if final_norm is None else final_norm
+        self.norm = nn.LayerNorm(embed_dim) if final_norm else nn.Identity()
 
     def forward(self, x: Tensor, *, mask: Mask | None = None, packing: Packing | None = None) -> Tensor:
         """x (B, T, M) -> (B, T, M); with `packing`, both are packed"""
@@ -56,21 +59,12 @@ class Encoder(nn.Module):
         return self.norm(x)
 
 
-class Decoder(nn.Module):
-    """A stack of `depth` decoder blocks with causal self-attention. Further options are those of `DecoderBlock`.
+class Decoder(Encoder):
+    """A stack of decoder blocks with causal self-attention. Takes the options of `Encoder`."""
 
-    `final_norm` adds a layer norm after the last block (default: if the blocks are pre-norm).
-    """
+    block_class = DecoderBlock
 
-    def __init__(
-        self, embed_dim: int, num_heads: int, ffn_dim: int, depth: int, *, final_norm: bool | None = None, **block: Any
-    ):
-        super().__init__()
-        check_int(1, depth=depth)
-        self.layers = nn.ModuleList(DecoderBlock(embed_dim, num_heads, ffn_dim, **block) for _ in range(depth))
-        self.norm = _final_norm(embed_dim, final_norm, block)
-
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         x: Tensor,
         source: Tensor,
@@ -127,8 +121,3 @@ class Transformer(nn.Module):
         The masks are (S, S), (T, T) and (T, S). Pass the padding of the source as `encoder_mask` and `cross_mask`.
         """
         return self.decoder(target, self.encoder(source, mask=encoder_mask), mask=decoder_mask, cross_mask=cross_mask)
-
-
-def _final_norm(embed_dim: int, final_norm: bool | None, block: dict[str, Any]) -> nn.Module:
-    final_norm = block.get("norm") == "pre" if final_norm is None else final_norm
-    return nn.LayerNorm(embed_dim) if final_norm else nn.Identity()
