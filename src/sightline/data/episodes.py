@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import seeds
-from ..errors import SightlineError, check_fraction, check_int
+from ..errors import SightlineError, check, check_fraction, check_int
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,22 +56,17 @@ class ClassIndex:
         """Check that episodes with `way` classes and `images_per_class` images of each can be sampled."""
         check_int(2, way=way)
         check_int(2, images_per_class=images_per_class)
-        if way > len(self.names):
-            raise SightlineError(
-                f"way must be at most the number of classes, {len(self.names)}, got {way}; lower way or add classes"
-            )
+        count = len(self.names)
+        check(way <= count, f"way must be at most the number of classes, {count}, got {way}; lower way or add classes")
         too_small = (self.counts < images_per_class).nonzero().flatten().tolist()
         if too_small:
             more = f" and {len(too_small) - 1} more such classes" if len(too_small) > 1 else ""
-            raise SightlineError(
-                f"each class must have at least {images_per_class} images for shot and query, got "
-                f"{int(self.counts[too_small[0]])} of {self.names[too_small[0]]!r}{more}; lower shot or query, or "
-                f"remove these classes"
-            )
+            got = f"{int(self.counts[too_small[0]])} of {self.names[too_small[0]]!r}{more}"
+            rule = f"each class must have at least {images_per_class} images for shot and query, got {got}"
+            raise SightlineError(f"{rule}; lower shot or query, or remove these classes")
 
 
-@dataclass(frozen=True, eq=False)
-class Episodes:
+class Episodes(NamedTuple):
     """A batch of episodes as indices of classes and images."""
 
     classes: Tensor
@@ -101,10 +96,8 @@ class Episodes:
         images = torch.cat((self.support, self.query), 1).sort(1).values
         duplicates = (images[:, 1:] == images[:, :-1]).any(1).nonzero().flatten().tolist()
         if duplicates:
-            raise SightlineError(
-                f"support and query must not share an image, got {len(duplicates)} of {len(images)} episodes that do; "
-                f"the first is episode {duplicates[0]}"
-            )
+            got = f"{len(duplicates)} of {len(images)} episodes that do; the first is episode {duplicates[0]}"
+            raise SightlineError(f"support and query must not share an image, got {got}")
 
 
 def sample_episodes(
@@ -169,28 +162,24 @@ def sample_from_sources(
     Episodes are shuffled, so that every slice of the batch has episodes of all sources.
     """
     generator = seeds.make_generator(seed, seeds.SOURCES, step, 1)
+    batches: list[Episodes] = []
     if len(sources) == 1:
-        sampled = sample_episodes(
-            sources[0].classes, episodes=episodes, seed=seed, step=step, within_group=within_group, **options
-        )
+        options |= {"episodes": episodes, "seed": seed, "within_group": within_group}
+        batches.append(sample_episodes(sources[0].classes, step=step, **options))
         if not 0 < within_group < 1:
-            return sampled
-        order = torch.from_numpy(generator.permutation(episodes)).to(sampled.classes.device)
-        return Episodes(sampled.classes[order], sampled.support[order], sampled.query[order])
-    # systematic sampling: counts of a step are as close to the fractions as possible, and exact on average
-    points = (np.arange(episodes) + generator.random()) / episodes
-    thresholds = [*accumulate(source.fraction for source in sources)][:-1]
-    counts = np.bincount(np.searchsorted(thresholds, points, side="right"), minlength=len(sources))
-    batches = []
-    for number, (count, (classes, first_class, _)) in enumerate(zip(counts.tolist(), sources, strict=True)):
-        if count:
-            source_seed = seeds.derive_seed(seed, seeds.SOURCES, number) if number else seed
-            num_within_group = int(within_group * count + generator.random())
-            sampled = sample_episodes(
-                classes, episodes=count, seed=source_seed, step=step, num_within_group=num_within_group, **options
-            )
-            batches.append((sampled.classes + first_class, sampled.support, sampled.query))
-    order = torch.from_numpy(generator.permutation(episodes)).to(batches[0][0].device)
+            return batches[0]
+    else:
+        # systematic sampling: counts of a step are as close to the fractions as possible, and exact on average
+        points = (np.arange(episodes) + generator.random()) / episodes
+        thresholds = [*accumulate(source.fraction for source in sources)][:-1]
+        counts = np.bincount(np.searchsorted(thresholds, points, side="right"), minlength=len(sources))
+        for number, (count, (classes, first_class, _)) in enumerate(zip(counts.tolist(), sources, strict=True)):
+            if count:
+                source_seed = seeds.derive_seed(seed, seeds.SOURCES, number) if number else seed
+                options |= {"seed": source_seed, "num_within_group": int(within_group * count + generator.random())}
+                sampled = sample_episodes(classes, episodes=count, step=step, **options)
+                batches.append(sampled._replace(classes=sampled.classes + first_class))
+    order = torch.from_numpy(generator.permutation(episodes)).to(batches[0].classes.device)
     return Episodes(*(torch.cat(tensors)[order] for tensors in zip(*batches, strict=True)))
 
 

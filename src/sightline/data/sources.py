@@ -1,5 +1,6 @@
 """Identity of data sources: whether two names or paths refer to the same data."""
 
+import glob
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def same_source(a: str | Path, b: str | Path) -> bool:
         return first.samefile(second)
     if first.resolve() == second.resolve():
         return True
-    return _same_files(*(path.parent.glob(f"{_escaped(path.name)}.*") for path in (first, second)))
+    return _same_files(*(path.parent.glob(f"{glob.escape(path.name)}.*") for path in (first, second)))
 
 
 def single_archive(path: Path) -> Path:
@@ -40,7 +41,3 @@ def single_archive(path: Path) -> Path:
 def _same_files(first: Iterable[Path], second: Iterable[Path]) -> bool:
     a, b = ({path.resolve() for path in paths} for paths in (first, second))
     return bool(a) and a == b
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)

@@ -22,16 +22,9 @@ class Archive:
         self.name = display_path(path)
         with reraise(f"{self.name} must be a complete zip file", *READ_ERRORS, ValueError):
             self._zip = zipfile.ZipFile(path)
-        try:
-            self._entries = self._validated_entries()
-        except SightlineError:
-            self._zip.close()
-            raise
-
-    @property
-    def files(self) -> list[str]:
+        self._entries = self._validated_entries()
+        self.files = sorted(self._entries)
         """Paths of all files, sorted."""
-        return sorted(self._entries)
 
     def read(self, file: str) -> bytes:
         """Bytes of one file, at most as many as its entry declares."""
@@ -46,25 +39,23 @@ class Archive:
         check(count <= maximum, f"{self.name} must have at most {maximum:,} entries, got {count:,}")
         files: dict[str, zipfile.ZipInfo] = {}
         for entry in entries:
-            folders = self._validated_name(entry)
-            if entry.is_dir() or any(name.startswith((".", "__")) for name in folders):
+            names = entry.filename.rstrip("/").split("/")
+            if "\\" in entry.orig_filename or ":" in names[0] or any(name in ("", ".", "..") for name in names):
+                raise SightlineError(f"entries of {self.name} must be relative paths, got {entry.filename!r:.200}")
+            where, size, maximum = (
+                f"{printable(entry.filename)} in {self.name}",
+                entry.file_size,
+                limits.MAX_IMAGE_BYTES,
+            )
+            check(size <= maximum, f"{where} must be at most {maximum:,} bytes, got {size:,}")
+            check_compression(where, entry)
+            if entry.is_dir() or any(name.startswith((".", "__")) for name in names):
                 continue
             check(entry.filename not in files, f"{self.name} must have each file once, got {entry.filename!r} twice")
             files[entry.filename] = entry
         total, maximum = sum(entry.file_size for entry in files.values()), limits.MAX_ARCHIVE_BYTES
         check(total <= maximum, f"{self.name} must decompress to at most {maximum:,} bytes, got {total:,}")
         return files
-
-    def _validated_name(self, entry: zipfile.ZipInfo) -> list[str]:
-        """Components of an entry's path, which must stay inside the archive."""
-        names = entry.filename.rstrip("/").split("/")
-        if "\\" in entry.orig_filename or ":" in names[0] or any(name in ("", ".", "..") for name in names):
-            raise SightlineError(f"entries of {self.name} must be relative paths, got {entry.filename!r:.200}")
-        where = f"{printable(entry.filename)} in {self.name}"
-        size, maximum = entry.file_size, limits.MAX_IMAGE_BYTES
-        check(size <= maximum, f"{where} must be at most {maximum:,} bytes, got {size:,}")
-        check_compression(where, entry)
-        return names
 
 
 def open_archive(path: Path) -> Archive:

@@ -6,71 +6,67 @@ deterministic. A batch can therefore be reproduced, and a slice of a batch equal
 Legend for all shapes: B batch, C channels, H height, W width, K parameters per image.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ... import limits, seeds
-from ...errors import SightlineError, check, check_int, check_max
+from ... import seeds
+from ...config import Config, Rule, at_least, at_most, rule
+from ...errors import SightlineError, check, check_int
 
 _LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue in brightness
 _RGB_TO_YIQ = np.array([_LUMA, (0.595716, -0.274453, -0.321263), (0.211456, -0.522591, 0.311135)])
 _YIQ_TO_RGB = np.linalg.inv(_RGB_TO_YIQ)
 _NUM_UNIFORM = 20  # uniform numbers per image, the same for all configs: an option does not change the others' numbers
-_MAX_VALUES = {"rotate": 180.0, "shear": 60.0, "scale": 4.0, "hue": 0.5, "mixup": 100.0, "cutmix": 100.0}  # others: 1
 
 Array = np.ndarray[Any, Any]
 
 
+def up_to(maximum: float) -> Rule:
+    """The rule that a number is from 0 to a maximum."""
+    return rule(f"a number from 0 to {maximum:g}", lambda value: 0 <= value <= maximum)
+
+
 @dataclass(frozen=True, kw_only=True)
-class AugmentConfig:
+class AugmentConfig(Config):
     """Strength of each augmentation. All are off by default."""
 
-    crop: int = 0
+    crop: Annotated[int, at_least(0), at_most("MAX_IMAGE_SIZE")] = 0
     """Maximum shift in pixels, with edge pixels repeated."""
     flip: bool = False
     """Flip horizontally with probability 0.5."""
-    rotate: float = 0.0
+    rotate: Annotated[float, up_to(180)] = 0.0
     """Maximum rotation in degrees."""
-    scale: float = 0.0
+    scale: Annotated[float, up_to(4)] = 0.0
     """Maximum relative scaling: 0.25 scales by 4/5 to 5/4."""
-    shear: float = 0.0
+    shear: Annotated[float, up_to(60)] = 0.0
     """Maximum horizontal shear in degrees."""
-    translate: float = 0.0
+    translate: Annotated[float, up_to(1)] = 0.0
     """Maximum shift as a fraction of the side, with interpolation."""
-    brightness: float = 0.0
+    brightness: Annotated[float, up_to(1)] = 0.0
     """Maximum relative change of brightness."""
-    contrast: float = 0.0
+    contrast: Annotated[float, up_to(1)] = 0.0
     """Maximum relative change of the distance from the mean gray level."""
-    saturation: float = 0.0
+    saturation: Annotated[float, up_to(1)] = 0.0
     """Maximum relative change of the distance from gray. Ignored for grayscale images."""
-    hue: float = 0.0
+    hue: Annotated[float, up_to(0.5)] = 0.0
     """Maximum rotation of the hue as a fraction of the color circle. Ignored for grayscale images."""
-    erase: float = 0.0
+    erase: Annotated[float, up_to(1)] = 0.0
     """Probability that a rectangle of 2% to 33% of the image is filled with its mean color."""
-    mixup: float = 0.0
+    mixup: Annotated[float, up_to(100)] = 0.0
     """Blend neighboring images of a batch with a weight from Beta(mixup, mixup)."""
-    cutmix: float = 0.0
+    cutmix: Annotated[float, up_to(100)] = 0.0
     """Paste a rectangle of the neighboring image with an area fraction from Beta(cutmix, cutmix).
 
     With `mixup`, each pair uses one of the two with equal probability.
     """
-    probability: float = 1.0
+    probability: Annotated[float, up_to(1)] = 1.0
     """Probability that affine transforms are applied to an image, and likewise color changes."""
-
-    def __post_init__(self) -> None:
-        check_int(0, crop=self.crop)
-        check_max(limits.MAX_IMAGE_SIZE, crop=self.crop)
-        check(isinstance(self.flip, bool), f"flip must be true or false, got {self.flip!r}")
-        for name in (field.name for field in fields(self) if field.type is float):
-            value, maximum = getattr(self, name), _MAX_VALUES.get(name, 1.0)
-            is_valid = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= maximum
-            check(is_valid, f"{name} must be a number from 0 to {maximum:g}, got {value!r}")
 
     @property
     def has_affine(self) -> bool:

@@ -72,9 +72,6 @@ def _check_classes(images: dict[str, Images], source: str | Path) -> None:
     """All classes must be in train."""
     train = images["train"].classes
     for split, part in images.items():
-        for name in part.classes:
-            if name not in train:
-                raise SightlineError(
-                    f"a class of {split} in {display_path(source)} must be in train, {one_of(name, train)}; "
-                    "for splits with different classes use task=few_shot"
-                )
+        if unknown := [name for name in part.classes if name not in train]:
+            rule = f"a class of {split} in {display_path(source)} must be in train, {one_of(unknown[0], train)}"
+            raise SightlineError(f"{rule}; for splits with different classes use task=few_shot")

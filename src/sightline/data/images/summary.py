@@ -66,14 +66,14 @@ class DataSummary:
         return "\n".join(lines)
 
     def _split_rows(self, class_counts: bool) -> list[list[str]]:
-        counts = [["classes"], ["per class"]] if class_counts else [[], []]
-        rows = [["split", *counts[0], "images", *counts[1], "size", "channels", "mean", "std"]]
+        rows = [["split", "classes", "images", "per class", "size", "channels", "mean", "std"]]
         for name, split in self.splits.items():
-            counts = [[f"{len(split.counts):,}"], [_range(split)]] if class_counts else [[], []]
             color = "1, gray" if split.channels == 1 else f"{split.channels}, color"
             size = f"{split.size} x {split.size}"
             levels = [" ".join(f"{value:.3f}" for value in values) for values in (split.mean, split.std)]
-            rows.append([name, *counts[0], f"{split.num_images:,}", *counts[1], size, color, *levels])
+            rows.append([name, f"{len(split.counts):,}", f"{split.num_images:,}", _range(split), size, color, *levels])
+        if not class_counts:
+            rows = [[row[0], row[2], *row[4:]] for row in rows]
         return rows
 
 
