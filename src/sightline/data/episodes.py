@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import seeds
-from ..errors import SightlineError, check, check_fraction, check_int
+from ..errors import SightlineError, check, check_int
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,8 +121,7 @@ def sample_episodes(
     """
     check_int(1, episodes=episodes, shot=shot, query=query)
     check_int(0, seed=seed, step=step)
-    if within_group != 1:
-        check_fraction(within_group=within_group)
+    check(0 <= within_group <= 1, f"within_group must be 0 to 1, got {within_group}")
     device = classes.indices.device
     generator = torch.Generator(device).manual_seed(seeds.derive_seed(seed, seeds.EPISODES, step))
     class_scores = torch.rand(episodes, len(classes.names), generator=generator, device=device)

@@ -15,18 +15,14 @@ def same_source(a: str | Path, b: str | Path) -> bool:
     compared after resolving `~`, relative paths and links. A folder is the same source as its only .npz or .zip file,
     and as another folder whose entries link to the same files.
     """
-    if str(a) == str(b):
-        return True
-    if BUILTIN_SOURCES & {a, b}:
-        return False
+    if str(a) == str(b) or BUILTIN_SOURCES & {a, b}:
+        return str(a) == str(b)
     first, second = (single_archive(Path(source).expanduser()) for source in (a, b))
     if first.exists() and second.exists():
-        if first.is_dir() and second.is_dir():
-            return first.samefile(second) or _same_files(first.iterdir(), second.iterdir())
-        return first.samefile(second)
-    if first.resolve() == second.resolve():
-        return True
-    return _same_files(*(path.parent.glob(f"{glob.escape(path.name)}.*") for path in (first, second)))
+        are_folders = first.is_dir() and second.is_dir()
+        return first.samefile(second) or (are_folders and _same_files(first.iterdir(), second.iterdir()))
+    files = (path.parent.glob(f"{glob.escape(path.name)}.*") for path in (first, second))
+    return first.resolve() == second.resolve() or _same_files(*files)
 
 
 def single_archive(path: Path) -> Path:

@@ -72,7 +72,7 @@ def test_invalid_indices_are_rejected(indices, message, files):
         ({"labels": torch.full((N,), -1)}, "labels must be 0 to 2 for 3 classes, got -1 to -1"),
         ({"classes": ()}, "classes must have at least one name, got none"),
         ({"classes": ("a", "\udcff", "c")}, "class names must be valid Unicode, got"),
-        ({"classes": ("a", "b", "a")}, "class names must be distinct, got 'a' more than once"),
+        ({"classes": ("a", "b", "a")}, "class names must differ, got 'a' and 'a'"),
         ({"classes": ("a", "b", " ")}, "classes must be non-empty names, got ' '"),
     ],
 )

@@ -3,12 +3,11 @@
 import json
 import unicodedata
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from ... import limits
-from ...errors import SightlineError, check, check_choice, reraise
+from ...errors import SightlineError, check, check_choice, closest, reraise
 from ...names import display_path
 from .datasets import SPLIT_NAMES, check_disjoint
 
@@ -123,7 +122,6 @@ class _ClassIndex:
         for suffix in suffixes:
             if suffix in self.by_group:
                 return self.by_group[suffix]
-        known = list(map("/".join, [*self.by_name, *self.by_suffix, *self.by_group]))
-        close = get_close_matches(name, known, n=1, cutoff=0.3)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        known = map("/".join, [*self.by_name, *self.by_suffix, *self.by_group])
+        hint = closest(name, known)
         raise SightlineError(f"a name in {where} must be one of the {len(self.by_name):,} classes, got {name!r}{hint}")

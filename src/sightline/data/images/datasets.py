@@ -1,8 +1,10 @@
 """Labeled images in memory or in files, and their splits."""
 
-from collections import Counter
+import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ CHUNK_BYTES = 1 << 22
 """Bytes of images that are processed at a time."""
 QUEUE_SIZE = 4096
 """Image files submitted to the decoding threads at a time."""
+_SURROGATES = re.compile("[\ud800-\udfff]")  # undecodable bytes of a folder name
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,11 +75,17 @@ class ImageSet:
     def take(self, indices: Indices) -> "ImageSet":
         """The images at these indices."""
         indices = _check_indices(indices, len(self)).to(self.labels.device)
-        return ImageSet(self.pixels[indices], self.labels[indices], self.classes)
+        return self._with(pixels=self.pixels[indices], labels=self.labels[indices])
 
     def to(self, device: torch.device) -> "ImageSet":
         """Move to a device."""
-        return ImageSet(self.pixels.to(device), self.labels.to(device), self.classes)
+        return self._with(pixels=self.pixels.to(device), labels=self.labels.to(device))
+
+    def _with(self, **tensors: Tensor) -> "ImageSet":
+        """A copy with other tensors, which are not checked again."""
+        images = copy(self)
+        vars(images).update(tensors)
+        return images
 
     def read(self, index: int) -> Tensor:
         """One image, uint8 (C, H, W)."""
@@ -233,14 +242,15 @@ def select_classes(images: Images, names: Sequence[str]) -> Images:
 
 
 def check_class_names(classes: Sequence[str]) -> None:
-    """Class names must be non-empty, valid Unicode and distinct."""
+    """Class names must be non-empty, valid Unicode, and differ by more than white space at their ends."""
     check(classes, "classes must have at least one name, got none")
+    first: dict[str, str] = {}
     for name in classes:
         check(isinstance(name, str) and name.strip(), f"classes must be non-empty names, got {name!r}")
-        is_valid = not any("\ud800" <= char <= "\udfff" for char in name)  # undecodable bytes of a folder name
-        check(is_valid, f"class names must be valid Unicode, got {name!r}; rename the folder")
-    duplicates = [name for name, count in Counter(classes).items() if count > 1]
-    check(not duplicates, f"class names must be distinct, got {str(duplicates)[1:-1]:.200} more than once")
+        check(not _SURROGATES.search(name), f"class names must be valid Unicode, got {name!r}; rename the folder")
+        normalized = unicodedata.normalize("NFC", name).strip()
+        check(normalized not in first, f"class names must differ, got {first.get(normalized)!r} and {name!r}")
+        first[normalized] = name
 
 
 def check_disjoint(classes: Mapping[str, Sequence[str]]) -> None:

@@ -102,8 +102,7 @@ def contact_sheet(images: Images, per_class: int = 8) -> Image.Image:
         top = 4 + number * (cell + 4)
         draw.text((6, top + cell / 2), name, fill="black", font=font, anchor="lm")
         for column, index in enumerate(row.tolist()):
-            array = images.read(index).cpu().numpy()
-            image = Image.fromarray(array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0)))
+            image = Image.fromarray(images.read(index).permute(1, 2, 0).squeeze(-1).cpu().numpy())
             resampling = Image.Resampling.NEAREST if cell >= images.size else Image.Resampling.BICUBIC
             sheet.paste(image.resize((cell, cell), resampling), (margin + column * (cell + 4), top))
     if more:

@@ -172,7 +172,7 @@ def test_class_names_with_the_same_normal_form_are_rejected(tmp_path):
     for name in ("caf\u00e9", "cafe\u0301"):
         write(tmp_path / name / "0.png")
     if len(list(tmp_path.iterdir())) == 2:
-        with pytest.raises(SightlineError, match=r"class folders must have distinct names, got"):
+        with pytest.raises(SightlineError, match=r"class names must differ, got"):
             load(tmp_path)
 
 

@@ -58,7 +58,7 @@ def test_class_names_are_read_from_a_text_file(name, tmp_path):
     ("text", "message"),
     [
         (b"coat\nbag\n", r"must be 0 to 1 for 2 class names, got 2"),
-        (b"coat\nbag\ncoat\n", r"classes.txt: class names must be distinct, got 'coat' more than once"),
+        (b"coat\nbag\ncoat\n", r"classes.txt: class names must differ, got 'coat' and 'coat'"),
         (b"\n", r"classes.txt: classes must have at least one name, got none"),
         (b"\xff\xfe\x00", r"classes.txt must be UTF-8 text, got an error"),
         (b"a\n" * (1 << 22), r"classes.txt must be at most 4,194,304 bytes"),

@@ -74,7 +74,7 @@ def test_channel_order_and_memory_order_are_detected(tmp_path):
         ({"images": pixels(), "labels": LABELS * 0}, r"at least two classes, got one class"),
         ({"images": pixels(), "labels": LABELS * 2**40}, r"must be 0 to 65535, got"),
         ({"images": pixels(), "labels": LABELS, "classes": ["a", "b"]}, r"must be 0 to 1 for 2 class names, got 2"),
-        ({"images": pixels(), "labels": LABELS, "classes": ["a", "b", "a"]}, r"class names must be distinct, got 'a'"),
+        ({"images": pixels(), "labels": LABELS, "classes": ["a", "b", "a"]}, r"class names must differ, got 'a'"),
         ({"images": pixels(), "labels": LABELS, "classes": [1, 2, 3]}, r"classes in .* must be text of shape"),
         ({"images": pixels(0), "labels": LABELS[:0]}, r"must have at least one image, got shape"),
         ({"images": pixels(N, 4, 6), "labels": LABELS}, r"must be square if no image size is given, got 6 x 4"),

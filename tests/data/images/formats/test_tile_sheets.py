@@ -41,7 +41,7 @@ def test_tiles_are_read_in_row_major_order(tmp_path):
     ("changes", "message"),
     [
         ({"classes": None}, "must have the keys classes, tile, grid and train, got no classes"),
-        ({"classes": ["a", "a", "b"]}, "class names must be distinct"),
+        ({"classes": ["a", "a", "b"]}, "class names must differ"),
         ({"grid": [2]}, r"grid in .* must be \[rows, columns\], got \[2\]"),
         ({"grid": [2, 2]}, r"train_0\.png must have 2 x 2 tiles of 5 pixels, got 15 x 10 pixels"),
         ({"grid": [0, 2]}, "rows must be an integer of at least 1, got 0"),

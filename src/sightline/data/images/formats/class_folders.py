@@ -6,7 +6,6 @@ folders of splits, such as `train` and `test`, and inside wrapper folders that a
 
 import math
 import os
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
@@ -143,10 +142,6 @@ def _check_classes(classes: Sequence[str], source: Path) -> None:
     unique = sorted(set(classes))
     check(len(unique) > 1, f"{name} must contain at least two class folders, got only {unique[0]!r}")
     check_class_names(unique)
-    normalized: dict[str, str] = {}
-    for class_name in unique:
-        same = normalized.setdefault(unicodedata.normalize("NFC", class_name).strip(), class_name)
-        check(same == class_name, f"class folders must have distinct names, got {same!r} and {class_name!r} in {name}")
     parents = {str(parent) for class_name in unique for parent in PurePosixPath(class_name).parents}
     if both := sorted(parents & set(unique)):
         rule = f"a folder in {name} must contain images or class folders, got both in {both[0]!r}"

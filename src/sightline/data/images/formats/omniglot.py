@@ -1,5 +1,6 @@
 """Omniglot: folders `images_background` and `images_evaluation`, or all drawings packed into one npz file."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,8 @@ import torch
 from .... import limits
 from ....errors import SightlineError, check
 from ..datasets import CHUNK_BYTES, Images, ImageSet, check_memory, select_classes
-from . import class_folders
+from . import class_folders, npz
 from .arrays import convert
-from .npz import NpzFile, check_labels, check_text
 
 DESCRIPTION = "Omniglot: images_background/ and images_evaluation/ with alphabets of characters, or a packed .npz file"
 
@@ -27,13 +27,10 @@ def detect(path: Path) -> bool:
         return {folder for folder in folders if not folder.startswith((".", "__"))} <= set(
             class_folders.OMNIGLOT_FOLDERS
         )
-    if not path.is_file() or path.suffix.lower() != ".npz":
-        return False
-    try:
-        with NpzFile(path) as file:
+    if npz.detect(path):
+        with suppress(SightlineError), npz.NpzFile(path) as file:
             return "images_packed" in file.keys
-    except SightlineError:
-        return False
+    return False
 
 
 def read(path: Path, size: int | None, channels: int | None) -> dict[str, Images]:
@@ -46,13 +43,13 @@ def _read_packed(path: Path, size: int | None, channels: int | None) -> dict[str
 
     Ink is dark on white, as in the image files. Classes such as "background/Latin/character01" name their split.
     """
-    with NpzFile(path) as file:
+    with npz.NpzFile(path) as file:
         packed = file.read("images_packed", _check_packed)
-        labels = file.read("label", check_labels).reshape(-1).astype(np.int64)
-        classes = tuple(map(str, file.read("classes", check_text)))
+        labels = file.read("label", npz.check_labels).reshape(-1).astype(np.int64)
+        classes = tuple(map(str, file.read("classes", npz.check_text)))
         side = DEFAULT_SIDE
         if "shape" in file.keys:
-            shape = file.read("shape", check_labels).reshape(-1).tolist()
+            shape = file.read("shape", npz.check_labels).reshape(-1).tolist()
             is_valid = len(shape) == 2 and shape[0] == shape[1] and 1 <= shape[0] <= limits.MAX_IMAGE_SIZE
             check(is_valid, f"shape in {file.name} must be two equal side lengths, got {shape!r:.100}")
             side = shape[0]

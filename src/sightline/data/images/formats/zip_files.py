@@ -21,7 +21,7 @@ def read(path: Path, size: int | None, channels: int | None) -> dict[str, Images
     """Read class folders from a zip file without extracting it."""
     files = open_archive(path).files
     has_runs = any(PurePosixPath(file).name == "class_labels.txt" for file in files)
-    rule = f"{display_path(path)} must contain class folders, got Omniglot one-shot runs"
-    check(not has_runs, f"{rule}; use read_one_shot_runs")
+    name = display_path(path)
+    check(not has_runs, f"{name} must contain class folders, got Omniglot one-shot runs; use read_one_shot_runs")
     images = [file for file in files if is_image_name(PurePosixPath(file).name)]
     return image_files(path, images, size, channels, is_archive=True)
