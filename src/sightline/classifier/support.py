@@ -3,7 +3,6 @@
 Shapes: S support images, C channels, T tokens per image, M embedding dimension.
 """
 
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import limits
+from ..data.images import datasets
 from ..data.images.datasets import ImageFiles
 from ..data.images.loading import UnknownSourceError, load
 from ..data.images.reading import list_images, read_image
@@ -173,8 +173,8 @@ def as_label(label: Any) -> Any:
 
 
 def check_class_names(names: Iterable[Any]) -> None:
-    """Class names must be printable text and differ by more than white space at their ends."""
-    previous: dict[str, str] = {}
+    """Class names must be printable text and follow the rules of data sets."""
+    names = tuple(names)
     for name in names:
         is_valid = isinstance(name, str) and name.strip() and printable(name) == name
         if not is_valid or len(name) > limits.MAX_CLASS_NAME_CHARS:
@@ -182,10 +182,7 @@ def check_class_names(names: Iterable[Any]) -> None:
                 f"a class name must be printable text of 1 to {limits.MAX_CLASS_NAME_CHARS} characters, got "
                 f"{name!r:.60}; convert it with str(...)"
             )
-        normalized = unicodedata.normalize("NFC", name).strip()
-        if normalized in previous:
-            raise SightlineError(f"class names must differ, got {previous[normalized]!r} and {name!r}")
-        previous[normalized] = name
+    datasets.check_class_names(names)
 
 
 def read_pixels(images: Sequence[Any], embedder: ImageEmbedder, owner: str = "") -> Tensor:

@@ -26,7 +26,7 @@ IMAGE_SUFFIXES = frozenset(f".{suffix}" for suffix in _SUFFIXES.split())
 
 ImageSource = str | PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
 
-_FORMAT_NAMES = "PNG, JPEG, GIF, BMP, TIFF, WebP, AVIF or PPM image"
+_FORMATS = "PNG, JPEG, GIF, BMP, TIFF, WebP, AVIF or PPM image"
 _GRAY_MODES = {"1", "L", "LA", "La", "I", "F"}
 _ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
 _TRANSPOSE = {  # EXIF orientation -> operation that makes the image upright
@@ -171,8 +171,9 @@ def _decoding(name: str) -> Iterator[None]:
     except Exception as error:
         is_unknown = isinstance(error, UnidentifiedImageError)
         reason = "another format" if is_unknown else " ".join(str(error).split())[:200] or type(error).__name__
-        fix = "replace or remove the file"
-        raise SightlineError(f"{name} must be a complete {_FORMAT_NAMES}, got {reason}; {fix}") from error
+        raise SightlineError(
+            f"{name} must be a complete {_FORMATS}, got {reason}; replace or remove the file"
+        ) from error
 
 
 def _open(source: ImageSource, name: str) -> Image.Image:

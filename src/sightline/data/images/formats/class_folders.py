@@ -119,10 +119,9 @@ def _splits(parts: Sequence[PathParts], source: Path) -> list[str]:
     if not nested & _TRAIN_FOLDERS and not set(folders) <= set(SPLIT_FOLDERS) & nested:
         return []
     name = display_path(source)
-    for lower, folder in folders.items():
-        rule = f"{name} must contain splits (train, validation, test) or class folders only"
-        is_split = lower in SPLIT_FOLDERS and lower in nested
-        check(is_split, f"{rule}, got {folder!r} beside them; move it elsewhere")
+    rule = f"{name} must contain splits (train, validation, test) or class folders only"
+    others = [folder for lower, folder in folders.items() if lower not in SPLIT_FOLDERS or lower not in nested]
+    check(not others, f"{rule}, got {str(others)[1:-1]} beside them; move it elsewhere")
     if loose := next((path for path in parts if len(path) == 2), None):
         raise SightlineError(f"images in {name} must be in class folders, got {'/'.join(loose)!r} beside them")
     if len(folders) == 1:
