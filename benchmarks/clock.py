@@ -1,4 +1,4 @@
-"""Timing that a noisy machine cannot fool: all contestants take turns, and only ratios of medians are reported."""
+"""Timing on a noisy machine: functions are measured alternately, and benchmarks report ratios of their medians."""
 
 import statistics
 import time
@@ -6,38 +6,39 @@ from collections.abc import Callable
 
 import torch
 
-TIMES = 20
-"""Calls between two looks at a GPU's clock, so that it is kept busy as a training loop keeps it."""
+CALLS_PER_TIMING = 20
+"""Calls per timing on a GPU, which keep it as busy as a training loop does."""
 
 
-def medians(contestants: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, float]:
-    """Median seconds of each, measured in turns."""
-    for run in contestants.values():
+def medians(functions: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, float]:
+    """Median seconds per call of each function, measured in interleaved rounds after two warm-up calls."""
+    for run in functions.values():
         run()
         run()
-    times: dict[str, list[float]] = {name: [] for name in contestants}
+    times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
-        for name, run in contestants.items():
-            times[name].append(_once(run, device))
+        for name, run in functions.items():
+            times[name].append(_seconds(run, device))
     return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
-def _once(run: Callable[[], object], device: str) -> float:
+def _seconds(run: Callable[[], object], device: str) -> float:
+    """Seconds of one call."""
     if device == "cuda":
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         start.record()
-        for _ in range(TIMES):
+        for _ in range(CALLS_PER_TIMING):
             run()
         end.record()
         torch.cuda.synchronize()
-        return start.elapsed_time(end) / 1000 / TIMES
-    begun = time.perf_counter()
+        return start.elapsed_time(end) / 1000 / CALLS_PER_TIMING
+    start_time = time.perf_counter()
     run()
-    return time.perf_counter() - begun
+    return time.perf_counter() - start_time
 
 
 def machine(device: str) -> str:
-    """What this runs on, in words."""
-    chip = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    return f"torch {torch.__version__}, {chip}"
+    """The version of torch and the device."""
+    device_name = torch.cuda.get_device_name() if device == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    return f"torch {torch.__version__}, {device_name}"

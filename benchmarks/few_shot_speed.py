@@ -1,4 +1,4 @@
-"""Few-shot speed against easyfsl 1.5: the same Conv4, images and episode shapes, measured in turns.
+"""Few-shot speed against easyfsl 1.5: the same Conv4, images and episode shapes, measured alternately.
 
 easyfsl runs in its own environment and process (see easyfsl_peer.py):
 
@@ -132,7 +132,7 @@ def medians(rows: list[tuple[float, ...]]) -> list[float]:
 
 
 def evaluation(task: FewShotTask, images: ImageSet, peer: Peer | None, device: str) -> None:
-    """Measure evaluation in turns and print the results."""
+    """Measure evaluation alternately and print the results."""
     times: list[dict[str, tuple[float, ...]]] = []
     peer_times: list[tuple[float, ...]] = []
     for _ in range(ROUNDS):
@@ -154,7 +154,7 @@ def evaluation(task: FewShotTask, images: ImageSet, peer: Peer | None, device: s
 
 
 def training(splits: ClassSplits, peer: Peer | None, device: str) -> None:
-    """Measure training in turns and print the results."""
+    """Measure training alternately and print the results."""
     for name, shape in TRAINING.items():
         task, rows = make_task(splits, shape, device), []
         for _ in range(ROUNDS):
