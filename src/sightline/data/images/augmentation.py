@@ -105,8 +105,7 @@ class AugmentParams:
         start, stop, step = batch_slice.indices(len(self))
         check(step == 1, f"batch_slice must be contiguous, got step {step}")
         is_valid = "mix" not in self.columns or (start % 2 == 0 and (stop % 2 == 0 or stop == len(self)))
-        rule = "batch_slice must start and stop at even indices if neighbors are mixed"
-        check(is_valid, f"{rule}, got {start}:{stop}")
+        check(is_valid, f"batch_slice must start and stop at even indices if neighbors are mixed, got {start}:{stop}")
         return replace(self, values=self.values[start:stop])
 
     def to(self, device: torch.device | str) -> "AugmentParams":

@@ -40,8 +40,7 @@ def read_one_shot_runs(path: str | Path, *, size: int | None = None) -> list[One
     archive = open_archive(path)
     label_files = [PurePosixPath(file) for file in archive.files if PurePosixPath(file).name == _LABELS_FILE]
     count, maximum = len(label_files), limits.MAX_ONE_SHOT_RUNS
-    rule = f"{archive.name} must have 1 to {maximum:,} runs with {_LABELS_FILE}"
-    check(1 <= count <= maximum, f"{rule}, got {count:,}")
+    check(1 <= count <= maximum, f"{archive.name} must have 1 to {maximum:,} runs with {_LABELS_FILE}, got {count:,}")
     images: dict[PurePosixPath, list[str]] = {}
     for file in map(PurePosixPath, archive.files):
         if is_image_name(file.name):
