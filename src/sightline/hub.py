@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .errors import MissingDependencyError, SightlineError
+from .errors import MissingDependencyError, SightlineError, check
 from .files import CARD, CONFIG, LOG, WEIGHTS, atomic_write
 
 PREFIX = "hub:"
@@ -34,8 +34,8 @@ def resolve(
     if not is_hub_name(name):
         return Path(name).expanduser()
     repository = str(name).removeprefix(PREFIX)
-    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repository):
-        raise SightlineError(f"a model on the hub must be named hub:owner/name, got {str(name)!r}")
+    is_valid = re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", repository)
+    check(is_valid, f"a model on the hub must be named hub:owner/name, got {str(name)!r}")
     from huggingface_hub import snapshot_download
 
     options: dict[str, Any] = {"revision": revision, "token": token, "allow_patterns": list(files)}
@@ -43,10 +43,9 @@ def resolve(
         return Path(snapshot_download(repository, local_files_only=not allow_download, **options))
     except Exception as error:  # the client raises many types
         if not allow_download:
-            raise MissingDependencyError(
-                f"{name} must be downloaded first, got no copy in the local cache; run hf download {repository}, or "
-                f"allow the download with --allow-download or allow_download=True"
-            ) from error
+            fix = f"run hf download {repository}, or pass --allow-download or allow_download=True"
+            message = f"{name} must be downloaded first, got no copy in the local cache; {fix}"
+            raise MissingDependencyError(message) from error
         raise SightlineError(f"{name} must be a model on the hub, got an error: {error}") from error
 
 
@@ -57,14 +56,12 @@ def upload(
     from huggingface_hub import HfApi
 
     api, name = HfApi(token=token), name.removeprefix(PREFIX)
+    options: dict[str, Any] = {"allow_patterns": list(RUN_FILES), "ignore_patterns": "*/*", "revision": revision}
     try:
         api.create_repo(name, private=private, exist_ok=True)
-        commit = api.upload_folder(
-            repo_id=name, folder_path=folder, allow_patterns=list(RUN_FILES), ignore_patterns="*/*", revision=revision
-        )
+        return str(api.upload_folder(repo_id=name, folder_path=folder, **options))
     except Exception as error:  # the client raises many types
         raise SightlineError(f"name must be a repository you can write to, got {name!r}: {error}") from error
-    return str(commit)
 
 
 def copy_run(source: Path, target: Path) -> Path:

@@ -6,7 +6,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -82,17 +82,12 @@ def record_writer(
     out: Path | None, format: str, columns: Sequence[str] | None = None, *, with_errors: bool = False
 ) -> Iterator[RecordWriter]:
     """A writer to a file, which appears when all records are written, or to standard output, a pipe or a device."""
-    check_choice("format", format, FORMATS)
-    if out is None:
-        writer = RecordWriter(sys.stdout, format, columns, with_errors=with_errors)
-        yield writer
-        writer.close()
-        return
-    direct = out.exists() and not out.is_file()
-    with (
-        nullcontext(out) if direct else atomic_write(out) as part,
-        part.open("w", encoding="utf-8", newline="") as stream,
-    ):
+    with ExitStack() as stack:
+        stream: IO[str] = sys.stdout
+        if out is not None:
+            is_direct = out.exists() and not out.is_file()
+            part = stack.enter_context(nullcontext(out) if is_direct else atomic_write(out))
+            stream = stack.enter_context(part.open("w", encoding="utf-8", newline=""))
         writer = RecordWriter(stream, format, columns, with_errors=with_errors)
         yield writer
         writer.close()

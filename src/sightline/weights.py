@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from .errors import SightlineError
+from .errors import SightlineError, check, reraise
 from .files import CHECKPOINTS, WEIGHTS
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -37,41 +37,30 @@ def read_weights(folder: Path, build: Callable[[], Model], *, depth: int) -> Mod
     return model
 
 
-def load_tensors(path: Path, check: Callable[[Shapes], None]) -> dict[str, Tensor]:
-    """The floating-point tensors of a file; `check` gets their shapes before any tensor is read."""
-    try:
+def load_tensors(path: Path, check_shapes: Callable[[Shapes], None]) -> dict[str, Tensor]:
+    """The floating-point tensors of a file; `check_shapes` gets their shapes before any tensor is read."""
+    with reraise(f"{path} must be a safetensors file", safetensors.SafetensorError, OSError):
         with safetensors.safe_open(path, framework="pt") as file:
-            check({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()})  # noqa: SIM118
+            check_shapes({name: tuple(file.get_slice(name).get_shape()) for name in file.keys()})  # noqa: SIM118
         state = safetensors.torch.load_file(path)
-    except (safetensors.SafetensorError, OSError) as error:
-        raise SightlineError(f"{path} must be a safetensors file, got an error: {error}") from error
     for name, tensor in state.items():
-        if tensor.dtype not in DTYPES:
-            raise SightlineError(
-                f"{path} must hold floating-point numbers of 16 to 64 bits, got {tensor.dtype} in {name}"
-            )
+        rule = f"{path} must hold floating-point numbers of 16 to 64 bits"
+        check(tensor.dtype in DTYPES, f"{rule}, got {tensor.dtype} in {name}")
     return state
 
 
 def check_shapes(path: Path, shapes: Shapes, build: Callable[[], nn.Module], *, depth: int) -> None:
     """Check that a file's tensors have the names and shapes that the model of `build` needs."""
-    if depth > len(shapes):
-        raise SightlineError(f"{path} must hold the weights of {depth} layers, got {len(shapes)} tensors")
-    try:
-        with torch.device("meta"):
-            needed = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
-    except (RuntimeError, OverflowError, TypeError) as error:  # sizes beyond those of torch
-        raise SightlineError(f"{path} must fit its config, got a config that no model can have: {error}") from error
+    check(depth <= len(shapes), f"{path} must hold the weights of {depth} layers, got {len(shapes)} tensors")
+    # sizes beyond those of torch
+    with reraise(f"{path} must fit its config", RuntimeError, OverflowError, TypeError), torch.device("meta"):
+        needed = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
     for name in sorted(needed.keys() | shapes.keys()):
-        if needed.get(name) != shapes.get(name):
-            raise SightlineError(
-                f"{path} must fit its config: {name} must be {needed.get(name, 'absent')}, "
-                f"got {shapes.get(name, 'nothing')}"
-            )
+        rule, got = needed.get(name, "absent"), shapes.get(name, "nothing")
+        check(needed.get(name) == shapes.get(name), f"{path} must fit its config: {name} must be {rule}, got {got}")
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     """The content of a safetensors file with these tensors."""
-    return safetensors.torch.save(
-        {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, {"format": "pt"}
-    )
+    contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    return safetensors.torch.save(contiguous, {"format": "pt"})

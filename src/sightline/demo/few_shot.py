@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,15 @@ import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
 from ..classifier import FewShotClassifier, FewShotPrediction
-from ..data.episodes import ClassIndex
 from ..errors import SightlineError
 from ..metrics import wilson_interval
 from ..models.baselines import BASELINES
 from ..models.few_shot import FewShot
 from ..tasks.few_shot.compare import PairedAccuracy
 from ..tasks.few_shot.config import Setting
-from ..tasks.few_shot.evaluate import Classifier, EpisodeResults, SettingMetrics, episode_classes, evaluate_episodes
+from ..tasks.few_shot.evaluate import SettingMetrics, episode_classes, evaluate_episodes
 from ..view.explanations import explanation_page
 from . import characters
 from .characters import Query
@@ -53,14 +52,13 @@ def run(console: Console, out: Path, model: str) -> None:
     cases = select_cases(queries, predictions)
     console.print(_predictions(cases))
     console.print(_episodes(classifier.model))
-    if model == "glyphs":
-        console.print("These drawings are generated. README reports the accuracy on handwritten characters.\n")
+    console.print("These drawings are generated. README reports the accuracy on handwritten characters.\n")
     cards = [prediction.explain().card(name=f"{query.path.name}, {case}") for case, query, prediction in cases]
     path = explanation_page(cards).save(out / "page.html")
-    _print_line(console, f"wrote {path}: these predictions with their explanations\n")
+    console.print(f"wrote {path}: these predictions with their explanations\n", markup=False, soft_wrap=True)
     console.print("[bold]Next[/], with these images or your own folders of images:\n")
     for command in _commands(out, folder, model, names[0]):
-        _print_line(console, f"  {command}")
+        console.print(f"  {command}", markup=False, soft_wrap=True)
     console.print()
 
 
@@ -94,14 +92,13 @@ def _drawings(folder: Path, names: Sequence[str]) -> Table:
 def _accuracy(queries: Sequence[Query], predictions: Sequence[FewShotPrediction]) -> Table:
     """How many known images are classified correctly, and how many unknowns are detected."""
     pairs = list(zip(queries, predictions, strict=True))
-    correct = [query.label == prediction.label for query, prediction in pairs if query.label]
-    called_known = [prediction.known for query, prediction in pairs if query.label]
-    called_unknown = [not prediction.known for query, prediction in pairs if not query.label]
+    known = [(query.label == prediction.label, prediction.known) for query, prediction in pairs if query.label]
+    unknown = [not prediction.known for query, prediction in pairs if not query.label]
     table = Table("query images", "", "of", "95% interval", box=box.SIMPLE)
     for images, result, hits in (
-        ("new drawings of these", "correct", correct),
-        ("", "predicted known", called_known),
-        ("other characters", "predicted unknown", called_unknown),
+        ("new drawings of these", "correct", [is_correct for is_correct, _ in known]),
+        ("", "predicted known", [is_known for _, is_known in known]),
+        ("other characters", "predicted unknown", unknown),
     ):
         low, high = wilson_interval(sum(hits), len(hits))
         table.add_row(images, f"[bold]{sum(hits)}[/] {result}", str(len(hits)), f"{low:.0%} to {high:.0%}")
@@ -111,8 +108,7 @@ def _accuracy(queries: Sequence[Query], predictions: Sequence[FewShotPrediction]
 def _predictions(cases: Sequence[Case]) -> Table:
     table = Table("query image", "case", "prediction", box=box.SIMPLE)
     for case, query, prediction in cases:
-        predicted = prediction.label if prediction.known else None
-        is_correct = predicted == query.label
+        is_correct = query.label == (prediction.label if prediction.known else None)
         table.add_row(query.path.name, case, f"[{'green' if is_correct else 'yellow'}]{prediction}[/]")
     return table
 
@@ -122,48 +118,33 @@ def _episodes(model: FewShot) -> Table:
     assert model.config.image_size is not None
     assert model.config.channels is not None
     images = characters.load_test_images(model.config.image_size, model.config.channels)
-    classes, embeddings = episode_classes(images), model.embed_pixels(images.pixels)
+    data = model.embed_pixels(images.pixels), episode_classes(images)
+    options: dict[str, Any] = {"query": QUERY, "episodes": EPISODES, "with_unknown": not model.config.transductive}
     table = Table(f"accuracy on\n{EPISODES:,} identical episodes", box=box.SIMPLE)
-    columns = []
+    rows: dict[str, list[str]] = defaultdict(list)
     for setting in map(Setting.parse, SETTINGS):
         table.add_column(f"{setting.way}-way\n{setting.shot}-shot", justify="right")
-        columns.append(_setting_results(model, embeddings, classes, setting))
-    for row in zip(_row_names(), *columns, strict=True):
-        table.add_row(*row)
+        results = evaluate_episodes(model.head, *data, setting, **options)
+        metrics, accuracies = SettingMetrics.from_results(results), torch.cat(results.accuracies)
+        rows["[bold]cosine transformer[/]"].append(f"[bold]{PairedAccuracy.from_episodes(accuracies, accuracies)}[/]")
+        for name, title in COMPARED.items():
+            baseline = torch.cat(evaluate_episodes(BASELINES[name], *data, setting, **options).accuracies)
+            rows[title].append(str(PairedAccuracy.from_episodes(baseline, baseline)))
+            difference = PairedAccuracy.from_episodes(accuracies, baseline).difference_points()
+            rows[f"  model - {title} (points)"].append(difference)
+        rows["calibration error"].append(f"{metrics.calibration_error:.1%}")
+        rows["AUROC of known score"].append("-" if metrics.auroc is None else f"{metrics.auroc:.3f}")
+    for title, cells in rows.items():
+        table.add_row(title, *cells)
     return table
-
-
-def _row_names() -> list[str]:
-    compared = (cell for name in COMPARED.values() for cell in (name, "  model - baseline (points)"))
-    return ["[bold]cosine transformer[/]", *compared, "calibration error", "AUROC of known score"]
-
-
-def _setting_results(model: FewShot, embeddings: Tensor, classes: ClassIndex, setting: Setting) -> list[str]:
-    def evaluate(classifier: Classifier) -> EpisodeResults:
-        options: dict[str, Any] = {"query": QUERY, "episodes": EPISODES, "with_unknown": not model.config.transductive}
-        return evaluate_episodes(classifier, embeddings, classes, setting, **options)
-
-    results = evaluate(model.head)
-    metrics, accuracies = SettingMetrics.from_results(results), torch.cat(results.accuracies)
-    cells = [f"[bold]{PairedAccuracy.from_episodes(accuracies, accuracies)}[/]"]
-    for name in COMPARED:
-        baseline = torch.cat(evaluate(BASELINES[name]).accuracies)
-        difference = PairedAccuracy.from_episodes(accuracies, baseline).difference_points()
-        cells += [str(PairedAccuracy.from_episodes(baseline, baseline)), difference]
-    return [*cells, f"{metrics.calibration_error:.1%}", "-" if metrics.auroc is None else f"{metrics.auroc:.3f}"]
 
 
 def _commands(out: Path, folder: Path, model: str, name: str) -> list[str]:
     """Commands that repeat this demo; `name` is one of the characters."""
-    options = [] if model == "glyphs" else ["--model", model]
     file, queries = out / "characters.sightline", shlex.quote(str(out / "queries"))
     predict = f"{shlex.join(['sightline', 'predict', str(file)])} {queries}"
     return [
-        shlex.join(["sightline", "fit", str(folder), *options, "--out", str(file)]),
+        shlex.join(["sightline", "fit", str(folder), "--model", model, "--out", str(file)]),
         f"{predict}/*/*.png",
         f"{predict}/known/{name}-*.png {shlex.join(['--show', str(out / f'{name}.html')])}",
     ]
-
-
-def _print_line(console: Console, text: str) -> None:
-    console.print(text, markup=False, soft_wrap=True)

@@ -42,7 +42,7 @@ class ProcessGroup:
             return list(values)
         tensor = torch.tensor(values, device=self.device)
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
-        return [int(value) for value in tensor.tolist()]
+        return list(tensor.tolist())
 
     def barrier(self) -> None:
         """Wait until every process is here."""
@@ -88,17 +88,15 @@ class ProcessGroup:
             fully_shard(model, mesh=mesh)
             return model
         ddp: Any = nn.parallel.DistributedDataParallel
+        device_ids = [self.device] if self.device.type == "cuda" else None
         # since torch 2.13 broadcast_buffers has another name
-        broadcast = next(
-            name for name in ("forward_sync_buffers", "broadcast_buffers") if name in signature(ddp).parameters
-        )
-        return ddp(model, device_ids=[self.device] if self.device.type == "cuda" else None, **{broadcast: False})
+        has_new_name = "forward_sync_buffers" in signature(ddp).parameters
+        broadcast = "forward_sync_buffers" if has_new_name else "broadcast_buffers"
+        return ddp(model, device_ids=device_ids, **{broadcast: False})
 
     def reshard(self, model: nn.Module) -> None:
         """Free the weights FSDP gathered for a forward pass without a backward pass; the next pass would reuse them."""
-        reshard = getattr(model, "reshard", None)
-        if callable(reshard):
-            reshard()
+        getattr(model, "reshard", lambda: None)()
 
 
 def rank_and_world_size() -> tuple[int, int]:

@@ -53,12 +53,8 @@ class Hook:
 
 def default_hooks(config: TrainingConfig, *, quiet: bool = False) -> list[Hook]:
     """Return the hooks of every run: metrics.jsonl, progress unless `quiet`, TensorBoard if configured."""
-    hooks: list[Hook] = [MetricsFile()]
-    if config.tensorboard:
-        hooks.append(TensorBoard())
-    if not quiet:
-        hooks.append(TerminalProgress())
-    return hooks
+    progress = [] if quiet else [TerminalProgress()]
+    return [MetricsFile(), *([TensorBoard()] if config.tensorboard else []), *progress]
 
 
 class _Log(Hook):

@@ -131,8 +131,6 @@ class Trainer:
         where = f"step {checkpoint.step} of {self.checkpoints.folder}"
         has_same_config = metadata.get("config_digest") == self.config_digest
         check(has_same_config, f"a checkpoint must have the config of the run, got another one in {where}; {FIX}")
-        missing = ", ".join(sorted({"best", "evaluations_without_improvement", "loss_sum"} - metadata.keys()))
-        check(not missing, f"a checkpoint must have {missing} in its metadata, got none in {where}; {FIX}")
         restore_state(checkpoint.tensors, self.model, self.ema, self.optimizers)
         if self.group.is_main:
             self.checkpoints.remove_old()

@@ -17,19 +17,16 @@ def make_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.opti
     Weight decay applies to matrices. Vectors and tables of positions (modules marked `is_table`) are exempt.
     """
     trainable: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    tables = {
-        id(parameter)
-        for module in model.modules()
-        if getattr(module, "is_table", False)
-        for parameter in module.parameters(recurse=False)
-    }
-    if config.optimizer != "muon":
-        return [_adam(trainable, tables, config)]
-    layer_lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    in_layers = {id(parameter) for layers in layer_lists for parameter in layers.parameters()} - tables
-    matrices = [parameter for parameter in trainable if id(parameter) in in_layers and parameter.dim() == 2]
-    matrix_ids = {id(parameter) for parameter in matrices}
-    others = [parameter for parameter in trainable if id(parameter) not in matrix_ids]
+    table_modules = [module for module in model.modules() if getattr(module, "is_table", False)]
+    tables: set[Tensor] = {parameter for module in table_modules for parameter in module.parameters(recurse=False)}
+    matrices: dict[Tensor, None] = {}
+    if config.optimizer == "muon":
+        layer_lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
+        in_layers = {parameter for layers in layer_lists for parameter in layers.parameters()} - tables
+        matrices = dict.fromkeys(
+            parameter for parameter in trainable if parameter in in_layers and parameter.dim() == 2
+        )
+    others = [parameter for parameter in trainable if parameter not in matrices]
     muon = [Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay)] if matrices else []
     return [*muon, _adam(others, tables, config)] if others else [*muon]
 
@@ -58,12 +55,10 @@ class Muon(torch.optim.Optimizer):
 
     def _update(self, parameters: list[Tensor], *, lr: float, weight_decay: float, momentum: float) -> None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        buffers = []
         for parameter in parameters:
-            state = self.state[parameter]
-            if "momentum_buffer" not in state:
-                state["momentum_buffer"] = torch.zeros_like(parameter)
-            buffers.append(state["momentum_buffer"])
+            if "momentum_buffer" not in self.state[parameter]:
+                self.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         nesterov = torch._foreach_lerp(gradients, buffers, momentum)
         updates = orthogonalize(torch.stack(list(nesterov)))
@@ -86,11 +81,9 @@ def orthogonalize(matrices: Tensor, iterations: int = 5) -> Tensor:
     return x.mT if matrices.shape[-2] > matrices.shape[-1] else x
 
 
-def _adam(parameters: list[Tensor], tables: set[int], config: TrainingConfig) -> torch.optim.Optimizer:
-    decayed: list[Tensor] = []
-    exempt: list[Tensor] = []
-    for parameter in parameters:
-        (decayed if _is_matrix(parameter) and id(parameter) not in tables else exempt).append(parameter)
+def _adam(parameters: list[Tensor], tables: set[Tensor], config: TrainingConfig) -> torch.optim.Optimizer:
+    decayed = [parameter for parameter in parameters if _is_matrix(parameter) and parameter not in tables]
+    exempt = [parameter for parameter in parameters if not _is_matrix(parameter) or parameter in tables]
     groups: list[dict[str, Any]] = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(
