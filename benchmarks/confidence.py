@@ -168,7 +168,7 @@ def main() -> None:
         raise SystemExit(f"run must have {split} classes and a backbone, got {arguments.run}")
     print(f"{len(images.classes)} {split} classes, {len(images):,} images; {machine('cpu')}")
     print(f"{arguments.episodes} classifiers per setting: {', '.join(SETTINGS)}", flush=True)
-    embeddings, cases = run.embed(images), {}
+    embeddings, cases = run.embed(images.pixels), {}
     for i, setting in enumerate(SETTINGS):
         print(f"\rfitting, setting {i + 1} of {len(SETTINGS)}", end="", file=sys.stderr, flush=True)
         cases[setting] = list(sample_cases(run.model, images, embeddings, setting, arguments.episodes))
