@@ -28,20 +28,17 @@ __all__ = [
     "train",
 ]
 
-_HOMES = {
-    "FewShotClassifier": "classifier",
-    "Record": "attention",
-    "compare": "runs",
-    "evaluate": "runs",
-    "load": "runs",
-    "record_attention": "attention",
-    "train": "runs",
+_MODULES = {
+    "attention": ("Record", "record_attention"),
+    "classifier": ("FewShotClassifier",),
+    "runs": ("compare", "evaluate", "load", "train"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
     if name in ("attention", "data", "layers", "runs", "view"):
         return import_module(f"{__name__}.{name}")
     if name == "__version__":

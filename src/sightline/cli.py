@@ -48,12 +48,7 @@ class _Group(TyperGroup):
             raise typer.Exit(getattr(stop, "exit_code", 130)) from stop
 
 
-app = typer.Typer(
-    cls=_Group,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 RunArgument = Annotated[str, typer.Argument(help="Folder of a run, or name of a pretrained model.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]

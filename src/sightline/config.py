@@ -5,6 +5,7 @@ error names the full key, the rule, and the closest known key.
 """
 
 import dataclasses
+import itertools
 import math
 import re
 import sys
@@ -106,18 +107,14 @@ def change(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
 
 def build(kind: type[T], values: Mapping[str, Any], section: str = "") -> T:
     """A config of this class from plain values; `section` is the prefix of its keys in messages."""
-    check(
-        isinstance(values, Mapping), f"{section or kind.__name__} must be a section of keys and values, got {values!r}"
-    )
+    if not isinstance(values, Mapping):
+        raise SightlineError(f"{section or kind.__name__} must be a section of keys and values, got {values!r}")
     field_types, prefix = _field_types(kind), f"{section}." if section else ""
     for key in values:
         check(key in field_types, f"{prefix}{key}: a key here must be {one_of(str(key), field_types)}")
     given = {key: _convert(field_types[key], value, f"{prefix}{key}") for key, value in values.items()}
-    parameters = signature(kind).parameters.values()
-    missing = [
-        f"{prefix}{field.name}" for field in parameters if field.default is field.empty and field.name not in given
-    ]
-    check(not missing, f"{', '.join(missing)} must be given, got nothing")
+    for name, parameter in signature(kind).parameters.items():
+        check(name in given or parameter.default is not parameter.empty, f"{prefix}{name} must be given, got nothing")
     with _errors_of(section):
         return kind(**given)
 
@@ -158,9 +155,8 @@ def _field_types(kind: Any) -> dict[str, Any]:
 def _convert(kind: Any, value: Any, name: str) -> Any:
     """The value as this type, or an error that names the key."""
     options = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
-    choices = [
-        choice for option in options if typing.get_origin(option) is Literal for choice in typing.get_args(option)
-    ]
+    literals = [typing.get_args(option) for option in options if typing.get_origin(option) is Literal]
+    choices = list(itertools.chain(*literals))
     if isinstance(value, Typed):
         value = _parse_typed(value.text, options, choices)
     for option in options:

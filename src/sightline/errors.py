@@ -93,8 +93,5 @@ def check_choice(name: str, value: object, known: Iterable[str]) -> None:
 def check_page_size(**values: int) -> None:
     """Each number of examples must fit on one page."""
     for name, value in values.items():
-        if not 1 <= value <= limits.MAX_EXAMPLES_PER_PAGE:
-            fix = "show fewer, or leave out the page" if value else "give at least one"
-            raise SightlineError(
-                f"{name} must be 1 to {limits.MAX_EXAMPLES_PER_PAGE} to be shown on one page, got {value}; {fix}"
-            )
+        limit, fix = limits.MAX_EXAMPLES_PER_PAGE, "show fewer, or leave out the page" if value else "give at least one"
+        check(1 <= value <= limit, f"{name} must be 1 to {limit} to be shown on one page, got {value}; {fix}")

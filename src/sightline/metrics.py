@@ -53,12 +53,7 @@ def classification_sums(num_classes: int, device: torch.device) -> dict[str, Ten
 
 
 def update_classification_sums(
-    sums: dict[str, Tensor],
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    classes: Tensor | None = None,
-    mask: Tensor | None = None,
+    sums: dict[str, Tensor], logits: Tensor, labels: Tensor, classes: Tensor | None = None, mask: Tensor | None = None
 ) -> Tensor:
     """Add predictions to the sums and return whether each is correct (B,), as float64.
 

@@ -77,15 +77,9 @@ def train(
             if resume and (folder / CONFIG).is_file():
                 _check_same_config(folder, task.config)
                 _check_same_data(folder, task.data_fingerprint)
-            trainer = Trainer(
-                task,
-                task_config.training,
-                folder,
-                group,
-                seed=task_config.seed,
-                hooks=[*default_hooks(task_config.training, quiet=quiet), *hooks],
-                config_digest=_config_digest(task.config),
-            )
+            training, all_hooks = task_config.training, [*default_hooks(task_config.training, quiet=quiet), *hooks]
+            options: dict[str, Any] = {"seed": task_config.seed, "config_digest": _config_digest(task.config)}
+            trainer = Trainer(task, training, folder, group, hooks=all_hooks, **options)
             if resume:
                 trainer.restore()
             group.barrier()  # a late process must not see the files of this run as those of an older one

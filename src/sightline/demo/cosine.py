@@ -29,10 +29,8 @@ def temperature_sweep(similarities: tuple[float, ...] = (0.9, 0.8, 0.1)) -> dict
     """Cosine attention weights at each temperature, of keys with these cosine similarities to the query."""
     query = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
     keys = torch.tensor([[s, math.sqrt(1 - s * s)] for s in similarities], dtype=torch.float64)
-    return {
-        t: attention_weights(query, keys, score=CosineScore(temperature=t, learnable=False))[0].tolist()
-        for t in TEMPERATURES
-    }
+    scores = {t: CosineScore(temperature=t, learnable=False) for t in TEMPERATURES}
+    return {t: attention_weights(query, keys, score=score)[0].tolist() for t, score in scores.items()}
 
 
 def entropy(weights: list[float]) -> float:

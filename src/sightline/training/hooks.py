@@ -96,9 +96,8 @@ class TensorBoard(_Log):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise MissingDependencyError(
-                "training.tensorboard must have TensorBoard installed: pip install 'sightline[logs]'"
-            ) from error
+            message = "training.tensorboard must have TensorBoard installed: pip install 'sightline[logs]'"
+            raise MissingDependencyError(message) from error
         self._make_writer: Any = SummaryWriter
         self._writer: Any = None
 

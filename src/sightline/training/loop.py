@@ -81,11 +81,9 @@ class Trainer:
         config_digest: digest of the config of the run; only checkpoints with the same digest are restored.
         """
         micro_batches = group.world_size * config.gradient_accumulation_steps
-        check(
-            config.batch_size % micro_batches == 0,
-            f"batch_size must be a multiple of processes times gradient_accumulation_steps, {group.world_size} x "
-            f"{config.gradient_accumulation_steps}, got {config.batch_size}",
-        )
+        factors = f"{group.world_size} x {config.gradient_accumulation_steps}, got {config.batch_size}"
+        rule = "batch_size must be a multiple of processes times gradient_accumulation_steps"
+        check(config.batch_size % micro_batches == 0, f"{rule}, {factors}")
         self.task, self.config, self.folder, self.group, self.seed = task, config, folder, group, seed
         self.config_digest = config_digest
         self.hooks = list(hooks) if group.is_main else []

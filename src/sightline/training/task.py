@@ -42,7 +42,6 @@ class Task(Protocol):
 
     def steps_per_epoch(self, batch_size: int) -> int:
         """The number of batches in an epoch."""
-        ...
 
     def to(self, device: torch.device) -> None:
         """Move the model, and the data that is kept on the device."""
@@ -53,19 +52,15 @@ class Task(Protocol):
 
         Closing it releases its resources, such as worker processes.
         """
-        ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """The contribution of a micro-batch to the mean loss of its batch; these add up over all processes."""
-        ...
 
     def evaluate(self, model: nn.Module, batch_slice: BatchSlice) -> dict[str, Tensor]:
         """Sums over this process's share of the validation set; empty if there is none."""
-        ...
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
         """Metrics from the sums of all processes."""
-        ...
 
     def files(self) -> dict[str, bytes]:
         """Files that a run needs beside its weights, such as a tokenizer."""
