@@ -28,13 +28,13 @@ from torch import Tensor
 import sightline
 from sightline.classifier import calibration
 from sightline.classifier.calibration import Calibration
-from sightline.classifier.embedding import BackboneEmbedder, nearest_mean_model
 from sightline.classifier.support import SupportSet
 from sightline.data.episodes import drop_support_labels, sample_episodes
 from sightline.data.images.augmentation import AugmentConfig
 from sightline.data.images.datasets import ImageSet
 from sightline.metrics import auroc, classification_metrics, classification_sums, update_classification_sums
-from sightline.models.few_shot import FewShot, FewShotHead
+from sightline.models.embedders import BackboneEmbedder
+from sightline.models.few_shot import FewShot, FewShotHead, nearest_mean_model
 from sightline.tasks.few_shot.evaluate import episode_classes
 
 SINGLE = {"2w1s": (2, 1, 1), "5w1s": (5, 1, 1), "20w1s": (20, 1, 1), "5w1-5s": (5, 1, 5), "20w1-5s": (20, 1, 5)}
@@ -81,12 +81,11 @@ class Case:
     def calibrate(self, with_images: bool) -> Calibration:
         """The calibration of the package."""
         functions = {
-            "held_out_logits": lambda *_: self.held_out,
             "unknown_logits": lambda *_: self.unknown_folds,
             "augmented_copies": self.cached_copies if with_images else lambda *_: None,
         }
         with changed(**functions):
-            return calibration.calibrate(self.head, self.support, self.state, self.embedder)[0]
+            return calibration.calibrate(self.head, self.support, self.state, self.embedder, self.held_out)
 
 
 @contextmanager

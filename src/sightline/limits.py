@@ -112,6 +112,10 @@ MAX_EXAMPLES = 20_000
 """Examples of a classifier, over all classes."""
 MAX_CLASS_NAME_CHARS = 200
 """Characters of a class name."""
+MAX_EXAMPLE_NAME_CHARS = 4096
+"""Characters of the name of an example in a classifier file."""
+MAX_STORED_IMAGE_BYTES = 1 << 26
+"""Bytes of all images of a classifier; larger ones are stored at a lower resolution."""
 MAX_EMBEDDING_VALUE = 1e15
 """Absolute value of a number in an embedding, so that squares are finite."""
 MAX_TRANSDUCTIVE_IMAGES = 1000

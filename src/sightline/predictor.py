@@ -171,12 +171,16 @@ class Predictor:
         self.check_ready()
         items, done = iter(inputs), 0
         while batch := list(islice(items, self.batch_size)):
-            prepared = [self._prepared(item) for item in batch]
-            usable = [item for item in prepared if not isinstance(item, FailedPrediction)]
-            yield from merge_predictions(prepared, self.predict_batch(usable, **options) if usable else ())
+            yield from self.predict_together(batch, **options)
             done += len(batch)
             if progress is not None and total is not None:
                 progress(done, total)
+
+    def predict_together(self, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        """Predictions for inputs as one batch, whatever their number."""
+        prepared = [self._prepared(item) for item in inputs]
+        usable = [item for item in prepared if not isinstance(item, FailedPrediction)]
+        return list(merge_predictions(prepared, self.predict_batch(usable, **options) if usable else ()))
 
     def explain(self, inputs: Sequence[Any], *, progress: Progress | None = None, **options: Any) -> Explanations:
         """Predictions for a few inputs, and a page that explains them."""

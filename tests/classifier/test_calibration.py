@@ -8,10 +8,9 @@ import torch
 from sightline import FewShotClassifier
 from sightline.classifier import FewShotPrediction, calibration
 from sightline.classifier.calibration import classify, encode, held_out_logits, unknown_logits
-from sightline.classifier.embedding import nearest_mean_model
 from sightline.classifier.support import SupportSet
 from sightline.metrics import auroc
-from sightline.models.few_shot import SupportState
+from sightline.models.few_shot import SupportState, nearest_mean_model
 
 M = 5
 

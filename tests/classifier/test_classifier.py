@@ -14,9 +14,10 @@ from PIL import Image
 from sightline import FewShotClassifier, config
 from sightline.classifier import calibration
 from sightline.classifier.calibration import classify
-from sightline.classifier.embedding import BackboneEmbedder, load_base_model
 from sightline.errors import MissingDependencyError, SightlineError
+from sightline.models.embedders import BackboneEmbedder
 from sightline.models.few_shot import FewShot, FewShotConfig
+from sightline.tasks.few_shot.predictor import FewShotPredictor
 
 M = 7
 
@@ -109,7 +110,7 @@ def test_predictions_do_not_depend_on_other_images(fitted, drawn):
 
 
 def test_logits_at_a_low_temperature_do_not_depend_on_other_images(run, drawn):
-    model = load_base_model(run)[0]
+    model = FewShotPredictor.load(run).model
     model.head.calibration_scale.fill_(model.head.similarity.temperature().item() / 0.01)
     classifier = FewShotClassifier(model).fit({name: images[:3] for name, images in list(drawn.items())[:5]})
     pixels = torch.stack([image for class_images in drawn.values() for image in class_images][:75])
@@ -448,7 +449,7 @@ def load_calls(monkeypatch):
         calls.append((name, weights, allow_download))
         return QuarterEmbedder()
 
-    monkeypatch.setattr("sightline.classifier.embedding.load_embedder", load_embedder)
+    monkeypatch.setattr("sightline.classifier.classifier.load_embedder", load_embedder)
     monkeypatch.setattr("sightline.models.embedders.load_embedder", load_embedder)
     return calls
 
@@ -524,7 +525,7 @@ def test_embedder_that_is_not_downloaded_is_reported_once(load_calls, tmp_path, 
 def test_missing_extra_is_raised_once(tmp_path, monkeypatch):
     images = make_quarters()
     values = {"a": images[:2], "b": images[2:]}
-    monkeypatch.setattr("sightline.classifier.embedding.load_embedder", lambda name, **options: QuarterEmbedder())
+    monkeypatch.setattr("sightline.classifier.classifier.load_embedder", lambda name, **options: QuarterEmbedder())
     path = FewShotClassifier.pretrained("efficientnet_lite0").fit(values).save(tmp_path / "a.sightline")
     monkeypatch.undo()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

@@ -8,9 +8,9 @@ import torch
 
 from sightline import FewShotClassifier
 from sightline.classifier import FewShotPrediction, explanation, predictions
-from sightline.classifier.embedding import BackboneEmbedder
 from sightline.classifier.explanation import cell_masks, occlude_cells, occlusion_color
 from sightline.errors import SightlineError
+from sightline.models.embedders import BackboneEmbedder
 
 GRID = 6
 

@@ -67,15 +67,22 @@ def test_invalid_files_are_refused(fitted, tmp_path):
     safetensors.torch.save_file({"x": torch.ones(1)}, bad)
     check("got another format")
     for change, message in (
-        (lambda t, m: m.pop("classes"), "got invalid metadata"),
-        (lambda t, m: m["calibration"].update(scale=float("nan")), "got invalid metadata"),
-        (lambda t, m: m["calibration"].update(threshold_scale=0.0), "got invalid metadata"),
-        (lambda t, m: m.update(embedder=["x"]), "got invalid metadata"),
-        (lambda t, m: m.update(weights=1), "got invalid metadata"),
+        (
+            lambda t, m: m.pop("classes"),
+            "bad.sightline must be .* got classes must be given, got nothing; fit it again",
+        ),
+        (lambda t, m: m.update(more=1), "got more: a key here must be one of"),
+        (lambda t, m: m["calibration"].update(scale=float("nan")), "calibration.scale must be above 0 and finite"),
+        (lambda t, m: m["calibration"].update(threshold_scale=0.0), "threshold_scale must be above 0 and finite"),
+        (lambda t, m: m["calibration"].update(threshold=float("inf")), "calibration.threshold must be finite, got inf"),
+        (lambda t, m: m.update(embedder=["x"]), "embedder must be text or null, got "),
+        (lambda t, m: m.update(weights=1), "weights must be text or null, got 1"),
+        (lambda t, m: m["names"].__setitem__(0, "x" * 4097), "must be at most 4,096 characters, got 4,097"),
+        (lambda t, m: m["names"].extend(["x"] * 20_000), "number of examples must be at most 20,000, got 20,015"),
         (lambda t, m: m["model"].update(depth=10**6), "must hold the weights of 1000000 layers"),
         (lambda t, m: m["model"].update(backbone_channels=[10**6] * 4), "must fit its config"),
         (lambda t, m: m["model"].update(unknown=1), r"bad.sightline must be .* got model.unknown: a key here must"),
-        (lambda t, m: m["model"].update(depth=-1), r"bad.sightline must be .* depth must be"),
+        (lambda t, m: m["model"].update(depth=-1), r"bad.sightline must be .* got model.depth must be"),
         (lambda t, m: m["classes"].append("more"), "got inconsistent examples"),
         (lambda t, m: m["classes"].__setitem__(1, m["classes"][0]), "class names must differ"),
         (lambda t, m: t["labels"].fill_(99), "got inconsistent examples"),

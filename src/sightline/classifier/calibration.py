@@ -7,21 +7,27 @@ is held out. These logits are those of unknown images.
 Shapes: S support images, Q queries, T tokens per image, M embedding dimension.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..config import Config, Positive, rule
 from ..data.images import augmentation
 from ..data.images.augmentation import AugmentConfig
-from ..errors import SightlineError
+from ..errors import check
 from ..metrics import auroc, fit_calibration_scale
+from ..models.embedders import ImageEmbedder
 from ..models.few_shot import FewShotHead, SupportState
-from .embedding import ImageEmbedder
 from .support import SupportSet
+
+Finite = Annotated[float, rule("finite", math.isfinite)]
+HeldOut = tuple[Tensor, Tensor, Tensor]
+"""Logits (Q, way), labels (Q,) and indices (Q,) of images that are classified while they are held out."""
 
 MANY_TOKENS = 1000
 """Support tokens above which fewer folds are used."""
@@ -66,16 +72,16 @@ COPIES_PER_IMAGE = 4
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Calibration(Config):
     """Parameters that turn logits into confidence and known scores."""
 
-    scale: float
+    scale: Positive
     """Factor of the logits before the softmax."""
-    threshold: float
+    threshold: Finite
     """The largest logit of an image from which on it is known."""
-    threshold_scale: float
+    threshold_scale: Positive
     """Distance of logits that changes the log odds of the known score by 1."""
-    auroc: float
+    auroc: Finite
     """AUROC of the largest logit for held-out images of known classes against images of held-out classes."""
 
     def known_score(self, logits: Tensor) -> Tensor:
@@ -83,21 +89,15 @@ class Calibration:
         return torch.sigmoid((logits.double().amax(-1) - self.threshold) / self.threshold_scale)
 
 
-class HeldOutResults(NamedTuple):
-    """Results of held-out support images."""
-
-    correct: Tensor
-    """Correct predictions of each class: (way,)"""
-    total: Tensor
-    """Held-out images of each class: (way,)"""
-
-
 @torch.no_grad()
 def calibrate(
-    head: FewShotHead, support: SupportSet, state: SupportState, embedder: ImageEmbedder | None
-) -> tuple[Calibration, HeldOutResults]:
-    """Calibrate a classifier on its support set; `state` is its encoding."""
-    held_out = list(held_out_logits(head, support, state))
+    head: FewShotHead,
+    support: SupportSet,
+    state: SupportState,
+    embedder: ImageEmbedder | None,
+    held_out: Iterable[HeldOut],
+) -> Calibration:
+    """Calibrate a classifier on its support set; `state` is its encoding, `held_out` are the `held_out_logits`."""
     known_batches = [(logits, labels) for logits, labels, _ in held_out]
     known_batches += _copy_logits(head, support, state, embedder)
     known = torch.cat([logits.amax(-1) for logits, _ in known_batches]).double()
@@ -105,28 +105,12 @@ def calibrate(
     high, low, spread = float(known.mean()), float(unknown.mean()), float(known.std(correction=0))
     # at least half a standard deviation: most known images stay known, even if unknown ones look the same
     distance = max(THRESHOLD_FRACTION * (high - low), spread / 2, MIN_THRESHOLD_DISTANCE)
-    calibration = Calibration(
-        scale=fit_calibration_scale(known_batches, prior_std=PRIOR_STD[head.config.depth > 0]),
-        threshold=high - distance,
-        threshold_scale=distance / 2,
-        auroc=auroc(known, unknown),
-    )
-    return calibration, _count(held_out, len(support.classes))
+    scale = fit_calibration_scale(known_batches, prior_std=PRIOR_STD[head.config.depth > 0])
+    return Calibration(scale, high - distance, distance / 2, auroc(known, unknown))
 
 
-@torch.no_grad()
-def evaluate_held_out(head: FewShotHead, support: SupportSet, state: SupportState) -> HeldOutResults:
-    """Results of the held-out support images without calibration."""
-    return _count(list(held_out_logits(head, support, state)), len(support.classes))
-
-
-def held_out_logits(
-    head: FewShotHead, support: SupportSet, state: SupportState
-) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Logits (Q, way), labels (Q,) and indices (Q,) of images that are held out, for each fold.
-
-    Only images of classes with other images are held out.
-    """
+def held_out_logits(head: FewShotHead, support: SupportSet, state: SupportState) -> Iterator[HeldOut]:
+    """The images that are held out in each fold: all that are not the only one of their class."""
     counts, positions = support.counts, support.positions_in_class()
     folds = min(int(counts.max()), MAX_FOLDS_MANY if _has_many_tokens(support) else MAX_FOLDS)
     eligible = counts[support.labels] > 1
@@ -153,11 +137,9 @@ def unknown_logits(head: FewShotHead, support: SupportSet, state: SupportState) 
 
 def encode(head: FewShotHead, support: SupportSet, mask: Tensor | None = None) -> SupportState:
     """Encode a support set, or those of its images that a mask (S,) selects; all classes are kept."""
-    device = head.calibration_scale.device
-    embeddings, labels = support.embeddings, support.labels
-    if mask is not None:
-        embeddings, labels = embeddings[mask], labels[mask]
-    return head.encode_support(embeddings[None].to(device), labels[None].to(device), way=len(support.classes))
+    tensors = (x if mask is None else x[mask] for x in (support.embeddings, support.labels))
+    embeddings, labels = (x[None].to(head.device) for x in tensors)
+    return head.encode_support(embeddings, labels, way=len(support.classes))
 
 
 @torch.no_grad()
@@ -166,8 +148,8 @@ def classify(head: FewShotHead, state: SupportState, query: Tensor) -> Tensor:
     size = max(1, min(MAX_QUERIES_PER_BATCH, MAX_TOKENS_PER_BATCH // query.shape[1]))
     device = state.class_means.device
     logits = torch.cat([head.classify(state, batch[None].to(device))[0].cpu() for batch in query.split(size)])
-    if not logits.isfinite().all():
-        raise SightlineError("logits must be finite, got NaN or infinity; the weights of the model may be damaged")
+    is_finite = logits.isfinite().all()
+    check(is_finite, "logits must be finite, got NaN or infinity; the weights of the model may be damaged")
     return logits
 
 
@@ -177,18 +159,9 @@ def augmented_copies(embedder: ImageEmbedder | None, support: SupportSet, indice
     if images is None or embedder is None or images.shape[-1] != embedder.image_size:
         return None
     pixels = images[indices].repeat_interleave(COPIES_PER_IMAGE, 0)
-    draws = augmentation.sample_params(COPY_AUGMENTATION, len(pixels), seed=0, step=0)
-    labels = torch.zeros(len(pixels), dtype=torch.long)
-    augmented, _ = augmentation.apply(COPY_AUGMENTATION, pixels, labels, 1, draws)
-    return embedder.embed((augmented * 255).round().to(torch.uint8)).cpu().unflatten(0, (-1, COPIES_PER_IMAGE))
-
-
-def _count(held_out: list[tuple[Tensor, Tensor, Tensor]], way: int) -> HeldOutResults:
-    correct, total = torch.zeros(way), torch.zeros(way)
-    for logits, labels, _ in held_out:
-        correct.index_add_(0, labels, (logits.argmax(-1) == labels).float())
-        total.index_add_(0, labels, torch.ones(len(labels)))
-    return HeldOutResults(correct, total)
+    params = augmentation.sample_params(COPY_AUGMENTATION, len(pixels), seed=0, step=0)
+    copies = augmentation.augment_pixels(COPY_AUGMENTATION, pixels, params)
+    return embedder.embed(copies).cpu().unflatten(0, (-1, COPIES_PER_IMAGE))
 
 
 def _copy_logits(

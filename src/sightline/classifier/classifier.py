@@ -2,73 +2,35 @@
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .. import limits
+from .. import config, limits, zoo
 from ..data.images.reading import expand_image_paths
-from ..errors import SightlineError, check_max
-from ..models.embedders import ExternalEmbedder
-from ..models.few_shot import FewShot, SupportState
+from ..errors import MissingDependencyError, SightlineError, check, check_max, one_of
+from ..files import CONFIG, warn_unfinished
+from ..models.embedders import EMBEDDERS, ExternalEmbedder, ImageEmbedder, load_embedder, make_embedder
+from ..models.few_shot import FewShot, nearest_mean_model
 from ..names import shortened
-from ..predictor import FailedPrediction, Predictor, Progress
+from ..predictor import Predictor, Progress
+from ..tasks.few_shot.predictor import FewShotPredictor
 from ..view.explanations import explanation_page
 from ..view.page import Page
 from . import file
-from .calibration import Calibration, HeldOutResults, calibrate, classify, encode, evaluate_held_out
-from .embedding import (
-    ModelEmbedder,
-    check_embeddings,
-    load_base_model,
-    make_embedder,
-    nearest_mean_model,
-)
-from .explanation import ExplainableQuery, explain
+from .calibration import Calibration, classify
+from .explanation import explain
+from .fitted import Fitted
 from .predictions import Estimate, FewShotPrediction
-from .support import SupportSet, as_label, check_class_names, read_pixels, read_support
+from .support import MIN_CLASSES, as_label, check_class_names, check_embeddings, read_pixels, read_support
 
 MAX_LISTED_CLASSES = 3
-
-
-@dataclass(eq=False)
-class _Fitted:
-    """A model and its support set, which do not change; what is derived from them is computed on first use.
-
-    A classifier replaces this object as a whole, so a prediction never combines two support sets.
-    """
-
-    model: FewShot
-    support: SupportSet
-    embedder: ModelEmbedder
-    loaded_calibration: Calibration | None = None
-
-    @cached_property
-    def state(self) -> SupportState:
-        """The encoded support set."""
-        with torch.no_grad():
-            return encode(self.model.head, self.support)
-
-    @cached_property
-    def _calibrated(self) -> tuple[Calibration, HeldOutResults]:
-        return calibrate(self.model.head, self.support, self.state, self.embedder)
-
-    @property
-    def calibration(self) -> Calibration:
-        return self.loaded_calibration or self._calibrated[0]
-
-    @cached_property
-    def held_out(self) -> HeldOutResults:
-        """Results of the held-out support images: those of the calibration, or computed for a loaded classifier."""
-        if self.loaded_calibration is None:
-            return self._calibrated[1]
-        return evaluate_held_out(self.model.head, self.support, self.state)
 
 
 class FewShotClassifier(Predictor):
@@ -84,38 +46,46 @@ class FewShotClassifier(Predictor):
     evaluate_options = frozenset({"settings", "episodes"})
     model: FewShot | None
 
-    def __init__(self, model: FewShot | None = None, embedder: ModelEmbedder = None):
+    def __init__(self, model: FewShot | None = None, embedder: ImageEmbedder | None = None):
         self.model = None if model is None else model.eval().requires_grad_(False)
         self.device = torch.device("cpu")
         self._embedder = embedder or (None if model is None else make_embedder(model))
         self._lock = RLock()
-        self._fitted: _Fitted | None = None
+        self._fitted: Fitted | None = None
 
     @classmethod
-    def pretrained(
-        cls, name: str | Path, *, weights: str | Path | None = None, allow_download: bool = False
-    ) -> "FewShotClassifier":
+    def pretrained(cls, name: str | Path, *, weights: str | Path | None = None, allow_download: bool = False) -> Self:
         """A classifier to fit, with a pretrained model, the folder of a few-shot run, or an embedder.
 
         An embedder is `efficientnet_lite0`, or a Hugging Face vision model by its folder or by `hub:owner/name`.
         `weights` is another weight file of EfficientNet-Lite0. An embedder that is named here is downloaded if
         necessary, one that is named in the config of a run only with `allow_download`.
         """
-        return cls(*load_base_model(name, None if weights is None else str(weights), allow_download=allow_download))
+        folder, weights = zoo.folder(name), None if weights is None else str(weights)
+        if not (folder / CONFIG).is_file():
+            return cls(*_load_encoder(str(name), weights))
+        task = config.read(folder / CONFIG).get("task", "few_shot")
+        fix = "train one with sightline train task=few_shot"
+        check(task == "few_shot", f"model must be a few-shot model, got {str(name)!r} of task {task!r}; {fix}")
+        warn_unfinished(folder)
+        run = FewShotPredictor.load(folder)
+        model, data = run.model, run.config.data
+        model.classifier, model.config = None, replace(model.config, num_classes=0)  # only training needs it
+        weights = data.weights if weights is None else weights
+        return cls(model, make_embedder(model, data.embedder, weights, allow_download=allow_download))
 
     @classmethod
-    def load(
-        cls, path: str | Path, *, weights: str | Path | None = None, allow_download: bool = False
-    ) -> "FewShotClassifier":
+    def load(cls, path: str | Path, *, weights: str | Path | None = None, allow_download: bool = False) -> Self:
         """Read the file that `save` wrote.
 
         If the file names an external embedder on the hub, it is read from the local cache; it is downloaded only with
         `allow_download`. `weights` is the weight file of the embedder, if it has moved.
         """
-        content = file.read(Path(path))
-        model, weights = content.model, content.weights if weights is None else str(weights)
-        classifier = cls(model, make_embedder(model, content.embedder, weights, allow_download=allow_download))
-        classifier._fitted = _Fitted(model, content.support, classifier._embedder, content.calibration)
+        metadata, model, support = file.read(Path(path))
+        weights = metadata.weights if weights is None else str(weights)
+        classifier = cls(model, make_embedder(model, metadata.embedder, weights, allow_download=allow_download))
+        classifier._fitted = Fitted(model, support, classifier._embedder)
+        classifier._fitted.calibration = metadata.calibration
         return classifier
 
     def save(self, path: str | Path) -> Path:
@@ -123,14 +93,14 @@ class FewShotClassifier(Predictor):
         fitted, name, weights = self._ready(), None, None
         if isinstance(fitted.embedder, ExternalEmbedder):
             name, weights = fitted.embedder.name, fitted.embedder.weights
-        content = file.ClassifierFile(fitted.model, name, weights, fitted.support, fitted.calibration)
-        return file.write(Path(path), content)
+        support, model = fitted.support, fitted.model
+        metadata = file.Metadata(model.config, name, weights, support.classes, support.names, fitted.calibration)
+        return file.write(Path(path), metadata, model, support)
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""
-        fitted = self._fitted
-        return () if fitted is None else fitted.support.classes
+        return tuple(self.counts)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -150,7 +120,7 @@ class FewShotClassifier(Predictor):
         """The calibration of the confidence and of the known threshold."""
         return self._ready().calibration
 
-    def to(self, device: str | torch.device) -> "FewShotClassifier":
+    def to(self, device: str | torch.device) -> Self:
         with self._lock:
             self.device = torch.device(device)
             if self.model is not None:
@@ -162,7 +132,7 @@ class FewShotClassifier(Predictor):
                 vars(self._fitted).pop("state", None)  # encoded again on the new device
         return self
 
-    def fit(self, examples: Any, *, progress: Progress | None = None) -> "FewShotClassifier":
+    def fit(self, examples: Any, *, progress: Progress | None = None) -> Self:
         """Fit the classifier. No weights are trained.
 
         `examples` is a folder with one folder of images per class (or any data set that `sightline data` reads), or
@@ -173,40 +143,36 @@ class FewShotClassifier(Predictor):
         embed_dim, model = support.embeddings.shape[-1], self.model
         if model is None or (self._embedder is None and model.embed_dim != embed_dim):
             model = nearest_mean_model(embed_dim).to(self.device)
-        fitted = _Fitted(model, support, self._embedder)
+        fitted = Fitted(model, support, self._embedder)
         fitted.calibration  # noqa: B018 - errors are raised before the state changes
         with self._lock:
             self.model, self._fitted = model, fitted
         return self
 
-    def add(self, label: str | int, examples: Any) -> "FewShotClassifier":
+    def add(self, label: str | int, examples: Any) -> Self:
         """Add a class, or examples of a class."""
         before, label = self._current().support, as_label(label)
         new = read_support({label: examples}, self._embedder, before.embeddings.shape[-1])
         with self._lock:
             fitted = self._current()
             check_class_names([*(name for name in fitted.support.classes if name != label), label])
-            self._fitted = _Fitted(fitted.model, fitted.support.merged(new), self._embedder)
+            self._fitted = Fitted(fitted.model, fitted.support.merged(new), self._embedder)
         return self
 
-    def remove(self, label: str | int) -> "FewShotClassifier":
+    def remove(self, label: str | int) -> Self:
         """Remove a class."""
         with self._lock:
             fitted = self._current()
             rest = fitted.support.without_class(label := as_label(label))
-            if len(rest.classes) < 2:
-                raise SightlineError(
-                    f"a classifier must keep 2 classes, got {label!r} to remove of 2; add another first"
-                )
-            self._fitted = _Fitted(fitted.model, rest, self._embedder)
+            got = f"got {label!r} to remove of 2; add another first"
+            check(len(rest.classes) >= MIN_CLASSES, f"a classifier must keep {MIN_CLASSES} classes, {got}")
+            self._fitted = Fitted(fitted.model, rest, self._embedder)
         return self
 
     def estimate(self) -> Estimate:
         """The expected accuracy on new images of the classes, by cross-validation on the support set."""
         with self._lock:
-            fitted = self._current()
-            correct, total = fitted.held_out
-        return Estimate.from_counts(fitted.support.classes, correct, total)
+            return self._current().estimate()
 
     def summary(self) -> str:
         """A few lines: the classes, the expected accuracy and the calibration."""
@@ -217,11 +183,10 @@ class FewShotClassifier(Predictor):
         lines = [f"{len(counts):,} classes, {len(fitted.support):,} examples ({per_class} per class)"]
         if high > 1:
             with self._lock:
-                estimate = Estimate.from_counts(fitted.support.classes, *fitted.held_out)
+                estimate = fitted.estimate()
             single = [name for name, count in zip(fitted.support.classes, counts, strict=True) if count == 1]
-            lines.append(
-                f"estimated   {estimate}" + (f"; without classes of one image: {_listed(single)}" if single else "")
-            )
+            without = f"; without classes of one image: {_listed(single)}" if single else ""
+            lines.append(f"estimated   {estimate}{without}")
             worst = [f"{name} {accuracy:.0%}" for name, accuracy in estimate.per_class.items() if accuracy < 1]
             lines += [f"lowest      {_listed(worst)}"] if worst else []
         else:
@@ -245,12 +210,11 @@ class FewShotClassifier(Predictor):
             embedding = torch.as_tensor(item).detach().cpu()[None]
         except (TypeError, ValueError, RuntimeError) as error:
             kind = "a path" if isinstance(item, str | Path) else type(item).__name__
-            raise SightlineError(
-                f"inputs must be embeddings of dimension {embed_dim}, as the classifier was fitted to, got {kind}"
-            ) from error
+            rule = f"inputs must be embeddings of dimension {embed_dim}, as the classifier was fitted to"
+            raise SightlineError(f"{rule}, got {kind}") from error
         embedding = check_embeddings(embedding, embed_dim, "the input")[0]
-        if len(embedding) != num_tokens:
-            raise SightlineError(f"embeddings must have {num_tokens} tokens, as the examples, got {len(embedding)}")
+        count = len(embedding)
+        check(count == num_tokens, f"embeddings must have {num_tokens} tokens, as the examples, got {count}")
         return embedding
 
     def predict(
@@ -261,14 +225,31 @@ class FewShotClassifier(Predictor):
         Predictions do not depend on each other, unless `transductive` is set, for a head that was trained for it.
         """
         items = self._as_list(inputs)
-        if transductive:
-            return self._predict_transductive(items)
-        return super().predict(inputs if items is None else items, progress=progress, **options)
+        if not transductive:
+            return super().predict(inputs if items is None else items, progress=progress, **options)
+        rule = "transductive must be False for a head that was not trained with model.transductive=true"
+        check(self._current().model.config.transductive, f"{rule}, got True")
+        if not items:
+            raise SightlineError("inputs of a transductive prediction must be a list of images, got one image or none")
+        check_max(limits.MAX_TRANSDUCTIVE_IMAGES, inputs=len(items))
+        self.check_ready()
+        return self.predict_together(items, transductive=True)
 
-    def predict_batch(self, prepared: list[Tensor], *, top_k: int | None = None) -> list[FewShotPrediction]:
-        fitted = self._ready()
-        query, pixels = self._embed(prepared, fitted)
-        return self._predictions(fitted, classify(fitted.model.head, fitted.state, query), query, pixels)
+    @torch.no_grad()
+    def predict_batch(
+        self, prepared: list[Tensor], *, top_k: int | None = None, transductive: bool = False
+    ) -> list[FewShotPrediction]:
+        fitted, stacked = self._ready(), torch.stack(prepared)
+        head, support, pixels = fitted.model.head, fitted.support, None
+        if support.images is not None:
+            assert self._embedder is not None
+            stacked, pixels = self._embedder.embed(stacked).cpu(), stacked
+        if transductive:
+            episode = (x[None].to(head.device) for x in (support.embeddings, support.labels, stacked))
+            logits = head(*episode, way=len(support.classes))[0].cpu()
+        else:
+            logits = classify(head, fitted.state, stacked)
+        return _predictions(fitted, logits, stacked, pixels, transductive=transductive)
 
     def explain_batch(
         self, prepared: list[Tensor], inputs: list[Any], *, progress: Progress | None = None, top_k: int | None = None
@@ -284,32 +265,20 @@ class FewShotClassifier(Predictor):
     def columns(self) -> list[str]:
         return ["label", "confidence", "known", "known_score", *(f"scores.{name}" for name in self.classes)]
 
-    def evaluate(
-        self,
-        data: Any = None,
-        *,
-        progress: Progress | None = None,
-        settings: Sequence[str] = (),
-        episodes: int | None = None,
-    ) -> Any:
+    def evaluate(self, data: Any = None, **options: Any) -> Any:
         """Raises SightlineError: a classifier has its support images only."""
-        raise SightlineError(
-            "run must be the folder of a run to be evaluated, got a fitted classifier; FewShotClassifier.estimate() "
-            "gives its expected accuracy, and sightline evaluate RUN evaluates the run it was fitted with"
-        )
+        fix = "FewShotClassifier.estimate() gives its expected accuracy, and sightline evaluate RUN that of its run"
+        raise SightlineError(f"run must be the folder of a run to be evaluated, got a fitted classifier; {fix}")
 
-    def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> Any:
+    def show(self, *args: Any, **options: Any) -> Any:
         """Raises SightlineError: predictions of a classifier are explained on a page."""
-        raise SightlineError(
-            "run must be the folder of a run to draw figures of, got a fitted classifier; sightline predict FILE "
-            "IMAGE --show page.html explains its predictions"
-        )
+        fix = "sightline predict FILE IMAGE --show page.html explains its predictions"
+        raise SightlineError(f"run must be the folder of a run to draw figures of, got a fitted classifier; {fix}")
 
     def __repr__(self) -> str:
-        fitted = self._fitted
-        if fitted is None:
-            return "FewShotClassifier(not fitted)"
-        return f"FewShotClassifier({len(fitted.support.classes)} classes, {len(fitted.support)} examples)"
+        counts = self.counts
+        size = f"{len(counts)} classes, {sum(counts.values())} examples" if counts else "not fitted"
+        return f"FewShotClassifier({size})"
 
     def _embed_dim(self) -> int | None:
         """The dimension that embeddings must have; None for any."""
@@ -317,13 +286,13 @@ class FewShotClassifier(Predictor):
             return None
         return self.model.embed_dim
 
-    def _current(self) -> _Fitted:
+    def _current(self) -> Fitted:
         fitted = self._fitted
         if fitted is None:
             raise SightlineError("a classifier must be fitted first, got one without classes; call fit(folder)")
         return fitted
 
-    def _ready(self) -> _Fitted:
+    def _ready(self) -> Fitted:
         """The current state with its encoding and calibration, which one thread computes at a time."""
         with self._lock:
             fitted = self._current()
@@ -347,63 +316,49 @@ class FewShotClassifier(Predictor):
             raise SightlineError(f"inputs must be one image or a list of images, got {type(inputs).__name__}")
         return None
 
-    def _embed(self, prepared: Sequence[Tensor], fitted: _Fitted) -> tuple[Tensor, Tensor | None]:
-        """Embeddings (N, T, M) of prepared inputs, and their pixels."""
-        stacked = torch.stack(list(prepared))
-        if fitted.support.images is None:
-            return stacked, None
-        assert self._embedder is not None
-        return self._embedder.embed(stacked).cpu(), stacked
 
-    def _predictions(
-        self, fitted: _Fitted, logits: Tensor, query: Tensor, pixels: Tensor | None, transductive: bool = False
-    ) -> list[FewShotPrediction]:
-        calibration, support = fitted.calibration, fitted.support
-        probabilities = (calibration.scale * logits.double()).softmax(-1)
-        order = probabilities.argsort(dim=-1, descending=True, stable=True).tolist()
-        known_scores = calibration.known_score(logits).tolist()
-        predictions = []
-        for i, row in enumerate(probabilities.tolist()):
-            image = None if pixels is None else pixels[i]
-            explainable = ExplainableQuery(fitted.model.head, self._embedder, support, calibration, query[i], image)
-            predictions.append(
-                FewShotPrediction(
-                    label=support.classes[order[i][0]],
-                    confidence=row[order[i][0]],
-                    known=known_scores[i] >= 0.5,
-                    scores={support.classes[j]: row[j] for j in order[i]},
-                    known_score=known_scores[i],
-                    transductive=transductive,
-                    _explain=partial(explain, explainable),
-                )
+def _predictions(
+    fitted: Fitted, logits: Tensor, query: Tensor, pixels: Tensor | None, *, transductive: bool
+) -> list[FewShotPrediction]:
+    """Predictions from logits (N, way), embeddings (N, T, M) and pixels of the queries."""
+    calibration, classes = fitted.calibration, fitted.support.classes
+    probabilities = (calibration.scale * logits.double()).softmax(-1)
+    order = probabilities.argsort(dim=-1, descending=True, stable=True).tolist()
+    known_scores = calibration.known_score(logits).tolist()
+    predictions = []
+    for i, row in enumerate(probabilities.tolist()):
+        best, image = order[i][0], None if pixels is None else pixels[i]
+        predictions.append(
+            FewShotPrediction(
+                label=classes[best],
+                confidence=row[best],
+                known=known_scores[i] >= 0.5,
+                scores={classes[j]: row[j] for j in order[i]},
+                known_score=known_scores[i],
+                transductive=transductive,
+                _explain=partial(explain, fitted, query[i], image),
             )
-        return predictions
+        )
+    return predictions
 
-    @torch.no_grad()
-    def _predict_transductive(self, items: list[Any] | None) -> list[Any]:
-        """Predictions that may depend on each other."""
-        fitted = self._ready()
-        head = fitted.model.head
-        if not head.config.transductive:
-            raise SightlineError(
-                "transductive must be False for a head that was not trained with model.transductive=true, got True"
-            )
-        if not items:
-            kind = "one image" if items is None else "none"
-            raise SightlineError(f"inputs of a transductive prediction must be a list of images, got {kind}")
-        check_max(limits.MAX_TRANSDUCTIVE_IMAGES, inputs=len(items))
-        self.check_ready()
-        results: list[Any] = [self._prepared(item) for item in items]
-        usable = [i for i, item in enumerate(results) if not isinstance(item, FailedPrediction)]
-        if usable:
-            query, pixels = self._embed([results[i] for i in usable], fitted)
-            device = head.calibration_scale.device
-            support, labels = fitted.support.embeddings[None].to(device), fitted.support.labels[None].to(device)
-            logits = head(support, labels, query[None].to(device), way=len(fitted.support.classes))[0].cpu()
-            predictions = self._predictions(fitted, logits, query, pixels, transductive=True)
-            for i, prediction in zip(usable, predictions, strict=True):
-                results[i] = prediction
-        return results
+
+def _load_encoder(name: str, weights: str | None) -> tuple[FewShot, ExternalEmbedder]:
+    """An embedder by its name, and a nearest-mean model for its embeddings."""
+    try:
+        encoder = load_embedder(name, weights=weights)
+    except MissingDependencyError:
+        raise
+    except SightlineError as error:
+        if name in EMBEDDERS:
+            raise
+        pretrained = [model for model in zoo.names() if config.read(zoo.HOME / model / CONFIG)["task"] == "few_shot"]
+        reason = f" ({error})" if "/" in name or Path(name).is_dir() else ""
+        rule = "model must be the folder of a few-shot run or of a Hugging Face vision model, hub:owner/name, or"
+        raise SightlineError(f"{rule} {one_of(name, [*pretrained, *EMBEDDERS])}{reason}") from error
+    model = nearest_mean_model(encoder.embed_dim)
+    embedder = ExternalEmbedder(name, model.config, weights)
+    embedder.loaded = encoder
+    return model, embedder
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -6,8 +6,6 @@ predicted class's logit without it.
 Shapes: B batch, S support images, C channels, T tokens per image, M embedding dimension, G cells of the occlusion grid.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -15,10 +13,8 @@ from torch import Tensor
 
 from .. import limits
 from ..errors import check_int, check_max
-from ..models.few_shot import FewShotHead
 from ..view.explanations import Array, ExplainedImage
-from .calibration import Calibration
-from .embedding import ImageEmbedder
+from .fitted import Fitted
 from .predictions import Explanation, FewShotPrediction
 from .support import SupportSet
 
@@ -30,68 +26,54 @@ MAX_VALUES_PER_BATCH = 1 << 22
 """Numbers in the support embeddings of one forward pass."""
 
 
-@dataclass(frozen=True, eq=False)
-class ExplainableQuery:
-    """A query with all that is needed to classify it again."""
-
-    head: FewShotHead
-    embedder: ImageEmbedder | None
-    support: SupportSet
-    calibration: Calibration
-    embedding: Tensor
-    """(T, M)."""
-    pixels: Tensor | None
-    """uint8 (C, side, side); None for an embedding."""
-
-
 @torch.no_grad()
-def explain(query: ExplainableQuery, prediction: FewShotPrediction, *, images: int = 3, grid: int = 6) -> Explanation:
-    """Explain a prediction; see `FewShotPrediction.explain`."""
+def explain(
+    fitted: Fitted, embedding: Tensor, pixels: Tensor | None, prediction: FewShotPrediction, *, images: int, grid: int
+) -> Explanation:
+    """Explain the prediction for an embedding (T, M) of an image, uint8 (C, side, side); pixels are None without one.
+
+    See `FewShotPrediction.explain`.
+    """
     check_int(1, images=images, grid=grid)
     check_max(limits.MAX_EXPLANATION_IMAGES, images=images)
     check_max(limits.MAX_OCCLUSION_CELLS, grid=grid)
-    ablation = _Ablation(query, query.support.select(_candidates(query, prediction.label)), prediction.label)
-    support, contributions = ablation.support, ablation.contributions()
+    support = fitted.support.select(_candidates(fitted.support, embedding, prediction.label))
+    ablation = _Ablation(fitted, embedding, support, prediction.label)
+    contributions = ablation.contributions()
     best = contributions.argsort(descending=True, stable=True)[:images]
     best = best[(contributions[best] > MIN_RELATIVE_CONTRIBUTION * contributions.max()) | (best == best[0])]
     explained = []
     for i in best.tolist():
-        pixels = None if support.images is None else support.images[i]
-        explained.append(
-            ExplainedImage(
-                name=support.names[i],
-                pixels=_as_array(pixels),
-                occlusion=ablation.occlusion(pixels, grid, i),
-                label=support.classes[int(support.labels[i])],
-                contribution=float(contributions[i]),
-            )
-        )
-    name = "embedding" if query.pixels is None else "image"
+        image = None if support.images is None else support.images[i]
+        label, contribution = support.classes[int(support.labels[i])], float(contributions[i])
+        occlusion = ablation.occlusion(image, grid, i)
+        explained.append(ExplainedImage(support.names[i], _as_array(image), occlusion, label, contribution))
+    name = "embedding" if pixels is None else "image"
     return Explanation(
         prediction=prediction,
         logit=ablation.logit,
-        image=ExplainedImage(name, _as_array(query.pixels), ablation.occlusion(query.pixels, grid)),
+        image=ExplainedImage(name, _as_array(pixels), ablation.occlusion(pixels, grid)),
         support=tuple(explained),
         num_candidates=len(support),
-        is_complete=len(support) == len(query.support),
+        is_complete=len(support) == len(fitted.support),
     )
 
 
 class _Ablation:
     """Classifies a query with parts of the support set or of an image removed."""
 
-    def __init__(self, query: ExplainableQuery, support: SupportSet, label: str):
-        self.query, self.support, self.class_index = query, support, support.classes.index(label)
-        self.embedding = query.embedding[None, None]
+    def __init__(self, fitted: Fitted, embedding: Tensor, support: SupportSet, label: str):
+        self.fitted, self.support, self.class_index = fitted, support, support.classes.index(label)
+        self.embedding = embedding[None, None]
         self.batch_size = max(1, MAX_VALUES_PER_BATCH // support.embeddings.numel())
         self.logit = float(self._logits(support.embeddings[None], support.labels[None], self.embedding)[0])
 
     def _logits(self, support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
         """support (B, S, T, M), labels (B, S), query (B, 1, T, M) -> logit of the predicted class (B,)"""
-        head = self.query.head
-        device = head.calibration_scale.device
-        state = head.encode_support(support.to(device), labels.to(device), way=len(self.support.classes))
-        return self.query.calibration.scale * head.classify(state, query.to(device))[:, 0, self.class_index].cpu()
+        head = self.fitted.model.head
+        state = head.encode_support(support.to(head.device), labels.to(head.device), way=len(self.support.classes))
+        logits = head.classify(state, query.to(head.device))[:, 0, self.class_index]
+        return self.fitted.calibration.scale * logits.cpu()
 
     def contributions(self) -> Tensor:
         """Decrease of the logit without each support image: (S,)"""
@@ -106,7 +88,7 @@ class _Ablation:
 
     def occlusion(self, pixels: Tensor | None, grid: int, support_index: int | None = None) -> Array | None:
         """Decrease of the logit without each cell of the query image, or of a support image: (grid, grid)"""
-        embedder = self.query.embedder
+        embedder = self.fitted.embedder
         if pixels is None or embedder is None or pixels.shape[-1] != embedder.image_size:
             return None
         occluded, is_changed = occlude_cells(pixels, grid)
@@ -146,14 +128,13 @@ def occlusion_color(pixels: Tensor) -> Tensor:
     return pixels.flatten(1).median(1).values[:, None, None]
 
 
-def _candidates(query: ExplainableQuery, label: str) -> Tensor:
+def _candidates(support: SupportSet, embedding: Tensor, label: str) -> Tensor:
     """Sorted indices of all support images, or of those of the predicted class and the nearest others."""
-    count, (num_tokens, embed_dim) = len(query.support), query.support.embeddings.shape[1:]
-    maximum = min(MAX_CANDIDATES, max(4, MAX_CANDIDATE_VALUES // (num_tokens * embed_dim)))
-    if count <= maximum:
-        return torch.arange(count)
-    cosines = F.cosine_similarity(query.support.embeddings.mean(1), query.embedding.mean(0)[None])
-    is_predicted = query.support.labels == query.support.classes.index(label)
+    maximum = min(MAX_CANDIDATES, max(4, MAX_CANDIDATE_VALUES // embedding.numel()))
+    if len(support) <= maximum:
+        return torch.arange(len(support))
+    cosines = F.cosine_similarity(support.embeddings.mean(1), embedding.mean(0)[None])
+    is_predicted = support.labels == support.classes.index(label)
     order = (cosines + 4.0 * is_predicted).argsort(descending=True, stable=True)
     predicted = order[: min(int(is_predicted.sum()), maximum // 2)]
     others = order[int(is_predicted.sum()) :][: maximum - len(predicted)]

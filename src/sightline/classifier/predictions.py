@@ -1,14 +1,15 @@
 """Predictions of a classifier, their explanations, and its estimated accuracy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
-from ..errors import SightlineError
-from ..metrics import wilson_interval
+from ..errors import SightlineError, check
+from ..metrics import classification_sums, per_class_accuracy, update_classification_sums, wilson_interval
 from ..names import printable
 from ..view import figures
 from ..view import page as view_page
@@ -82,8 +83,7 @@ class Explanation:
         path = Path(path)
         if path.suffix in view_page.SUFFIXES:
             return self.page().save(path)
-        if path.suffix not in figures.SUFFIXES:
-            raise SightlineError(f"path must end in .png, .svg or .html, got {path.name!r}")
+        check(path.suffix in figures.SUFFIXES, f"path must end in .png, .svg or .html, got {path.name!r}")
         return figures.save(explanation_figure(self.card()), path)
 
     def page(self, *, name: str | None = None) -> "Page":
@@ -123,19 +123,16 @@ class Estimate:
     """Accuracy of each class, the lowest first."""
 
     @classmethod
-    def from_counts(cls, classes: Sequence[str], correct: Tensor, total: Tensor) -> "Estimate":
-        """From the numbers of correct predictions and of held-out images of each class."""
-        if not total.any():
-            raise SightlineError(
-                "a class must have 2 images for an estimate, got 1 of each; add a second image of some class"
-            )
-        per_class = {name: float(correct[i] / total[i]) for i, name in enumerate(classes) if total[i] > 0}
-        return cls(
-            accuracy=float(correct.sum()) / float(total.sum()),
-            interval=wilson_interval(float(correct.sum()), float(total.sum())),
-            images=int(total.sum()),
-            per_class=dict(sorted(per_class.items(), key=lambda pair: pair[1])),
-        )
+    def from_logits(cls, classes: Sequence[str], held_out: Iterable[tuple[Tensor, Tensor]]) -> "Estimate":
+        """From the logits (Q, way) and labels (Q,) of held-out images."""
+        sums = classification_sums(len(classes), torch.device("cpu"))
+        for logits, labels in held_out:
+            update_classification_sums(sums, logits, labels)
+        correct, total = float(sums["correct"].sum()), int(sums["total"].sum())
+        rule, fix = "a class must have 2 images for an estimate", "add a second image of some class"
+        check(total > 0, f"{rule}, got 1 of each; {fix}")
+        per_class = sorted(per_class_accuracy(sums, classes).items(), key=lambda pair: pair[1])
+        return cls(correct / total, wilson_interval(correct, total), total, dict(per_class))
 
     def __str__(self) -> str:
         low, high = self.interval

@@ -19,14 +19,15 @@ from ..data.images import datasets
 from ..data.images.datasets import ImageFiles
 from ..data.images.loading import UnknownSourceError, load
 from ..data.images.reading import list_images, read_image
-from ..errors import SightlineError, one_of
+from ..errors import SightlineError, check, one_of
+from ..models.embedders import ImageEmbedder
 from ..names import printable
 from ..predictor import Progress
-from .embedding import ImageEmbedder, check_embeddings
 
 MIN_CLASSES = 2
-MAX_STORED_BYTES = 1 << 26
-"""Size of all stored images; larger ones are stored at a lower resolution."""
+NO_IMAGES = "must have at least one image, got none; add one or remove the class"
+NO_ENCODER = "examples must be embeddings for a model without an image encoder"
+USE_PRETRAINED = "use FewShotClassifier.pretrained(name) for images"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,30 +59,21 @@ class SupportSet:
 
     def merged(self, other: "SupportSet") -> "SupportSet":
         """The examples of both, ordered by class."""
-        if self.embeddings.shape[1:] != other.embeddings.shape[1:]:
-            shapes = [tuple(support.embeddings.shape[1:]) for support in (self, other)]
-            raise SightlineError(
-                f"embeddings must have shape {shapes[0]}, as those before, got {shapes[1]}; use one encoder for all"
-            )
-        if (self.images is None) != (other.images is None):
-            kind = "embeddings" if self.images is None else "images"
-            raise SightlineError(f"examples must be {kind}, as those before, got the other kind")
+        shape, new_shape = (tuple(support.embeddings.shape[1:]) for support in (self, other))
+        got = f"got {new_shape}; use one encoder for all"
+        check(shape == new_shape, f"embeddings must have shape {shape}, as those before, {got}")
+        kind = "embeddings" if self.images is None else "images"
+        is_same = (self.images is None) == (other.images is None)
+        check(is_same, f"examples must be {kind}, as those before, got the other kind")
         classes = tuple(dict.fromkeys((*self.classes, *other.classes)))
         new_labels = torch.tensor([classes.index(name) for name in other.classes])
         labels = torch.cat((self.labels, new_labels[other.labels]))
-        order = labels.argsort(stable=True)
-        names = (*self.names, *other.names)
         images = None
         if self.images is not None and other.images is not None:
             side = min(self.images.shape[-1], other.images.shape[-1])
-            images = torch.cat([_downscaled(x, side) for x in (self.images, other.images)])[order]
-        return SupportSet(
-            torch.cat((self.embeddings, other.embeddings))[order],
-            labels[order],
-            classes,
-            tuple(names[i] for i in order.tolist()),
-            images,
-        ).checked()
+            images = torch.cat([_downscaled(x, side) for x in (self.images, other.images)])
+        embeddings, names = torch.cat((self.embeddings, other.embeddings)), (*self.names, *other.names)
+        return SupportSet(embeddings, labels, classes, names, images).select(labels.argsort(stable=True)).checked()
 
     def select(self, indices: Tensor) -> "SupportSet":
         """The examples at these indices, with the classes that they have."""
@@ -101,13 +93,13 @@ class SupportSet:
         return self.select((self.labels != self.classes.index(name)).nonzero().flatten())
 
     def checked(self) -> "SupportSet":
-        """The support set with its size checked, and its images downscaled to `MAX_STORED_BYTES`."""
+        """The support set with its size checked, and its images downscaled to `MAX_STORED_IMAGE_BYTES`."""
         check_class_count(len(self.classes))
-        _check_example_count(len(self))
+        check_example_count(len(self))
         if self.images is None:
             return self
         channels, side = self.images.shape[1], self.images.shape[-1]
-        max_side = max(8, int((MAX_STORED_BYTES / (len(self) * channels)) ** 0.5))
+        max_side = max(8, int((limits.MAX_STORED_IMAGE_BYTES / (len(self) * channels)) ** 0.5))
         return self if side <= max_side else replace(self, images=_downscaled(self.images, max_side))
 
 
@@ -125,10 +117,8 @@ def read_support(
     """
     if isinstance(source, str | Path):
         return _read_data_set(source, embedder, progress)
-    if not isinstance(source, Mapping):
-        raise SightlineError(
-            f"examples must be a folder of class folders or {{label: images}}, got {type(source).__name__}"
-        )
+    is_mapping, kind = isinstance(source, Mapping), type(source).__name__
+    check(is_mapping, f"examples must be a folder of class folders or {{label: images}}, got {kind}")
     check_class_count(len(source), min_classes)
     labeled = [(as_label(label), examples) for label, examples in source.items()]
     check_class_names(label for label, _ in labeled)
@@ -137,19 +127,15 @@ def read_support(
     labels = torch.arange(len(by_class)).repeat_interleave(torch.tensor([len(tensor) for tensor in tensors]))
     names = tuple(name for _, names in by_class.values() for name in names)
     are_images = {tensor.dtype == torch.uint8 for tensor in tensors}
-    if len(are_images) > 1:
-        raise SightlineError("examples must be all images or all embeddings, got both")
+    check(len(are_images) == 1, "examples must be all images or all embeddings, got both")
     if True in are_images:
         assert embedder is not None
         pixels = torch.cat(tensors)
         return SupportSet(embedder.embed(pixels).cpu(), labels, tuple(by_class), names, pixels)
     shapes = {tuple(tensor.shape[1:]): label for label, tensor in zip(by_class, tensors, strict=True)}
     if len(shapes) > 1:
-        (shape, label), (other_shape, other_label) = list(shapes.items())[:2]
-        raise SightlineError(
-            f"embed_dim must be the same for all embeddings, got {shape[-1]} for class {label!r} and "
-            f"{other_shape[-1]} for class {other_label!r}; use one encoder for all"
-        )
+        got = " and ".join(f"{shape[-1]} for class {label!r}" for shape, label in list(shapes.items())[:2])
+        raise SightlineError(f"embed_dim must be the same for all embeddings, got {got}; use one encoder for all")
     return SupportSet(torch.cat(tensors), labels, tuple(by_class), names)
 
 
@@ -160,11 +146,10 @@ def check_class_count(count: int, minimum: int = MIN_CLASSES) -> None:
         raise SightlineError(f"the number of classes must be {minimum} to {limits.MAX_CLASSES:,}, got {count:,}; {fix}")
 
 
-def _check_example_count(count: int) -> None:
-    if count > limits.MAX_EXAMPLES:
-        raise SightlineError(
-            f"the number of examples must be at most {limits.MAX_EXAMPLES:,}, got {count:,}; use fewer per class"
-        )
+def check_example_count(count: int) -> None:
+    """Check the number of examples."""
+    rule = f"the number of examples must be at most {limits.MAX_EXAMPLES:,}"
+    check(count <= limits.MAX_EXAMPLES, f"{rule}, got {count:,}; use fewer per class")
 
 
 def as_label(label: Any) -> Any:
@@ -176,12 +161,10 @@ def check_class_names(names: Iterable[Any]) -> None:
     """Class names must be printable text and follow the rules of data sets."""
     names = tuple(names)
     for name in names:
-        is_valid = isinstance(name, str) and name.strip() and printable(name) == name
-        if not is_valid or len(name) > limits.MAX_CLASS_NAME_CHARS:
-            raise SightlineError(
-                f"a class name must be printable text of 1 to {limits.MAX_CLASS_NAME_CHARS} characters, got "
-                f"{name!r:.60}; convert it with str(...)"
-            )
+        is_text = isinstance(name, str) and name.strip() and printable(name) == name
+        rule = f"a class name must be printable text of 1 to {limits.MAX_CLASS_NAME_CHARS} characters"
+        is_valid = is_text and len(name) <= limits.MAX_CLASS_NAME_CHARS
+        check(is_valid, f"{rule}, got {name!r:.60}; convert it with str(...)")
     datasets.check_class_names(names)
 
 
@@ -195,34 +178,27 @@ def read_pixels(images: Sequence[Any], embedder: ImageEmbedder, owner: str = "")
 
 def _read_data_set(source: str | Path, embedder: ImageEmbedder | None, progress: Progress | None) -> SupportSet:
     if embedder is None:
-        raise SightlineError(
-            f"examples must be embeddings for a model without an image encoder, got {str(source)!r}; use "
-            f"FewShotClassifier.pretrained(name) for images"
-        )
+        raise SightlineError(f"{NO_ENCODER}, got {str(source)!r}; {USE_PRETRAINED}")
     options: dict[str, Any] = {"size": embedder.image_size, "channels": embedder.channels, "progress": progress}
     try:
         images = load(source, max_memory=0, class_disjoint=True, **options).train
     except UnknownSourceError:
-        raise SightlineError(
-            f"examples must be a folder with one folder of images per class, got {str(source)!r}, "
-            f"{_describe(Path(source).expanduser())}"
-        ) from None
+        rule = "examples must be a folder with one folder of images per class"
+        raise SightlineError(f"{rule}, got {str(source)!r}, {_describe(Path(source).expanduser())}") from None
     check_class_count(len(images.classes))
     check_class_names(images.classes)
-    _check_example_count(len(images))
-    files = [printable(path.name) for path in images.paths] if isinstance(images, ImageFiles) else None
-    pixels = (images.load(progress) if isinstance(images, ImageFiles) else images).pixels
+    check_example_count(len(images))
     order = images.labels.argsort(stable=True)
-    labels = images.labels[order]
-    if not labels.equal(images.labels):
-        pixels = pixels[order]
+    labels, names = images.labels[order], tuple[str, ...]()
+    if isinstance(images, ImageFiles):
+        names = tuple(printable(images.paths[i].name) for i in order.tolist())
+        images = images.load(progress)
+    pixels = images.pixels if labels.equal(images.labels) else images.pixels[order]
     if empty := set(range(len(images.classes))) - set(labels.tolist()):
-        name = images.classes[min(empty)]
-        raise SightlineError(f"class {name!r} must have at least one image, got none; add one or remove the class")
-    support = SupportSet(embedder.embed(pixels).cpu(), labels, tuple(images.classes), ("",) * len(labels), pixels)
-    numbers = [f"image {i + 1}" for i in support.positions_in_class().tolist()]
-    names = numbers if files is None else [files[i] for i in order.tolist()]
-    return replace(support, names=tuple(names))
+        raise SightlineError(f"class {images.classes[min(empty)]!r} {NO_IMAGES}")
+    support = SupportSet(embedder.embed(pixels).cpu(), labels, tuple(images.classes), names, pixels)
+    numbers = (f"image {i + 1}" for i in support.positions_in_class().tolist())
+    return support if names else replace(support, names=tuple(numbers))
 
 
 def _describe(path: Path) -> str:
@@ -242,19 +218,36 @@ def _read_class(
     """Pixels or embeddings of one class, and the name of each example."""
     owner = f"class {label!r}"
     if _is_array(examples) and examples.ndim and len(examples) and (embedder is None or _is_embedding(examples, 2)):
-        return check_embeddings(examples, embed_dim, owner), [f"example {i + 1}" for i in range(len(examples))]
-    items = _as_list(examples, owner)
-    if not items:
-        raise SightlineError(f"{owner} must have at least one image, got none; add one or remove the class")
-    if len(items) > limits.MAX_EXAMPLES:
-        raise SightlineError(f"{owner} must have at most {limits.MAX_EXAMPLES:,} examples, got more; use fewer")
-    if embedder is not None and not all(_is_embedding(item, 1) for item in items):
-        names = [
-            printable(Path(item).name) if isinstance(item, str | Path) else f"image {i + 1}"
-            for i, item in enumerate(items)
-        ]
-        return read_pixels(items, embedder, f"{owner}: "), names
-    return check_embeddings(_stacked(items, owner), embed_dim, owner), [f"example {i + 1}" for i in range(len(items))]
+        vectors = examples
+    else:
+        items = _as_list(examples, owner)
+        limit = limits.MAX_EXAMPLES
+        check(items, f"{owner} {NO_IMAGES}")
+        check(len(items) <= limit, f"{owner} must have at most {limit:,} examples, got more; use fewer")
+        if embedder is not None and not all(_is_embedding(item, 1) for item in items):
+            paths = [Path(item) if isinstance(item, str | Path) else None for item in items]
+            names = [f"image {i + 1}" if path is None else printable(path.name) for i, path in enumerate(paths)]
+            return read_pixels(items, embedder, f"{owner}: "), names
+        vectors = _stacked(items, owner)
+    return check_embeddings(vectors, embed_dim, owner), [f"example {i + 1}" for i in range(len(vectors))]
+
+
+def check_embeddings(x: Tensor | np.ndarray[Any, Any], embed_dim: int | None, owner: str) -> Tensor:
+    """Embeddings given by a user as float32 (N, T, M); `owner` names them in error messages."""
+    is_numeric = x.dtype != torch.bool and not x.is_complex() if isinstance(x, Tensor) else x.dtype.kind in "iuf"
+    rule = f"embeddings of {owner} must be numbers of shape (n, embed_dim) or (n, tokens, embed_dim)"
+    is_valid = is_numeric and x.ndim in (2, 3) and 0 not in x.shape
+    check(is_valid, f"{rule}, got {x.dtype} of shape {tuple(x.shape)}")
+    with np.errstate(over="ignore"):
+        tensor = x.detach().cpu().float() if isinstance(x, Tensor) else torch.from_numpy(np.array(x, dtype=np.float32))
+    tensor = tensor[:, None] if tensor.dim() == 2 else tensor
+    rule = f"embed_dim of all embeddings must be {embed_dim}, got {tensor.shape[-1]} for {owner}"
+    fix = "use one encoder for all, and FewShotClassifier() for an encoder without a trained head"
+    check(embed_dim in (None, tensor.shape[-1]), f"{rule}; {fix}")
+    rule = f"embeddings must be finite and at most {limits.MAX_EMBEDDING_VALUE:g}"
+    is_finite = (tensor.abs() <= limits.MAX_EMBEDDING_VALUE).all()  # false for NaN
+    check(is_finite, f"{rule}, got another value in {owner}; leave it out")
+    return tensor.contiguous()
 
 
 def _as_list(examples: Any, owner: str) -> list[Any]:
@@ -262,10 +255,9 @@ def _as_list(examples: Any, owner: str) -> list[Any]:
     if isinstance(examples, str | Path) and Path(examples).is_dir():
         return list(list_images(Path(examples)))
     if isinstance(examples, Tensor) and examples.ndim == 3 and 1 < len(examples) <= 4:
-        raise SightlineError(
-            f"{owner} must be a list of images or an array (n, C, H, W), got shape {tuple(examples.shape)}, which is "
-            f"ambiguous; write [image] for one image"
-        )
+        rule = f"{owner} must be a list of images or an array (n, C, H, W)"
+        got = f"got shape {tuple(examples.shape)}, which is ambiguous"
+        raise SightlineError(f"{rule}, {got}; write [image] for one image")
     if _is_array(examples):
         is_single = examples.ndim == 3 and examples.shape[0 if isinstance(examples, Tensor) else 2] <= 4
         return [examples] if examples.ndim < 3 or is_single else list(examples)
@@ -280,13 +272,10 @@ def _stacked(vectors: Sequence[Any], owner: str) -> np.ndarray[Any, Any]:
         arrays = [np.asarray(x.detach().cpu().float() if isinstance(x, Tensor) else x) for x in vectors]
     except ValueError:
         arrays = []
-    if not arrays or not all(array.ndim and array.dtype.kind in "iuf" for array in arrays):
-        raise SightlineError(
-            f"examples must be embeddings for a model without an image encoder, got {type(vectors[0]).__name__} in "
-            f"{owner}; use FewShotClassifier.pretrained(name) for images"
-        )
-    if len(shapes := {array.shape for array in arrays}) > 1:
-        raise SightlineError(f"embed_dim must be the same for all embeddings, got {sorted(shapes)} in {owner}")
+    are_vectors = arrays and all(array.ndim and array.dtype.kind in "iuf" for array in arrays)
+    check(are_vectors, f"{NO_ENCODER}, got {type(vectors[0]).__name__} in {owner}; {USE_PRETRAINED}")
+    shapes = sorted({array.shape for array in arrays})
+    check(len(shapes) == 1, f"embed_dim must be the same for all embeddings, got {shapes} in {owner}")
     return np.stack(arrays)
 
 
@@ -304,7 +293,5 @@ def _is_embedding(x: Any, dimensions: int) -> bool:
 def _downscaled(images: Tensor, side: int) -> Tensor:
     if images.shape[-1] <= side:
         return images
-    batches = [
-        F.interpolate(batch.float(), (side, side), mode="area").round().to(torch.uint8) for batch in images.split(256)
-    ]
-    return torch.cat(batches)
+    batches = (F.interpolate(batch.float(), (side, side), mode="area").round() for batch in images.split(256))
+    return torch.cat([batch.to(torch.uint8) for batch in batches])

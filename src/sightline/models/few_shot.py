@@ -231,12 +231,8 @@ class FewShotHead(nn.Module):
         c = self.config
         if c.score != "cosine":
             return make_score(c.score, head_dim=embed_dim // c.num_heads, num_heads=c.num_heads)
-        return CosineScore(
-            temperature=c.temperature,
-            min_temperature=c.min_temperature,
-            num_heads=c.num_heads,
-            learnable=c.learn_temperature,
-        )
+        temperatures = {"temperature": c.temperature, "min_temperature": c.min_temperature}
+        return CosineScore(num_heads=c.num_heads, learnable=c.learn_temperature, **temperatures)
 
     def forward(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int, padded: bool = False) -> Tensor:
         """support (E, S, T, M), labels (E, S), query (E, Q, T, M) -> logits (E, Q, way)
@@ -336,6 +332,11 @@ class FewShotHead(nn.Module):
         if self.bottleneck is None:
             return x
         return embeddings + (x - self.bottleneck(embeddings)) @ self.bottleneck.weight
+
+
+def nearest_mean_model(embed_dim: int) -> "FewShot":
+    """A model without parameters: classification by cosine similarity to the class mean."""
+    return FewShot(FewShotConfig(backbone="none", embed_dim=embed_dim, depth=0)).eval()
 
 
 class FewShot(nn.Module):

@@ -14,14 +14,7 @@ from ...models.baselines import BASELINES
 from ...names import printable
 from ...predictor import Progress
 from .config import Setting
-from .evaluate import (
-    Classifier,
-    episode_classes,
-    evaluate_episodes,
-    evaluation_config,
-    select_settings,
-    settings_notes,
-)
+from .evaluate import Classifier, episode_classes, evaluate_episodes, select_settings, settings_notes
 from .predictor import FewShotPredictor
 
 PRECISION_EPISODES, PRECISION_IMAGES, PRECISION_TOLERANCE = 200, 40, 0.005
@@ -103,11 +96,9 @@ class Comparison:
 
     def _title(self) -> str:
         notes = settings_notes(self.query, self.skipped_settings)
-        episodes = f"the same {self.episodes:,} episodes per setting for all models{notes}"
+        data = f"{self.split} set, {self.classes:,} classes, the same {self.episodes:,} episodes per setting for all"
         difference = "the paired difference to the first model in percentage points with its 95% interval"
-        return (
-            f"{self.split} set, {self.classes:,} classes, {episodes}; accuracy with its 95% interval, and {difference}"
-        )
+        return f"{data} models{notes}; accuracy with its 95% interval, and {difference}"
 
     def _table(self) -> list[list[str]]:
         rows = [["", *(cell for setting in self.results[0][1] for cell in (setting, "difference"))]]
@@ -134,7 +125,7 @@ def compare(
     """
     for baseline in baselines:
         check_choice("baseline", baseline, BASELINES)
-    config = evaluation_config(predictors[0].config.evaluation, settings, episodes)
+    config = predictors[0].config.evaluation.changed(settings, episodes)
     sets = _evaluation_sets(predictors, names, data, progress)
     images, split = sets[0]
     classes = episode_classes(images)

@@ -2,7 +2,8 @@
 
 import itertools
 import re
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -159,6 +160,11 @@ class EvaluationConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         check(self.settings, "settings must have at least one entry such as 5w1s, got none")
+
+    def changed(self, settings: Sequence[str] = (), episodes: int | None = None) -> "EvaluationConfig":
+        """The config with other settings or another number of episodes, if given."""
+        settings = tuple(settings) or self.settings
+        return replace(self, settings=settings, episodes=self.episodes if episodes is None else episodes)
 
 
 @dataclass(frozen=True, kw_only=True)

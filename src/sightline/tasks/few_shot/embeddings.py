@@ -5,6 +5,7 @@ Shapes: N images, E episodes, S images per episode, T tokens per image, M embedd
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -32,16 +33,14 @@ class EmbeddedData:
     """float32 (N, T, M); empty without validation classes."""
 
     @classmethod
-    def of(
-        cls, config: FewShotTaskConfig, splits: ClassSplits, progress: Progress | None = None
-    ) -> "EmbeddedData | None":
+    def of(cls, config: FewShotTaskConfig, splits: ClassSplits, progress: Progress | None = None) -> Self | None:
         """The embeddings of a data set, which are kept with it; None if the config has no embedder."""
         data, model = config.data, config.model
         if data.embedder is None:
             return None
         copies = (data.augmented_copies, config.augment, config.seed) if data.augmented_copies else ()
         key = (data.embedder, data.weights, model.tokens, model.embed_dim, *copies)
-        embedded: EmbeddedData | None = splits.embeddings.get(key)
+        embedded: Self | None = splits.embeddings.get(key)
         if embedded is None:
             embedder = ExternalEmbedder(data.embedder, model, data.weights).to(choose_device(config.training.device))
             embedded = cls._create(config, splits, embedder, progress)
@@ -54,7 +53,7 @@ class EmbeddedData:
     @classmethod
     def _create(
         cls, config: FewShotTaskConfig, splits: ClassSplits, embedder: ExternalEmbedder, progress: Progress | None
-    ) -> "EmbeddedData":
+    ) -> Self:
         pixels, copies, encoder = splits.train.pixels, config.data.augmented_copies, embedder.encoder
         size = 2 * (1 + copies) * len(pixels) * encoder.num_tokens(config.model.tokens) * encoder.embed_dim
         limit, count = limits.MAX_EMBEDDINGS_BYTES, f"{len(pixels):,} images and {copies} copies of each"
@@ -62,11 +61,10 @@ class EmbeddedData:
         check(size <= limit, f"embeddings must take at most {limit:,} bytes, got {size:,} for {count}; {fix}")
         transforms = [_augmentation(config.augment, len(pixels), config.seed, step) for step in range(copies)]
         versions = [embedder.embed(pixels, progress=progress, transform=f).half() for f in (None, *transforms)]
-        train, validation = torch.stack(versions), torch.empty(0)
-        is_finite = bool(train.isfinite().all())
+        train, held_out = torch.stack(versions), splits.validation
+        is_finite = train.isfinite().all()
         check(is_finite, f"embeddings must be finite in half precision, got others from {embedder.name}")
-        if splits.validation is not None:
-            validation = embedder.embed(splits.validation.pixels, progress=progress)
+        validation = torch.empty(0) if held_out is None else embedder.embed(held_out.pixels, progress=progress)
         return cls(train, splits.train.labels, validation)
 
     def to(self, device: torch.device) -> "EmbeddedData":

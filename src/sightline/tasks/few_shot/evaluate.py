@@ -6,7 +6,7 @@ Shapes: N images, E episodes, S support images, Q queries, T tokens per image, M
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -42,7 +42,6 @@ SEED = 0
 RECORDED_EPISODES = 8
 """Episodes whose attention entropy is logged."""
 MAX_LISTED_CLASSES = 10
-
 
 Classifier = Callable[..., Tensor]
 """A few-shot head or a baseline: support (E, S, T, M), labels (E, S), query (E, Q, T, M), way -> logits (E, Q, way)"""
@@ -252,14 +251,6 @@ def attention_statistics(
                 statistics[f"temperature/block {number} head {i + 1}"] = score.temperature().flatten()[i]
     statistics["temperature/similarity"] = head.similarity.temperature().flatten()[0].to(device)
     return statistics
-
-
-def evaluation_config(
-    config: EvaluationConfig, settings: Sequence[str] = (), episodes: int | None = None
-) -> EvaluationConfig:
-    """The config with other settings or another number of episodes, if given."""
-    settings = tuple(settings) or config.settings
-    return replace(config, settings=settings, episodes=config.episodes if episodes is None else episodes)
 
 
 def settings_notes(query: int | None, skipped_settings: Sequence[str]) -> str:

@@ -25,14 +25,7 @@ from ...view import curves
 from ...weights import read_weights
 from ..figures import FigureFiles, NoFigure, log_line, read_log, training_curves
 from .config import ExtraSource, FewShotData, FewShotTaskConfig, Setting
-from .evaluate import (
-    FewShotEvaluation,
-    SettingMetrics,
-    episode_classes,
-    evaluate_episodes,
-    evaluation_config,
-    select_settings,
-)
+from .evaluate import FewShotEvaluation, SettingMetrics, episode_classes, evaluate_episodes, select_settings
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,10 +55,8 @@ class FewShotPredictor(Predictor):
 
     def check_ready(self) -> None:
         """Raises SightlineError: images can be classified after a classifier is fitted."""
-        raise SightlineError(
-            f"a few-shot model must be fitted to images of the classes first, got images only; fit it with: sightline "
-            f"fit FOLDER --model {zoo.display_name(self.folder)}"
-        )
+        rule, name = "a few-shot model must be fitted to images of the classes first", zoo.display_name(self.folder)
+        raise SightlineError(f"{rule}, got images only; fit it with: sightline fit FOLDER --model {name}")
 
     def evaluate(
         self,
@@ -80,7 +71,7 @@ class FewShotPredictor(Predictor):
         Settings for which other data has too few classes or images are skipped.
         """
         images, split = self.evaluation_split(data, progress)
-        config, classes = evaluation_config(self.config.evaluation, settings, episodes), episode_classes(images)
+        config, classes = self.config.evaluation.changed(settings, episodes), episode_classes(images)
         names, query = select_settings(config, classes, skip_infeasible=data is not None)
         embeddings, done = self.embed(images.pixels, progress), 0
 
@@ -90,28 +81,17 @@ class FewShotPredictor(Predictor):
             if progress is not None:
                 progress(done, len(names) * config.episodes)
 
-        metrics: dict[str, SettingMetrics] = {}
-        per_class: dict[str, float] = {}
-        for name in names:
-            results = evaluate_episodes(
-                self.model.head,
-                embeddings,
-                classes,
-                Setting.parse(name),
-                query=query,
-                episodes=config.episodes,
-                with_unknown=not self.config.model.transductive,  # known queries would attend to unknown ones
-                progress=advance,
-            )
-            metrics[name] = SettingMetrics.from_results(results)
-            per_class = per_class or per_class_accuracy(results.sums, classes.names)
+        options: dict[str, Any] = {"query": query, "episodes": config.episodes, "progress": advance}
+        options["with_unknown"] = not self.config.model.transductive  # known queries would attend to unknown ones
+        head, parsed = self.model.head, map(Setting.parse, names)
+        results = [evaluate_episodes(head, embeddings, classes, setting, **options) for setting in parsed]
         has_runs = config.one_shot_runs is not None and data is None
         return FewShotEvaluation(
             split=split,
             classes=len(classes.names),
             episodes=config.episodes,
-            settings=metrics,
-            per_class=per_class,
+            settings=dict(zip(names, map(SettingMetrics.from_results, results), strict=True)),
+            per_class=per_class_accuracy(results[0].sums, classes.names),
             one_shot_runs=self.one_shot_runs(config.one_shot_runs or "") if has_runs else None,
             query=None if query == config.query else query,
             skipped_settings=tuple(name for name in config.settings if name not in names),

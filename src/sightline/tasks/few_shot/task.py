@@ -113,25 +113,21 @@ class FewShotTask(Task):
         seed, config, train = self.config.seed, self.config.augment, self.train
         if self.embedded is not None:
             return self.embedded.select(indices, slices, seed=seed, step=step)
-        (episodes, per_episode), device = indices.shape, train.pixels.device
-        params = augmentation.sample_params(config, episodes * per_episode, seed=seed, step=step)
+        num_classes, per_episode, device = len(train.classes), indices.shape[1], train.pixels.device
+        params = augmentation.sample_params(config, indices.numel(), seed=seed, step=step)
         result = []
         for rows in slices:
             flat = indices[rows].flatten()
-            batch_params = params.take(slice(rows.start * per_episode, rows.stop * per_episode)).to(device)
-            images, labels = augmentation.apply(
-                config, train.pixels[flat], train.labels[flat], len(train.classes), batch_params
-            )
+            drawn = params.take(slice(rows.start * per_episode, rows.stop * per_episode)).to(device)
+            images, labels = augmentation.apply(config, train.pixels[flat], train.labels[flat], num_classes, drawn)
             result.append((images.unflatten(0, (-1, per_episode)), labels))
         return result
 
     def loss(self, model: nn.Module, batch: EpisodeBatch) -> Tensor:
         episode, config = self.config.episode, self.config
         logits, auxiliary = model(batch.images, way=episode.way, shot=episode.shot, labels=batch.support_labels)
-        fraction = len(batch.images) / batch.batch_size
-        loss = fraction * F.cross_entropy(
-            logits.flatten(0, 1).float(), batch.query_labels.flatten(), label_smoothing=config.label_smoothing
-        )
+        fraction, labels = len(batch.images) / batch.batch_size, batch.query_labels.flatten()
+        loss = fraction * F.cross_entropy(logits.flatten(0, 1).float(), labels, label_smoothing=config.label_smoothing)
         if auxiliary is not None:
             auxiliary_loss = F.cross_entropy(auxiliary.float(), batch.labels, label_smoothing=0.1)
             loss = loss + fraction * config.auxiliary_loss_weight * auxiliary_loss
