@@ -8,7 +8,7 @@ from browser import SVG, is_close
 from samples import HOSTILE, record_of, weights
 from sightline.errors import SightlineError
 from sightline.view import figures
-from sightline.view.overlays import attention_overlay, patch_attention, rollout
+from sightline.view.plots import attention_overlay, patch_attention, rollout
 
 
 def layers(depth=3, num_heads=2, size=7):

@@ -6,7 +6,7 @@ import pytest
 from samples import HOSTILE
 from sightline.errors import SightlineError
 from sightline.view import figures, parameters
-from sightline.view.curves import curves
+from sightline.view.figures import curves
 
 rng = np.random.default_rng(0)
 

@@ -29,15 +29,14 @@ class KeyValueCache:
     def extend(self, new: list[Tensor]) -> list[Tensor]:
         """Append tokens and return the tensors of all tokens."""
         if not self.tensors:
-            self.tensors, self._buffers, self._spare_buffers = new, [], []
+            self._replace(new)
             return new
         for tensor, added in zip(self.tensors, new, strict=True):
             if tensor.shape[:2] != added.shape[:2]:
                 rule = "cache must be used with the batch size and heads it was filled with"
                 raise SightlineError(f"{rule}, {tuple(tensor.shape[:2])}, got {tuple(added.shape[:2])}")
         if torch.is_grad_enabled():  # the backward pass needs earlier tensors, so nothing is overwritten
-            self.tensors = [torch.cat(pair, 2) for pair in zip(self.tensors, new, strict=True)]
-            self._buffers, self._spare_buffers = [], []
+            self._replace([torch.cat(pair, 2) for pair in zip(self.tensors, new, strict=True)])
         else:
             self.tensors = self._append(new)
         return self.tensors
@@ -46,17 +45,18 @@ class KeyValueCache:
         """Select rows of the batch, as beam search does; a row may be selected repeatedly. indices (B',)"""
         count, length = len(indices), len(self)
         if not self._fits(count, length):
-            self.tensors = [tensor.index_select(0, indices) for tensor in self.tensors]
-            self._buffers, self._spare_buffers = [], []
+            self._replace([tensor.index_select(0, indices) for tensor in self.tensors])
             return
         self._spare_buffers = self._spare_buffers or [torch.empty_like(buffer) for buffer in self._buffers]
-        self._buffers, self._spare_buffers = (
-            [buffer[:count] for buffer in self._spare_buffers],
-            [buffer[:count] for buffer in self._buffers],
-        )
+        buffers, spare = self._spare_buffers, self._buffers
+        self._buffers, self._spare_buffers = ([buffer[:count] for buffer in group] for group in (buffers, spare))
         for tensor, buffer in zip(self.tensors, self._buffers, strict=True):
             torch.index_select(tensor, 0, indices, out=buffer[:, :, :length])
         self.tensors = [buffer[:, :, :length] for buffer in self._buffers]
+
+    def _replace(self, tensors: list[Tensor]) -> None:
+        """Hold other tensors, without room for more tokens."""
+        self.tensors, self._buffers, self._spare_buffers = tensors, [], []
 
     def _append(self, new: list[Tensor]) -> list[Tensor]:
         batch, _, start, _ = self.tensors[0].shape

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from .. import limits, zoo
 from ..errors import check, check_choice
 from ..files import LOG
-from ..view import curves
 from ..view import figures as view_figures
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ class FigureFiles:
 def training_curves(folder: Path, metric: str) -> "Figure":
     """Loss, the validation metric and the learning rate from a run's log."""
     records = list(read_log(folder))
-    panels: dict[str, dict[str, curves.Line]] = {}
+    panels: dict[str, dict[str, view_figures.Line]] = {}
     for panel, line, keys in (
         ("loss", "training", ("loss",)),
         ("loss", "validation", ("validation", "loss")),
@@ -71,7 +70,7 @@ def training_curves(folder: Path, metric: str) -> "Figure":
     if not panels:
         raise NoFigure(f"{zoo.display_name(folder)} has no {LOG} with metrics")
     best = [record["step"] for record in records if record.get("best") is True]
-    return curves.curves(panels, best_step=best[-1] if best else None)
+    return view_figures.curves(panels, best_step=best[-1] if best else None)
 
 
 def read_log(folder: Path) -> Iterator[dict[str, Any]]:
@@ -90,7 +89,7 @@ def read_log(folder: Path) -> Iterator[dict[str, Any]]:
             yield record
 
 
-def log_line(records: list[dict[str, Any]], *keys: str) -> curves.Line | None:
+def log_line(records: list[dict[str, Any]], *keys: str) -> view_figures.Line | None:
     """The steps and values of all records with a number at the end of these keys; None if there are none."""
     points = [(record["step"], value) for record in records if (value := log_value(record, *keys)) is not None]
     return ([step for step, _ in points], [value for _, value in points]) if points else None

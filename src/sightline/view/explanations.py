@@ -15,9 +15,8 @@ from PIL import Image, ImageColor
 
 from ..errors import check
 from ..names import shortened
-from .figures import COLORS, figure, short_label, wrap
+from .figures import COLORS, GRAY_WEIGHTS, HEAT_COLORS, figure, short_label, wrap
 from .images import data_url
-from .overlays import GRAY_WEIGHTS, HEAT_COLORS
 from .page import Page, html_document, read_static
 
 if TYPE_CHECKING:

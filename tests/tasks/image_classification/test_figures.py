@@ -17,7 +17,7 @@ from sightline.models.image_classifier import ImageClassifier
 from sightline.tasks.figures import NoFigure
 from sightline.tasks.image_classification import figures
 from sightline.tasks.image_classification.predictor import ImageClassificationPredictor
-from sightline.view.overlays import rollout
+from sightline.view.plots import rollout
 
 MARKUP_NAME = "a $x^2$ <b>&amp;.png"
 

@@ -21,7 +21,7 @@ from ...metrics import per_class_accuracy
 from ...models.embedders import ExternalEmbedder, ImageEmbedder, make_embedder
 from ...models.few_shot import FewShot
 from ...predictor import Predictor, Progress
-from ...view import curves
+from ...view import figures
 from ...weights import read_weights
 from ..figures import FigureFiles, NoFigure, log_line, read_log, training_curves
 from .config import ExtraSource, FewShotData, FewShotTaskConfig, Setting
@@ -189,7 +189,7 @@ def attention_curves(folder: Path) -> "Figure":
     """The temperature and the attention entropy of every head during training, from a run's log."""
     records = list(read_log(folder))
     names = dict.fromkeys(name for record in records for name in record.get("validation") or {})
-    panels: dict[str, dict[str, curves.Line]] = {}
+    panels: dict[str, dict[str, figures.Line]] = {}
     for name in names:
         kind, slash, head = name.partition("/")
         line = log_line(records, "validation", name)
@@ -197,4 +197,4 @@ def attention_curves(folder: Path) -> "Figure":
             panels.setdefault(PANELS[kind], {})[head] = line
     if not panels:
         raise NoFigure(f"{zoo.display_name(folder)} has no {LOG} with temperatures")
-    return curves.curves(dict(sorted(panels.items(), reverse=True)), title="Attention during training")
+    return figures.curves(dict(sorted(panels.items(), reverse=True)), title="Attention during training")

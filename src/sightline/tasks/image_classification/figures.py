@@ -12,7 +12,7 @@ from ...attention.masks import LearnedMask
 from ...attention.scores import CosineScore
 from ...layers import LearnedPositions, SinusoidalPositions
 from ...models.image_classifier import ImageClassifier
-from ...view import overlays, parameters
+from ...view import parameters, plots
 from ..figures import NoFigure, training_curves
 
 if TYPE_CHECKING:
@@ -73,10 +73,10 @@ def attention(model: ImageClassifier, record: Record, pixels: Tensor, index: int
     """Every head of every block, and the attention rollout, over the pixels (C, H, W) of one image of the batch."""
     layout = _layout(model)
     weights = [_array(attention_map.weights[index]) for attention_map in record]
-    return overlays.attention_overlay(
+    return plots.attention_overlay(
         _array(pixels.permute(1, 2, 0).squeeze(-1)),
-        [overlays.patch_attention(block, **layout) for block in weights],
-        [overlays.patch_attention(flow, **layout) for flow in overlays.rollout(weights)],
+        [plots.patch_attention(block, **layout) for block in weights],
+        [plots.patch_attention(flow, **layout) for flow in plots.rollout(weights)],
         caption=[line for line in lines if line],
     )
 
