@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from functools import cache
-from typing import Generic, Protocol, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -44,29 +44,22 @@ def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-class PooledGraph(Protocol):
-    """A captured graph with its buffers."""
-
-    @property
-    def num_elements(self) -> int:
-        """Elements of its buffers."""
+Predicate = Callable[[Any], bool]
 
 
-T = TypeVar("T", bound=PooledGraph)
+class GraphPool:
+    """Captured graphs that are not in use, per module. They are freed with the module.
 
-
-class GraphPool(Generic[T]):
-    """Captured graphs that are not in use, per module. They are freed with the module."""
+    A graph is any object with `num_elements`, the number of elements of its buffers.
+    """
 
     def __init__(self, *, max_graphs: int, max_elements: int):
         self.max_graphs, self.max_elements = max_graphs, max_elements
-        self.free: WeakKeyDictionary[nn.Module, list[T]] = WeakKeyDictionary()
+        self.free: WeakKeyDictionary[nn.Module, list[Any]] = WeakKeyDictionary()
         """Free graphs of each module, the least recently used first."""
         self.lock = threading.RLock()
 
-    def take(
-        self, module: nn.Module, *, is_valid: Callable[[T], bool], fits: Callable[[T], bool], make: Callable[[], T]
-    ) -> T:
+    def take(self, module: nn.Module, *, is_valid: Predicate, fits: Predicate, make: Callable[[], Any]) -> Any:
         """The smallest free graph that fits, or a new one. Graphs that are no longer valid are freed."""
         with self.lock:
             free = [graph for graph in self.free.get(module, []) if is_valid(graph)]
@@ -75,7 +68,7 @@ class GraphPool(Generic[T]):
             self.free[module] = [graph for graph in free if graph is not taken]
             return taken
 
-    def give_back(self, module: nn.Module, graph: T) -> None:
+    def give_back(self, module: nn.Module, graph: Any) -> None:
         """Return a graph to the pool. The least recently used ones are freed when the pool is full."""
         with self.lock:
             free = self.free.setdefault(module, [])

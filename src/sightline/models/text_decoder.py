@@ -14,14 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..attention import AdditiveScore, Hard, Softmax, attend
+from ..attention import AdditiveScore, Hard, KeyValueCache, Softmax, attend
+from ..attention.functional import has_observers
+from ..attention.masks import Padding
 from ..attention.scores import make_score
 from ..kernels.cross_entropy import IGNORE_INDEX
+from ..kernels.decoding_graphs import Replay, Size, StepGraph, fits_graph, graph_size, has_hooks
 from ..kernels.packing import Packing
 from ..layers import RNN, Decoder, DecoderCache, Dropout, TokenEmbedding
 from ..layers.recurrent import Cell, Hidden
 from .encoders import EncoderOutput, Positions, make_positions
-from .graphed_decoder import Replay, is_unobserved, worth_replaying
 
 
 class TextDecoder(nn.Module, ABC):
@@ -111,7 +113,9 @@ class TransformerDecoderState:
     def stop_replay(self) -> None:
         """Continue without the CUDA graph."""
         if self.replay is not None:
-            self.caches, self.replay = self.replay.caches(), None
+            layers = zip(self.replay.target(), self.caches, strict=True)
+            self.caches = [DecoderCache(KeyValueCache(keys), cache.source) for keys, cache in layers]
+            self.replay = None
 
 
 class TransformerTextDecoder(TextDecoder):
@@ -172,12 +176,25 @@ class TransformerTextDecoder(TextDecoder):
             state.stop_replay()
         position = len(state.caches[0].target)
         if state.replay is None and position and worth_replaying(self, state.caches):  # the first step fills the caches
-            state.replay = Replay(self, state.caches, state.encoder_output.attention_mask)
+            size, mask = _graph_size(self, state.caches), state.encoder_output.attention_mask
+            self.positions.reserve(max(size[1], position + 1))
+            layers = [(cache.target.tensors[0], *cache.source.tensors) for cache in state.caches]
+            state.replay = Replay(self, self._graph_step, size, layers, mask)
         if state.replay is not None:
             return state.replay.step(tokens), state
         x = self.dropout(self.positions(self.embed(tokens.unsqueeze(1)), offset=position))
         x = self.stack(x, state.encoder_output.states, cross_mask=state.encoder_output.mask, cache=state.caches)
         return self.logits(x[:, 0]), state
+
+    def _graph_step(self, graph: StepGraph) -> Tensor:
+        """A step on the buffers of a graph: logits (R, V)"""
+        mask, cross_mask = (Padding(x, has_no_empty_rows=True) for x in (graph.is_past, graph.attention_mask))
+        x = self.positions.add_at(self.embed(graph.tokens.unsqueeze(1)), graph.position)
+        context = x.expand(-1, graph.attention_mask.shape[1], -1)  # unused: the caches hold its keys and values
+        for layer, target, source in zip(self.stack.layers, graph.target, graph.source, strict=True):
+            cache = DecoderCache(_StaticCache(target, graph.position), KeyValueCache(*source))
+            x = layer(x, context, mask=mask, cross_mask=cross_mask, cache=cache)
+        return self.logits(self.stack.norm(x)[:, 0])
 
     def reorder(
         self, state: TransformerDecoderState, indices: Tensor, *, same_source: bool = False
@@ -192,6 +209,36 @@ class TransformerTextDecoder(TextDecoder):
         if same_source:
             return state
         return TransformerDecoderState(state.encoder_output.take(indices).without_trivial_mask(), state.caches)
+
+
+class _StaticCache(KeyValueCache):
+    """Keys and values in a fixed buffer, written at a position that is a tensor on the device."""
+
+    def __init__(self, buffer: Tensor, position: Tensor):
+        super().__init__(buffer)
+        self.position = position
+
+    def extend(self, new: list[Tensor]) -> list[Tensor]:
+        self.tensors[0].index_copy_(2, self.position, new[0])
+        return self.tensors
+
+
+def worth_replaying(decoder: TransformerTextDecoder, caches: list[DecoderCache]) -> bool:
+    """Whether steps can be a graph and gain from it: small steps on a GPU, without observers or hooks."""
+    keys = caches[0].target.tensors[0]
+    if not keys.is_cuda or not is_unobserved() or has_hooks(decoder):
+        return False
+    return fits_graph(_graph_size(decoder, caches), keys, len(caches))
+
+
+def is_unobserved() -> bool:
+    """Whether steps need neither gradients nor attention weights."""
+    return torch.is_inference_mode_enabled() and not has_observers()
+
+
+def _graph_size(decoder: TransformerTextDecoder, caches: list[DecoderCache]) -> Size:
+    keys, source = caches[0].target.tensors[0], caches[0].source.tensors[0].shape[2]
+    return graph_size(keys, source, decoder.positions.max_positions)
 
 
 @dataclass(frozen=True)

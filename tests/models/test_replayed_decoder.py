@@ -10,7 +10,8 @@ from torch.testing import assert_close
 from decoding_methods import beam_search, greedy, sample
 from seq2seq_models import make_batch, make_model
 from sightline.attention import record_attention
-from sightline.models import graphed_decoder, text_decoder
+from sightline.kernels import decoding_graphs
+from sightline.models import text_decoder
 from sightline.models.encoders import EncoderOutput
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -30,18 +31,18 @@ SEARCHES = {
 @pytest.fixture
 def replaying(monkeypatch):
     """Replay on a CPU, where a step runs the function that a GPU captures."""
-    graphed_decoder.POOL.free.clear()
-    monkeypatch.setattr(text_decoder, "worth_replaying", lambda *_: graphed_decoder.is_unobserved())
+    decoding_graphs.POOL.free.clear()
+    monkeypatch.setattr(text_decoder, "worth_replaying", lambda *_: text_decoder.is_unobserved())
 
 
 @pytest.fixture
 def captured(monkeypatch):
     """Rows of each graph that is captured."""
-    rows, init = [], graphed_decoder._GraphedStep.__init__
+    rows, init = [], decoding_graphs.StepGraph.__init__
     monkeypatch.setattr(
-        graphed_decoder._GraphedStep,
+        decoding_graphs.StepGraph,
         "__init__",
-        lambda self, *args: rows.append(args[1].size.rows) or init(self, *args),
+        lambda self, *args: rows.append(args[4][0]) or init(self, *args),
     )
     return rows
 
@@ -77,7 +78,7 @@ def test_encoder_output_without_a_mask_is_replayed():
         outputs = EncoderOutput(states), EncoderOutput(states, torch.ones(3, 5, dtype=torch.bool))
         results, masked = (greedy(decoder, output, max_tokens=9, suppress_tokens=(0, 1, 2)) for output in outputs)
     assert results == masked
-    assert len(graphed_decoder.POOL.free[decoder]) == 1
+    assert len(decoding_graphs.POOL.free[decoder]) == 1
 
 
 @pytest.mark.usefixtures("replaying")
@@ -127,7 +128,7 @@ def test_graphs_are_reused_until_the_weights_move(captured):
     weight.data = weight.data.clone()
     greedy(decoder, output, max_tokens=7, suppress_tokens=(0, 1, 2))
     assert captured == [3, 3]
-    assert len(graphed_decoder.POOL.free[decoder]) == 1  # the outdated graph is freed
+    assert len(decoding_graphs.POOL.free[decoder]) == 1  # the outdated graph is freed
     greedy(copy.deepcopy(decoder), output, max_tokens=7, suppress_tokens=(0, 1, 2))
     assert captured == [3, 3, 3]
 
@@ -172,20 +173,20 @@ def test_replay_stops_when_attention_is_recorded_or_inference_mode_ends():
 def test_hooks_and_observers_prevent_replay():
     model = make_model("transformer")
     decoder = model.decoder
-    assert not graphed_decoder.has_hooks(decoder)
-    assert graphed_decoder.has_hooks(copy.deepcopy(decoder).train())
+    assert not decoding_graphs.has_hooks(decoder)
+    assert decoding_graphs.has_hooks(copy.deepcopy(decoder).train())
     hook = decoder.stack.layers[1].attention.register_forward_hook(lambda *_: None)
-    assert graphed_decoder.has_hooks(decoder)
+    assert decoding_graphs.has_hooks(decoder)
     hook.remove()
-    assert not graphed_decoder.has_hooks(decoder)
+    assert not decoding_graphs.has_hooks(decoder)
     hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert graphed_decoder.has_hooks(decoder)
+    assert decoding_graphs.has_hooks(decoder)
     hook.remove()
-    assert not graphed_decoder.is_unobserved()
+    assert not text_decoder.is_unobserved()
     with torch.inference_mode():
-        assert graphed_decoder.is_unobserved()
+        assert text_decoder.is_unobserved()
         with record_attention(model):
-            assert not graphed_decoder.is_unobserved()
+            assert not text_decoder.is_unobserved()
             model(*make_batch())
 
 
@@ -197,14 +198,16 @@ def test_buffers_of_graphs_are_limited(monkeypatch):
         _, state = decoder.step(state, target[:, 0])
         num_elements = 3 * 2 * 12 * 3 * (2 * 64 + 16)  # rows, keys and values, embed_dim, layers, positions and source
         for maximum, fits in ((num_elements, True), (num_elements - 1, False)):
-            monkeypatch.setattr(graphed_decoder, "MAX_ELEMENTS", maximum)
-            assert graphed_decoder.fits_graph(decoder, state.caches) == fits
-        graph = graphed_decoder.Replay(decoder, state.caches, attention_mask).graph
+            monkeypatch.setattr(decoding_graphs, "MAX_ELEMENTS", maximum)
+            keys, size = state.caches[0].target.tensors[0], text_decoder._graph_size(decoder, state.caches)
+            assert decoding_graphs.fits_graph(size, keys, len(state.caches)) == fits
+        monkeypatch.setattr(text_decoder, "worth_replaying", lambda *_: True)
+        graph = decoder.step(state, target[:, 1])[1].replay.graph
     assert graph.num_elements == num_elements
-    monkeypatch.setattr(graphed_decoder.POOL, "max_elements", 2 * num_elements)
+    monkeypatch.setattr(decoding_graphs.POOL, "max_elements", 2 * num_elements)
     for _ in range(3):
-        graphed_decoder.POOL.give_back(decoder, graph)
-    assert len(graphed_decoder.POOL.free[decoder]) == 2
+        decoding_graphs.POOL.give_back(decoder, graph)
+    assert len(decoding_graphs.POOL.free[decoder]) == 2
 
 
 @pytest.mark.usefixtures("replaying")
@@ -223,14 +226,14 @@ def test_graphs_are_freed_with_their_decoder():
     with record_attention(model) as record:
         greedy(model.decoder, output, max_tokens=7, suppress_tokens=(0, 1, 2))
     assert len(record) > 0
-    assert not graphed_decoder.POOL.free.get(model.decoder)
+    assert not decoding_graphs.POOL.free.get(model.decoder)
     greedy(model.decoder, output, max_tokens=7, suppress_tokens=(0, 1, 2))
-    graph = weakref.ref(graphed_decoder.POOL.free[model.decoder][0])
+    graph = weakref.ref(decoding_graphs.POOL.free[model.decoder][0])
     del model, output, record
     gc.collect()
     assert graph() is None
 
 
 def test_sizes_are_rounded_up():
-    assert [graphed_decoder._round_up(n) for n in (1, 2, 3, 4, 5, 7, 12, 13, 160)] == [1, 2, 3, 4, 6, 8, 12, 16, 192]
-    assert len({graphed_decoder._round_up(n) for n in range(1, 1025)}) == 20
+    assert [decoding_graphs._round_up(n) for n in (1, 2, 3, 4, 5, 7, 12, 13, 160)] == [1, 2, 3, 4, 6, 8, 12, 16, 192]
+    assert len({decoding_graphs._round_up(n) for n in range(1, 1025)}) == 20
