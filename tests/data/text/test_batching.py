@@ -13,11 +13,11 @@ PAD, BOS, EOS = (SpecialTokens().ids[name] for name in ("pad", "bos", "eos"))
 def encoded():
     generator = np.random.default_rng(0)
     lengths = generator.integers(1, 31, (211, 2))
-    return EncodedPairs(*([list(range(4, 4 + n)) for n in lengths[:, side]] for side in range(2)))
+    return EncodedPairs(*([list(range(4, 4 + n)) for n in lengths[:, side]] for side in range(2)), SpecialTokens())
 
 
 def test_batches_have_bos_eos_and_padding():
-    batch = EncodedPairs([[5, 6, 7], [8]], [[9], [10, 11]]).batch(torch.tensor([1, 0]), (8, 8))
+    batch = EncodedPairs([[5, 6, 7], [8]], [[9], [10, 11]], SpecialTokens()).batch(torch.tensor([1, 0]), (8, 8))
     assert batch.source[:, :5].tolist() == [[8, EOS, PAD, PAD, PAD], [5, 6, 7, EOS, PAD]]
     assert batch.attention_mask.sum(1).tolist() == [2, 4]
     assert batch.target[:, :4].tolist() == [[BOS, 10, 11, EOS], [BOS, 9, EOS, PAD]]
@@ -25,10 +25,13 @@ def test_batches_have_bos_eos_and_padding():
     assert batch.source.shape == batch.target.shape == batch.labels.shape == (2, 8)
 
 
-def test_ignored_pairs_have_no_labels():
-    encoded = EncodedPairs([[5], [8]], [[9], [10]])
-    batch = encoded.batch(torch.tensor([0, 1]), (8, 8), ignored=torch.tensor([False, True]))
-    assert (batch.labels != IGNORE_INDEX).sum(1).tolist() == [2, 0]
+def test_a_batch_without_labels():
+    encoded = EncodedPairs([[5], [8]], [[9], [10]], SpecialTokens())
+    counts = [
+        (encoded.batch(torch.tensor([0, 1]), (8, 8), labeled=labeled).labels != IGNORE_INDEX).sum(1).tolist()
+        for labeled in (True, False)
+    ]
+    assert counts == [[2, 2], [0, 0]]
 
 
 def test_an_epoch_contains_every_pair_once_within_the_token_limit(encoded):

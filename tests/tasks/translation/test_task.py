@@ -3,9 +3,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sightline.data.text import tokenized
 from sightline.data.text.batching import IGNORE_INDEX
 from sightline.data.text.corpora import ParallelText, TextSplits
-from sightline.data.text.tokenizers import TokenizerConfig
+from sightline.data.text.tokenizers import Tokenizer, TokenizerConfig
 from sightline.models.seq2seq import RecurrentSeq2SeqConfig, TransformerSeq2SeqConfig
 from sightline.runs import _resolve_config
 from sightline.tasks.translation import evaluate as evaluate_module
@@ -130,6 +131,26 @@ def test_validation_does_not_depend_on_processes_or_batch_size(kind, monkeypatch
         torch.testing.assert_close(sum(part[name] for part in parts), value, rtol=1e-5, atol=1e-5)
     assert int(whole["tokens"]) == sum(len(text) + 1 for text in pairs.target)
     assert metrics(whole)["perplexity"] == pytest.approx(2.718281828 ** metrics(whole)["loss"])
+
+
+def test_a_second_task_on_the_same_data_does_not_tokenize_again(monkeypatch):
+    data = TextSplits(make_pairs(), make_pairs(13))
+    config = TranslationTaskConfig(
+        tokenizer=TokenizerConfig(kind="character", vocab_size=50), model=TINY["transformer"]
+    )
+    first = TranslationTask(config, data)
+    trained, encoded = [], []
+    train_tokenizer, encode = tokenized.train_tokenizer, Tokenizer.encode
+    monkeypatch.setattr(tokenized, "train_tokenizer", lambda *args: trained.append(args) or train_tokenizer(*args))
+    monkeypatch.setattr(Tokenizer, "encode", lambda self, texts: encoded.append(texts) or encode(self, texts))
+    second = TranslationTask(replace(config, model=TINY["rnn"], seed=1), data)
+    assert not trained
+    assert not encoded
+    assert second.tokenizers is first.tokenizers
+    other = TranslationTask(replace(config, tokenizer=TokenizerConfig(kind="word", vocab_size=50)), data)
+    assert len(trained) == 2
+    assert other.tokenizers is not first.tokenizers
+    assert TranslationTask(config, data).tokenizers is first.tokenizers
 
 
 def test_long_training_pairs_are_dropped_and_counted():

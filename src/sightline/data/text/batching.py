@@ -7,9 +7,10 @@ Legend for all shapes: B batch, S source tokens, T target tokens.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -50,9 +51,11 @@ class PackedSequences:
         self.ids = torch.from_numpy(np.fromiter(chain(*sequences, padding), dtype=np.int32, count=num_ids))
         self._starts, self._lengths = torch.from_numpy(starts), torch.from_numpy(self.lengths)
 
-    def to(self, device: torch.device) -> None:
-        """Move the tensors to a device. `lengths` stays on the CPU."""
-        self.ids, self._starts, self._lengths = (x.to(device) for x in (self.ids, self._starts, self._lengths))
+    def to(self, device: torch.device) -> Self:
+        """A copy whose tensors are on a device. `lengths` stays on the CPU."""
+        moved = copy(self)
+        moved.ids, moved._starts, moved._lengths = (x.to(device) for x in (self.ids, self._starts, self._lengths))
+        return moved
 
     def take(self, indices: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """ids int64 (B, length), padded or truncated, and attention_mask bool (B, length) for indices (B,)."""
@@ -65,12 +68,7 @@ class PackedSequences:
 class EncodedPairs:
     """Sentence pairs as token ids."""
 
-    def __init__(
-        self,
-        source: Sequence[Sequence[int]],
-        target: Sequence[Sequence[int]],
-        special_tokens: SpecialTokens = SpecialTokens(),  # noqa: B008 - immutable
-    ):
+    def __init__(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]], special_tokens: SpecialTokens):
         pad, bos, eos = (special_tokens.id(name) for name in ("pad", "bos", "eos"))
         self.special_tokens = special_tokens
         self.source = PackedSequences([[*ids, eos] for ids in source], pad)
@@ -79,19 +77,18 @@ class EncodedPairs:
     def __len__(self) -> int:
         return len(self.source.lengths)
 
-    def to(self, device: torch.device) -> None:
-        """Move all pairs to a device."""
-        self.source.to(device)
-        self.target.to(device)
+    def to(self, device: torch.device) -> Self:
+        """A copy on a device."""
+        moved = copy(self)
+        moved.source, moved.target = self.source.to(device), self.target.to(device)
+        return moved
 
-    def batch(self, indices: Tensor, shape: tuple[int, ...], ignored: Tensor | None = None) -> PairBatch:
-        """Batch of pairs (B,), padded to `shape` = (S, T). Pairs where `ignored` (B,) is True have no labels."""
+    def batch(self, indices: Tensor, shape: tuple[int, ...], *, labeled: bool = True) -> PairBatch:
+        """Batch of pairs (B,), padded to `shape` = (S, T), with labels or without."""
         source, attention_mask = self.source.take(indices, shape[0])
         ids, _ = self.target.take(indices, shape[1] + 1)
         target, labels = ids[:, :-1].contiguous(), ids[:, 1:]
-        has_no_label = labels == self.source.pad_id
-        if ignored is not None:
-            has_no_label |= ignored[:, None]
+        has_no_label = (labels == self.source.pad_id) | (not labeled)
         return PairBatch(source, attention_mask, target, labels.masked_fill(has_no_label, IGNORE_INDEX))
 
     def shapes(self) -> Array:
@@ -113,7 +110,9 @@ class LengthBuckets:
             max_tokens >= longest,
             f"batch_size counts tokens and must be at least the longest sentence, {longest}, got {max_tokens}",
         )
-        self._sort_keys = _sort_keys(shapes)
+        self._sort_keys = shapes.max(axis=1)  # by the longest side, then by each side
+        for column in shapes.T:
+            self._sort_keys = (self._sort_keys << 20) + column
         self.batches: list[tuple[slice, tuple[int, ...]]] = []
         """Slice of the epoch's sequence order, and padded shape, of each batch."""
         start, shape = 0, (0,) * shapes.shape[1]
@@ -138,11 +137,3 @@ class LengthBuckets:
 def padded_length(lengths: Any) -> Any:
     """Lengths rounded up to `LENGTH_MULTIPLE`."""
     return -(-lengths // LENGTH_MULTIPLE) * LENGTH_MULTIPLE
-
-
-def _sort_keys(shapes: Array) -> Array:
-    """One integer per shape: sort by the longest side, then by each side."""
-    keys = shapes.max(axis=1)
-    for column in shapes.T:
-        keys = (keys << 20) + column
-    return keys

@@ -8,7 +8,7 @@ line, or from a folder of such files. All files can be compressed with gzip.
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -92,6 +92,8 @@ class TextSplits(Generic[AnyCorpus]):
     train: AnyCorpus
     validation: AnyCorpus | None = None
     test: AnyCorpus | None = None
+    tokenized: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Token ids that were computed from the corpus, by the options of the tokenizer."""
 
 
 def load_parallel(
@@ -110,7 +112,7 @@ def load_parallel(
         header: Skip the first line of a tab-separated file.
     """
     if str(source) == NUMBERS:
-        return number_splits()
+        return TextSplits(*_number_pairs())
     path = Path(source).expanduser()
     stems = _find_parallel(path, languages)
     check(
@@ -129,7 +131,7 @@ def load_monolingual(source: str | Path) -> TextSplits[MonolingualText]:
     English number words.
     """
     if str(source) == NUMBERS:
-        return TextSplits(**{split: MonolingualText(text.target) for split, text in vars(number_splits()).items()})
+        return TextSplits(*(MonolingualText(pairs.target) for pairs in _number_pairs()))
     path = Path(source).expanduser()
     check(
         path.is_dir() or path.is_file(),
@@ -154,11 +156,10 @@ def source_files(source: str | Path, languages: tuple[str, str] = ("de", "en")) 
     return result
 
 
-def number_splits() -> TextSplits[ParallelText]:
+def _number_pairs() -> tuple[ParallelText, ParallelText, ParallelText]:
     """German and English number words: 6,000 pairs for training, 300 for validation, 500 for test."""
-    german, english = number_words.pairs(6800)
-    pairs = ParallelText(german, english)
-    return TextSplits(pairs.take(range(800, 6800)), pairs.take(range(300)), pairs.take(range(300, 800)))
+    pairs = ParallelText(*number_words.pairs(6800))
+    return pairs.take(range(800, 6800)), pairs.take(range(300)), pairs.take(range(300, 800))
 
 
 def split(corpus: AnyCorpus, fraction: float, seed: int) -> tuple[AnyCorpus, AnyCorpus]:

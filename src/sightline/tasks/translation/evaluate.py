@@ -12,6 +12,7 @@ from torch import Tensor
 from ... import config
 from ...data.text.batching import EncodedPairs
 from ...data.text.corpora import ParallelText
+from ...data.text.tokenized import encode_pairs
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import DecodingOptions, Hypothesis, beam_search, greedy
 from ...errors import SightlineError
@@ -208,8 +209,7 @@ def evaluate(
 ) -> TranslationEvaluation:
     """Translate the sources with the config's search and compare with the targets. Long sources are cut."""
     task_config, (source, target) = predictor.config, predictor.tokenizers
-    encoded = encode_for_evaluation(pairs, (source, target), task_config.data.max_tokens)
-    encoded.to(predictor.device)
+    encoded = encode_pairs(pairs, (source, target), task_config.data.max_tokens).to(predictor.device)
     translations: dict[int, str] = {}
     search = config.plain(task_config.search)
     options = {"max_tokens": task_config.data.max_tokens, **search}
@@ -221,17 +221,6 @@ def evaluate(
                 progress(len(translations), len(pairs))
     ordered = [translations[i] for i in range(len(pairs))]
     return score_translations(split, pairs, ordered, lowercase=target.config.lowercase, **search)
-
-
-def encode_for_evaluation(
-    pairs: ParallelText, tokenizers: tuple[Tokenizer, Tokenizer], max_tokens: int
-) -> EncodedPairs:
-    """All pairs in order; sentences of `max_tokens` tokens or more are cut."""
-    source, target = (
-        [ids[: max_tokens - 1] for ids in tokenizer.encode(texts)]
-        for tokenizer, texts in zip(tokenizers, (pairs.source, pairs.target), strict=True)
-    )
-    return EncodedPairs(source, target, tokenizers[0].special_tokens)
 
 
 def compare_precision(before: Any, after: Any, data: Any, progress: Progress | None = None) -> str:

@@ -227,9 +227,7 @@ class TranslationPredictor(Predictor):
         ]
 
     def _encoded(self, source: Sequence[Sequence[int]], target: Sequence[Sequence[int]]) -> EncodedPairs:
-        encoded = EncodedPairs(source, target, self.tokenizers[0].special_tokens)
-        encoded.to(self.device)
-        return encoded
+        return EncodedPairs(source, target, self.tokenizers[0].special_tokens).to(self.device)
 
     def _record(self, texts: Sequence[SourceText], hypotheses: Sequence[Hypothesis]) -> Record:
         """The attention of one forward pass over each text and hypothesis; equal to that of decoding up to rounding."""

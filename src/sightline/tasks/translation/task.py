@@ -10,15 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from ... import seeds
-from ...data.text.batching import EncodedPairs, LengthBuckets, PairBatch
+from ...data.text.batching import LengthBuckets, PairBatch
 from ...data.text.corpora import ParallelText, TextSplits
-from ...data.text.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
-from ...errors import SightlineError
+from ...data.text.tokenized import TokenizedText
+from ...data.text.tokenizers import TokenizerConfig
 from ...models.seq2seq import Seq2Seq
 from ...predictor import Progress
 from ...training.task import BatchSlice, Task
 from .config import TranslationTaskConfig
-from .evaluate import encode_for_evaluation, evaluation_sums, metrics
+from .evaluate import evaluation_sums, metrics
 
 
 class TranslationTask(Task):
@@ -27,16 +27,12 @@ class TranslationTask(Task):
     monitor, higher_is_better = "bleu", True
 
     def __init__(self, config: TranslationTaskConfig, data: TextSplits[ParallelText], progress: Progress | None = None):
-        self.tokenizers = train_tokenizers(config.tokenizer, data.train)
-        self.train, num_long = self._training_pairs(data.train, config.data.max_tokens)
-        self.validation: EncodedPairs | None = None
-        self.references: tuple[str, ...] = ()
-        if data.validation is not None:
-            self.validation = encode_for_evaluation(data.validation, self.tokenizers, config.data.max_tokens)
-            self.references = data.validation.target
+        text = TokenizedText.of(data, config.tokenizer, config.data.max_tokens)
+        self.tokenizers, self.train, self.validation = text.tokenizers, text.train, text.validation
+        self.references = () if data.validation is None else data.validation.target
         self.config = replace(config, model=config.model.with_vocab_sizes(*map(len, self.tokenizers)))
         self.model = Seq2Seq(self.config.model.chosen)
-        self.data_fingerprint = data_fingerprint(data, num_long)
+        self.data_fingerprint = data_fingerprint(data, num_long=len(data.train) - len(text.train))
         self.device = torch.device("cpu")
         self._buckets: dict[int, LengthBuckets] = {}
 
@@ -49,18 +45,6 @@ class TranslationTask(Task):
         names = tokenizer_files(self.config.tokenizer)
         return {name: tokenizer.to_json().encode() for name, tokenizer in zip(names, self.tokenizers, strict=False)}
 
-    def _training_pairs(self, pairs: ParallelText, max_tokens: int) -> tuple[EncodedPairs, int]:
-        """ParallelText of fewer than `max_tokens` tokens a side, and the number of longer ones."""
-        source, target = (
-            tokenizer.encode(texts)
-            for tokenizer, texts in zip(self.tokenizers, (pairs.source, pairs.target), strict=True)
-        )
-        kept = [i for i in range(len(pairs)) if 0 < len(source[i]) < max_tokens and 0 < len(target[i]) < max_tokens]
-        if not kept:
-            raise SightlineError(f"data must have a pair of at most {max_tokens} tokens, data.max_tokens, got none")
-        encoded = EncodedPairs([source[i] for i in kept], [target[i] for i in kept], self.tokenizers[0].special_tokens)
-        return encoded, len(pairs) - len(kept)
-
     def steps_per_epoch(self, batch_size: int) -> int:
         return len(self._buckets_of(batch_size))
 
@@ -72,9 +56,8 @@ class TranslationTask(Task):
     def to(self, device: torch.device) -> None:
         self.device = device
         self.model.to(device)
-        self.train.to(device)
-        if self.validation is not None:
-            self.validation.to(device)
+        self.train = self.train.to(device)
+        self.validation = None if self.validation is None else self.validation.to(device)
 
     def batches(
         self, first_step: int, batch_size: int, batch_slice: BatchSlice
@@ -101,8 +84,7 @@ class TranslationTask(Task):
         """
         if len(indices[part]):
             return self.train.batch(indices[part], shape), num_labels
-        unlabeled = torch.ones(1, dtype=torch.bool, device=indices.device)
-        return self.train.batch(indices[:1], shape, unlabeled), num_labels
+        return self.train.batch(indices[:1], shape, labeled=False), num_labels
 
     def loss(self, model: nn.Module, micro_batch: tuple[PairBatch, int]) -> Tensor:
         batch, num_labels = micro_batch
@@ -119,14 +101,6 @@ class TranslationTask(Task):
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return metrics(sums) if sums else {}
-
-
-def train_tokenizers(config: TokenizerConfig, pairs: ParallelText) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of both languages, trained on the training pairs; the same one twice if they are shared."""
-    if config.shared_vocab:
-        tokenizer = train_tokenizer(config, [*pairs.source, *pairs.target])
-        return tokenizer, tokenizer
-    return train_tokenizer(config, pairs.source), train_tokenizer(config, pairs.target)
 
 
 def tokenizer_files(config: TokenizerConfig) -> tuple[str, ...]:
