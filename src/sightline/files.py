@@ -81,6 +81,14 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
 
 
+def stored_fingerprint(folder: Path, *keys: str) -> Any:
+    """The entry of a run's fingerprint of its data at these keys; None if there is none."""
+    value = read_json(folder / DATA) if (folder / DATA).is_file() else None
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
     """Hold an exclusive lock on a folder, which is created; the operating system releases it when the process dies.

@@ -251,7 +251,7 @@ def _config_digest(task_config: Any) -> str:
 
 
 def _check_same_data(folder: Path, new: Mapping[str, Any]) -> None:
-    stored = files.read_json(folder / DATA) if (folder / DATA).is_file() else None
+    stored = files.stored_fingerprint(folder)
     old, new = flatten(stored if isinstance(stored, Mapping) else {}), flatten(new)
     rule = f"data.source must hold the data that {folder} was started with, to resume it"
     for key in sorted(old.keys() & new.keys(), key=lambda key: (key.partition(".")[2] != "images", key)):

@@ -175,9 +175,9 @@ def test_evaluation_batches_are_limited_by_size_and_by_bytes(monkeypatch):
 
 def test_evaluation_batch_is_at_most_a_training_micro_batch():
     config = ImageClassificationTaskConfig(training=TrainingConfig(batch_size=48, gradient_accumulation_steps=3))
-    assert (config.evaluation_batch_size(), config.evaluation_batch_size(2)) == (16, 8)
+    assert [config.evaluation_options(processes)["batch_size"] for processes in (1, 2)] == [16, 8]
     config = ImageClassificationTaskConfig(training=TrainingConfig(batch_size=4096))
-    assert config.evaluation_batch_size(2) == 512
+    assert config.evaluation_options(2)["batch_size"] == 512
 
 
 class ConfidenceModel(nn.Module):

@@ -16,7 +16,7 @@ from ...data.images.formats.omniglot_runs import read_one_shot_runs
 from ...data.images.statistics import sample_histogram
 from ...data.sources import BUILTIN_SOURCES, same_source
 from ...errors import SightlineError, check
-from ...files import CONFIG, DATA, LOG, digest, read_json
+from ...files import CONFIG, LOG, digest, stored_fingerprint
 from ...metrics import per_class_accuracy
 from ...models.embedders import ExternalEmbedder, ImageEmbedder, make_embedder
 from ...models.few_shot import FewShot
@@ -130,10 +130,8 @@ class FewShotPredictor(Predictor):
 
     def _is_trained_on(self, images: ImageSet) -> bool:
         """Whether these are the training images of the run, by the fingerprint in data.json."""
-        stored = read_json(self.folder / DATA) if (self.folder / DATA).is_file() else None
-        train = stored.get("train") if isinstance(stored, dict) else None
         levels = digest(sample_histogram(images, self.config.seed).numpy().tobytes())
-        return isinstance(train, dict) and train.get("levels") == levels
+        return bool(stored_fingerprint(self.folder, "train", "levels") == levels)
 
     def _data_config(self, source: str, is_own: bool, trained_on: ExtraSource | None) -> FewShotData:
         """The config to evaluate on a source: the run's own, one that it was also trained on, or another."""

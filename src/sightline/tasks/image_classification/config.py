@@ -1,7 +1,7 @@
 """Config of image classification."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from ... import limits
 from ...config import Fraction, NonNegativeInt
@@ -88,7 +88,8 @@ class ImageClassificationTaskConfig(TaskConfig):
             f"training.gradient_accumulation_steps) where augment.mixup or augment.cutmix is used, got {size}",
         )
 
-    def evaluation_batch_size(self, world_size: int = 1) -> int:
-        """At most the size of a training micro-batch, which is known to fit in memory."""
+    def evaluation_options(self, world_size: int = 1) -> dict[str, Any]:
+        """Options of `evaluate`. The batch is at most a training micro-batch, which is known to fit in memory."""
         micro_batch = self.training.batch_size // (world_size * self.training.gradient_accumulation_steps)
-        return max(1, min(EVALUATION_BATCH_SIZE, micro_batch))
+        batch_size = max(1, min(EVALUATION_BATCH_SIZE, micro_batch))
+        return {"batch_size": batch_size, "num_workers": self.data.num_workers}

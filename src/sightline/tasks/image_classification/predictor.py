@@ -14,8 +14,8 @@ from ...data.images.datasets import Images, Splits, check_class_names
 from ...data.images.reading import expand_image_paths, read_image
 from ...data.images.statistics import sample_histogram
 from ...data.sources import same_source
-from ...errors import SightlineError, check_page_size
-from ...files import CONFIG, DATA, read_json
+from ...errors import SightlineError, check, check_page_size
+from ...files import CONFIG, read_json, stored_fingerprint
 from ...models.image_classifier import ImageClassifier
 from ...names import printable, shortened
 from ...predictor import Predictor, Progress
@@ -69,14 +69,10 @@ class ImageClassificationPredictor(Predictor):
     def load(cls, path: str | Path) -> "ImageClassificationPredictor":
         folder = Path(path)
         task_config = config.build(ImageClassificationTaskConfig, config.read(folder / CONFIG))
-        classes = read_json(folder / CLASSES)
-        if not isinstance(classes, list):
-            raise SightlineError(f"{folder / CLASSES} must be a list of names, got {type(classes).__name__}")
+        path, classes, count = folder / CLASSES, read_json(folder / CLASSES), task_config.model.num_classes
+        check(isinstance(classes, list), f"{path} must be a list of names, got {type(classes).__name__}")
         check_class_names(classes)
-        if len(classes) != task_config.model.num_classes:
-            raise SightlineError(
-                f"{folder / CLASSES} must name {task_config.model.num_classes} classes, got {len(classes)}"
-            )
+        check(len(classes) == count, f"{path} must name {count} classes, got {len(classes)}")
         model = read_weights(folder, lambda: ImageClassifier(task_config.model), depth=task_config.model.depth)
         return cls(folder, task_config, classes, model)
 
@@ -146,13 +142,13 @@ class ImageClassificationPredictor(Predictor):
     def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
         """Write figures of the weights, the training curves, and the attention on these images to a folder."""
         files = FigureFiles.create(self.folder, out, format)
+        prepared = [self.prepare(item) for item in inputs]
         if inputs:
             check_page_size(inputs=len(inputs))
-        recorded = self._recorded([self.prepare(item) for item in inputs]) if inputs else None
         for name, draw in figures.FIGURES.items():
             files.add(name, draw, self.model, self.folder)
-        if recorded is not None:
-            pixels, predictions, record = recorded
+        if inputs:
+            pixels, predictions, record = self._recorded(prepared)
             for i, prediction in enumerate(predictions):
                 lines = [prediction.summary(), _file_name(inputs[i])]
                 files.add(f"image-{i + 1}", figures.attention, self.model, record, pixels[i], i, lines)
@@ -168,36 +164,27 @@ class ImageClassificationPredictor(Predictor):
         For other data: on its test set, or on all of it if it has none.
         """
         sets, split = self._evaluation_split(data)
+        options: dict[str, Any] = {"device": self.device, "progress": progress, **self.config.evaluation_options()}
         sums: dict[str, Tensor] = {}
         for images in sets:
-            if images.classes != self.classes:
-                raise SightlineError(
-                    f"data must have the classes of the model, {self.classes!r:.200}, got {images.classes!r:.200}"
-                )
+            classes = f"{self.classes!r:.200}, got {images.classes!r:.200}"
+            check(images.classes == self.classes, f"data must have the classes of the model, {classes}")
             with torch.inference_mode():
-                new = evaluate(
-                    self.model,
-                    images,
-                    device=self.device,
-                    batch_size=self.config.evaluation_batch_size(),
-                    num_workers=self.config.data.num_workers,
-                    progress=progress,
-                )
+                new = evaluate(self.model, images, **options)
             sums = {name: sums[name] + new[name] for name in sums} or new
         return ImageEvaluation.from_sums(split, sums, self.classes)
 
     def _evaluation_split(self, data: str | Path | Splits | None) -> tuple[list[Images], str]:
         """The images to evaluate on, and the name of their split."""
-        own, model = self.config.data, self.config.model
-        source = own.source if data is None or isinstance(data, Splits) else str(data)
-        files = replace(  # without a cache, only what is evaluated is read
-            own, source=source, cache_mib=0, image_size=model.image_size, channels=model.channels
-        )
+        own, model, is_loaded = self.config.data, self.config.model, isinstance(data, Splits)
+        source = own.source if data is None or is_loaded else str(data)
+        sizes: dict[str, Any] = {"image_size": model.image_size, "channels": model.channels}
+        files = replace(own, source=source, cache_mib=0, **sizes)  # without a cache, only what is evaluated is read
         splits = data if isinstance(data, Splits) else files.load()
         if splits.test is not None:
             return [splits.test], "test"
         whole = [images for images in (splits.train, splits.validation) if images is not None]
-        is_own = not isinstance(data, Splits) and same_source(source, own.source)
+        is_own = not is_loaded and same_source(source, own.source)
         try:
             divided = files.hold_out(splits, self.config.seed)
         except SightlineError:  # too few images to divide
@@ -212,19 +199,13 @@ class ImageClassificationPredictor(Predictor):
 
     def _is_own_data(self, splits: Splits) -> bool:
         """Whether these splits are the run's own data under another path, by the fingerprint in data.json."""
-        stored = read_json(self.folder / DATA) if (self.folder / DATA).is_file() else None
-        if not isinstance(stored, dict) or len(splits.train) != _entry(stored, "train", "images"):
+        if len(splits.train) != stored_fingerprint(self.folder, "train", "images"):
             return False
         fingerprint = data_fingerprint(splits, sample_histogram(splits.train, self.config.seed))
         return all(
-            fingerprint[split].get(key) == _entry(stored, split, key)
+            fingerprint[split].get(key) == stored_fingerprint(self.folder, split, key)
             for split, key in (("train", "labels"), ("train", "levels"), ("validation", "labels"))
         )
-
-
-def _entry(stored: dict[str, Any], split: str, key: str) -> Any:
-    entry = stored.get(split)
-    return entry.get(key) if isinstance(entry, dict) else None
 
 
 def _file_name(item: Any) -> str:

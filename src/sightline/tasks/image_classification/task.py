@@ -67,21 +67,18 @@ class ImageClassificationTask(Task):
         self.validation = None if self.validation is None else self.validation.to(device)
 
     def batches(self, first_step: int, batch_size: int, batch_slice: BatchSlice) -> Generator[list[Any], None, None]:
-        slices = batch_slice.indices(batch_size)
+        augment, num_classes, slices = self.config.augment, len(self.classes), batch_slice.indices(batch_size)
         share = slice(slices[0].start, slices[-1].stop)
         micro_batches = [slice(part.start - share.start, part.stop - share.start) for part in slices]
         orders = self._orders(first_step, batch_size, share)
         batches = stream(self.train, orders, self.config.data.num_workers, self.device)
         for step, (images, labels) in enumerate(batches, first_step):
-            params = augmentation.sample_params(self.config.augment, batch_size, seed=self.config.seed, step=step)
+            params = augmentation.sample_params(augment, batch_size, seed=self.config.seed, step=step)
             params = params.take(share).to(self.device)
-            yield [self._augmented(images[i], labels[i], params.take(i), batch_size) for i in micro_batches]
-
-    def _augmented(
-        self, pixels: Tensor, labels: Tensor, params: augmentation.AugmentParams, batch_size: int
-    ) -> tuple[Tensor, Tensor, int]:
-        images, targets = augmentation.apply(self.config.augment, pixels, labels, len(self.classes), params)
-        return images, targets, batch_size
+            yield [
+                (*augmentation.apply(augment, images[i], labels[i], num_classes, params.take(i)), batch_size)
+                for i in micro_batches
+            ]
 
     def _orders(self, first_step: int, batch_size: int, share: slice) -> Iterator[Tensor]:
         """Indices of the images of each batch from `first_step` on, restricted to the slice `share`."""
@@ -106,9 +103,8 @@ class ImageClassificationTask(Task):
     def evaluate(self, model: nn.Module, batch_slice: BatchSlice) -> dict[str, Tensor]:
         if self.validation is None:
             return {}
-        return evaluate(
-            model, self.validation, batch_slice=batch_slice, **self._evaluation_options(batch_slice.world_size)
-        )
+        options = self.config.evaluation_options(batch_slice.world_size)
+        return evaluate(model, self.validation, device=self.device, batch_slice=batch_slice, **options)
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
         return classification_metrics(sums) if sums else {}
@@ -120,17 +116,10 @@ class ImageClassificationTask(Task):
             return weights, {}
         model = ImageClassifier(self.config.model).to(self.device).eval()
         model.load_state_dict(weights)
-        options = self._evaluation_options()
+        options: dict[str, Any] = {"device": self.device, **self.config.evaluation_options()}
         model.calibration_scale.fill_(fit_calibration_scale([logits_and_labels(model, self.validation, **options)]))
         metrics = classification_metrics(evaluate(model, self.validation, **options))
         return {name: tensor.cpu() for name, tensor in model.state_dict().items()}, metrics
-
-    def _evaluation_options(self, world_size: int = 1) -> dict[str, Any]:
-        return {
-            "device": self.device,
-            "batch_size": self.config.evaluation_batch_size(world_size),
-            "num_workers": self.config.data.num_workers,
-        }
 
 
 def data_fingerprint(splits: Splits, levels: Tensor) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from ...data.text.corpora import ParallelText
 from ...data.text.tokenized import encode_pairs
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import DecodingOptions, Hypothesis, beam_search, greedy
-from ...errors import SightlineError
+from ...errors import check
 from ...models.seq2seq import Seq2Seq
 from ...predictor import Progress
 from ...training.task import BatchSlice
@@ -172,15 +172,9 @@ def bleu(candidates: Sequence[str], references: Sequence[str], *, lowercase: boo
 
 
 def score_translations(
-    split: str,
-    pairs: ParallelText,
-    translations: Sequence[str],
-    *,
-    num_beams: int,
-    length_penalty: float,
-    lowercase: bool = False,
+    split: str, pairs: ParallelText, translations: Sequence[str], **options: Any
 ) -> TranslationEvaluation:
-    """Compare translations with their references."""
+    """Compare translations with their references; `options` are further fields of the result."""
     from sacrebleu import BLEU, CHRF
 
     cased, references = BLEU(), [list(pairs.target)]
@@ -197,10 +191,8 @@ def score_translations(
         bleu_lowercase=bleu(translations, pairs.target, lowercase=True).score,
         chrf=CHRF().corpus_score(list(translations), references).score,
         by_length=by_length,
-        num_beams=num_beams,
-        length_penalty=length_penalty,
         signature=str(cased.get_signature()),
-        lowercase=lowercase,
+        **options,
     )
 
 
@@ -228,12 +220,7 @@ def compare_precision(before: Any, after: Any, data: Any, progress: Progress | N
     pairs, split = before.evaluation_pairs(data)
     sample = pairs.take(range(min(PRECISION_SENTENCES, len(pairs))))
     old, new = (evaluate(predictor, sample, split, progress).bleu_lowercase for predictor in (before, after))
-    if not abs(new - old) <= MAX_BLEU_DIFFERENCE:
-        raise SightlineError(
-            f"BLEU in half precision must differ by at most {MAX_BLEU_DIFFERENCE}, got {old:.4f} before and "
-            f"{new:.4f} after"
-        )
-    return (
-        f"lower-cased BLEU {old:.2f} before and {new:.2f} after, over the first {len(sample)} sentences of the "
-        f"{split} set"
-    )
+    rule = f"BLEU in half precision must differ by at most {MAX_BLEU_DIFFERENCE}"
+    check(abs(new - old) <= MAX_BLEU_DIFFERENCE, f"{rule}, got {old:.4f} before and {new:.4f} after")
+    scores = f"lower-cased BLEU {old:.2f} before and {new:.2f} after"
+    return f"{scores}, over the first {len(sample)} sentences of the {split} set"

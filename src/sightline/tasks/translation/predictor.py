@@ -1,8 +1,10 @@
 """A trained translator: translations, their scores and the attention behind them."""
 
 import html
+import os
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,14 +20,14 @@ from ...data.text.corpora import NUMBERS, ParallelText, TextSplits, source_files
 from ...data.text.reading import STDIN, stream_lines
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis
-from ...errors import SightlineError, check_int, check_max
-from ...files import CONFIG, DATA, read_json
+from ...errors import SightlineError, check, check_int, check_max
+from ...files import CONFIG, read_json, stored_fingerprint
 from ...models.seq2seq import Seq2Seq
 from ...names import printable, shortened
 from ...predictor import Predictor, Progress
 from ...weights import read_weights
 from ..figures import FigureFiles, training_curves
-from .config import SearchConfig, TranslationTaskConfig
+from .config import TranslationTaskConfig
 from .evaluate import TranslationEvaluation, evaluate, translate
 from .task import tokenizer_files
 
@@ -132,7 +134,7 @@ class TranslationPredictor(Predictor):
         for argument in arguments:
             if argument == "-":
                 yield from _texts(sys.stdin.buffer, STDIN)
-            elif _is_text_file(argument):
+            elif argument.endswith(".txt") and os.path.isfile(argument):  # noqa: PTH113 - false for an invalid path
                 with Path(argument).open("rb") as file:
                     yield from _texts(file, argument)
             else:
@@ -141,28 +143,20 @@ class TranslationPredictor(Predictor):
 
     def prepare(self, item: Any) -> SourceText:
         """Tokenize one text."""
-        if not isinstance(item, str):
-            raise SightlineError(f"text must be a string, got {type(item).__name__}")
-        if len(item) > limits.MAX_LINE_CHARS:
-            raise SightlineError(
-                f"text must be at most {limits.MAX_LINE_CHARS:,} characters, got {len(item):,}; translate it in parts"
-            )
-        tokenizer, max_tokens = self.tokenizers[0], self.config.data.max_tokens
+        check(isinstance(item, str), f"text must be a string, got {type(item).__name__}")
+        limit, max_tokens, tokenizer = limits.MAX_LINE_CHARS, self.config.data.max_tokens, self.tokenizers[0]
+        fix = "translate it in parts"
+        check(len(item) <= limit, f"text must be at most {limit:,} characters, got {len(item):,}; {fix}")
         text, skipped_symbols = tokenizer.remove_unknown_symbols(item)
         [ids] = tokenizer.encode([text])
-        if not ids:
-            raise SightlineError(f"text must have at least one word, got {item[:20]!r}")
-        if len(ids) >= max_tokens:
-            raise SightlineError(
-                f"text must be less than {max_tokens} tokens, the limit in training, got {len(ids)} in "
-                f"{shortened(item, 40)!r}; translate its sentences one by one"
-            )
-        unknown = tokenizer.count_unknown(ids)
-        if self.config.tokenizer.kind != "word" and 2 * unknown > len(ids):  # unknown words can be of the language
-            raise SightlineError(
-                f"text must be in the source language {self.config.data.languages[0]!r}, got {unknown} unknown of "
-                f"{len(ids)} tokens in {shortened(item, 40)!r}"
-            )
+        check(ids, f"text must have at least one word, got {item[:20]!r}")
+        unknown, shown, language = tokenizer.count_unknown(ids), shortened(item, 40), self.config.data.languages[0]
+        rule = f"text must be less than {max_tokens} tokens, the limit in training"
+        fix = "translate its sentences one by one"
+        check(len(ids) < max_tokens, f"{rule}, got {len(ids)} in {shown!r}; {fix}")
+        is_known = self.config.tokenizer.kind == "word" or 2 * unknown <= len(ids)  # words can be unknown
+        rule = f"text must be in the source language {language!r}"
+        check(is_known, f"{rule}, got {unknown} unknown of {len(ids)} tokens in {shown!r}")
         return SourceText(ids, unknown, skipped_symbols)
 
     def predict_batch(
@@ -185,26 +179,19 @@ class TranslationPredictor(Predictor):
         return [replace(best, alternatives=tuple(rest)) for best, *rest in translations]
 
     def _search(
-        self,
-        prepared: list[SourceText],
-        *,
-        top_k: int | None = None,
-        num_beams: int | None = None,
-        length_penalty: float | None = None,
+        self, prepared: list[SourceText], *, top_k: int | None = None, **changes: float | None
     ) -> list[list[Hypothesis]]:
-        """The best hypotheses of each text."""
+        """The best hypotheses of each text; `changes` are changes of the config's search."""
         if top_k is not None:
             check_int(1, top_k=top_k)
             check_max(limits.MAX_BEAMS, top_k=top_k)
-        search = self.config.search
-        search = SearchConfig(
-            num_beams=max(search.num_beams, top_k or 1) if num_beams is None else num_beams,
-            length_penalty=search.length_penalty if length_penalty is None else length_penalty,
-        )
-        if top_k is not None and top_k > search.num_beams:
-            raise SightlineError(f"top_k must be at most num_beams={search.num_beams}, got {top_k}")
+        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        given = {"num_beams": max(self.config.search.num_beams, top_k or 1), **given}
+        search = replace(self.config.search, **given)
+        top_k = search.num_beams if top_k is None else top_k
+        check(top_k <= search.num_beams, f"top_k must be at most num_beams={search.num_beams}, got {top_k}")
         encoded = self._encoded([text.ids for text in prepared], [()] * len(prepared))
-        options = {"top_k": top_k or search.num_beams, "max_tokens": self.config.data.max_tokens}
+        options = {"top_k": top_k, "max_tokens": self.config.data.max_tokens}
         with torch.inference_mode():
             batches = translate(self.model, encoded, range(len(prepared)), **options, **config.plain(search))
             hypotheses = {i: found for batch, results in batches for i, found in zip(batch, results, strict=True)}
@@ -231,8 +218,7 @@ class TranslationPredictor(Predictor):
 
     def _record(self, texts: Sequence[SourceText], hypotheses: Sequence[Hypothesis]) -> Record:
         """The attention of one forward pass over each text and hypothesis; equal to that of decoding up to rounding."""
-        if self.config.model.kind == "rnn":
-            raise SightlineError("model.kind must be one with attention to show it, got 'rnn'")
+        check(self.config.model.kind != "rnn", "model.kind must be one with attention to show it, got 'rnn'")
         encoded = self._encoded([text.ids for text in texts], [hypothesis.tokens for hypothesis in hypotheses])
         num_target = max(len(hypothesis.tokens) + hypothesis.finished for hypothesis in hypotheses)
         shape = int(encoded.source.lengths.max()), num_target
@@ -275,8 +261,7 @@ class TranslationPredictor(Predictor):
         files = FigureFiles.create(self.folder, out, format)
         explanations = self.explain([*inputs]) if inputs else None
         for prediction in explanations.predictions if explanations else ():
-            if prediction.error is not None:
-                raise SightlineError(prediction.error)
+            check(prediction.error is None, prediction.error)
         files.add("training", training_curves, self.folder, "bleu")
         if explanations is not None and explanations.page is not None:
             for i, translation in enumerate(explanations.predictions, start=1):
@@ -298,64 +283,50 @@ class TranslationPredictor(Predictor):
 
     def evaluation_pairs(self, data: str | Path | TextSplits[ParallelText] | None = None) -> tuple[ParallelText, str]:
         """The pairs that `evaluate` uses, and the name of their split."""
-        data_config, is_own = self.config.data, data is None
+        own, run = self.config.data, zoo.display_name(self.folder)
         if isinstance(data, TextSplits):
-            splits = data
+            splits, is_own, name = data, False, "loaded data"
         else:
-            source = data_config.source if data is None else str(data)
-            if is_own and source != NUMBERS and not any(self._files(source).values()):
-                raise SightlineError(
-                    f"the data of {zoo.display_name(self.folder)} must exist for an evaluation, got {source!r}, which "
-                    f"does not; pass its path, or other data, with --data PATH"
-                )
-            is_own = is_own or same_source(source, data_config.source)
-            splits = data_config.read(source)
+            source = own.source if data is None else str(data)
+            exists = source == NUMBERS or any(self._files(source).values())
+            fix = "pass its path, or other data, with --data PATH"
+            rule = f"the data of {run} must exist for an evaluation"
+            check(data is not None or exists, f"{rule}, got {source!r}, which does not; {fix}")
+            splits, is_own, name = own.read(source), same_source(source, own.source), repr(source)
         held_out = self._held_out(splits, is_own)
         if held_out is not None:
-            for pairs, split in ((held_out.test, "test"), (held_out.validation, "validation")):
-                if pairs is not None:
-                    return pairs, split
-            raise SightlineError(f"data must have a test or validation set, got neither in {data_config.source!r}")
+            pairs, split = (held_out.validation, "validation") if held_out.test is None else (held_out.test, "test")
+            if pairs is None:
+                raise SightlineError(f"data must have a test or validation set, got neither in {own.source!r}")
+            return pairs, split
         pairs, split = (splits.train, "whole") if splits.test is None else (splits.test, "test")
-        self._check_not_trained_on(pairs, data, "train" if splits.test is None else "test")
+        trained_on = frozenset().union(*(self._files(source)["train"] for source in (own.source, *own.extra_sources)))
+        files = [] if isinstance(data, TextSplits) else self._files(str(data))["train" if split == "whole" else split]
+        is_new = trained_on.isdisjoint(files) and pairs.digest() != self._digest("train")
+        check(is_new, f"data must not be the training data of {run}, got {name}; pass a test set")
         return pairs, split
 
     def _held_out(self, splits: TextSplits[ParallelText], is_own: bool) -> TextSplits[ParallelText] | None:
         """The splits with the run's held-out sets if the data is the run's own, by source or by digest; else None."""
-        if is_own:
-            return self.config.data.hold_out(splits, self.config.seed)
-        digests = {self._digest(name) for name in ("test", "validation")} - {None}
-        if not digests:
+        digests = [digest for name in ("test", "validation") if (digest := self._digest(name)) is not None]
+        if not is_own and not digests:
             return None
         try:
             held_out = self.config.data.hold_out(splits, self.config.seed)
         except SightlineError:  # too few pairs to split
+            if is_own:
+                raise
             return None
         sets = (held_out.test, held_out.validation)
-        return held_out if any(pairs is not None and pairs.digest() in digests for pairs in sets) else None
+        return held_out if is_own or any(pairs and pairs.digest() in digests for pairs in sets) else None
 
-    def _digest(self, split: str) -> str | None:
-        """The digest of a split of the run's data, from its data.json."""
-        path = self.folder / DATA
-        fingerprint = read_json(path) if path.is_file() else None
-        entry = fingerprint.get(split) if isinstance(fingerprint, dict) else None
-        digest = entry.get("sentences") if isinstance(entry, dict) else None
-        return digest if isinstance(digest, str) else None
+    def _digest(self, split: str) -> Any:
+        """The digest of a split of the run's data."""
+        return stored_fingerprint(self.folder, split, "sentences")
 
     def _files(self, source: str) -> dict[str, frozenset[Path]]:
-        return source_files(source, self.config.data.languages)
-
-    def _check_not_trained_on(self, pairs: ParallelText, data: Any, split: str) -> None:
-        trained_on = [
-            self._files(source).get("train", frozenset())
-            for source in (self.config.data.source, *self.config.data.extra_sources)
-        ]
-        files = frozenset() if isinstance(data, TextSplits) else self._files(str(data)).get(split, frozenset())
-        if not files.isdisjoint(frozenset().union(*trained_on)) or pairs.digest() == self._digest("train"):
-            name = "loaded data" if isinstance(data, TextSplits) else repr(str(data))
-            raise SightlineError(
-                f"data must not be the training data of {zoo.display_name(self.folder)}, got {name}; pass a test set"
-            )
+        """The files of each split of a source; without files, there is no such split."""
+        return defaultdict(frozenset, source_files(source, self.config.data.languages))
 
 
 def alignment_figure(translation: Translation) -> "Figure":
@@ -386,13 +357,6 @@ def _texts(file: IO[bytes], name: str) -> Iterator[str]:
             yield line
     if is_empty:
         raise SightlineError(f"{name} must have at least one line of text, got none")
-
-
-def _is_text_file(argument: str) -> bool:
-    try:
-        return argument.endswith(".txt") and Path(argument).is_file()
-    except (OSError, ValueError):  # too long for a file name, or with a null character
-        return False
 
 
 def _padded(tokens: Sequence[str], size: int) -> list[str | None]:
