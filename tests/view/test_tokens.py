@@ -161,3 +161,8 @@ def test_a_list_of_batch_indices_makes_several_examples():
         attention_page(batch_of_four, batch=[0, 1], tokens=[list("abc")])
     with pytest.raises(SightlineError, match="record must contain at least one attention map, got none"):
         attention_page([])
+
+
+def test_unknown_options_raise():
+    with pytest.raises(TypeError, match="sources"):
+        attention_page(maps(encoder=(4, 4)), sources=["a"])

@@ -150,20 +150,21 @@ class Record:
         layer: int | str | None = None,
         head: int | Literal["mean", "max"] = "mean",
         *,
+        tokens: Sequence[str] | None = None,
+        source: Sequence[str] | None = None,
+        target: Sequence[str] | None = None,
+        generated: Sequence[str] | None = None,
         batch: int = 0,
         title: str | None = None,
-        **tokens: Sequence[str] | None,
     ) -> "Figure":
-        """A matplotlib figure of one layer, by index or name, or of all layers and heads (default).
-
-        The `tokens`, `source`, `target` and `generated` of `ViewOptions` label the axes.
-        """
+        """A matplotlib figure of one layer, by index or name, or of all layers and heads (default)."""
         from ..view import plots
 
         maps = self._view_maps()
         if layer is None:
             return plots.plot_heads(maps, batch=batch, title=self.model if title is None else title)
-        return plots.plot_layer(maps, layer, head, batch=batch, title=title, **tokens)
+        labels = {"tokens": tokens, "source": source, "target": target, "generated": generated}
+        return plots.plot_layer(maps, layer, head, batch=batch, title=title, **labels)
 
     def _view_maps(self) -> "list[Map]":
         from ..view.maps import Map

@@ -112,14 +112,13 @@ def check_path(path: Path) -> Path:
 def attention_page(maps: Sequence[Map], tokens: Any = None, **options: Unpack[ViewOptions]) -> Page:
     """The attention viewer with these maps. `tokens` has a name for each position of a self-attention model."""
     check(maps, "record must contain at least one attention map, got none")
-    is_list, indices = _batch_indices(options.get("batch", 0))
-    names, height = options.get("names"), options.get("height", 720)
+    is_list, indices = _batch_indices(options.pop("batch", 0))
+    names, height, title = options.pop("names", None), options.pop("height", 720), options.pop("title", "Attention")
     check_int(1, height=height)
     if names is not None and (isinstance(names, str) or len(names) != len(indices)):
         raise SightlineError(f"names must have one entry for each of the {len(indices)} examples, got {names!r}")
-    given: dict[str, Any] = {"tokens": tokens, **options}
-    given = {name: given.get(name) for name in EXAMPLE_OPTIONS}
-    of_page: dict[str, Any] = {"grid": options.get("grid"), "special_tokens": options.get("special_tokens")}
+    of_page: dict[str, Any] = {"tokens": tokens, **options}
+    given = {name: of_page.pop(name, None) for name in EXAMPLE_OPTIONS}
     maps = merge_calls(maps)
     _check_examples(indices, maps, given if is_list else {})
     examples, weights, thumbnails = [], [], []
@@ -139,7 +138,7 @@ def attention_page(maps: Sequence[Map], tokens: Any = None, **options: Unpack[Vi
             layers.append(layer)
         name = f"batch index {index}" if names is None else str(names[i])
         examples.append({"name": name, "layers": layers, **{k: s.to_dict() for k, s in sequences.items()}})
-    title, script = str(options.get("title", "Attention")), bundle_script()
+    title, script = str(title), bundle_script()
     levels = [float(f"{level:.7g}") for level in LEVELS]
     meta = {"title": title, "levels": levels, "thumbnailSize": THUMBNAIL_SIZE, "examples": examples}
     body = VIEWER_BODY.format(meta=json_for_html(meta), script=script, weights="\n".join(thumbnails + weights))
