@@ -160,9 +160,13 @@ def is_finished(folder: Path) -> bool:
     return (folder / CARD).is_file() or not (folder / CHECKPOINTS).is_dir()
 
 
+def resume_command(folder: Path) -> str:
+    """The command that continues the training of a run."""
+    return f"sightline train {shlex.quote(str(folder))} --resume"
+
+
 def warn_unfinished(folder: Path) -> None:
     """Warn if a run is not fully trained."""
     if not is_finished(folder):
-        resume = f"sightline train {shlex.quote(str(folder))} --resume"
-        message = f"{folder} is not fully trained; finish it with: {resume}"
+        message = f"{folder} is not fully trained; finish it with: {resume_command(folder)}"
         warnings.warn(message, SightlineWarning, stacklevel=3)

@@ -1,6 +1,5 @@
 """Weights as safetensors: read into a model, checked against its shapes first, and written."""
 
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import SightlineError, check, reraise
-from .files import CHECKPOINTS, WEIGHTS
+from .files import CHECKPOINTS, WEIGHTS, resume_command
 
 Model = TypeVar("Model", bound=nn.Module)
 Shapes = Mapping[str, tuple[int, ...]]
@@ -27,7 +26,7 @@ def read_weights(folder: Path, build: Callable[[], Model], *, depth: int) -> Mod
     path = folder / WEIGHTS
     if not path.is_file():
         started = (folder / CHECKPOINTS).is_dir()
-        fix = f"resume with: sightline train {shlex.quote(str(folder))} --resume" if started else "train it first"
+        fix = f"resume with: {resume_command(folder)}" if started else "train it first"
         raise SightlineError(f"a run must have weights in {WEIGHTS}, got none in {folder}; {fix}")
     state = load_tensors(path, lambda shapes: check_shapes(path, shapes, build, depth=depth))
     model = build()

@@ -9,7 +9,8 @@ A checkpoint exists once its JSON file does. Files that are truncated or do not 
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,9 @@ class Checkpoint:
 class CheckpointFolder:
     """The checkpoints of one run."""
 
-    def __init__(self, folder: Path, *, keep: int):
-        self.folder, self.keep = folder, keep
-        self.warnings: list[str] = []
-        """Messages about damaged checkpoints that were skipped."""
+    def __init__(self, folder: Path, *, keep: int, report: Callable[[str], object] = warnings.warn):
+        """`report` gets messages about damaged checkpoints that are skipped."""
+        self.folder, self.keep, self.report = folder, keep, report
 
     def save(self, step: int, tensors: dict[str, Tensor], metadata: dict[str, Any], *, scheduled: bool = True) -> Path:
         """Write a checkpoint, remove old ones and return its path. One written on a signal is not `scheduled`."""
@@ -80,11 +80,9 @@ class CheckpointFolder:
         return [tensors for tensors in map(self._read_or_remove, records[-count:]) if tensors is not None]
 
     def read(self, record: dict[str, Any]) -> dict[str, Tensor]:
-        """Read the tensors of a record and verify their size and digest."""
+        """Read the tensors of a record and verify their digest."""
         name = record["file"]
         check(TENSOR_FILE.fullmatch(name), f"file must be the bare name of a checkpoint, got {name!r:.200}")
-        size = (self.folder / name).stat().st_size
-        check(size == record["bytes"], f"{name} must have {record['bytes']} bytes, got {size}")
         data = (self.folder / name).read_bytes()
         check(digest(data) == record["sha256"], f"{name} must match its digest, got other bytes")
         return safetensors.torch.load(data)
@@ -115,7 +113,7 @@ class CheckpointFolder:
             try:
                 self.read(metadata["best"])
             except DAMAGE_ERRORS as error:
-                self.warnings.append(f"the best weights are damaged and were discarded ({error})")
+                self.report(f"the best weights are damaged and were discarded ({error})")
                 metadata["best"] = None
         return metadata
 
@@ -144,7 +142,7 @@ class CheckpointFolder:
         return records
 
     def _remove_damaged(self, path: Path, error: Exception) -> None:
-        self.warnings.append(f"{path.stem} is damaged and was skipped ({error})")
+        self.report(f"{path.stem} is damaged and was skipped ({error})")
         path.unlink(missing_ok=True)
 
 

@@ -5,7 +5,6 @@ A step depends only on the weights, the seed and its number, so a resumed run eq
 
 import errno
 import math
-import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from .. import seeds
 from ..errors import check
-from ..files import CHECKPOINTS, WEIGHTS, write_bytes
+from ..files import CHECKPOINTS, WEIGHTS, resume_command, write_bytes
 from ..weights import to_bytes
 from .averaging import ExponentialMovingAverage, average_states
 from .checkpoint import FIX, CheckpointFolder, restore_state, training_state
@@ -105,7 +104,7 @@ class Trainer:
         self.optimizers = make_optimizers(self.model, config)
         self.ema = None if config.ema_decay is None else ExponentialMovingAverage(self.model, config.ema_decay)
         keep = max(config.keep_checkpoints, config.average_checkpoints)
-        self.checkpoints = CheckpointFolder(folder / CHECKPOINTS, keep=keep)
+        self.checkpoints = CheckpointFolder(folder / CHECKPOINTS, keep=keep, report=self._message)
         self.step = 0
         self.best: dict[str, Any] | None = None
         """Step, monitored value, metrics and file of the best weights."""
@@ -118,7 +117,6 @@ class Trainer:
     def restore(self) -> None:
         """Restore the newest intact checkpoint of the folder; without one, training starts at step 0."""
         checkpoint = self.checkpoints.latest()
-        self._report_damage()
         step = -1 if checkpoint is None else checkpoint.step
         highest, lowest = self.group.max([step, -step])
         check(highest == -lowest, f"out must be a folder that all processes share, got {self.folder}")
@@ -228,7 +226,7 @@ class Trainer:
     def _finite_sum(self, losses: Tensor) -> float:
         """Sum losses over all processes; they must be finite."""
         total = float(self.group.sum({"loss": losses.clone()})["loss"])
-        fix = f"{self._resume_command()} training.learning_rate={self.config.learning_rate / 3:.2g}"
+        fix = f"{resume_command(self.folder)} training.learning_rate={self.config.learning_rate / 3:.2g}"
         check(math.isfinite(total), f"loss must be finite, got {total} at step {self.step}; lower the rate: {fix}")
         return total
 
@@ -310,7 +308,7 @@ class Trainer:
             self._save_checkpoint(scheduled=False)
         if signal_number:
             done = f"stopped and saved at step {self.step} of {self.total_steps}"
-            self._message(message := f"{done}; continue with: {self._resume_command()}")
+            self._message(message := f"{done}; continue with: {resume_command(self.folder)}")
             raise Interrupted(signal_number, message)
         return bool(stop)
 
@@ -345,20 +343,11 @@ class Trainer:
     def _average_of_checkpoints(self) -> tuple[dict[str, Tensor], dict[str, float], int]:
         """Average the last checkpoints; return the weights, their metrics and the number of checkpoints."""
         states = self.checkpoints.last(self.config.average_checkpoints)
-        self._report_damage()
         weights = average_states(states, "model." if self.ema is None else "ema.")
         with torch.no_grad():
             for name, tensor in self.model.state_dict().items():
                 tensor.copy_(distribute_like(weights[name], tensor))
         return weights, self._validation_metrics(nullcontext()), len(states)
-
-    def _report_damage(self) -> None:
-        for warning in self.checkpoints.warnings:
-            self._message(warning)
-        self.checkpoints.warnings.clear()
-
-    def _resume_command(self) -> str:
-        return f"sightline train {shlex.quote(str(self.folder))} --resume"
 
     def _message(self, text: str) -> None:
         self._notify("on_message", text)
