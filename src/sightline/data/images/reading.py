@@ -87,7 +87,7 @@ def read_header(source: Path | bytes, name: str | None = None) -> ImageHeader:
     name = name or ("the image" if isinstance(source, bytes) else display_path(source))
     with _decoding(name):
         if not isinstance(source, bytes):
-            _check_file(source)
+            _check_file(name, source)
         with (
             io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file,
             _open_with_pillow(file) as image,
@@ -183,21 +183,23 @@ def _open(source: ImageSource, name: str) -> Image.Image:
     if isinstance(source, np.ndarray | Tensor):
         return _from_array(source)
     if isinstance(source, str | PathLike):
-        _check_file(Path(source))
-        with Path(source).open("rb") as file:
-            source = file.read(limits.MAX_IMAGE_BYTES + 1)
+        path = Path(source)
+        size = _check_file(name, path)
+        with path.open("rb") as file:
+            source = file.read(size)  # a larger bound would allocate as much
     is_valid, kind = isinstance(source, bytes | bytearray), type(source).__name__
     check(is_valid, f"an image must be a path, bytes, a PIL image, an array or a tensor, got {kind}")
     _check_bytes(name, len(source))
     return _open_with_pillow(io.BytesIO(source))
 
 
-def _check_file(path: Path) -> None:
-    name = display_path(path)
+def _check_file(name: str, path: Path) -> int:
+    """Bytes of an image file."""
     if not path.is_file():
         state = "is not a file" if path.exists() else "does not exist"
         raise SightlineError(f"an image must be a file, got {name!r}, which {state}")
-    _check_bytes(name, path.stat().st_size)
+    _check_bytes(name, size := path.stat().st_size)
+    return size
 
 
 def _check_bytes(name: str, size: int) -> None:

@@ -47,8 +47,7 @@ def image_sets(
     names = "" if classes is None else f" for {len(classes)} class names"
     check(highest <= maximum, f"labels of {name} must be 0 to {maximum}{names}, got {highest}")
     classes = classes or tuple(str(label) for label in range(highest + 1))
-    num_classes = len(np.unique(arrays["train"][1]))
-    check(num_classes > 1, f"{name} must have images of at least two classes, got one class")
+    check(len(np.unique(arrays["train"][1])) > 1, f"{name} must have images of at least two classes, got one class")
     sets: dict[str, Images] = {}
     for split, (images, labels) in arrays.items():
         pixels = convert(torch.from_numpy(np.ascontiguousarray(images)), size, channels, f"images of {name}")
