@@ -78,11 +78,15 @@ def test_dump_and_build_round_trip():
 @pytest.mark.parametrize(
     ("text", "changes", "message"),
     [
-        ("", ["model.embed_dmi=3"], "model.embed_dmi: a key here must be one of embed_dim, num_heads, score, got"),
+        (
+            "",
+            ["model.embed_dmi=3"],
+            "model.embed_dmi must be a known key; did you mean 'embed_dim'?; the keys here are embed_dim, ",
+        ),
         (
             "",
             ["modle.embed_dim=3"],
-            "modle: a key here must be one of data, model, optimizer, got 'modle'; did you mean",
+            "modle must be a known key; did you mean 'model'?; the keys here are ",
         ),
         ("", ["model.embed_dim=wide"], "model.embed_dim must be an integer, got 'wide'"),
         ("", ["model.embed_dim=3.5"], "model.embed_dim must be an integer, got 3.5"),

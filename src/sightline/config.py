@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 
 from . import limits
-from .errors import SightlineError, check, check_choice, check_int, check_max, closest, one_of, reraise
+from .errors import SightlineError, check, check_choice, check_int, check_max, closest, reraise
 
 T = TypeVar("T")
 Rule = Callable[[str, Any], None]
@@ -111,7 +111,9 @@ def build(kind: type[T], values: Mapping[str, Any], section: str = "") -> T:
         raise SightlineError(f"{section or kind.__name__} must be a section of keys and values, got {values!r}")
     field_types, prefix = _field_types(kind), f"{section}." if section else ""
     for key in values:
-        check(key in field_types, f"{prefix}{key}: a key here must be {one_of(str(key), field_types)}")
+        if key not in field_types:
+            hint = _closest_key(field_types, str(key), prefix)
+            raise SightlineError(f"{prefix}{key} must be a known key{hint}; the keys here are {', '.join(field_types)}")
     given = {key: _convert(field_types[key], value, f"{prefix}{key}") for key, value in values.items()}
     for name, parameter in signature(kind).parameters.items():
         check(name in given or parameter.default is not parameter.empty, f"{prefix}{name} must be given, got nothing")
@@ -150,6 +152,15 @@ def dump(config: Any) -> str:
 def _field_types(kind: Any) -> dict[str, Any]:
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _closest_key(field_types: Mapping[str, Any], key: str, prefix: str) -> str:
+    """Part of an error message: the key of this name in a section, or the closest key."""
+    sections = (
+        name for name, kind in field_types.items() if dataclasses.is_dataclass(kind) and key in _field_types(kind)
+    )
+    nested = [f"; did you mean '{prefix}{name}.{key}'?" for name in sections]
+    return nested[0] if nested else closest(key, field_types)
 
 
 def _convert(kind: Any, value: Any, name: str) -> Any:
