@@ -73,7 +73,7 @@ def training_rate(task: FewShotTask, device: str) -> float:
         group = ProcessGroup(0, 1, torch.device(device))
         Trainer(task, training, Path(folder), group, hooks=[MetricsFile()]).fit()
         records = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
-    return [record["examples_per_second"] for record in records if "loss" in record][-1]
+    return [record["episodes_per_second"] for record in records if "loss" in record][-1]
 
 
 def evaluation_times(task: FewShotTask, images: ImageSet, device: str) -> dict[str, tuple[float, ...]]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
@@ -83,8 +84,8 @@ def parse_records(text, format):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["training.epoch=3"], "training.epoch: a key here must be one of "),
-        (["training.epoch=3"], "; did you mean 'epochs'?"),
+        (["training.epoch=3"], "training.epoch must be a known key; did you mean 'epochs'?; the keys here are "),
+        (["epochs=3"], "epochs must be a known key; did you mean 'training.epochs'?; the keys here are "),
         (["trainig.epochs=3"], "did you mean 'training'?"),
         (["training.steps=many"], "training.steps must be an integer or null, got 'many'"),
         (["training.learning_rate=-1e-4"], "training.learning_rate must be above 0 and finite, got -0.0001"),
@@ -175,12 +176,18 @@ def test_train_does_not_overwrite_a_run_but_resumes_it(run):
     weights = (run / "model.safetensors").read_bytes()
     result = run_cli(*TRAIN, "out=run", status=2)
     assert "out must be a new folder, got 'run', which holds a run; pass --resume to continue it" in result.stderr
-    result = run_cli("train", "run", "--resume")
+    (run / "README.md").unlink()
+    result = run_cli("train", "run", "data.num_workers=0", "--resume")
     assert "20 of 20" in result.stderr
     assert (run / "model.safetensors").read_bytes() == weights
-    run_cli("train", "run", "data.num_workers=0", "--resume")
     (run / "config.yaml").unlink()
     assert "which holds a run" in run_cli(*TRAIN, "out=run", status=2).stderr
+
+
+def test_resume_without_a_run_is_refused(home):
+    result = run_cli("train", "runs/nope", "--resume", status=2)
+    assert result.stderr.startswith("error: --resume must name a run, got no run in runs/nope; ")
+    assert not Path("runs").exists()
 
 
 def test_a_run_is_resumed_with_the_same_config_only(run):
@@ -226,13 +233,19 @@ def test_evaluate_writes_every_format(run, format):
 
 def test_evaluate_refuses_options_of_other_tasks(run):
     result = run_cli("evaluate", run, "--settings", "5w1s", status=2)
-    assert result.stderr == "error: settings must be left out for this model, got it\n"
-    assert "episodes must be left out" in run_cli("evaluate", run, "--episodes", "3", status=2).stderr
+    assert result.stderr == "error: --settings applies to few-shot runs only; run is image_classification\n"
+    assert "--episodes applies to few-shot" in run_cli("evaluate", run, "--episodes", "3", status=2).stderr
 
 
 def test_unknown_devices_are_refused_in_one_line(run):
     result = run_cli("evaluate", run, "--device", "gpu", status=2)
     assert result.stderr == "error: device must be auto, cpu, cuda or cuda:N, got 'gpu'\n"
+
+
+def test_cuda_without_a_cuda_device_is_refused(run, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    result = run_cli("evaluate", run, "--device", "cuda", status=2)
+    assert "this machine has no CUDA device; use --device cpu" in result.stderr
 
 
 def test_evaluate_on_a_read_only_run_prints_the_metrics_and_warns(run, monkeypatch):

@@ -134,7 +134,7 @@ def test_evaluate_with_other_settings_does_not_change_the_run(folder):
 
 
 def test_settings_of_another_task_are_refused(folder, tiny_run):
-    with pytest.raises(SightlineError, match="episodes must be left out for this model"):
+    with pytest.raises(SightlineError, match="--episodes applies to few-shot runs only"):
         sightline.evaluate(tiny_run, episodes=7)
 
 

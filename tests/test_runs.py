@@ -169,7 +169,30 @@ def test_checkpoints_of_another_run_are_refused(trained, run, tmp_path, change):
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
+def test_card_names_a_path_that_loads_the_run(tmp_path, monkeypatch):
+    """Also where a pretrained model has the name of the folder."""
+    monkeypatch.chdir(tmp_path)
+    write_images(tmp_path / "images.npz")
+    changes = ["data.source=images.npz", *SMALL, "training.steps=1"]
+    for out in ("runs/glyphs", str(tmp_path / "elsewhere" / "glyphs")):
+        sightline.train(None, [*changes, f"out={out}"], quiet=True)
+        card = Path(out, "README.md").read_text()
+        assert "\n# glyphs\n" in card
+        [path] = re.findall(r'sightline.load\("(.*)"\).predict', card)
+        assert sightline.load(path).folder == Path(out)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(23, "not calibrated, which takes 50"), (300, "after calibration")])
+def test_report_says_whether_the_confidence_is_calibrated(tmp_path, count, expected):
+    source = write_images(tmp_path / "images.npz", count)
+    run = sightline.train(None, [f"data.source={source}", f"out={tmp_path / 'run'}", *SMALL], quiet=True)
+    assert expected in str(run).splitlines()[-1]
+    assert expected in (run.folder / "README.md").read_text()
+    assert (float(sightline.load(run.folder).model.calibration_scale) == 1) == (count == 23)
+
+
 def test_leftovers_of_a_killed_process_are_removed_on_resume(run):
+    (run / "README.md").unlink()
     (run / ".model.safetensors.0a1b2c3d.part").write_bytes(b"half")
     sightline.train(run, resume=True, quiet=True)
     assert not list(run.rglob("*.part"))
@@ -192,7 +215,8 @@ def test_hub_is_asked_for_prefixed_names_only(trained, tmp_path, monkeypatch):
 
 
 def test_folder_without_a_run_is_refused(tmp_path):
-    with pytest.raises(SightlineError, match="run must be the folder of a trained model"):
+    message = r"the folder of a trained model, .* there is no such folder: train a model with sightline train"
+    with pytest.raises(SightlineError, match=message):
         sightline.load(tmp_path / "nowhere")
     with pytest.raises(SightlineError, match=r"which has no config.yaml; to fit a classifier .*: sightline fit "):
         sightline.load(tmp_path)

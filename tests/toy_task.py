@@ -37,7 +37,7 @@ class Layers(nn.ModuleList):
 class ToyTask:
     """Regression with a small network; the loss of step `nan_step` is NaN."""
 
-    monitor, higher_is_better = "loss", False
+    monitor, higher_is_better, unit, calibration = "loss", False, "examples", ""
 
     def __init__(self, *, nan_step: int | None = None, validation: int = 7):
         random = torch.Generator().manual_seed(0)

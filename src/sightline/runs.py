@@ -64,6 +64,10 @@ def train(
     from .training.hooks import default_hooks
     from .training.loop import Trainer
 
+    if resume and isinstance(source, str | Path):
+        check(
+            Path(source).exists(), f"--resume must name a run, got no run in {source}; train it without --resume first"
+        )
     task_config, name = _resolve_config(source, changes)
     task_class = registry.task_spec(task_config.task).task
     folder = Path(task_config.out or Path("runs") / name)
@@ -79,15 +83,17 @@ def train(
                 _check_same_data(folder, task.data_fingerprint)
             training, all_hooks = task_config.training, [*default_hooks(task_config.training, quiet=quiet), *hooks]
             options: dict[str, Any] = {"seed": task_config.seed, "config_digest": _config_digest(task.config)}
-            trainer = Trainer(task, training, folder, group, hooks=all_hooks, **options)
+            trainer = Trainer(task, training, folder, group, hooks=all_hooks, command=command, **options)
             if resume:
                 trainer.restore()
+                if trainer.is_done and all((folder / name).is_file() for name in (CARD, WEIGHTS)):
+                    return trainer.unchanged_run()
             group.barrier()  # a late process must not see the files of this run as those of an older one
             if group.is_main:
                 _write_run_files(folder, task)
             run = trainer.fit()
         if run.is_main:
-            files.write_bytes(folder / CARD, _card(run, task_config, command).encode())
+            files.write_bytes(folder / CARD, _card(run, task_config, trainer.command).encode())
     return run
 
 
@@ -113,7 +119,8 @@ def load(run: str | Path, *, device: str = "cpu", allow_download: bool = False) 
 
 def _predictor_class(run: str | Path, folder: Path) -> Any:
     hint = f"; for a model on the hub write {hub.PREFIX}{run}" if str(run).count("/") == 1 else ""
-    check(folder.is_dir(), f"run must be the folder of a trained model, or {zoo.known(str(run))}{hint}")
+    rule = f"run must be the folder of a trained model, or {zoo.known(str(run))}; there is no such folder"
+    check(folder.is_dir(), f"{rule}: train a model with sightline train{hint}")
     fix = f"to fit a classifier to the images in it: sightline fit {shlex.quote(str(run))}"
     has_config = (folder / CONFIG).is_file()
     check(has_config, f"run must be the folder of a trained model, got {str(run)!r}, which has no {CONFIG}; {fix}")
@@ -129,7 +136,8 @@ def evaluate(
     """
     predictor = load(run, device=device, allow_download=allow_download)
     for name in options:
-        check(name in predictor.evaluate_options, f"{name} must be left out for this model, got it")
+        is_supported = name in predictor.evaluate_options
+        check(is_supported, f"--{name} applies to few-shot runs only; {run} is {predictor.config.task}")
     with progress_bar() as progress:
         evaluation: Evaluation = predictor.evaluate(data, progress=progress, **options)
     folder = Path(run).expanduser()
@@ -288,16 +296,16 @@ def progress_bar(quiet: bool = False) -> Iterator[Progress]:
 
 
 def model_card(
-    name: str, task_config: Any, *, title: str, command: str, training: str, evaluation: str, versions: str
+    name: str | Path, task_config: Any, *, title: str, command: str, training: str, evaluation: str, versions: str
 ) -> str:
-    """The model card of a run or of a pretrained model; `title` tells what the model is."""
+    """The model card of a run by its folder, or of a pretrained model by its name; `title` tells what the model is."""
     usage = registry.task_spec(task_config.task).usage.format(name=name)
     sources = ", ".join(f"`{source}`" for source in task_config.data.sources)
     return f"""---
 library_name: sightline
 tags: [sightline, {task_config.task}]
 ---
-# {name}
+# {Path(name).name}
 
 {title}: `{usage}`.
 
@@ -323,16 +331,15 @@ def _card(run: "Run", task_config: Any, command: str) -> str:
     from . import __version__
 
     size = (run.folder / WEIGHTS).stat().st_size
-    validation = ", ".join(f"{name} {value:.4f}" for name, value in run.metrics.items()) or "none"
     stopped = f", stopped early ({run.stop_reason})" if run.stop_reason else ""
     return model_card(
-        run.folder.name,
+        run.folder,
         task_config,
         title=f"A Sightline model for the task `{task_config.task}`",
         command=command or f"sightline.train({str(run.folder / CONFIG)!r}, ['out=ANOTHER_FOLDER'])",
-        training=f"{run.steps:,} steps{stopped}, {run.seconds:.0f} s in the last process;\n{size:,} bytes of weights. "
+        training=f"{run.steps:,} steps{stopped}, {run.seconds:.0f} s;\n{size:,} bytes of weights. "
         f"The complete config is in `{CONFIG}`, the training log in `{LOG}`.",
-        evaluation=f"On the validation set: {validation}.",
+        evaluation=f"On the validation set: {run.validation() or 'none'}.",
         versions=f"sightline {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
     )
 

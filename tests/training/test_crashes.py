@@ -30,6 +30,7 @@ from processes import (
 )
 from sightline.errors import SightlineWarning
 from sightline.files import is_finished
+from sightline.training.checkpoint import _with_digest
 
 TRAIN = ("train", "data.source=images.npz", "data.validation_fraction=0.13", "training.ema_decay=0.8", *SMALL)
 
@@ -63,7 +64,7 @@ def assert_killed(*arguments, cwd: Path, prepare) -> None:
 def logged(run: Path) -> list[dict]:
     """The lines of metrics.jsonl without the speed."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key != "examples_per_second"} for line in lines]
+    return [{key: value for key, value in line.items() if not key.endswith("_per_second")} for line in lines]
 
 
 def assert_same_run(run: Path, whole: Path) -> None:
@@ -126,16 +127,36 @@ def test_run_killed_before_its_first_checkpoint_starts_again(cwd):
 
 
 def test_run_killed_in_calibration_loads_with_a_warning_and_resumes_exactly(cwd):
-    assert_killed(*TRAIN, "out=run", cwd=cwd, prepare=kill_in_finish)
+    validation = "data.validation_fraction=0.75"  # enough images to calibrate on
+    assert_success(CommandProcess(*TRAIN, validation, "out=whole-calibrated", cwd=cwd))
+    assert_killed(*TRAIN, validation, "out=run", cwd=cwd, prepare=kill_in_finish)
     assert not is_finished(cwd / "run")
     with pytest.warns(SightlineWarning, match=f"finish it with: sightline train {cwd / 'run'} --resume"):
         assert float(sightline.load(cwd / "run").model.calibration_scale) == 1.0
-    assert "resuming from step 20 of 20" in resume(cwd)
-    assert_same_run(cwd / "run", cwd / "whole")
+    assert "resuming from step 20 of 20" in resume(cwd, validation)
+    assert_same_run(cwd / "run", cwd / "whole-calibrated")
     assert is_finished(cwd / "run")
     assert float(sightline.load(cwd / "run").model.calibration_scale) != 1.0
-    assert_killed(*TRAIN, "out=run", "--resume", cwd=cwd, prepare=kill_in_finish)
-    assert not is_finished(cwd / "run")
+
+
+def test_resume_of_a_finished_run_changes_nothing(cwd):
+    before = files(cwd / "whole")
+    output = assert_success(CommandProcess("train", "whole", "--resume", cwd=cwd))
+    assert "whole is fully trained; nothing was changed" in output
+    assert files(cwd / "whole") == before
+
+
+def test_card_of_a_resumed_run_has_the_first_command_and_the_total_time(cwd):
+    assert_killed(*TRAIN, "out=run", cwd=cwd, prepare=kill_in_finish)
+    path = max((cwd / "run" / "checkpoints").glob("step-*.json"))
+    record = json.loads(path.read_text())
+    del record["digest"]
+    record["metadata"]["seconds"] += 1000
+    path.write_bytes(_with_digest(record))
+    resume(cwd)
+    card = (cwd / "run" / "README.md").read_text()
+    assert re.search(r"^    sightline train data.source=images.npz .* out=run$", card, re.M)
+    assert re.search(r"20 steps, 10\d\d s;", card)
 
 
 def test_second_trainer_in_a_folder_is_refused(cwd):

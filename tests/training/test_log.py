@@ -29,6 +29,7 @@ def test_progress_without_a_terminal_is_printed_as_lines(tmp_path, capsys):
     assert lines[0].startswith("step 2/6  loss ")
     assert "  epoch 0.4  learning_rate " in lines[0]
     assert lines[0].endswith("s left")
+    assert not lines[-1].endswith("s left")
     assert [line.split()[1] for line in lines[1:]] == ["3/6", "6/6"]
     assert all("validation loss" in line for line in lines[1:])
     assert "(best)" in lines[1]

@@ -336,7 +336,7 @@ def test_old_checkpoints_are_removed(tmp_path):
             {"gradient_accumulation_steps": 4},
             "batch_size must be a multiple of processes times gradient_accumulation_steps, 1 x 4, got 6",
         ),
-        ({"device": "cuda:99"}, "device must be one of"),
+        ({"device": "cuda:99"}, "device must be "),
     ],
 )
 def test_invalid_config_is_refused_before_anything_is_written(tmp_path, changes, message):

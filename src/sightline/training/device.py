@@ -17,6 +17,7 @@ def choose_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device, count = torch.device(name), torch.cuda.device_count()
     is_available = device.type == "cpu" or (device.index or 0) < count
+    check(is_available or count, f"device must be cpu, got {name!r}: this machine has no CUDA device; use --device cpu")
     check(is_available, f"device must be one of {count} CUDA devices, got {name!r}")
     return device
 

@@ -172,8 +172,9 @@ class TerminalProgress(Hook):
     def _print_line(self, trainer: "Trainer", text: str) -> None:
         self._last_line = time.perf_counter()
         seconds_per_step = (self._last_line - self._started) / max(1, trainer.step - self._first_step)
-        left = (trainer.total_steps - trainer.step) * seconds_per_step
-        self.on_message(trainer, f"step {trainer.step}/{trainer.total_steps}  {text}  about {left:.0f} s left")
+        steps = trainer.total_steps - trainer.step
+        left = f"  about {steps * seconds_per_step:.0f} s left" if steps else ""
+        self.on_message(trainer, f"step {trainer.step}/{trainer.total_steps}  {text}{left}")
 
 
 def _format(values: dict[str, Any]) -> str:

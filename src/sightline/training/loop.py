@@ -46,9 +46,11 @@ class Run:
     """Validation metrics of the final weights; empty without a validation set."""
     steps: int
     seconds: float
-    """Duration in this process, without the time before a resume."""
+    """Duration of training, with the time before a resume."""
     stop_reason: str | None = None
     """Why training stopped before the last step; None if it did not."""
+    calibration: str = ""
+    """Whether the confidence was calibrated; empty for a task that does not."""
 
     @property
     def is_main(self) -> bool:
@@ -56,9 +58,13 @@ class Run:
         return is_main_process()
 
     def __str__(self) -> str:
-        metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
         stopped = f" (stopped: {self.stop_reason})" if self.stop_reason else ""
-        return f"{self.folder}: {self.steps:,} steps{stopped}, validation {metrics or 'set is empty'}"
+        return f"{self.folder}: {self.steps:,} steps{stopped}, validation {self.validation() or 'set is empty'}"
+
+    def validation(self) -> str:
+        """The validation metrics as text; empty without a validation set."""
+        metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
+        return f"{metrics}, {self.calibration}" if metrics and self.calibration else metrics
 
 
 class Trainer:
@@ -74,17 +80,19 @@ class Trainer:
         seed: int = 0,
         hooks: Sequence[Hook] = (),
         config_digest: str = "",
+        command: str = "",
     ):
         """Build the optimizers and wrap the model for the process group.
 
         config_digest: digest of the config of the run; only checkpoints with the same digest are restored.
+        command: the command that trains the run; a restored checkpoint replaces it by the first one.
         """
         micro_batches = group.world_size * config.gradient_accumulation_steps
         factors = f"{group.world_size} x {config.gradient_accumulation_steps}, got {config.batch_size}"
         rule = "batch_size must be a multiple of processes times gradient_accumulation_steps"
         check(config.batch_size % micro_batches == 0, f"{rule}, {factors}")
         self.task, self.config, self.folder, self.group, self.seed = task, config, folder, group, seed
-        self.config_digest = config_digest
+        self.config_digest, self.command, self._started = config_digest, command, time.perf_counter()
         self.hooks = list(hooks) if group.is_main else []
         self.batch_slice = BatchSlice(group.rank, group.world_size, config.gradient_accumulation_steps)
         steps_per_epoch = task.steps_per_epoch(config.batch_size)
@@ -132,13 +140,14 @@ class Trainer:
             self.checkpoints.remove_old()
         self.step = self._checkpoint_step = checkpoint.step
         self.best = metadata["best"]
+        self.command = metadata.get("command", self.command)
+        self._started -= metadata.get("seconds", 0.0)
         self.evaluations_without_improvement = metadata["evaluations_without_improvement"]
         self._loss_sum.fill_(metadata["loss_sum"] if self.group.is_main else 0.0)
         self._message(f"resuming from step {self.step} of {self.total_steps}")
 
     def fit(self) -> Run:
         """Train from the current step to the end and write the final weights."""
-        started = time.perf_counter()
         try:
             self._notify("on_start")
             batches = self.task.batches(self.step, self.config.batch_size, self.batch_slice)
@@ -152,7 +161,21 @@ class Trainer:
             raise
         finally:
             self._notify("on_end")
-        return Run(self.folder, metrics, self.step, time.perf_counter() - started, stop_reason)
+        return Run(self.folder, metrics, self.step, self._seconds, stop_reason, self.task.calibration)
+
+    def unchanged_run(self) -> Run:
+        """The run of a restored checkpoint that needs no further training."""
+        self._message(f"{self.folder} is fully trained; nothing was changed")
+        return Run(self.folder, self.best["metrics"] if self.best else {}, self.step, self._seconds)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no step is left."""
+        return self.step >= self.total_steps or self._out_of_patience()
+
+    @property
+    def _seconds(self) -> float:
+        return time.perf_counter() - self._started
 
     def request_stop(self, reason: str) -> None:
         """Stop after the current step. A checkpoint is saved and the run is finished; it can be resumed."""
@@ -162,7 +185,7 @@ class Trainer:
         """Run the steps; return why they ended early."""
         window_start, window_step, other_seconds = time.perf_counter(), self.step, 0.0
         self._forward_model.train()
-        while self.step < self.total_steps and not self._out_of_patience():
+        while not self.is_done:
             self._loss_sum += self._update(next(batches))
             self.step += 1
             is_last = self.step == self.total_steps
@@ -214,12 +237,12 @@ class Trainer:
         """Report the mean loss since the last log, over all processes, and the speed since a step and a time."""
         mean_loss = self._finite_sum(self._loss_sum) / ((self.step - 1) % self.config.log_every + 1)
         self._loss_sum.zero_()
-        examples = (self.step - first_step) * self.config.batch_size
+        processed = (self.step - first_step) * self.config.batch_size
         values = {
             "loss": mean_loss,
             "epoch": round(self.step / self.task.steps_per_epoch(self.config.batch_size), 4),
             "learning_rate": learning_rate(self.config, self.step - 1, self.total_steps),
-            "examples_per_second": round(examples / (time.perf_counter() - start_time), 1),
+            f"{self.task.unit}_per_second": round(processed / (time.perf_counter() - start_time), 1),
         }
         self._notify("on_log", values)
 
@@ -293,6 +316,8 @@ class Trainer:
                 "best": self.best,
                 "evaluations_without_improvement": self.evaluations_without_improvement,
                 "loss_sum": loss_sum,
+                "command": self.command,
+                "seconds": self._seconds,
             }
             path = self.checkpoints.save(self.step, tensors, metadata, scheduled=scheduled)
             self._notify("on_checkpoint", path)

@@ -7,6 +7,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+MIN_CALIBRATION_EXAMPLES = 50
+"""Validation examples from which on confidence is calibrated. A scale that is fitted to fewer can be worse than 1."""
+
 
 @dataclass(frozen=True)
 class BatchSlice:
@@ -39,6 +42,10 @@ class Task(Protocol):
     monitor: str
     """The validation metric that selects the best weights."""
     higher_is_better: bool
+    unit: str = "examples"
+    """What the batch size counts."""
+    calibration: str = ""
+    """Whether `finish` calibrated the confidence, for the report of training."""
 
     def steps_per_epoch(self, batch_size: int) -> int:
         """The number of batches in an epoch."""
@@ -65,6 +72,13 @@ class Task(Protocol):
     def files(self) -> dict[str, bytes]:
         """Files that a run needs beside its weights, such as a tokenizer."""
         return {}
+
+    def can_calibrate(self, examples: int) -> bool:
+        """Whether this many validation examples are enough to calibrate the confidence on, which sets `calibration`."""
+        is_enough, minimum = examples >= MIN_CALIBRATION_EXAMPLES, MIN_CALIBRATION_EXAMPLES
+        reason = f"not calibrated, which takes {minimum} validation examples (got {examples})"
+        self.calibration = "after calibration" if is_enough else reason
+        return is_enough
 
     def finish(self, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Complete the final weights, for instance by calibration, and return them with their validation metrics.

@@ -228,7 +228,10 @@ def test_training_without_validation_classes():
 
 
 def test_finish_calibrates_on_validation_classes():
-    task = FewShotTask(make_config(), make_splits())
+    too_few = FewShotTask(make_config(), make_splits())
+    assert too_few.finish({}) == ({}, {})
+    assert too_few.calibration == "not calibrated, which takes 50 validation examples (got 49)"
+    task = FewShotTask(make_config(), make_splits(validation=make_images(8, prefix="v")))
     weights, metrics = task.finish(task.model.state_dict())
     assert float(weights["head.calibration_scale"]) != 1
     assert float(task.model.head.calibration_scale) == 1

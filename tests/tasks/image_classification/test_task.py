@@ -209,7 +209,9 @@ def test_finish_calibrates_on_the_validation_set():
     task = make_task()
     before = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
     assert task.finish(before) == (before, {})  # no validation set
-    task.validation = random_images(30)
+    task.validation = random_images(49)
+    assert task.finish(before) == (before, {})
+    task.validation = random_images(50)
     weights, metrics = task.finish(before)
     assert [name for name in before if not weights[name].equal(before[name])] == ["calibration_scale"]
     with torch.no_grad():

@@ -45,7 +45,7 @@ class EpisodeBatch(NamedTuple):
 class FewShotTask(Task):
     """A few-shot classifier and the classes it is trained on."""
 
-    monitor, higher_is_better = "accuracy", True
+    monitor, higher_is_better, unit = "accuracy", True, "episodes"
 
     def __init__(self, config: FewShotTaskConfig, data: ClassSplits, progress: Progress | None = None):
         train, episode = data.train, config.episode
@@ -152,7 +152,7 @@ class FewShotTask(Task):
     @torch.no_grad()
     def finish(self, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Calibrate the confidence on the validation classes."""
-        if self.validation is None:
+        if self.validation is None or not self.can_calibrate(len(self.validation)):
             return weights, {}
         model = FewShot(self.config.model).to(self.device).eval()
         model.load_state_dict(weights)

@@ -112,7 +112,7 @@ class ImageClassificationTask(Task):
     @torch.no_grad()
     def finish(self, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Calibrate the confidence on the validation set."""
-        if self.validation is None:
+        if self.validation is None or not self.can_calibrate(len(self.validation)):
             return weights, {}
         model = ImageClassifier(self.config.model).to(self.device).eval()
         model.load_state_dict(weights)

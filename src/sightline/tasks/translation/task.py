@@ -24,7 +24,7 @@ from .evaluate import evaluation_sums, metrics
 class TranslationTask(Task):
     """A translator and the sentence pairs it is trained on."""
 
-    monitor, higher_is_better = "bleu", True
+    monitor, higher_is_better, unit = "bleu", True, "tokens"
 
     def __init__(self, config: TranslationTaskConfig, data: TextSplits[ParallelText], progress: Progress | None = None):
         text = TokenizedText.of(data, config.tokenizer, config.data.max_tokens)
