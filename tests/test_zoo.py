@@ -196,14 +196,16 @@ def test_scores_of_glyphs_do_not_depend_on_the_number_of_images():
 
 def test_de_en_translates_everyday_sentences_and_aligns_their_words():
     translator = sightline.load("de-en")
-    translations = {
-        "guten abend": "good evening",
-        "Hast du Hunger?": "are you hungry?",
-        "Meine Schwester wohnt in Berlin.": "my sister lives in berlin.",
-        "Das Buch liegt auf dem Tisch.": "the book is on the table.",
+    expected = {
+        "guten abend": ("good evening", -0.048379),
+        "Hast du Hunger?": ("are you hungry?", -0.066178),
+        "Meine Schwester wohnt in Berlin.": ("my sister lives in berlin.", -0.130286),
+        "Das Buch liegt auf dem Tisch.": ("the book is on the table.", -0.272050),
     }
-    predictions = translator.predict(list(translations))
-    assert [prediction.text for prediction in predictions] == list(translations.values())
+    predictions = translator.predict(list(expected))
+    assert [prediction.text for prediction in predictions] == [text for text, _ in expected.values()]
+    scores = [prediction.score for prediction in predictions]
+    assert scores == pytest.approx([score for _, score in expected.values()], abs=1e-4)
     prediction = translator.predict("guten abend", attention=True)
     weights = prediction.attention.of("cross")[-1].weights[0].mean(0)  # (target tokens, source tokens)
     assert list(prediction.tokens[:2]) == ["good", "evening"]

@@ -4,16 +4,7 @@ Batches are decoded together, and finished sequences are dropped from the batch.
 """
 
 from .beam_search import beam_search
-from .hypotheses import DecodingModel, DecodingOptions, EncodedSources, Hypothesis, decoder_inputs
+from .hypotheses import DecodingOptions, Hypothesis, decoder_inputs
 from .sampling import greedy, sample
 
-__all__ = [
-    "DecodingModel",
-    "DecodingOptions",
-    "EncodedSources",
-    "Hypothesis",
-    "beam_search",
-    "decoder_inputs",
-    "greedy",
-    "sample",
-]
+__all__ = ["DecodingOptions", "Hypothesis", "beam_search", "decoder_inputs", "greedy", "sample"]

@@ -67,14 +67,10 @@ class ImageClassifierConfig(Config):
         if self.head_dim is None:
             check_divides("embed_dim", self.embed_dim, num_heads=self.num_heads, fix="; or set head_dim")
         embed_dim, ratio = self.embed_dim, self.mlp_ratio
-        check(
-            0 < ratio < math.inf and round(embed_dim * ratio) >= 1,
-            f"mlp_ratio must give a hidden dimension of at least 1 for embed_dim={embed_dim}, got {ratio}",
-        )
-        check(
-            self.mask != "causal" or self.pool != "class_token",
-            "pool must be mean for a causal mask, got class_token, which is the first token and attends only to itself",
-        )
+        is_valid = 0 < ratio < math.inf and round(embed_dim * ratio) >= 1
+        check(is_valid, f"mlp_ratio must give a hidden dimension of at least 1 for embed_dim={embed_dim}, got {ratio}")
+        is_valid = self.mask != "causal" or self.pool != "class_token"
+        check(is_valid, "pool must be mean for a causal mask, got class_token, which attends only to itself")
         is_odd = "sinusoidal" in (self.positions, self.position_init) and self.embed_dim % 2
         check(not is_odd, f"embed_dim must be even for sinusoidal positions, got {self.embed_dim}")
 

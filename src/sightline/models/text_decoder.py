@@ -258,7 +258,7 @@ class RecurrentTextDecoder(TextDecoder):
 
     Without attention, the context vector is an input of every step. With attention, the score of this name compares
     each decoder state with the encoder states; `hard` attention selects one state. The recurrence does not depend on
-    the attention, so a whole target is one call.
+    the attention, so a whole target is one call. Further options are those of `TextDecoder`.
     """
 
     def __init__(
@@ -267,16 +267,14 @@ class RecurrentTextDecoder(TextDecoder):
         embed_dim: int,
         hidden_size: int,
         *,
-        encoder_dim: int | None = None,
-        tie_embeddings: bool = True,
         cell: Cell = "gru",
         num_layers: int = 1,
         attention: str = "none",
         hard: bool = False,
         dropout: float = 0.0,
+        **options: Any,
     ):
-        options: dict[str, Any] = {"encoder_dim": encoder_dim, "tie_embeddings": tie_embeddings, "dropout": dropout}
-        super().__init__(vocab_size, embed_dim, hidden_size, **options)
+        super().__init__(vocab_size, embed_dim, hidden_size, dropout=dropout, **options)
         self.context = nn.Linear(hidden_size, hidden_size)
         self.attention = None if attention == "none" else CrossAttention(hidden_size, attention, hard=hard)
         input_size = embed_dim + (hidden_size if self.attention is None else 0)

@@ -104,7 +104,7 @@ def test_declared_special_tokens_get_the_next_ids(kind):
     assert special.tokens == (*SPECIAL.tokens, "<mask>", "[SEP]")
     assert special.ids == {"pad": 0, "bos": 1, "eos": 2, "unk": 3, "mask": 4, "sep": 5}
     assert special.suppressed_ids == (0, 1, 4, 5)
-    assert special.control_tokens == ("<pad>", "<s>", "</s>", "[SEP]")
+    assert [special.tokens[i] for i in special.control_ids] == ["<pad>", "<s>", "</s>", "[SEP]"]
     tokenizer = train_tokenizer(TokenizerConfig(kind=kind, vocab_size=400, special_tokens=special), TEXTS)
     assert tokenizer.tokens(range(6)) == [*special.tokens]
     ids = tokenizer.encode(["Der Hund"])[0]

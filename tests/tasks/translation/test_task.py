@@ -11,7 +11,6 @@ from sightline.models.seq2seq import RecurrentSeq2SeqConfig, TransformerSeq2SeqC
 from sightline.runs import _resolve_config
 from sightline.tasks.translation import evaluate as evaluate_module
 from sightline.tasks.translation.config import ModelConfig, TextData, TranslationTaskConfig
-from sightline.tasks.translation.evaluate import evaluation_sums, metrics
 from sightline.tasks.translation.task import TranslationTask
 from sightline.training.config import TrainingConfig
 from sightline.training.task import BatchSlice
@@ -119,18 +118,14 @@ def test_validation_does_not_depend_on_processes_or_batch_size(kind, monkeypatch
     task = make_task(kind, validation=pairs)
     task.model.eval()
 
-    def sums(batch_slice):
-        data = task.validation, pairs.target, task.tokenizers[1]
-        return evaluation_sums(task.model, *data, max_tokens=64, batch_slice=batch_slice)
-
     with torch.no_grad():
-        whole = sums(BatchSlice())
+        whole = task.evaluate(task.model, BatchSlice())
         monkeypatch.setitem(evaluate_module.TOKENS_PER_BATCH, "cpu", 20)
-        parts = [sums(BatchSlice(rank, 3)) for rank in range(3)]
+        parts = [task.evaluate(task.model, BatchSlice(rank, 3)) for rank in range(3)]
     for name, value in whole.items():
         torch.testing.assert_close(sum(part[name] for part in parts), value, rtol=1e-5, atol=1e-5)
     assert int(whole["tokens"]) == sum(len(text) + 1 for text in pairs.target)
-    assert metrics(whole)["perplexity"] == pytest.approx(2.718281828 ** metrics(whole)["loss"])
+    assert task.metrics(whole)["perplexity"] == pytest.approx(2.718281828 ** task.metrics(whole)["loss"])
 
 
 def test_a_second_task_on_the_same_data_does_not_tokenize_again(monkeypatch):

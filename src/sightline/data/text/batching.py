@@ -106,10 +106,8 @@ class LengthBuckets:
 
     def __init__(self, shapes: Array, max_tokens: int):
         longest = int(shapes.max())
-        check(
-            max_tokens >= longest,
-            f"batch_size counts tokens and must be at least the longest sentence, {longest}, got {max_tokens}",
-        )
+        rule = f"batch_size counts tokens and must be at least the longest sentence, {longest}"
+        check(max_tokens >= longest, f"{rule}, got {max_tokens}")
         self._sort_keys = shapes.max(axis=1)  # by the longest side, then by each side
         for column in shapes.T:
             self._sort_keys = (self._sort_keys << 20) + column

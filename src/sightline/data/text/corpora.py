@@ -39,9 +39,8 @@ class Corpus(ABC):
 
     def __post_init__(self) -> None:
         counts = [len(side) for side in self.sides]
-        check(
-            counts[0] and len({*counts}) == 1, f"a corpus must have sentences, as many in each language, got {counts}"
-        )
+        is_valid = counts[0] and len({*counts}) == 1
+        check(is_valid, f"a corpus must have sentences, as many in each language, got {counts}")
 
     def __len__(self) -> int:
         return len(self.sides[0])
@@ -115,11 +114,9 @@ def load_parallel(
         return TextSplits(*_number_pairs())
     path = Path(source).expanduser()
     stems = _find_parallel(path, languages)
-    check(
-        "train" in stems,
-        f"a folder of parallel text must contain train.{languages[0]} and train.{languages[1]}, or train.tsv, got "
-        f"neither in {display_path(path)}; or give the path of one file",
-    )
+    files = f"train.{languages[0]} and train.{languages[1]}, or train.tsv"
+    fix = f"got neither in {display_path(path)}; or give the path of one file"
+    check("train" in stems, f"a folder of parallel text must contain {files}, {fix}")
     return TextSplits(**{split: _read_parallel(stem, languages, columns, header) for split, stem in stems.items()})
 
 
@@ -133,17 +130,9 @@ def load_monolingual(source: str | Path) -> TextSplits[MonolingualText]:
     if str(source) == NUMBERS:
         return TextSplits(*(MonolingualText(pairs.target) for pairs in _number_pairs()))
     path = Path(source).expanduser()
-    check(
-        path.is_dir() or path.is_file(),
-        f"monolingual text must be a text file or a folder of .txt files, got {display_path(path)!r}, which does not "
-        f"exist",
-    )
     files = _find_monolingual(path) if path.is_dir() else {"train": [path]}
-    name = display_path(path)
-    check(
-        "train" in files,
-        f"a folder of monolingual text must contain .txt or .txt.gz files for training, got none in {name}",
-    )
+    rule = "a folder of monolingual text must contain .txt or .txt.gz files for training"
+    check("train" in files, f"{rule}, got none in {display_path(path)}")
     return TextSplits(**{split: _read_monolingual(paths, path) for split, paths in files.items()})
 
 
@@ -218,11 +207,8 @@ def _find_parallel(path: Path, languages: tuple[str, str]) -> dict[str, Path]:
             found.setdefault(split, set()).add(plain.with_suffix("") if is_aligned else file)
     for split, stems in (prefixed | exact).items():
         names = ", ".join(sorted(stem.name for stem in stems))
-        check(
-            len(stems) == 1,
-            f"{display_path(path)} must contain one {split} set, got {names}; keep one and evaluate on the others with "
-            f"sightline evaluate RUN --data FILE",
-        )
+        fix = "keep one and evaluate on the others with sightline evaluate RUN --data FILE"
+        check(len(stems) == 1, f"{display_path(path)} must contain one {split} set, got {names}; {fix}")
     return {split: stems.pop() for split, stems in (prefixed | exact).items()}
 
 
@@ -254,11 +240,8 @@ def _read_parallel(path: Path, languages: tuple[str, str], columns: tuple[int, i
 def _read_aligned(path: Path, languages: tuple[str, str]) -> Iterable[tuple[str, ...]]:
     files = [_language_file(path, language) for language in languages]
     suffixes, folder = f".{languages[0]} and .{languages[1]}", display_path(path.parent)
-    check(
-        any(files),
-        f"data must be a folder, a tab-separated file, or two aligned files without their suffixes {suffixes}, got "
-        f"{display_path(path)!r}, which is none of them",
-    )
+    rule = f"data must be a folder, a tab-separated file, or two aligned files without their suffixes {suffixes}"
+    check(any(files), f"{rule}, got {display_path(path)!r}, which is none of them")
     sides = []
     for file, language in zip(files, languages, strict=True):
         if file is None:

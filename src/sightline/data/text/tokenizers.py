@@ -71,9 +71,9 @@ class SpecialTokens:
         return tuple(self._declared.values())
 
     @property
-    def control_tokens(self) -> tuple[str, ...]:
-        """Tokens that decode to no text: all but `unk` and `mask`."""
-        return tuple(token for name, token in self._declared.items() if name not in ("unk", "mask"))
+    def control_ids(self) -> tuple[int, ...]:
+        """Ids that decode to no text: all but `unk` and `mask`."""
+        return tuple(i for name, i in self.ids.items() if name not in ("unk", "mask"))
 
     @property
     def suppressed_ids(self) -> tuple[int, ...]:
@@ -107,10 +107,8 @@ class TokenizerConfig(Config):
         num_special = len(self.special_tokens.tokens)
         check_int(num_special + 1, vocab_size=self.vocab_size)
         minimum = num_special + len(BYTE_TOKENS) + 2
-        check(
-            self.kind != "bpe" or self.vocab_size >= minimum,
-            f"vocab_size must be at least {minimum} for bpe, which includes 256 byte tokens, got {self.vocab_size}",
-        )
+        rule = f"vocab_size must be at least {minimum} for bpe, which includes 256 byte tokens"
+        check(self.kind != "bpe" or self.vocab_size >= minimum, f"{rule}, got {self.vocab_size}")
 
 
 class Tokenizer:
@@ -125,8 +123,7 @@ class Tokenizer:
         self._backend = _backend(config, model)
         self._tokens = [token for token, _ in sorted(vocab.items(), key=lambda item: item[1])]
         self._characters = frozenset("".join(self._tokens))
-        control = set(self.special_tokens.control_tokens)
-        self._control_ids = frozenset(i for i, token in enumerate(self.special_tokens.tokens) if token in control)
+        self._control_ids = frozenset(self.special_tokens.control_ids)
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -264,10 +261,9 @@ def _check_vocab(config: TokenizerConfig, vocab: Any, merges: list[Any], name: s
     is_table = isinstance(vocab, dict) and all(type(i) is int for i in vocab.values())
     check(is_table, f"{name} must have a vocabulary of tokens and ids, got {type(vocab).__name__}")
     maximum = limits.MAX_TOKENIZER_VOCAB_SIZE
-    check(
-        len(vocab) <= maximum and sorted(vocab.values()) == list(range(len(vocab))),
-        f"{name} must have at most {maximum:,} tokens with consecutive ids from 0, got {len(vocab):,} tokens",
-    )
+    is_valid = len(vocab) <= maximum and sorted(vocab.values()) == list(range(len(vocab)))
+    rule = f"{name} must have at most {maximum:,} tokens with consecutive ids from 0"
+    check(is_valid, f"{rule}, got {len(vocab):,} tokens")
     special = config.special_tokens.tokens
     for i, token in enumerate([*special, *BYTE_TOKENS] if config.kind == "bpe" else special):
         check(vocab.get(token) == i, f"{name} must have {token} with id {i}, got {vocab.get(token)}")

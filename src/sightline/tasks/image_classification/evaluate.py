@@ -105,9 +105,7 @@ def logits_and_labels(
     model: nn.Module, images: Images, *, device: torch.device, batch_size: int, num_workers: int
 ) -> tuple[Tensor, Tensor]:
     """Logits (N, C) as float64, and labels (N,), of all images."""
-    logits, labels = [], []
     batches = torch.arange(len(images)).split(chunk_size(images, batch_size))
-    for pixels, batch_labels in stream(images, iter(batches), num_workers, device):
-        logits.append(model(pixels.float() / 255).double())
-        labels.append(batch_labels)
+    streamed = stream(images, iter(batches), num_workers, device)
+    logits, labels = zip(*((model(pixels.float() / 255).double(), labels) for pixels, labels in streamed), strict=True)
     return torch.cat(logits), torch.cat(labels)

@@ -19,21 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def filters(model: ImageClassifier, folder: Path) -> "Figure":
-    """The kernels of the patch embedding."""
-    return parameters.filters(_array(model.patch_embedding.proj.weight))
-
-
-def positions(model: ImageClassifier, folder: Path) -> "Figure":
-    """The position embeddings."""
-    return parameters.positions(position_table(model), **_layout(model))
-
-
-def similarity(model: ImageClassifier, folder: Path) -> "Figure":
-    """The cosine similarity of the position embeddings."""
-    return parameters.similarity(position_table(model), **_layout(model))
-
-
 def masks(model: ImageClassifier, folder: Path) -> "Figure":
     """The learned mask of each block and head."""
     learned = [attention.mask for attention in _attentions(model) if isinstance(attention.mask, LearnedMask)]
@@ -53,18 +38,13 @@ def temperatures(model: ImageClassifier, folder: Path) -> "Figure":
     return parameters.temperatures(values, initial=scores[0].initial_temperature)
 
 
-def training(model: ImageClassifier, folder: Path) -> "Figure":
-    """Loss, validation accuracy and learning rate during training."""
-    return training_curves(folder, "accuracy")
-
-
 FIGURES: dict[str, Callable[[ImageClassifier, Path], "Figure"]] = {
-    "filters": filters,
-    "positions": positions,
-    "similarity": similarity,
+    "filters": lambda model, _: parameters.filters(_array(model.patch_embedding.proj.weight)),
+    "positions": lambda model, _: parameters.positions(position_table(model), **_layout(model)),
+    "similarity": lambda model, _: parameters.similarity(position_table(model), **_layout(model)),
     "masks": masks,
     "temperatures": temperatures,
-    "training": training,
+    "training": lambda _, folder: training_curves(folder, "accuracy"),
 }
 """Figures of every run, by file name."""
 

@@ -91,10 +91,8 @@ class ModelConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         attention = self.rnn.attention
-        check(
-            self.kind != "rnn" or attention == "none",
-            f"rnn.attention must be none for kind rnn, got {attention!r}; use kind rnn_attention",
-        )
+        is_valid = self.kind != "rnn" or attention == "none"
+        check(is_valid, f"rnn.attention must be none for kind rnn, got {attention!r}; use kind rnn_attention")
         if self.kind == "rnn_attention" and attention == "none":
             object.__setattr__(self, "rnn", replace(self.rnn, attention="general"))
 
@@ -158,15 +156,10 @@ class TranslationTaskConfig(TaskConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_max(limits.MAX_TOKEN_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
-        check(
-            not self.training.fsdp,
-            "training.fsdp must be false for translation, which decodes with whole weights, got true",
-        )
-        check(
-            self.model.chosen.tie_embeddings != "all" or self.tokenizer.shared_vocab,
-            "tokenizer.shared_vocab must be true if the model's tie_embeddings is all, which uses one embedding table "
-            "for both languages, got false",
-        )
+        # decoding needs whole weights
+        check(not self.training.fsdp, "training.fsdp must be false for translation, got true")
+        is_shared = self.model.chosen.tie_embeddings != "all" or self.tokenizer.shared_vocab
+        check(is_shared, "tokenizer.shared_vocab must be true if the model's tie_embeddings is all, got false")
         transformer, longest = self.model.transformer, int(padded_length(self.data.max_tokens))
         is_limited = self.model.kind == "transformer" and transformer.positions == "learned"
         check(

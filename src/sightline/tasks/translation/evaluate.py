@@ -7,18 +7,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ... import config
 from ...data.text.batching import EncodedPairs
 from ...data.text.corpora import ParallelText
 from ...data.text.tokenized import encode_pairs
-from ...data.text.tokenizers import Tokenizer
 from ...decoding import DecodingOptions, Hypothesis, beam_search, greedy
 from ...errors import check
 from ...models.seq2seq import Seq2Seq
 from ...predictor import Progress
-from ...training.task import BatchSlice
 
 TOKENS_PER_BATCH = {"cpu": 1 << 13, "cuda": 1 << 15}
 """Source tokens that are decoded together, padding and beams included."""
@@ -88,80 +85,25 @@ def word_range(group: dict[str, Any]) -> str:
 
 
 def translate(
-    model: Seq2Seq,
-    encoded: EncodedPairs,
-    indices: Sequence[int],
-    *,
-    max_tokens: int,
-    num_beams: int = 1,
-    top_k: int = 1,
-    length_penalty: float = 1.0,
+    model: Seq2Seq, encoded: EncodedPairs, indices: Sequence[int], max_tokens: int, **search: Any
 ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
-    """Translate the sources at these indices in batches of similar length.
+    """Translate the sources at these indices in batches of similar length, the longest first.
 
-    Yields the indices of each batch and, for each index, the `top_k` best hypotheses.
+    `search` are options of `beam_search`; with one beam or none, decoding is greedy. Yields the indices of each batch
+    and, for each index, its hypotheses.
     """
-    special = encoded.special_tokens
+    special, lengths, device = encoded.special_tokens, encoded.source.lengths, encoded.source.ids.device
     ids = {"bos": special.id("bos"), "eos": special.id("eos")}
     options = DecodingOptions(**ids, suppress_tokens=special.suppressed_ids, max_tokens=max_tokens)
-    search: dict[str, Any] = {"num_beams": num_beams, "n_best": top_k, "length_penalty": length_penalty}
-    decode: Any = greedy if num_beams == top_k == 1 else partial(beam_search, **search)
-    for batch, length in length_batches(encoded, indices, num_beams):
-        source, attention_mask = encoded.source.take(torch.tensor(batch, device=encoded.source.ids.device), length)
-        yield batch, decode(model.decoder, model.encode(source, attention_mask), options)
-
-
-def length_batches(
-    encoded: EncodedPairs, indices: Sequence[int], num_beams: int = 1
-) -> Iterator[tuple[list[int], int]]:
-    """Batches of indices from the longest source to the shortest, each with the length to pad to."""
-    lengths = encoded.source.lengths
-    max_tokens = TOKENS_PER_BATCH[encoded.source.ids.device.type]
+    num_beams = search.get("num_beams", 1)
+    decode: Any = greedy if num_beams == 1 else partial(beam_search, **search)
     rest = sorted(indices, key=lambda i: (-lengths[i], i))
     while rest:
         length = int(lengths[rest[0]])
-        count = max(1, max_tokens // (length * num_beams))
-        yield rest[:count], length
-        rest = rest[count:]
-
-
-def evaluation_sums(
-    model: Seq2Seq,
-    encoded: EncodedPairs,
-    references: Sequence[str],
-    tokenizer: Tokenizer,
-    *,
-    max_tokens: int,
-    batch_slice: BatchSlice | None = None,
-) -> dict[str, Tensor]:
-    """Sums of the loss and of BLEU's counts over this process's share of the pairs, decoded greedily."""
-    device, share = encoded.source.ids.device, batch_slice or BatchSlice()
-    indices = range(share.rank, len(encoded), share.world_size)
-    loss = torch.zeros((), dtype=torch.float64, device=device)
-    translations: dict[int, str] = {}
-    for batch_indices, hypotheses in translate(model, encoded, indices, max_tokens=max_tokens):
-        shape = int(encoded.source.lengths[batch_indices].max()), int(encoded.target.lengths[batch_indices].max()) - 1
-        batch = encoded.batch(torch.tensor(batch_indices, device=device), shape)
-        loss += model(batch.source, batch.attention_mask, batch.target, labels=batch.labels)
-        texts = (tokenizer.decode(best.tokens) for best, *_ in hypotheses)
-        translations |= dict(zip(batch_indices, texts, strict=True))
-    counts = torch.zeros(10, dtype=torch.float64, device=device)
-    if indices:
-        candidates = [translations[i] for i in indices]
-        score = bleu(candidates, [references[i] for i in indices], lowercase=tokenizer.config.lowercase)
-        counts += torch.tensor([*score.counts, *score.totals, score.sys_len, score.ref_len], device=device)
-    tokens = sum(int(encoded.target.lengths[i]) - 1 for i in indices)  # without BOS
-    return {"loss": loss, "tokens": torch.tensor(float(tokens), dtype=torch.float64, device=device), "bleu": counts}
-
-
-def metrics(sums: dict[str, Tensor]) -> dict[str, float]:
-    """BLEU, loss and perplexity from the sums of all processes."""
-    from sacrebleu import BLEU
-
-    loss = float(sums["loss"]) / float(sums["tokens"])
-    counts = [int(count) for count in sums["bleu"].round().tolist()]
-    score = BLEU.compute_bleu(counts[:4], counts[4:8], sys_len=counts[8], ref_len=counts[9])
-    return {"bleu": score.score, "loss": loss, "perplexity": math.exp(min(loss, 100))}
+        count = max(1, TOKENS_PER_BATCH[device.type] // (length * num_beams))
+        batch, rest = rest[:count], rest[count:]
+        source, attention_mask = encoded.source.take(torch.tensor(batch, device=device), length)
+        yield batch, decode(model.decoder, model.encode(source, attention_mask), options)
 
 
 def bleu(candidates: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Any:
@@ -200,13 +142,12 @@ def evaluate(
     predictor: Any, pairs: ParallelText, split: str, progress: Progress | None = None
 ) -> TranslationEvaluation:
     """Translate the sources with the config's search and compare with the targets. Long sources are cut."""
-    task_config, (source, target) = predictor.config, predictor.tokenizers
-    encoded = encode_pairs(pairs, (source, target), task_config.data.max_tokens).to(predictor.device)
+    task_config, target = predictor.config, predictor.tokenizers[1]
+    search, max_tokens = config.plain(task_config.search), task_config.data.max_tokens
+    encoded = encode_pairs(pairs, predictor.tokenizers, max_tokens).to(predictor.device)
     translations: dict[int, str] = {}
-    search = config.plain(task_config.search)
-    options = {"max_tokens": task_config.data.max_tokens, **search}
     with torch.inference_mode():
-        for batch, hypotheses in translate(predictor.model, encoded, range(len(pairs)), **options):
+        for batch, hypotheses in translate(predictor.model, encoded, range(len(pairs)), max_tokens, **search):
             texts = (target.decode(best.tokens) for best, *_ in hypotheses)
             translations |= dict(zip(batch, texts, strict=True))
             if progress is not None:

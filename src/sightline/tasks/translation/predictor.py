@@ -20,7 +20,7 @@ from ...data.text.corpora import NUMBERS, ParallelText, TextSplits, source_files
 from ...data.text.reading import STDIN, stream_lines
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis
-from ...errors import SightlineError, check, check_int, check_max
+from ...errors import SightlineError, check, check_int, check_max, check_page_size
 from ...files import CONFIG, read_json, stored_fingerprint
 from ...models.seq2seq import Seq2Seq
 from ...names import printable, shortened
@@ -191,9 +191,9 @@ class TranslationPredictor(Predictor):
         top_k = search.num_beams if top_k is None else top_k
         check(top_k <= search.num_beams, f"top_k must be at most num_beams={search.num_beams}, got {top_k}")
         encoded = self._encoded([text.ids for text in prepared], [()] * len(prepared))
-        options = {"top_k": top_k, "max_tokens": self.config.data.max_tokens}
+        options = {"n_best": top_k, **config.plain(search)}
         with torch.inference_mode():
-            batches = translate(self.model, encoded, range(len(prepared)), **options, **config.plain(search))
+            batches = translate(self.model, encoded, range(len(prepared)), self.config.data.max_tokens, **options)
             hypotheses = {i: found for batch, results in batches for i, found in zip(batch, results, strict=True)}
         return [hypotheses[i] for i in range(len(prepared))]
 
@@ -251,7 +251,7 @@ class TranslationPredictor(Predictor):
             target=[_padded((special.bos, *t.tokens)[: len(t.tokens)], num_target) for t in translations],
             generated=[_padded(t.tokens, num_target) for t in translations],
             batch=list(range(len(translations))),
-            special_tokens=set(special.control_tokens),
+            special_tokens={special.tokens[i] for i in special.control_ids},
             title=names[0] if len(names) == 1 else f"{len(names)} sentences",
             names=names,
         )
@@ -259,14 +259,15 @@ class TranslationPredictor(Predictor):
     def show(self, inputs: Sequence[str] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
         """Write figures of the training curves, and of the attention on these texts, to a folder."""
         files = FigureFiles.create(self.folder, out, format)
-        explanations = self.explain([*inputs]) if inputs else None
-        for prediction in explanations.predictions if explanations else ():
-            check(prediction.error is None, prediction.error)
+        if inputs:
+            check_page_size(inputs=len(inputs))
+        prepared = [self.prepare(text) for text in inputs]
+        explained = self.explain_batch(prepared, [*inputs]) if inputs else None
         files.add("training", training_curves, self.folder, "bleu")
-        if explanations is not None and explanations.page is not None:
-            for i, translation in enumerate(explanations.predictions, start=1):
+        if explained is not None:
+            for i, translation in enumerate(explained[0], start=1):
                 files.add(f"sentence-{i}", alignment_figure, translation)
-            files.add_page(explanations.page)
+            files.add_page(explained[1])
         return files
 
     def columns(self) -> list[str]:

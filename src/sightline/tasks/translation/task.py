@@ -1,8 +1,10 @@
 """Training of a translator: its data, batches, loss and validation metrics."""
 
 import itertools
+import math
 from collections.abc import Generator
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,11 +16,12 @@ from ...data.text.batching import LengthBuckets, PairBatch
 from ...data.text.corpora import ParallelText, TextSplits
 from ...data.text.tokenized import TokenizedText
 from ...data.text.tokenizers import TokenizerConfig
+from ...kernels.cross_entropy import IGNORE_INDEX
 from ...models.seq2seq import Seq2Seq
 from ...predictor import Progress
 from ...training.task import BatchSlice, Task
 from .config import TranslationTaskConfig
-from .evaluate import evaluation_sums, metrics
+from .evaluate import bleu, translate
 
 
 class TranslationTask(Task):
@@ -34,7 +37,7 @@ class TranslationTask(Task):
         self.model = Seq2Seq(self.config.model.chosen)
         self.data_fingerprint = data_fingerprint(data, num_long=len(data.train) - len(text.train))
         self.device = torch.device("cpu")
-        self._buckets: dict[int, LengthBuckets] = {}
+        self._buckets = cache(lambda batch_size: LengthBuckets(self.train.shapes(), batch_size))
 
     @staticmethod
     def load_data(config: TranslationTaskConfig, progress: Progress | None = None) -> TextSplits[ParallelText]:
@@ -46,12 +49,7 @@ class TranslationTask(Task):
         return {name: tokenizer.to_json().encode() for name, tokenizer in zip(names, self.tokenizers, strict=False)}
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        return len(self._buckets_of(batch_size))
-
-    def _buckets_of(self, batch_size: int) -> LengthBuckets:
-        if batch_size not in self._buckets:
-            self._buckets[batch_size] = LengthBuckets(self.train.shapes(), batch_size)
-        return self._buckets[batch_size]
+        return len(self._buckets(batch_size))
 
     def to(self, device: torch.device) -> None:
         self.device = device
@@ -62,7 +60,7 @@ class TranslationTask(Task):
     def batches(
         self, first_step: int, batch_size: int, batch_slice: BatchSlice
     ) -> Generator[list[tuple[PairBatch, int]], None, None]:
-        buckets, shares, epoch = self._buckets_of(batch_size), batch_slice.world_size * batch_slice.micro_batches, -1
+        buckets, shares, epoch = self._buckets(batch_size), batch_slice.world_size * batch_slice.micro_batches, -1
         order, batch_order, indices = np.empty(0), np.empty(0), torch.empty(0)
         for step in itertools.count(first_step):
             if step // len(buckets) != epoch:
@@ -82,9 +80,8 @@ class TranslationTask(Task):
 
         An empty part gets one pair without labels, so every process makes the same number of forward passes.
         """
-        if len(indices[part]):
-            return self.train.batch(indices[part], shape), num_labels
-        return self.train.batch(indices[:1], shape, labeled=False), num_labels
+        has_pairs = len(indices[part]) > 0
+        return self.train.batch(indices[part] if has_pairs else indices[:1], shape, labeled=has_pairs), num_labels
 
     def loss(self, model: nn.Module, micro_batch: tuple[PairBatch, int]) -> Tensor:
         batch, num_labels = micro_batch
@@ -94,13 +91,37 @@ class TranslationTask(Task):
         return loss / num_labels
 
     def evaluate(self, model: Any, batch_slice: BatchSlice) -> dict[str, Tensor]:
+        """Sums of the loss and of BLEU's counts, decoded greedily."""
         if self.validation is None:
             return {}
-        options: dict[str, Any] = {"max_tokens": self.config.data.max_tokens, "batch_slice": batch_slice}
-        return evaluation_sums(model, self.validation, self.references, self.tokenizers[1], **options)
+        encoded, tokenizer, max_tokens = self.validation, self.tokenizers[1], self.config.data.max_tokens
+        indices = range(batch_slice.rank, len(encoded), batch_slice.world_size)
+        zeros = partial(torch.zeros, dtype=torch.float64, device=self.device)
+        sums = {"loss": zeros(()), "tokens": zeros(()), "bleu": zeros(10)}
+        translations: dict[int, str] = {}
+        for rows, hypotheses in translate(model, encoded, indices, max_tokens):
+            num_source, num_target = (int(side.lengths[rows].max()) for side in (encoded.source, encoded.target))
+            batch = encoded.batch(torch.tensor(rows, device=self.device), (num_source, num_target - 1))
+            sums["loss"] += model(batch.source, batch.attention_mask, batch.target, labels=batch.labels)
+            sums["tokens"] += (batch.labels != IGNORE_INDEX).sum()
+            translations |= {i: tokenizer.decode(best.tokens) for i, (best, *_) in zip(rows, hypotheses, strict=True)}
+        if indices:
+            pairs = [(translations[i], self.references[i]) for i in indices]
+            score = bleu(*zip(*pairs, strict=True), lowercase=tokenizer.config.lowercase)
+            counts = [*score.counts, *score.totals, score.sys_len, score.ref_len]
+            sums["bleu"] += torch.tensor(counts, device=self.device)
+        return sums
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
-        return metrics(sums) if sums else {}
+        """BLEU, loss and perplexity."""
+        from sacrebleu import BLEU
+
+        if not sums:
+            return {}
+        loss = float(sums["loss"]) / float(sums["tokens"])
+        counts = [int(count) for count in sums["bleu"].round().tolist()]
+        score = BLEU.compute_bleu(counts[:4], counts[4:8], sys_len=counts[8], ref_len=counts[9])
+        return {"bleu": score.score, "loss": loss, "perplexity": math.exp(min(loss, 100))}
 
 
 def tokenizer_files(config: TokenizerConfig) -> tuple[str, ...]:
