@@ -46,10 +46,11 @@ def beam_search(
         logits, state = model.step(state, tokens)
         extended = search.extend(logits.float().log_softmax(-1).index_fill_(-1, suppressed, NEG_INF), options.eos)
         search.mark_done(*(num_beams, None) if early_stopping else (n_best, options.max_tokens))
-        if search.length == options.max_tokens:
+        length = search.tokens.shape[2]
+        if length == options.max_tokens:
             break
         remaining = search.drop_done()
-        same_source = remaining is None and search.length > 1  # the first step turns one row into K beams
+        same_source = remaining is None and length > 1  # the first step turns one row into K beams
         tokens, indices = (extended if remaining is None else extended[:, remaining]).flatten(1).to(device)
         state = model.reorder(state, indices, same_source=same_source) if search.active else state
     return search.hypotheses(n_best)
@@ -67,10 +68,6 @@ class _Search:
         self.done: set[int] = set()
         """Sources whose search has ended, until `drop_done` removes them."""
         self.completed: list[list[Hypothesis]] = [[] for _ in range(num_sources)]
-
-    @property
-    def length(self) -> int:
-        return self.tokens.shape[2]
 
     def extend(self, log_probs: Tensor, eos: int) -> Tensor:
         """Extend every beam by a token: log_probs (A * K, V) -> tokens and the rows they continue (2, A, K)"""

@@ -13,6 +13,9 @@ from .. import limits
 from ..errors import check, check_int, check_max
 from .hypotheses import MIN_FINISHED, DecodingModel, DecodingOptions, EncodedSources, Hypothesis, check_mode, ranked
 
+Choose = Callable[[Tensor], tuple[Tensor, Tensor]]
+"""Logits (R, V) -> the next tokens (R,) and their log-probabilities (R,)"""
+
 
 @torch.inference_mode()
 def greedy(model: DecodingModel, encoder_output: EncodedSources, options: DecodingOptions) -> list[list[Hypothesis]]:
@@ -79,13 +82,9 @@ def candidates(logits: Tensor, *, top_k: int | None = None, top_p: float | None 
 
 
 def _decode(
-    model: DecodingModel,
-    state: Any,
-    sources: Tensor,
-    choose: Callable[[Tensor], tuple[Tensor, Tensor]],
-    options: DecodingOptions,
+    model: DecodingModel, state: Any, sources: Tensor, choose: Choose, options: DecodingOptions
 ) -> list[list[Hypothesis]]:
-    """Extend each row until EOS. sources (R,): source of each row; choose: logits (R, V) -> tokens, log-probs (R,)"""
+    """Extend each row until EOS. sources (R,): source of each row"""
     count, device = len(sources), sources.device
     rows, tokens = list(range(count)), torch.full((count,), options.bos, device=device)
     sequences: list[list[int]] = [[] for _ in rows]

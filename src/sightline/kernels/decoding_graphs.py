@@ -25,6 +25,8 @@ MAX_SPARE_ROWS = 8
 MIN_POSITIONS, MIN_SOURCE = 64, 16
 Size = tuple[int, int, int]
 """Rows, positions and source positions of the buffers."""
+Layers = list[tuple[Tensor, ...]]
+"""Of each layer, keys and values of the tokens (R, 2 H, P, D), and keys and values of the source, each (R, H, S, D)."""
 POOL = GraphPool(max_graphs=8, max_elements=2 * MAX_ELEMENTS)
 """Graphs of each decoder, kept for the next batches."""
 
@@ -53,7 +55,7 @@ class StepGraph:
         """The positions that a step attends to: bool (1, P)"""
         return (self.all_positions <= self.position).unsqueeze(0)
 
-    def fill(self, layers: list[tuple[Tensor, ...]], attention_mask: Tensor | None) -> None:
+    def fill(self, layers: Layers, attention_mask: Tensor | None) -> None:
         """Start from these layers and this mask, as in `Replay`."""
         rows, _, source, _ = layers[0][1].shape
         self.target.zero_()
@@ -88,19 +90,11 @@ class Replay:
         decoder: The module whose weights `step` reads.
         step: See `StepGraph`.
         size: See `graph_size`.
-        layers: Of each layer, keys and values of the tokens (R, 2 H, P, D), and keys and values of the source
-            (R, H, S, D).
+        layers: The caches to start from.
         attention_mask: bool (R, S); None masks nothing.
     """
 
-    def __init__(
-        self,
-        decoder: nn.Module,
-        step: Step,
-        size: Size,
-        layers: list[tuple[Tensor, ...]],
-        attention_mask: Tensor | None,
-    ):
+    def __init__(self, decoder: nn.Module, step: Step, size: Size, layers: Layers, attention_mask: Tensor | None):
         keys, device = layers[0][0], layers[0][0].device
         self.num_rows, _, self.length, _ = keys.shape
         stream = torch.cuda.current_stream(device).cuda_stream if keys.is_cuda else 0

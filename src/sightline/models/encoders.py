@@ -149,9 +149,10 @@ class RecurrentTextEncoder(TextEncoder):
         return EncoderOutput(states, attention_mask, pooled=last)
 
 
-def make_positions(positions: Positions, max_positions: int, embed_dim: int) -> PositionEmbedding:
-    """The position embedding of this name."""
-    return SinusoidalPositions(embed_dim) if positions == "sinusoidal" else LearnedPositions(max_positions, embed_dim)
+def make_positions(positions: Positions, max_positions: int, embed_dim: int, **learned: Any) -> PositionEmbedding:
+    """The position embedding of this name; further options are those of `LearnedPositions`."""
+    is_fixed = positions == "sinusoidal"
+    return SinusoidalPositions(embed_dim) if is_fixed else LearnedPositions(max_positions, embed_dim, **learned)
 
 
 def check_tokens(tokens: Tensor, attention_mask: Tensor) -> Tensor:

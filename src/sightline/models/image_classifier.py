@@ -14,9 +14,10 @@ from ..attention.masks import Additive, Causal, Mask, Multiplicative
 from ..attention.scores import SCORES
 from ..config import Config, Fraction, ModelDim, PositiveInt, at_least, choice
 from ..errors import SightlineError, check, check_divides
-from ..layers import Encoder, LearnedPositions, PatchEmbedding, SinusoidalPositions
+from ..layers import Encoder, PatchEmbedding
 from ..layers.blocks import Norm
 from ..layers.positions import PositionInit
+from .encoders import make_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +107,9 @@ class ImageClassifier(nn.Module):
         self.patch_embedding = PatchEmbedding(c.channels, c.patch_size, c.embed_dim)
         self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, c.embed_dim)) if c.pool == "class_token" else None
         self.positions: nn.Module = nn.Identity()
-        if c.positions == "learned":
-            options: dict[str, Any] = {"init": c.position_init, "trainable": c.train_positions}
-            self.positions = LearnedPositions(c.sequence_length, c.embed_dim, **options)
-        elif c.positions == "sinusoidal":
-            self.positions = SinusoidalPositions(c.embed_dim)
+        if c.positions != "none":
+            learned = {"init": c.position_init, "trainable": c.train_positions}
+            self.positions = make_positions(c.positions, c.sequence_length, c.embed_dim, **learned)
         names = ("norm", "dropout", "score", "attention_dropout", "attention_bias", "head_dim", "in_context_bias")
         block: dict[str, Any] = {name: getattr(c, name) for name in names}
         ffn_dim = round(c.embed_dim * c.mlp_ratio)

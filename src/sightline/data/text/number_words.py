@@ -24,14 +24,12 @@ _GERMAN, _ENGLISH, _GERMAN_TENS, _ENGLISH_TENS = (
 
 def german(number: int) -> str:
     """The German word of a number: 47 is siebenundvierzig."""
-    _check(number)
-    return _german(number, final_one="eins")
+    return _german(_checked(number), final_one="eins")
 
 
 def english(number: int) -> str:
     """The English words of a number: 47 is forty-seven."""
-    _check(number)
-    return _english(number)
+    return _english(_checked(number))
 
 
 def pairs(count: int, seed: int = 0) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -68,6 +66,7 @@ def _english(number: int) -> str:
     return _ENGLISH[number]
 
 
-def _check(number: int) -> None:
+def _checked(number: int) -> int:
     check_int(0, number=number)
     check_max(MAX_NUMBER, number=number)
+    return number

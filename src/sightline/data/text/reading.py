@@ -1,5 +1,6 @@
 """Lines of text files: UTF-8, optionally compressed with gzip, read lazily and within limits."""
 
+import codecs
 import gzip
 import itertools
 import math
@@ -15,10 +16,8 @@ from ...names import display_path
 
 STDIN = "standard input"
 _BYTE_ORDER_MARKS = {
-    b"\xff\xfe\x00\x00": "UTF-32",
-    b"\x00\x00\xfe\xff": "UTF-32",
-    b"\xff\xfe": "UTF-16",
-    b"\xfe\xff": "UTF-16",
+    "UTF-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),  # starts like UTF-16
+    "UTF-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
 }
 
 
@@ -58,11 +57,11 @@ def stream_lines(file: IO[bytes] | gzip.GzipFile, name: str, *, max_bytes: float
 def _decode(line: bytes, name: str, number: int, errors: str = "strict") -> str:
     """The text of a line without its line end."""
     if number == 1:
-        for mark, encoding in _BYTE_ORDER_MARKS.items():
-            if line.startswith(mark):
+        for encoding, marks in _BYTE_ORDER_MARKS.items():
+            if line.startswith(marks):
                 command = _conversion_command(encoding, name)
                 raise SightlineError(f"{name} must be UTF-8, got {encoding}; convert it: {command}")
-        line = line.removeprefix(b"\xef\xbb\xbf")
+        line = line.removeprefix(codecs.BOM_UTF8)
     try:
         return line.decode("utf-8", errors).removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:

@@ -309,9 +309,7 @@ class TranslationPredictor(Predictor):
 
     def _held_out(self, splits: TextSplits[ParallelText], is_own: bool) -> TextSplits[ParallelText] | None:
         """The splits with the run's held-out sets if the data is the run's own, by source or by digest; else None."""
-        digests = [digest for name in ("test", "validation") if (digest := self._digest(name)) is not None]
-        if not is_own and not digests:
-            return None
+        digests = [self._digest(name) for name in ("test", "validation")]
         try:
             held_out = self.config.data.hold_out(splits, self.config.seed)
         except SightlineError:  # too few pairs to split
