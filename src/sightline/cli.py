@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from itertools import islice, tee
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -21,6 +21,9 @@ from .output import record_writer
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Read when torch is imported: threads that spin while they wait slow down a busy machine."""
+SHOW_HELP = (
+    "Write a page (.html) that explains each prediction: occlusion maps for a fitted classifier, attention for a run."
+)
 MIN_SEPARATION = 0.7
 """AUROC of known against unknown images below which `fit` suggests another model."""
 
@@ -52,7 +55,7 @@ app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, pretty
 
 RunArgument = Annotated[str, typer.Argument(help="Folder of a run, or name of a pretrained model.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-FormatOption = Annotated[str, typer.Option(help="Output format: text, json, jsonl or csv.")]
+FormatOption = Annotated[Literal["text", "json", "jsonl", "csv"], typer.Option(help="Output format.")]
 OutOption = Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")]
 AllowDownloadOption = Annotated[
     bool, typer.Option("--allow-download", help="Download an external embedding model that the file or config names.")
@@ -96,7 +99,8 @@ def train(
         typer.Argument(
             metavar="[CONFIG.yaml] [key=value]...",
             help="A YAML config (or the folder of a run) and changes to it, such as training.epochs=20. "
-            "Without a config, an image classifier is trained on the embedded glyphs.",
+            "task=NAME selects image_classification, translation or few_shot. Without a config, an image classifier is "
+            "trained on the embedded glyphs.",
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint.")] = False,
@@ -168,7 +172,9 @@ def compare(
     ] = "",
     settings: SettingsOption = "",
     episodes: EpisodesOption = None,
-    format: Annotated[str, typer.Option(help="Output format: text, markdown, json, jsonl or csv.")] = "text",
+    format: Annotated[
+        Literal["text", "markdown", "json", "jsonl", "csv"], typer.Option(help="Output format.")
+    ] = "text",
     out: OutOption = None,
     device: DeviceOption = "auto",
 ) -> None:
@@ -192,7 +198,7 @@ def predict(
             help="Images or folders of images; or sentences, .txt files of sentences, or - for standard input.",
         ),
     ],
-    show: Annotated[Path | None, typer.Option(help="Write a page (.html) that shows the attention.")] = None,
+    show: Annotated[Path | None, typer.Option(help=SHOW_HELP)] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Number of classes or translations per input.")] = None,
     format: FormatOption = "text",
     out: OutOption = None,
@@ -214,7 +220,7 @@ def predict(
     explanations = None if show is None else _explain(predictor, items, top)
     has_terminal = out is None and sys.stdout.isatty()  # the predictions themselves show the progress
     pairs = explanations.pairs() if explanations else _predicted(predictor, items, top, quiet=has_terminal)
-    names, errors = predictor.columns(), 0
+    names, errors = predictor.columns(top), 0
     columns = None if names is None else ["input", *names, "error"]
     with record_writer(out, format, columns, with_errors=True) as writer:
         for item, prediction in pairs:
@@ -223,7 +229,10 @@ def predict(
                 errors += 1
                 _print(f"error: {prediction.error}", err=True)
             if prediction.error is None or format != "text" or out is not None:
-                writer.write({"input": str(item), **prediction.to_dict()}, f"{name}: {prediction.summary(top)}")
+                record = {"input": str(item), **prediction.to_dict()}
+                for i, alternative in enumerate(record.get("alternatives", ()) if format == "csv" else (), start=2):
+                    record |= {f"{key}.{i}": value for key, value in alternative.items()}
+                writer.write(record, f"{name}: {prediction.summary(top)}")
     if explanations is not None and explanations.page is not None:
         _print(f"wrote {explanations.page.save(show)}", err=format != "text")
     if errors:
@@ -235,13 +244,13 @@ def _predicted(predictor: Any, inputs: Iterable[Any], top: int | None, *, quiet:
     shown, read = tee(inputs)
     total = len(inputs) if isinstance(inputs, list) else None
     with sightline.runs.progress_bar(quiet) as progress:
-        yield from zip(shown, predictor.stream(read, progress=progress, total=total, top_k=top), strict=False)
+        yield from zip(shown, predictor.stream(read, progress=progress, total=total, top_k=top or 1), strict=False)
 
 
 def _explain(predictor: Any, inputs: Iterable[Any], top: int | None) -> Any:
     items = inputs if isinstance(inputs, list) else list(islice(inputs, MAX_EXAMPLES_PER_PAGE + 1))
     with sightline.runs.progress_bar() as progress:
-        return predictor.explain(items, progress=progress, top_k=top)
+        return predictor.explain(items, progress=progress, top_k=top or 1)
 
 
 @app.command()
@@ -253,7 +262,7 @@ def show(
     out: Annotated[
         Path | None, typer.Option(help="Folder for the figures (default: figures/ in the run, or here).")
     ] = None,
-    format: Annotated[str, typer.Option(help="png or svg.")] = "png",
+    format: Annotated[Literal["png", "svg"], typer.Option(help="Format of the figures.")] = "png",
     device: DeviceOption = "auto",
 ) -> None:
     """Draw figures of a trained model: parameters, training curves and attention."""

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from .errors import check_choice
 from .files import atomic_write
-from .names import REPLACEMENT, printable_lines
+from .names import REPLACEMENT, display_path, printable_lines
 
 FORMATS = ("text", "json", "jsonl", "csv")
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -82,15 +82,17 @@ def record_writer(
     out: Path | None, format: str, columns: Sequence[str] | None = None, *, with_errors: bool = False
 ) -> Iterator[RecordWriter]:
     """A writer to a file, which appears when all records are written, or to standard output, a pipe or a device."""
+    is_direct = out is not None and out.exists() and not out.is_file()
     with ExitStack() as stack:
         stream: IO[str] = sys.stdout
         if out is not None:
-            is_direct = out.exists() and not out.is_file()
             part = stack.enter_context(nullcontext(out) if is_direct else atomic_write(out))
             stream = stack.enter_context(part.open("w", encoding="utf-8", newline=""))
         writer = RecordWriter(stream, format, columns, with_errors=with_errors)
         yield writer
         writer.close()
+    if out is not None and not is_direct:
+        sys.stderr.write(f"wrote {display_path(out)}\n")
 
 
 def _finite(value: Any) -> Any:

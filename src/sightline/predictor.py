@@ -204,10 +204,10 @@ class Predictor:
         """Metrics on the test set of the run's data, or on other data: a path or a loaded data set."""
         raise NotImplementedError
 
-    def columns(self) -> list[str] | None:
+    def columns(self, top: int | None = None) -> list[str] | None:
         """Keys of the flattened `to_dict()` of every prediction: the columns of a CSV file.
 
-        None takes those of the first prediction.
+        `top` is the number of alternatives. None takes the keys of the first prediction.
         """
         return None
 

@@ -65,10 +65,12 @@ def test_records_of_predictions(fitted, characters):
     assert output.exit_code == 2
     known, failed, unknown = (json.loads(line) for line in output.stdout.splitlines())
     assert [known["known"], unknown["known"]] == [True, False]
+    assert known["label"] == known["closest"] == max(known["scores"], key=known["scores"].get)
+    assert (unknown["label"], unknown["closest"]) == (None, max(unknown["scores"], key=unknown["scores"].get))
     assert set(known["scores"]) == set(unknown["scores"]) == set(fitted.classes)
     assert set(failed) == {"input", "error"}
     lines = call("predict", "mine.sightline", "known.png", "--format", "csv").stdout.splitlines()
-    assert lines[0].startswith("input,label,confidence,known,known_score,scores.")
+    assert lines[0].startswith("input,label,closest,confidence,known,known_score,scores.")
 
 
 def test_file_is_named_after_the_folder(run, characters, tmp_path):

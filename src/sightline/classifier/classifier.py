@@ -262,8 +262,8 @@ class FewShotClassifier(Predictor):
                 progress(len(cards), len(predictions))
         return predictions, explanation_page(cards, title=str(predictions[0]))
 
-    def columns(self) -> list[str]:
-        return ["label", "confidence", "known", "known_score", *(f"scores.{name}" for name in self.classes)]
+    def columns(self, top: int | None = None) -> list[str]:
+        return ["label", "closest", "confidence", "known", "known_score", *(f"scores.{name}" for name in self.classes)]
 
     def evaluate(self, data: Any = None, **options: Any) -> Any:
         """Raises SightlineError: a classifier has its support images only."""

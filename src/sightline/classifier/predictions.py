@@ -48,8 +48,10 @@ class FewShotPrediction:
         return self._explain(self, images=images, grid=grid)
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("label", "confidence", "known", "known_score", "scores", "transductive", "error")
-        return {name: getattr(self, name) for name in names}
+        """Plain JSON values. The label of an unknown image is None; `closest` is its most likely class."""
+        names = ("confidence", "known", "known_score", "scores", "transductive", "error")
+        label = self.label if self.known else None
+        return {"label": label, "closest": self.label} | {name: getattr(self, name) for name in names}
 
     def summary(self, top: int | None = None) -> str:
         best = list(self.scores.items())[: top or 1]

@@ -1,5 +1,6 @@
 """Translations, explanations and evaluations of a trained translator."""
 
+import csv
 import io
 import json
 import re
@@ -183,6 +184,7 @@ def test_predictions_are_plain_json(predictor):
     assert tuple(record["tokens"]) == translation.tokens
     assert [set(alternative) for alternative in record["alternatives"]] == [{"text", "score", "tokens", "finished"}]
     assert set(predictor.columns()) <= set(record)
+    assert predictor.columns(2)[-2:] == ["text.2", "score.2"]
 
 
 def test_emoji_outside_the_vocabulary_are_skipped(predictor):
@@ -216,6 +218,10 @@ def test_inputs_are_texts_files_or_standard_input(predictor, tmp_path, monkeypat
     assert parse(" ") == [" "]
     for text in ("see notes.txt", "x" * 5000 + ".txt", "\0.txt"):  # not names of files
         assert parse(text) == [text]
+    for path, state in ((tmp_path, "is a folder"), (tmp_path / "no.txt", "does not exist"), ("a/b.md", "does not")):
+        [item] = parse(str(path))
+        [failed] = predictor.predict([item])
+        assert failed.error.startswith(f"a file of sentences must be a .txt file, got '{path}', which {state}")
     (tmp_path / "blank.txt").write_text("\n \n")
     with pytest.raises(SightlineError, match=r"blank.txt must have at least one line of text, got none"):
         parse(str(tmp_path / "blank.txt"))
@@ -348,7 +354,10 @@ def test_predict_command(trained, tmp_path):
     output = command("predict", trained, "-", input="eins\r\nzwei\n\ndrei").output
     assert [line.partition(": ")[0] for line in output.splitlines()] == ["eins", "zwei", "drei"]
     result = command("predict", trained, "zwei", "--format", "csv")
-    assert result.output.startswith("input,text,score,")
+    assert result.output.startswith("input,text,score,finished,unknown_tokens,skipped_symbols,error\n")
+    header, row = csv.reader(command("predict", trained, "zwei", "--format", "csv", "--top", "2").stdout.splitlines())
+    assert header[-3:] == ["text.2", "score.2", "error"]
+    assert float(row[-2]) <= float(row[2])
 
 
 def test_show_and_evaluate_commands(trained, tmp_path):

@@ -120,16 +120,8 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def expand_image_paths(paths: Sequence[str]) -> list[Path]:
-    """Paths of images. A folder is replaced by the images directly in it."""
-    expanded: list[Path] = []
-    for path in map(Path, paths):
-        images = list_images(path) if path.is_dir() else [path]
-        if not images:
-            folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
-            fix = f"; give a folder inside it, such as {display_path(folders[0])!r}" if folders else ""
-            raise SightlineError(f"a folder of images must contain images, got none in {display_path(path)!r}{fix}")
-        expanded += images
-    return expanded
+    """Paths of images. A folder is replaced by the images directly in it, if there are any."""
+    return [image for path in map(Path, paths) for image in (path.is_dir() and list_images(path)) or [path]]
 
 
 class _PixelBudget:
@@ -195,6 +187,10 @@ def _open(source: ImageSource, name: str) -> Image.Image:
 
 def _check_file(name: str, path: Path) -> int:
     """Bytes of an image file."""
+    if path.is_dir() and not list_images(path):
+        folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
+        fix = f"; give a folder inside it, such as {display_path(folders[0])!r}" if folders else ""
+        raise SightlineError(f"a folder of images must contain images, got none in {name!r}{fix}")
     if not path.is_file():
         state = "is not a file" if path.exists() else "does not exist"
         raise SightlineError(f"an image must be a file, got {name!r}, which {state}")

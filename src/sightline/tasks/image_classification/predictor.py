@@ -155,7 +155,7 @@ class ImageClassificationPredictor(Predictor):
             files.add_page(self._page(pixels, predictions, record, inputs))
         return files
 
-    def columns(self) -> list[str]:
+    def columns(self, top: int | None = None) -> list[str]:
         return ["label", "confidence", *(f"scores.{name}" for name in self.classes)]
 
     def evaluate(self, data: str | Path | Splits | None = None, *, progress: Progress | None = None) -> ImageEvaluation:

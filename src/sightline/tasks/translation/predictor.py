@@ -23,7 +23,7 @@ from ...decoding import Hypothesis
 from ...errors import SightlineError, check, check_int, check_max, check_page_size
 from ...files import CONFIG, read_json, stored_fingerprint
 from ...models.seq2seq import Seq2Seq
-from ...names import printable, shortened
+from ...names import display_path, printable, shortened
 from ...predictor import Predictor, Progress
 from ...weights import read_weights
 from ..figures import FigureFiles, training_curves
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from ...view.page import Page
 
 ENTITY = re.compile(r"&#?\w+;")
+PATH = re.compile(r"[^\s\0]{1,255}\.txt|[^\s\0]*/[^\s\0]*\.\w{1,5}")
+"""Arguments of the command line that are paths, not sentences."""
 RECORDING_BATCH = 64
 """Translations whose attention is recorded together."""
 
@@ -126,10 +128,10 @@ class TranslationPredictor(Predictor):
         model = read_weights(folder, lambda: Seq2Seq(model_config), depth=model_config.depth)
         return cls(folder, task_config, (source, target), model)
 
-    def parse_inputs(self, arguments: Sequence[str]) -> Iterator[str]:
+    def parse_inputs(self, arguments: Sequence[str]) -> Iterator[str | Path]:
         """Texts from arguments: text, the path of a .txt file with one text per line, or - for standard input.
 
-        Files are read lazily. Empty lines are skipped.
+        Files are read lazily. Empty lines are skipped. A path that is no .txt file is yielded as it is.
         """
         for argument in arguments:
             if argument == "-":
@@ -137,12 +139,17 @@ class TranslationPredictor(Predictor):
             elif argument.endswith(".txt") and os.path.isfile(argument):  # noqa: PTH113 - false for an invalid path
                 with Path(argument).open("rb") as file:
                     yield from _texts(file, argument)
+            elif PATH.fullmatch(argument) or os.path.isdir(argument):  # noqa: PTH112 - false for an invalid path
+                yield Path(argument)
             else:
                 lines = [line for line in argument.split("\n") if line.strip()]
                 yield from lines or [argument]
 
     def prepare(self, item: Any) -> SourceText:
         """Tokenize one text."""
+        if isinstance(item, Path):
+            state = "is a folder" if item.is_dir() else "is another file" if item.exists() else "does not exist"
+            raise SightlineError(f"a file of sentences must be a .txt file, got {display_path(item)!r}, which {state}")
         check(isinstance(item, str), f"text must be a string, got {type(item).__name__}")
         limit, max_tokens, tokenizer = limits.MAX_LINE_CHARS, self.config.data.max_tokens, self.tokenizers[0]
         fix = "translate it in parts"
@@ -270,8 +277,9 @@ class TranslationPredictor(Predictor):
             files.add_page(explained[1])
         return files
 
-    def columns(self) -> list[str]:
-        return ["text", "score", "finished", "unknown_tokens", "skipped_symbols", "alternatives"]
+    def columns(self, top: int | None = None) -> list[str]:
+        further = (f"{name}.{i}" for i in range(2, (top or 1) + 1) for name in ("text", "score"))
+        return ["text", "score", "finished", "unknown_tokens", "skipped_symbols", *further]
 
     def evaluate(
         self, data: str | Path | TextSplits[ParallelText] | None = None, *, progress: Progress | None = None
