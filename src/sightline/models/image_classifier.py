@@ -112,9 +112,8 @@ class ImageClassifier(nn.Module):
             self.positions = make_positions(c.positions, c.sequence_length, c.embed_dim, **learned)
         names = ("norm", "dropout", "score", "attention_dropout", "attention_bias", "head_dim", "in_context_bias")
         block: dict[str, Any] = {name: getattr(c, name) for name in names}
-        ffn_dim = round(c.embed_dim * c.mlp_ratio)
-        mask = _make_mask(c)
-        self.encoder = Encoder(c.embed_dim, c.num_heads, ffn_dim, c.depth, activation="gelu", mask=mask, **block)
+        block |= {"activation": "gelu", "mask": _make_mask(c)}
+        self.encoder = Encoder(c.embed_dim, c.num_heads, round(c.embed_dim * c.mlp_ratio), c.depth, **block)
         self.classifier = nn.Linear(c.embed_dim, c.num_classes)
 
     def set_normalization(self, mean: Tensor, std: Tensor) -> None:

@@ -239,19 +239,15 @@ def _read_parallel(path: Path, languages: tuple[str, str], columns: tuple[int, i
 
 def _read_aligned(path: Path, languages: tuple[str, str]) -> Iterable[tuple[str, ...]]:
     files = [_language_file(path, language) for language in languages]
-    suffixes, folder = f".{languages[0]} and .{languages[1]}", display_path(path.parent)
+    names, folder = " and ".join(f"{path.name}.{language}" for language in languages), display_path(path.parent)
+    suffixes = " and ".join(f".{language}" for language in languages)
     rule = f"data must be a folder, a tab-separated file, or two aligned files without their suffixes {suffixes}"
     check(any(files), f"{rule}, got {display_path(path)!r}, which is none of them")
-    sides = []
     for file, language in zip(files, languages, strict=True):
-        if file is None:
-            raise SightlineError(
-                f"{path.name}.{languages[0]} and {path.name}.{languages[1]} must both exist, got no .{language} in "
-                f"{folder}; set data.languages for other languages"
-            )
-        sides.append(list(iter_lines(file)))
-    counts = f"{len(sides[0]):,} and {len(sides[1]):,}"
-    names = " and ".join(file.name for file in files if file is not None)
+        missing = f"no .{language} in {folder}; set data.languages for other languages"
+        check(file is not None, f"{names} must both exist, got {missing}")
+    sides = [list(iter_lines(file)) for file in files if file is not None]
+    counts = " and ".join(f"{len(side):,}" for side in sides)
     check(len(sides[0]) == len(sides[1]), f"{names} must have the same number of lines, got {counts} in {folder}")
     return zip(*sides, strict=True)
 

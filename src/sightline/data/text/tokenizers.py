@@ -229,13 +229,9 @@ def _backend(config: TokenizerConfig, model: Any) -> Any:
     split = Regex(".") if by_character else Regex(rf"{WORD_START}?[^\w\s{WORD_START}]")
     spaces = pre_tokenizers.Metaspace(WORD_START, prepend_scheme="never" if by_character else "always")
     backend.pre_tokenizer = pre_tokenizers.Sequence([spaces, pre_tokenizers.Split(split, "isolated")])
+    bytes_to_text = [decoders.ByteFallback()] if config.kind == "bpe" else []
     backend.decoder = decoders.Sequence(
-        [
-            decoders.Replace(WORD_START, " "),
-            *([decoders.ByteFallback()] if config.kind == "bpe" else []),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
+        [decoders.Replace(WORD_START, " "), *bytes_to_text, decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
     return backend
 

@@ -350,8 +350,7 @@ def _with_attention(translation: Translation, record: Record, row: int) -> Trans
     maps = []
     for attention_map in record:
         queries, keys = sizes[attention_map.kind]
-        weights = attention_map.weights[row : row + 1, :, :queries, :keys].clone()
-        maps.append(replace(attention_map, weights=weights))
+        maps.append(replace(attention_map, weights=attention_map.weights[row : row + 1, :, :queries, :keys].clone()))
     return replace(translation, attention=Record(record.model, maps))
 
 
