@@ -265,10 +265,8 @@ def _read_table(path: Path, columns: tuple[int, int], header: bool) -> Iterator[
             continue
         cells = line.split("\t") if line.strip() else [""] * num_columns
         if len(cells) < num_columns:
-            raise SightlineError(
-                f"line {number} of {display_path(path)} must have at least {num_columns} columns separated by tabs, "
-                f"got {len(cells)}: {line[:60]!r}"
-            )
+            rule = f"line {number} of {display_path(path)} must have at least {num_columns} columns separated by tabs"
+            raise SightlineError(f"{rule}, got {len(cells)}: {line[:60]!r}")
         yield cells[columns[0] - 1], cells[columns[1] - 1]
 
 
@@ -278,13 +276,11 @@ def _read_monolingual(paths: Sequence[Path], source: Path) -> MonolingualText:
 
 
 def _iter_sentences(paths: Sequence[Path], source: Path) -> Iterator[tuple[str, ...]]:
-    num_chars, maximum = 0, limits.MAX_CORPUS_CHARS
+    num_chars, maximum, name = 0, limits.MAX_CORPUS_CHARS, display_path(source)
     for line in itertools.chain.from_iterable(map(iter_lines, paths)):
         num_chars += len(line)
         if num_chars > maximum:
-            raise SightlineError(
-                f"{display_path(source)} must have at most {maximum:,} characters in a split, got more"
-            )
+            raise SightlineError(f"{name} must have at most {maximum:,} characters in a split, got more")
         yield (line,)
 
 

@@ -65,10 +65,8 @@ def _decode(line: bytes, name: str, number: int, errors: str = "strict") -> str:
     try:
         return line.decode("utf-8", errors).removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
-        raise SightlineError(
-            f"{name} must be UTF-8, got the byte 0x{line[error.start]:02x} in line {number:,}; if it is Latin-1, "
-            f"convert it: {_conversion_command('LATIN1', name)}"
-        ) from error
+        byte, fix = line[error.start], f"if it is Latin-1, convert it: {_conversion_command('LATIN1', name)}"
+        raise SightlineError(f"{name} must be UTF-8, got the byte 0x{byte:02x} in line {number:,}; {fix}") from error
 
 
 def _conversion_command(encoding: str, name: str) -> str:
