@@ -19,7 +19,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import sightline
-from class_folders import omniglot, write_files, write_zip
+from class_folders import omniglot, png, write_files, write_zip
 from processes import SMALL, SMALL_TASKS, write_images, write_task_data
 from sightline import runs
 from sightline.cli import app
@@ -206,10 +206,10 @@ def test_a_batch_may_be_larger_than_the_data(home):
 def test_evaluate_prints_metrics_and_stores_them_once(run):
     for _ in range(2):
         result = run_cli("evaluate", run, "--device", "cpu")
-    assert result.stdout.startswith("validation set, 6 images\naccuracy ")
+    assert result.stdout.startswith("validation set, 6 images; it also selected and calibrated the model, ")
     card = (run / "README.md").read_text()
     assert card.count("On the validation set") == 1
-    assert "On the validation set (6 images): accuracy" in card
+    assert "On the validation set (6 images; it also selected" in card
     assert "## Versions" in card
     stored = json.loads((run / "evaluation.json").read_text())
     assert stored["images"] == 6
@@ -222,7 +222,7 @@ def test_evaluate_writes_every_format(run, format):
     assert result.stdout == ""
     text = Path("out/metrics").read_text()
     if format == "text":
-        assert text.startswith("validation set, 6 images\n")
+        assert text.startswith("validation set, 6 images; ")
         return
     [record] = parse_records(text, format)
     assert record["run"] == "run"
@@ -254,7 +254,7 @@ def test_evaluate_on_a_read_only_run_prints_the_metrics_and_warns(run, monkeypat
 
     monkeypatch.setattr("sightline.files.write_bytes", refuse)
     result = run_cli("evaluate", run)
-    assert result.stdout.startswith("validation set, 6 images\naccuracy ")
+    assert result.stdout.startswith("validation set, 6 images; it also selected and calibrated the model, ")
     assert result.stderr.startswith("warning: the evaluation was not stored in run: ")
     assert "Read-only file system" in result.stderr
     assert result.stderr.count("\n") == 1
@@ -264,7 +264,7 @@ def test_evaluate_on_the_training_data_by_another_path_uses_the_held_out_images(
     run_cli(*TRAIN, "out=run", "training.steps=1")
     Path("link.npz").symlink_to("images.npz")
     for path in ("./images.npz", home / "images.npz", "link.npz"):
-        assert run_cli("evaluate", "run", "--data", path).stdout.startswith("validation set, 6 images\n")
+        assert run_cli("evaluate", "run", "--data", path).stdout.startswith("validation set, 6 images; ")
 
 
 def test_a_run_that_is_not_fully_trained_is_used_with_a_warning(run, images):
@@ -556,6 +556,17 @@ def test_show_lists_the_figures_that_do_not_apply(run):
     assert "wrote run/figures/filters.png" in result.stdout
     assert "no training: run has no metrics.jsonl with metrics" in result.stdout
     assert "no temperatures: model.score is dot, which has no temperature" in result.stdout
+
+
+def test_data_says_what_is_wrong_with_a_folder(home):
+    write_files(home, {"flat/1.png": png(), "flat/2.png": png()})
+    result = run_cli("data", "flat", status=2)
+    assert "which contains 2 images and no folders; move the images of each class into a folder" in result.stderr
+    write_files(home, {"bad/a/1.png": png(), "bad/a/2.png": png()[:40], "bad/b/3.png": b"text"})
+    result = run_cli("data", "bad", status=2)
+    assert "got 2 that are not" in result.stderr
+    assert "2.png must be" in result.stderr
+    assert "3.png must be" in result.stderr
 
 
 def test_data_prints_a_table():

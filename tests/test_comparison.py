@@ -156,7 +156,7 @@ def test_pretrained_model_is_compared_on_named_data(folder, tmp_path, monkeypatc
     arguments = ["compare", "signs", folder / "two", "--settings", "2w1s", "--episodes", "5", "--device", "cpu"]
     output = call(*arguments)
     assert output.exit_code == 2
-    assert output.stderr.startswith("error: the data of signs must be available for evaluation, got 'data/away.npz'")
+    assert output.stderr.startswith("error: the data of signs must exist for an evaluation, got 'data/away.npz'")
     output = call(*arguments, "--data", folder / "letters.npz")
     assert output.exit_code == 0, output.stderr
     assert output.stdout.startswith("test set, 6 classes, the same 5 episodes")

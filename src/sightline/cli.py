@@ -149,6 +149,7 @@ def fit(
     """Fit a few-shot classifier to a few images per class. No weights are trained."""
     from .classifier import FewShotClassifier
     from .classifier.file import SUFFIX, check_path
+    from .data.images.summary import count_other_files, has_colors
     from .training.device import choose_device
 
     path = check_path(out or Path(f"{Path(folder).resolve().name}{SUFFIX}"))
@@ -156,7 +157,11 @@ def fit(
         classifier = FewShotClassifier.pretrained(model, allow_download=allow_download).to(choose_device(device))
         classifier.fit(folder, progress=progress)
     _print(f"{model}: {classifier.summary()}")
-    if classifier.calibration.auroc < MIN_SEPARATION:
+    if skipped := count_other_files(folder):
+        _print(f"skipped {skipped:,} file{'s' if skipped > 1 else ''} that are not images")
+    if model == "glyphs" and has_colors(folder):
+        _print("these images are in color, and glyphs is for drawings; for photos: --model photos")
+    elif classifier.calibration.auroc < MIN_SEPARATION:
         _print(f"{model} separates these images poorly; try another --model, such as photos for photos")
     _print(f"wrote {classifier.save(path)}\nnext: sightline predict {shlex.quote(str(path))} IMAGE... --show page.html")
 
@@ -298,9 +303,11 @@ def data(
 def ship(
     run: Annotated[Path, typer.Argument(help="Folder of an evaluated run.")],
     name: Annotated[str, typer.Argument(help="Name of the pretrained model.")],
-    license: Annotated[str, typer.Option(help="License of the data, and their owner.")],
+    license: Annotated[str, typer.Option(help="License of the data and their owner, such as 'CC BY 4.0, Jane Doe'.")],
     command: Annotated[str | None, typer.Option(help="Training command (default: that of the model card).")] = None,
-    data: Annotated[str | None, typer.Option(help="Data to compare precision on (default: the run's own).")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="Data to compare half against single precision on (default: the run's own).")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="Parent folder (default: the package's zoo).")] = None,
     device: DeviceOption = "auto",
 ) -> None:

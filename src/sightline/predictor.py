@@ -9,14 +9,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from . import hub
-from .errors import MissingDependencyError, SightlineError, check_page_size
+from . import hub, zoo
+from .errors import MissingDependencyError, SightlineError, check, check_page_size
 
 if TYPE_CHECKING:
     import torch
 
     from .view.page import Page
 
+SPLIT_NOTES = {"validation": "; it also selected and calibrated the model, so expect less on new data"}
+"""What a report says about a split that was used in training."""
 Progress = Callable[[int, int], None]
 """Called with the number of finished items and the total."""
 
@@ -203,6 +205,14 @@ class Predictor:
     def evaluate(self, data: Any = None, *, progress: Progress | None = None) -> Any:
         """Metrics on the test set of the run's data, or on other data: a path or a loaded data set."""
         raise NotImplementedError
+
+    def check_data(self, source: str, exists: bool) -> None:
+        """Check that the data to evaluate on exists; generated data always does."""
+        from .data.sources import BUILTIN_SOURCES
+
+        rule = f"the data of {zoo.display_name(self.folder)} must exist for an evaluation, got {source!r}"
+        is_available = exists or source in BUILTIN_SOURCES
+        check(is_available, f"{rule}, which does not; pass its path, or other data, with --data PATH")
 
     def columns(self, top: int | None = None) -> list[str] | None:
         """Keys of the flattened `to_dict()` of every prediction: the columns of a CSV file.

@@ -44,7 +44,7 @@ def test_fit_predict_and_page(run, characters, tmp_path):
     assert lines[0] == f"{run}: 3 classes, 12 examples (4 per class)"
     assert re.match(r"estimated   accuracy \d+\.\d% on 12 held-out images \(95% interval ", lines[1])
     assert re.fullmatch(r"confidence  logits scaled by \d+\.\d\d, calibrated on held-out images", lines[-4])
-    assert re.fullmatch(r"unknown     AUROC \d+\.\d% of known against unknown images", lines[-3])
+    assert lines[-3] == "unknown     too few images to estimate the AUROC"
     assert lines[-2] == "wrote mine.sightline"
     assert lines[-1] == "next: sightline predict mine.sightline IMAGE... --show page.html"
     output = call("predict", "mine.sightline", "known.png", "noise.png", "--show", "page.html", "--device", "cpu")
@@ -57,6 +57,31 @@ def test_fit_predict_and_page(run, characters, tmp_path):
     assert "known.png" in page
     assert "noise.png" in page
     assert sightline.load("mine.sightline").classes == ("sign 0", "sign 1", "sign 2")
+
+
+def test_fit_reports_how_unknowns_are_estimated(run, characters, drawn):
+    for number, images in enumerate(list(drawn.values())[:3]):
+        for i, pixels in enumerate(images[4:8]):
+            write(characters / f"sign {number}" / f"more {i}.png", pixels)
+    lines = call("fit", characters, "--model", run, "--device", "cpu").stdout
+    assert re.search(r"AUROC \d+\.\d% against unknowns: 24 examples, each class left out in turn\n", lines)
+
+
+def test_fit_mentions_skipped_files_and_colors(run, characters, monkeypatch):
+    (characters / "notes.txt").write_text("x")
+    (characters / "sign 0" / "scan.pdf").write_text("x")
+    (characters / "sign 0" / ".hidden").write_text("x")
+    output = call("fit", characters, "--model", run, "--device", "cpu").stdout
+    assert "skipped 2 files that are not images\n" in output
+    assert "in color" not in output
+    pretrained = FewShotClassifier.pretrained
+    monkeypatch.setattr(FewShotClassifier, "pretrained", lambda name, **options: pretrained(run, **options))
+    assert "in color" not in call("fit", characters, "--device", "cpu").stdout
+    for path in characters.rglob("*.png"):
+        gray = Image.open(path)
+        Image.merge("RGB", (gray, gray, gray.point(lambda level: 255 - level))).save(path)
+    output = call("fit", characters, "--device", "cpu").stdout
+    assert "these images are in color, and glyphs is for drawings; for photos: --model photos\n" in output
 
 
 def test_records_of_predictions(fitted, characters):
@@ -190,7 +215,7 @@ def test_fit_suggests_another_model_for_images_it_does_not_separate(tmp_path, mo
         (tmp_path / "noise" / name).mkdir(parents=True)
         for i in range(2):
             random = torch.Generator().manual_seed(ord(name) * 9 + i)
-            noise = torch.randint(256, (20, 20, 3), dtype=torch.uint8, generator=random)
+            noise = torch.randint(256, (20, 20), dtype=torch.uint8, generator=random)
             Image.fromarray(noise.numpy()).save(tmp_path / "noise" / name / f"{i}.png")
     output = call("fit", "noise", "--device", "cpu").stdout
     assert output.startswith("glyphs: 3 classes")

@@ -1,6 +1,7 @@
 from PIL import Image
 
 from sightline.data.images.class_splits import load_classes
+from sightline.data.images.loading import load
 from sightline.demo import characters
 
 
@@ -10,6 +11,7 @@ def test_class_folders_and_queries_are_written(tmp_path):
     classes = sorted(path.name for path in folder.iterdir())
     assert len(classes) == characters.WAY
     assert all(sorted(p.name for p in (folder / name).iterdir()) == ["1.png", "2.png", "3.png"] for name in classes)
+    assert not set(classes) & set(load("glyphs").train.classes)  # the same names would be other characters
     known = [query for query in queries if query.label]
     assert sorted({query.label for query in known}) == classes
     assert len(known) == characters.WAY * characters.QUERIES

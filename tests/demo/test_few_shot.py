@@ -26,7 +26,7 @@ def test_the_demo_prints_tables_and_working_commands(run, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     result = invoke("demo", "--out", "the demo", "--model", run)
     assert result.exit_code == 0, result.stderr
-    lines = result.stdout.splitlines()
+    result_text, lines = result.stdout, result.stdout.splitlines()
     assert max(len(line) for line in lines if "sightline" not in line and "wrote" not in line) <= 80
     assert re.search(r"new drawings of these +\d+ correct +30 ", result.stdout)
     assert re.search(r"other characters +\d+ predicted unknown +34 ", result.stdout)
@@ -34,14 +34,15 @@ def test_the_demo_prints_tables_and_working_commands(run, tmp_path, monkeypatch)
         assert name in result.stdout
     page = (tmp_path / "the demo" / "page.html").read_text()
     assert page.count("<article") == 6
-    assert len(re.findall(r'class="file">[^<]*, unknown, ', page)) == 3
+    assert len(re.findall(r'class="file">[^<]*known score of unknown characters', page)) == 3
     commands = [shlex.split(line) for line in lines if line.startswith("  sightline ")]
     assert [arguments[1] for arguments in commands] == ["fit", "predict", "predict"]
     for _, *arguments in commands:
         expanded = [path for text in arguments for path in (sorted(Path().glob(text)) if "*" in text else [text])]
         result = invoke(*expanded, "--device", "cpu")
         assert result.exit_code == 0, result.stderr
-    assert (tmp_path / "the demo" / "ka.html").is_file()
+    assert len(list((tmp_path / "the demo").glob("*-ka.html"))) == 1
+    assert len(re.findall(r" (right|wrong) ", result_text)) == 6
 
 
 @pytest.mark.usefixtures("_fast_demo")

@@ -25,7 +25,7 @@ def test_the_page_opens_on_the_image_with_its_prediction(viewer, predictor, imag
     viewer.open(predictor.explain(images[:1]).page.save(tmp_path / "page.html"))
     prediction = str(predictor.predict(images[:1])[0])
     assert viewer.hash.startswith("#view=image&")
-    assert viewer.page.title() == f"<b>0.png: {prediction}"
+    assert viewer.page.title() == f"Attention for the prediction {prediction}"
     assert f"Attention of “{prediction}”" in viewer.words()
     assert len(list(viewer.svg().iter(f"{SVG}image"))) >= 2
 

@@ -31,6 +31,8 @@ from .predictions import Estimate, FewShotPrediction
 from .support import MIN_CLASSES, as_label, check_class_names, check_embeddings, read_pixels, read_support
 
 MAX_LISTED_CLASSES = 3
+MIN_AUROC_EXAMPLES = 20
+"""Examples from which on the AUROC of known against unknown images is reported."""
 
 
 class FewShotClassifier(Predictor):
@@ -193,7 +195,10 @@ class FewShotClassifier(Predictor):
             lines.append("estimated   accuracy unknown: one image per class; add a second image of some class")
         source = "held-out images" if high > 1 else "augmented copies of the images"
         lines.append(f"confidence  logits scaled by {calibration.scale:.2f}, calibrated on {source}")
-        lines.append(f"unknown     AUROC {calibration.auroc:.1%} of known against unknown images")
+        unknowns = f"against unknowns: {len(fitted.support):,} examples, each class left out in turn"
+        has_enough = len(fitted.support) >= MIN_AUROC_EXAMPLES
+        area = f"AUROC {calibration.auroc:.1%} {unknowns}" if has_enough else "too few images to estimate the AUROC"
+        lines.append(f"unknown     {area}")
         return "\n".join(lines)
 
     def parse_inputs(self, arguments: Sequence[str]) -> list[Path]:

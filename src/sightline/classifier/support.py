@@ -17,7 +17,7 @@ from torch import Tensor
 from .. import limits
 from ..data.images import datasets
 from ..data.images.datasets import ImageFiles
-from ..data.images.loading import UnknownSourceError, load
+from ..data.images.loading import UnknownSourceError, describe, load
 from ..data.images.reading import list_images, read_image
 from ..errors import SightlineError, check, one_of
 from ..models.embedders import ImageEmbedder
@@ -184,7 +184,7 @@ def _read_data_set(source: str | Path, embedder: ImageEmbedder | None, progress:
         images = load(source, max_memory=0, class_disjoint=True, **options).train
     except UnknownSourceError:
         rule = "examples must be a folder with one folder of images per class"
-        raise SightlineError(f"{rule}, got {str(source)!r}, {_describe(Path(source).expanduser())}") from None
+        raise SightlineError(f"{rule}, got {str(source)!r}, {describe(Path(source).expanduser())}") from None
     check_class_count(len(images.classes))
     check_class_names(images.classes)
     check_example_count(len(images))
@@ -199,17 +199,6 @@ def _read_data_set(source: str | Path, embedder: ImageEmbedder | None, progress:
     support = SupportSet(embedder.embed(pixels).cpu(), labels, tuple(images.classes), names, pixels)
     numbers = (f"image {i + 1}" for i in support.positions_in_class().tolist())
     return support if names else replace(support, names=tuple(numbers))
-
-
-def _describe(path: Path) -> str:
-    """What a path is that is not a data set."""
-    if not path.is_dir():
-        return "which is a file" if path.exists() else "which does not exist"
-    count = len(list_images(path))
-    if not count:
-        return "which contains neither folders nor images"
-    plural = "s" if count > 1 else ""
-    return f"which contains {count:,} image{plural} and no folders; move the images of each class into a folder"
 
 
 def _read_class(

@@ -44,9 +44,9 @@ def write_images(out: Path) -> tuple[Path, list[Query]]:
     folder, queries = out / "characters", []
     for index, class_name in enumerate(images.classes):
         drawings = images.pixels[images.labels == index][:, 0]
-        alphabet, _, name = class_name.partition("/")
+        name = class_name.replace("/", "-")
         if index >= WAY:
-            queries.append(Query(out / "queries" / "unknown" / f"{alphabet}-{name}-1.png", None))
+            queries.append(Query(out / "queries" / "unknown" / f"{name}-1.png", None))
             _save(drawings[0], queries[-1].path)
             continue
         for i, drawing in enumerate(drawings[: SHOT + QUERIES]):

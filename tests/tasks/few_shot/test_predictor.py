@@ -138,7 +138,7 @@ def test_pretrained_model_is_evaluated_on_named_data(run, tmp_path, monkeypatch)
     path.write_text(path.read_text().replace("source: glyphs", "source: data/away.npz"))
     with pytest.raises(SightlineError, match=r"sightline fit FOLDER --model signs"):
         sightline.load("signs").predict("image.png")
-    with pytest.raises(SightlineError, match=r"got 'data/away.npz', which does not exist; .* with --data PATH"):
+    with pytest.raises(SightlineError, match=r"got 'data/away.npz', which does not; .* with --data PATH"):
         sightline.evaluate("signs", device="cpu")
     assert sightline.evaluate("signs", "glyphs", device="cpu").split == "test"
     figures = sightline.load("signs").show(out=tmp_path / "out")

@@ -111,10 +111,11 @@ def test_a_loaded_model_has_the_metrics_of_the_best_weights(home, predictor):
 def test_texts_and_plain_values_of_an_evaluation(predictor):
     evaluation = predictor.evaluate()
     lines = str(evaluation).splitlines()
-    assert lines[0] == "validation set, 6 images"
+    assert lines[0].startswith("validation set, 6 images; it also selected and calibrated the model")
     assert lines[1].startswith(f"accuracy           {evaluation.accuracy:.2%}  (95% interval ")
     assert len(lines) == 5 + 3
-    assert evaluation.summary().startswith(f"On the validation set (6 images): accuracy {evaluation.accuracy:.2%} ")
+    assert evaluation.summary().startswith("On the validation set (6 images; it also selected")
+    assert f"): accuracy {evaluation.accuracy:.2%} " in evaluation.summary()
     assert json.loads(json.dumps(evaluation.to_dict()))["per_class"] == evaluation.per_class
     hostile = replace(evaluation, per_class={"\x1b[31m": 0.5})
     assert "\x1b" not in str(hostile)
@@ -233,6 +234,8 @@ def test_a_page_has_one_example_per_usable_image(predictor, tmp_path):
     assert f"good.png: {good}" in html
     assert "missing.png" not in html
     assert predictor.explain(paths[:1]).page is None
+    explanations = predictor.explain(paths[1:2])
+    assert f"<title>Attention for the prediction {explanations.predictions[0]}" in explanations.page.html
 
 
 def test_one_bad_image_costs_no_forward_pass(predictor, tmp_path):

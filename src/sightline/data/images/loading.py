@@ -8,7 +8,7 @@ from ..sources import single_archive
 from . import glyphs
 from .datasets import ImageFiles, Images, Progress, Splits, load_splits
 from .formats import FORMATS
-from .reading import check_image_options
+from .reading import check_image_options, list_images
 
 DEFAULT_MEMORY = 1 << 32
 """Bytes of decoded images that are kept in memory by default."""
@@ -60,7 +60,18 @@ def read_source(source: str | Path, size: int | None, channels: int | None) -> t
             if format_name := detect_format(candidate):
                 return FORMATS[format_name].read(candidate, size, channels), format_name
     descriptions = "".join(f"\n  {image_format.DESCRIPTION}" for image_format in FORMATS.values())
-    raise UnknownSourceError(f"a data set must be one of:{descriptions}\ngot {display_path(path)!r}")
+    raise UnknownSourceError(f"a data set must be one of:{descriptions}\ngot {display_path(path)!r}, {describe(path)}")
+
+
+def describe(path: Path) -> str:
+    """What a path is that is not a data set."""
+    if not path.is_dir():
+        return "which is a file" if path.exists() else "which does not exist"
+    count = len(list_images(path))
+    if not count:
+        return "which contains neither folders nor images"
+    plural = "s" if count > 1 else ""
+    return f"which contains {count:,} image{plural} and no folders; move the images of each class into a folder"
 
 
 def detect_format(path: Path) -> str | None:

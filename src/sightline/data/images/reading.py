@@ -158,7 +158,7 @@ def _decoding(name: str) -> Iterator[None]:
     except SightlineError:
         raise
     except Image.DecompressionBombError:
-        got = f"over {2 * (Image.MAX_IMAGE_PIXELS or 0):,}"  # Pillow's own limit
+        got = f"over {2 * (Image.MAX_IMAGE_PIXELS or 0):,}; resize it"  # Pillow's own limit
         raise SightlineError(f"{name} must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got {got}") from None
     except Exception as error:
         is_unknown = isinstance(error, UnidentifiedImageError)
@@ -211,8 +211,8 @@ def _open_with_pillow(file: IO[bytes]) -> Image.Image:
 
 
 def _check_pixels(name: str, image: Image.Image) -> None:
-    is_valid = 0 < image.width * image.height <= limits.MAX_IMAGE_PIXELS
-    check(is_valid, f"{name} must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got {image.width} x {image.height}")
+    (width, height), maximum = image.size, limits.MAX_IMAGE_PIXELS
+    check(0 < width * height <= maximum, f"{name} must have 1 to {maximum:,} pixels, got {width} x {height}; resize it")
 
 
 def _from_array(source: np.ndarray[Any, Any] | Tensor) -> Image.Image:
@@ -228,7 +228,7 @@ def _from_array(source: np.ndarray[Any, Any] | Tensor) -> Image.Image:
     is_valid = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (2, 3, 4))
     check(is_valid, f"an image must have shape {order} with 1 to 4 channels, got {shape}")
     is_valid = 0 < array.shape[0] * array.shape[1] <= limits.MAX_IMAGE_PIXELS
-    check(is_valid, f"an image must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got shape {shape}")
+    check(is_valid, f"an image must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got shape {shape}; resize it")
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * 255
     elif np.issubdtype(array.dtype, np.floating):

@@ -28,6 +28,7 @@ from ...metrics import (
 )
 from ...models.few_shot import FewShotHead
 from ...names import printable
+from ...predictor import SPLIT_NOTES
 from ...training.task import BatchSlice
 from .config import EvaluationConfig, Setting
 
@@ -127,7 +128,7 @@ class FewShotEvaluation:
         return f"On the {data}: {accuracies}{runs}."
 
     def __str__(self) -> str:
-        notes = settings_notes(self.query, self.skipped_settings)
+        notes = settings_notes(self.query, self.skipped_settings) + SPLIT_NOTES.get(self.split, "")
         lines = [f"{self.split} set, {self.classes:,} classes, {self.episodes:,} episodes per setting{notes}"]
         lines.append("setting  accuracy            calibration error  AUROC known/unknown")
         for name, m in self.settings.items():

@@ -14,7 +14,7 @@ from ...data.images.class_splits import ClassSplits
 from ...data.images.datasets import ImageSet
 from ...data.images.formats.omniglot_runs import read_one_shot_runs
 from ...data.images.statistics import sample_histogram
-from ...data.sources import BUILTIN_SOURCES, same_source
+from ...data.sources import same_source
 from ...errors import SightlineError, check
 from ...files import CONFIG, LOG, digest, stored_fingerprint
 from ...metrics import per_class_accuracy
@@ -111,9 +111,7 @@ class FewShotPredictor(Predictor):
             splits, source = data, "the loaded data"
             is_own = data.test is None and self._is_trained_on(data.train)
         else:
-            is_available = data is not None or source in BUILTIN_SOURCES or Path(source).expanduser().exists()
-            rule, fix = f"the data of {run} must be available for evaluation", "give its path, or other data, with"
-            check(is_available, f"{rule}, got {source!r}, which does not exist; {fix} --data PATH")
+            self.check_data(source, data is not None or Path(source).expanduser().exists())
             is_own = same_source(source, own.source)
             extra_sources = () if is_own else own.extra_sources
             trained_on = next((extra for extra in extra_sources if same_source(source, extra.source)), None)

@@ -16,7 +16,7 @@ from ...metrics import (
     wilson_interval,
 )
 from ...names import printable
-from ...predictor import Progress
+from ...predictor import SPLIT_NOTES, Progress
 from ...training.task import BatchSlice
 
 MAX_LISTED_CLASSES = 20
@@ -53,7 +53,8 @@ class ImageEvaluation:
     def summary(self) -> str:
         low, high = self.interval
         return (
-            f"On the {self.split} set ({self.images:,} images): accuracy {self.accuracy:.2%} "
+            f"On the {self.split} set ({self.images:,} images{SPLIT_NOTES.get(self.split, '')}): "
+            f"accuracy {self.accuracy:.2%} "
             f"(95% interval {low:.2%} to {high:.2%}), calibration error {self.calibration_error:.4f}."
         )
 
@@ -61,7 +62,7 @@ class ImageEvaluation:
         low, high = self.interval
         worst = sorted(self.per_class.items(), key=lambda pair: pair[1])[:MAX_LISTED_CLASSES]
         lines = [
-            f"{self.split} set, {self.images:,} images",
+            f"{self.split} set, {self.images:,} images{SPLIT_NOTES.get(self.split, '')}",
             f"accuracy           {self.accuracy:.2%}  (95% interval {low:.2%} to {high:.2%})",
             f"loss               {self.loss:.4f}",
             f"calibration error  {self.calibration_error:.4f}",

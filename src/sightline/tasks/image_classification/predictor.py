@@ -135,7 +135,7 @@ class ImageClassificationPredictor(Predictor):
             labels=[[label] for label in labels],
             grid=(side, side),
             special_tokens=set(labels),
-            title=names[0] if len(names) == 1 else f"{len(names)} images",
+            title=f"Attention for the prediction {labels[0]}" if len(names) == 1 else f"{len(names)} images",
             names=names,
         )
 
@@ -178,6 +178,7 @@ class ImageClassificationPredictor(Predictor):
         """The images to evaluate on, and the name of their split."""
         own, model, is_loaded = self.config.data, self.config.model, isinstance(data, Splits)
         source = own.source if data is None or is_loaded else str(data)
+        self.check_data(source, data is not None or Path(source).expanduser().exists())
         sizes: dict[str, Any] = {"image_size": model.image_size, "channels": model.channels}
         files = replace(own, source=source, cache_mib=0, **sizes)  # without a cache, only what is evaluated is read
         splits = data if isinstance(data, Splits) else files.load()

@@ -16,7 +16,7 @@ from ... import config, limits, zoo
 from ...attention import Record, record_attention
 from ...data.sources import same_source
 from ...data.text.batching import EncodedPairs
-from ...data.text.corpora import NUMBERS, ParallelText, TextSplits, source_files
+from ...data.text.corpora import ParallelText, TextSplits, source_files
 from ...data.text.reading import STDIN, stream_lines
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis
@@ -297,10 +297,7 @@ class TranslationPredictor(Predictor):
             splits, is_own, name = data, False, "loaded data"
         else:
             source = own.source if data is None else str(data)
-            exists = source == NUMBERS or any(self._files(source).values())
-            fix = "pass its path, or other data, with --data PATH"
-            rule = f"the data of {run} must exist for an evaluation"
-            check(data is not None or exists, f"{rule}, got {source!r}, which does not; {fix}")
+            self.check_data(source, data is not None or any(self._files(source).values()))
             splits, is_own, name = own.read(source), same_source(source, own.source), repr(source)
         held_out = self._held_out(splits, is_own)
         if held_out is not None:

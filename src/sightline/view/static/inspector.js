@@ -44,7 +44,7 @@ export function createInspector(app) {
     const [layer, isGrid] = [app.layer(), app.state.view === "grid"];
     const [heads, queries, keys] = layer.shape;
     const nodes = [element("h2", { textContent: isGrid ? "All heads" : `Layer ${app.depth(app.state.layer)}` })];
-    if (!isGrid) nodes.push(element("p", { className: "path", textContent: displayText(layer.name) }));
+    if (!isGrid) nodes.push(element("p", { className: "path", textContent: displayText(layer.name).replaceAll(".", ".\u200b") })); // may wrap after a dot
     nodes.push(element("p", { className: "guide", textContent: app.view().hint() }));
     const facts = [fact("Heads", String(heads)), fact("Queries × keys", `${queries} × ${keys}`)];
     if (matrix && layer.normalized) facts.push(fact(entropyLabel(), `${meanEntropy(matrix).toFixed(2)} bits`));

@@ -14,7 +14,7 @@ import torch
 from .... import limits
 from ....errors import SightlineError, check
 from ....names import display_path
-from ..datasets import SPLIT_NAMES, ImageFiles, Images, check_class_names, open_image_file, raise_unreadable
+from ..datasets import SPLIT_NAMES, ImageFiles, Images, check_class_names, open_image_file
 from ..reading import IMAGE_SUFFIXES, is_image_name, read_header
 from .arrays import square_side
 
@@ -155,17 +155,17 @@ def _common_size_and_channels(
         return size, channels
     step = max(1, math.ceil(len(paths) / HEADER_SAMPLE))
     first: dict[tuple[int, int], Path] = {}
-    is_color = False
-    errors = []
+    is_color, is_readable = False, True
     for path in paths[::step]:
         try:
             header = read_header(*open_image_file(path, archive))
-        except SightlineError as error:
-            errors.append(str(error))
+        except SightlineError:
+            is_readable = False
             continue
         is_color |= header.is_color
         first.setdefault((header.width, header.height), path)
-    raise_unreadable(errors)
+    if not is_readable:  # one error lists all files that cannot be read
+        ImageFiles(tuple(paths), torch.zeros(len(paths)), ("",), 8, 1, archive).load()
     if size is None:
         shapes = [f"{width} x {height} in {display_path(path)}" for (width, height), path in first.items()]
         rule = f"images must have the same size if no image size is given, got {' and '.join(shapes[:2])}"
