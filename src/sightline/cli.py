@@ -276,6 +276,8 @@ def show(
     figures = predictor.show(list(predictor.parse_inputs(inputs)) if inputs else [], out, format=format)
     for path in figures.files:
         _print(f"wrote {path}")
+    if not figures.files:
+        _print(f"nothing was written to {figures.folder}; give an input to draw the attention on it")
     for name, reason in figures.skipped.items():
         _print(f"no {name}: {reason}")
 

@@ -366,6 +366,10 @@ def test_show_and_evaluate_commands(trained, tmp_path):
     names = {path.name for path in (tmp_path / "figures").iterdir()}
     assert names == {"training.png", "sentence-1.png", "page.html"}
     assert command("evaluate", trained).output.startswith("test set, 13 pairs, 5 beams\nBLEU  ")
+    shutil.copytree(trained, tmp_path / "without log")
+    (tmp_path / "without log" / "metrics.jsonl").unlink()
+    folder = tmp_path / "without log" / "figures"
+    assert f"nothing was written to {folder}; give an input" in command("show", tmp_path / "without log").output
 
 
 @pytest.mark.parametrize("top", [1, 3, 7])
