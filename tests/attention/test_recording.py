@@ -12,7 +12,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from sightline import record_attention
-from sightline.attention import SCORES, MultiHeadAttention, attend, attention_weights
+from sightline.attention import SCORES, MultiHeadAttention, attend, attention_weights, recording
 from sightline.attention.masks import Causal, Padding
 from sightline.layers import Transformer
 from sizes import B, K, Q
@@ -708,6 +708,34 @@ def test_overlapping_recordings_in_threads_restore_process_wide_state():
     assert compile_stance() == "default"
     assert traces(model) == before
     assert list(warnings.filters) == filters
+
+
+class PausingLock:
+    """A lock after which each thread waits until all threads have released it."""
+
+    def __init__(self, threads):
+        self.lock, self.barrier = threading.RLock(), threading.Barrier(threads, timeout=30)
+
+    def __enter__(self):
+        self.lock.acquire()
+
+    def __exit__(self, *error):
+        self.lock.release()
+        self.barrier.wait()
+
+
+def test_threads_that_start_recording_at_once_both_see_the_calls(monkeypatch):
+    monkeypatch.setattr(recording._process_changes, "lock", PausingLock(threads=2))
+    model, x = MultiHeadAttention(EMBED_DIM, NUM_HEADS), torch.randn(B, Q, EMBED_DIM)
+    before = traces(model)
+
+    def record():
+        with record_attention(model) as record:
+            model(x)
+        assert len(record) == 1
+
+    run_threads(record, record)
+    assert traces(model) == before
 
 
 def test_threads_recording_one_padded_encoder_do_not_change_its_outputs():

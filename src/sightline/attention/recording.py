@@ -227,10 +227,9 @@ class _ProcessChanges:
     @contextmanager
     def apply(self, recorder: Recorder) -> Iterator[None]:
         """Apply the changes while this recorder is active."""
-        with self.lock:
-            self.recorders = (*self.recorders, recorder)
         try:
-            with self.lock:
+            with self.lock:  # one block, so that no thread records before the hooks are registered
+                self.recorders = (*self.recorders, recorder)
                 if self.recorders == (recorder,):
                     self._register_hooks()
                 if not self.runs_eagerly and "torch._dynamo" in sys.modules:  # otherwise nothing is compiled
