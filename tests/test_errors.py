@@ -1,8 +1,20 @@
 """The checks that raise SightlineError."""
 
+from collections.abc import Callable
+
 import pytest
 
-from sightline.errors import SightlineError, check, reraise
+from sightline.errors import (
+    SightlineError,
+    check,
+    check_divides,
+    check_fraction,
+    check_int,
+    check_max,
+    check_page_size,
+    reraise,
+    shown,
+)
 
 
 def test_check_raises_the_message_unless_the_condition_holds() -> None:
@@ -28,3 +40,49 @@ def test_reraise_ends_with_the_fix() -> None:
         reraise("x", ValueError, fix="write digits"),
     ):
         int("seven")
+
+
+LONG = 16**5000  # Python refuses to write out more than 4,300 digits
+
+
+@pytest.mark.parametrize(
+    ("fails", "message"),
+    [
+        (lambda: check_int(0, seed=-LONG), "seed must be an integer of at least 0, got an integer of 20,001 bits"),
+        (lambda: check_max(9, seed=LONG), "seed must be at most 9, got an integer of 20,001 bits"),
+        (lambda: check_divides("size", LONG, patch=3), "patch must divide size=an integer of 20,001 bits, got 3"),
+        (lambda: check_fraction(dropout=LONG), "dropout must be at least 0 and below 1, got an integer of 20,001 bits"),
+        (lambda: check_page_size(examples=LONG), "on one page, got an integer of 20,001 bits; show fewer"),
+    ],
+)
+def test_messages_describe_integers_that_are_too_long_to_write_out(fails: Callable[[], None], message: str) -> None:
+    with pytest.raises(SightlineError, match=message):
+        fails()
+
+
+def test_valid_integers_are_never_written_out() -> None:
+    check_int(0, steps=LONG)
+    check_max(LONG, steps=LONG)
+
+
+def test_shown_is_the_repr_of_other_values() -> None:
+    assert [shown(value) for value in (7, "7", 0.5, None)] == ["7", "'7'", "0.5", "None"]
+    assert shown([LONG]) == "an integer of too many bits"
+
+
+def test_messages_are_built_only_on_failure() -> None:
+    class Unprintable(int):
+        def __repr__(self) -> str:
+            raise AssertionError("built the message of a check that holds")
+
+        __str__ = __repr__
+
+        def __format__(self, spec: str) -> str:
+            return repr(self)
+
+    value = Unprintable(4)
+    check_int(1, value=value)
+    check_max(4, value=value)
+    check_page_size(value=value)
+    check_divides("size", value, part=value)
+    check_fraction(value=Unprintable(0))

@@ -58,29 +58,40 @@ def closest(name: str, known: Iterable[object]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def shown(value: object) -> str:
+    """The value in an error message. Python refuses to write out integers of more than 4,300 digits."""
+    try:
+        return repr(value)
+    except ValueError:
+        return f"an integer of {value.bit_length():,} bits" if isinstance(value, int) else "an integer of too many bits"
+
+
 def check_int(minimum: int, **values: object) -> None:
     """Each value must be an integer of at least `minimum`."""
     for name, value in values.items():
-        is_valid = isinstance(value, int) and not isinstance(value, bool) and value >= minimum
-        check(is_valid, f"{name} must be an integer of at least {minimum}, got {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            raise SightlineError(f"{name} must be an integer of at least {minimum}, got {shown(value)}")
 
 
 def check_max(maximum: int, **values: int) -> None:
     """Each value must be at most `maximum`."""
     for name, value in values.items():
-        check(value <= maximum, f"{name} must be at most {maximum:,}, got {value}")
+        if not value <= maximum:
+            raise SightlineError(f"{name} must be at most {maximum:,}, got {shown(value)}")
 
 
 def check_divides(name: str, value: int, *, fix: str = "", **divisors: int) -> None:
     """Each divisor must divide the value of this name; `fix` ends the message."""
     for divisor_name, divisor in divisors.items():
-        check(value % divisor == 0, f"{divisor_name} must divide {name}={value}, got {divisor}{fix}")
+        if value % divisor:
+            raise SightlineError(f"{divisor_name} must divide {name}={shown(value)}, got {shown(divisor)}{fix}")
 
 
 def check_fraction(**values: float) -> None:
     """Each value must be at least 0 and below 1."""
     for name, value in values.items():
-        check(0 <= value < 1, f"{name} must be at least 0 and below 1, got {value}")
+        if not 0 <= value < 1:
+            raise SightlineError(f"{name} must be at least 0 and below 1, got {shown(value)}")
 
 
 def check_choice(name: str, value: object, known: Iterable[str]) -> None:
@@ -94,4 +105,5 @@ def check_page_size(**values: int) -> None:
     """Each number of examples must fit on one page."""
     for name, value in values.items():
         limit, fix = limits.MAX_EXAMPLES_PER_PAGE, "show fewer, or leave out the page" if value else "give at least one"
-        check(1 <= value <= limit, f"{name} must be 1 to {limit} to be shown on one page, got {value}; {fix}")
+        if not 1 <= value <= limit:
+            raise SightlineError(f"{name} must be 1 to {limit} to be shown on one page, got {shown(value)}; {fix}")
