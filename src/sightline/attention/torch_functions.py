@@ -4,9 +4,8 @@ Shapes: B batch, H heads, Q queries, K keys, D head dimension.
 """
 
 import math
-import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +14,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .normalizers import Softmax
-
-if TYPE_CHECKING:
-    from .recording import Recorder
+from .recorder import Recorder, paused
 
 SOFTMAX_FUNCTIONS = (F.softmax, torch.softmax, Tensor.softmax)
 INDEX_SELECT_FUNCTIONS = (torch.index_select, Tensor.index_select)
@@ -26,7 +23,7 @@ INDEX_SELECT_FUNCTIONS = (torch.index_select, Tensor.index_select)
 class TorchAttentionMode(TorchFunctionMode):
     """Passes every torch call of this thread through, and reports those that are attention to a recorder."""
 
-    def __init__(self, recorder: "Recorder"):
+    def __init__(self, recorder: Recorder):
         super().__init__()
         self.recorder = recorder
 
@@ -122,25 +119,6 @@ class _SoftmaxInput(TorchDispatchMode):
         if func in (torch.ops.aten._softmax.default, torch.ops.aten.softmax.int):
             self.scores = args[0]
         return func(*args, **(kwargs or {}))
-
-
-class _Paused(threading.local):
-    """A context in which recordings of this thread ignore attention: that of their own computations."""
-
-    depth = 0
-
-    @property
-    def is_active(self) -> bool:
-        return self.depth > 0
-
-    def __enter__(self) -> None:
-        self.depth += 1
-
-    def __exit__(self, *error: object) -> None:
-        self.depth -= 1
-
-
-paused = _Paused()
 
 
 def _is_cache_reorder(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None = None) -> bool:
