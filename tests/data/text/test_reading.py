@@ -75,6 +75,14 @@ def test_long_lines_are_rejected_in_files_and_cut_in_streams(tmp_path, character
         assert (line, last) == (longest + character, "b")
 
 
+def test_long_lines_of_invalid_bytes_stay_long(tmp_path):
+    data = b"\xff\xfa" * 4 * limits.MAX_LINE_CHARS
+    with pytest.raises(SightlineError, match=r"line 2 of .*x must be at most 100,000 characters, got more"):
+        read_lines(write(tmp_path / "x", b"a\n" + data))
+    _, line = stream_lines(io.BytesIO(b"a\n" + data), "x")
+    assert len(line) == limits.MAX_LINE_CHARS + 1
+
+
 def test_large_files_are_rejected(tmp_path, monkeypatch):
     path = write(tmp_path / "bomb.txt.gz", b"a" * 99 + b"\n" + b"b" * 10_000)
     monkeypatch.setattr(limits, "MAX_TEXT_BYTES", 5000)

@@ -51,7 +51,7 @@ def stream_lines(file: IO[bytes] | gzip.GzipFile, name: str, *, max_bytes: float
         if not line:
             return
         is_cut = rest is not line
-        yield _decode(line, name, number, errors="ignore" if is_cut else "strict")[: max_chars + 1]
+        yield _decode(line, name, number, errors="replace" if is_cut else "strict")[: max_chars + 1]
 
 
 def _decode(line: bytes, name: str, number: int, errors: str = "strict") -> str:
