@@ -83,6 +83,22 @@ def test_inconsistent_tensors_are_rejected(change, message):
         ImageSet(**fields | change)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": torch.tensor([0, 1])}, "labels must have one entry for each of 7 images, got 2"),
+        ({"labels": torch.full((N,), 5)}, "labels must be 0 to 2 for 3 classes, got 5 to 5"),
+        ({"classes": ("a", "b", "a")}, "class names must differ, got 'a' and 'a'"),
+        ({"size": 0}, "size must be an integer of at least 1, got 0"),
+        ({"channels": 7}, r"channels must be 1 \(gray\) or 3 \(color\), got 7"),
+        ({"paths": (), "labels": torch.zeros(0, dtype=torch.int64)}, "at least one image, got none"),
+    ],
+)
+def test_inconsistent_files_are_rejected(files, change, message):
+    with pytest.raises(SightlineError, match=message):
+        ImageFiles(**vars(files) | change)
+
+
 def test_an_empty_set_is_rejected():
     with pytest.raises(SightlineError, match="a data set must have at least one image, got none"):
         ImageSet(torch.zeros(0, 1, 4, 4, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64), CLASSES)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from ... import limits, seeds
 from ...errors import SightlineError, check, check_int
 from ...names import display_path, printable
 from .archives import open_archive
-from .reading import read_image
+from .reading import check_image_options, read_image
 
 Indices = Sequence[int] | Tensor | np.ndarray[Any, Any]
 Progress = Callable[[int, int], None]
@@ -45,19 +45,12 @@ class ImageSet:
     """Class names."""
 
     def __post_init__(self) -> None:
-        dtype, shape, count = self.pixels.dtype, tuple(self.pixels.shape), len(self.pixels)
-        is_valid = dtype == torch.uint8 and len(shape) == 4
-        check(is_valid, f"pixels must be uint8 of shape (N, C, H, W), got {dtype} of shape {shape}")
+        dtype, shape = self.pixels.dtype, tuple(self.pixels.shape)
+        has_images = dtype == torch.uint8 and len(shape) == 4
+        check(has_images, f"pixels must be uint8 of shape (N, C, H, W), got {dtype} of shape {shape}")
         check(shape[1] in (1, 3), f"pixels must have 1 or 3 channels, got shape {shape}")
         check(shape[2] == shape[3] > 0, f"pixels must be square, got {shape[3]} x {shape[2]}")
-        check_class_names(self.classes)
-        dtype, shape = self.labels.dtype, tuple(self.labels.shape)
-        is_valid = dtype == torch.int64 and len(shape) == 1
-        check(is_valid, f"labels must be int64 of shape (N,), got {dtype} of shape {shape}")
-        check(shape[0] == count, f"labels must have one entry for each of {count:,} images, got {shape[0]:,}")
-        check(count, "a data set must have at least one image, got none")
-        low, high, last = int(self.labels.min()), int(self.labels.max()), len(self.classes) - 1
-        check(0 <= low <= high <= last, f"labels must be 0 to {last} for {last + 1} classes, got {low} to {high}")
+        _check_labels(self.labels, len(self.pixels), self.classes)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -75,17 +68,11 @@ class ImageSet:
     def take(self, indices: Indices) -> "ImageSet":
         """The images at these indices."""
         indices = _check_indices(indices, len(self)).to(self.labels.device)
-        return self._with(pixels=self.pixels[indices], labels=self.labels[indices])
+        return _changed(self, pixels=self.pixels[indices], labels=self.labels[indices])
 
     def to(self, device: torch.device) -> "ImageSet":
         """Move to a device."""
-        return self._with(pixels=self.pixels.to(device), labels=self.labels.to(device))
-
-    def _with(self, **tensors: Tensor) -> "ImageSet":
-        """A copy with other tensors, which are not checked again."""
-        images = copy(self)
-        vars(images).update(tensors)
-        return images
+        return _changed(self, pixels=self.pixels.to(device), labels=self.labels.to(device))
 
     def read(self, index: int) -> Tensor:
         """One image, uint8 (C, H, W)."""
@@ -109,6 +96,11 @@ class ImageFiles:
     archive: Path | None = None
     """Zip file that contains the images."""
 
+    def __post_init__(self) -> None:
+        check_int(1, size=self.size, channels=self.channels)
+        check_image_options(self.size, self.channels)
+        _check_labels(self.labels, len(self.paths), self.classes)
+
     def __len__(self) -> int:
         return len(self.paths)
 
@@ -116,7 +108,7 @@ class ImageFiles:
         """The images at these indices."""
         indices = _check_indices(indices, len(self))
         paths = tuple(self.paths[i] for i in indices.tolist())
-        return replace(self, paths=paths, labels=self.labels[indices])
+        return _changed(self, paths=paths, labels=self.labels[indices])
 
     def to(self, device: torch.device) -> "ImageFiles":
         """The files themselves; images are decoded on the CPU."""
@@ -155,6 +147,25 @@ class ImageFiles:
 
 
 Images = ImageSet | ImageFiles
+AnyImages = TypeVar("AnyImages", ImageSet, ImageFiles)
+
+
+def _changed(images: AnyImages, **values: Any) -> AnyImages:
+    """A copy with other values, which are not checked again."""
+    images = copy(images)
+    vars(images).update(values)
+    return images
+
+
+def _check_labels(labels: Tensor, count: int, classes: Sequence[str]) -> None:
+    """Each of `count` images must have the label of one of the classes."""
+    check_class_names(classes)
+    has_indices = labels.dtype == torch.int64 and labels.ndim == 1
+    check(has_indices, f"labels must be int64 of shape (N,), got {labels.dtype} of shape {tuple(labels.shape)}")
+    check(len(labels) == count, f"labels must have one entry for each of {count:,} images, got {len(labels):,}")
+    check(count, "a data set must have at least one image, got none")
+    low, high, last = int(labels.min()), int(labels.max()), len(classes) - 1
+    check(0 <= low <= high <= last, f"labels must be 0 to {last} for {last + 1} classes, got {low} to {high}")
 
 
 def open_image_file(path: Path, archive: Path | None) -> tuple[Path | bytes, str]:

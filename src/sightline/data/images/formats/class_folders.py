@@ -165,7 +165,7 @@ def _common_size_and_channels(
         is_color |= header.is_color
         first.setdefault((header.width, header.height), path)
     if not is_readable:  # one error lists all files that cannot be read
-        ImageFiles(tuple(paths), torch.zeros(len(paths)), ("",), 8, 1, archive).load()
+        ImageFiles(tuple(paths), torch.zeros(len(paths), dtype=torch.int64), ("all",), 8, 1, archive).load()
     if size is None:
         shapes = [f"{width} x {height} in {display_path(path)}" for (width, height), path in first.items()]
         rule = f"images must have the same size if no image size is given, got {' and '.join(shapes[:2])}"
