@@ -550,6 +550,11 @@ def test_show_writes_the_figures_and_lists_them(tiny_run, home, images):
     assert all(Path(path).read_text().startswith(("<?xml", "<!doctype html>")) for path in files)
 
 
+def test_show_refuses_images_for_a_model_without_classes(home, images):
+    result = run_cli("show", "glyphs", "0.png", status=2)
+    assert result.stderr.endswith("fit it with: sightline fit FOLDER --model glyphs\n")
+
+
 def test_show_lists_the_figures_that_do_not_apply(run):
     (run / "metrics.jsonl").unlink()
     result = run_cli("show", run)

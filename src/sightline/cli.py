@@ -234,10 +234,8 @@ def predict(
                 errors += 1
                 _print(f"error: {prediction.error}", err=True)
             if prediction.error is None or format != "text" or out is not None:
-                record = {"input": str(item), **prediction.to_dict()}
-                for i, alternative in enumerate(record.get("alternatives", ()) if format == "csv" else (), start=2):
-                    record |= {f"{key}.{i}": value for key, value in alternative.items()}
-                writer.write(record, f"{name}: {prediction.summary(top)}")
+                values = predictor.csv_values(prediction) if format == "csv" else prediction.to_dict()
+                writer.write({"input": str(item), **values}, f"{name}: {prediction.summary(top)}")
     if explanations is not None and explanations.page is not None:
         _print(f"wrote {explanations.page.save(show)}", err=format != "text")
     if errors:
@@ -249,13 +247,13 @@ def _predicted(predictor: Any, inputs: Iterable[Any], top: int | None, *, quiet:
     shown, read = tee(inputs)
     total = len(inputs) if isinstance(inputs, list) else None
     with sightline.runs.progress_bar(quiet) as progress:
-        yield from zip(shown, predictor.stream(read, progress=progress, total=total, top_k=top or 1), strict=False)
+        yield from zip(shown, predictor.stream(read, progress=progress, total=total, top_k=top), strict=False)
 
 
 def _explain(predictor: Any, inputs: Iterable[Any], top: int | None) -> Any:
     items = inputs if isinstance(inputs, list) else list(islice(inputs, MAX_EXAMPLES_PER_PAGE + 1))
     with sightline.runs.progress_bar() as progress:
-        return predictor.explain(items, progress=progress, top_k=top or 1)
+        return predictor.explain(items, progress=progress, top_k=top)
 
 
 @app.command()

@@ -143,6 +143,7 @@ class Predictor:
 
     def parse_inputs(self, arguments: Sequence[str]) -> Iterable[Any]:
         """Inputs from command-line arguments, such as paths, folders or text."""
+        self.check_ready()
         raise NotImplementedError
 
     def prepare(self, item: Any) -> Any:
@@ -215,11 +216,15 @@ class Predictor:
         check(is_available, f"{rule}, which does not; pass its path, or other data, with --data PATH")
 
     def columns(self, top: int | None = None) -> list[str] | None:
-        """Keys of the flattened `to_dict()` of every prediction: the columns of a CSV file.
+        """Keys of the flattened `csv_values` of every prediction: the columns of a CSV file.
 
         `top` is the number of alternatives. None takes the keys of the first prediction.
         """
         return None
+
+    def csv_values(self, prediction: Prediction) -> dict[str, Any]:
+        """The values of a prediction, or of a failed one, in a CSV file."""
+        return prediction.to_dict()
 
     def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> Any:
         """Write figures of the model, and of its attention on these inputs, to a folder."""

@@ -125,6 +125,7 @@ def test_unfitted_model_refuses_predictions(run):
         lambda: list(predictor.stream(["image.png"])),
         lambda: predictor.explain(["image.png"]),
         predictor.check_ready,
+        lambda: predictor.parse_inputs(["image.png"]),
     )
     for call in calls:
         with pytest.raises(SightlineError, match=f"sightline fit FOLDER --model {run}"):

@@ -360,6 +360,15 @@ def test_predict_command(trained, tmp_path):
     assert float(row[-2]) <= float(row[2])
 
 
+@pytest.mark.parametrize(("top", "count"), [((), 4), (("--top", 2), 1)])
+def test_json_has_the_scores_of_all_beams(trained, tmp_path, top, count):
+    for show in ((), ("--show", tmp_path / "page.html")):
+        [record] = json.loads(command("predict", trained, "zwei", "--format", "json", *top, *show).stdout)
+        scores = [record["score"], *(alternative["score"] for alternative in record["alternatives"])]
+        assert len(record["alternatives"]) == count
+        assert scores == sorted(scores, reverse=True)
+
+
 def test_show_and_evaluate_commands(trained, tmp_path):
     result = command("show", trained, "siebenundvierzig", "--out", tmp_path / "figures")
     assert result.exit_code == 0, result.output

@@ -24,7 +24,7 @@ from ...errors import SightlineError, check, check_int, check_max, check_page_si
 from ...files import CONFIG, read_json, stored_fingerprint
 from ...models.seq2seq import Seq2Seq
 from ...names import display_path, printable, shortened
-from ...predictor import Predictor, Progress
+from ...predictor import Prediction, Predictor, Progress
 from ...weights import read_weights
 from ..figures import FigureFiles, training_curves
 from .config import TranslationTaskConfig
@@ -280,6 +280,12 @@ class TranslationPredictor(Predictor):
     def columns(self, top: int | None = None) -> list[str]:
         further = (f"{name}.{i}" for i in range(2, (top or 1) + 1) for name in ("text", "score"))
         return ["text", "score", "finished", "unknown_tokens", "skipped_symbols", *further]
+
+    def csv_values(self, prediction: Prediction) -> dict[str, Any]:
+        values = prediction.to_dict()
+        for i, alternative in enumerate(values.pop("alternatives", ()), start=2):
+            values |= {f"{name}.{i}": value for name, value in alternative.items()}
+        return values
 
     def evaluate(
         self, data: str | Path | TextSplits[ParallelText] | None = None, *, progress: Progress | None = None
