@@ -332,6 +332,8 @@ def test_cosine_weights_at_several_temperatures(temperature, expected):
         ),
         (lambda x: attend(x, x, x, score="dto"), "got 'dto'; did you mean 'dot'?"),
         (lambda x: attend(x, x, x, normalizer="soft"), "normalizer must be a Normalizer or one of"),
+        (lambda x: attend(x, x, x, normalizer=["softmax"]), "got \"['softmax']\"; did you mean 'softmax'?"),
+        (lambda x: attend(x, x, x, score=["dot"]), "score must be a Score or one of"),
     ],
 )
 def test_invalid_input_raises(call, message):

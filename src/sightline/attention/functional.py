@@ -78,8 +78,7 @@ def attend(
     ndim = q.dim()
     q, k, v = _to_4d(q, k, v)
     score, normalizer = _resolve_names(score, normalizer, q.device)
-    if not 0 <= dropout < 1:  # builds its message only here
-        check_fraction(dropout=dropout)
+    check_fraction(dropout=dropout)
     observers = [observer for observer in _observers if observer.is_interested()]
     out = None
     if not observers and isinstance(score, DotProductScore) and isinstance(normalizer, Softmax):
@@ -160,8 +159,8 @@ def _sdpa(
 def _resolve_names(score: str | Score, normalizer: str | Normalizer, device: torch.device) -> tuple[Score, Normalizer]:
     """Instances for names. An instance by name has no learned parameters and does not sample."""
     return (
-        score if isinstance(score, Score) else _named_score(score, device),
-        normalizer if isinstance(normalizer, Normalizer) else _named_normalizer(normalizer),
+        score if isinstance(score, Score) else _named_score(str(score), device),  # a cache accepts no lists
+        normalizer if isinstance(normalizer, Normalizer) else _named_normalizer(str(normalizer)),
     )
 
 
