@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import config, files, hub, registry, zoo
-from .errors import SightlineWarning, check, check_choice
+from .errors import SightlineError, SightlineWarning, check, check_choice
 from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS
 from .output import flatten
 from .predictor import Evaluation, Predictor, Progress
@@ -263,8 +263,9 @@ def _check_same_data(folder: Path, new: Mapping[str, Any]) -> None:
     old, new = flatten(stored if isinstance(stored, Mapping) else {}), flatten(new)
     rule = f"data.source must hold the data that {folder} was started with, to resume it"
     for key in sorted(old.keys() & new.keys(), key=lambda key: (key.partition(".")[2] != "images", key)):
-        difference = f"{key} must be {old[key]!r:.100}, got {new[key]!r:.100}"
-        check(old[key] == new[key], f"{rule}: {difference}; start a new run with out=FOLDER")
+        if old[key] != new[key]:
+            difference = f"{key} must be {old[key]!r:.100}, got {new[key]!r:.100}"
+            raise SightlineError(f"{rule}: {difference}; start a new run with out=FOLDER")
 
 
 def _write_run_files(folder: Path, task: Any) -> None:

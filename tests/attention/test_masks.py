@@ -62,6 +62,12 @@ def test_padding_hides_padded_keys():
     assert Padding.from_lengths(torch.tensor([2, 4])).attention_mask.shape == (2, 1, 1, 4)
 
 
+def test_valid_lengths_are_not_copied_for_a_message(monkeypatch):
+    """The copy would synchronize a GPU."""
+    monkeypatch.setattr(torch.Tensor, "tolist", None, raising=False)
+    assert Padding.from_lengths(torch.tensor([2, 4])).attention_mask.sum() == 6
+
+
 def test_masks_combine_with_and_or_not():
     assert table(Causal() & Window(1), 3, 3) == [[1, 0, 0], [1, 1, 0], [0, 1, 1]]
     assert table(Causal() | Window(1), 3, 3) == [[1, 1, 0], [1, 1, 1], [1, 1, 1]]

@@ -151,8 +151,8 @@ class Padding(Mask):
     def from_lengths(cls, lengths: Tensor | Sequence[int], size: int | None = None) -> "Padding":
         """From the number of tokens in each row, padded to `size` (default: the longest): lengths (B,)"""
         lengths = torch.as_tensor(lengths)
-        is_valid = lengths.dim() == 1 and not lengths.is_floating_point() and not (lengths < 0).any()
-        check(is_valid, f"lengths must be integers of at least 0 and of shape (B,), got {lengths.tolist()}")
+        if lengths.dim() != 1 or lengths.is_floating_point() or (lengths < 0).any():
+            raise SightlineError(f"lengths must be integers of at least 0 and of shape (B,), got {lengths.tolist()}")
         longest = int(lengths.max()) if lengths.numel() else 0
         size = longest if size is None else size
         check(longest <= size, f"lengths must be at most size={size}, got {longest}")

@@ -63,9 +63,10 @@ class Hard(Normalizer):
             return weights
         if self.gradient == "straight_through":
             return weights + (probs - probs.detach())
-        rule = f"hard attention must be followed by reinforce within {MAX_PENDING} forward passes"
-        fix = "add reinforce(model, losses) to the loss of every batch, or use gradient='straight_through'"
-        check(len(self.log_probs) < MAX_PENDING, f"{rule}, got more; {fix}")
+        if len(self.log_probs) >= MAX_PENDING:
+            rule = f"hard attention must be followed by reinforce within {MAX_PENDING} forward passes"
+            fix = "add reinforce(model, losses) to the loss of every batch, or use gradient='straight_through'"
+            raise SightlineError(f"{rule}, got more; {fix}")
         log_probs = _mask_scores(scores, allowed).log_softmax(-1, dtype=_sum_dtype(scores))
         log_prob = (log_probs * weights).flatten(1).sum(-1)
         if not in_backward():  # activation checkpointing repeats the forward pass

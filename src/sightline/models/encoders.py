@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..attention.masks import Padding
-from ..errors import check
+from ..errors import SightlineError
 from ..kernels.packing import Packing
 from ..layers import (
     Dropout,
@@ -158,9 +158,10 @@ def make_positions(positions: Positions, max_positions: int, embed_dim: int, **l
 def check_tokens(tokens: Tensor, attention_mask: Tensor) -> Tensor:
     """Check the inputs of an encoder; returns the mask, in which a row without tokens has its first position."""
     shape, mask_shape = tuple(tokens.shape), tuple(attention_mask.shape)
-    is_valid = tokens.dim() == 2 and tokens.dtype == torch.int64 and shape[1]
-    rule = "tokens must be int64 of shape (batch, tokens) with at least one token"
-    check(is_valid, f"{rule}, got {tokens.dtype} {shape}")
-    is_valid = attention_mask.dtype == torch.bool and mask_shape == shape
-    check(is_valid, f"attention_mask must be bool of shape {shape}, got {attention_mask.dtype} {mask_shape}")
+    if tokens.dim() != 2 or tokens.dtype != torch.int64 or not shape[1]:
+        rule = "tokens must be int64 of shape (batch, tokens) with at least one token"
+        raise SightlineError(f"{rule}, got {tokens.dtype} {shape}")
+    if attention_mask.dtype != torch.bool or mask_shape != shape:
+        got = f"{attention_mask.dtype} {mask_shape}"
+        raise SightlineError(f"attention_mask must be bool of shape {shape}, got {got}")
     return attention_mask | (torch.arange(tokens.shape[1], device=tokens.device) == 0)

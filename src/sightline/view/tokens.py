@@ -128,7 +128,8 @@ def _words(
 ) -> list[str]:
     if given is None or not size:
         return patches.tokens() if patches else [str(i) for i in range(size)]
-    check(not isinstance(given, str), f"{name} must be a list of tokens, got the string {given!r}")
+    if isinstance(given, str):
+        raise SightlineError(f"{name} must be a list of tokens, got the string {given!r}")
     shape = getattr(given, "shape", (0,))
     check(len(shape) == 1, f"{name} must be a list of tokens, got an array of shape {tuple(shape)}")
     words = [str(word.item() if hasattr(word, "item") else word) for word in given]  # numpy and torch scalars

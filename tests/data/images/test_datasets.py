@@ -134,6 +134,22 @@ def test_splits_must_have_the_same_size_channels_and_classes():
         Splits(random_images(), None, renamed)
 
 
+@pytest.mark.parametrize("class_disjoint", [False, True])
+def test_valid_class_names_are_not_written_out(class_disjoint):
+    """Data sets can have many classes."""
+
+    class Name(str):
+        def __repr__(self):
+            raise AssertionError("built the message of a check that holds")
+
+        __format__ = __repr__
+
+    images, classes = random_images(), tuple(map(Name, "abc"))
+    train = ImageSet(images.pixels, images.labels, classes)
+    others = tuple(map(Name, "def")) if class_disjoint else classes
+    Splits(train, test=ImageSet(images.pixels, images.labels, others), class_disjoint=class_disjoint)
+
+
 def test_split_is_stratified_and_complete():
     images = random_images(count=60)
     rest, held_out = split(images, 0.25, seed=3)

@@ -51,9 +51,9 @@ def read_class_lists(path: Path, classes: Sequence[str]) -> dict[str, tuple[str,
 
 def read_json(path: Path) -> Any:
     """Content of a JSON file of a data set."""
-    maximum = limits.MAX_JSON_BYTES
     with reraise(f"{display_path(path)} must be valid JSON", OSError, ValueError, RecursionError):
-        check(path.stat().st_size <= maximum, f"it must be at most {maximum:,} bytes, got {path.stat().st_size:,}")
+        size, maximum = path.stat().st_size, limits.MAX_JSON_BYTES
+        check(size <= maximum, f"it must be at most {maximum:,} bytes, got {size:,}")
         return json.loads(path.read_text(encoding="utf-8-sig"))
 
 

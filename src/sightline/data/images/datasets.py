@@ -210,9 +210,9 @@ class Splits:
         for split, images in self.available.items():
             for name in shared:
                 expected, value = getattr(self.train, name), getattr(images, name)
-                check(
-                    expected == value, f"{split} must have the {name} of train, {expected!r:.200}, got {value!r:.200}"
-                )
+                if expected != value:
+                    rule = f"{split} must have the {name} of train, {expected!r:.200}"
+                    raise SightlineError(f"{rule}, got {value!r:.200}")
         if self.class_disjoint:
             check_disjoint({split: images.classes for split, images in self.available.items()})
 
@@ -257,10 +257,13 @@ def check_class_names(classes: Sequence[str]) -> None:
     check(classes, "classes must have at least one name, got none")
     first: dict[str, str] = {}
     for name in classes:
-        check(isinstance(name, str) and name.strip(), f"classes must be non-empty names, got {name!r}")
-        check(not _SURROGATES.search(name), f"class names must be valid Unicode, got {name!r}; rename the folder")
+        if not isinstance(name, str) or not name.strip():
+            raise SightlineError(f"classes must be non-empty names, got {name!r}")
+        if _SURROGATES.search(name):
+            raise SightlineError(f"class names must be valid Unicode, got {name!r}; rename the folder")
         normalized = unicodedata.normalize("NFC", name).strip()
-        check(normalized not in first, f"class names must differ, got {first.get(normalized)!r} and {name!r}")
+        if normalized in first:
+            raise SightlineError(f"class names must differ, got {first[normalized]!r} and {name!r}")
         first[normalized] = name
 
 
@@ -270,7 +273,10 @@ def check_disjoint(classes: Mapping[str, Sequence[str]]) -> None:
     for split, names in classes.items():
         for name in names:
             other = split_of.setdefault(name, split)
-            check(other == split, f"a class must be in one split, got {name!r} in {other} and in {split}; remove one")
+            if other != split:
+                raise SightlineError(
+                    f"a class must be in one split, got {name!r} in {other} and in {split}; remove one"
+                )
 
 
 def check_memory(count: int, channels: int, size: int) -> None:

@@ -199,7 +199,8 @@ def _check_file(name: str, path: Path) -> int:
 
 
 def _check_bytes(name: str, size: int) -> None:
-    check(size <= limits.MAX_IMAGE_BYTES, f"{name} must be at most {limits.MAX_IMAGE_BYTES:,} bytes, got {size:,}")
+    if size > limits.MAX_IMAGE_BYTES:
+        raise SightlineError(f"{name} must be at most {limits.MAX_IMAGE_BYTES:,} bytes, got {size:,}")
 
 
 def _open_with_pillow(file: IO[bytes]) -> Image.Image:
@@ -212,7 +213,8 @@ def _open_with_pillow(file: IO[bytes]) -> Image.Image:
 
 def _check_pixels(name: str, image: Image.Image) -> None:
     (width, height), maximum = image.size, limits.MAX_IMAGE_PIXELS
-    check(0 < width * height <= maximum, f"{name} must have 1 to {maximum:,} pixels, got {width} x {height}; resize it")
+    if not 0 < width * height <= maximum:
+        raise SightlineError(f"{name} must have 1 to {maximum:,} pixels, got {width} x {height}; resize it")
 
 
 def _from_array(source: np.ndarray[Any, Any] | Tensor) -> Image.Image:

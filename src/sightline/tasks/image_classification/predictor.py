@@ -167,8 +167,9 @@ class ImageClassificationPredictor(Predictor):
         options: dict[str, Any] = {"device": self.device, "progress": progress, **self.config.evaluation_options()}
         sums: dict[str, Tensor] = {}
         for images in sets:
-            classes = f"{self.classes!r:.200}, got {images.classes!r:.200}"
-            check(images.classes == self.classes, f"data must have the classes of the model, {classes}")
+            if images.classes != self.classes:
+                got = f"{self.classes!r:.200}, got {images.classes!r:.200}"
+                raise SightlineError(f"data must have the classes of the model, {got}")
             with torch.inference_mode():
                 new = evaluate(self.model, images, **options)
             sums = {name: sums[name] + new[name] for name in sums} or new

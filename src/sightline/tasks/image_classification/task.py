@@ -17,7 +17,7 @@ from ...data.images import augmentation
 from ...data.images.datasets import ImageFiles, Images, Splits
 from ...data.images.statistics import mean_and_std, sample_histogram
 from ...data.images.streaming import stream
-from ...errors import check
+from ...errors import SightlineError
 from ...files import digest
 from ...metrics import classification_metrics, fit_calibration_scale
 from ...models.image_classifier import ImageClassifier
@@ -38,8 +38,8 @@ class ImageClassificationTask(Task):
     def __init__(self, config: ImageClassificationTaskConfig, data: Splits, progress: Progress | None = None):
         config.check_mixed_pairs(rank_and_world_size()[1])
         train = data.train
-        has_classes = len(set(train.labels.tolist())) >= 2
-        check(has_classes, f"data must have images of at least 2 classes, got {train.classes}")
+        if len(train.labels.unique()) < 2:
+            raise SightlineError(f"data must have images of at least 2 classes, got {train.classes!r:.200}")
         self.train, self.validation, self.classes = train, data.validation, train.classes
         sizes = {"image_size": train.size, "channels": train.channels, "num_classes": len(train.classes)}
         self.config = replace(config, model=for_data(config.model, **sizes))

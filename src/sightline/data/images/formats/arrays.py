@@ -38,10 +38,10 @@ def image_sets(
     """
     name = display_path(source)
     for split, (images, labels) in arrays.items():
-        where, count = f"{split} of {name}", len(images)
+        where, count, lowest = f"{split} of {name}", len(images), labels.min(initial=0)
         check(count == len(labels), f"{where} must have one label for each of {count:,} images, got {len(labels):,}")
         check(images.size, f"{where} must have at least one image, got shape {images.shape}")
-        check(labels.min() >= 0, f"labels of {where} must be 0 or more, got {labels.min()}")
+        check(lowest >= 0, f"labels of {where} must be 0 or more, got {lowest}")
     highest = max(int(labels.max()) for _, labels in arrays.values())
     maximum = limits.MAX_CLASS_INDEX if classes is None else len(classes) - 1
     names = "" if classes is None else f" for {len(classes)} class names"
