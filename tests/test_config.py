@@ -1,10 +1,10 @@
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
 from typing import Literal
 
 import pytest
 
-from sightline.config import build, change, dump, parse, plain, read
+from sightline.config import Config, build, change, dump, parse, plain, read
 from sightline.errors import SightlineError
 
 
@@ -93,7 +93,7 @@ def test_dump_and_build_round_trip():
         ("", ["model.embed_dim=true"], "model.embed_dim must be an integer, got True"),
         ("", ["optimizer.fused=1"], "optimizer.fused must be true or false, got 1"),
         ("", ["optimizer.lr=fast"], "optimizer.lr must be a number, got 'fast'"),
-        ("", [f"optimizer.lr={'9' * 400}"], "optimizer.lr must be a number, got an integer of 1329 bits"),
+        ("", [f"optimizer.lr={'9' * 400}"], "optimizer.lr must be an integer of at most 63 bits, got one of 1329 bits"),
         ("", ["optimizer.steps=1.5"], "optimizer.steps must be an integer or null, got 1.5"),
         ("", ["optimizer.betas=[0.9]"], "optimizer.betas must be a list of 2, got [0.9]"),
         ("", ["optimizer.sizes=[1, a]"], "optimizer.sizes[1] must be an integer, got 'a'"),
@@ -109,6 +109,16 @@ def test_dump_and_build_round_trip():
 def test_errors_name_the_full_key_and_the_rule(text, changes, message):
     with pytest.raises(SightlineError, match=re.escape(message)):
         run_config(text, *changes)
+
+
+@pytest.mark.parametrize("kind", [dict[str, int], list[str]])
+def test_type_that_values_cannot_be_checked_against_is_refused(kind):
+    config_class = make_dataclass("TableConfig", [("table", kind, field(default_factory=kind))], bases=(Config,))
+    for make in (config_class, lambda: build(config_class, {"table": {}})):
+        with pytest.raises(
+            TypeError, match=r"the type of table must be a class, a Literal, a tuple .* got (dict|list)"
+        ):
+            make()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import dataclasses
 import itertools
 import math
 import re
-import sys
 import types
 import typing
 from collections import Counter
@@ -52,9 +51,9 @@ def choice(known: Iterable[str]) -> Rule:
 PositiveInt = Annotated[int, at_least(1)]
 ModelDim = Annotated[int, at_least(1), at_most("MAX_MODEL_DIM")]
 NonNegativeInt = Annotated[int, at_least(0)]
-Seed = Annotated[int, at_least(0), at_most("MAX_SEED")]
 Fraction = Annotated[float, rule("at least 0 and below 1", lambda value: 0 <= value < 1)]
 Positive = Annotated[float, rule("above 0 and finite", lambda value: 0 < value < math.inf)]
+MlpRatio = Annotated[float, rule("above 0 and at most 100", lambda ratio: 0 < ratio <= 100)]
 NonNegative = Annotated[float, rule("at least 0 and finite", lambda value: 0 <= value < math.inf)]
 
 
@@ -170,15 +169,15 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
     choices = list(itertools.chain(*literals))
     if isinstance(value, Typed):
         value = _parse_typed(value.text, options, choices)
+    if isinstance(value, int) and value.bit_length() > limits.MAX_INT_BITS:  # too long to be printed, or for a tensor
+        rule = f"{name} must be an integer of at most {limits.MAX_INT_BITS} bits"
+        raise SightlineError(f"{rule}, got one of {value.bit_length()} bits")
     for option in options:
         converted = _as(option, value, name)
         if converted is not _NO_MATCH:
             return converted
-    # Python refuses to print integers of many digits
-    is_long = isinstance(value, int) and value.bit_length() > 1000
-    shown = f"an integer of {value.bit_length()} bits" if is_long else f"{value!r:.200}"
     expected = " or ".join(map(_describe, options))
-    raise SightlineError(f"{name} must be {expected}, got {shown}{'' if is_long else closest(str(value), choices)}")
+    raise SightlineError(f"{name} must be {expected}, got {value!r:.200}{closest(str(value), choices)}")
 
 
 def _parse_typed(text: str, options: tuple[Any, ...], choices: list[Any]) -> Any:
@@ -213,8 +212,10 @@ def _as(kind: Any, value: Any, name: str) -> Any:
         return tuple(_convert(item_kind, item, f"{name}[{i}]") for i, (item_kind, item) in items)
     if dataclasses.is_dataclass(kind) and isinstance(value, Mapping):
         return build(kind, value, name)  # type: ignore[arg-type]
-    if kind is float and type(value) is int and value.bit_length() <= sys.float_info.max_exp:
+    if kind is float and type(value) is int:
         return float(value)
+    if not isinstance(kind, type | types.UnionType):
+        raise TypeError(f"the type of {name} must be a class, a Literal, a tuple or a union of these, got {kind}")
     return value if isinstance(value, kind) and isinstance(value, bool) == (kind is bool) else _NO_MATCH
 
 

@@ -65,8 +65,10 @@ MAX_CONFIG_BYTES = 1 << 16
 """Bytes of a YAML config."""
 MAX_RUN_FILE_BYTES = 1 << 24
 """Bytes of a JSON or text file in a run folder."""
-MAX_SEED = 2**63 - 1
-"""Largest random seed."""
+MAX_INT_BITS = 63
+"""Bits of an integer in a config."""
+MAX_EPOCHS = 10**9
+"""Passes over the training data."""
 MAX_IMAGE_BATCH_SIZE = 2**20
 """Images in a training batch."""
 MAX_TOKEN_BATCH_SIZE = 2**24

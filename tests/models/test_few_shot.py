@@ -218,7 +218,7 @@ def test_episodes_with_unequal_classes_share_a_batch():
         (lambda: FewShotConfig(bottleneck_dim=0), "bottleneck_dim must be an integer of at least 1, got 0"),
         (lambda: FewShotConfig(depth=-1), "depth must be an integer of at least 0, got -1"),
         (lambda: FewShotConfig(temperature=0.001), "temperature must be at least .*0.01, got 0.001"),
-        (lambda: FewShotConfig(mlp_ratio=0), "mlp_ratio must be above 0 and finite, got 0"),
+        (lambda: FewShotConfig(mlp_ratio=0), "mlp_ratio must be above 0 and at most 100, got 0"),
         (lambda: FewShotConfig(channels=1000), "channels must be 1 or 3, got 1000"),
         (lambda: FewShotConfig(image_size=513), "image_size must be at most 512, got 513"),
         (lambda: FewShotConfig(embed_dim=8), "embed_dim must be given if backbone is none, and only then, got 8"),

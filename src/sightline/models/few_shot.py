@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..attention import KeyValueCache
 from ..attention.masks import Episode, Mask, Padding
 from ..attention.scores import SCORES, CosineScore, Score, make_score
-from ..config import Config, Fraction, NonNegativeInt, Positive, PositiveInt, at_least, at_most, choice, rule
+from ..config import Config, Fraction, MlpRatio, NonNegativeInt, PositiveInt, at_least, at_most, choice, rule
 from ..errors import SightlineError, check, check_int
 from ..layers import EncoderBlock
 from ..layers.backbones import BACKBONES, Backbone
@@ -55,7 +55,7 @@ class FewShotConfig(Config):
     depth: NonNegativeInt = 1
     """Number of blocks. 0 gives a nearest-mean classifier, with `metric: euclidean` a prototypical network."""
     num_heads: PositiveInt = 8
-    mlp_ratio: Positive = 2.0
+    mlp_ratio: MlpRatio = 2.0
     """Hidden dimension of the feed-forward network, as a multiple of the dimension of the blocks."""
     score: Annotated[str, choice(SCORES)] = "cosine"
     """Attention score: a name in `sightline.attention.SCORES`."""

@@ -3,7 +3,6 @@
 Shapes: B batch, C channels, T tokens (patches and the class token), M embedding dimension.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from ..attention.masks import Additive, Causal, Mask, Multiplicative
 from ..attention.scores import SCORES
-from ..config import Config, Fraction, ModelDim, PositiveInt, at_least, choice
+from ..config import Config, Fraction, MlpRatio, ModelDim, PositiveInt, at_least, choice
 from ..errors import SightlineError, check, check_divides
 from ..layers import Encoder, PatchEmbedding
 from ..layers.blocks import Norm
@@ -38,7 +37,7 @@ class ImageClassifierConfig(Config):
     """Dimension of a head; null for embed_dim / num_heads."""
     depth: ModelDim = 4
     """Number of encoder blocks."""
-    mlp_ratio: float = 2.0
+    mlp_ratio: MlpRatio = 2.0
     """Hidden dimension of the feed-forward networks, as a multiple of `embed_dim`."""
     norm: Norm = "pre"
     dropout: Fraction = 0.0
@@ -68,8 +67,8 @@ class ImageClassifierConfig(Config):
         if self.head_dim is None:
             check_divides("embed_dim", self.embed_dim, num_heads=self.num_heads, fix="; or set head_dim")
         embed_dim, ratio = self.embed_dim, self.mlp_ratio
-        is_valid = 0 < ratio < math.inf and round(embed_dim * ratio) >= 1
-        check(is_valid, f"mlp_ratio must give a hidden dimension of at least 1 for embed_dim={embed_dim}, got {ratio}")
+        has_units = round(embed_dim * ratio) >= 1
+        check(has_units, f"mlp_ratio must give a hidden dimension of at least 1 for embed_dim={embed_dim}, got {ratio}")
         is_valid = self.mask != "causal" or self.pool != "class_token"
         check(is_valid, "pool must be mean for a causal mask, got class_token, which attends only to itself")
         is_odd = "sinusoidal" in (self.positions, self.position_init) and self.embed_dim % 2

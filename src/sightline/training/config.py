@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from ..config import Config, Fraction, NonNegative, NonNegativeInt, Positive, PositiveInt, Seed, at_least, rule
+from ..config import Config, Fraction, NonNegative, NonNegativeInt, Positive, PositiveInt, at_least, at_most, rule
 from ..errors import check
 
 check_device_name = rule("auto, cpu, cuda or cuda:N", re.compile(r"auto|cpu|cuda(:\d{1,3})?").fullmatch)
@@ -27,7 +27,7 @@ class DataConfig(Config):
 class TrainingConfig(Config):
     """Configuration of the optimizer, the schedule, evaluation, checkpoints and the device."""
 
-    epochs: Positive | None = None
+    epochs: Annotated[Positive, at_most("MAX_EPOCHS")] | None = None
     """Passes over the training data; 10 if neither `epochs` nor `steps` is given."""
     steps: PositiveInt | None = None
     """Optimizer steps, instead of `epochs`."""
@@ -96,4 +96,4 @@ class TaskConfig(Config):
     """Name of the task in the registry."""
     out: str | None = None
     """Folder of the run; null for runs/NAME."""
-    seed: Seed = 0
+    seed: NonNegativeInt = 0
