@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -66,6 +67,31 @@ def test_record_without_a_key_is_skipped(tmp_path, key):
     (tmp_path / "step-00000004.json").write_bytes(with_digest(record))
     checkpoints = CheckpointFolder(tmp_path, keep=2)
     with pytest.warns(UserWarning, match=f"{key} of step-00000004.json must be"):
+        assert checkpoints.latest().step == 3
+
+
+def test_record_of_empty_best_weights_is_skipped(tmp_path):
+    save_checkpoints(tmp_path)
+    record = json.loads((tmp_path / "step-00000004.json").read_bytes())
+    del record["digest"]
+    record["metadata"]["best"] = {}
+    (tmp_path / "step-00000004.json").write_bytes(with_digest(record))
+    with pytest.warns(UserWarning, match="step-00000004 is damaged and was skipped"):
+        assert CheckpointFolder(tmp_path, keep=2).latest().step == 3
+
+
+def test_tensor_file_of_another_size_is_not_read(tmp_path, monkeypatch):
+    checkpoints = save_checkpoints(tmp_path)
+    with (tmp_path / "step-00000004.safetensors").open("r+b") as file:
+        file.truncate(3 << 30)
+    read_bytes = Path.read_bytes
+
+    def read_small(path):
+        assert path.stat().st_size < 1 << 20
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_small)
+    with pytest.warns(UserWarning, match=r"step-00000004.safetensors must have \d+ bytes, got 3221225472"):
         assert checkpoints.latest().step == 3
 
 

@@ -80,10 +80,12 @@ class CheckpointFolder:
         return [tensors for tensors in map(self._read_or_remove, records[-count:]) if tensors is not None]
 
     def read(self, record: dict[str, Any]) -> dict[str, Tensor]:
-        """Read the tensors of a record and verify their digest."""
+        """Read the tensors of a record and verify their size and digest."""
         name = record["file"]
         check(TENSOR_FILE.fullmatch(name), f"file must be the bare name of a checkpoint, got {name!r:.200}")
-        data = (self.folder / name).read_bytes()
+        size, path = record["bytes"], self.folder / name
+        check(path.stat().st_size == size, f"{name} must have {size} bytes, got {path.stat().st_size}")
+        data = path.read_bytes()
         check(digest(data) == record["sha256"], f"{name} must match its digest, got other bytes")
         return safetensors.torch.load(data)
 
@@ -109,7 +111,7 @@ class CheckpointFolder:
         return {"file": name, "bytes": len(data), "sha256": digest(data)}
 
     def _check_best(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        if metadata.get("best"):
+        if metadata.get("best") is not None:
             try:
                 self.read(metadata["best"])
             except DAMAGE_ERRORS as error:
@@ -156,7 +158,7 @@ def _check_record(record: dict[str, Any], stem: str) -> None:
         check(isinstance(value, kind), f"{key} of {stem}.json must be {kind.__name__}, got {value!r:.200}")
     is_beside = (f"step-{record['step']:08}", record["file"]) == (stem, f"{stem}.safetensors")
     check(is_beside, f"{stem}.json must name {stem}.safetensors, got {record['file']!r:.200}")
-    if best := record["metadata"].get("best"):
+    if (best := record["metadata"].get("best")) is not None:
         is_bare = TENSOR_FILE.fullmatch(best["file"])
         check(is_bare, f"file of the best weights must be a bare name, got {best['file']!r:.200}")
 
