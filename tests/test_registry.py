@@ -19,7 +19,8 @@ def test_everything_a_task_declares_can_be_imported(spec):
         assert callable(getattr(spec.task, name))
     assert spec.task.monitor
     for name in ("compare", "compare_precision"):
-        assert callable(getattr(spec, name)) == (spec.name in registry.supporting(name))
+        is_declared, function = spec.name in registry.supporting(name), getattr(spec, name)
+        assert callable(function) if is_declared else function is None
 
 
 @SPECS
@@ -52,5 +53,8 @@ def test_an_unknown_task_is_refused_with_the_closest_name():
 def test_a_task_may_be_registered_as_objects(monkeypatch):
     monkeypatch.setattr(registry, "TASKS", {})
     spec = registry.register(registry.TaskSpec("toy", dict, list, tuple))
-    assert registry.task_spec("toy") == spec
-    assert registry.supporting("compare") == []
+    resolved = registry.task_spec("toy")
+    assert resolved == spec
+    assert (resolved.config, resolved.task, resolved.predictor) == (dict, list, tuple)
+    assert (resolved.compare, resolved.compare_precision) == (None, None)
+    assert registry.supporting("compare") == registry.supporting("compare_precision") == []

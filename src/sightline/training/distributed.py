@@ -96,7 +96,9 @@ class ProcessGroup:
 
     def reshard(self, model: nn.Module) -> None:
         """Free the weights FSDP gathered for a forward pass without a backward pass; the next pass would reuse them."""
-        getattr(model, "reshard", lambda: None)()
+        reshard = getattr(model, "reshard", None)
+        if callable(reshard):
+            reshard()
 
 
 def rank_and_world_size() -> tuple[int, int]:

@@ -156,8 +156,8 @@ class TranslationTaskConfig(TaskConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_max(limits.MAX_TOKEN_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
-        # decoding needs whole weights
-        check(not self.training.fsdp, "training.fsdp must be false for translation, got true")
+        rule = "training.fsdp must be false for translation, which decodes with whole weights"
+        check(not self.training.fsdp, f"{rule}, got true")
         is_shared = self.model.chosen.tie_embeddings != "all" or self.tokenizer.shared_vocab
         check(is_shared, "tokenizer.shared_vocab must be true if the model's tie_embeddings is all, got false")
         transformer, longest = self.model.transformer, int(padded_length(self.data.max_tokens))
