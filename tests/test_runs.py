@@ -188,11 +188,15 @@ def test_report_says_whether_the_confidence_is_calibrated(tmp_path, count, expec
     run = sightline.train(None, [f"data.source={source}", f"out={tmp_path / 'run'}", *SMALL], quiet=True)
     assert expected in str(run).splitlines()[-1]
     assert expected in (run.folder / "README.md").read_text()
+    resumed = sightline.train(run.folder, resume=True, quiet=True)
+    assert (resumed.metrics, str(resumed)) == (run.metrics, str(run))
     assert (float(sightline.load(run.folder).model.calibration_scale) == 1) == (count == 23)
 
 
-def test_leftovers_of_a_killed_process_are_removed_on_resume(run):
-    (run / "README.md").unlink()
+@pytest.mark.parametrize("finished", [True, False])
+def test_leftovers_of_a_killed_process_are_removed_on_resume(run, finished):
+    if not finished:
+        (run / "README.md").unlink()
     (run / ".model.safetensors.0a1b2c3d.part").write_bytes(b"half")
     sightline.train(run, resume=True, quiet=True)
     assert not list(run.rglob("*.part"))

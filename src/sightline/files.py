@@ -38,7 +38,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     with named_errors(path, part):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_stale_parts(path)
+        remove_stale_parts(path)
         try:
             with part.open("wb") as lock:
                 _try_lock(lock)
@@ -79,6 +79,17 @@ def read_json(path: Path) -> Any:
     check(size <= limit, f"{path} must be at most {limit:,} bytes, got {size:,}")
     with reraise(f"{path} must be JSON", ValueError, RecursionError):
         return json.loads(path.read_text(encoding="utf-8"))
+
+
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run's log, without damaged lines, such as one that was being written in a killed process."""
+    path, records = folder / LOG, []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
+        with suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict) and type(record.get("step")) is int:
+                records.append(record)
+    return records
 
 
 def stored_fingerprint(folder: Path, *keys: str) -> Any:
@@ -145,7 +156,7 @@ def _try_lock(file: IO[Any]) -> bool:
     return True
 
 
-def _remove_stale_parts(path: Path) -> None:
+def remove_stale_parts(path: Path) -> None:
     """Remove temporary files of `path` that no process holds a lock on."""
     for part in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         if not re.fullmatch(r"[0-9a-f]{8}", part.name[len(path.name) + 2 : -len(".part")]):

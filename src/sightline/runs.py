@@ -86,8 +86,10 @@ def train(
             trainer = Trainer(task, training, folder, group, hooks=all_hooks, command=command, **options)
             if resume:
                 trainer.restore()
-                if trainer.is_done and all((folder / name).is_file() for name in (CARD, WEIGHTS)):
-                    return trainer.unchanged_run()
+                if (finished := trainer.finished_run()) is not None:
+                    for name in (*task.files(), CONFIG, WEIGHTS, CARD, DATA, LOG, EVALUATION):
+                        files.remove_stale_parts(folder / name)
+                    return finished
             group.barrier()  # a late process must not see the files of this run as those of an older one
             if group.is_main:
                 _write_run_files(folder, task)

@@ -133,6 +133,8 @@ def test_run_killed_in_calibration_loads_with_a_warning_and_resumes_exactly(cwd)
     assert not is_finished(cwd / "run")
     with pytest.warns(SightlineWarning, match=f"finish it with: sightline train {cwd / 'run'} --resume"):
         assert float(sightline.load(cwd / "run").model.calibration_scale) == 1.0
+    assert_killed(*TRAIN, validation, "out=run", "--resume", cwd=cwd, prepare=kill_in_finish)
+    assert not is_finished(cwd / "run")
     assert "resuming from step 20 of 20" in resume(cwd, validation)
     assert_same_run(cwd / "run", cwd / "whole-calibrated")
     assert is_finished(cwd / "run")

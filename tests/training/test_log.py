@@ -40,9 +40,11 @@ def test_quiet_training_writes_the_log_only(tmp_path, capsys):
     assert capsys.readouterr() == ("", "")
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     steps = [(line["step"], "loss" in line) for line in lines]
-    assert steps == [(2, True), (3, False), (4, True), (6, True), (6, False)]
+    assert steps == [(2, True), (3, False), (4, True), (6, True), (6, False), (6, False)]
     assert set(lines[0]) == {"step", "epoch", "loss", "learning_rate", "examples_per_second"}
     assert lines[1].keys() == {"step", "validation", "best"}
+    final = min((line["validation"] for line in lines if "validation" in line), key=lambda metrics: metrics["loss"])
+    assert lines[-1] == {"step": 6, "final": final, "stop_reason": None, "calibration": ""}
 
 
 def test_later_and_damaged_lines_are_dropped_on_resume(tmp_path):

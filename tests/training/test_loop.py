@@ -4,6 +4,7 @@ import os
 import random
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,12 @@ from torch import nn
 
 from sightline.training import device
 from sightline.training.averaging import average_states
+from sightline.training.checkpoint import _with_digest
+from sightline.training.config import TrainingConfig
+from sightline.training.distributed import ProcessGroup
 from sightline.training.hooks import TerminalProgress
-from toy_task import COUNT, ToyTask, logged, train, weights
+from sightline.training.loop import Trainer
+from toy_task import CONFIG, COUNT, ToyTask, logged, train, weights
 
 
 def checkpoint(folder, step):
@@ -291,7 +296,9 @@ def test_early_stopping_after_evaluations_without_improvement(tmp_path):
 def test_nan_loss_raises_before_anything_is_saved(tmp_path, log_every):
     """Whether or not a line is logged before the next checkpoint."""
     changes = {"log_every": log_every, "evaluate_every": 2}
-    message = r"loss must be finite, got nan at step \d+; .* --resume training\.learning_rate=0\.0067"
+    message = (
+        r"loss must be finite, got nan at step \d+; checkpoints are intact: .* --resume training\.learning_rate=0\.0067"
+    )
     with pytest.raises(ValueError, match=message):
         train(tmp_path, task=ToyTask(nan_step=6), **changes)
     for path in tmp_path.rglob("*.safetensors"):
@@ -336,13 +343,20 @@ def test_old_checkpoints_are_removed(tmp_path):
             {"gradient_accumulation_steps": 4},
             "batch_size must be a multiple of processes times gradient_accumulation_steps, 1 x 4, got 6",
         ),
-        ({"device": "cuda:99"}, "device must be "),
+        ({"device": "cuda:99"}, "device must be one of 2 CUDA devices, got 'cuda:99'"),
     ],
 )
-def test_invalid_config_is_refused_before_anything_is_written(tmp_path, changes, message):
+def test_invalid_config_is_refused_before_anything_is_written(tmp_path, monkeypatch, changes, message):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(ValueError, match=re.escape(message)):
         train(tmp_path / "run", **changes)
     assert not (tmp_path / "run").exists()
+
+
+def test_cuda_is_refused_without_a_cuda_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ValueError, match=r"device must be cpu, got 'cuda': this machine has no CUDA device; use --dev"):
+        device.choose_device("cuda")
 
 
 def test_logged_speed_excludes_evaluation(tmp_path):
@@ -390,6 +404,31 @@ def test_checkpoint_of_another_config_is_refused(tmp_path):
     message = r"a checkpoint must have the config of the run, got another one in step 11 .* out=FOLDER"
     with pytest.raises(ValueError, match=message):
         train(tmp_path, resume=True, config_digest="b")
+
+
+@pytest.mark.parametrize("key", ["best", "evaluations_without_improvement", "loss_sum"])
+def test_checkpoint_without_a_part_of_its_metadata_is_refused(tmp_path, key):
+    train(tmp_path)
+    path = tmp_path / "checkpoints/step-00000011.json"
+    record = json.loads(path.read_bytes())
+    del record["digest"], record["metadata"][key]
+    path.write_bytes(_with_digest(record))
+    with pytest.raises(ValueError, match=f"a checkpoint must have {key} in its metadata, got none in step 11 .* out="):
+        train(tmp_path, resume=True)
+
+
+def test_finished_run_is_reported_as_training_did(tmp_path):
+    """With the metrics of the average that was kept, and why training ended early."""
+    changes = {"early_stopping_patience": 2, "evaluate_every": 2, "checkpoint_every": 2, "average_checkpoints": 3}
+    task = GivenLosses([5.0, 4.0, 4.5, 4.0, 3.0])
+    result, _ = train(tmp_path, task=task, **changes)
+    assert (result.metrics, result.stop_reason) == ({"loss": 3.0}, "no improvement in 2 evaluations")
+    (tmp_path / "README.md").write_text("the card")
+    config = TrainingConfig(**{**CONFIG, **changes})
+    trainer = Trainer(GivenLosses([]), config, tmp_path, ProcessGroup(0, 1, torch.device("cpu")))
+    assert trainer.finished_run() is None
+    trainer.restore()
+    assert replace(trainer.finished_run(), seconds=result.seconds) == result
 
 
 def test_checkpoint_of_another_architecture_is_refused(tmp_path):

@@ -1,12 +1,11 @@
 """Figures of a run, whatever its task: where they are written, and the training curves."""
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import limits, zoo
+from .. import files, limits, zoo
 from ..errors import check, check_choice
 from ..files import LOG
 from ..view import figures as view_figures
@@ -57,7 +56,7 @@ class FigureFiles:
 
 def training_curves(folder: Path, metric: str) -> "Figure":
     """Loss, the validation metric and the learning rate from a run's log."""
-    records = list(read_log(folder))
+    records = read_log(folder)
     panels: dict[str, dict[str, view_figures.Line]] = {}
     for panel, line, keys in (
         ("loss", "training", ("loss",)),
@@ -73,20 +72,12 @@ def training_curves(folder: Path, metric: str) -> "Figure":
     return view_figures.curves(panels, best_step=best[-1] if best else None)
 
 
-def read_log(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records of a run's log; lines that are not JSON are skipped."""
+def read_log(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run's log that can be drawn."""
     path = folder / LOG
-    if not path.is_file():
-        return
-    if path.stat().st_size > limits.MAX_RUN_FILE_BYTES:
+    if path.is_file() and path.stat().st_size > limits.MAX_RUN_FILE_BYTES:
         raise NoFigure(f"{path} is larger than {limits.MAX_RUN_FILE_BYTES:,} bytes")
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict) and log_value(record, "step") is not None:
-            yield record
+    return [record for record in files.read_log(folder) if log_value(record, "step") is not None]
 
 
 def log_line(records: list[dict[str, Any]], *keys: str) -> view_figures.Line | None:

@@ -17,15 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from .. import seeds
-from ..errors import check
-from ..files import CHECKPOINTS, WEIGHTS, resume_command, write_bytes
+from ..errors import SightlineError, check
+from ..files import CARD, CHECKPOINTS, WEIGHTS, read_log, resume_command, write_bytes
 from ..weights import to_bytes
 from .averaging import ExponentialMovingAverage, average_states
 from .checkpoint import FIX, CheckpointFolder, restore_state, training_state
 from .config import TrainingConfig
 from .device import autocast, compile_model
 from .distributed import ProcessGroup, distribute_like, full_tensors, is_main_process, local_tensors
-from .hooks import Hook
+from .hooks import FINAL, Hook
 from .optimizers import make_optimizers
 from .schedules import learning_rate
 from .signals import Interrupted, SignalHandler
@@ -135,6 +135,8 @@ class Trainer:
         where = f"step {checkpoint.step} of {self.checkpoints.folder}"
         has_same_config = metadata.get("config_digest") == self.config_digest
         check(has_same_config, f"a checkpoint must have the config of the run, got another one in {where}; {FIX}")
+        missing = ", ".join(sorted({"best", "evaluations_without_improvement", "loss_sum"} - metadata.keys()))
+        check(not missing, f"a checkpoint must have {missing} in its metadata, got none in {where}; {FIX}")
         restore_state(checkpoint.tensors, self.model, self.ema, self.optimizers)
         if self.group.is_main:
             self.checkpoints.remove_old()
@@ -154,6 +156,7 @@ class Trainer:
             with SignalHandler() as signals, closing(batches):
                 stop_reason = self._train(batches, signals)
             metrics = self._write_final_weights()
+            self._notify("on_finish", metrics, stop_reason)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT):
                 reason = f"{error.strerror}; checkpoints are intact: free disk space and continue with --resume"
@@ -163,10 +166,14 @@ class Trainer:
             self._notify("on_end")
         return Run(self.folder, metrics, self.step, self._seconds, stop_reason, self.task.calibration)
 
-    def unchanged_run(self) -> Run:
-        """The run of a restored checkpoint that needs no further training."""
+    def finished_run(self) -> Run | None:
+        """The run of a restored checkpoint as its log reports it; None if something is left to do."""
+        final = [line for line in read_log(self.folder) if FINAL in line]
+        if not (self.is_done and final and all((self.folder / name).is_file() for name in (CARD, WEIGHTS))):
+            return None
         self._message(f"{self.folder} is fully trained; nothing was changed")
-        return Run(self.folder, self.best["metrics"] if self.best else {}, self.step, self._seconds)
+        report = (final[-1].get("stop_reason"), final[-1].get("calibration", ""))
+        return Run(self.folder, final[-1][FINAL], self.step, self._seconds, *report)
 
     @property
     def is_done(self) -> bool:
@@ -249,8 +256,10 @@ class Trainer:
     def _finite_sum(self, losses: Tensor) -> float:
         """Sum losses over all processes; they must be finite."""
         total = float(self.group.sum({"loss": losses.clone()})["loss"])
-        fix = f"{resume_command(self.folder)} training.learning_rate={self.config.learning_rate / 3:.2g}"
-        check(math.isfinite(total), f"loss must be finite, got {total} at step {self.step}; lower the rate: {fix}")
+        if not math.isfinite(total):
+            command = f"{resume_command(self.folder)} training.learning_rate={self.config.learning_rate / 3:.2g}"
+            fix = f"checkpoints are intact: continue with a lower learning rate: {command}"
+            raise SightlineError(f"loss must be finite, got {total} at step {self.step}; {fix}")
         return total
 
     def _checked_loss_sum(self) -> float:

@@ -183,7 +183,7 @@ class FewShotPredictor(Predictor):
 
 def attention_curves(folder: Path) -> "Figure":
     """The temperature and the attention entropy of every head during training, from a run's log."""
-    records = list(read_log(folder))
+    records = read_log(folder)
     names = dict.fromkeys(name for record in records for name in record.get("validation") or {})
     panels: dict[str, dict[str, figures.Line]] = {}
     for name in names:
