@@ -94,6 +94,11 @@ def test_dump_and_build_round_trip():
         ("", ["optimizer.fused=1"], "optimizer.fused must be true or false, got 1"),
         ("", ["optimizer.lr=fast"], "optimizer.lr must be a number, got 'fast'"),
         ("", [f"optimizer.lr={'9' * 400}"], "optimizer.lr must be an integer of at most 63 bits, got one of 1329 bits"),
+        (
+            "",
+            [f"optimizer.betas=[0x{'f' * 5000}]"],
+            "betas must be a list of 2, got a list with an integer of too many",
+        ),
         ("", ["optimizer.steps=1.5"], "optimizer.steps must be an integer or null, got 1.5"),
         ("", ["optimizer.betas=[0.9]"], "optimizer.betas must be a list of 2, got [0.9]"),
         ("", ["optimizer.sizes=[1, a]"], "optimizer.sizes[1] must be an integer, got 'a'"),

@@ -48,11 +48,11 @@ LONG = 16**5000  # Python refuses to write out more than 4,300 digits
 @pytest.mark.parametrize(
     ("fails", "message"),
     [
-        (lambda: check_int(0, seed=-LONG), "seed must be an integer of at least 0, got an integer of 20,001 bits"),
-        (lambda: check_max(9, seed=LONG), "seed must be at most 9, got an integer of 20,001 bits"),
-        (lambda: check_divides("size", LONG, patch=3), "patch must divide size=an integer of 20,001 bits, got 3"),
-        (lambda: check_fraction(dropout=LONG), "dropout must be at least 0 and below 1, got an integer of 20,001 bits"),
-        (lambda: check_page_size(examples=LONG), "on one page, got an integer of 20,001 bits; show fewer"),
+        (lambda: check_int(0, seed=-LONG), "seed must be an integer of at least 0, got an integer of 20001 bits"),
+        (lambda: check_max(9, seed=LONG), "seed must be at most 9, got an integer of 20001 bits"),
+        (lambda: check_divides("size", LONG, patch=3), "patch must divide size=an integer of 20001 bits, got 3"),
+        (lambda: check_fraction(dropout=LONG), "dropout must be at least 0 and below 1, got an integer of 20001 bits"),
+        (lambda: check_page_size(examples=LONG), "on one page, got an integer of 20001 bits; show fewer"),
     ],
 )
 def test_messages_describe_integers_that_are_too_long_to_write_out(fails: Callable[[], None], message: str) -> None:
@@ -67,7 +67,8 @@ def test_valid_integers_are_never_written_out() -> None:
 
 def test_shown_is_the_repr_of_other_values() -> None:
     assert [shown(value) for value in (7, "7", 0.5, None)] == ["7", "'7'", "0.5", "None"]
-    assert shown([LONG]) == "an integer of too many bits"
+    assert shown([LONG]) == "a list with an integer of too many digits"
+    assert shown("x" * 1000) == "'" + "x" * 199
 
 
 def test_messages_are_built_only_on_failure() -> None:

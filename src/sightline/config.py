@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 
 from . import limits
-from .errors import SightlineError, check, check_choice, check_int, check_max, closest, reraise
+from .errors import SightlineError, check, check_choice, check_int, check_max, closest, reraise, shown
 
 T = TypeVar("T")
 Rule = Callable[[str, Any], None]
@@ -176,8 +176,8 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
         converted = _as(option, value, name)
         if converted is not _NO_MATCH:
             return converted
-    expected = " or ".join(map(_describe, options))
-    raise SightlineError(f"{name} must be {expected}, got {value!r:.200}{closest(str(value), choices)}")
+    expected, text = " or ".join(map(_describe, options)), value if isinstance(value, str) else shown(value)
+    raise SightlineError(f"{name} must be {expected}, got {shown(value)}{closest(text, choices)}")
 
 
 def _parse_typed(text: str, options: tuple[Any, ...], choices: list[Any]) -> Any:

@@ -59,11 +59,13 @@ def closest(name: str, known: Iterable[object]) -> str:
 
 
 def shown(value: object) -> str:
-    """The value in an error message. Python refuses to write out integers of more than 4,300 digits."""
+    """The value in an error message, in a few hundred characters at most."""
+    if isinstance(value, int) and value.bit_length() > 1000:
+        return f"an integer of {value.bit_length()} bits"
     try:
-        return repr(value)
-    except ValueError:
-        return f"an integer of {value.bit_length():,} bits" if isinstance(value, int) else "an integer of too many bits"
+        return f"{value!r:.200}"
+    except ValueError:  # Python refuses to write out integers of more than 4,300 digits
+        return f"a {type(value).__name__} with an integer of too many digits"
 
 
 def check_int(minimum: int, **values: object) -> None:
