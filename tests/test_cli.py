@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import sightline
 from class_folders import omniglot, png, write_files, write_zip
 from processes import SMALL, SMALL_TASKS, write_images, write_task_data
-from sightline import runs
+from sightline import registry, runs
 from sightline.cli import app
 from sightline.errors import MissingDependencyError
 from sightline.tasks.image_classification import predictor as image_predictor
@@ -171,6 +171,11 @@ def test_train_without_a_config_applies_changes_to_the_starter_config(home):
     assert "rotate: 10.0" in stored
 
 
+def test_help_of_train_names_every_task():
+    text = " ".join(run_cli("train", "--help").stdout.replace("│", " ").split())
+    assert f"task=NAME selects one of {', '.join(registry.TASKS)}." in text
+
+
 def test_train_without_data_uses_the_embedded_glyphs(home):
     result = run_cli("train", *SMALL, "training.steps=2", "training.evaluate_every=2")
     assert result.stdout.startswith("runs/glyphs: 2 steps")
@@ -181,6 +186,10 @@ def test_train_does_not_overwrite_a_run_but_resumes_it(run):
     weights = (run / "model.safetensors").read_bytes()
     result = run_cli(*TRAIN, "out=run", status=2)
     assert "out must be a new folder, got 'run', which holds a run; pass --resume to continue it" in result.stderr
+    card = (run / "README.md").read_bytes()
+    run_cli("train", "run", "--resume")
+    assert (run / "model.safetensors").read_bytes() == weights
+    assert (run / "README.md").read_bytes() == card
     (run / "README.md").unlink()
     result = run_cli("train", "run", "data.num_workers=0", "--resume")
     assert "20 of 20" in result.stderr
@@ -237,9 +246,10 @@ def test_evaluate_writes_every_format(run, format):
 
 
 def test_evaluate_refuses_options_of_other_tasks(run):
-    result = run_cli("evaluate", run, "--settings", "5w1s", status=2)
-    assert result.stderr == "error: --settings applies to few-shot runs only; run is image_classification\n"
-    assert "--episodes applies to few-shot" in run_cli("evaluate", run, "--episodes", "3", status=2).stderr
+    for option in (("--settings", "5w1s"), ("--episodes", "3")):
+        result = run_cli("evaluate", run, *option, status=2)
+        rule = f"{option[0]} must be left out for a run of image_classification"
+        assert result.stderr == f"error: {rule}, got it for run\n"
 
 
 def test_unknown_devices_are_refused_in_one_line(run):
@@ -643,8 +653,12 @@ def test_compare_writes_every_format(few_shot_run, tmp_path, monkeypatch, format
 def test_compare_refuses_runs_of_other_tasks_and_formats(run):
     result = run_cli("compare", run, status=2)
     assert "must be one of few_shot, got 'image_classification'" in result.stderr
-    for command in ("compare", "predict", "evaluate", "show"):
-        assert "'html' is not one of " in run_cli(command, run, "--format", "html", status=2).stderr
+    formats = {"predict": FORMATS, "evaluate": FORMATS, "compare": [*FORMATS, "markdown"], "show": ["png", "svg"]}
+    for command, names in formats.items():
+        result = run_cli(command, run, "--format", "html", status=2)
+        assert result.stdout == ""
+        assert "'html' is not one of " in result.stderr
+        assert all(f"'{name}'" in result.stderr for name in names)
 
 
 def test_a_progress_bar_appears_on_stderr_after_a_second(monkeypatch):

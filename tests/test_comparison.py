@@ -90,7 +90,7 @@ def test_accuracies_are_those_of_evaluate(folder):
 def test_other_data_without_a_test_split_is_used_whole(folder):
     data = write_classes(folder / "signs.npz", [f"Signs/{letter}" for letter in "klmnopq"])
     result = compare([folder / "one", folder / "two"], data=data, baselines=["nearest"], device="cpu")
-    assert (result.split, result.classes) == ("whole", 7)
+    assert (result.split, result.classes) == ("full", 7)
     for run in ("one", "two"):
         evaluation = sightline.evaluate(folder / run, data, "cpu")
         assert (evaluation.split, evaluation.classes) == (result.split, result.classes)
@@ -113,7 +113,7 @@ def test_fewer_queries_are_used_if_other_data_has_fewer_images(folder, tmp_path)
     classes = [f"Signs/{letter}" for letter in "klm"]
     data = write_classes(tmp_path / "few.npz", classes, per_class=3)
     output = call("evaluate", folder / "one", "--data", data, "--device", "cpu").stdout
-    assert output.startswith("whole set, 3 classes, 11 episodes per setting, 1 query images per class\n")
+    assert output.startswith("full set, 3 classes, 11 episodes per setting, 1 query images per class\n")
     result = compare([folder / "one"], data=data, device="cpu")
     assert result.query == 1
     assert "per setting for all models, 1 query images per class; accuracy" in str(result)
@@ -134,7 +134,9 @@ def test_evaluate_with_other_settings_does_not_change_the_run(folder):
 
 
 def test_settings_of_another_task_are_refused(folder, tiny_run):
-    with pytest.raises(SightlineError, match="--episodes applies to few-shot runs only"):
+    with pytest.raises(
+        SightlineError, match="--episodes must be left out for a run of image_classification, got it for"
+    ):
         sightline.evaluate(tiny_run, episodes=7)
 
 

@@ -18,6 +18,7 @@ from .errors import SightlineError, SightlineWarning
 from .limits import MAX_EXAMPLES_PER_PAGE
 from .names import printable, printable_lines
 from .output import record_writer
+from .registry import TASKS
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Read when torch is imported: threads that spin while they wait slow down a busy machine."""
@@ -99,8 +100,8 @@ def train(
         typer.Argument(
             metavar="[CONFIG.yaml] [key=value]...",
             help="A YAML config (or the folder of a run) and changes to it, such as training.epochs=20. "
-            "task=NAME selects image_classification, translation or few_shot. Without a config, an image classifier is "
-            "trained on the embedded glyphs.",
+            f"task=NAME selects one of {', '.join(TASKS)}. Without a config, an image classifier is trained on the "
+            "embedded glyphs.",
         ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint.")] = False,
@@ -162,7 +163,8 @@ def fit(
     if model == "glyphs" and has_colors(folder):
         _print("these images are in color, and glyphs is for drawings; for photos: --model photos")
     elif classifier.calibration.auroc < MIN_SEPARATION:
-        _print(f"{model} separates these images poorly; try another --model, such as photos for photos")
+        other = "glyphs, which is for drawings" if model == "photos" else "photos, which is for photos"
+        _print(f"{model} separates these images poorly; add images of each class, or try --model {other}")
     _print(f"wrote {classifier.save(path)}\nnext: sightline predict {shlex.quote(str(path))} IMAGE... --show page.html")
 
 
@@ -188,9 +190,11 @@ def compare(
     with record_writer(out, "text" if format == "markdown" else format) as writer:
         options: dict[str, Any] = {"baselines": _split(with_), "settings": _split(settings), "episodes": episodes}
         result = sightline.runs.compare(names, data=data, device=device, **options)
-        text = result.markdown() if format == "markdown" else str(result)
-        for record in [{}] if format in ("text", "markdown") else result.to_records():
-            writer.write(record, text)
+        if format in ("text", "markdown"):
+            writer.write({}, result.markdown() if format == "markdown" else str(result))
+            return
+        for record in result.to_records():
+            writer.write(record, "")
 
 
 @app.command()

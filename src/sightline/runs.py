@@ -23,10 +23,9 @@ from . import config, files, hub, registry, zoo
 from .errors import SightlineError, SightlineWarning, check, check_choice
 from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS
 from .output import flatten
-from .predictor import Evaluation, Predictor, Progress
+from .predictor import Comparison, Evaluation, Predictor, Progress
 
 if TYPE_CHECKING:
-    from .tasks.few_shot.compare import Comparison
     from .training.loop import Run
 
 CLASSIFIER = ".sightline"
@@ -139,7 +138,7 @@ def evaluate(
     predictor = load(run, device=device, allow_download=allow_download)
     for name in options:
         is_supported = name in predictor.evaluate_options
-        check(is_supported, f"--{name} applies to few-shot runs only; {run} is {predictor.config.task}")
+        check(is_supported, f"--{name} must be left out for a run of {predictor.config.task}, got it for {run}")
     with progress_bar() as progress:
         evaluation: Evaluation = predictor.evaluate(data, progress=progress, **options)
     folder = Path(run).expanduser()
@@ -155,16 +154,14 @@ def compare(
     runs: Sequence[str | Path],
     *,
     data: str | None = None,
-    baselines: Sequence[str] = (),
-    settings: Sequence[str] = (),
-    episodes: int | None = None,
     device: str = "auto",
-) -> "Comparison":
+    **options: Any,
+) -> Comparison:
     """Evaluate runs of one task on identical data and report paired differences to the first run.
 
-    Few-shot runs are evaluated on identical episodes: `settings` such as ["5w1s"] and the number of `episodes` default
-    to those of the first run's config, and `baselines` such as ["protonet"] use its embeddings. `data` is another data
-    set to evaluate on.
+    `data` is another data set to evaluate on. Options depend on the task: few-shot runs are evaluated on identical
+    episodes and take `settings` such as ["5w1s"] and the number of `episodes`, by default those of the first run's
+    config, and `baselines` such as ["protonet"], which use its embeddings.
     """
     check(runs, "runs must name at least one run, got none")
     for run in runs:
@@ -178,9 +175,9 @@ def compare(
     names = [Path(run).resolve().name for run in runs]
     if len(set(names)) < len(names):
         names = [str(run) for run in runs]
-    options = {"data": data, "baselines": baselines, "settings": settings, "episodes": episodes}
     with progress_bar() as progress:
-        result: Comparison = registry.task_spec(tasks[0]).compare(predictors, names, progress=progress, **options)
+        options |= {"data": data, "progress": progress}
+        result: Comparison = registry.task_spec(tasks[0]).compare(predictors, names, **options)
     return result
 
 

@@ -40,7 +40,7 @@ def characters(tmp_path, monkeypatch, drawn):
 def test_fit_predict_and_page(run, characters, tmp_path):
     output = call("fit", characters, "--model", run, "--out", "mine.sightline", "--device", "cpu")
     assert output.exit_code == 0, output.stderr
-    lines = [line for line in output.stdout.splitlines() if "try another --model" not in line]
+    lines = [line for line in output.stdout.splitlines() if "separates these images poorly" not in line]
     assert lines[0] == f"{run}: 3 classes, 12 examples (4 per class)"
     assert re.match(r"estimated   accuracy \d+\.\d% on 12 held-out images \(95% interval ", lines[1])
     assert re.fullmatch(r"confidence  logits scaled by \d+\.\d\d, calibrated on held-out images", lines[-4])
@@ -219,4 +219,9 @@ def test_fit_suggests_another_model_for_images_it_does_not_separate(tmp_path, mo
             Image.fromarray(noise.numpy()).save(tmp_path / "noise" / name / f"{i}.png")
     output = call("fit", "noise", "--device", "cpu").stdout
     assert output.startswith("glyphs: 3 classes")
-    assert "try another --model, such as photos for photos" in output
+    assert "glyphs separates these images poorly; add images of each class, or try --model photos, which is" in output
+    monkeypatch.setattr(
+        FewShotClassifier, "pretrained", lambda *_, real=FewShotClassifier.pretrained, **__: real("glyphs")
+    )
+    output = call("fit", "noise", "--model", "photos", "--device", "cpu").stdout
+    assert "photos separates these images poorly; add images of each class, or try --model glyphs, which is" in output
