@@ -302,7 +302,7 @@ def test_invalid_sources_raise(kind, tokens, attention_mask, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"source_vocab_size": 0}, "source_vocab_size must be an integer of at least 1, got 0"),
+        ({"source_vocab_size": 3}, "source_vocab_size must be an integer of at least 4, got 3"),
         ({"target_vocab_size": 1 << 21}, "target_vocab_size must be at most 1,048,576, got 2097152"),
         ({"tie_embeddings": "both"}, "tie_embeddings must be one of none, target, all, got 'both'"),
         (

@@ -134,7 +134,7 @@ def test_recurrent_attention_matches_its_formula():
     """General score, softmax over tokens, context vector, W_concat, tanh, output embedding."""
     model, (source, attention_mask, target) = make_model("rnn general"), make_batch()
     output, decoder = model.encode(source, attention_mask), model.decoder
-    states, _ = decoder.stack(decoder.embedding(target), decoder.start(output).hidden)
+    states, _ = decoder.stack(decoder.embed(target), decoder.start(output).hidden)
     scores = states @ decoder.attention.score.weight[0] @ output.states.mT
     weights = scores.masked_fill(~attention_mask.unsqueeze(1), float("-inf")).softmax(-1)
     features = torch.cat((states, weights @ output.states), -1)

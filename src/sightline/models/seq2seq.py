@@ -18,7 +18,7 @@ from ..layers.recurrent import Cell
 from .encoders import EncoderOutput, Positions, RecurrentTextEncoder, TextEncoder, TransformerTextEncoder
 from .text_decoder import RecurrentTextDecoder, TextDecoder, TransformerTextDecoder, packs
 
-VocabSize = Annotated[int, at_least(1), at_most("MAX_MODEL_VOCAB_SIZE")]
+VocabSize = Annotated[int, at_least(4), at_most("MAX_MODEL_VOCAB_SIZE")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,12 +111,9 @@ class TransformerSeq2SeqConfig(Seq2SeqConfig):
     def build(self) -> tuple[TransformerTextEncoder, TransformerTextDecoder]:
         names = ("positions", "max_positions", "norm", "score", "dropout", "attention_dropout")
         encoder, decoder = self._options(*names)
-        embed_dim, ffn_dim, num_heads, encoder_layers, decoder_layers = self.dimensions.values()
-        sizes: dict[str, Any] = {"embed_dim": embed_dim, "num_heads": num_heads, "ffn_dim": ffn_dim}
-        return (
-            TransformerTextEncoder(**encoder, **sizes, depth=encoder_layers),
-            TransformerTextDecoder(**decoder, **sizes, depth=decoder_layers),
-        )
+        sizes: dict[str, Any] = self.dimensions
+        encoder["depth"], decoder["depth"] = sizes.pop("encoder_layers"), sizes.pop("decoder_layers")
+        return TransformerTextEncoder(**encoder, **sizes), TransformerTextDecoder(**decoder, **sizes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,10 @@ class TextDecoder(nn.Module, ABC):
         self.encoder_proj = None if encoder_dim in (None, dim) else nn.Linear(encoder_dim, dim)
         self.dropout = Dropout(dropout)
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Token embeddings: tokens int64 (B, T) -> (B, T, M)"""
+        return self.embedding(tokens)
+
     def logits(self, x: Tensor) -> Tensor:
         """x (..., M) -> (..., V)"""
         return self._output.logits(x)
@@ -142,7 +146,7 @@ class TransformerTextDecoder(TextDecoder):
         self.stack = Decoder(embed_dim, num_heads, ffn_dim, depth, dropout=dropout, **block)
 
     def decode(self, encoder_output: EncoderOutput, target: Tensor) -> Tensor:
-        source, x = self.project(encoder_output), self.dropout(self.positions(self.embedding(target)))
+        source, x = self.project(encoder_output), self.dropout(self.positions(self.embed(target)))
         states: Tensor = self.stack(x, source.states, cross_mask=source.mask)
         return states
 
@@ -158,7 +162,7 @@ class TransformerTextDecoder(TextDecoder):
         source = self.project(encoder_output).packed()
         is_used = (labels != IGNORE_INDEX).flip(1).cummax(1).values.flip(1)  # up to the last label
         packing = Packing(is_used)
-        x = self.dropout(packing.pack(self.positions(self.embedding(target))))
+        x = self.dropout(packing.pack(self.positions(self.embed(target))))
         x = self.stack(x, source.states, cross_mask=source.mask, packing=packing, source_packing=source.packing)
         return self._output.loss(x, labels[is_used].unsqueeze(0), label_smoothing=label_smoothing)
 
@@ -178,14 +182,14 @@ class TransformerTextDecoder(TextDecoder):
             state.replay = Replay(self, self._graph_step, size, layers, mask)
         if state.replay is not None:
             return state.replay.step(tokens), state
-        x = self.dropout(self.positions(self.embedding(tokens.unsqueeze(1)), offset=position))
+        x = self.dropout(self.positions(self.embed(tokens.unsqueeze(1)), offset=position))
         x = self.stack(x, state.encoder_output.states, cross_mask=state.encoder_output.mask, cache=state.caches)
         return self.logits(x[:, 0]), state
 
     def _graph_step(self, graph: StepGraph) -> Tensor:
         """A step on the buffers of a graph: logits (R, V)"""
         mask, cross_mask = (Padding(x, has_no_empty_rows=True) for x in (graph.is_past, graph.attention_mask))
-        x = self.positions.add_at(self.embedding(graph.tokens.unsqueeze(1)), graph.position)
+        x = self.positions.add_at(self.embed(graph.tokens.unsqueeze(1)), graph.position)
         context = x.expand(-1, graph.attention_mask.shape[1], -1)  # unused: the caches hold its keys and values
         for layer, target, source in zip(self.stack.layers, graph.target, graph.source, strict=True):
             cache = DecoderCache(_StaticCache(target, graph.position), KeyValueCache(*source))
@@ -305,7 +309,7 @@ class RecurrentTextDecoder(TextDecoder):
 
     def _advance(self, state: RecurrentDecoderState, target: Tensor) -> tuple[Tensor, Hidden]:
         """target (B, T) -> (B, T, M), and the hidden state after the last token"""
-        tokens = self.dropout(self.embedding(target))
+        tokens = self.dropout(self.embed(target))
         if self.attention is None:
             context = state.context.unsqueeze(1).expand(-1, target.shape[1], -1)
             states, hidden = self.stack(torch.cat((tokens, context), -1), state.hidden)
