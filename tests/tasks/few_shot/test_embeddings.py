@@ -227,7 +227,7 @@ def test_head_is_trained_evaluated_and_fitted(tmp_path):
     other = make_images(9, "other")
     images, split = predictor.evaluation_split(save_npz(tmp_path / "other.npz", other))
     assert (images.size, images.channels) == (8, 3)  # other data has the image format of the embedder
-    assert (split, len(images.classes)) == ("whole", 9)
+    assert (split, len(images.classes)) == ("full", 9)
     classifier = FewShotClassifier.pretrained(folder).fit({"a": list(other.pixels[:2]), "b": list(other.pixels[2:4])})
     assert classifier.predict(other.pixels[0]).label == "a"
 

@@ -54,7 +54,7 @@ def test_loaded_data_can_be_evaluated_on(run):
     )
     assert (predictor.evaluate(splits).split, predictor.evaluate(splits).classes) == ("test", 8)
     splits = make_splits(train=make_images(11, side=28), validation=None, test=None)
-    assert (predictor.evaluate(splits).split, predictor.evaluate(splits).classes) == ("whole", 11)
+    assert (predictor.evaluate(splits).split, predictor.evaluate(splits).classes) == ("full", 11)
 
 
 def test_loaded_training_data_is_evaluated_on_validation_classes(run):

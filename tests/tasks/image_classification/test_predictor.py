@@ -142,10 +142,10 @@ def test_other_data_is_evaluated_on_its_test_set_or_whole(home, predictor, tmp_p
     with np.load(write_images(tmp_path / "more.npz", 11)) as file:
         x, y = file["images"], file["labels"]
     whole = predictor.evaluate(tmp_path / "more.npz")
-    assert (whole.images, whole.split) == (33, "whole")
+    assert (whole.images, whole.split) == (33, "full")
     np.savez(tmp_path / "validation.npz", x_train=x[:20], y_train=y[:20], x_val=x[20:], y_val=y[20:])
     both = predictor.evaluate(tmp_path / "validation.npz")
-    assert (both.images, both.accuracy, both.split) == (33, whole.accuracy, "whole")
+    assert (both.images, both.accuracy, both.split) == (33, whole.accuracy, "full")
     np.savez(tmp_path / "test.npz", x_train=x[:20], y_train=y[:20], x_test=x[20:], y_test=y[20:])
     test = predictor.evaluate(tmp_path / "test.npz")
     assert (test.images, test.split) == (13, "test")
@@ -176,7 +176,7 @@ def test_any_path_of_the_training_data_is_evaluated_on_the_held_out_images(tmp_p
     for copy in ("../copy", "../photos"):
         assert sightline.evaluate("../run", copy, "cpu") == evaluation
     next((tmp_path / "copy").glob("*/*.png")).unlink()
-    assert sightline.evaluate("../run", "../copy", "cpu").split == "whole"
+    assert sightline.evaluate("../run", "../copy", "cpu").split == "full"
 
 
 def test_loaded_training_data_is_evaluated_on_its_held_out_images(tmp_path, monkeypatch):
@@ -187,7 +187,7 @@ def test_loaded_training_data_is_evaluated_on_its_held_out_images(tmp_path, monk
     predictor = sightline.load("run")
     data = ImageClassificationTask.load_data(predictor.config)
     assert predictor.evaluate(data) == predictor.evaluate()
-    assert predictor.evaluate(Splits(data.validation)).split == "whole"
+    assert predictor.evaluate(Splits(data.validation)).split == "full"
 
 
 def test_unknown_options_are_refused(predictor):

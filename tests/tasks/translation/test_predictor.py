@@ -276,14 +276,14 @@ def test_memory_does_not_grow_with_the_input(predictor, tmp_path, monkeypatch):
 def test_other_data_is_evaluated_whole(trained, tmp_path):
     (tmp_path / "more.tsv").write_text("eins\tone\nzwei\ttwo\nvierzehn\tfourteen\n")
     evaluation = sightline.evaluate(trained, str(tmp_path / "more.tsv"), "cpu")
-    assert (evaluation.split, evaluation.pairs) == ("whole", 3)
+    assert (evaluation.split, evaluation.pairs) == ("full", 3)
 
 
 def test_loaded_data_is_evaluated(predictor, corpus):
     splits = corpora.load_parallel(corpus)
     assert predictor.evaluation_pairs(splits) == (splits.test, "test")
     other = corpora.TextSplits(corpora.ParallelText(("eins",), ("one",)))
-    assert predictor.evaluation_pairs(other) == (other.train, "whole")
+    assert predictor.evaluation_pairs(other) == (other.train, "full")
     with pytest.raises(SightlineError, match=r"data must not be the training data of .*, got loaded data"):
         predictor.evaluation_pairs(corpora.TextSplits(splits.train))
 
@@ -295,7 +295,7 @@ def test_the_own_corpus_is_recognized_by_its_path(predictor, corpus, monkeypatch
         assert predictor.evaluation_pairs(path) == expected
     with pytest.raises(SightlineError, match=r"data must not be the training data of .* got '.*train'; pass a test"):
         predictor.evaluation_pairs(f"{corpus.name}/train")
-    assert predictor.evaluation_pairs(f"{corpus.name}/test")[1] == "whole"
+    assert predictor.evaluation_pairs(f"{corpus.name}/test")[1] == "full"
 
 
 @pytest.fixture
@@ -315,7 +315,7 @@ def test_held_out_pairs_are_recognized_by_path_and_by_content(split_run, tmp_pat
         assert (len(pairs), split) == (12, "test")
     for text in ("[1]", '{"test": 3, "validation": {}}', "{}"):  # a damaged data.json recognizes nothing
         (split_run.folder / "data.json").write_text(text)
-        assert split_run.evaluation_pairs("copy.tsv")[1] == "whole"
+        assert split_run.evaluation_pairs("copy.tsv")[1] == "full"
 
 
 def test_extra_sources_are_training_data(split_run, tmp_path):

@@ -204,7 +204,7 @@ def test_extra_sources_extend_the_training_set_only(table):
         ("model.transformer.score=cosin", "score must be one of additive, cosine, dot, general, got 'cosin'"),
         (
             "model.transformer.tie_embeddings=all",
-            "tokenizer.shared_vocab must be true if the model's tie_embeddings is all",
+            "tokenizer.shared_vocab must be true if the model's tie_embeddings is all, one table for both languages",
         ),
         ("search.num_beams=0", "search.num_beams must be an integer of at least 1"),
         ("search.length_penalty=-1", "search.length_penalty must be from 0 to 10"),

@@ -137,8 +137,8 @@ class EpisodeConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = self.min_shot or self.shot
-        check(least <= self.shot, f"min_shot must be at most shot, {self.shot}, got {least}")
+        min_shot = self.min_shot or self.shot
+        check(min_shot <= self.shot, f"min_shot must be at most shot, {self.shot}, got {min_shot}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,7 +121,7 @@ class FewShotPredictor(Predictor):
         rule = f"data must have test classes, because {run} was trained on it"
         check(trained_on is None, f"{rule}, got none in {source!r}; name other data")
         if not is_own:
-            return splits.train, "whole"
+            return splits.train, "full"
         if splits.validation is None:
             raise SightlineError(f"data must have test or validation classes, got neither in {source!r}")
         return splits.validation, "validation"

@@ -185,16 +185,16 @@ class ImageClassificationPredictor(Predictor):
         splits = data if isinstance(data, Splits) else files.load()
         if splits.test is not None:
             return [splits.test], "test"
-        whole = [images for images in (splits.train, splits.validation) if images is not None]
+        full = [images for images in (splits.train, splits.validation) if images is not None]
         is_own = not is_loaded and same_source(source, own.source)
         try:
             divided = files.hold_out(splits, self.config.seed)
         except SightlineError:  # too few images to divide
             if is_own:
                 raise
-            return whole, "whole"
+            return full, "full"
         if not is_own and not self._is_own_data(divided):
-            return whole, "whole"
+            return full, "full"
         if divided.validation is None:
             raise SightlineError(f"data must have a test or validation set, got neither in {source!r}")
         return [divided.validation], "validation"

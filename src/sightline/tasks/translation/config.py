@@ -159,7 +159,8 @@ class TranslationTaskConfig(TaskConfig):
         rule = "training.fsdp must be false for translation, which decodes with whole weights"
         check(not self.training.fsdp, f"{rule}, got true")
         is_shared = self.model.chosen.tie_embeddings != "all" or self.tokenizer.shared_vocab
-        check(is_shared, "tokenizer.shared_vocab must be true if the model's tie_embeddings is all, got false")
+        rule = "tokenizer.shared_vocab must be true if the model's tie_embeddings is all, one table for both languages"
+        check(is_shared, f"{rule}, got false")
         transformer, longest = self.model.transformer, int(padded_length(self.data.max_tokens))
         is_limited = self.model.kind == "transformer" and transformer.positions == "learned"
         check(

@@ -311,9 +311,9 @@ class TranslationPredictor(Predictor):
             if pairs is None:
                 raise SightlineError(f"data must have a test or validation set, got neither in {own.source!r}")
             return pairs, split
-        pairs, split = (splits.train, "whole") if splits.test is None else (splits.test, "test")
+        pairs, split = (splits.train, "full") if splits.test is None else (splits.test, "test")
         trained_on = frozenset().union(*(self._files(source)["train"] for source in (own.source, *own.extra_sources)))
-        files = [] if isinstance(data, TextSplits) else self._files(str(data))["train" if split == "whole" else split]
+        files = [] if isinstance(data, TextSplits) else self._files(str(data))["train" if split == "full" else split]
         is_new = trained_on.isdisjoint(files) and pairs.digest() != self._digest("train")
         check(is_new, f"data must not be the training data of {run}, got {name}; pass a test set")
         return pairs, split

@@ -67,11 +67,11 @@ class TranslationTask(Task):
                 epoch = step // len(buckets)
                 order, batch_order = buckets.epoch(seeds.make_generator(self.config.seed, seeds.ORDER, epoch))
                 indices = torch.from_numpy(order).to(self.device)
-            rows, shape = buckets.batches[batch_order[step % len(buckets)]]
-            count = rows.stop - rows.start
-            num_labels = int(self.train.target.lengths[order[rows]].sum()) - count  # without BOS
+            batch, shape = buckets.batches[batch_order[step % len(buckets)]]
+            count = batch.stop - batch.start
+            num_labels = int(self.train.target.lengths[order[batch]].sum()) - count  # without BOS
             slices = batch_slice.indices(-(-count // shares) * shares)
-            yield [self._micro_batch(indices[rows], part, shape, num_labels) for part in slices]
+            yield [self._micro_batch(indices[batch], part, shape, num_labels) for part in slices]
 
     def _micro_batch(
         self, indices: Tensor, part: slice, shape: tuple[int, ...], num_labels: int
@@ -99,12 +99,13 @@ class TranslationTask(Task):
         zeros = partial(torch.zeros, dtype=torch.float64, device=self.device)
         sums = {"loss": zeros(()), "tokens": zeros(()), "bleu": zeros(10)}
         translations: dict[int, str] = {}
-        for rows, hypotheses in translate(model, encoded, indices, max_tokens):
-            num_source, num_target = (int(side.lengths[rows].max()) for side in (encoded.source, encoded.target))
-            batch = encoded.batch(torch.tensor(rows, device=self.device), (num_source, num_target - 1))
+        for translated, hypotheses in translate(model, encoded, indices, max_tokens):
+            num_source, num_target = (int(side.lengths[translated].max()) for side in (encoded.source, encoded.target))
+            batch = encoded.batch(torch.tensor(translated, device=self.device), (num_source, num_target - 1))
             sums["loss"] += model(batch.source, batch.attention_mask, batch.target, labels=batch.labels)
             sums["tokens"] += (batch.labels != IGNORE_INDEX).sum()
-            translations |= {i: tokenizer.decode(best.tokens) for i, (best, *_) in zip(rows, hypotheses, strict=True)}
+            for i, (best, *_) in zip(translated, hypotheses, strict=True):
+                translations[i] = tokenizer.decode(best.tokens)
         if indices:
             pairs = [(translations[i], self.references[i]) for i in indices]
             score = bleu(*zip(*pairs, strict=True), lowercase=tokenizer.config.lowercase)
