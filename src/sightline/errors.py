@@ -52,9 +52,9 @@ def one_of(name: str, known: Iterable[str]) -> str:
     return f"one of {', '.join(known)}, got {name!r}{closest(name, known)}"
 
 
-def closest(name: str, known: Iterable[object]) -> str:
+def closest(name: str, known: Iterable[object], cutoff: float = 0.6) -> str:
     """The known name that is closest to a wrong one, as the end of an error message; nothing if none is close."""
-    close = get_close_matches(name, [str(other) for other in known], n=1)
+    close = get_close_matches(name, [str(other) for other in known], n=1, cutoff=cutoff)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 

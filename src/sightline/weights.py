@@ -48,15 +48,17 @@ def load_tensors(path: Path, check_shapes: Callable[[Shapes], None]) -> dict[str
     return state
 
 
-def check_shapes(path: Path, shapes: Shapes, build: Callable[[], nn.Module], *, depth: int) -> None:
-    """Check that a file's tensors have the names and shapes that the model of `build` needs."""
+def check_shapes(
+    path: Path, shapes: Shapes, build: Callable[[], nn.Module], *, depth: int, model: str = "its config"
+) -> None:
+    """Check that a file's tensors have the names and shapes that the model of `build` needs; `model` tells which."""
     check(depth <= len(shapes), f"{path} must hold the weights of {depth} layers, got {len(shapes)} tensors")
     # sizes beyond those of torch
-    with reraise(f"{path} must fit its config", RuntimeError, OverflowError, TypeError), torch.device("meta"):
+    with reraise(f"{path} must fit {model}", RuntimeError, OverflowError, TypeError), torch.device("meta"):
         needed = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
     for name in sorted(needed.keys() | shapes.keys()):
         rule, got = needed.get(name, "absent"), shapes.get(name, "nothing")
-        check(needed.get(name) == shapes.get(name), f"{path} must fit its config: {name} must be {rule}, got {got}")
+        check(needed.get(name) == shapes.get(name), f"{path} must fit {model}: {name} must be {rule}, got {got}")
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:

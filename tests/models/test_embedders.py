@@ -138,7 +138,7 @@ def changed(**changes):
         ([torch.zeros(3)], "a state dict of tensors, got other values"),
         ({"_bn0.bias": 3}, "a state dict of tensors, got other values"),
         (changed(other=torch.zeros(3)), "must have the names of EfficientNet-Lite0, got 'other'"),
-        (changed(**{"_bn0.bias": None}), r"blocks\.0\.1\.bias must be \(32,\), got nothing"),
+        (changed(**{"_bn0.bias": None}), r"fit EfficientNet-Lite0: blocks\.0\.1\.bias must be \(32,\), got nothing"),
         (changed(**{"_bn0.bias": torch.zeros(31)}), r"blocks\.0\.1\.bias must be \(32,\), got \(31,\)"),
         (changed(**{"_blocks.16._bn1.bias": torch.zeros(3)}), r"blocks\.17\.depthwise\.1\.bias must be absent"),
         (changed(**{"_bn0.bias": torch.full((32,), torch.nan)}), r"finite, got NaN or infinity in blocks\.0\.1\.bias"),

@@ -321,7 +321,7 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     check(is_dict, f"{rule}, got other values in {path}")
     weights = convert_state_dict(state)
     shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    check_shapes(path, shapes, EfficientNetLite0, depth=0)
+    check_shapes(path, shapes, EfficientNetLite0, depth=0, model="EfficientNet-Lite0")
     for name, tensor in weights.items():
         check(tensor.isfinite().all(), f"weights must be finite, got NaN or infinity in {name} of {path}")
     return {name: tensor.float() for name, tensor in weights.items()}

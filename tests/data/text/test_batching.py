@@ -27,11 +27,10 @@ def test_batches_have_bos_eos_and_padding():
 
 def test_a_batch_without_labels():
     encoded = EncodedPairs([[5], [8]], [[9], [10]], SpecialTokens())
-    counts = [
-        (encoded.batch(torch.tensor([0, 1]), (8, 8), labeled=labeled).labels != IGNORE_INDEX).sum(1).tolist()
-        for labeled in (True, False)
-    ]
-    assert counts == [[2, 2], [0, 0]]
+    labeled, ignored = (encoded.batch(torch.tensor([0, 1]), (8, 8), labeled=labeled) for labeled in (True, False))
+    assert [(batch.labels != IGNORE_INDEX).sum(1).tolist() for batch in (labeled, ignored)] == [[2, 2], [0, 0]]
+    for name in ("source", "attention_mask", "target"):
+        assert torch.equal(getattr(labeled, name), getattr(ignored, name))
 
 
 def test_an_epoch_contains_every_pair_once_within_the_token_limit(encoded):

@@ -173,7 +173,7 @@ def test_monolingual_text_is_limited(tmp_path, monkeypatch):
 def test_missing_monolingual_text_is_reported(tmp_path):
     with pytest.raises(SightlineError, match=r"must contain .txt or .txt.gz files for training, got none"):
         load_monolingual(tmp_path)
-    with pytest.raises(SightlineError, match=r"nothing.txt must be readable, got an error: .*No such file"):
+    with pytest.raises(SightlineError, match=r"must be a text file or a folder of .txt files, got .* does not exist"):
         load_monolingual(tmp_path / "nothing.txt")
     with pytest.raises(SightlineError, match=r"empty.txt must contain at least one sentence, got none"):
         load_monolingual(write(tmp_path / "empty.txt", ["", " "]))

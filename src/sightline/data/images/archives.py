@@ -42,11 +42,8 @@ class Archive:
             names = entry.filename.rstrip("/").split("/")
             if "\\" in entry.orig_filename or ":" in names[0] or any(name in ("", ".", "..") for name in names):
                 raise SightlineError(f"entries of {self.name} must be relative paths, got {entry.filename!r:.200}")
-            where, size, maximum = (
-                f"{printable(entry.filename)} in {self.name}",
-                entry.file_size,
-                limits.MAX_IMAGE_BYTES,
-            )
+            where = f"{printable(entry.filename)} in {self.name}"
+            size, maximum = entry.file_size, limits.MAX_IMAGE_BYTES
             check(size <= maximum, f"{where} must be at most {maximum:,} bytes, got {size:,}")
             check_compression(where, entry)
             if entry.is_dir() or any(name.startswith((".", "__")) for name in names):

@@ -123,5 +123,5 @@ class _ClassIndex:
             if suffix in self.by_group:
                 return self.by_group[suffix]
         known = map("/".join, [*self.by_name, *self.by_suffix, *self.by_group])
-        hint = closest(name, known)
+        hint = closest(name, known, cutoff=0.3)
         raise SightlineError(f"a name in {where} must be one of the {len(self.by_name):,} classes, got {name!r}{hint}")

@@ -121,7 +121,11 @@ def list_images(folder: Path) -> list[Path]:
 
 def expand_image_paths(paths: Sequence[str]) -> list[Path]:
     """Paths of images. A folder is replaced by the images directly in it, if there are any."""
-    return [image for path in map(Path, paths) for image in (path.is_dir() and list_images(path)) or [path]]
+    images: list[Path] = []
+    for path in map(Path, paths):
+        in_folder = list_images(path) if path.is_dir() else []
+        images += in_folder or [path]
+    return images
 
 
 class _PixelBudget:
@@ -227,16 +231,16 @@ def _from_array(source: np.ndarray[Any, Any] | Tensor) -> Image.Image:
     shape = tuple(source.shape)
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
-    is_valid = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (2, 3, 4))
-    check(is_valid, f"an image must have shape {order} with 1 to 4 channels, got {shape}")
-    is_valid = 0 < array.shape[0] * array.shape[1] <= limits.MAX_IMAGE_PIXELS
-    check(is_valid, f"an image must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got shape {shape}; resize it")
+    has_channels = array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (2, 3, 4))
+    check(has_channels, f"an image must have shape {order} with 1 to 4 channels, got {shape}")
+    has_size = 0 < array.shape[0] * array.shape[1] <= limits.MAX_IMAGE_PIXELS
+    check(has_size, f"an image must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got shape {shape}; resize it")
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * 255
     elif np.issubdtype(array.dtype, np.floating):
         low, high = float(array.min()), float(array.max())
-        is_valid = low >= 0 and high <= 1  # False for NaN
-        check(is_valid, f"an image of floats must have values from 0 to 1, got {low:g} to {high:g}")
+        is_in_range = low >= 0 and high <= 1  # False for NaN
+        check(is_in_range, f"an image of floats must have values from 0 to 1, got {low:g} to {high:g}")
         array = np.rint(array * 255.0).astype(np.uint8)
     elif array.dtype == np.uint16 and array.ndim == 2:
         array = _sixteen_to_eight_bit(array)

@@ -130,6 +130,8 @@ def load_monolingual(source: str | Path) -> TextSplits[MonolingualText]:
     if str(source) == NUMBERS:
         return TextSplits(*(MonolingualText(pairs.target) for pairs in _number_pairs()))
     path = Path(source).expanduser()
+    rule = "monolingual text must be a text file or a folder of .txt files"
+    check(path.exists(), f"{rule}, got {display_path(path)!r}, which does not exist")
     files = _find_monolingual(path) if path.is_dir() else {"train": [path]}
     rule = "a folder of monolingual text must contain .txt or .txt.gz files for training"
     check("train" in files, f"{rule}, got none in {display_path(path)}")

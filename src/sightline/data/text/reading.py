@@ -24,9 +24,11 @@ _BYTE_ORDER_MARKS = {
 def iter_lines(path: Path) -> Iterator[str]:
     """Lines of a file without their line ends. Only a line feed ends a line. `.gz` files are decompressed."""
     name, max_chars = display_path(path), limits.MAX_LINE_CHARS
-    not_gzip = reraise(f"{name} must be a complete gzip file", gzip.BadGzipFile, zlib.error, EOFError)
-    open_file = gzip.open if path.suffix == ".gz" else open
-    with reraise(f"{name} must be readable", OSError), not_gzip, open_file(path, "rb") as file:
+    with (
+        reraise(f"{name} must be readable", OSError),
+        reraise(f"{name} must be a complete gzip file", gzip.BadGzipFile, zlib.error, EOFError),
+        gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
+    ):
         for number, line in enumerate(stream_lines(file, name, max_bytes=limits.MAX_TEXT_BYTES), 1):
             if len(line) > max_chars:
                 raise SightlineError(f"line {number:,} of {name} must be at most {max_chars:,} characters, got more")

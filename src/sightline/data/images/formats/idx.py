@@ -52,15 +52,16 @@ def _read_file(path: Path, dimensions: int) -> Array:
     is_compressed = path.suffix == ".gz"
     stored = file_size(path)
     header_size = 4 + 4 * dimensions
-    damage = reraise(
-        f"{name} must be a complete idx file", OSError, EOFError, zlib.error, fix="copy or download it again"
-    )
-    with damage, gzip.GzipFile(path) if is_compressed else path.open("rb") as file:
+    rule, fix = f"{name} must be a complete idx file", "copy or download it again"
+    with (
+        reraise(rule, OSError, EOFError, zlib.error, fix=fix),
+        gzip.GzipFile(path) if is_compressed else path.open("rb") as file,
+    ):
         header = file.read(header_size)
         magic = " ".join(map(str, header[:4]))
         rule = f"{name} must start with the bytes 0 0 8 {dimensions} of an idx file with {dimensions} dimensions"
-        is_valid = len(header) == header_size and magic == f"0 0 8 {dimensions}"
-        check(is_valid, f"{rule}, got {magic or 'nothing'}")
+        has_header = len(header) == header_size and magic == f"0 0 8 {dimensions}"
+        check(has_header, f"{rule}, got {magic or 'nothing'}")
         shape = tuple(int.from_bytes(header[i : i + 4], "big") for i in range(4, header_size, 4))
         size = check_array_bytes(name, shape, np.dtype(np.uint8))
         available = stored * _MAX_DEFLATE_RATIO if is_compressed else stored - header_size

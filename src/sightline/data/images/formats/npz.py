@@ -51,7 +51,7 @@ class NpzFile:
 
     def __init__(self, path: Path) -> None:
         self.name = display_path(path)
-        with self._damaged():
+        with self._reraise_damage():
             self._zip = zipfile.ZipFile(path)
         self.keys = {entry.filename.removesuffix(".npy"): entry for entry in self._zip.infolist()}
 
@@ -66,7 +66,7 @@ class NpzFile:
         check(key in self.keys, f"{self.name} must have the key {key}, got none")
         entry, name = self.keys[key], f"{printable(key)} in {self.name}"
         check_compression(name, entry)
-        with self._damaged(), self._zip.open(entry) as file:
+        with self._reraise_damage(), self._zip.open(entry) as file:
             # numpy evaluates the header as Python source, which fails in many ways
             with reraise(f"{name} must be an array written by np.savez", Exception):
                 shape, fortran_order, dtype = _HEADER_READERS[np.lib.format.read_magic(file)](file)
@@ -77,7 +77,7 @@ class NpzFile:
             data = read_exactly(name, file, size).view(dtype)
         return data.reshape(shape[::-1]).T if fortran_order else data.reshape(shape)
 
-    def _damaged(self) -> AbstractContextManager[None]:
+    def _reraise_damage(self) -> AbstractContextManager[None]:
         rule = f"{self.name} must be a complete npz file"
         return reraise(rule, *READ_ERRORS, fix="write it again with np.savez")
 

@@ -35,7 +35,7 @@ def detect(path: Path) -> bool:
 
 def read(path: Path, size: int | None, channels: int | None) -> dict[str, Images]:
     """Read Omniglot with its background alphabets as train and its evaluation alphabets as test."""
-    return (_read_packed if path.is_file() else class_folders.read)(path, size, channels)
+    return _read_packed(path, size, channels) if path.is_file() else class_folders.read(path, size, channels)
 
 
 def _read_packed(path: Path, size: int | None, channels: int | None) -> dict[str, Images]:
