@@ -84,8 +84,8 @@ def parse_records(text, format):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["training.epoch=3"], "training.epoch must be a known key; did you mean 'epochs'?; the keys here are "),
-        (["epochs=3"], "epochs must be a known key; did you mean 'training.epochs'?; the keys here are "),
+        (["training.epoch=3"], "training.epoch must be a known key; did you mean 'epochs'?; known keys are "),
+        (["epochs=3"], "epochs must be a known key; did you mean 'training.epochs'?; known keys are "),
         (["trainig.epochs=3"], "did you mean 'training'?"),
         (["training.steps=many"], "training.steps must be an integer or null, got 'many'"),
         (["training.learning_rate=-1e-4"], "training.learning_rate must be above 0 and finite, got -0.0001"),

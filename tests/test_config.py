@@ -81,12 +81,12 @@ def test_dump_and_build_round_trip():
         (
             "",
             ["model.embed_dmi=3"],
-            "model.embed_dmi must be a known key; did you mean 'embed_dim'?; the keys here are embed_dim, ",
+            "model.embed_dmi must be a known key; did you mean 'embed_dim'?; known keys are embed_dim, ",
         ),
         (
             "",
             ["modle.embed_dim=3"],
-            "modle must be a known key; did you mean 'model'?; the keys here are ",
+            "modle must be a known key; did you mean 'model'?; known keys are ",
         ),
         ("", ["model.embed_dim=wide"], "model.embed_dim must be an integer, got 'wide'"),
         ("", ["model.embed_dim=3.5"], "model.embed_dim must be an integer, got 3.5"),

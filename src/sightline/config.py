@@ -112,7 +112,7 @@ def build(kind: type[T], values: Mapping[str, Any], section: str = "") -> T:
     for key in values:
         if key not in field_types:
             hint = _closest_key(field_types, str(key), prefix)
-            raise SightlineError(f"{prefix}{key} must be a known key{hint}; the keys here are {', '.join(field_types)}")
+            raise SightlineError(f"{prefix}{key} must be a known key{hint}; known keys are {', '.join(field_types)}")
     given = {key: _convert(field_types[key], value, f"{prefix}{key}") for key, value in values.items()}
     for name, parameter in signature(kind).parameters.items():
         check(name in given or parameter.default is not parameter.empty, f"{prefix}{name} must be given, got nothing")
