@@ -49,7 +49,7 @@ def test_all_forms_of_lists_are_read(train, tmp_path):
             r"a name in .*train\.json must match one class, got 'a', which matches 'Greek/a', 'Latin/a'; write",
         ),
         (["Grek/b"], r"a name in .* must be one of the 7 classes, got 'Grek/b'; did you mean 'Greek/b'\?"),
-        (["Grk"], r"must be one of the 7 classes, got 'Grk'; did you mean 'Greek'\?"),
+        (["Gr"], r"must be one of the 7 classes, got 'Gr'; did you mean 'Greek'\?"),
         (["Latin/b"], r"a name in .* must be one of the 7 classes, got 'Latin/b'; did you mean"),
         ([], r"train\.json must list at least one class, got none"),
         ("Greek", r"train\.json must be a list of names, got 'Greek'"),
