@@ -3,7 +3,7 @@
 The command line uses a model through this interface only.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from . import hub, zoo
 from .errors import MissingDependencyError, SightlineError, check, check_page_size
+from .output import Progress as Progress
 
 if TYPE_CHECKING:
     import torch
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
 
 SPLIT_NOTES = {"validation": "; it also selected and calibrated the model, so expect less on new data"}
 """What a report says about a split that was used in training."""
-Progress = Callable[[int, int], None]
-"""Called with the number of finished items and the total."""
 
 
 class Prediction(Protocol):

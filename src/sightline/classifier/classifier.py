@@ -28,7 +28,7 @@ from .calibration import Calibration, classify
 from .explanation import explain
 from .fitted import Fitted
 from .predictions import Estimate, FewShotPrediction
-from .support import MIN_CLASSES, as_label, check_class_names, check_embeddings, read_pixels, read_support
+from .support import MIN_CLASSES, as_label, check_embeddings, check_labels, read_pixels, read_support
 
 MAX_LISTED_CLASSES = 3
 MIN_AUROC_EXAMPLES = 20
@@ -157,7 +157,7 @@ class FewShotClassifier(Predictor):
         new = read_support({label: examples}, self._embedder, before.embeddings.shape[-1])
         with self._lock:
             fitted = self._current()
-            check_class_names([*(name for name in fitted.support.classes if name != label), label])
+            check_labels([*(name for name in fitted.support.classes if name != label), label])
             self._fitted = Fitted(fitted.model, fitted.support.merged(new), self._embedder)
         return self
 

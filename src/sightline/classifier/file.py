@@ -15,7 +15,7 @@ from ..files import write_bytes
 from ..models.few_shot import FewShot, FewShotConfig
 from ..weights import DTYPES, check_shapes
 from .calibration import Calibration
-from .support import SupportSet, check_class_count, check_class_names, check_example_count
+from .support import SupportSet, check_class_count, check_example_count, check_labels
 
 SUFFIX = ".sightline"
 FORMAT = "sightline few-shot classifier 2"
@@ -38,7 +38,7 @@ class Metadata:
 
     def __post_init__(self) -> None:
         check_class_count(len(self.classes))
-        check_class_names(self.classes)
+        check_labels(self.classes)
         check_example_count(len(self.names))
         longest, limit = max(map(len, self.names), default=0), limits.MAX_EXAMPLE_NAME_CHARS
         check(longest <= limit, f"the name of an example must be at most {limit:,} characters, got {longest:,}")

@@ -121,7 +121,7 @@ def read_support(
     check(is_mapping, f"examples must be a folder of class folders or {{label: images}}, got {kind}")
     check_class_count(len(source), min_classes)
     labeled = [(as_label(label), examples) for label, examples in source.items()]
-    check_class_names(label for label, _ in labeled)
+    check_labels(label for label, _ in labeled)
     by_class = {label: _read_class(label, examples, embedder, embed_dim) for label, examples in labeled}
     tensors = [tensor for tensor, _ in by_class.values()]
     labels = torch.arange(len(by_class)).repeat_interleave(torch.tensor([len(tensor) for tensor in tensors]))
@@ -157,7 +157,7 @@ def as_label(label: Any) -> Any:
     return str(label) if isinstance(label, int | np.integer) and not isinstance(label, bool) else label
 
 
-def check_class_names(names: Iterable[Any]) -> None:
+def check_labels(names: Iterable[Any]) -> None:
     """Class names must be printable text and follow the rules of data sets."""
     names = tuple(names)
     for name in names:
@@ -186,7 +186,7 @@ def _read_data_set(source: str | Path, embedder: ImageEmbedder | None, progress:
         rule = "examples must be a folder with one folder of images per class"
         raise SightlineError(f"{rule}, got {str(source)!r}, {describe(Path(source).expanduser())}") from None
     check_class_count(len(images.classes))
-    check_class_names(images.classes)
+    check_labels(images.classes)
     check_example_count(len(images))
     order = images.labels.argsort(stable=True)
     labels, names = images.labels[order], tuple[str, ...]()

@@ -56,7 +56,7 @@ class FigureFiles:
 
 def training_curves(folder: Path, metric: str) -> "Figure":
     """Loss, the validation metric and the learning rate from a run's log."""
-    records = read_log(folder)
+    records = drawable_log(folder)
     panels: dict[str, dict[str, view_figures.Line]] = {}
     for panel, line, keys in (
         ("loss", "training", ("loss",)),
@@ -72,7 +72,7 @@ def training_curves(folder: Path, metric: str) -> "Figure":
     return view_figures.curves(panels, best_step=best[-1] if best else None)
 
 
-def read_log(folder: Path) -> list[dict[str, Any]]:
+def drawable_log(folder: Path) -> list[dict[str, Any]]:
     """The records of a run's log that can be drawn."""
     path = folder / LOG
     if path.is_file() and path.stat().st_size > limits.MAX_RUN_FILE_BYTES:

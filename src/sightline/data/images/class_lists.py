@@ -49,7 +49,7 @@ def read_class_lists(path: Path, classes: Sequence[str]) -> dict[str, tuple[str,
     return matches
 
 
-def read_json(path: Path) -> Any:
+def read_data_json(path: Path) -> Any:
     """Content of a JSON file of a data set."""
     with reraise(f"{display_path(path)} must be valid JSON", OSError, ValueError, RecursionError):
         size, maximum = path.stat().st_size, limits.MAX_JSON_BYTES
@@ -61,10 +61,10 @@ def _read_lists(path: Path) -> list[tuple[str, Any, str]]:
     """Name, content and location of each list."""
     name = display_path(path)
     if path.is_dir():
-        return [(file.stem, read_json(file), display_path(file)) for file in sorted(path.glob("*.json"))]
+        return [(file.stem, read_data_json(file), display_path(file)) for file in sorted(path.glob("*.json"))]
     rule = "split must be a JSON file or a folder of JSON files"
     check(path.is_file(), f"{rule}, got {name!r}, which does not exist")
-    content = read_json(path)
+    content = read_data_json(path)
     if not isinstance(content, dict):
         rule = f'{name} must be {{"train": […], "val": […], "test": […]}}, got a {type(content).__name__}'
         raise SightlineError(f"{rule}; or give the folder of train.json, val.json and test.json")

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
@@ -16,12 +16,11 @@ from torch import Tensor
 from ... import limits, seeds
 from ...errors import SightlineError, check, check_int
 from ...names import display_path, printable
+from ...output import Progress as Progress
 from .archives import open_archive
 from .reading import check_image_options, read_image
 
 Indices = Sequence[int] | Tensor | np.ndarray[Any, Any]
-Progress = Callable[[int, int], None]
-"""Called with the number of finished items and the total."""
 SPLIT_NAMES = {"train": "train", "val": "validation", "valid": "validation", "validation": "validation", "test": "test"}
 """Names of splits in folders and files, and the split of each."""
 DECODING_THREADS = 8

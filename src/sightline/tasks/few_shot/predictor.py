@@ -23,7 +23,7 @@ from ...models.few_shot import FewShot
 from ...predictor import Predictor, Progress
 from ...view import figures
 from ...weights import read_weights
-from ..figures import FigureFiles, NoFigure, log_line, read_log, training_curves
+from ..figures import FigureFiles, NoFigure, drawable_log, log_line, training_curves
 from .config import ExtraSource, FewShotData, FewShotTaskConfig, Setting
 from .evaluate import FewShotEvaluation, SettingMetrics, episode_classes, evaluate_episodes, select_settings
 
@@ -183,7 +183,7 @@ class FewShotPredictor(Predictor):
 
 def attention_curves(folder: Path) -> "Figure":
     """The temperature and the attention entropy of every head during training, from a run's log."""
-    records = read_log(folder)
+    records = drawable_log(folder)
     names = dict.fromkeys(name for record in records for name in record.get("validation") or {})
     panels: dict[str, dict[str, figures.Line]] = {}
     for name in names:

@@ -8,7 +8,7 @@ import numpy as np
 from .... import limits
 from ....errors import SightlineError, check, check_int, check_max
 from ....names import display_path
-from ..class_lists import read_json
+from ..class_lists import read_data_json
 from ..datasets import SPLIT_NAMES, Images, check_class_names
 from ..reading import read_image
 from .arrays import Array, check_array_bytes, image_sets
@@ -31,7 +31,7 @@ def read(path: Path, size: int | None, channels: int | None) -> dict[str, Images
     """
     file = path / "labels.json"
     name = display_path(file)
-    content = read_json(file)
+    content = read_data_json(file)
     for key in ("classes", "tile", "grid", "train"):
         has_key = isinstance(content, dict) and key in content
         check(has_key, f"{name} must have the keys classes, tile, grid and train, got no {key}")
