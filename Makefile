@@ -1,15 +1,19 @@
 # make demo   install into .venv and run the demo
 # make test   install into .venv, find or install a browser, lint and test
+# make test-kernels   test the Triton kernels on the CPU, in Triton's interpreter (installs 1 GB into .triton)
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench docs setup browser clean
+.PHONY: demo test test-kernels lint bench docs setup browser clean
 
 demo: .venv/ready
 	$(BIN)/sightline demo --out demo
 
 test: lint browser
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+
+test-kernels: .triton/ready
+	PYTHONPATH=.triton TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto tests/kernels/test_cosine_attention.py
 
 lint: .venv/tools
 	$(BIN)/ruff check .
@@ -41,6 +45,11 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 	$(PIP) '.[dev]'
 	touch $@
 
+# Triton, apart from .venv: it comes with torch where there is a GPU.
+.triton/ready: .venv/tools
+	$(BIN)/pip install --quiet --disable-pip-version-check --target .triton --no-deps triton==3.9.0
+	touch $@
+
 # Browser tests use an installed Chromium: $SIGHTLINE_BROWSER, chromium, google-chrome or Playwright's own. If there is
 # none, root on Debian installs one; otherwise the last line says what is missing and fails.
 browser: .venv/tools
@@ -50,4 +59,4 @@ browser: .venv/tools
 	@$(BIN)/python tests/browser.py
 
 clean:
-	rm -rf .venv demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .triton demo dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

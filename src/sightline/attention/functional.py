@@ -16,11 +16,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import SightlineError, check_fraction
+from ..kernels import cosine_attention as cosine
 from ..kernels.episode_attention import episode_attention, is_applicable
 from ..kernels.head_chunks import chunked_attention, reference_attention
-from .masks import Causal, Episode, Mask, MaskTerms, Padding, broadcasts, resolve_mask
+from .masks import And, Causal, Episode, Mask, MaskTerms, Padding, Window, broadcasts, resolve_mask
 from .normalizers import Normalizer, Softmax, make_normalizer
-from .scores import DotProductScore, DotScore, Score, score_class
+from .scores import CosineScore, DotProductScore, DotScore, Score, score_class
 
 Kind = Literal["encoder", "decoder", "cross"]
 QKV = tuple[Tensor, Tensor, Tensor]
@@ -72,6 +73,7 @@ def attend(
     """Average the values v, weighted by how well each query q matches each key k.
 
     q (B, H, Q, D), k (B, H, K, D), v (B, H, K, D) -> (B, H, Q, D). Inputs may also be (B, T, D) or (T, D).
+    k and v may have fewer heads than q, whose number they divide; consecutive heads of q then share one of theirs.
     `dropout` is the probability of dropping a weight; pass 0 outside training. `kind` labels this attention in a
     record (default: inferred from the mask and the module's name).
     """
@@ -81,7 +83,12 @@ def attend(
     check_fraction(dropout=dropout)
     observers = [observer for observer in _observers if observer.is_interested()]
     out = None
-    if not observers and isinstance(score, DotProductScore) and isinstance(normalizer, Softmax):
+    is_fused = not observers and isinstance(normalizer, Softmax)
+    if is_fused and isinstance(score, CosineScore) and cosine.is_applicable(q, k, v):
+        out = _attend_cosine((q, k, v), score, mask, dropout)
+    if out is None and k.shape[1] < q.shape[1]:
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+    if out is None and is_fused and isinstance(score, DotProductScore):
         out = _attend_fused((q, k, v), score, mask, dropout)
     if out is None:
         terms = resolve_mask(mask, (*q.shape[:3], k.shape[2]), q.device)
@@ -106,6 +113,7 @@ def attention_weights(
     """The weights that `attend` uses: q (B, H, Q, D), k (B, H, K, D) -> (B, H, Q, K)"""
     ndim = q.dim()
     q, k, _ = _to_4d(q, k, k)
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1) if k.shape[1] < q.shape[1] else k
     score, normalizer = _resolve_names(score, normalizer, q.device)
     terms = resolve_mask(mask, (*q.shape[:3], k.shape[2]), q.device)
     return _from_4d(normalizer(terms.apply_bias(score(q, k)), terms.allowed), ndim)
@@ -133,6 +141,37 @@ def _attend_fused(qkv: QKV, score: DotProductScore, mask: Mask | None, dropout: 
         return episode_attention(q, k, v, **sizes, scale=scale, dropout=dropout)
     terms = resolve_mask(mask, (*q.shape[:3], keys), q.device)
     return None if terms.factor is not None else _sdpa_with_terms(qkv, score, terms, dropout)
+
+
+def _attend_cosine(qkv: QKV, score: CosineScore, mask: Mask | None, dropout: float) -> Tensor | None:
+    """`attend` with a softmax of cosine scores in one kernel; None if the mask multiplies scores."""
+    q, k, v = qkv
+    rule = _mask_rule(mask, (*q.shape[:3], k.shape[2]), q.device)
+    return None if rule is None else cosine.cosine_attention(q, k, v, score.kernel_temperature(q, k), rule, dropout)
+
+
+def _mask_rule(mask: Mask | None, shape: tuple[int, int, int, int], device: torch.device) -> cosine.MaskRule | None:
+    """The mask for the kernels of cosine attention; None if it multiplies scores."""
+    rule, queries, keys = cosine.NO_MASK, *shape[2:]
+    others: Mask | None = None
+    for part in [] if mask is None else _parts(mask):
+        if type(part) is Causal and queries <= keys:
+            rule = rule._replace(causal=True)
+        elif type(part) is Window and queries <= keys and rule.window < 0:
+            rule = rule._replace(window=part.radius)
+        elif type(part) is Episode and queries <= keys and keys >= part.support and not rule.support:
+            rule = rule._replace(support=part.support, query_size=part.query_size)
+        else:
+            others = part if others is None else others & part
+    terms = resolve_mask(others, shape, device)
+    bias = None if terms.bias is None else as_4d(terms.bias)
+    allowed = None if terms.allowed is None else as_4d(terms.allowed)
+    return None if terms.factor is not None else rule._replace(allowed=allowed, bias=bias)
+
+
+def _parts(mask: Mask) -> list[Mask]:
+    """The masks that `&` combines."""
+    return [*_parts(mask.left), *_parts(mask.right)] if type(mask) is And else [mask]
 
 
 def _sdpa_with_terms(qkv: QKV, score: DotProductScore, terms: MaskTerms, dropout: float) -> Tensor:
@@ -184,7 +223,8 @@ def _to_4d(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     ndim, k_shape = q.dim(), k.shape
     if not ndim == len(k_shape) == v.dim() or ndim not in (2, 3, 4):
         raise SightlineError(f"q, k and v must all have 2, 3 or 4 dimensions, got {_shapes(q, k, v)}")
-    if q.shape[:-2] != k_shape[:-2] or k_shape[:-1] != v.shape[:-1]:
+    has_same_batch = q.shape[:-3] == k_shape[:-3] and (ndim != 3 or len(q) == len(k))
+    if not has_same_batch or k_shape[:-1] != v.shape[:-1] or (ndim == 4 and q.shape[1] % max(1, k_shape[1])):
         raise SightlineError(
             f"q, k and v must have the same batch and heads, k and v the same length, got {_shapes(q, k, v)}"
         )

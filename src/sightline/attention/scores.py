@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import SightlineError, check, check_int, one_of
+from ..kernels.cosine_attention import Temperature
 from ..kernels.normalize import normalize
 
 
@@ -89,6 +90,12 @@ class CosineScore(DotProductScore):
         _check_same_dim(q, k)
         temperature = _select_heads(self.temperature(), q, heads)
         return normalize(q, temperature), normalize(k, torch.ones_like(temperature)), 1.0
+
+    def kernel_temperature(self, q: Tensor, k: Tensor) -> Temperature:
+        """The temperature for the kernels, which fits q (B, H, Q, D) and k (B, H, K, D)."""
+        _check_same_dim(q, k)
+        offset = _select_heads(self.log_temperature_offset, q).flatten()
+        return Temperature(offset, math.log(self.initial_temperature / self.min_temperature), self.min_temperature)
 
     def extra_repr(self) -> str:
         offset = self.log_temperature_offset

@@ -1,0 +1,268 @@
+"""Fused cosine attention against float64, on a GPU or in Triton's interpreter (`make test-kernels`)."""
+
+import os
+
+import pytest
+import torch
+from torch import Tensor
+
+from sightline.attention import CosineScore, attend
+from sightline.attention.masks import Bias, Causal, Episode, Multiplicative, Padding, Window
+from sightline.kernels import cosine_attention as kernels
+from sightline.kernels.cosine_attention import MaskRule, Temperature, reference_cosine_attention
+
+IS_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = "cpu" if IS_INTERPRETED else "cuda"
+needs_triton = pytest.mark.skipif(
+    not (kernels.has_triton() and (IS_INTERPRETED or torch.cuda.is_available())),
+    reason="needs Triton and a GPU, or Triton's interpreter: make test-kernels",
+)
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, in the interpreter
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 1e-2}
+
+B, H, Q, K = 2, 4, 37, 53
+MASKS = {
+    "none": MaskRule(),
+    "causal": MaskRule(causal=True),
+    "window": MaskRule(window=5),
+    "episode": MaskRule(support=11),
+    "episode of 3 tokens a query": MaskRule(support=11, query_size=3),
+    "padding": MaskRule(allowed=torch.rand(B, 1, 1, K, generator=torch.Generator().manual_seed(0)) > 0.3),
+    "any": MaskRule(allowed=torch.rand(B, H, Q, K, generator=torch.Generator().manual_seed(0)) > 0.5),
+    "bias": MaskRule(bias=torch.randn(1, H, Q, K, generator=torch.Generator().manual_seed(0))),
+    "bias of keys, causal": MaskRule(
+        bias=torch.randn(B, H, 1, K, generator=torch.Generator().manual_seed(0)), causal=True
+    ),
+}
+
+
+def tensors(
+    dtype: torch.dtype, *, groups: int = H, queries: int = Q, keys: int = K, dim: int = 16, scale: float = 1.0
+) -> list[Tensor]:
+    """q, k, v as a projection leaves them, (B, H, T, D) over (B, T, H, D)."""
+    torch.manual_seed(0)
+    shapes = ((queries, H, scale), (keys, groups, scale), (keys, groups, 1.0))
+    return [
+        (torch.randn(B, tokens, heads, dim, dtype=torch.float64) * size).to(dtype).to(DEVICE).transpose(1, 2)
+        for tokens, heads, size in shapes
+    ]
+
+
+def cosine_attention(
+    q: Tensor, k: Tensor, v: Tensor, temperature: Tensor, rule: MaskRule = kernels.NO_MASK, dropout: float = 0.0
+) -> Tensor:
+    """The kernel with a given temperature (H,) or (1,)."""
+    offset = (temperature / 1e-3).log()
+    return kernels.cosine_attention(q, k, v, Temperature(offset, 0.0, 1e-3), rule, dropout)
+
+
+def relative_error(actual: Tensor, expected: Tensor, minimum: float = 1e-30) -> float:
+    return float((actual.double() - expected).detach().norm() / expected.detach().norm().clamp_min(minimum))
+
+
+def check(qkv: list[Tensor], temperature: Tensor, rule: MaskRule = kernels.NO_MASK) -> None:
+    """Output and gradients agree with float64."""
+    rule = rule._replace(**{name: value.to(DEVICE) for name, value in rule._asdict().items() if torch.is_tensor(value)})
+    leaves = [*qkv, temperature.to(DEVICE)] + ([] if rule.bias is None else [rule.bias])
+    results = []
+    gradient = torch.randn(*qkv[0].shape, device=DEVICE, dtype=torch.float64).to(qkv[0].dtype)
+    for function, dtype in ((cosine_attention, None), (reference_cosine_attention, torch.float64)):
+        inputs = [x.detach().to(dtype or x.dtype).requires_grad_() for x in leaves]
+        out = function(*inputs[:4], rule._replace(bias=inputs[4] if len(inputs) > 4 else None))
+        results.append([out, *torch.autograd.grad(out, inputs, gradient.to(out.dtype))])
+    minimum = 0.1 * float(gradient.double().norm())  # the gradient of q and k is 0 where there is one key
+    errors = [relative_error(actual, expected, minimum) for actual, expected in zip(*results, strict=True)]
+    errors[4] /= 10 if qkv[0].dtype == torch.float32 else 1  # a sum of terms of both signs over all pairs
+    names = ["out", "q", "k", "v", "temperature", "bias"]
+    assert max(errors) <= TOLERANCE[qkv[0].dtype], str(dict(zip(names, errors, strict=False)))
+
+
+@needs_triton
+@pytest.mark.parametrize("rule", MASKS.values(), ids=MASKS)
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_output_and_gradients_agree_with_float64(dtype: torch.dtype, rule: MaskRule) -> None:
+    check(tensors(dtype), torch.tensor([0.05, 0.08, 0.1, 0.3]), rule)
+
+
+@needs_triton
+@pytest.mark.parametrize("dim", [20, 64, 128])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (17, 131), (130, 67)])
+def test_any_lengths_and_head_dimensions(queries: int, keys: int, dim: int) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        check(tensors(dtype, queries=queries, keys=keys, dim=dim), torch.tensor([0.1]))
+
+
+@needs_triton
+@pytest.mark.parametrize("temperature", [0.01, 10.0])
+def test_extreme_temperatures(temperature: float) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        qkv, leaf = tensors(dtype, dim=32), torch.tensor([temperature])
+        check(qkv, leaf) if dtype == torch.bfloat16 else check_without_temperature(qkv, leaf)
+
+
+def check_without_temperature(qkv: list[Tensor], temperature: Tensor) -> None:
+    """The sum over all pairs that is the temperature's gradient cancels in float32 at 0.01; the others must agree."""
+    leaves = [x.detach().requires_grad_() for x in qkv]
+    exact = [x.detach().double().requires_grad_() for x in qkv]
+    actual = torch.autograd.grad(cosine_attention(*leaves, temperature.to(DEVICE)).sum(), leaves)
+    expected = torch.autograd.grad(reference_cosine_attention(*exact, temperature.to(DEVICE).double()).sum(), exact)
+    for x, y in zip(actual, expected, strict=True):
+        assert relative_error(x, y) <= 1e-5
+
+
+@needs_triton
+def test_grouped_heads_and_a_shared_temperature() -> None:
+    check(tensors(torch.float32, groups=2), torch.tensor([0.1]))
+
+
+@needs_triton
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float32, 1e20), (torch.bfloat16, 1e20), (torch.float16, 1e4)])
+def test_huge_vectors(dtype: torch.dtype, scale: float) -> None:
+    check(tensors(dtype, scale=scale), torch.tensor([0.1]))
+
+
+@needs_triton
+def test_zero_vectors_and_fully_masked_rows_have_finite_outputs_and_no_gradient() -> None:
+    q, k, v = tensors(torch.float32, dim=24)
+    q[:, :, 3], k[:, :, 5] = 0, 0
+    q, k = q.requires_grad_(), k.requires_grad_()
+    allowed = torch.ones(Q, K, dtype=torch.bool, device=DEVICE)
+    allowed[7] = False
+    out = cosine_attention(q, k, v, torch.tensor([0.1], device=DEVICE), MaskRule(allowed=allowed))
+    out.sum().backward()
+    assert torch.equal(out[:, :, 7], torch.zeros_like(out[:, :, 7]))
+    assert torch.allclose(out[:, :, 3], v.mean(2), atol=1e-5)
+    assert q.grad is not None
+    assert k.grad is not None
+    for gradient in (q.grad[:, :, 3], q.grad[:, :, 7], k.grad[:, :, 5]):
+        assert torch.equal(gradient, torch.zeros_like(gradient))
+    assert q.grad.isfinite().all()
+
+
+@needs_triton
+def test_inputs_of_any_strides_give_the_same_output() -> None:
+    qkv, temperature = tensors(torch.float32), torch.tensor([0.1], device=DEVICE)
+    strided = [x.mT.contiguous().mT for x in qkv]
+    assert torch.equal(cosine_attention(*qkv, temperature), cosine_attention(*strided, temperature))
+
+
+@needs_triton
+def test_dropout_keeps_the_mean_and_is_the_same_in_both_passes() -> None:
+    q, k, v = (x.requires_grad_() for x in tensors(torch.float32, queries=64, keys=64))
+    temperature = torch.tensor([0.5], device=DEVICE)
+    expected = cosine_attention(q, k, torch.ones_like(v), temperature)
+    torch.manual_seed(0)
+    dropped = cosine_attention(q, k, torch.ones_like(v), temperature, dropout=0.25)
+    assert not torch.equal(dropped, expected)
+    assert abs(float(dropped.mean()) - 1) < 0.02
+    torch.manual_seed(0)
+    out = cosine_attention(q, k, v, temperature, dropout=0.25)
+    (dv,) = torch.autograd.grad(out, v, torch.ones_like(out))  # the sums of the columns of the dropped weights
+    assert torch.allclose(dv.sum(2)[..., 0], dropped[..., 0].sum(2), rtol=1e-4)
+
+
+@needs_triton
+def test_results_are_deterministic() -> None:
+    qkv = [x.requires_grad_() for x in tensors(torch.bfloat16)]
+    temperature = torch.tensor([0.1], device=DEVICE, requires_grad=True)
+    first, second = (
+        torch.autograd.grad(cosine_attention(*qkv, temperature).sum(), [*qkv, temperature]) for _ in range(2)
+    )
+    assert all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    "mask",
+    [None, Causal(), Causal() & Window(3), Episode(11, query_size=2), Padding.from_lengths([37, 20])],
+    ids=str,
+)
+def test_attend_uses_the_kernel_for_cosine_scores(mask: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = tensors(torch.float32, keys=Q)
+    score = CosineScore(num_heads=H).to(DEVICE)
+    calls = []
+    original = kernels.cosine_attention
+    monkeypatch.setattr(kernels, "cosine_attention", lambda *arguments: calls.append(1) or original(*arguments))
+    out = attend(q, k, v, score=score, mask=mask)
+    monkeypatch.setattr(kernels, "is_applicable", lambda *_: False)
+    assert calls == [1]
+    assert torch.allclose(out, attend(q, k, v, score=score, mask=mask), atol=1e-5)
+
+
+@needs_triton
+def test_attend_adds_biases_in_the_kernel_and_multiplies_outside_of_it() -> None:
+    q, k, v = tensors(torch.float32, keys=Q)
+    score, factor = CosineScore(num_heads=H).to(DEVICE), Multiplicative(Q).to(DEVICE)
+    torch.nn.init.uniform_(factor.table, 0.5, 1.5)
+    for mask in (Bias(torch.randn(H, Q, Q, device=DEVICE)[None]), factor):
+        expected = attend(q.double(), k.double(), v.double(), score=score.double(), mask=mask)
+        assert torch.allclose(attend(q, k, v, score=score.float(), mask=mask).double(), expected, atol=1e-5)
+
+
+@needs_triton
+def test_long_sequences_run_on_torch_attention(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "LONG_KEYS", 32)
+    for rule in (kernels.NO_MASK, kernels.CAUSAL):
+        check(tensors(torch.float32, queries=40, keys=40), torch.tensor([0.1]), rule)
+
+
+@needs_triton
+@pytest.mark.skipif(IS_INTERPRETED, reason="the interpreter does not compile")
+def test_compiled_attention_agrees() -> None:
+    qkv = [x.requires_grad_() for x in tensors(torch.bfloat16)]
+    temperature = torch.full((H,), 0.1, device=DEVICE, requires_grad=True)
+    compiled = torch.compile(cosine_attention, fullgraph=True)
+    for function in (cosine_attention, compiled):
+        out = function(*qkv, temperature)
+        gradients = torch.autograd.grad(out.float().square().sum(), [*qkv, temperature])
+        if function is cosine_attention:
+            expected = [out, *gradients]
+    for x, y in zip([out, *gradients], expected, strict=True):
+        assert relative_error(x, y.double()) < 1e-2
+
+
+@needs_triton
+def test_operators_are_registered_correctly() -> None:
+    qkv = [x.requires_grad_() for x in tensors(torch.float32)]
+    temperature = torch.full((H,), 0.1, device=DEVICE, requires_grad=True)
+    arguments = (*qkv, temperature, None, None, None, False, -1, 0, 1, 0.0, 0.0, 0.1)
+    utilities = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
+    torch.library.opcheck(kernels._attention, arguments, test_utils=utilities)
+    torch.library.opcheck(kernels._normalize, (qkv[0], temperature, 0.0, 0.1), test_utils=utilities)
+
+
+@needs_triton
+@pytest.mark.skipif(IS_INTERPRETED, reason="CUDA graphs need a GPU")
+def test_kernels_run_in_cuda_graphs() -> None:
+    q, k, v = tensors(torch.bfloat16)
+    temperature = torch.full((H,), 0.1, device=DEVICE)
+    expected = cosine_attention(q, k, v, temperature)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = cosine_attention(q, k, v, temperature)
+    out.zero_()
+    graph.replay()
+    assert torch.equal(out, expected)
+
+
+@needs_triton
+def test_operator_is_exported() -> None:
+    class Module(torch.nn.Module):
+        def forward(self, q: Tensor, k: Tensor, v: Tensor, temperature: Tensor) -> Tensor:
+            return cosine_attention(q, k, v, temperature)
+
+    inputs = (*tensors(torch.float32), torch.full((H,), 0.1, device=DEVICE))
+    program = torch.export.export(Module(), inputs)
+    assert any("cosine_attention" in str(node.target) for node in program.graph.nodes)
+    assert torch.equal(program.module()(*inputs), cosine_attention(*inputs))
+
+
+def test_kernels_are_not_used_without_a_gpu() -> None:
+    q, k, v = (torch.randn(1, 2, 3, 16) for _ in range(3))
+    assert kernels.is_applicable(q, k, v) == (IS_INTERPRETED and kernels.has_triton())
+
+
+def test_grouped_heads_share_keys_and_values() -> None:
+    q, k, v = torch.randn(2, 6, 5, 8), torch.randn(2, 3, 7, 8), torch.randn(2, 3, 7, 8)
+    expected = attend(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
+    assert torch.equal(attend(q, k, v), expected)
