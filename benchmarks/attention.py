@@ -1,10 +1,12 @@
 """Time and memory of Sightline's attention relative to torch's; below 1 is faster or smaller.
 
     python benchmarks/attention.py                  on the CPU
-    python benchmarks/attention.py --device cuda    on a GPU, in bfloat16
+    python benchmarks/attention.py --device cuda    on a GPU, in bfloat16, inside CUDA graphs
 
 `bound` is the time of the matrix products alone at the speed of one large product on this machine, relative to torch's
-fused attention. `explicit` is attention with its weights computed, as in a recording.
+fused attention. `episode` is cosine attention under an episode mask with a quarter of the tokens as support, against
+torch's attention without a mask. `explicit` is attention with its weights computed, as in a recording. `memory` is the
+peak of cosine attention, including inputs and outputs.
 """
 
 import argparse
@@ -16,16 +18,23 @@ from torch import nn
 
 from sightline.attention import CosineScore, MultiHeadAttention, attend
 from sightline.attention.functional import observe
-from sightline.attention.masks import Causal
+from sightline.attention.masks import Causal, Episode
 
 SHAPES = {  # B, H, T, D
-    "cpu": {"5-way episode": (64, 4, 80, 16), "translation": (32, 8, 64, 64), "long": (1, 16, 2048, 64)},
+    "cpu": {
+        "64 tokens": (8, 4, 64, 32),
+        "400 tokens": (8, 4, 400, 32),
+        "1,024 tokens": (2, 8, 1024, 64),
+        "5-way episode": (64, 4, 80, 16),
+        "translation": (32, 8, 64, 64),
+    },
     "cuda": {
         "5-way episode": (1024, 4, 80, 16),
         "20-way episode": (256, 4, 400, 32),
         "ViT": (256, 6, 197, 64),
         "translation": (256, 8, 64, 64),
-        "long": (4, 16, 4096, 64),
+        "4,096 tokens": (4, 16, 4096, 64),
+        "16,384 tokens": (1, 16, 16384, 128),
     },
 }
 
@@ -56,9 +65,7 @@ def with_backward(run, *leaves):
 
     def both():
         out = run()
-        out.backward(torch.ones_like(out))
-        for leaf in leaves:
-            leaf.grad = None
+        return torch.autograd.grad(out, leaves, torch.ones_like(out), allow_unused=True)
 
     return both
 
@@ -80,36 +87,57 @@ def product_rate(device, dtype):
     return 2 * size**3 / medians({"product": lambda: a @ a}, 10, device)["product"]
 
 
+def projected(batch, heads, tokens, dim, device, dtype):
+    """q, k and v as one projection leaves them: (B, H, T, D) over (B, T, 3 H, D)"""
+    qkv = torch.randn(batch, tokens, 3 * heads, dim, device=device, dtype=dtype)
+    return [x.transpose(1, 2).requires_grad_() for x in qkv.chunk(3, 2)]
+
+
 def functions(device, dtype, rounds):
     """`attend` relative to `scaled_dot_product_attention`."""
     rate = product_rate(device, dtype)
-    print(f"\n{'attend / SDPA':<24} {'SDPA ms':>8} {'bound':>6} {'dot':>6} {'causal':>7} {'cosine':>7} {'explicit':>9}")
-    for name, (batch, heads, tokens, dim) in SHAPES[device].items():
-        q, k, v = (
-            torch.randn(batch, heads, tokens, dim, device=device, dtype=dtype, requires_grad=True) for _ in range(3)
-        )
-        cosine = CosineScore(num_heads=heads).to(device)
+    columns = ("SDPA ms", "bound", "dot", "causal", "cosine", "episode", "explicit", "memory")
+    print(f"\n{'attend / SDPA':<24} " + " ".join(f"{column:>8}" for column in columns))
+    for name, shape in SHAPES[device].items():
+        batch, heads, tokens, dim = shape
+        q, k, v = projected(*shape, device, dtype)
+        cosine, episode = CosineScore(num_heads=heads).to(device), Episode(tokens // 4)
         runs = {
             "sdpa": lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v),
             "sdpa causal": lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
             "dot": lambda q=q, k=k, v=v: attend(q, k, v),
             "causal": lambda q=q, k=k, v=v: attend(q, k, v, mask=Causal()),
             "cosine": lambda q=q, k=k, v=v, score=cosine: attend(q, k, v, score=score),
+            "episode": lambda q=q, k=k, v=v, score=cosine, mask=episode: attend(q, k, v, score=score, mask=mask),
         }
-        runs["explicit"] = explicit(runs["dot"])
+        if tokens <= 4096:
+            runs["explicit"] = explicit(runs["dot"])
         for mode, products in (("forward", 2), ("training", 7)):
             wrapped = {
-                key: without_gradient(run) if mode == "forward" else with_backward(run, q, k, v)
+                key: without_gradient(run) if mode == "forward" else with_backward(run, q, k, v, *cosine.parameters())
                 for key, run in runs.items()
             }
-            seconds = medians(wrapped, rounds, device)
-            bound = products * 2 * batch * heads * tokens * tokens * dim / rate
+            seconds = medians(wrapped, rounds, device, graphs=True)
             base = seconds["sdpa"]
-            print(
-                f"{name:<15} {mode:<8} {1000 * base:8.3f} {bound / base:6.2f} {seconds['dot'] / base:6.2f} "
-                f"{seconds['causal'] / seconds['sdpa causal']:7.2f} {seconds['cosine'] / base:7.2f} "
-                f"{seconds['explicit'] / base:9.2f}"
-            )
+            ratios = {
+                "bound": products * 2 * batch * heads * tokens * tokens * dim / rate / base,
+                **{key: seconds[key] / base for key in ("dot", "cosine", "episode", "explicit") if key in seconds},
+                "causal": seconds["causal"] / seconds["sdpa causal"],
+            }
+            if device == "cuda":
+                ratios["memory"] = peak_memory(wrapped["cosine"]) / peak_memory(wrapped["sdpa"])
+            cells = [f"{ratios[column]:8.2f}" if column in ratios else f"{'':>8}" for column in columns[1:]]
+            print(f"{name:<15} {mode:<8} {1000 * base:8.3f} " + " ".join(cells))
+
+
+def peak_memory(run):
+    """Peak GPU memory of a call in bytes, with its inputs and outputs."""
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    outputs = run()
+    torch.cuda.synchronize()
+    del outputs
+    return torch.cuda.max_memory_allocated()
 
 
 def modules(device, dtype, rounds):
@@ -133,39 +161,11 @@ def modules(device, dtype, rounds):
             key: without_gradient(run) if mode == "forward" else with_backward(run, *leaves)
             for key, run in runs.items()
         }
-        seconds = medians(wrapped, rounds, device)
+        seconds = medians(wrapped, rounds, device, graphs=True)
         print(
             f"{mode:<30} {seconds['dot'] / seconds['torch']:6.2f} {seconds['cosine'] / seconds['torch']:7.2f} "
             f"{seconds['recorded'] / seconds['torch weights']:24.2f}"
         )
-
-
-def memory(dtype):
-    """Peak GPU memory with 16 heads and 4,096 tokens, including inputs and outputs."""
-    score = CosineScore(num_heads=16).to("cuda")
-    runs = {
-        "sdpa": F.scaled_dot_product_attention,
-        "dot": attend,
-        "cosine": lambda q, k, v: attend(q, k, v, score=score),
-    }
-    print(f"\n{'peak memory / SDPA':<30} {'SDPA MiB':>8} {'dot':>6} {'cosine':>7}")
-    for mode in ("forward", "training"):
-        peaks = {}
-        for name, run in runs.items():
-            torch.cuda.empty_cache()
-            before = torch.cuda.memory_allocated()
-            torch.cuda.reset_peak_memory_stats()
-            qkv = [torch.randn(1, 16, 4096, 64, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3)]
-            if mode == "forward":
-                with torch.no_grad():
-                    run(*qkv)
-            else:
-                with_backward(lambda run=run, qkv=qkv: run(*qkv))()
-            torch.cuda.synchronize()
-            peaks[name] = torch.cuda.max_memory_allocated() - before
-            del qkv
-        base = peaks["sdpa"]
-        print(f"{mode:<30} {base / 2**20:8.0f} {peaks['dot'] / base:6.2f} {peaks['cosine'] / base:7.2f}")
 
 
 def main():
@@ -179,8 +179,6 @@ def main():
     print(f"{machine(options.device)}, {dtype}, medians of {options.rounds} rounds")
     functions(options.device, dtype, options.rounds)
     modules(options.device, dtype, options.rounds)
-    if options.device == "cuda":
-        memory(dtype)
 
 
 if __name__ == "__main__":

@@ -9,17 +9,42 @@ import torch
 CALLS_PER_TIMING = 20
 """Calls per timing on a GPU, which keep it as busy as a training loop does."""
 
+CALLS_PER_GRAPH = 5
+"""Calls in one CUDA graph."""
 
-def medians(functions: dict[str, Callable[[], object]], rounds: int, device: str) -> dict[str, float]:
-    """Median seconds per call of each function, measured in interleaved rounds after two warm-up calls."""
+
+def medians(
+    functions: dict[str, Callable[[], object]], rounds: int, device: str, *, graphs: bool = False
+) -> dict[str, float]:
+    """Median seconds per call of each function, measured in interleaved rounds after two warm-up calls.
+
+    With `graphs`, a GPU replays CUDA graphs of the calls, so that the time of the CPU to launch kernels does not count.
+    """
     for run in functions.values():
         run()
         run()
+    if graphs and device == "cuda":
+        replays = {name: _captured(run).replay for name, run in functions.items()}
+        return {name: seconds / CALLS_PER_GRAPH for name, seconds in medians(replays, rounds, device).items()}
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name, run in functions.items():
             times[name].append(_seconds(run, device))
     return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
+def _captured(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """A graph of several calls."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(CALLS_PER_GRAPH):
+            run()
+    return graph
 
 
 def _seconds(run: Callable[[], object], device: str) -> float:
