@@ -14,7 +14,12 @@ CALLS_PER_GRAPH = 5
 
 
 def medians(
-    functions: dict[str, Callable[[], object]], rounds: int, device: str, *, graphs: bool = False
+    functions: dict[str, Callable[[], object]],
+    rounds: int,
+    device: str,
+    *,
+    calls: int = CALLS_PER_TIMING,
+    graphs: bool = False,
 ) -> dict[str, float]:
     """Median seconds per call of each function, measured in interleaved rounds after two warm-up calls.
 
@@ -25,11 +30,12 @@ def medians(
         run()
     if graphs and device == "cuda":
         replays = {name: _captured(run).replay for name, run in functions.items()}
-        return {name: seconds / CALLS_PER_GRAPH for name, seconds in medians(replays, rounds, device).items()}
+        times_of_graphs = medians(replays, rounds, device, calls=2)
+        return {name: seconds / CALLS_PER_GRAPH for name, seconds in times_of_graphs.items()}
     times: dict[str, list[float]] = {name: [] for name in functions}
     for _ in range(rounds):
         for name, run in functions.items():
-            times[name].append(_seconds(run, device))
+            times[name].append(_seconds(run, device, calls))
     return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
@@ -47,17 +53,17 @@ def _captured(run: Callable[[], object]) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def _seconds(run: Callable[[], object], device: str) -> float:
+def _seconds(run: Callable[[], object], device: str, calls: int) -> float:
     """Seconds of one call."""
     if device == "cuda":
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
         start.record()
-        for _ in range(CALLS_PER_TIMING):
+        for _ in range(calls):
             run()
         end.record()
         torch.cuda.synchronize()
-        return start.elapsed_time(end) / 1000 / CALLS_PER_TIMING
+        return start.elapsed_time(end) / 1000 / calls
     start_time = time.perf_counter()
     run()
     return time.perf_counter() - start_time
