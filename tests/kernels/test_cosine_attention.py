@@ -258,9 +258,12 @@ def test_operator_is_exported() -> None:
     assert torch.equal(program.module()(*inputs), cosine_attention(*inputs))
 
 
-def test_kernels_are_not_used_without_a_gpu() -> None:
-    q, k, v = (torch.randn(1, 2, 3, 16) for _ in range(3))
+def test_kernels_are_used_on_a_gpu_for_enough_queries() -> None:
+    q, k, v = (torch.randn(1, 2, 16, 16) for _ in range(3))
     assert kernels.is_applicable(q, k, v) == (IS_INTERPRETED and kernels.has_triton())
+    assert not kernels.is_applicable(q[:, :, :15], k, v)
+    assert not kernels.is_applicable(q.double(), k.double(), v.double())
+    assert not kernels.is_applicable(q.expand(32768, 2, 16, 16), k, v)
 
 
 def test_grouped_heads_share_keys_and_values() -> None:

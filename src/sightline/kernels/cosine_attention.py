@@ -19,6 +19,10 @@ from torch import Tensor
 from .normalize import reference_normalize
 
 MAX_HEAD_DIM = 128
+MIN_QUERIES = 16
+"""Queries from which on the kernels are used. Fewer, such as in a decoding step, leave most of a tile empty."""
+MAX_PROGRAMS = 65535
+"""Largest number of heads of a batch: the limit of CUDA for the second dimension of a grid."""
 LONG_KEYS = 1024
 """Keys from which on torch's attention on normalized vectors is faster, where it takes the mask."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -54,7 +58,7 @@ def is_applicable(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the kernels take these tensors: on a GPU of compute capability 8.0, or in Triton's interpreter."""
     if not (q.dtype == k.dtype == v.dtype and q.dtype in DTYPES and q.shape[-1] == v.shape[-1] <= MAX_HEAD_DIM):
         return False
-    if not q.numel() or not k.numel():
+    if q.shape[2] < MIN_QUERIES or not 0 < len(q) * q.shape[1] <= MAX_PROGRAMS or not k.shape[2]:
         return False
     return _is_supported_gpu(q.device.index) if q.is_cuda else has_triton() and _is_interpreted()
 
