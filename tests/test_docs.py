@@ -89,6 +89,7 @@ def test_commands_have_valid_options_and_config_keys(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     group = typer.main.get_command(app)
     for name, *arguments in shell_commands(page):
+        assert name in group.commands, f"{name} is not a command"
         with click.Context(group) as parent:
             group.commands[name].make_context(name, arguments, parent)
         if name == "train":

@@ -207,6 +207,18 @@ def test_long_sequences_run_on_torch_attention(monkeypatch: pytest.MonkeyPatch) 
 
 
 @needs_triton
+@pytest.mark.parametrize(("temperature", "bound"), [(0.05, 0.01), (0.01, 0.015)])
+def test_long_sequences_in_bfloat16_have_a_bounded_error(
+    temperature: float, bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "LONG_KEYS", 64)
+    qkv = tensors(torch.bfloat16, queries=64, keys=256, dim=64)
+    value = torch.tensor([temperature], device=DEVICE)
+    expected = reference_cosine_attention(*(x.double() for x in qkv), value.double())
+    assert relative_error(cosine_attention(*qkv, value), expected) <= bound
+
+
+@needs_triton
 @pytest.mark.skipif(IS_INTERPRETED, reason="the interpreter does not compile")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler
 def test_compiled_attention_agrees() -> None:

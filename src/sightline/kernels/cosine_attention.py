@@ -80,10 +80,6 @@ class Temperature(NamedTuple):
     log_ratio: float
     min_temperature: float
 
-    def value(self) -> Tensor:
-        """The temperature of each head."""
-        return self.min_temperature * (self.log_ratio + self.offset).abs().exp()
-
 
 def cosine_attention(
     q: Tensor, k: Tensor, v: Tensor, temperature: Temperature, rule: MaskRule = NO_MASK, dropout: float = 0.0
@@ -168,7 +164,7 @@ def _power_of_2(size: int) -> int:
     return max(16, 1 << (size - 1).bit_length())
 
 
-def _forward_tiles(queries: int, keys: int, dim: int, element_size: int) -> _Tiles:
+def _forward_tiles(keys: int, dim: int, element_size: int) -> _Tiles:
     if element_size == 4:
         return _Tiles(32, 32, 4, 2)
     if 32 < dim <= 64 and keys <= SHORT_KEYS:
@@ -176,7 +172,7 @@ def _forward_tiles(queries: int, keys: int, dim: int, element_size: int) -> _Til
     return FORWARD_TILES.get(_power_of_2(dim), _Tiles(64, 32, 4, 2))
 
 
-def _backward_tiles(queries: int, keys: int, dim: int, element_size: int) -> _Tiles:
+def _backward_tiles(keys: int, dim: int, element_size: int) -> _Tiles:
     if element_size == 4:
         return _Tiles(32, 32, 4, 2, 32)
     if 32 < dim <= 64 and keys <= SHORT_KEYS:
@@ -227,7 +223,7 @@ def _attention(
     q, k, v = (_rows_contiguous(x) for x in (q, k, v))
     out = _empty_heads(q)
     lse = torch.empty(batch, heads, queries, device=q.device, dtype=torch.float32)
-    tiles = _forward_tiles(queries, keys, dim, q.element_size())
+    tiles = _forward_tiles(keys, dim, q.element_size())
     allowed, allowed_strides, allowed_kind = _mask_arguments(allowed, q)
     bias, bias_strides, bias_kind = _mask_arguments(bias, q)
     forward_kernel[triton.cdiv(queries, tiles.queries), batch * heads](
@@ -260,7 +256,7 @@ def _attention_backward(
     q, k, v, d_out = (_rows_contiguous(x) for x in (q, k, v, d_out))
     dq = _empty_heads(q)
     dk, dv = (_empty_heads(k) for _ in range(2))
-    tiles = _backward_tiles(queries, keys, dim, q.element_size())
+    tiles = _backward_tiles(keys, dim, q.element_size())
     is_whole = tiles.step == 0
     query_tiles, key_tiles = -(-queries // tiles.queries), -(-keys // tiles.keys)
     d_offset = lse.new_empty((batch, heads, 1 if is_whole else query_tiles) if needs_offset else 0)
