@@ -3,6 +3,7 @@
 The command line uses a model through this interface only.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -110,7 +111,7 @@ def merge_predictions(prepared: Iterable[Any], predictions: Iterable[Any]) -> It
     return (item if isinstance(item, FailedPrediction) else next(remaining) for item in prepared)
 
 
-class Predictor:
+class Predictor(ABC):
     """A trained model, ready to use.
 
     A subclass implements `load` and `evaluate`; and `parse_inputs`, `prepare`, `predict_batch` and `explain_batch`
@@ -135,9 +136,9 @@ class Predictor:
     device: "torch.device"
 
     @classmethod
+    @abstractmethod
     def load(cls, path: str | Path) -> Self:
         """Read a trained model from a folder or file."""
-        raise NotImplementedError
 
     def to(self, device: "str | torch.device") -> Self:
         """Move the model to a device."""
@@ -147,7 +148,7 @@ class Predictor:
         self.model.to(self.device)
         return self
 
-    def check_ready(self) -> None:
+    def check_ready(self) -> None:  # noqa: B027  # most models are always ready
         """Raise errors that concern all inputs before any input is read."""
 
     def parse_inputs(self, arguments: Sequence[str]) -> Iterable[Any]:
@@ -212,9 +213,9 @@ class Predictor:
         """Predictions for prepared inputs, and a page of them; `inputs` are what they were prepared from."""
         raise NotImplementedError
 
+    @abstractmethod
     def evaluate(self, data: Any = None, *, progress: Progress | None = None) -> Any:
         """Metrics on the test set of the run's data, or on other data: a path or a loaded data set."""
-        raise NotImplementedError
 
     def check_data(self, source: str, exists: bool) -> None:
         """Check that the data to evaluate on exists; generated data always does."""
