@@ -14,6 +14,7 @@ test: lint browser
 
 test-kernels: .triton/ready
 	PYTHONPATH=.triton TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto tests/kernels/test_cosine_attention.py
+	PYTHONPATH=.triton $(BIN)/pytest tests/kernels/test_cosine_attention.py -k compile_for_a_gpu
 
 lint: .venv/tools
 	$(BIN)/ruff check .

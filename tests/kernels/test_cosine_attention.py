@@ -270,6 +270,48 @@ def test_operator_is_exported() -> None:
     assert torch.equal(program.module()(*inputs), cosine_attention(*inputs))
 
 
+POINTERS = {
+    **dict.fromkeys(("q", "k", "v", "out", "d_out", "dq", "dk", "dv", "x", "dx", "gradient"), "*bf16"),
+    **dict.fromkeys(("offset", "lse", "delta", "q_norm", "d_offset", "d_bias", "bias"), "*fp32"),
+    **dict.fromkeys(("dropout", "log_ratio", "min_temperature"), "fp32"),
+    "allowed": "*u8",
+    "seed": "*i32",
+}
+OPTIONS = {
+    "D": 16,
+    "BLOCK_D": 16,
+    "BLOCK_M": 32,
+    "BLOCK_N": 32,
+    "BLOCK": 64,
+    "STEP": 16,
+    "PRECISION": "ieee",
+    "ALLOWED": 1,
+    "BIAS": 2,
+} | (dict.fromkeys(("CAUSAL", "WINDOW", "EPISODE", "DROPOUT", "D_BIAS", "D_OFFSET", "SCALED"), True) | {"EVEN": False})
+
+
+@pytest.mark.skipif(IS_INTERPRETED or not kernels.has_triton(), reason="needs Triton outside its interpreter")
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of Triton, about its defaults
+@pytest.mark.parametrize(
+    "name", ["forward", "backward_whole", "backward_tile", "row_terms", "normalize", "normalize_backward"]
+)
+def test_kernels_compile_for_a_gpu_that_is_not_there(name: str) -> None:
+    from triton import compile as compile_kernel
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from sightline.kernels import cosine_triton
+
+    kernel = getattr(cosine_triton, f"{name}_kernel")
+    constants = {argument: OPTIONS[argument] for argument in kernel.arg_names if argument in OPTIONS}
+    signature = {
+        argument: "constexpr" if argument in constants else POINTERS.get(argument, "i32")
+        for argument in kernel.arg_names
+    }
+    compiled = compile_kernel(ASTSource(kernel, signature, constants), target=GPUTarget("cuda", 90, 32))
+    assert "ptx" in compiled.asm
+
+
 def test_kernels_are_used_on_a_gpu_for_enough_queries() -> None:
     q, k, v = (torch.randn(1, 2, 16, 16) for _ in range(3))
     assert kernels.is_applicable(q, k, v) == (IS_INTERPRETED and kernels.has_triton())
