@@ -45,8 +45,17 @@ def test_a_killed_worker_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 0.1)
     images = load(write_files(tmp_path, FILES), max_memory=0).train
     handler = signal.getsignal(signal.SIGCHLD)
-    with pytest.raises(
-        SightlineError, match=r"must not be killed, got: DataLoader worker \(pid.*\) .*; free memory, or"
-    ):
+    with pytest.raises(SightlineError, match=r"must not be killed, got: DataLoader worker .*; free memory, or"):
         list(stream(images, iter(BATCHES), 1, CPU))
     assert signal.getsignal(signal.SIGCHLD) is handler  # torch's handler would raise the error anywhere in the process
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError, EOFError, FileNotFoundError])
+def test_a_worker_killed_while_sending_a_batch_is_reported(tmp_path, monkeypatch, error):
+    def take_over(self):
+        raise error
+
+    monkeypatch.setattr("torch.utils.data.dataloader._MultiProcessingDataLoaderIter._try_get_data", take_over)
+    images = load(write_files(tmp_path, FILES), max_memory=0).train
+    with pytest.raises(SightlineError, match=r"must not be killed, got: DataLoader worker exited while sending"):
+        list(stream(images, iter(BATCHES), 1, CPU))

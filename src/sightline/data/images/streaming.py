@@ -60,11 +60,13 @@ def _next(batches: Iterator[Batch]) -> Batch | None:
     """The next batch or error message, None at the end."""
     try:
         return next(batches, None)
+    except (ConnectionError, EOFError, FileNotFoundError):  # the worker died while this process took over its batch
+        reason = "DataLoader worker exited while sending a batch"
     except RuntimeError as error:
         if "DataLoader worker" not in str(error):
             raise
         reason = " ".join(str(error).split())
-        return f"workers that read images must not be killed, got: {reason}; free memory, or lower data.num_workers"
+    return f"workers that read images must not be killed, got: {reason}; free memory, or lower data.num_workers"
 
 
 def _start(loader: DataLoader[Any]) -> Iterator[Batch]:
