@@ -1,5 +1,6 @@
 """FewShotClassifier: the predictor of a few-shot model that is fitted to a few images per class."""
 
+import os
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -7,16 +8,26 @@ from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import Any, Self
+from weakref import WeakSet
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .. import config, limits, zoo
 from ..data.images.reading import expand_image_paths
-from ..errors import MissingDependencyError, SightlineError, check, check_max, one_of
+from ..errors import MissingDependencyError, SightlineError, check, check_max, one_of, shown
 from ..files import CONFIG, warn_unfinished
-from ..models.embedders import EMBEDDERS, ExternalEmbedder, ImageEmbedder, load_embedder, make_embedder
+from ..models.embedders import (
+    EMBEDDERS,
+    CustomEmbedder,
+    ExternalEmbedder,
+    ImageEmbedder,
+    as_embedder,
+    load_embedder,
+    make_embedder,
+)
 from ..models.few_shot import FewShot, nearest_mean_model
 from ..names import shortened
 from ..predictor import Predictor, Progress
@@ -28,9 +39,11 @@ from .calibration import Calibration, classify
 from .explanation import explain
 from .fitted import Fitted
 from .predictions import Estimate, FewShotPrediction
-from .support import MIN_CLASSES, as_label, check_embeddings, check_labels, read_pixels, read_support
+from .support import MIN_CLASSES, SupportSet, as_label, check_embeddings, check_labels, read_pixels, read_support
 
 MAX_LISTED_CLASSES = 3
+MIN_EMBEDDER_COSINE = 0.98
+"""Cosine similarity of the embeddings of one image by the custom embedder of a classifier and by that given to load."""
 MIN_AUROC_EXAMPLES = 20
 """Examples from which on the AUROC of known against unknown images is reported."""
 
@@ -38,8 +51,13 @@ MIN_AUROC_EXAMPLES = 20
 class FewShotClassifier(Predictor):
     """A classifier that is fitted to a few examples per class. It detects unknown images and explains predictions.
 
-    `FewShotClassifier.pretrained(name)` classifies images. `FewShotClassifier()` classifies embeddings of any encoder,
-    of images, text or sound, by cosine similarity to the class mean. Methods can be called from several threads.
+    `FewShotClassifier.pretrained(name)` classifies images. `FewShotClassifier(embedder=function)` classifies images
+    with any torch module or callable as their encoder; a `CustomEmbedder` says how images are prepared for it.
+    `FewShotClassifier()` classifies embeddings of any encoder, of images, text or sound, by cosine similarity to the
+    class mean.
+
+    Methods can be called from several threads. A fitted classifier is pickled as the content of its file, so it can be
+    sent to other processes, where it is on the CPU.
 
     Predictions do not depend on the other images of a call, up to rounding errors of float32: scores of one image alone
     and in a list agree to about 1e-6.
@@ -48,12 +66,20 @@ class FewShotClassifier(Predictor):
     evaluate_options = frozenset({"settings", "episodes"})
     model: FewShot | None
 
-    def __init__(self, model: FewShot | None = None, embedder: ImageEmbedder | None = None):
+    def __init__(self, model: FewShot | None = None, embedder: Any = None):
+        rule, kind = "model must be a few-shot model of Sightline", type(model).__name__
+        is_valid = model is None or isinstance(model, FewShot)
+        check(is_valid, f"{rule}, got {kind}; for an image encoder use FewShotClassifier(embedder=...)")
         self.model = None if model is None else model.eval().requires_grad_(False)
         self.device = torch.device("cpu")
-        self._embedder = embedder or (None if model is None else make_embedder(model))
+        self._embedder = None if model is None else make_embedder(model)
+        if embedder is not None:
+            self._embedder = as_embedder(embedder)
+            is_unused = isinstance(self._embedder, CustomEmbedder) and model is not None and model.backbone is not None
+            check(not is_unused, "embedder must be left out for a model with a backbone, got one")
         self._lock = RLock()
         self._fitted: Fitted | None = None
+        _classifiers.add(self)
 
     @classmethod
     def pretrained(cls, name: str | Path, *, weights: str | Path | None = None, allow_download: bool = False) -> Self:
@@ -77,27 +103,65 @@ class FewShotClassifier(Predictor):
         return cls(model, make_embedder(model, data.embedder, weights, allow_download=allow_download))
 
     @classmethod
-    def load(cls, path: str | Path, *, weights: str | Path | None = None, allow_download: bool = False) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        weights: str | Path | None = None,
+        allow_download: bool = False,
+        embedder: Any = None,
+    ) -> Self:
         """Read the file that `save` wrote.
 
         If the file names an external embedder on the hub, it is read from the local cache; it is downloaded only with
-        `allow_download`. `weights` is the weight file of the embedder, if it has moved.
+        `allow_download`. `weights` is the weight file of the embedder, if it has moved. `embedder` is required if the
+        classifier was fitted to images with a custom embedder, which is not in the file.
         """
-        metadata, model, support = file.read(Path(path))
+        return cls._restored(file.read(Path(path)), embedder, weights=weights, allow_download=allow_download)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the weights, the support set and the calibration to one `.sightline` file.
+
+        A custom embedder is not part of it.
+        """
+        content, _ = _to_bytes(self._ready())
+        return file.write(Path(path), content)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the content of the file; a custom embedder is pickled with it."""
+        return type(self)._from_bytes, _to_bytes(self._ready())
+
+    @classmethod
+    def _from_bytes(cls, data: bytes, embedder: CustomEmbedder | None) -> Self:
+        return cls._restored(file.from_bytes(data), embedder)
+
+    @classmethod
+    def _restored(
+        cls,
+        content: file.Content,
+        embedder: Any = None,
+        *,
+        weights: str | Path | None = None,
+        allow_download: bool = False,
+    ) -> Self:
+        """The classifier of a file."""
+        metadata, model, support = content
         weights = metadata.weights if weights is None else str(weights)
-        classifier = cls(model, make_embedder(model, metadata.embedder, weights, allow_download=allow_download))
+        if (name := metadata.custom_embedder) is None:
+            rule = "embedder must be left out for a classifier that was fitted without a custom embedder"
+            check(embedder is None, f"{rule}, got {type(embedder).__name__}")
+            embedder = make_embedder(model, metadata.embedder, weights, allow_download=allow_download)
+        else:
+            check(weights is None, "weights must be left out for a custom embedder, got a file")
+            rule = f"embedder must be the one that the classifier was fitted with, {shown(name)}"
+            fix = "use FewShotClassifier.load(path, embedder=...) in Python"
+            check(embedder is not None, f"{rule}, got none: it is not in the file; {fix}")
+            embedder = as_embedder(embedder)
+            _check_same_embedder(embedder, support, rule)
+        classifier = cls(model, embedder)
         classifier._fitted = Fitted(model, support, classifier._embedder)
         classifier._fitted.calibration = metadata.calibration
         return classifier
-
-    def save(self, path: str | Path) -> Path:
-        """Write the weights, the support set and the calibration to one `.sightline` file."""
-        fitted, name, weights = self._ready(), None, None
-        if isinstance(fitted.embedder, ExternalEmbedder):
-            name, weights = fitted.embedder.name, fitted.embedder.weights
-        support, model = fitted.support, fitted.model
-        metadata = file.Metadata(model.config, name, weights, support.classes, support.names, fitted.calibration)
-        return file.write(Path(path), metadata, model, support)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -127,7 +191,7 @@ class FewShotClassifier(Predictor):
             self.device = torch.device(device)
             if self.model is not None:
                 self.model.to(self.device)
-            if isinstance(self._embedder, ExternalEmbedder):
+            if isinstance(self._embedder, ExternalEmbedder | CustomEmbedder):
                 self._embedder.to(self.device)
             if self._fitted is not None:
                 self._fitted = copy(self._fitted)
@@ -145,6 +209,8 @@ class FewShotClassifier(Predictor):
         embed_dim, model = support.embeddings.shape[-1], self.model
         if model is None or (self._embedder is None and model.embed_dim != embed_dim):
             model = nearest_mean_model(embed_dim).to(self.device)
+        rule = f"embedder must give embeddings of dimension {model.embed_dim}, as the head of the model takes"
+        check(model.embed_dim == embed_dim, f"{rule}, got {embed_dim}")
         fitted = Fitted(model, support, self._embedder)
         fitted.calibration  # noqa: B018 - errors are raised before the state changes
         with self._lock:
@@ -364,6 +430,49 @@ def _load_encoder(name: str, weights: str | None) -> tuple[FewShot, ExternalEmbe
     embedder = ExternalEmbedder(name, model.config, weights)
     embedder.loaded = encoder
     return model, embedder
+
+
+def _to_bytes(fitted: Fitted) -> tuple[bytes, CustomEmbedder | None]:
+    """The content of the file, and the custom embedder that is needed to read it."""
+    support, embedder, custom = fitted.support, fitted.embedder, None
+    metadata = file.Metadata(fitted.model.config, None, None, support.classes, support.names, fitted.calibration)
+    if isinstance(embedder, ExternalEmbedder):
+        metadata = replace(metadata, embedder=embedder.name, weights=embedder.weights)
+    elif isinstance(embedder, CustomEmbedder) and support.images is not None:
+        custom, metadata = embedder, replace(metadata, custom_embedder=embedder.name)
+    return file.to_bytes(metadata, fitted.model, support), custom
+
+
+def _check_same_embedder(embedder: ImageEmbedder, support: SupportSet, rule: str) -> None:
+    """Check that an embedder gives the embedding of the first support image, if that is stored at full size."""
+    assert support.images is not None
+    image, expected = support.images[0], support.embeddings[0]
+    embedding = embedder.embed(read_pixels([image], embedder)).cpu()[0]
+    shape, expected_shape = tuple(embedding.shape), tuple(expected.shape)
+    check(shape == expected_shape, f"{rule}, got one with embeddings of shape {shape} instead of {expected_shape}")
+    cosine = float(F.cosine_similarity(embedding.flatten(), expected.flatten(), dim=0))
+    is_same = embedder.image_size != image.shape[-1] or cosine >= MIN_EMBEDDER_COSINE
+    check(is_same, f"{rule}, got one with other embeddings: cosine similarity {cosine:.3f} for the first image")
+
+
+_classifiers: WeakSet[FewShotClassifier] = WeakSet()
+
+
+def _repair_after_fork() -> None:
+    """Make classifiers usable in a forked process, in which the other threads of its parent do not exist.
+
+    Locks that such a thread held are replaced. Torch would wait forever for its own threads, so it gets one only.
+    """
+    for classifier in _classifiers:
+        classifier._lock = RLock()
+        if isinstance(classifier._embedder, ExternalEmbedder):
+            classifier._embedder.renew_lock()
+    if _classifiers:
+        torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_repair_after_fork)
 
 
 def _listed(names: Sequence[str]) -> str:

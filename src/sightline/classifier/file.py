@@ -1,6 +1,8 @@
 """The file of a fitted classifier: safetensors with weights and support set, and metadata as JSON in its header."""
 
 import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from .. import config, limits
 from ..errors import SightlineError, check
 from ..files import write_bytes
 from ..models.few_shot import FewShot, FewShotConfig
-from ..weights import DTYPES, check_shapes
+from ..weights import DTYPES, Shapes, check_shapes
 from .calibration import Calibration
 from .support import SupportSet, check_class_count, check_example_count, check_labels
 
@@ -35,6 +37,8 @@ class Metadata:
     names: tuple[str, ...]
     """Names of the examples."""
     calibration: Calibration
+    custom_embedder: str | None = None
+    """Name of the embedder of the images if it was passed as an object, so that it is needed to load the file."""
 
     def __post_init__(self) -> None:
         check_class_count(len(self.classes))
@@ -44,16 +48,23 @@ class Metadata:
         check(longest <= limit, f"the name of an example must be at most {limit:,} characters, got {longest:,}")
 
 
-def write(path: Path, metadata: Metadata, model: FewShot, support: SupportSet) -> Path:
-    """Write a classifier file atomically."""
+Content = tuple[Metadata, FewShot, SupportSet]
+
+
+def to_bytes(metadata: Metadata, model: FewShot, support: SupportSet) -> bytes:
+    """The content of a classifier file."""
     tensors = {f"{WEIGHTS_PREFIX}{name}": tensor.cpu() for name, tensor in model.state_dict().items()}
     tensors |= {"embeddings": support.embeddings, "labels": support.labels.to(torch.int32)}
     if support.images is not None:
         tensors["images"] = support.images
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     header = {"format": FORMAT, "metadata": json.dumps(config.plain(metadata), ensure_ascii=False)}
-    # safetensors' own writer would make a file that only its owner can read
-    write_bytes(check_path(path), safetensors.torch.save(tensors, header))
+    return safetensors.torch.save(tensors, header)
+
+
+def write(path: Path, data: bytes) -> Path:
+    """Write a classifier file atomically. Safetensors' own writer makes a file that only its owner can read."""
+    write_bytes(check_path(path), data)
     return path
 
 
@@ -64,29 +75,50 @@ def check_path(path: Path) -> Path:
     return path
 
 
-def read(path: Path) -> tuple[Metadata, FewShot, SupportSet]:
+def read(path: Path) -> Content:
     """Read a classifier file and check its content. The header is checked before any tensor is read."""
     if not path.is_file():
         kind = "is not a file; use pretrained(...) for a model" if path.exists() else "does not exist"
         raise SightlineError(f"a classifier must be a file written by `save`, got {str(path)!r}, which {kind}")
-    try:
+    with _complete(str(path)):
         with safetensors.safe_open(path, framework="pt") as file:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
             header = file.metadata() or {}
-        text = header.get("metadata", "")
-        is_known = header.get("format") == FORMAT and len(text) < limits.MAX_CLASSIFIER_JSON_CHARS
-        check(is_known, "another format")
-        metadata = config.build(Metadata, json.loads(text))
-        names = [name.removeprefix(WEIGHTS_PREFIX) for name in shapes if name.startswith(WEIGHTS_PREFIX)]
-        weights = {name: shapes[f"{WEIGHTS_PREFIX}{name}"] for name in names}
-        check_shapes(path, weights, lambda: FewShot(metadata.model), depth=metadata.model.depth)
-        tensors = safetensors.torch.load_file(path)
-        model = FewShot(metadata.model).eval()
-        model.load_state_dict({name: _floats(tensors, f"{WEIGHTS_PREFIX}{name}") for name in names})
-        return metadata, model, _support(metadata, model, tensors)
+        return _build(path, header, shapes, lambda: safetensors.torch.load_file(path))
+
+
+def from_bytes(data: bytes) -> Content:
+    """Read the content of a classifier file and check it."""
+    with _complete("data"):
+        shapes = {name: tuple(entry["shape"]) for name, entry in safetensors.deserialize(data)}  # checks the header
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        return _build(Path("data"), header, shapes, lambda: safetensors.torch.load(data))
+
+
+@contextmanager
+def _complete(name: str) -> Iterator[None]:
+    """Raise the errors of a damaged or foreign file as one that names it."""
+    try:
+        yield
     except (safetensors.SafetensorError, OSError, ValueError, RecursionError) as error:
-        rule = f"{path} must be a complete classifier file written by `save`"
+        rule = f"{name} must be a complete classifier file written by `save`"
         raise SightlineError(f"{rule}, got {error}; fit it again") from error
+
+
+def _build(
+    path: Path, header: Mapping[str, str], shapes: Shapes, load_tensors: Callable[[], dict[str, Tensor]]
+) -> Content:
+    """Check the header, then load the tensors and build the model."""
+    text = header.get("metadata", "")
+    is_known = header.get("format") == FORMAT and len(text) < limits.MAX_CLASSIFIER_JSON_CHARS
+    check(is_known, "another format")
+    metadata = config.build(Metadata, json.loads(text))
+    names = [name.removeprefix(WEIGHTS_PREFIX) for name in shapes if name.startswith(WEIGHTS_PREFIX)]
+    weights = {name: shapes[f"{WEIGHTS_PREFIX}{name}"] for name in names}
+    check_shapes(path, weights, lambda: FewShot(metadata.model), depth=metadata.model.depth)
+    tensors, model = load_tensors(), FewShot(metadata.model).eval()
+    model.load_state_dict({name: _floats(tensors, f"{WEIGHTS_PREFIX}{name}") for name in names})
+    return metadata, model, _support(metadata, model, tensors)
 
 
 def _support(metadata: Metadata, model: FewShot, tensors: dict[str, Tensor]) -> SupportSet:
@@ -105,8 +137,8 @@ def _support(metadata: Metadata, model: FewShot, tensors: dict[str, Tensor]) -> 
     )
     images = tensors.get("images")
     if images is not None:
-        has_encoder = model.backbone is not None or metadata.embedder is not None
-        is_valid = is_valid and has_encoder and _are_images(images, count, model)
+        has_encoder = model.backbone is not None or metadata.embedder or metadata.custom_embedder
+        is_valid = is_valid and bool(has_encoder) and _are_images(images, count, model)
     check(is_valid, "inconsistent examples")
     pixels = None if images is None else images.clone()
     return SupportSet(embeddings, labels.long(), metadata.classes, metadata.names, pixels)

@@ -38,13 +38,18 @@ class FewShotPrediction:
     error: None = None
     _explain: "Callable[..., Explanation] | None" = field(default=None, repr=False, compare=False)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle without the classifier. A prediction from another process cannot be explained."""
+        return vars(self) | {"_explain": None}
+
     def explain(self, *, images: int = 3, grid: int = 6) -> "Explanation":
         """The support images that contribute most to the prediction, and the image regions it depends on.
 
         `images` is the largest number of support images. Regions are the cells of a `grid` x `grid` partition.
         """
         if self._explain is None:
-            raise SightlineError("a prediction must come from `predict` to be explained, got one without a classifier")
+            got = "got one without a classifier, such as one that was pickled"
+            raise SightlineError(f"a prediction must come from `predict` to be explained, {got}")
         return self._explain(self, images=images, grid=grid)
 
     def to_dict(self) -> dict[str, Any]:
