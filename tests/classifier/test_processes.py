@@ -95,5 +95,5 @@ def test_predictions_leave_nothing_in_memory():
         before, after = measure(200), measure(500)
     finally:
         tracemalloc.stop()
-    assert after[0] - before[0] < 50
-    assert after[1] - before[1] < 10_000  # 20 bytes per prediction: less than one object
+    assert after[0] - before[0] < 50  # objects
+    assert after[1] - before[1] < 50_000  # bytes; Python's free lists grow by up to 30,000, a prediction has 1,000
