@@ -9,8 +9,9 @@ BIN := .venv/bin
 demo: .venv/ready
 	$(BIN)/sightline demo --out demo
 
+# Four workers on two cores: tests also wait for browsers, disks and other processes.
 test: lint browser
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 4
 
 test-kernels: .triton/ready
 	PYTHONPATH=.triton TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/pytest -n auto tests/kernels/test_cosine_attention.py

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from playwright.sync_api import Browser, Frame, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Frame, Page, Playwright, sync_playwright
 
 SVG = "{http://www.w3.org/2000/svg}"
 VARIABLE = "SIGHTLINE_BROWSER"
@@ -61,7 +61,7 @@ class ViewerPage:
     """A browser page with the viewer. `errors` collects console errors, dialogs and requests to any host."""
 
     def __init__(self, page: Page):
-        page.set_default_timeout(8000)
+        page.set_default_timeout(30_000)
         self.page = page
         self.frame: Page | Frame = page
         self.errors: list[str] = []
@@ -235,16 +235,20 @@ def curved_lines(svg: ET.Element) -> dict[str, list[tuple[float, ...]]]:
     return lines
 
 
+def new_window(browser: Browser, **options: Any) -> BrowserContext:
+    """A window of 1280 x 800 pixels, with storage of its own."""
+    return browser.new_context(viewport={"width": 1280, "height": 800}, accept_downloads=True, **options)
+
+
 @contextmanager
-def open_viewer(browser: Browser, **options: Any) -> Iterator[ViewerPage]:
-    """A page in a new window. Leaving the block asserts that it has no errors."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800}, accept_downloads=True, **options)
-    viewer = ViewerPage(context.new_page())
+def open_viewer(window: BrowserContext) -> Iterator[ViewerPage]:
+    """A new page. Leaving the block asserts that it has no errors."""
+    viewer = ViewerPage(window.new_page())
     try:
         yield viewer
         assert viewer.errors == []
     finally:
-        context.close()
+        viewer.page.close()
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ class CommandProcess:
             os.kill(self.process.pid, number)
         return self
 
-    def wait(self, seconds: float = 60) -> int:
+    def wait(self, seconds: float = 180) -> int:
         """Return the exit code, or the negative number of the signal that ended the process."""
         self.process.join(seconds)
         if self.process.exitcode is None:
@@ -133,7 +133,7 @@ class CommandProcess:
             raise TimeoutError(f"still running after {seconds} s: {self.output}")
         return self.process.exitcode
 
-    def wait_for(self, condition, seconds: float = 60) -> "CommandProcess":
+    def wait_for(self, condition, seconds: float = 180) -> "CommandProcess":
         """Wait until `condition()` is true or the process has ended."""
         end = time.monotonic() + seconds
         while not condition() and self.process.is_alive():

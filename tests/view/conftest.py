@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import sync_playwright
 
-from browser import NoBrowserError, launch, open_viewer
+from browser import NoBrowserError, launch, new_window, open_viewer
 from samples import SOURCE, TARGET, WORDS, AttentionMap, record_of, weights
 from sightline.attention import Record
 
@@ -18,9 +18,16 @@ def browser():
         browser.close()
 
 
+@pytest.fixture(scope="session")
+def window(browser):
+    """The window of all tests: pages use no storage."""
+    with new_window(browser) as window:
+        yield window
+
+
 @pytest.fixture
-def viewer(browser):
-    with open_viewer(browser) as viewer:
+def viewer(window):
+    with open_viewer(window) as viewer:
         yield viewer
 
 

@@ -3,7 +3,6 @@
 import io
 import re
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -124,8 +123,8 @@ def test_a_zoomed_image_can_be_scrolled_and_exported(viewer, vit_page):
 
 def test_the_image_view_is_exported_as_png_and_svg(viewer, vit_page):
     viewer.open(vit_page)
-    pixels = np.asarray(Image.open(io.BytesIO(viewer.export("PNG"))).convert("RGB"))
-    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 1000
+    image = Image.open(io.BytesIO(viewer.export("PNG")))
+    assert len(image.convert("RGB").getcolors(1 << 24)) > 1000
     assert len(list(viewer.svg().iter(f"{SVG}image"))) == 2 * (1 + 3)
 
 
