@@ -14,7 +14,7 @@ from sightline.attention import CosineScore, DotScore, attend, attention_weights
 from sightline.attention.functional import observe
 from sightline.attention.masks import Additive, Allow, Bias, Causal, Episode, Multiplicative, Padding, Window
 from sightline.attention.scores import make_score
-from sightline.kernels import episode_attention
+from sightline.kernels import episode_attention, window_attention
 from sightline.kernels.episode_attention import is_applicable
 from sizes import B, D, H, K, Q
 from torch_reference import input_gradients
@@ -339,3 +339,30 @@ def test_cosine_weights_at_several_temperatures(temperature, expected):
 def test_invalid_input_raises(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call(torch.randn(B, H, Q, D))
+
+
+@pytest.mark.parametrize("score", ["dot", "cosine"])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        Window(3),
+        Window(3) & Causal(),
+        Padding(torch.arange(K) < torch.tensor([[2], [K]])) & Window(1) & Window(5),
+    ],
+    ids=["window", "causal", "padding"],
+)
+def test_a_window_is_computed_in_blocks(qkv, mask, score, monkeypatch):
+    monkeypatch.setattr(window_attention, "MIN_BLOCK", 1)
+    monkeypatch.setattr(window_attention, "MIN_SAVING", 0)
+    blocks = attend(*qkv, mask=mask, score=score)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", None)
+    observed, _ = attend_observed(*qkv, mask=mask, score=score)
+    assert_close(blocks, observed, atol=1e-5, rtol=1e-5)
+
+
+def test_blocks_of_a_window_need_a_mask_they_can_divide(qkv, monkeypatch):
+    monkeypatch.setattr(window_attention, "MIN_SAVING", 0)
+    mask = Window(2) & Allow(torch.rand(Q, K) > 0.3)
+    assert_close(attend(*qkv, mask=mask), attend_observed(*qkv, mask=mask)[0], atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="mask must broadcast"):
+        attend(*qkv, mask=Window(2) & Padding(torch.ones(B + 1, K, dtype=torch.bool)))

@@ -19,6 +19,8 @@ from ..errors import SightlineError, check_fraction
 from ..kernels import cosine_attention as cosine
 from ..kernels.episode_attention import episode_attention, is_applicable
 from ..kernels.head_chunks import chunked_attention, reference_attention
+from ..kernels.window_attention import is_applicable as is_window_applicable
+from ..kernels.window_attention import window_attention
 from .masks import And, Causal, Episode, Mask, MaskTerms, Padding, Window, broadcasts, resolve_mask
 from .normalizers import Normalizer, Softmax, make_normalizer
 from .scores import CosineScore, DotProductScore, DotScore, Score, score_class
@@ -139,8 +141,28 @@ def _attend_fused(qkv: QKV, score: DotProductScore, mask: Mask | None, dropout: 
         q, k, scale = score.to_dot_product(q, k)
         sizes = {"support": mask.support, "query_size": mask.query_size}
         return episode_attention(q, k, v, **sizes, scale=scale, dropout=dropout)
+    elif (out := _attend_window(qkv, score, mask, dropout)) is not None:
+        return out
     terms = resolve_mask(mask, (*q.shape[:3], keys), q.device)
     return None if terms.factor is not None else _sdpa_with_terms(qkv, score, terms, dropout)
+
+
+def _attend_window(qkv: QKV, score: DotProductScore, mask: Mask, dropout: float) -> Tensor | None:
+    """`attend` under a window, alone or with `Causal` and `Padding`; None for other masks and for short sequences."""
+    (q, k, v), parts = qkv, _parts(mask)
+    radius = min((part.radius for part in parts if type(part) is Window), default=None)
+    padding = [part.attention_mask for part in parts if type(part) is Padding]
+    is_known = len(padding) <= 1 and all(type(part) in (Window, Causal, Padding) for part in parts)
+    if radius is None or not is_known or not is_window_applicable(q.shape[2], k.shape[2], radius):
+        return None
+    if padding and not broadcasts(padding[0].shape, (len(q), 1, 1, k.shape[2])):
+        return None
+    attention_mask = padding[0].to(q.device)[:, 0, 0] if padding else None
+    causal = any(type(part) is Causal for part in parts)
+    q, k, scale = score.to_dot_product(q, k)
+    return window_attention(
+        q, k, v, radius=radius, scale=scale, causal=causal, attention_mask=attention_mask, dropout=dropout
+    )
 
 
 def _attend_cosine(qkv: QKV, score: CosineScore, mask: Mask | None, dropout: float) -> Tensor | None:
