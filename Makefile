@@ -1,5 +1,6 @@
 # make demo   install into .venv and run the demo
 # make test   install into .venv, find or install a browser, lint and test
+# make bench  run the benchmarks on the CPU (10 minutes on two idle cores); peers are optional, see benchmarks/README.md
 # make test-kernels   test the Triton kernels on the CPU, in Triton's interpreter (installs 1 GB into .triton)
 PYTHON ?= python3
 BIN := .venv/bin
@@ -24,13 +25,13 @@ lint: .venv/tools
 	$(BIN)/lint-imports
 
 bench: .venv/tools
-	$(BIN)/python benchmarks/attention.py
-	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python -m benchmarks.cpu
 
 docs: .venv/tools browser
 	$(BIN)/python docs/figures.py
 	$(BIN)/python docs/screenshots.py
 	$(BIN)/python docs/few_shot_picture.py
+	$(BIN)/python -m benchmarks.growth
 
 setup: .venv/tools
 

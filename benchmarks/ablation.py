@@ -1,6 +1,6 @@
 """Ablation of the few-shot model: one component changed at a time, with the same config, seed and test episodes.
 
-    python benchmarks/ablation.py configs/few-shot-cub-conv4.yaml [key=value ...] [--parallel 11]
+    python -m benchmarks.ablation configs/few-shot-cub-conv4.yaml [key=value ...] [--parallel 11]
 
 Variants that are not trained yet are trained, `--parallel` at a time on one GPU. All are then compared with the first,
 and with baselines on its embeddings. `trained-protonet` is a prototypical network with the auxiliary classifier,

@@ -1,26 +1,30 @@
-"""Time and memory of Sightline's attention relative to torch's; below 1 is faster or smaller.
+"""Time of our attention relative to torch's `scaled_dot_product_attention` (SDPA) and `nn.MultiheadAttention`, to
+FlexAttention, to x-transformers with normalized queries and keys, and to cosine attention as Swin-V2 computes it.
 
-    python benchmarks/attention.py                  on the CPU
-    python benchmarks/attention.py --device cuda    on a GPU, in bfloat16, inside CUDA graphs
-
-`bound` is the time of the matrix products alone at the speed of one large product on this machine, relative to torch's
-fused attention. `episode` is cosine attention under an episode mask with a quarter of the tokens as support, against
-torch's attention without a mask. `explicit` is attention with its weights computed, as in a recording. `memory` is the
-peak of cosine attention, including inputs and outputs.
+Functions take q, k and v as one projection leaves them: heads beside tokens, not contiguous. Training is the forward
+and the backward pass to all inputs and parameters. On a GPU everything runs inside CUDA graphs, in bfloat16.
 """
 
-import argparse
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import product
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from clock import machine, medians
-from torch import nn
+from torch import Tensor, nn
 
 from sightline.attention import CosineScore, MultiHeadAttention, attend
 from sightline.attention.functional import observe
-from sightline.attention.masks import Causal, Episode
+from sightline.attention.masks import Causal, Episode, Window
 
-SHAPES = {  # B, H, T, D
+from .clock import Samples, alternate, measure, timer
+from .record import Report
+from .suite import Settings
+
+SHAPES = {
+    "tiny": {"7 tokens": (2, 2, 7, 8)},
     "cpu": {
         "64 tokens": (8, 4, 64, 32),
         "400 tokens": (8, 4, 400, 32),
@@ -28,31 +32,67 @@ SHAPES = {  # B, H, T, D
         "5-way episode": (64, 4, 80, 16),
         "translation": (32, 8, 64, 64),
     },
-    "cuda": {
+    "gpu": {
         "5-way episode": (1024, 4, 80, 16),
         "20-way episode": (256, 4, 400, 32),
-        "ViT": (256, 6, 197, 64),
         "translation": (256, 8, 64, 64),
+        "ViT": (256, 6, 197, 64),
         "4,096 tokens": (4, 16, 4096, 64),
         "16,384 tokens": (1, 16, 16384, 128),
     },
 }
+"""(B, H, T, D)"""
+MAX_EXPLICIT = 4096
+"""Tokens up to which attention with explicit weights fits in memory."""
+WINDOW = 128
+"""Radius of the window that is compared with FlexAttention."""
+MAX_LOGIT_SCALE = math.log(1 / 0.01)
+Run = Callable[[], Tensor]
+
+
+class SwinV2CosineAttention(nn.Module):
+    """Cosine attention of Swin Transformer V2: a learned scale of at most 100, and an explicit softmax."""
+
+    def __init__(self, num_heads: int):
+        super().__init__()
+        self.logit_scale = nn.Parameter(torch.full((num_heads, 1, 1), math.log(10)))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q, k, v (B, H, T, D) -> (B, H, T, D)"""
+        scale = self.logit_scale.clamp(max=MAX_LOGIT_SCALE).exp().to(q.dtype)
+        scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
+        return (scores * scale).softmax(-1) @ v
+
+
+class FlexCosineAttention(nn.Module):
+    """The same on FlexAttention."""
+
+    def __init__(self, num_heads: int):
+        super().__init__()
+        self.logit_scale = nn.Parameter(torch.full((num_heads, 1, 1), math.log(10)))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """q, k, v (B, H, T, D) -> (B, H, T, D)"""
+        from torch.nn.attention.flex_attention import flex_attention
+
+        scale = self.logit_scale.clamp(max=MAX_LOGIT_SCALE).exp().to(q.dtype)
+        return flex_attention(F.normalize(q, dim=-1) * scale, F.normalize(k, dim=-1), v, scale=1.0)
 
 
 class Observer:
     """Requests all weights and discards them."""
 
-    def is_interested(self):
+    def is_interested(self) -> bool:
         return True
 
-    def on_attention(self, weights, scores, *, kind, causal):
-        pass
+    def on_attention(self, weights: Tensor, scores: Tensor, **options: Any) -> None:
+        """Discard."""
 
 
-def explicit(run):
-    """Run on the explicit path."""
+def explicit(run: Run) -> Run:
+    """Compute the weights, as in a recording."""
 
-    def observed():
+    def observed() -> Tensor:
         with observe(observer):
             return run()
 
@@ -60,126 +100,153 @@ def explicit(run):
     return observed
 
 
-def with_backward(run, *leaves):
-    """Forward and backward pass."""
+def in_mode(run: Run, mode: str, leaves: list[Tensor]) -> Callable[[], object]:
+    """The forward pass without gradients, or forward and backward pass."""
 
-    def both():
+    @torch.no_grad()
+    def forward() -> Tensor:
+        return run()
+
+    def train() -> tuple[Tensor, ...]:
         out = run()
         return torch.autograd.grad(out, leaves, torch.ones_like(out), allow_unused=True)
 
-    return both
+    return forward if mode == "forward" else train
 
 
-def without_gradient(run):
-    """Forward pass without gradients."""
-
-    def forward():
-        with torch.no_grad():
-            return run()
-
-    return forward
-
-
-def product_rate(device, dtype):
-    """Floating-point operations per second of one large matrix product."""
-    size = 8192 if device == "cuda" else 1024
-    a = torch.randn(size, size, device=device, dtype=dtype)
-    return 2 * size**3 / medians({"product": lambda: a @ a}, 10, device)["product"]
-
-
-def projected(batch, heads, tokens, dim, device, dtype):
+def projected(shape: tuple[int, int, int, int], settings: Settings) -> list[Tensor]:
     """q, k and v as one projection leaves them: (B, H, T, D) over (B, T, 3 H, D)"""
-    qkv = torch.randn(batch, tokens, 3 * heads, dim, device=device, dtype=dtype)
+    batch, heads, tokens, dim = shape
+    qkv = torch.randn(batch, tokens, 3 * heads, dim, device=settings.device, dtype=settings.dtype)
     return [x.transpose(1, 2).requires_grad_() for x in qkv.chunk(3, 2)]
 
 
-def functions(device, dtype, rounds):
-    """`attend` relative to `scaled_dot_product_attention`."""
-    rate = product_rate(device, dtype)
-    columns = ("SDPA ms", "bound", "dot", "causal", "cosine", "episode", "explicit", "memory")
-    print(f"\n{'attend / SDPA':<24} " + " ".join(f"{column:>8}" for column in columns))
-    for name, shape in SHAPES[device].items():
-        batch, heads, tokens, dim = shape
-        q, k, v = projected(*shape, device, dtype)
-        cosine, episode = CosineScore(num_heads=heads).to(device), Episode(tokens // 4)
-        runs = {
-            "sdpa": lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v),
-            "sdpa causal": lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-            "dot": lambda q=q, k=k, v=v: attend(q, k, v),
-            "causal": lambda q=q, k=k, v=v: attend(q, k, v, mask=Causal()),
-            "cosine": lambda q=q, k=k, v=v, score=cosine: attend(q, k, v, score=score),
-            "episode": lambda q=q, k=k, v=v, score=cosine, mask=episode: attend(q, k, v, score=score, mask=mask),
-        }
-        if tokens <= 4096:
-            runs["explicit"] = explicit(runs["dot"])
-        for mode, products in (("forward", 2), ("training", 7)):
-            wrapped = {
-                key: without_gradient(run) if mode == "forward" else with_backward(run, q, k, v, *cosine.parameters())
-                for key, run in runs.items()
-            }
-            seconds = medians(wrapped, rounds, device, graphs=True)
-            base = seconds["sdpa"]
-            ratios = {
-                "bound": products * 2 * batch * heads * tokens * tokens * dim / rate / base,
-                **{key: seconds[key] / base for key in ("dot", "cosine", "episode", "explicit") if key in seconds},
-                "causal": seconds["causal"] / seconds["sdpa causal"],
-            }
-            if device == "cuda":
-                ratios["memory"] = peak_memory(wrapped["cosine"]) / peak_memory(wrapped["sdpa"])
-            cells = [f"{ratios[column]:8.2f}" if column in ratios else f"{'':>8}" for column in columns[1:]]
-            print(f"{name:<15} {mode:<8} {1000 * base:8.3f} " + " ".join(cells))
+def run(settings: Settings, report: Report) -> None:
+    """All comparisons."""
+    rounds = settings.pick(tiny=2, cpu=11, gpu=15)
+    for (name, shape), mode in product(SHAPES[settings.pick(tiny="tiny", cpu="cpu", gpu="gpu")].items(), MODES):
+        compare_functions(f"{name}, {mode}", shape, mode, rounds, settings, report)
+    compare_modules(rounds, settings, report)
+    if settings.device == "cuda":
+        compare_flex(rounds, settings, report)
 
 
-def peak_memory(run):
+MODES = ("forward", "training")
+THEIRS = {"dot": "SDPA", "causal": "SDPA causal", "cosine": "SDPA", "episode": "SDPA", "explicit": "SDPA"}
+
+
+def compare_functions(
+    name: str, shape: tuple[int, int, int, int], mode: str, rounds: int, settings: Settings, report: Report
+) -> None:
+    """`attend` relative to `scaled_dot_product_attention` and to Swin-V2's cosine attention."""
+    q, k, v = projected(shape, settings)
+    heads, tokens = shape[1:3]
+    cosine, swin = CosineScore(num_heads=heads).to(settings.device), SwinV2CosineAttention(heads).to(settings.device)
+    runs: dict[str, Run] = {
+        "SDPA": lambda: F.scaled_dot_product_attention(q, k, v),
+        "SDPA causal": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        "dot": lambda: attend(q, k, v),
+        "causal": lambda: attend(q, k, v, mask=Causal()),
+        "cosine": lambda: attend(q, k, v, score=cosine),
+        "episode": lambda: attend(q, k, v, score=cosine, mask=Episode(max(1, tokens // 4))),
+    }
+    if tokens <= MAX_EXPLICIT:
+        runs["explicit"] = explicit(runs["dot"])
+        runs["Swin-V2"] = lambda: swin(q, k, v)
+    leaves = [q, k, v, *cosine.parameters(), *swin.parameters()]
+    functions = {key: in_mode(function, mode, leaves) for key, function in runs.items()}
+    samples = measure(functions, rounds, settings.device, graphs=True)
+    labels = {"episode": "cosine, episode mask", "explicit": "dot, weights recorded", "causal": "dot, causal"}
+    for key, theirs in THEIRS.items():
+        if key in samples:
+            report.compare(name, (labels.get(key, key), samples[key]), (theirs, samples[theirs]))
+    if "Swin-V2" in samples:
+        report.compare(name, ("cosine", samples["cosine"]), ("Swin-V2", samples["Swin-V2"]))
+    if settings.device == "cuda":
+        memory = {key: Samples((peak_memory(functions[key]),)) for key in ("cosine", "SDPA")}
+        report.compare(name, ("cosine, memory", memory["cosine"]), ("SDPA, memory", memory["SDPA"]), unit="bytes")
+
+
+def peak_memory(function: Callable[[], object]) -> float:
     """Peak GPU memory of a call in bytes, with its inputs and outputs."""
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    outputs = run()
+    outputs = function()
     torch.cuda.synchronize()
     del outputs
-    return torch.cuda.max_memory_allocated()
+    return float(torch.cuda.max_memory_allocated())
 
 
-def modules(device, dtype, rounds):
-    """`MultiHeadAttention` relative to `nn.MultiheadAttention`, without and with weights."""
-    batch, tokens, dim, heads = (64, 128, 512, 8) if device == "cuda" else (8, 128, 512, 8)
-    theirs = nn.MultiheadAttention(dim, heads, batch_first=True).to(device, dtype)
-    ours = MultiHeadAttention(dim, heads).to(device, dtype)
-    cosine = MultiHeadAttention(dim, heads, score="cosine").to(device, dtype)
-    x = torch.randn(batch, tokens, dim, device=device, dtype=dtype, requires_grad=True)
-    print(f"\n{'ours / nn.MultiheadAttention':<30} {'dot':>6} {'cosine':>7} {'recorded / need_weights':>24}")
-    for mode in ("forward", "training"):
-        runs = {
-            "torch": lambda: theirs(x, x, x, need_weights=False)[0],
-            "dot": lambda: ours(x),
-            "cosine": lambda: cosine(x),
-            "torch weights": lambda: theirs(x, x, x, average_attn_weights=False)[0],
-            "recorded": explicit(lambda: ours(x)),
+def compare_flex(rounds: int, settings: Settings, report: Report) -> None:
+    """Cosine and window attention relative to FlexAttention, compiled."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    for (name, shape), mode in product(SHAPES[settings.pick(tiny="tiny", cpu="tiny", gpu="gpu")].items(), MODES):
+        torch.compiler.reset()  # dynamo limits the number of compilations of one function
+        q, k, v = projected(shape, settings)
+        heads, tokens = shape[1:3]
+        cosine, module = CosineScore(num_heads=heads).to(settings.device), FlexCosineAttention(heads)
+        flex = torch.compile(module.to(settings.device), dynamic=False)
+        runs: dict[str, Run] = {
+            "cosine": lambda q=q, k=k, v=v, score=cosine: attend(q, k, v, score=score),
+            "flex cosine": lambda q=q, k=k, v=v, flex=flex: flex(q, k, v),
         }
-        leaves = [x, *theirs.parameters(), *ours.parameters(), *cosine.parameters()]
-        wrapped = {
-            key: without_gradient(run) if mode == "forward" else with_backward(run, *leaves)
-            for key, run in runs.items()
-        }
-        seconds = medians(wrapped, rounds, device, graphs=True)
-        print(
-            f"{mode:<30} {seconds['dot'] / seconds['torch']:6.2f} {seconds['cosine'] / seconds['torch']:7.2f} "
-            f"{seconds['recorded'] / seconds['torch weights']:24.2f}"
-        )
+        if tokens >= 8 * WINDOW:
+            blocks = create_block_mask(_in_window, None, None, tokens, tokens, device=settings.device)
+            compiled = torch.compile(flex_attention, dynamic=False)
+            runs["dot, window"] = lambda q=q, k=k, v=v: attend(q, k, v, mask=Window(WINDOW))
+            runs["cosine, window"] = lambda q=q, k=k, v=v, score=cosine: attend(
+                q, k, v, score=score, mask=Window(WINDOW)
+            )
+            runs["flex window"] = lambda q=q, k=k, v=v, flex=compiled, mask=blocks: flex(q, k, v, block_mask=mask)
+        leaves = [q, k, v, *cosine.parameters(), *module.parameters()]
+        functions = {key: in_mode(function, mode, leaves) for key, function in runs.items()}
+        samples = measure(functions, rounds, settings.device, graphs=True)
+        label = f"{name}, {mode}"
+        report.compare(label, ("cosine", samples["cosine"]), ("FlexAttention, cosine", samples["flex cosine"]))
+        for key in ("dot, window", "cosine, window"):
+            if key in samples:
+                report.compare(label, (key, samples[key]), ("FlexAttention, window", samples["flex window"]))
 
 
-def main():
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
-    dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
-    torch.manual_seed(0)
-    print(f"{machine(options.device)}, {dtype}, medians of {options.rounds} rounds")
-    functions(options.device, dtype, options.rounds)
-    modules(options.device, dtype, options.rounds)
+def _in_window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    return (query - key).abs() <= WINDOW
 
 
-if __name__ == "__main__":
-    main()
+def compare_modules(rounds: int, settings: Settings, report: Report) -> None:
+    """`MultiHeadAttention` relative to `nn.MultiheadAttention` and to the layer of x-transformers."""
+    batch, tokens, dim, heads = settings.pick(tiny=(2, 7, 16, 2), cpu=(8, 128, 512, 8), gpu=(64, 128, 512, 8))
+    to = {"device": settings.device, "dtype": settings.dtype}
+    theirs = nn.MultiheadAttention(dim, heads, batch_first=True).to(**to)
+    ours, cosine = MultiHeadAttention(dim, heads).to(**to), MultiHeadAttention(dim, heads, score="cosine").to(**to)
+    x = torch.randn(batch, tokens, dim, **to, requires_grad=True)
+    leaves = [x, *theirs.parameters(), *ours.parameters(), *cosine.parameters()]
+    torch_name, weights_name = "nn.MultiheadAttention", "nn.MultiheadAttention, need_weights"
+    with settings.peer("x_transformers", report) as peer:
+        for mode in MODES:
+            runs: dict[str, Run] = {
+                torch_name: lambda: theirs(x, x, x, need_weights=False)[0],
+                "dot": lambda: ours(x),
+                "cosine": lambda: cosine(x),
+                weights_name: lambda: theirs(x, x, x, average_attn_weights=False)[0],
+                "recorded": explicit(lambda: ours(x)),
+            }
+            timers = {
+                key: timer(in_mode(function, mode, leaves), settings.device, graphs=True)
+                for key, function in runs.items()
+            }
+            if peer is not None:
+                job = {"shape": [batch, tokens, dim], "heads": heads, "training": mode == "training"}
+                timers["x-transformers"] = partial(peer.call, dtype=str(settings.dtype).removeprefix("torch."), **job)
+                timers["x-transformers"]()
+            samples = alternate(timers, rounds)
+            name = f"module, {mode}"
+            pairs = {"dot": torch_name, "cosine": torch_name, "recorded": weights_name}
+            for key, other in pairs.items():
+                report.compare(name, (f"MultiHeadAttention, {key}", samples[key]), (other, samples[other]))
+            if peer is not None:
+                both = (
+                    ("MultiHeadAttention, cosine", samples["cosine"]),
+                    ("x-transformers, qk_norm", samples["x-transformers"]),
+                )
+                report.compare(name, *both)

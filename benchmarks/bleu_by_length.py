@@ -1,6 +1,6 @@
 """BLEU by source length for several translation runs, as a table and a figure.
 
-    python benchmarks/bleu_by_length.py runs/multi30k-rnn runs/multi30k-rnn-attention runs/multi30k-transformer
+    python -m benchmarks.bleu_by_length runs/multi30k-rnn runs/multi30k-rnn-attention runs/multi30k-transformer
 
 The last evaluation of a run is reused; --data evaluates all runs on another data set.
 """

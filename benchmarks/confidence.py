@@ -1,7 +1,7 @@
 """The constants of calibration beside other values, on validation classes; or the classifier as it is, on test classes.
 
-    python benchmarks/confidence.py [runs/few-shot-omniglot] [--data PATH] [--episodes 8]
-    python benchmarks/confidence.py glyphs --data PATH --test
+    python -m benchmarks.confidence [runs/few-shot-omniglot] [--data PATH] [--episodes 8]
+    python -m benchmarks.confidence glyphs --data PATH --test
 
 The validation classes of a few-shot run are embedded once. Small classifiers are sampled from them, the same for every
 value, half of them within one alphabet. Each classifies new images of its classes and of five unknown classes. The
@@ -22,7 +22,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from clock import machine
 from torch import Tensor
 
 import sightline
@@ -36,6 +35,8 @@ from sightline.metrics import auroc, classification_metrics, classification_sums
 from sightline.models.embedders import BackboneEmbedder
 from sightline.models.few_shot import FewShot, FewShotHead, nearest_mean_model
 from sightline.tasks.few_shot.evaluate import episode_classes
+
+from .clock import machine
 
 SINGLE = {"2w1s": (2, 1, 1), "5w1s": (5, 1, 1), "20w1s": (20, 1, 1), "5w1-5s": (5, 1, 5), "20w1-5s": (20, 1, 5)}
 """Way, and smallest and largest number of images per class: settings with classes of one image."""

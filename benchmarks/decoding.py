@@ -1,28 +1,37 @@
-"""Speed of decoding: with and without the key-value cache, and beam search against Marian of Hugging Face.
+"""Beam search against Marian of Hugging Face transformers, and greedy decoding with the key-value cache against
+recomputing all tokens.
 
-    python benchmarks/decoding.py [--size small] [--threads 2]     on the CPU
-    python benchmarks/decoding.py --device cuda                    on a GPU
-
-The first table is beam search with 5 beams. Both models have the same size and random weights, and end each sentence
-after the same number of tokens, drawn between 8 and `--max-length`. A ratio above 1 means faster than Marian. The
-second table decodes 256 tokens greedily. `no cache` runs the whole model at every step; `decoder only` encodes the
-source once and computes logits at the last position only.
+Both models have the same size and random weights, and end each sentence after the same number of tokens. Without the
+cache, `whole model` runs everything at every step; `decoder only` encodes the source once and computes logits at the
+last position only. Decoding is measured in float32.
 """
 
-import argparse
+from functools import partial
 
 import torch
-from clock import machine, medians
-from marian import BOS, EOS, PAD, model_pair
 from torch import Tensor
-from transformers import LogitsProcessor, LogitsProcessorList
 
 from sightline.decoding import DecodingOptions, beam_search, greedy
 from sightline.models.encoders import EncoderOutput
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.text_decoder import TextDecoder
 
-VOCAB_SIZE, NUM_TOKENS, NUM_BEAMS = 8000, 256, 5
+from .clock import measure
+from .record import Report
+from .suite import Settings
+
+VOCAB_SIZE, NUM_BEAMS = 8000, 5
+PAD, BOS, EOS = 0, 1, 2
+
+
+def run(settings: Settings, report: Report) -> None:
+    """Compare all sizes."""
+    if not settings.has_peer("transformers", report):
+        return
+    for size in settings.pick(tiny=("tiny",), cpu=("tiny", "small"), gpu=("tiny", "small")):
+        compare_beam_search(size, settings, report)
+    for size in settings.pick(tiny=("tiny",), cpu=("tiny",), gpu=("tiny", "small")):
+        compare_caches(size, settings, report)
 
 
 class FixedLengthDecoder:
@@ -46,14 +55,16 @@ class FixedLengthDecoder:
         return self.decoder.reorder(inner, indices, same_source=same_source), lengths[indices], position
 
 
-class FixedLengthProcessor(LogitsProcessor):
+def marian_processor(lengths: Tensor):
     """The same for Marian, whose rows are the beams of one sentence after another."""
+    from transformers import LogitsProcessor, LogitsProcessorList
 
-    def __init__(self, lengths: Tensor):
-        self.lengths = lengths.repeat_interleave(NUM_BEAMS)
+    class FixedLengthProcessor(LogitsProcessor):
+        def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
+            return force_end(scores, row_lengths <= ids.shape[1] - 1)
 
-    def __call__(self, ids: Tensor, scores: Tensor) -> Tensor:
-        return force_end(scores, self.lengths <= ids.shape[1] - 1)
+    row_lengths = lengths.repeat_interleave(NUM_BEAMS)
+    return LogitsProcessorList([FixedLengthProcessor()])
 
 
 def force_end(logits: Tensor, is_end: Tensor) -> Tensor:
@@ -63,11 +74,13 @@ def force_end(logits: Tensor, is_end: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def decode_without_cache(model: Seq2Seq, source: Tensor, attention_mask: Tensor, *, encode_once: bool) -> Tensor:
+def decode_without_cache(
+    model: Seq2Seq, source: Tensor, attention_mask: Tensor, num_tokens: int, *, encode_once: bool
+) -> Tensor:
     """Greedy decoding that recomputes all positions at every step."""
     target = torch.full((len(source), 1), BOS, device=source.device)
     output = model.encode(source, attention_mask)
-    for _ in range(NUM_TOKENS):
+    for _ in range(num_tokens):
         if encode_once:
             logits = model.decoder.logits(model.decoder.decode(output, target)[:, -1])
         else:
@@ -77,44 +90,52 @@ def decode_without_cache(model: Seq2Seq, source: Tensor, attention_mask: Tensor,
     return target
 
 
-def decode_with_cache(model: Seq2Seq, source: Tensor, attention_mask: Tensor) -> Tensor:
+def decode_with_cache(model: Seq2Seq, source: Tensor, attention_mask: Tensor, num_tokens: int) -> Tensor:
     """Greedy decoding with the cache."""
     output = model.encode(source, attention_mask)
-    options = DecodingOptions(bos=BOS, eos=EOS, suppress_tokens=(PAD, BOS, EOS), max_tokens=NUM_TOKENS)
+    options = DecodingOptions(bos=BOS, eos=EOS, suppress_tokens=(PAD, BOS, EOS), max_tokens=num_tokens)
     hypotheses = greedy(model.decoder, output, options)
     return torch.tensor([best.tokens for best, *_ in hypotheses])
 
 
-def compare_caches(size: str, device: str, rounds: int) -> None:
-    """Print the second table."""
+def compare_caches(size: str, settings: Settings, report: Report) -> None:
+    """Greedy decoding with and without the cache."""
+    from .marian import model_pair
+
+    num_tokens, device = settings.pick(tiny=4, cpu=256, gpu=256), settings.device
     model = model_pair(size, VOCAB_SIZE, device)[0].eval()
-    print(f"\n{f'{NUM_TOKENS} tokens, {size}':<24} {'cache s':>8} {'no cache':>8} {'decoder only':>14}   times as long")
     for sentences in (1, 8):
         source = torch.randint(4, VOCAB_SIZE, (sentences, 24), device=device)
         mask = torch.arange(24, device=device) < torch.tensor([[24], *[[18]] * (sentences - 1)], device=device)
-        expected = decode_without_cache(model, source, mask, encode_once=True)[:, 1:].cpu()
-        agreement = (decode_with_cache(model, source, mask) == expected).float().mean()
-        times = medians(
-            {
-                "cache": lambda s=source, m=mask: decode_with_cache(model, s, m),
-                "no cache": lambda s=source, m=mask: decode_without_cache(model, s, m, encode_once=False),
-                "decoder only": lambda s=source, m=mask: decode_without_cache(model, s, m, encode_once=True),
-            },
-            rounds,
-            "cpu",  # every step waits for its token, so wall-clock time is right on a GPU too
-        )
-        base = times["cache"]
-        ratios = f"{times['no cache'] / base:8.1f} {times['decoder only'] / base:14.1f}"
-        print(f"{f'{sentences} sentences':<24} {base:8.2f} {ratios}   equal tokens {agreement:.3f}")
+        inputs = (model, source, mask, num_tokens)
+        expected = decode_without_cache(*inputs, encode_once=True)[:, 1:].cpu()
+        agreement = float((decode_with_cache(*inputs) == expected).float().mean())
+        if agreement < 1:
+            report.note(f"{agreement:.1%} of the tokens with and without the cache are equal.")
+        functions = {
+            "cache": partial(decode_with_cache, *inputs),
+            "whole model": partial(decode_without_cache, *inputs, encode_once=False),
+            "decoder only": partial(decode_without_cache, *inputs, encode_once=True),
+        }
+        # every step waits for its token, so the clock of the CPU is right on a GPU too
+        seconds = measure(functions, settings.pick(tiny=1, cpu=3, gpu=5), "cpu")
+        rates = {name: samples.rate(sentences * num_tokens) for name, samples in seconds.items()}
+        for theirs in ("whole model", "decoder only"):
+            both = ("with the cache", rates["cache"]), (f"without, {theirs}", rates[theirs])
+            report.compare(f"{size}, {num_tokens} tokens of {sentences}", *both, unit="tokens/s")
 
 
-def compare_beam_search(size: str, device: str, rounds: int, sentences: int, max_length: int) -> None:
-    """Print the first table."""
+def compare_beam_search(size: str, settings: Settings, report: Report) -> None:
+    """Beam search of both models."""
+    from .marian import model_pair
+
+    device, (sentences, max_length) = settings.device, settings.pick(tiny=(2, 8), cpu=(32, 32), gpu=(32, 32))
     model, marian = (model.eval() for model in model_pair(size, VOCAB_SIZE, device))
-    lengths = torch.randint(8, max_length + 1, (sentences,), device=device)
+    lengths = torch.randint(max_length // 4, max_length + 1, (sentences,), device=device)
     source = torch.randint(4, VOCAB_SIZE, (sentences, max_length), device=device)
     mask = torch.arange(max_length, device=device) < lengths[:, None]
     options = DecodingOptions(bos=BOS, eos=EOS, suppress_tokens=(PAD, BOS), max_tokens=max_length + 1)
+    processor = marian_processor(lengths)
 
     def run_model() -> int:
         decoder, output = FixedLengthDecoder(model.decoder, lengths), model.encode(source, mask)
@@ -129,34 +150,14 @@ def compare_beam_search(size: str, device: str, rounds: int, sentences: int, max
             max_new_tokens=max_length + 1,
             do_sample=False,
             early_stopping=True,
-            logits_processor=LogitsProcessorList([FixedLengthProcessor(lengths)]),
+            logits_processor=processor,
         )
         return int((ids[:, 1:] > EOS).sum())
 
     with torch.inference_mode():
-        counts = run_model(), run_marian()
-        times = medians({"ours": run_model, "Marian": run_marian}, rounds, "cpu")
-    print(f"\n{f'{NUM_BEAMS} beams, {size}':<24} {'ours s':>8} {'Marian s':>8} {'ratio':>6}")
-    row = f"{times['ours']:8.2f} {times['Marian']:8.2f} {times['Marian'] / times['ours']:6.2f}"
-    print(f"{f'{sentences} sentences':<24} {row}   tokens {counts[0]}, {counts[1]}")
-
-
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--size", choices=("tiny", "small", "base"), default="tiny")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--sentences", type=int, default=32)
-    parser.add_argument("--max-length", type=int, default=32)
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    torch.manual_seed(0)
-    print(f"{machine(args.device)}, float32, medians of {args.rounds} interleaved rounds")
-    compare_beam_search(args.size, args.device, args.rounds, args.sentences, args.max_length)
-    compare_caches(args.size, args.device, args.rounds)
-
-
-if __name__ == "__main__":
-    main()
+        count, marian_count = run_model(), run_marian()
+        if count != marian_count:
+            report.note(f"{size}: ours generates {count} tokens, Marian {marian_count}.")
+        seconds = measure({"ours": run_model, "Marian": run_marian}, settings.pick(tiny=1, cpu=5, gpu=7), "cpu")
+    both = ("ours", seconds["ours"].rate(count)), ("Marian", seconds["Marian"].rate(marian_count))
+    report.compare(f"{size}, {NUM_BEAMS} beams, {sentences} sentences", *both, unit="tokens/s")

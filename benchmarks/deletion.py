@@ -1,6 +1,6 @@
 """Deletion test of explanations: how many predictions change when the named cells of an image are occluded?
 
-    python benchmarks/deletion.py [--model glyphs] [--data PATH] [--episodes 20]
+    python -m benchmarks.deletion [--model glyphs] [--data PATH] [--episodes 20]
 
 Classifiers of 5 classes with 3 images each predict 2 new images of each class. In every image that is predicted
 correctly, 1, 2, 4 and 8 of 36 cells are occluded: those with the largest decrease of the logit by `explain()`, random
@@ -13,7 +13,6 @@ import sys
 
 import numpy as np
 import torch
-from clock import machine
 from torch import Tensor
 
 import sightline
@@ -21,6 +20,8 @@ from sightline import FewShotClassifier
 from sightline.classifier.explanation import cell_masks, occlude_cells, occlusion_color
 from sightline.data.images.glyphs import draw_alphabets
 from sightline.metrics import mean_interval
+
+from .clock import machine
 
 WAY, SHOT, QUERY, GRID = 5, 3, 2, 6
 COUNTS = (1, 2, 4, 8)

@@ -1,6 +1,6 @@
 """Peak memory and time on a CPU of a classifier with 1,000 classes of 5 images.
 
-    python benchmarks/few_shot_memory.py [--classes 1000] [--shot 5] [--model RUN]
+    python -m benchmarks.few_shot_memory [--classes 1000] [--shot 5] [--model RUN]
 
 Images are drawn glyphs of 28 pixels. Without a model, the weights are random, which costs the same.
 """

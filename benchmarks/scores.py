@@ -1,6 +1,6 @@
 """Compare dot and cosine attention on the test sets: the same configs and the same three seeds.
 
-    python benchmarks/scores.py configs/cifar10.yaml configs/multi30k-transformer.yaml [key=value ...]
+    python -m benchmarks.scores configs/cifar10.yaml configs/multi30k-transformer.yaml [key=value ...]
 
 The metric is accuracy in percent (few-shot: at each setting of the config) or lower-cased BLEU. Prints the mean of each
 score and the mean of the paired differences, with 95% intervals (Student's t over the seeds). Finished runs are reused,

@@ -1,11 +1,12 @@
-"""Startup time: `sightline --help`, and `import sightline` relative to `import torch`. Prints medians of 7 runs."""
+"""The time of `sightline --help`, and of `import sightline` on top of `import torch`."""
 
-import statistics
 import subprocess
 import sys
-import time
 
-MAX_HELP_SECONDS, MAX_IMPORT_SECONDS = 0.5, 0.3
+from .clock import Samples, alternate, wall_seconds
+from .record import Report
+from .suite import Settings
+
 COMMANDS = {
     "python": ["-c", "pass"],
     "sightline --help": ["-m", "sightline", "--help"],
@@ -15,22 +16,19 @@ COMMANDS = {
 }
 
 
-def main():
-    """Run the commands alternately and print the medians."""
-    times = {name: [] for name in COMMANDS}
-    for _ in range(7):
-        for name, command in COMMANDS.items():
-            start = time.perf_counter()
-            subprocess.run([sys.executable, *command], check=True, stdout=subprocess.DEVNULL)
-            times[name].append(time.perf_counter() - start)
-    median = {name: statistics.median(seconds) for name, seconds in times.items()}
-    for name, seconds in median.items():
-        print(f"{name:<34} {seconds:6.3f} s")
-    print(f"--help takes {median['sightline --help']:.2f} s (limit {MAX_HELP_SECONDS} s)")
+def run(settings: Settings, report: Report) -> None:
+    """Measure all commands alternately."""
+    names = ["python", "sightline --help"] if settings.tiny else list(COMMANDS)
+    samples = alternate({name: lambda name=name: start(COMMANDS[name]) for name in names}, 1 if settings.tiny else 5)
+    for name, seconds in samples.items():
+        report.add(name, seconds)
     for name in ("sightline", "sightline.attention"):
-        added = median[f"import torch, {name}"] - median["import torch"]
-        print(f"import {name} adds {added:.2f} s to torch (limit {MAX_IMPORT_SECONDS} s)")
+        if f"import torch, {name}" in samples:
+            pairs = zip(samples[f"import torch, {name}"].values, samples["import torch"].values, strict=True)
+            report.add(f"import {name}, added to torch", Samples(tuple(max(0.0, a - b) for a, b in pairs)))
 
 
-if __name__ == "__main__":
-    main()
+def start(arguments: list[str]) -> float:
+    """Seconds of a new Python process."""
+    command = [sys.executable, *arguments]
+    return wall_seconds(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))

@@ -1,31 +1,23 @@
-"""The saved page and that of BertViz 1.4 with the same record: file size, time to first view, memory.
-
-BertViz is installed in a separate environment. Its pages load require.js, d3 and jQuery from a CDN. Here the npm
-packages of the same versions are served locally and the URLs are replaced (jQuery 2.0.0 is not on npm, so 2.1.1 is
-used).
-
-    python -m venv .peers/bertviz
-    .peers/bertviz/bin/pip install torch==2.13.0 'bertviz>=1.4,<1.5'
-    npm install --prefix .peers/libraries requirejs@2.3.6 d3@5.7.0 jquery@2.1.1
-    python benchmarks/viewer.py | tee benchmarks/results/viewer.txt
+"""The saved page and the pages of BertViz with the same record: file size, time to the first view, memory.
 
 The heads view is compared with `head_view` (one layer, all heads) and the grid view with `model_view` (all layers and
 heads). Time is measured from the start of the navigation until the weights are drawn and two frames have passed. Memory
 is the resident memory of the renderer process after loading, minus that of a blank page, and the JavaScript heap after
-a garbage collection. Each page is opened in a new browser `REPEATS` times; medians are printed. A page that is not
-drawn within `TIMEOUT` seconds, or whose renderer crashes, fails. Scrolling moves 40 pixels per frame between both ends;
-only frames in which the view moved count. A 60 Hz screen shows a frame every 17 ms. The alignment view shows the same
-weights as cross-attention. `python benchmarks/viewer.py sightline` omits BertViz.
+a garbage collection. Each page is opened in a new browser. A page that is not drawn within `TIMEOUT` seconds, or whose
+renderer crashes, fails. Scrolling moves 40 pixels per frame between both ends; only frames in which the view moved
+count. A 60 Hz screen shows a frame every 17 ms. The alignment view shows the same weights as cross-attention.
+
+The pages of BertViz load require.js, d3 and jQuery from a CDN. Here the npm packages of the same versions are served
+locally from .peers/libraries and the addresses are replaced (jQuery 2.0.0 is not on npm, so 2.1.1 is used).
 """
 
 import functools
 import http.server
-import json
-import statistics
-import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -34,29 +26,21 @@ from transformers import BertConfig, BertModel
 
 from sightline.attention import AttentionMap, Record, record_attention
 
-ROOT = Path(__file__).parent.parent
-sys.path.append(str(ROOT / "tests"))
-from browser import launch  # noqa: E402
+from .clock import Samples
+from .peers import FOLDER, ROOT, PeerProcess
+from .record import Report
+from .suite import Settings
 
-PEERS = ROOT / ".peers"
-REPEATS = 3
+sys.path.append(str(ROOT / "tests"))
+from browser import NoBrowserError, launch
+
 TIMEOUT = 120
+VIEWS = {"heads": "head_view", "grid": "model_view"}
 LIBRARIES = {
     "https://cdnjs.cloudflare.com/ajax/libs/require.js/2.3.6/require.min.js": "requirejs/require.js",
     "https://cdnjs.cloudflare.com/ajax/libs/d3/5.7.0/d3.min": "d3/dist/d3.min",
     "https://cdnjs.cloudflare.com/ajax/libs/jquery/2.0.0/jquery.min": "jquery/dist/jquery.min",
 }
-WRITE_BERTVIZ = """
-import json, sys
-from bertviz import head_view, model_view
-from safetensors.torch import load_file
-record, tokens, head, model = sys.argv[1:]
-weights = load_file(record)
-layers = [weights[f"{i}.weights"] for i in range(len(weights))]
-tokens = json.loads(tokens)
-for view, path in ((head_view, head), (model_view, model)):
-    open(path, "w").write("<!doctype html><body>" + view(layers, tokens, html_action="return").data)
-"""
 DRAWN = {"sightline": "#viewport[aria-busy=false]", "bertviz": "#vis svg line"}
 """Selectors that match once the weights are drawn."""
 RECORD_FIRST_VIEW = """(() => {
@@ -86,6 +70,55 @@ SCROLL = """async () => {
 }"""
 
 
+def run(settings: Settings, report: Report) -> None:
+    """Compare pages of several lengths, then open and scroll a long page."""
+    settings.has_peer("transformers", report)
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
+        try:
+            browser = launch(playwright)
+        except NoBrowserError as error:
+            report.skip(error)
+            return
+        report.note(f"Chromium {browser.version}")
+        browser.close()
+        with settings.peer("bertviz", report) as peer, served_libraries() as address:
+            if peer is not None and not address:
+                report.skip("npm packages: not installed: see benchmarks/README.md")
+            for num_tokens, views, repeats in settings.pick(
+                tiny=[(8, ("heads",), 1)],
+                cpu=[(64, ("heads", "grid"), 3), (256, ("heads",), 2)],
+                gpu=[(64, ("heads", "grid"), 3), (256, ("heads",), 2)],
+            ):
+                record, tokens = bert_record(num_tokens), [f"w{i}" for i in range(num_tokens)]
+                page = record.save_html(Path(folder) / "sightline.html", tokens)
+                theirs = bertviz_pages(record, tokens, Path(folder), peer, address) if peer and address else {}
+                for view in views:
+                    compare(playwright, f"{view}, {num_tokens} tokens", view, page, theirs.get(view), repeats, report)
+        if not settings.tiny:
+            measure_scrolling(playwright, Path(folder), report)
+
+
+@contextmanager
+def served_libraries() -> Iterator[str]:
+    """The address of the npm packages; empty if they are not installed."""
+    folder = FOLDER / "libraries" / "node_modules"
+    if not folder.is_dir():
+        yield ""
+        return
+    handler = functools.partial(QuietHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    """Serves files without logging."""
+
+    def log_message(self, *args: object) -> None:
+        """Log nothing."""
+
+
 def bert_record(tokens: int) -> Record:
     """The attention of 12 layers with 12 heads and random weights. This initializer range compresses worst."""
     torch.manual_seed(0)
@@ -96,18 +129,17 @@ def bert_record(tokens: int) -> Record:
     return record
 
 
-def bertviz_pages(record: Record, tokens: list[str], folder: Path, address: str) -> dict[str, Path]:
+def bertviz_pages(record: Record, tokens: list[str], folder: Path, peer: PeerProcess, address: str) -> dict[str, Path]:
     """The pages of BertViz by the view they are compared with; libraries are loaded from `address`."""
-    pages = {"heads": folder / "head_view.html", "grid": folder / "model_view.html"}
+    pages = {view: folder / f"{name}.html" for view, name in VIEWS.items()}
     path = folder / "record.safetensors"
     record.save(path)
-    python = PEERS / "bertviz/bin/python"
-    subprocess.run([python, "-c", WRITE_BERTVIZ, path, json.dumps(tokens), *pages.values()], check=True)
+    peer.call(record=str(path), tokens=tokens, pages={view: str(page) for view, page in pages.items()})
     for page in pages.values():
-        text = page.read_text()
+        text = page.read_text(encoding="utf-8")
         for cdn, local in LIBRARIES.items():
             text = text.replace(cdn, f"{address}/{local}")
-        page.write_text(text)
+        page.write_text(text, encoding="utf-8")
     return pages
 
 
@@ -128,23 +160,12 @@ def measure_once(playwright: Playwright, url: str, drawn: str) -> dict[str, floa
         session.send("HeapProfiler.collectGarbage")
         session.send("Performance.enable")
         metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
-        memory = (resident_bytes(browser) - blank) / 1e6
-        return {"time": milliseconds / 1000, "memory": memory, "heap": metrics["JSHeapUsedSize"] / 1e6}
+        memory = resident_bytes(browser) - blank
+        return {"time": milliseconds / 1000, "memory": memory, "heap": metrics["JSHeapUsedSize"]}
     except Error:
         return None
     finally:
         browser.close()
-
-
-def measure(playwright: Playwright, url: str, drawn: str) -> dict[str, float] | None:
-    """Medians of several openings; None if one fails."""
-    results = []
-    for _ in range(REPEATS):
-        result = measure_once(playwright, url, drawn)
-        if result is None:
-            return None
-        results.append(result)
-    return {key: statistics.median(result[key] for result in results) for key in results[0]}
 
 
 def scroll_times(playwright: Playwright, url: str) -> tuple[list[float], float]:
@@ -171,78 +192,49 @@ def resident_bytes(browser: Browser) -> float:
     return max(sizes)
 
 
-def compare(playwright: Playwright, num_tokens: int, folder: Path, address: str) -> None:
-    """Print a table of both viewers with one record; without an address, of Sightline only."""
-    record = bert_record(num_tokens)
-    tokens = [f"w{i}" for i in range(num_tokens)]
-    page = record.save_html(folder / "sightline.html", tokens)
-    bertviz = bertviz_pages(record, tokens, folder, address) if address else {}
-    print(f"\n12 layers, 12 heads, {num_tokens} tokens")
-    print(f"{'':24}{'file, MB':>11}{'time, s':>10}{'memory, MB':>12}{'JS heap, MB':>13}")
-    for view, bertviz_name in (("heads", "head_view"), ("grid", "model_view")):
-        entries = [(f"Sightline {view}", page, f"{page.as_uri()}#view={view}", DRAWN["sightline"])]
-        if bertviz:
-            path = bertviz[view]
-            entries.append((f"BertViz {bertviz_name}", path, path.as_uri(), DRAWN["bertviz"]))
-        rows = []
-        for name, path, url, drawn in entries:
-            result = measure(playwright, url, drawn)
-            size = path.stat().st_size / 1e6
-            rows.append({"size": size, **(result or {})})
+def compare(
+    playwright: Playwright, name: str, view: str, page: Path, theirs: Path | None, repeats: int, report: Report
+) -> None:
+    """Open the pages alternately."""
+    pages = {"Sightline": (page, f"{page.as_uri()}#view={view}", DRAWN["sightline"])}
+    if theirs is not None:
+        pages["BertViz"] = (theirs, theirs.as_uri(), DRAWN["bertviz"])
+    results: dict[str, list[dict[str, float]]] = {viewer: [] for viewer in pages}
+    for _ in range(repeats):
+        for viewer, (_, url, drawn) in pages.items():
+            result = measure_once(playwright, url, drawn)
             if result is None:
-                print(f"{name:24}{size:11.2f}   not drawn within {TIMEOUT} s, or the renderer crashed")
-            else:
-                print(f"{name:24}{size:11.2f}{result['time']:10.2f}{result['memory']:12.0f}{result['heap']:13.1f}")
-        if bertviz:
-            keys = ("size", "time", "memory", "heap")
-            ratios = [f"{rows[1][key] / rows[0][key]:.1f}x" if key in rows[1] else "-" for key in keys]
-            print("{:24}{:>11}{:>10}{:>12}{:>13}".format("  BertViz / Sightline", *ratios))
-        sys.stdout.flush()
+                report.note(f"{viewer}, {name}: not drawn within {TIMEOUT} s, or the renderer crashed.")
+                return
+            results[viewer].append(result)
+    sizes = {viewer: Samples((path.stat().st_size,)) for viewer, (path, *_) in pages.items()}
+    samples = {
+        quantity: {viewer: Samples(tuple(row[quantity] for row in rows)) for viewer, rows in results.items()}
+        for quantity in ("time", "memory", "heap")
+    }
+    titles = {"time": "first view", "memory": "memory", "heap": "JavaScript heap", "size": "file"}
+    for quantity, values in {"size": sizes, **samples}.items():
+        unit = "s" if quantity == "time" else "bytes"
+        if theirs is None:
+            report.add(f"{titles[quantity]}, {name}", values["Sightline"], unit)
+        else:
+            both = ("Sightline", values["Sightline"]), ("BertViz", values["BertViz"])
+            report.compare(f"{titles[quantity]}, {name}", *both, unit=unit)
 
 
-def print_scrolling(playwright: Playwright, folder: Path) -> None:
-    """Print times and memory of each view with 512 tokens."""
+def measure_scrolling(playwright: Playwright, folder: Path, report: Report) -> None:
+    """Times and memory of each view with 512 tokens."""
     record = bert_record(512)
     cross = Record(record.model, [AttentionMap(name=m.name, kind="cross", weights=m.weights) for m in record])
     page, cross_page = record.save_html(folder / "long.html"), cross.save_html(folder / "cross.html")
-    print(f"\nSightline, 12 layers, 12 heads, 512 tokens: {page.stat().st_size / 1e6:.1f} MB")
+    report.add("file, 512 tokens", page.stat().st_size, "bytes")
     for view in ("heads", "grid", "matrix", "alignment", "temperature"):
         url = f"{(cross_page if view == 'alignment' else page).as_uri()}#view={view}"
-        result = measure(playwright, url, DRAWN["sightline"])
-        assert result is not None
-        times, pixels = scroll_times(playwright, url)
-        print(
-            f"  {view:11} opens in {result['time']:.2f} s, memory {result['memory']:.0f} MB; scrolling {pixels:.0f} "
-            f"pixels: {statistics.median(times):.0f} ms per frame, 95th percentile "
-            f"{times[int(0.95 * len(times))]:.0f} ms ({len(times)} frames)",
-            flush=True,
-        )
-
-
-class QuietHandler(http.server.SimpleHTTPRequestHandler):
-    """Serves files without logging."""
-
-    def log_message(self, *args: object) -> None:
-        """Log nothing."""
-
-
-def main() -> None:
-    """Run all measurements."""
-    only_sightline = sys.argv[1:] == ["sightline"]
-    if not only_sightline and not (PEERS / "bertviz/bin/python").exists():
-        raise SystemExit("BertViz must be installed in .peers/bertviz; see the top of this file")
-    handler = functools.partial(QuietHandler, directory=str(PEERS / "libraries/node_modules"))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = "" if only_sightline else f"http://127.0.0.1:{server.server_port}"
-    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as folder:
-        browser = launch(playwright)
-        print(f"Sightline and BertViz 1.4, Chromium {browser.version}; medians of {REPEATS}")
-        browser.close()
-        for num_tokens in (64, 256):
-            compare(playwright, num_tokens, Path(folder), address)
-        print_scrolling(playwright, Path(folder))
-
-
-if __name__ == "__main__":
-    main()
+        result = measure_once(playwright, url, DRAWN["sightline"])
+        if result is None:
+            report.note(f"Sightline, {view}, 512 tokens: not drawn within {TIMEOUT} s, or the renderer crashed.")
+            continue
+        times, _ = scroll_times(playwright, url)
+        report.add(f"first view, {view}, 512 tokens", result["time"])
+        report.add(f"memory, {view}, 512 tokens", result["memory"], "bytes")
+        report.add(f"frame while scrolling, {view}, 512 tokens", Samples(tuple(ms / 1000 for ms in times)))

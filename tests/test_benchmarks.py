@@ -1,12 +1,17 @@
-"""The benchmarks can be imported, and the benchmark of calibration measures the code of the package."""
+"""The suite writes a record and a page, and its claims are documented; calibration is measured by our own code."""
 
+import importlib
+import json
 import re
-import runpy
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from benchmarks import clock, growth, peers, suite
+from benchmarks.clock import Samples
+from benchmarks.peers import PEERS
+from benchmarks.record import Report
 
 from sightline import config
 from sightline.classifier import calibration
@@ -14,29 +19,154 @@ from sightline.models.few_shot import FewShot, FewShotConfig
 from sightline.tasks.few_shot.config import FewShotData, FewShotTaskConfig
 from sightline.weights import to_bytes
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-SCRIPTS = sorted(path.name for path in BENCHMARKS.glob("*.py"))
-OTHER_ENVIRONMENT = ("easyfsl_peer.py",)
-MODULES = ("clock.py", "marian.py")
-"""Imported by other benchmarks."""
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "benchmarks"
+MODULES = sorted(path.stem for path in FOLDER.glob("*.py"))
+SUITE = {"__init__", "clock", "cpu", "gpu", "marian", "page", "plots", "record", "suite"}
+"""Modules that are not run by themselves."""
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_has_a_docstring_and_is_a_benchmark_or_a_script(name):
+    module = importlib.import_module(f"benchmarks.{name}")
+    assert module.__doc__
+    assert hasattr(module, "run") == (name in suite.BENCHMARKS or name == "suite")
+    assert hasattr(module, "main") or name in {*suite.BENCHMARKS, *SUITE}
+
+
+@pytest.mark.parametrize("name", [*PEERS])
+def test_peers_compile_and_are_named_with_their_version(name):
+    path, peer = FOLDER / "peers" / f"{name}.py", PEERS[name]
+    guide = (FOLDER / "README.md").read_text(encoding="utf-8")
+    if path.exists():  # else it is imported in our process
+        compile(path.read_text(encoding="utf-8"), str(path), "exec", dont_inherit=True)
+        assert peer.requirement in guide
+    else:
+        assert peer.requirement in (ROOT / "constraints.txt").read_text(encoding="utf-8")
+
+
+def test_every_claim_names_its_benchmark():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\|.*\|$", readme.partition("## Benchmarks")[2].partition("## ")[0], re.MULTILINE)
+    named = {row.split("|")[-2].strip(" `") for row in rows[2:]}
+    guide = (FOLDER / "README.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| `(\w+)` \|", guide, re.MULTILINE)
+    in_docs = re.findall(
+        r"[Bb]enchmark `(\w+)`|`(\w+)` \|$", (ROOT / "docs/benchmarks.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert named
+    assert named <= suite.BENCHMARKS.keys()
+    assert documented == list(suite.BENCHMARKS)
+    assert {name for pair in in_docs for name in pair if name} <= suite.BENCHMARKS.keys()
+    assert {*suite.CPU, *suite.GPU} == suite.BENCHMARKS.keys()
 
 
 @pytest.fixture
-def load_script(monkeypatch):
-    """A function that imports a benchmark without running it."""
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-    return lambda name: runpy.run_path(str(BENCHMARKS / name), run_name="imported")
+def measured(tmp_path, monkeypatch, capsys):
+    """Run a benchmark with results that are known; returns the record, the page and what is printed."""
+
+    def run(settings, report):
+        report.compare("forward", ("ours", Samples((1.0, 2.0, 6.0))), ("<theirs>", Samples((2.0, 4.0, 4.0))))
+        report.compare("training", ("ours", Samples((9.0,))), ("theirs", Samples((3.0,))), unit="tokens/s")
+        report.add("help", 0.25)
+        by_length = {16: 1.0, 32: 4.0, 64: 16.0}
+        report.curves.append(growth.curve("self-attention", growth.TIME, "s", by_length))
+        with settings.peer("easyfsl", report) as peer:
+            assert peer is None
+
+    def measure(name, *options):
+        monkeypatch.setattr(importlib.import_module(f"benchmarks.{name}"), "run", run)
+        monkeypatch.setattr(peers, "FOLDER", tmp_path)
+        out = tmp_path / "cpu.json"
+        suite.main("cpu", [name, "--tiny", "--out", str(out), *options])
+        return json.loads(out.read_text()), out.with_suffix(".html").read_text(), capsys.readouterr().out
+
+    return measure
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_benchmark_compiles_and_has_a_docstring(name):
-    code = compile((BENCHMARKS / name).read_text(encoding="utf-8"), name, "exec", dont_inherit=True)
-    assert code.co_consts[0].strip()
+def test_a_run_writes_a_record_and_a_page(measured):
+    record, page, printed = measured("attention")
+    results = record["benchmarks"]["attention"]
+    first, second = results["comparisons"]
+    assert (first["ratio"], first["ratio_range"], first["higher_is_better"]) == (0.5, [0.5, 1.0], False)
+    assert (second["ratio"], second["higher_is_better"]) == (3.0, True)
+    assert first["ours"] == {"name": "ours", "median": 2.0, "quartiles": [1.5, 4.0], "rounds": 3}
+    assert results["skipped"] == ["easyfsl: not installed: pip install easyfsl==1.5.0"]
+    assert results["curves"][0]["exponent"] == 2.0
+    assert record["versions"]["torch"] == torch.__version__
+    assert "0.50 (0.50 to 1.00)  forward: ours 2 s, <theirs> 4 s" in printed
+    for text in (
+        "&lt;theirs&gt;",
+        "pip install easyfsl==1.5.0",
+        "250 ms",
+        "Training time",
+        'class="win"',
+        "Tiny sizes",
+    ):
+        assert text in page
+    assert "http" not in page.replace("http-equiv", "")
 
 
-@pytest.mark.parametrize("name", [name for name in SCRIPTS if name not in OTHER_ENVIRONMENT])
-def test_benchmark_can_be_imported_and_has_a_main_function(name, load_script):
-    assert ("main" in load_script(name)) == (name not in MODULES)
+def test_a_run_keeps_other_benchmarks_of_the_same_machine_and_versions(measured, monkeypatch):
+    measured("attention")
+    assert list(measured("few_shot")[0]["benchmarks"]) == ["attention", "few_shot"]
+    monkeypatch.setattr(suite, "processor", lambda: "another")
+    assert list(measured("few_shot")[0]["benchmarks"]) == ["few_shot"]
+
+
+def test_a_benchmark_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, capsys):
+    def fail(settings, report):
+        raise ValueError("out of luck")
+
+    monkeypatch.setattr(importlib.import_module("benchmarks.attention"), "run", fail)
+    monkeypatch.setattr(
+        importlib.import_module("benchmarks.startup"), "run", lambda settings, report: report.add("x", 1.0)
+    )
+    with pytest.raises(SystemExit, match="failed: attention"):
+        suite.main("cpu", ["attention", "startup", "--tiny", "--out", str(tmp_path / "cpu.json")])
+    results = json.loads((tmp_path / "cpu.json").read_text())["benchmarks"]
+    assert results["attention"]["failed"] == "ValueError: out of luck"
+    assert results["startup"]["measurements"][0]["median"] == 1.0
+
+
+def test_invalid_names_raise(capsys):
+    for arguments in (["attentoin"], ["--peer", "bert=python"], ["--peer", "easyfsl"]):
+        with pytest.raises(SystemExit):
+            suite.parse("cpu", arguments)
+    assert "NAME must be one of attention, few_shot" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["attention", "growth", "image_classifier"])
+def test_a_tiny_run_measures_something(name, monkeypatch, tmp_path):
+    monkeypatch.setattr(peers, "FOLDER", tmp_path)
+    monkeypatch.setattr(clock, "MIN_SECONDS", 0.0)
+    report = Report()
+    importlib.import_module(f"benchmarks.{name}").run(suite.Settings("cpu", tiny=True), report)
+    assert report.curves or all(comparison["ratio"] > 0 for comparison in report.comparisons)
+    assert report.curves or report.comparisons
+
+
+def test_crossover_is_interpolated_on_logarithmic_axes():
+    ours = {16: 1.0, 64: 16.0, 256: 256.0}
+    assert growth.crossover(ours, {16: 2.0, 64: 8.0, 256: 32.0}) == "from about 32 tokens on"
+    assert growth.crossover(ours, {16: 2.0, 64: 32.0, 256: 512.0}) == "not up to 256 tokens"
+    assert growth.crossover(ours, {16: 0.5, 64: 1.0, 256: 2.0}) == "from 16 tokens on or fewer"
+
+
+def test_peak_memory_counts_what_is_alive():
+    def function():
+        x = torch.empty(1000, dtype=torch.uint8)
+        y = x + x
+        del x
+        return torch.empty(500, dtype=torch.uint8), y.view(10, 100)
+
+    assert growth.peak_memory(function, "cpu") == 2000
+
+
+@pytest.fixture
+def load_script():
+    """A function that imports a script without running it."""
+    return lambda name: vars(importlib.import_module(f"benchmarks.{name}"))
 
 
 @pytest.fixture
@@ -52,7 +182,7 @@ def run(tmp_path):
 
 def test_calibration_is_evaluated_on_test_classes(run, load_script, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["confidence.py", str(run), "--episodes", "1", "--test"])
-    script = load_script("confidence.py")
+    script = load_script("confidence")
     script["main"]()
     head, table = re.split(r"\n\n", capsys.readouterr().out.rstrip())
     assert " test classes" in head
@@ -62,7 +192,7 @@ def test_calibration_is_evaluated_on_test_classes(run, load_script, monkeypatch,
 def test_constants_of_calibration_are_compared_and_restored(run, load_script, monkeypatch, capsys):
     before = dict(vars(calibration))
     monkeypatch.setattr(sys, "argv", ["confidence.py", str(run), "--episodes", "1"])
-    load_script("confidence.py")["main"]()
+    load_script("confidence")["main"]()
     assert before == vars(calibration)
     head, *tables = re.split(r"\n\n", capsys.readouterr().out.rstrip())
     assert "40 validation classes" in head

@@ -1,6 +1,4 @@
-"""The easyfsl 1.5 process of `few_shot_speed.py`, run by the Python of another environment.
-
-It reads jobs as JSON from the lines of standard input, and writes a line of JSON for each.
+"""The prototypical network of easyfsl: its sampler, its `evaluate`, and the training loop of its tutorials.
 
 Two patches are needed for torch 2.13. If torchvision was built for another torch, its operators are declared only; none
 of them is used here. TaskSampler passes `torch.utils.data.Sampler` an argument that torch does not take any more.
@@ -8,7 +6,6 @@ of them is used here. TaskSampler passes `torch.utils.data.Sampler` an argument 
 
 import importlib
 import importlib.util
-import json
 import re
 import sys
 import time
@@ -44,6 +41,8 @@ from easyfsl.datasets import FewShotDataset  # noqa: E402
 from easyfsl.methods import PrototypicalNetworks  # noqa: E402
 from easyfsl.samplers import TaskSampler  # noqa: E402
 from easyfsl.utils import evaluate  # noqa: E402
+
+from benchmarks.peers import serve  # noqa: E402
 
 
 class Images(FewShotDataset):
@@ -96,25 +95,26 @@ def train(model: PrototypicalNetworks, optimizer: torch.optim.Optimizer, episode
         loss.item()  # for the log, as in the tutorials
 
 
-def main() -> None:
-    """Carry out jobs until standard input ends."""
-    folder, threads, device = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-    torch.set_num_threads(threads)
-    evaluated, trained = (PrototypicalNetworks(conv4(folder)).to(device) for _ in range(2))
-    optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3)
-    images = {split: Images(folder, split) for split in ("train", "test")}
-    print(json.dumps({"torch": torch.__version__}), flush=True)
-    for line in sys.stdin:
-        shape = json.loads(line)
-        job = shape.pop("job")
-        episodes = loader(images["test" if job == "evaluate" else "train"], **shape)
-        start, result = time.perf_counter(), {}
+class Jobs:
+    """Trains and evaluates with the images and weights in a folder."""
+
+    def __init__(self, folder: Path, device: str):
+        self.evaluated, self.trained = (PrototypicalNetworks(conv4(folder)).to(device) for _ in range(2))
+        self.optimizer = torch.optim.AdamW(self.trained.parameters(), lr=1e-3)
+        self.images = {split: Images(folder, split) for split in ("train", "test")}
+        self.device = device
+
+    def __call__(self, job: str, **shape: int) -> dict[str, float]:
+        """Seconds of `train` or `evaluate`, and the accuracy of the latter."""
+        episodes = loader(self.images["test" if job == "evaluate" else "train"], **shape)
+        start, accuracy = time.perf_counter(), 0.0
         if job == "evaluate":
-            result["accuracy"] = evaluate(evaluated, episodes, device=device, use_tqdm=False)
+            accuracy = evaluate(self.evaluated, episodes, device=self.device, use_tqdm=False)
         else:
-            train(trained, optimizer, episodes, device)
-        print(json.dumps({"seconds": time.perf_counter() - start, **result}), flush=True)
+            train(self.trained, self.optimizer, episodes, self.device)
+        return {"seconds": time.perf_counter() - start, "accuracy": accuracy}
 
 
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(int(sys.argv[1]))
+    serve("easyfsl", Jobs(Path(sys.argv[3]), sys.argv[2]))

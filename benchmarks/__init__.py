@@ -1,0 +1,1 @@
+"""Benchmarks of Sightline: see README.md in this folder."""
