@@ -6,15 +6,17 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from benchmarks import clock, growth, peers, suite
+from benchmarks import clock, growth, icons_from_npm, packed_glyphs, peers, printed_from_debian, suite
 from benchmarks.clock import Samples
 from benchmarks.peers import PEERS
 from benchmarks.record import Report
 
 from sightline import config
 from sightline.classifier import calibration
+from sightline.data.images.class_splits import load_classes
 from sightline.models.few_shot import FewShot, FewShotConfig
 from sightline.tasks.few_shot.config import FewShotData, FewShotTaskConfig
 from sightline.weights import to_bytes
@@ -22,7 +24,7 @@ from sightline.weights import to_bytes
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
 MODULES = sorted(path.stem for path in FOLDER.glob("*.py"))
-SUITE = {"__init__", "clock", "cpu", "gpu", "marian", "page", "plots", "record", "suite"}
+SUITE = {"__init__", "clock", "cpu", "gpu", "marian", "packed_glyphs", "page", "plots", "record", "suite"}
 """Modules that are not run by themselves."""
 
 
@@ -205,3 +207,44 @@ def test_constants_of_calibration_are_compared_and_restored(run, load_script, mo
     rejected = [float(row[4].rstrip("%")) for row in rows["THRESHOLD_FRACTION, trained head"]]
     assert rejected == sorted(rejected, reverse=True)  # a lower threshold rejects fewer unknown images
     assert rejected[0] > rejected[-1]
+
+
+def test_packed_glyphs_are_a_data_set_with_splits_and_groups(tmp_path):
+    ink = np.zeros((40, 30), np.uint8)
+    ink[5:35, 10:14] = 255
+    shape, generator = packed_glyphs.crop(ink), np.random.default_rng(0)
+    assert shape.size == (4, 30)
+    assert packed_glyphs.crop(np.zeros((9, 9), np.uint8)) is None
+    images = [
+        packed_glyphs.place(shape, generator),
+        packed_glyphs.place(packed_glyphs.distort(shape, generator), generator),
+    ]
+    names = ("background/Latin/U+0049", "background/Greek/U+0399", "evaluation/Tibetan/U+0F0D")
+    packed_glyphs.save(
+        tmp_path / "i.npz", dict.fromkeys(names, images), [{"package": "fonts-i", "licenses": ["OFL-1.1"]}]
+    )
+    splits = load_classes(tmp_path / "i.npz", size=56)
+    assert splits.train.classes == ("Greek/U+0399", "Latin/U+0049")
+    assert splits.test.classes == ("Tibetan/U+0F0D",)
+    ink_fraction = (255 - splits.train.pixels.float()).mean((1, 2, 3)) / 255
+    assert ((ink_fraction > 0.01) & (ink_fraction < 0.2)).all()
+    assert "OFL-1.1" in (tmp_path / "i.licenses.json").read_text()
+
+
+def test_icons_of_one_concept_have_different_names():
+    names = ("bell", "BellFilled", "bell-outline-24", "bell_16", "S2_Icon_Bell_20_N")
+    assert {icons_from_npm.concept(name) for name in names} == {"bell"}
+    wanted = {
+        name: icons_from_npm.is_wanted(name) for name in ("bell", "user-plus", "plus", "face-wink", "chess-rook", "")
+    }
+    assert [name for name in wanted if wanted[name]] == ["bell", "user-plus"]
+
+
+def test_printed_characters_are_letters_and_digits():
+    assert "".join(printed_from_debian.characters("Georgian")) == "აბგდევზთიკლმნოპჟრსტუფქღყშჩცძწჭხჯჰ"
+    assert len(printed_from_debian.characters("Yi")) == printed_from_debian.MAX_CHARACTERS
+    for name in printed_from_debian.SCRIPTS:
+        chars = printed_from_debian.characters(name)
+        assert len({*chars}) == len(chars) >= 20
+        assert all(char.isalnum() for char in chars)
+    assert set(printed_from_debian.OMNIGLOT_EVALUATION) < set(printed_from_debian.SCRIPTS)
