@@ -35,8 +35,10 @@ THEORY = {"self-attention": "n² d", "restricted": "n r d", "recurrent": "n d²"
 """Complexity per layer: n tokens, d width, r window, k kernel size."""
 TIME, MEMORY = "Training time", "Training memory"
 FIGURE = ROOT / "docs" / "images" / "growth.svg"
-MAX_RECURRENT = 16384
-"""Steps of a recurrent layer, which takes seconds for longer sequences."""
+MAX_RECURRENT = {"cpu": 1024, "cuda": 16384}
+"""Tokens of the recurrent layer, which takes seconds for longer sequences."""
+MAX_EXTRAPOLATION = 32
+"""A crossover this many times beyond the longest sequence is not reported."""
 
 
 class Convolution(nn.Module):
@@ -80,7 +82,7 @@ def run(settings: Settings, report: Report) -> None:
         functions = {
             name: partial(train, layer, x, settings.device)
             for name, layer in layers.items()
-            if name != "recurrent" or length <= MAX_RECURRENT
+            if name != "recurrent" or length <= MAX_RECURRENT[settings.device]
         }
         samples = measure(functions, settings.pick(tiny=1, cpu=5, gpu=5), settings.device)
         for name, function in functions.items():
@@ -179,17 +181,25 @@ def crossovers(curves: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def crossover(ours: dict[int, float], theirs: dict[int, float]) -> str:
-    """Where one curve stays above the other, interpolated on logarithmic axes."""
+    """Where one curve stays above the other, interpolated or extrapolated on logarithmic axes."""
     lengths = sorted(ours.keys() & theirs.keys())
     differences = [math.log(ours[length] / theirs[length]) for length in lengths]
     if differences[-1] <= 0:
-        return f"not up to {lengths[-1]:,} tokens"
+        upper = lengths[len(lengths) // 2 :]
+        growth = slope(upper, [ours[length] / theirs[length] for length in upper])
+        distance = -differences[-1] / growth if growth > 0 else math.inf
+        if distance > math.log(MAX_EXTRAPOLATION):
+            return f"not up to {lengths[-1]:,} tokens"
+        return f"from about {_about(lengths[-1] * math.exp(distance))} tokens on (extrapolated)"
     last = max((i for i, difference in enumerate(differences) if difference <= 0), default=None)
     if last is None:
         return f"from {lengths[0]:,} tokens on or fewer"
     share = -differences[last] / (differences[last + 1] - differences[last])
-    length = lengths[last] * (lengths[last + 1] / lengths[last]) ** share
-    return f"from about {float(f'{length:.2g}'):,.0f} tokens on"
+    return f"from about {_about(lengths[last] * (lengths[last + 1] / lengths[last]) ** share)} tokens on"
+
+
+def _about(length: float) -> str:
+    return f"{float(f'{length:.2g}'):,.0f}"
 
 
 def table(curves: list[dict[str, Any]]) -> str:

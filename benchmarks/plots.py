@@ -31,7 +31,7 @@ def bar(advantage: float, spread: tuple[float, float], limit: float) -> str:
 def log_plot(title: str, lines: Mapping[str, Line], *, x_label: str, y_format: str, size: tuple[int, int]) -> str:
     """Lines with markers on two logarithmic axes; `y_format` names the unit of the ticks, s or bytes."""
     width, height = size
-    left, right, top, bottom = 54, 14, 46 + 14 * ((len(lines) - 1) // 2), 34
+    left, right, top, bottom = 54, 26, 46 + 14 * ((len(lines) - 1) // 2), 34
     xs = [x for line in lines.values() for x in line[0]]
     ys = [y for line in lines.values() for y in line[1]]
     x_range, y_ticks = (min(xs), max(xs)), _powers(min(ys), max(ys))

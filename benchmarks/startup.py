@@ -19,7 +19,7 @@ COMMANDS = {
 def run(settings: Settings, report: Report) -> None:
     """Measure all commands alternately."""
     names = ["python", "sightline --help"] if settings.tiny else list(COMMANDS)
-    samples = alternate({name: lambda name=name: start(COMMANDS[name]) for name in names}, 1 if settings.tiny else 5)
+    samples = alternate({name: lambda name=name: start(COMMANDS[name]) for name in names}, 1 if settings.tiny else 3)
     for name, seconds in samples.items():
         report.add(name, seconds)
     for name in ("sightline", "sightline.attention"):

@@ -86,8 +86,8 @@ def run(settings: Settings, report: Report) -> None:
                 report.skip("npm packages: not installed: see benchmarks/README.md")
             for num_tokens, views, repeats in settings.pick(
                 tiny=[(8, ("heads",), 1)],
-                cpu=[(64, ("heads", "grid"), 3), (256, ("heads",), 2)],
-                gpu=[(64, ("heads", "grid"), 3), (256, ("heads",), 2)],
+                cpu=[(64, ("heads", "grid"), 2), (256, ("heads",), 2)],
+                gpu=[(64, ("heads", "grid"), 2), (256, ("heads",), 2)],
             ):
                 record, tokens = bert_record(num_tokens), [f"w{i}" for i in range(num_tokens)]
                 page = record.save_html(Path(folder) / "sightline.html", tokens)

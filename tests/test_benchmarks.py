@@ -152,6 +152,7 @@ def test_crossover_is_interpolated_on_logarithmic_axes():
     ours = {16: 1.0, 64: 16.0, 256: 256.0}
     assert growth.crossover(ours, {16: 2.0, 64: 8.0, 256: 32.0}) == "from about 32 tokens on"
     assert growth.crossover(ours, {16: 2.0, 64: 32.0, 256: 512.0}) == "not up to 256 tokens"
+    assert growth.crossover(ours, {16: 32.0, 64: 128.0, 256: 512.0}) == "from about 510 tokens on (extrapolated)"
     assert growth.crossover(ours, {16: 0.5, 64: 1.0, 256: 2.0}) == "from 16 tokens on or fewer"
 
 
