@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from sightline.kernels.normalize import normalize, reference_normalize
+from sightline.kernels.normalize import normalize, normalize_pair, reference_normalize, reference_normalize_pair
 
 B, H, T, D = 2, 3, 5, 7
 
@@ -30,3 +30,44 @@ def test_length_is_the_inverse_of_the_divisor_and_zero_vectors_stay_zero():
     x[2] = 0
     lengths = normalize(x, torch.tensor(0.25)).norm(dim=-1)
     assert_close(lengths, torch.tensor([4.0, 4.0, 0.0, 4.0, 4.0]))
+
+
+@pytest.mark.parametrize("num_offsets", [1, H])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_pair_equals_the_reference(num_offsets, dtype, tolerance):
+    q, k = torch.randn(B, T, 2 * H, D, dtype=dtype).transpose(1, 2).chunk(2, 1)  # as a projection leaves them
+    k = k[:, :, :3].clone()
+    k[1, 0, 2] = 0
+    q[0, 0, 1] = 0
+    inputs = [x.requires_grad_() for x in (q.detach(), k, torch.randn(num_offsets, 1, 1, dtype=dtype))]
+    pairs = [function(*inputs, -0.3) for function in (normalize_pair, reference_normalize_pair)]
+    assert_close(*pairs, atol=tolerance, rtol=tolerance)
+    directions = [torch.randn_like(x) for x in pairs[0]]
+    gradients = [torch.autograd.grad(pair, inputs, directions) for pair in pairs]
+    assert_close(*gradients, atol=tolerance, rtol=tolerance)
+    with torch.no_grad():
+        assert_close(normalize_pair(*inputs, -0.3), pairs[1], atol=tolerance, rtol=tolerance)
+
+
+def test_gradients_of_a_pair():
+    q, k = (torch.randn(1, 2, n, 3, dtype=torch.float64, requires_grad=True) for n in (2, 3))
+    offset = torch.zeros(2, 1, 1, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda *x: normalize_pair(*x, 0.4), (q, k, offset))
+    assert torch.autograd.gradgradcheck(lambda *x: normalize_pair(*x, 0.4), (q, k, offset))
+    assert torch.autograd.gradgradcheck(lambda x: normalize_pair(x, x, offset.detach(), 0.4), (q,))
+    (expanded,) = torch.autograd.grad(sum(x.sum() for x in normalize_pair(q, k, offset, 0.4)), q)
+    (reference,) = torch.autograd.grad(sum(x.sum() for x in reference_normalize_pair(q, k, offset, 0.4)), q)
+    assert_close(expanded, reference)
+
+
+def test_offset_has_gradient_one_where_the_temperature_is_lowest():
+    q, k, offset = torch.randn(1, 1, 2, 3), torch.randn(1, 1, 2, 3), torch.zeros(1, requires_grad=True)
+    queries, _ = normalize_pair(q, k, offset, 0.0)
+    (gradient,) = torch.autograd.grad(queries, offset, queries.detach())
+    assert_close(gradient, torch.tensor([-2.0]))
+
+
+def test_pair_of_huge_vectors():
+    q, k = 1e18 * torch.randn(B, H, T, D), 1e-9 * torch.randn(B, H, T, D)
+    for x in normalize_pair(q, k, torch.zeros(1), 0.0):
+        assert_close(x.norm(dim=-1), torch.ones(B, H, T))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..errors import SightlineError, check, check_int, one_of
 from ..kernels.cosine_attention import Temperature
-from ..kernels.normalize import normalize
+from ..kernels.normalize import normalize, normalize_pair, takes_pair
 
 
 class Score(nn.Module):
@@ -75,6 +75,7 @@ class CosineScore(DotProductScore):
         check(temperature >= min_temperature, f"{rule}, got {temperature}")
         check_int(1, num_heads=num_heads)
         self.min_temperature, self.initial_temperature = min_temperature, temperature
+        self._log_ratio = math.log(temperature / min_temperature)
         self.log_temperature_offset = nn.Parameter(torch.zeros(num_heads, 1, 1), requires_grad=learnable)
 
     @classmethod
@@ -83,11 +84,14 @@ class CosineScore(DotProductScore):
 
     def temperature(self) -> Tensor:
         """The temperature of each head: (H, 1, 1), or (1, 1, 1) if all heads share one."""
-        r = math.log(self.initial_temperature / self.min_temperature) + self.log_temperature_offset
+        r = self._log_ratio + self.log_temperature_offset
         return self.min_temperature * F.leaky_relu(r, -1.0).exp()  # |r|, with gradient 1 at 0 where torch.abs has 0
 
     def to_dot_product(self, q: Tensor, k: Tensor, heads: slice = slice(None)) -> tuple[Tensor, Tensor, float]:
         _check_same_dim(q, k)
+        if takes_pair(q, k):
+            offset = _select_heads(self.log_temperature_offset, q, heads)
+            return *normalize_pair(q, k, offset, self._log_ratio), 1 / self.min_temperature
         temperature = _select_heads(self.temperature(), q, heads)
         return normalize(q, temperature), normalize(k, torch.ones_like(temperature)), 1.0
 
@@ -95,7 +99,7 @@ class CosineScore(DotProductScore):
         """The temperature for the kernels, which fits q (B, H, Q, D) and k (B, H, K, D)."""
         _check_same_dim(q, k)
         offset = _select_heads(self.log_temperature_offset, q).flatten()
-        return Temperature(offset, math.log(self.initial_temperature / self.min_temperature), self.min_temperature)
+        return Temperature(offset, self._log_ratio, self.min_temperature)
 
     def extra_repr(self) -> str:
         offset = self.log_temperature_offset
@@ -197,7 +201,7 @@ def _select_heads(parameter: Tensor, q: Tensor, heads: slice = slice(None)) -> T
     """The heads of q from a per-head parameter (H, ...); a shared parameter (1, ...) broadcasts to all heads."""
     if parameter.shape[0] == 1:
         return parameter
-    selected = parameter[heads]
+    selected = parameter if heads == slice(None) else parameter[heads]
     if selected.shape[0] != q.shape[-3]:
         raise SightlineError(f"q must have {parameter.shape[0]} heads, the num_heads of the score, got {q.shape[-3]}")
     return selected

@@ -1,4 +1,7 @@
-"""L2 normalization with a divisor: x / (|x| divisor)."""
+"""L2 normalization with a divisor: x / (|x| divisor). On a CPU, queries and keys are normalized together.
+
+Shapes: B batch, H heads, Q queries, K keys, D head dimension, N vectors of q and k.
+"""
 
 import math
 from typing import Any
@@ -6,6 +9,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+MIN_NORM = 1e-12
+"""Vectors that are not longer count as zero vectors."""
 
 
 def normalize(x: Tensor, divisor: Tensor) -> Tensor:
@@ -57,4 +63,97 @@ def _scale(x: Tensor, factor: Tensor) -> Tensor:
 def _inverse_norm(x: Tensor) -> Tensor:
     """1 / |x| in float32 or wider, 0 for a zero vector: x (..., D) -> (..., 1)"""
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
-    return F.threshold(norm, 1e-12, math.inf).reciprocal()
+    return torch.threshold(norm, MIN_NORM, math.inf).reciprocal()
+
+
+def takes_pair(q: Tensor, k: Tensor) -> bool:
+    """Whether `normalize_pair` takes these tensors: on a CPU, outside of torch.func and torch.compile."""
+    if not q.is_cpu or q.dtype != k.dtype or q.dtype not in (torch.float32, torch.float64):
+        return False
+    has_vectors = q.dim() == k.dim() == 4 and q.numel() > 0 and k.numel() > 0
+    return has_vectors and not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+
+
+def normalize_pair(q: Tensor, k: Tensor, offset: Tensor, log_ratio: float) -> tuple[Tensor, Tensor]:
+    """Divide q by its length and by exp(|log_ratio + offset|), and k by its length.
+
+    q (B, H, Q, D), k (B, H, K, D) -> the same shapes. `offset` has one element per head or one for all. There is one
+    buffer and there are few operations: for short sequences, starting an operation takes as long as running it.
+    """
+    if not torch.is_grad_enabled():
+        queries, keys, *_ = _normalize_rows(q, k, offset, log_ratio)
+        return queries, keys
+    pair: tuple[Tensor, Tensor] = _NormalizePair.apply(q, k, offset, log_ratio)
+    return pair
+
+
+def reference_normalize_pair(q: Tensor, k: Tensor, offset: Tensor, log_ratio: float) -> tuple[Tensor, Tensor]:
+    """`normalize_pair` as `normalize` of each, which can be differentiated twice."""
+    divisor = F.leaky_relu(offset + log_ratio, -1.0).exp().view(-1, 1, 1)  # the absolute value, with gradient 1 at 0
+    return normalize(q, divisor), normalize(k, torch.ones_like(divisor))
+
+
+def _normalize_rows(q: Tensor, k: Tensor, offset: Tensor, log_ratio: float) -> tuple[Tensor, ...]:
+    """The normalized q and k, their vectors (N, D) in one buffer, the norms (N, 1), and the divisors like `offset`.
+
+    The vectors are in the order (B, Q, H), then (B, K, H), as a linear layer leaves them. The norms of q are multiplied
+    by the divisors. The norm of a zero vector is infinite.
+    """
+    rows = q.new_empty((q.numel() + k.numel()) // q.shape[3], q.shape[3])
+    queries, keys = _split_heads(rows, q.shape), _split_heads(rows, k.shape, q.numel())
+    queries.copy_(q)
+    keys.copy_(k)
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    torch.threshold_(norms, MIN_NORM, math.inf)
+    divisors = (offset + log_ratio).abs_().exp_()
+    _split_heads(norms, (*q.shape[:3], 1)).mul_(divisors)
+    rows.div_(norms)
+    return queries, keys, rows, norms, divisors
+
+
+def _split_heads(rows: Tensor, shape: tuple[int, ...], start: int = 0) -> Tensor:
+    """The rows from an element on, (B * T * H, D) -> this shape (B, H, T, D)"""
+    _, heads, tokens, dim = shape
+    return rows.as_strided(shape, (tokens * heads * dim, dim, heads * dim, 1), start)
+
+
+class _NormalizePair(torch.autograd.Function):
+    """`normalize_pair` with gradients. It saves its inputs and outputs, and one number per vector."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, offset: Tensor, log_ratio: float) -> tuple[Tensor, Tensor]:
+        queries, keys, *saved = _normalize_rows(q, k, offset, log_ratio)
+        ctx.save_for_backward(q, k, offset, *saved)
+        ctx.log_ratio = log_ratio
+        return queries, keys
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, offset, rows, norms, divisors = ctx.saved_tensors
+        if torch.is_grad_enabled():  # these gradients will be differentiated
+            q, k, offset = inputs = [x.view_as(x) for x in (q, k, offset)]  # q and k may be one tensor
+            outputs = reference_normalize_pair(q, k, offset, ctx.log_ratio)
+            needed = [x for x in inputs if x.requires_grad]
+            found = iter(torch.autograd.grad(outputs, needed, gradients, create_graph=True))
+            return *(next(found) if x.requires_grad else None for x in inputs), None
+        lengths = torch.ones_like(norms)
+        _split_heads(lengths, (*q.shape[:3], 1)).div_(divisors)
+        sizes = (q.numel() // q.shape[3], k.numel() // k.shape[3])
+        parts = zip(gradients, *(x.split(sizes) for x in (rows, norms, lengths)), strict=True)
+        (dq, parallel), (dk, _) = (_backward_rows(*part) for part in parts)
+        d_offset = None
+        if ctx.needs_input_grad[2]:
+            d_heads = parallel.view(-1, q.shape[1]).sum(0)
+            d_heads = (d_heads if offset.numel() > 1 else d_heads.sum()).view(offset.shape)
+            d_offset = torch.where(offset < -ctx.log_ratio, d_heads, -d_heads) / divisors
+        return _split_heads(dq, q.shape), _split_heads(dk, k.shape), d_offset, None
+
+
+def _backward_rows(gradient: Tensor, rows: Tensor, norms: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """gradient (B, H, T, D), rows x / norms of these lengths -> the gradient of x, and gradient · rows / lengths
+
+    In torch's terms, rows are weight-normalized vectors.
+    """
+    gradient = gradient.transpose(1, 2).reshape(rows.shape).contiguous()
+    dx, parallel = torch.ops.aten._weight_norm_interface_backward(gradient, rows, lengths / norms, lengths, 0)
+    return dx, parallel
