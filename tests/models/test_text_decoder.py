@@ -170,3 +170,28 @@ def test_a_whole_target_is_one_call_of_the_recurrence():
     model.decoder.stack.register_forward_hook(lambda _, args, output: shapes.append(output[0].shape))
     model(source, attention_mask, target)
     assert shapes == [(B, T, 14)]
+
+
+@torch.inference_mode()
+def test_steps_run_the_modules_only_for_recordings_and_hooks(monkeypatch):
+    decoder, source, tokens = (
+        make_decoder("transformer", None),
+        EncoderOutput(torch.randn(2, 5, 12)),
+        torch.tensor([1, 4]),
+    )
+    expected = decoder(source, tokens.unsqueeze(1).expand(-1, 3))
+    forward, runs = decoder.stack.forward, []
+    monkeypatch.setattr(decoder.stack, "forward", lambda *args, **options: runs.append(1) or forward(*args, **options))
+    state = decoder.start(source)
+    first, state = decoder.step(state, tokens)
+    assert not runs
+    with record_attention(decoder) as record:
+        second, state = decoder.step(state, tokens)
+    assert len(runs) == 1
+    assert len(record.maps) == 4
+    third, _ = decoder.step(state, tokens)
+    assert len(runs) == 1
+    assert_close(torch.stack((first, second, third), 1), expected)
+    decoder.stack.layers[0].mlp.fc1.register_forward_hook(lambda *_: runs.append(1))
+    decoder.step(decoder.start(source), tokens)
+    assert len(runs) == 3

@@ -96,7 +96,7 @@ class MultiHeadAttention(nn.Module):
     def cache_context(self, context: Tensor) -> KeyValueCache:
         """A cache that holds the keys and values of a context (B, K, M)."""
         self._check_shape("context", context)
-        return KeyValueCache(*self._project_context(context, self._split_qkv()[1]))
+        return KeyValueCache(*self._project_context(context, self.split_qkv()[1]))
 
     def _project_self(self, x: Tensor, cache: KeyValueCache | None, packing: Packing | None) -> list[Tensor]:
         """q, k, v and key biases of the same tokens: x (B, T, M) -> (B, H, T, D) each"""
@@ -114,7 +114,7 @@ class MultiHeadAttention(nn.Module):
         if cache is not None and cache.tensors:
             size, bias = self.num_heads * self.head_dim, self.qkv.bias
             return F.linear(x, self.qkv.weight[:size], None if bias is None else bias[:size]), cache.tensors
-        query, key_value = self._split_qkv()
+        query, key_value = self.split_qkv()
         from_context = self._project_context(context, key_value, context_packing)
         if cache is not None:
             cache.tensors = from_context
@@ -125,7 +125,7 @@ class MultiHeadAttention(nn.Module):
         projected = self._split_heads(F.linear(context, *key_value), packing)
         return [*_chunk_heads(projected, 2), *self._key_bias(context, packing)]
 
-    def _split_qkv(self) -> tuple[Linear, Linear]:
+    def split_qkv(self) -> tuple[Linear, Linear]:
         """The parameters of the query map and of the key-value map. One split, so there is one gradient to join."""
         sizes = [self.num_heads * self.head_dim, 2 * self.num_heads * self.head_dim]
         weight, bias = _autocast(self.qkv.weight), None if self.qkv.bias is None else _autocast(self.qkv.bias)

@@ -21,7 +21,8 @@ from ..attention.scores import make_score
 from ..kernels.cross_entropy import IGNORE_INDEX
 from ..kernels.decoding_graphs import Replay, Size, StepGraph, fits_graph, graph_size, has_hooks
 from ..kernels.packing import Packing
-from ..layers import RNN, Decoder, DecoderCache, Dropout, TokenEmbedding
+from ..layers import RNN, Decoder, DecoderBlock, DecoderCache, Dropout, TokenEmbedding
+from ..layers.block_step import BlockStep, has_step
 from ..layers.recurrent import Cell, Hidden
 from .encoders import EncoderOutput, Positions, make_positions
 
@@ -107,6 +108,8 @@ class TransformerDecoderState:
 
     encoder_output: EncoderOutput
     caches: list[DecoderCache]
+    block_steps: list[BlockStep]
+    """The blocks without their modules; empty if they have hooks or options that need the modules."""
     replay: Replay | None = None
     """A CUDA graph that computes the steps; its keys and values are newer than the caches."""
 
@@ -168,8 +171,10 @@ class TransformerTextDecoder(TextDecoder):
 
     def start(self, encoder_output: EncoderOutput) -> TransformerDecoderState:
         """The state before the first token, with the keys and values of the source."""
-        source = self.project(encoder_output).without_trivial_mask()
-        return TransformerDecoderState(source, self.stack.new_cache(source.states))
+        source, blocks = self.project(encoder_output).without_trivial_mask(), self.stack.layers
+        is_plain = not has_hooks(self) and all(has_step(block) for block in blocks)
+        block_steps = [BlockStep(block) for block in blocks if isinstance(block, DecoderBlock)] if is_plain else []
+        return TransformerDecoderState(source, self.stack.new_cache(source.states), block_steps)
 
     def step(self, state: TransformerDecoderState, tokens: Tensor) -> tuple[Tensor, TransformerDecoderState]:
         if state.replay is not None and (state.replay.is_full or not is_unobserved()):
@@ -182,8 +187,13 @@ class TransformerTextDecoder(TextDecoder):
             state.replay = Replay(self, self._graph_step, size, layers, mask)
         if state.replay is not None:
             return state.replay.step(tokens), state
-        x = self.dropout(self.positions(self.embed(tokens.unsqueeze(1)), offset=position))
-        x = self.stack(x, state.encoder_output.states, cross_mask=state.encoder_output.mask, cache=state.caches)
+        x, source = self.positions(self.embed(tokens.unsqueeze(1)), offset=position), state.encoder_output
+        if state.block_steps and is_unobserved():
+            x = x[:, 0]
+            for block_step, cache in zip(state.block_steps, state.caches, strict=True):
+                x = block_step(x, cache, source.mask)
+            return self.logits(self.stack.norm(x)), state
+        x = self.stack(self.dropout(x), source.states, cross_mask=source.mask, cache=state.caches)
         return self.logits(x[:, 0]), state
 
     def _graph_step(self, graph: StepGraph) -> Tensor:
@@ -208,7 +218,7 @@ class TransformerTextDecoder(TextDecoder):
             cache.reorder(indices, same_source=same_source)
         if same_source:
             return state
-        return TransformerDecoderState(state.encoder_output.take(indices).without_trivial_mask(), state.caches)
+        return replace(state, encoder_output=state.encoder_output.take(indices).without_trivial_mask())
 
 
 class _StaticCache(KeyValueCache):
