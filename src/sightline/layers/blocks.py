@@ -5,6 +5,7 @@ Shapes: B batch, T tokens (target tokens in a decoder), S source tokens, M embed
 
 import copy
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -16,6 +17,7 @@ from ..attention import KeyValueCache, Mask, MultiHeadAttention
 from ..errors import check_choice, check_fraction, check_int
 from ..kernels.dropout import Dropout
 from ..kernels.packing import Packing
+from ..kernels.weight_casts import cast_weights, casts_weights
 
 Norm = Literal["post", "pre"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "gelu": F.gelu}
@@ -75,8 +77,17 @@ class EncoderBlock(nn.Module):
         self, x: Tensor, *, mask: Mask | None = None, cache: KeyValueCache | None = None, packing: Packing | None = None
     ) -> Tensor:
         """x (B, T, M) -> (B, T, M); with a cache, the tokens of x follow the cached ones and are added to the cache"""
-        x = self.residual(x, self.norm1, lambda x: self.attention(x, mask=mask, cache=cache, packing=packing))
-        return self.residual(x, self.norm2, self.mlp)
+        with self.cast_weights(x.device):
+            x = self.residual(x, self.norm1, lambda x: self.attention(x, mask=mask, cache=cache, packing=packing))
+            return self.residual(x, self.norm2, self.mlp)
+
+    def cast_weights(self, device: torch.device) -> AbstractContextManager[None]:
+        """A context in which autocast has no weights to cast: they are cast together."""
+        return cast_weights(self.linears()) if casts_weights(device) else nullcontext()
+
+    def linears(self) -> list[nn.Linear]:
+        """The linear layers of the block."""
+        return [self.attention.qkv, self.attention.out_proj, self.mlp.fc1, self.mlp.fc2]
 
     def residual(self, x: Tensor, norm: nn.LayerNorm, layer: Callable[[Tensor], Tensor]) -> Tensor:
         """x + layer(norm(x)) for pre-norm, norm(x + layer(x)) for post-norm; x (B, T, M) -> (B, T, M)"""
@@ -127,9 +138,15 @@ class DecoderBlock(EncoderBlock):
         """x (B, T, M), source (B, S, M) -> (B, T, M); the masks are (T, T) and (T, S)"""
         target_cache, source_cache = (None, None) if cache is None else (cache.target, cache.source)
         cross = {"mask": cross_mask, "cache": source_cache, "packing": packing, "context_packing": source_packing}
-        x = self.residual(x, self.norm1, lambda x: self.attention(x, mask=mask, cache=target_cache, packing=packing))
-        x = self.residual(x, self.norm2, lambda x: self.cross_attention(x, source, **cross))
-        return self.residual(x, self.norm3, self.mlp)
+        with self.cast_weights(x.device):
+            x = self.residual(
+                x, self.norm1, lambda x: self.attention(x, mask=mask, cache=target_cache, packing=packing)
+            )
+            x = self.residual(x, self.norm2, lambda x: self.cross_attention(x, source, **cross))
+            return self.residual(x, self.norm3, self.mlp)
+
+    def linears(self) -> list[nn.Linear]:
+        return [*super().linears(), self.cross_attention.qkv, self.cross_attention.out_proj]
 
     def new_cache(self, source: Tensor | None = None) -> DecoderCache:
         """An empty cache, or one that holds the keys and values of the source (B, S, M)."""
