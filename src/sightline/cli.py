@@ -15,16 +15,13 @@ from typer.core import TyperGroup
 import sightline
 
 from .errors import SightlineError, SightlineWarning
-from .limits import MAX_EXAMPLES_PER_PAGE
 from .names import printable, printable_lines
 from .output import record_writer
 from .registry import TASKS
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Read when torch is imported: threads that spin while they wait slow down a busy machine."""
-SHOW_HELP = (
-    "Write a page (.html) that explains each prediction: occlusion maps for a fitted classifier, attention for a run."
-)
+SHOW_HELP = "Write a page (.html) that explains each prediction: evidence of a fitted classifier, attention of a run."
 MIN_SEPARATION = 0.7
 """AUROC of known against unknown images below which `fit` suggests another model."""
 
@@ -255,7 +252,7 @@ def _predicted(predictor: Any, inputs: Iterable[Any], top: int | None, *, quiet:
 
 
 def _explain(predictor: Any, inputs: Iterable[Any], top: int | None) -> Any:
-    items = inputs if isinstance(inputs, list) else list(islice(inputs, MAX_EXAMPLES_PER_PAGE + 1))
+    items = inputs if isinstance(inputs, list) else list(islice(inputs, predictor.max_page_inputs + 1))
     with sightline.runs.progress_bar() as progress:
         return predictor.explain(items, progress=progress, top_k=top)
 

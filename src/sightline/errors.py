@@ -103,9 +103,10 @@ def check_choice(name: str, value: object, known: Iterable[str]) -> None:
         raise SightlineError(f"{name} must be {one_of(str(value), known)}")
 
 
-def check_page_size(**values: int) -> None:
-    """Each number of examples must fit on one page."""
+def check_page_size(limit: int | None = None, /, **values: int) -> None:
+    """Each number of examples must fit on one page (default limit: `MAX_EXAMPLES_PER_PAGE`)."""
+    limit = limits.MAX_EXAMPLES_PER_PAGE if limit is None else limit
     for name, value in values.items():
-        limit, fix = limits.MAX_EXAMPLES_PER_PAGE, "show fewer, or leave out the page" if value else "give at least one"
+        fix = "show fewer, or leave out the page" if value else "give at least one"
         if not 1 <= value <= limit:
             raise SightlineError(f"{name} must be 1 to {limit} to be shown on one page, got {shown(value)}; {fix}")

@@ -124,6 +124,8 @@ MAX_TRANSDUCTIVE_IMAGES = 1000
 """Images of one transductive prediction."""
 MAX_EXPLANATION_IMAGES = 16
 """Support images shown in an explanation."""
+MAX_EXPLAINED_IMAGES = 1000
+"""Images on one page of explanations."""
 MAX_OCCLUSION_CELLS = 32
 """Cells along each side of an explanation's occlusion grid."""
 MAX_CLASSIFIER_IMAGE_SIZE = 1024

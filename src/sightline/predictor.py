@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
-from . import hub, zoo
+from . import hub, limits, zoo
 from .errors import MissingDependencyError, SightlineError, check, check_page_size
 from .output import Progress as Progress
 
@@ -148,6 +148,11 @@ class Predictor(ABC):
         self.model.to(self.device)
         return self
 
+    @property
+    def max_page_inputs(self) -> int:
+        """Inputs that `explain` shows on one page."""
+        return limits.MAX_EXAMPLES_PER_PAGE
+
     def check_ready(self) -> None:  # noqa: B027  # most models are always ready
         """Raise errors that concern all inputs before any input is read."""
 
@@ -199,7 +204,7 @@ class Predictor(ABC):
         """Predictions for a few inputs, and a page that explains them."""
         self.check_ready()
         inputs = list(inputs)
-        check_page_size(inputs=len(inputs))
+        check_page_size(self.max_page_inputs, inputs=len(inputs))
         prepared = [self._prepared(item) for item in inputs]
         usable = [pair for pair in zip(prepared, inputs, strict=True) if not isinstance(pair[0], FailedPrediction)]
         if not usable:

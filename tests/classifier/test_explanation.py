@@ -1,6 +1,7 @@
 """Explanation of predictions by ablation."""
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,19 +9,23 @@ import torch
 
 from sightline import FewShotClassifier
 from sightline.classifier import FewShotPrediction, explanation, predictions
-from sightline.classifier.explanation import cell_masks, occlude_cells, occlusion_color
+from sightline.classifier.explanation import Question, cell_masks, occlusion_color
 from sightline.errors import SightlineError
 from sightline.models.embedders import BackboneEmbedder
 
 GRID = 6
 
 
-def predicted_logits(classifier, pixels, label):
-    """The logit of a class for each image, computed by the classifier itself."""
-    fitted, index = classifier._current(), classifier.classes.index(label)
-    with torch.no_grad():
-        query = BackboneEmbedder(fitted.model).embed(pixels)
-        return fitted.calibration.scale * fitted.model.head.classify(fitted.state, query[None])[0, :, index]
+@pytest.fixture
+def prediction(fitted, drawn):
+    return fitted.predict(drawn[fitted.classes[2]][4])
+
+
+def log_odds(classifier, pixels, label, other=None):
+    """The log odds of a class for each image, computed from the scores of the classifier."""
+    fitted = classifier._current()
+    scores = fitted.scores(BackboneEmbedder(fitted.model).embed(pixels))
+    return Question(label, other).log_odds(scores, classifier.classes).numpy()
 
 
 def test_occluding_the_named_cells_costs_more_than_occluding_random_ones(fitted, drawn):
@@ -29,84 +34,118 @@ def test_occluding_the_named_cells_costs_more_than_occluding_random_ones(fitted,
     for name in fitted.classes:
         for image in drawn[name][3:6]:
             prediction = fitted.predict(image)
-            result = prediction.explain(images=1)
-            changed = occlude_cells(image, GRID)[1].numpy().nonzero()[0]
-            best = np.argsort(-result.image.occlusion.flatten(), kind="stable")[:3]
-            groups = [best, *(random.choice(changed, 3, replace=False) for _ in range(8))]
-            masks = torch.stack([cell_masks(28, GRID)[torch.from_numpy(group)].any(0) for group in groups])
-            occluded = torch.where(masks[:, None], occlusion_color(image), image)
-            decrease = (result.logit - predicted_logits(fitted, occluded, prediction.label)).numpy()
+            result = prediction.explain(images=1, grid=GRID)
+            masks, color = cell_masks(28, GRID), occlusion_color(image)
+            has_ink = (masks & (image != color)[0]).flatten(1).any(1).numpy().nonzero()[0]
+            best = np.argsort(-result.image.regions.flatten(), kind="stable")[:3]
+            groups = [best, *(random.choice(has_ink, 3, replace=False) for _ in range(8))]
+            occluded = [torch.where(masks[torch.from_numpy(group)].any(0), color, image) for group in groups]
+            decrease = result.log_odds - log_odds(fitted, torch.stack(occluded), prediction.label)
             named.append(decrease[0])
             others.append(decrease[1:].mean())
     assert np.mean(named) > 1.5 * np.mean(others)
     assert np.mean(np.array(named) > np.array(others)) > 0.8
 
 
-def test_contribution_is_the_decrease_of_the_logit_without_the_image(fitted, drawn):
-    image = drawn[fitted.classes[2]][4]
-    prediction = fitted.predict(image)
-    result = prediction.explain(images=16, grid=2)
-    assert 1 <= len(result.support) < 15
-    assert (result.num_candidates, result.is_complete) == (15, True)
-    assert result.logit == pytest.approx(float(predicted_logits(fitted, image[None], prediction.label)), abs=1e-3)
-    contributions = [image.contribution for image in result.support]
-    assert contributions == sorted(contributions, reverse=True)
-    assert min(contributions) > 0.02 * max(contributions)
-    first, state = result.support[0], fitted._current()
-    support, head = state.support, state.model.head
-    index = next(
-        i
-        for i, name in enumerate(support.names)
-        if (support.classes[support.labels[i]], name) == (first.label, first.name)
+@pytest.mark.parametrize("with_other", [False, True])
+def test_regions_are_the_decrease_of_the_log_odds(fitted, drawn, prediction, with_other):
+    image, label = drawn[fitted.classes[2]][4], prediction.label
+    other = list(prediction.scores)[1] if with_other else None
+    result = prediction.explain(other=other, grid=4, cells=16)
+    masks = cell_masks(28, 4)
+    expected = result.log_odds - log_odds(
+        fitted, torch.where(masks[:, None], occlusion_color(image), image), label, other
     )
-    rest = torch.arange(len(support)) != index
-    encoded = head.encode_support(support.embeddings[rest][None], support.labels[rest][None], way=5)
-    query = BackboneEmbedder(state.model).embed(image[None])
-    logit = head.classify(encoded, query[None])[0, 0, support.classes.index(prediction.label)]
-    expected = fitted.calibration.scale * float(logit)
-    assert result.logit - first.contribution == pytest.approx(expected, abs=1e-3)
+    assert result.log_odds == pytest.approx(log_odds(fitted, image[None], label, other)[0], abs=1e-3)
+    assert result.image.regions.flatten() == pytest.approx(expected, abs=1e-3)
+    few = prediction.explain(other=other, grid=4, cells=5).image.regions
+    occluded = few != 0
+    assert 1 <= occluded.sum() <= 5
+    assert few[occluded] == pytest.approx(result.image.regions[occluded], abs=1e-3)
 
 
-def test_occlusion_of_a_support_image(run):
+def test_contribution_is_the_decrease_of_the_log_odds_without_the_example(fitted, drawn, prediction):
+    result = prediction.explain(images=16, grid=2)
+    contributions = [example.contribution for example in result.support]
+    assert contributions == sorted(contributions, reverse=True)
+    assert contributions[0] > 0 > contributions[-1]  # evidence for the class and against it
+    assert min(map(abs, contributions)) > 0.02 * max(map(abs, contributions))
+    assert result.is_complete
+    state = fitted._current()
+    support = state.support
+    for example in (result.support[0], result.support[-1]):
+        names = [(support.classes[label], name) for label, name in zip(support.labels, support.names, strict=True)]
+        mask = torch.arange(15) != names.index((example.label, example.name))
+        query = BackboneEmbedder(state.model).embed(drawn[fitted.classes[2]][4][None])
+        without = Question(prediction.label).log_odds(state.scores(query, mask), fitted.classes)
+        assert result.log_odds - example.contribution == pytest.approx(float(without), abs=1e-3)
+
+
+def test_reasons_for_one_class_are_reasons_against_the_other(fitted, prediction):
+    first, second = list(prediction.scores)[:2]
+    reasons = prediction.explain(label=first, other=second, images=1, cells=36)
+    opposite = prediction.explain(label=second, other=first, images=1, cells=36)
+    assert reasons.log_odds == -opposite.log_odds > 0
+    assert reasons.image.regions == pytest.approx(-opposite.image.regions)
+    assert reasons.support[0].name == opposite.support[-1].name
+
+
+def test_blank_regions_have_no_effect(run):
     """The classes differ in the position of a black square."""
     left = torch.full((1, 28, 28), 255, dtype=torch.uint8)
     left[:, 8:20, 2:10] = 0
     classifier = FewShotClassifier.pretrained(run).fit({"left": [left], "right": [left.flip(-1)]})
-    result = classifier.predict(left).explain(grid=2, images=1)
-    example = result.support[0]
-    assert (result.prediction.label, example.label) == ("left", "left")
-    assert example.occlusion[:, 0].sum() > abs(example.occlusion[:, 1]).sum()
-    assert result.image.occlusion[:, 0].sum() > abs(result.image.occlusion[:, 1]).sum()
-    assert not result.image.occlusion[:, 1].any()  # occluding paper changes nothing
+    result = classifier.predict(left).explain(grid=2)
+    example, other = result.support
+    assert (result.prediction.label, example.label, other.label) == ("left", "left", "right")
+    assert example.contribution > 0 > other.contribution
+    assert example.regions is None  # the feature map has one position
+    assert result.image.regions[:, 0].sum() > 0
+    assert not result.image.regions[:, 1].any()  # occluding paper changes nothing
 
 
-def test_explanation_takes_less_than_a_second(fitted, drawn):
-    prediction = fitted.predict(drawn[fitted.classes[0]][5])
+def test_regions_of_an_example_are_those_like_the_query():
+    query, background = torch.tensor([[1.0, 0, 0]]), torch.tensor([0, 1.0, 0])
+    features = background.expand(2, 3, 3).clone()
+    features[1, 2] = query[0]
+    features[0, 0] = torch.tensor([0, 0, 1.0])
+    images = torch.arange(64, dtype=torch.uint8).view(1, 1, 8, 8).repeat(4, 1, 1, 1)
+    support = SimpleNamespace(embeddings=background.expand(4, 1, 3), images=images)
+    fitted = SimpleNamespace(support=support, feature_maps=lambda indices: dict.fromkeys(indices, features))
+    [shares] = explanation._region_shares(fitted, query, [3]).values()
+    assert shares.shape == (2, 3)
+    assert shares[1, 2] == 1
+    assert shares[0, 0] == 0
+    support.images = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
+    [shares] = explanation._region_shares(fitted, query, [3]).values()
+    assert not shares.any()  # blank regions
+
+
+def test_explanation_takes_less_than_a_second(prediction):
     start = time.process_time()
     prediction.explain()
     assert time.process_time() - start < 1
 
 
-def test_nearest_candidates_of_a_large_support_set(monkeypatch, fitted, drawn):
+def test_nearest_candidates_of_a_large_support_set(monkeypatch, prediction):
     monkeypatch.setattr(explanation, "MAX_CANDIDATES", 7)
-    prediction = fitted.predict(drawn[fitted.classes[3]][4])
     result = prediction.explain(grid=2)
-    assert (result.num_candidates, result.is_complete) == (7, False)
+    assert len(result.evidence.examples) == 7
+    assert not result.is_complete
     assert result.support[0].label == prediction.label
-    assert "Computed for the 7 nearest support images." in result.card().notes
+    assert "Computed for the 7 nearest support examples." in result.card().notes
 
 
 def test_explanation_of_an_embedding_has_no_images():
     classifier = FewShotClassifier().fit({"a": torch.eye(3)[:2], "b": -torch.eye(3)})
     result = classifier.predict(torch.tensor([1.0, 0.1, 0])).explain()
-    assert result.image.occlusion is None
+    assert result.image.regions is None
     assert result.image.pixels is None
     assert (result.support[0].label, result.support[0].name) == ("a", "example 1")
-    assert all(image.occlusion is None for image in result.support)
-    assert {image.label for image in result.support} == {"a"}  # by cosine, other classes have no contribution
+    assert all(image.regions is None for image in result.support)
     html = result.page().html
     assert "example 1" in html
-    assert not any(text in html for text in ("<img", 'class="asked"', 'id="heat"', ">image<"))
+    assert "data:image" not in html
 
 
 def test_cells_partition_the_image():
@@ -114,15 +153,10 @@ def test_cells_partition_the_image():
         masks = cell_masks(side, grid)
         assert masks.shape == (grid * grid, side, side)
         assert (masks.sum(0) == 1).all()
-    image = torch.full((1, 4, 4), 200, dtype=torch.uint8)
-    image[0, 0, 0] = 3
-    occluded, is_changed = occlude_cells(image, 2)
-    assert is_changed.tolist() == [True, False, False, False]
-    assert (occluded[0] == 200).all()
 
 
-def test_explanation_is_saved_as_figure_and_page(fitted, drawn, tmp_path, monkeypatch):
-    result = fitted.predict(drawn[fitted.classes[0]][4]).explain()
+def test_explanation_is_saved_as_figure_and_page(prediction, tmp_path, monkeypatch):
+    result = prediction.explain()
     assert result.save(tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
     assert "<!doctype html>" in result.save(tmp_path / "why.html").read_text()
     monkeypatch.setattr(predictions, "explanation_figure", None)  # the path is checked first
@@ -130,27 +164,41 @@ def test_explanation_is_saved_as_figure_and_page(fitted, drawn, tmp_path, monkey
         result.save(tmp_path / "why.pdf")
 
 
-def test_page_of_several_images(fitted, drawn, tmp_path):
+def test_page_of_several_images(fitted, drawn, tmp_path, monkeypatch):
     (tmp_path / "torn.png").write_bytes(b"not an image")
-    images = drawn[fitted.classes[0]][4:6]
+    images = drawn[fitted.classes[0]][4:7]
     calls = []
-    explanations = fitted.explain(
-        [images[0], tmp_path / "torn.png", images[1]], progress=lambda *count: calls.append(count)
-    )
-    assert [prediction.error is None for prediction in explanations.predictions] == [True, False, True]
-    assert explanations.page.html.count("<article") == 2
-    assert calls == [(1, 2), (2, 2)]
+    monkeypatch.setattr(FewShotClassifier, "batch_size", 2)
+    explanations = fitted.explain([images[0], tmp_path / "torn.png", *images[1:]], progress=lambda *c: calls.append(c))
+    assert [prediction.error is None for prediction in explanations.predictions] == [True, False, True, True]
+    assert explanations.page.html.count('"logProbabilities"') == 3
+    assert calls == [(2, 3), (3, 3)]
     assert fitted.explain([tmp_path / "torn.png"]).page is None
 
 
-def test_invalid_explanations_are_refused(fitted, drawn):
+def test_predictions_explained_together_and_alone_are_equal(fitted, drawn):
+    images = torch.stack([drawn[name][4] for name in fitted.classes])
+    alone = [fitted.predict(image).explain() for image in images]
+    query = BackboneEmbedder(fitted.model).embed(images)
+    together = explanation.explain(fitted._ready(), query, images, [result.prediction for result in alone])
+    for first, second in zip(alone, together, strict=True):
+        assert first.image.regions == pytest.approx(second.image.regions, abs=1e-3)
+        names = [[(example.label, example.name) for example in result.support] for result in (first, second)]
+        assert names[0] == names[1]
+
+
+def test_invalid_explanations_are_refused(prediction):
     with pytest.raises(SightlineError, match="a prediction must come from `predict` to be explained"):
         FewShotPrediction("a", 1.0, True, {"a": 1.0}, 1.0).explain()
-    prediction = fitted.predict(drawn[fitted.classes[0]][4])
+    label = prediction.label
     for options, message in (
         ({"images": 0}, "images must be an integer of at least 1, got 0"),
         ({"images": 17}, "images must be at most 16, got 17"),
         ({"grid": 33}, "grid must be at most 32, got 33"),
+        ({"cells": 0}, "cells must be an integer of at least 1, got 0"),
+        ({"label": "none"}, "label must be"),
+        ({"other": "none"}, "other must be"),
+        ({"other": label}, f"other must differ from label, got '{label}' for both"),
     ):
         with pytest.raises(SightlineError, match=message):
             prediction.explain(**options)

@@ -24,7 +24,7 @@ def test_loaded_classifier_gives_equal_predictions(fitted, drawn, tmp_path):
     assert before == after
     assert (loaded.classes, loaded.counts, loaded.calibration) == (fitted.classes, fitted.counts, fitted.calibration)
     first, second = (prediction.explain(grid=3) for prediction in (before[0], after[0]))
-    assert (first.image.occlusion == second.image.occlusion).all()
+    assert (first.image.regions == second.image.regions).all()
     assert [image.contribution for image in first.support] == [image.contribution for image in second.support]
     assert [path.name for path in tmp_path.iterdir()] == ["characters.sightline"]
 

@@ -6,7 +6,15 @@ import torch
 
 from sightline.errors import MissingDependencyError, SightlineError
 from sightline.layers.efficientnet import EfficientNetLite0, convert_state_dict
-from sightline.models.embedders import EFFICIENTNET_PACKAGE, Embedder, Preprocessing, load_embedder
+from sightline.models.embedders import (
+    EFFICIENTNET_PACKAGE,
+    BackboneEmbedder,
+    Embedder,
+    ExternalEmbedder,
+    Preprocessing,
+    load_embedder,
+)
+from sightline.models.few_shot import FewShot, FewShotConfig
 from state_dicts import lite0_state
 
 
@@ -45,6 +53,35 @@ def test_patch_and_pooled_features_of_normalized_pixels():
     patches, dark = MeanEmbedder().embed(pixels, "patches"), torch.tensor([-5.0, -5.0, -6.0])
     assert torch.equal(patches[0], torch.stack([dark, torch.tensor([1.0, 2.0, 3.0]), dark, dark]))
     assert torch.equal(MeanEmbedder().embed(pixels)[:, 0], patches.mean(1))
+
+
+@pytest.mark.parametrize("options", [{}, {"tokens": "patches"}, {"pool": "flat"}])
+def test_feature_maps_of_a_backbone(options):
+    config = FewShotConfig(image_size=32, channels=3, backbone_channels=(3, 5, 7, 8), num_heads=1, **options)
+    embedder, pixels = BackboneEmbedder(FewShot(config).eval()), random_pixels(2, 32)
+    maps = embedder.feature_maps(pixels)
+    if "pool" in options:
+        assert maps is None
+        return
+    assert maps.shape == (2, 2, 2, 8)
+    torch.testing.assert_close(maps.mean((1, 2)), embedder.embed(pixels).mean(1))
+    effects = embedder.region_effects(pixels, torch.zeros_like(pixels), lambda embeddings: embeddings.sum((1, 2)))
+    assert effects.shape == (2, 4, 4)
+
+
+def test_feature_maps_of_an_external_encoder(efficientnet):
+    config = FewShotConfig(backbone="none", embed_dim=1280, depth=0)
+    embedder, pixels = ExternalEmbedder("efficientnet_lite0", config), random_pixels(1, 84)
+    embedder.loaded = efficientnet
+    maps = embedder.feature_maps(pixels)
+    assert maps.shape == (1, 7, 7, 1280)
+    torch.testing.assert_close(maps.mean((1, 2)), embedder.embed(pixels)[:, 0])
+    effects = embedder.region_effects(pixels, torch.zeros_like(pixels), lambda embeddings: embeddings.sum((1, 2)))
+    assert effects.shape == (1, 7, 7)
+    assert effects.any()
+    embedder.loaded = MeanEmbedder()
+    assert embedder.feature_maps(pixels).shape == (1, 2, 2, 3)
+    assert embedder.region_effects(pixels, pixels, torch.sum) is None
 
 
 def test_resizing_agrees_with_reading_at_that_size():

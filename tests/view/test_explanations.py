@@ -1,123 +1,183 @@
 """Explanations of few-shot predictions, as figures and as pages in a browser."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sightline.errors import SightlineError
 from sightline.view.explanations import (
-    ExplainedImage,
+    MAX_COMPARED_CLASSES,
+    Evidence,
+    Example,
     ExplanationCard,
     explanation_figure,
     explanation_page,
-    overlay_heat,
-    strongest_cells,
 )
 
-OCCLUSION = np.array([[0.0, 2.0, 0.0], [0.0, -3.0, 0.5]])
+CLASSES = ("beta", "gamma", *(f"class {i}" for i in range(12)))
+LOG_PROBABILITIES = np.log([0.7, 0.16, *[0.14 / 12] * 12])
+
+
+def decreases(*values):
+    return np.array([*values, *[0.0] * (len(CLASSES) - len(values))])
 
 
 def make_card(*, known=True, name="query.png", label="beta", images=True):
-    gray = np.full((20, 30), 200, dtype=np.uint8) if images else None
-    color = np.full((8, 8, 3), 90, dtype=np.uint8) if images else None
-    occlusion = OCCLUSION if images else None
+    gray = np.arange(600, dtype=np.uint8).reshape(20, 30) if images else None
+    colors = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 3), dtype=np.uint8)
     examples = [
-        ExplainedImage("1.png", color, occlusion, label, 1.5),
-        ExplainedImage("2.png", color, None, "gamma", -0.25),
+        Example(file, owner, colors[i] if images else None, decrease, np.eye(2) if images and i < 2 else None)
+        for i, (file, owner, decrease) in enumerate(
+            [
+                ("1.png", label, decreases(1.5, -0.5)),
+                ("2.png", "gamma", decreases(-0.25, 0.5)),
+                ("3.png", label, decreases(0.001)),
+                ("4.png", "class 3", decreases(0, 0, 0, 0, 0, 0.3)),
+            ]
+        )
     ]
-    scores = [(label, 0.75), *((f"class {i}", 0.25 / 11) for i in range(11))]
-    image = ExplainedImage(name, gray, occlusion)
-    return ExplanationCard(name, label, known, 0.75, scores, image, examples, ["A note."])
+    regions = np.zeros((2, 3, len(CLASSES)))
+    regions[0, 1, 0], regions[1, 2, 1] = 2.0, 1.0
+    classes = (label, *CLASSES[1:])
+    evidence = Evidence(classes, LOG_PROBABILITIES, name, gray, regions if images else None, examples)
+    scores = list(zip(classes, np.exp(LOG_PROBABILITIES).tolist(), strict=True))
+    return ExplanationCard(name, label, known, 0.7, scores, evidence, label, notes=["A note."])
 
 
-def test_cells_with_the_largest_drop_are_brightest():
-    image = np.full((12, 18), 128, dtype=np.uint8)
-    heat = overlay_heat(image, OCCLUSION, side=90).astype(int)
-    assert heat.shape == (60, 90, 3)
-    cells = heat.sum(2).reshape(2, 30, 3, 30).mean((1, 3))
-    assert np.argmax(cells) == 1
-    assert (heat == overlay_heat(image, OCCLUSION.clip(0), side=90)).all()  # negative values count as 0
-    assert (overlay_heat(image, None, side=90) == 128).all()
-    assert overlay_heat(image, np.zeros((2, 3)), side=90).std((0, 1)).max() == 0
+@pytest.fixture
+def page(viewer, tmp_path):
+    """A function that opens cards in the browser."""
+
+    def open_cards(*cards):
+        viewer.page.goto(explanation_page(cards).save(tmp_path / "page.html").as_uri())
+        return viewer.page
+
+    return open_cards
 
 
-def test_strongest_cells_are_positive_and_counted_from_one():
-    assert strongest_cells(OCCLUSION) == [(1, 2), (2, 3)]
-    assert strongest_cells(np.zeros((3, 3))) == []
+def test_effects_are_differences_of_log_odds():
+    evidence = make_card().evidence
+    assert evidence.log_odds("beta") == pytest.approx(np.log(0.7 / 0.3))
+    assert evidence.log_odds("beta", "gamma") == pytest.approx(np.log(0.7 / 0.16))
+    probabilities = np.exp(evidence.log_probabilities - evidence.examples[0].decreases)
+    odds = probabilities[0] / probabilities[1:].sum()
+    expected = np.log(0.7 / 0.3) - np.log(odds)
+    assert evidence.effects(evidence.examples[0].decreases, "beta") == pytest.approx(expected)
+    assert evidence.effects(evidence.examples[0].decreases, "beta", "gamma") == pytest.approx(2.0)
 
 
-def test_a_page_shows_predictions_scores_and_contributions(viewer, tmp_path):
-    cards = [make_card(), make_card(known=False, name="other.png")]
-    page = viewer.page
-    page.goto(explanation_page(cards).save(tmp_path / "page.html").as_uri())
-    assert page.title() == "2 predictions"
-    text = page.inner_text("body")
+def test_answer_has_examples_for_and_against():
+    query, examples = make_card().evidence.answer("beta", "gamma", images=1)
+    assert [(example.name, example.contribution) for example in examples] == [("1.png", 2.0), ("2.png", -0.75)]
+    assert query.regions.tolist() == [[0, 2, 0], [0, 0, -1]]
+    assert examples[0].regions.tolist() == [[2, 0], [0, 2]]
+    assert make_card().evidence.strongest("class 5", "class 6", 3) == [0]  # no example has an effect
+
+
+def test_a_page_shows_predictions_scores_and_contributions(page):
+    opened = page(make_card(), make_card(known=False, name="other.png"))
+    assert opened.title() == "2 predictions"
+    text = opened.inner_text("body")
     for words in (
-        "1 of 2 known", "query.png", "beta", "confidence 75.0%", "unknown", "closest: beta", "A note.",
-        "Scores if it were known", "contribution +1.50", "contribution -0.25", "and 4 more classes",
-        "Bright regions lower the predicted class's score when occluded.",
+        "1 of 2 known", "query.png", "beta", "confidence 70.0%", "unknown", "closest: beta", "A note.", "other class",
+        "Scores if it were known", "and 6 more classes", "outlined: speaks for the class", "dashed: speaks against it",
     ):  # fmt: skip
         assert words in text
-    badges = [badge.inner_text() for badge in page.locator(".badge").all()]
+    badges = [badge.inner_text() for badge in opened.locator(".badge").all()]
     assert badges == ["known", "none of the classes"]
-    alts = [image.get_attribute("alt") for image in page.locator("img.heat").all()]
-    assert alts[0] == "query.png; most important of 2 x 3 regions: row 1 column 2, row 2 column 3"
-    assert all(image.get_attribute("alt") for image in page.locator("img").all())
-    assert page.evaluate("() => [...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    _, examples = make_card().evidence.answer("beta", None, 3)
+    shown = opened.locator("article").first.locator(".contribution").all_inner_texts()
+    assert sorted(shown) == sorted(f"{example.contribution:+.2f}" for example in examples)
+    assert opened.evaluate("() => [...document.images].every(image => image.complete && image.naturalWidth > 0)")
+    label = opened.locator("article .heat-map").first.get_attribute("aria-label")
+    assert label == "query.png; strongest of 2 x 3 regions: row 1 column 2, row 2 column 3"
 
 
-def test_occlusion_maps_are_toggled_by_keyboard_and_by_click(viewer, tmp_path):
-    page = viewer.page
-    page.goto(explanation_page([make_card()]).save(tmp_path / "page.html").as_uri())
-    heat, plain = page.locator("img.heat").first, page.locator("img.plain").first
-    assert heat.is_visible()
-    assert not plain.is_visible()
-    page.keyboard.press("Tab")
-    page.keyboard.press("Space")
-    assert plain.is_visible()
-    assert not heat.is_visible()
-    page.get_by_text("Show occlusion maps").click()
-    assert heat.is_visible()
+def test_why_one_class_and_not_another(page):
+    card = page(make_card()).locator("article")
+    card.get_by_label("class", exact=True).select_option(label="gamma")
+    card.get_by_label("other class").select_option(label="beta")
+    figures = card.locator("figure:has(.contribution)")
+    assert figures.locator(".source").all_inner_texts() == ["2.png", "1.png"]
+    assert figures.locator(".contribution").all_inner_texts() == ["+0.75", "-2.00"]
+    assert figures.locator(".mark").count() == 1
+    assert "For gamma" in card.inner_text()
+    disabled = card.get_by_label("other class").locator("option:disabled").all_inner_texts()
+    assert disabled == ["gamma"]
+    assert card.locator("select option").count() == 2 * MAX_COMPARED_CLASSES + 1
 
 
-def test_names_are_escaped(viewer, tmp_path):
+def test_predictions_are_sorted_and_filtered(page):
+    cards = [make_card(name=f"{i}.png", label=label, known=i != 1) for i, label in enumerate(["beta", "alpha", "beta"])]
+    opened = page(replace(cards[0], confidence=0.9), *cards[1:])
+    files = opened.locator(".file")
+    opened.get_by_label("Sort").select_option(label="least confident first")
+    assert files.all_inner_texts() == ["1.png", "2.png", "0.png"]
+    opened.get_by_label("Filter by class").select_option(label="beta")
+    assert files.all_inner_texts() == ["2.png", "0.png"]
+    opened.get_by_label("Filter by name or class").fill("0.p")
+    assert files.all_inner_texts() == ["0.png"]
+    assert opened.locator(".count").inner_text() == "1 of 3"
+    opened.get_by_label("Filter by known or unknown").select_option(label="unknown")
+    assert "No prediction matches the filter." in opened.inner_text("main")
+
+
+def test_maps_are_read_and_toggled_by_keyboard(page):
+    opened = page(make_card())
+    first = opened.locator("article .heat-map").first
+    assert first.locator("path.for").count() == 1
+    first.focus()
+    opened.keyboard.press("ArrowRight")
+    assert first.locator(".tip").inner_text().startswith("row 1, column 2: +")
+    opened.keyboard.press("ArrowRight")
+    assert first.locator(".tip").inner_text() == "row 1, column 3: no effect, or not occluded"
+    opened.keyboard.press("Escape")
+    assert not first.locator(".tip").is_visible()
+    opened.get_by_label("Show maps").focus()
+    opened.keyboard.press("Space")
+    assert not first.locator(".veil").is_visible()
+
+
+def test_names_are_escaped(page):
     name = '<img src=x onerror="alert(1)">\ud800"\x07'
-    html = explanation_page([make_card(name=name, label=name)], title=name)
-    viewer.page.goto(html.save(tmp_path / "page.html").as_uri())
-    assert '<img src=x onerror="alert(1)">' in viewer.page.inner_text("body")
+    assert '<img src=x onerror="alert(1)">' in page(make_card(name=name, label=name)).inner_text("body")
 
 
-@pytest.mark.parametrize("width", [1240, 400])
-def test_a_page_fits_wide_and_narrow_windows(viewer, tmp_path, width):
+@pytest.mark.parametrize("width", [1240, 390])
+def test_a_page_fits_wide_and_narrow_windows(viewer, page, width):
     viewer.page.set_viewport_size({"width": width, "height": 900})
-    html = explanation_page([make_card(label="a long name " * 9)])
-    viewer.page.goto(html.save(tmp_path / "page.html").as_uri())
-    assert viewer.page.evaluate("() => document.documentElement.scrollWidth") <= width
+    opened = page(make_card(label="a long name " * 9), make_card(label="anotherverylongname" * 8))
+    assert opened.evaluate("() => document.documentElement.scrollWidth") <= width
 
 
-def test_a_page_has_no_script_and_no_url():
+def test_images_are_stored_once():
+    one, many = (explanation_page([make_card()] * count).html for count in (1, 300))
+    assert one.count("data:image") == many.count("data:image") == 4  # the query and 3 examples
+    assert len(many) < 300 * 10_000
+
+
+def test_a_page_has_no_url():
     html = explanation_page([make_card()]).html
-    assert "<script" not in html
-    assert not re.search(r"https?://", html)
+    assert re.findall(r"https?://[^\"]*", html) == ["http://www.w3.org/2000/svg"]
     assert "default-src 'none'" in html
 
 
 def test_cards_without_images():
     html = explanation_page([make_card(images=False)]).html
-    assert "<img" not in html
-    assert "occluded" not in html
+    assert "data:image" not in html
     figure = explanation_figure(make_card(images=False, known=False))
     assert figure.get_suptitle().split() == ["unknown", "(closest", "beta)"]
     assert [axes.get_title() for axes in figure.axes] == ["Scores if it were known"]
 
 
 def test_a_figure_shows_the_query_the_examples_and_the_scores():
-    figure = explanation_figure(make_card())
-    assert figure.get_suptitle() == "beta 75.0%"
+    figure = explanation_figure(replace(make_card(), other="gamma"))
+    assert figure.get_suptitle() == "beta 70.0%"
     assert [axes.get_title() for axes in figure.axes] == ["query", "beta", "gamma", "All scores"]
     labels = [axes.get_xlabel() for axes in figure.axes[1:3]]
-    assert labels == ["1.png\ncontribution +1.50", "2.png\ncontribution -0.25"]
+    assert labels == ["1.png\nfor: +2.00", "2.png\nagainst: -0.75"]
     assert len(figure.axes[3].patches) == 8
 
 

@@ -142,7 +142,6 @@ def encode(head: FewShotHead, support: SupportSet, mask: Tensor | None = None) -
     return head.encode_support(embeddings, labels, way=len(support.classes))
 
 
-@torch.no_grad()
 def classify(head: FewShotHead, state: SupportState, query: Tensor) -> Tensor:
     """query (Q, T, M) -> logits (Q, way) on the CPU, computed in batches"""
     size = max(1, min(MAX_QUERIES_PER_BATCH, MAX_TOKENS_PER_BATCH // query.shape[1]))

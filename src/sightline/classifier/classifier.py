@@ -32,7 +32,7 @@ from ..models.few_shot import FewShot, nearest_mean_model
 from ..names import shortened
 from ..predictor import Predictor, Progress
 from ..tasks.few_shot.predictor import FewShotPredictor
-from ..view.explanations import explanation_page
+from ..view.explanations import ExplanationCard, explanation_page
 from ..view.page import Page
 from . import file
 from .calibration import Calibration, classify
@@ -267,6 +267,10 @@ class FewShotClassifier(Predictor):
         lines.append(f"unknown     {area}")
         return "\n".join(lines)
 
+    @property
+    def max_page_inputs(self) -> int:
+        return limits.MAX_EXPLAINED_IMAGES
+
     def parse_inputs(self, arguments: Sequence[str]) -> list[Path]:
         return expand_image_paths(arguments)
 
@@ -310,28 +314,38 @@ class FewShotClassifier(Predictor):
     def predict_batch(
         self, prepared: list[Tensor], *, top_k: int | None = None, transductive: bool = False
     ) -> list[FewShotPrediction]:
-        fitted, stacked = self._ready(), torch.stack(prepared)
-        head, support, pixels = fitted.model.head, fitted.support, None
-        if support.images is not None:
-            assert self._embedder is not None
-            stacked, pixels = self._embedder.embed(stacked).cpu(), stacked
+        fitted = self._ready()
+        query, pixels = self._embed(fitted, prepared)
+        head, support = fitted.model.head, fitted.support
         if transductive:
-            episode = (x[None].to(head.device) for x in (support.embeddings, support.labels, stacked))
+            episode = (x[None].to(head.device) for x in (support.embeddings, support.labels, query))
             logits = head(*episode, way=len(support.classes))[0].cpu()
         else:
-            logits = classify(head, fitted.state, stacked)
-        return _predictions(fitted, logits, stacked, pixels, transductive=transductive)
+            logits = classify(head, fitted.state, query)
+        return _predictions(fitted, logits, query, pixels, transductive=transductive)
 
     def explain_batch(
         self, prepared: list[Tensor], inputs: list[Any], *, progress: Progress | None = None, top_k: int | None = None
     ) -> tuple[list[FewShotPrediction], Page]:
-        predictions, cards = self.predict_batch(prepared), []
-        for prediction, item in zip(predictions, inputs, strict=True):
-            name = Path(item).name if isinstance(item, str | Path) else None
-            cards.append(prediction.explain().card(name=name))
+        fitted, predictions, cards = self._ready(), list[FewShotPrediction](), list[ExplanationCard]()
+        for start in range(0, len(prepared), self.batch_size):
+            query, pixels = self._embed(fitted, prepared[start : start + self.batch_size])
+            batch = _predictions(fitted, classify(fitted.model.head, fitted.state, query), query, pixels)
+            predictions += batch
+            for explanation in explain(fitted, query, pixels, batch):
+                item = inputs[len(cards)]
+                cards.append(explanation.card(name=Path(item).name if isinstance(item, str | Path) else None))
             if progress is not None:
-                progress(len(cards), len(predictions))
+                progress(len(cards), len(prepared))
         return predictions, explanation_page(cards, title=str(predictions[0]))
+
+    def _embed(self, fitted: Fitted, prepared: list[Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Embeddings (N, T, M) of prepared inputs, and their pixels (N, C, side, side); None if they are embeddings."""
+        stacked = torch.stack(prepared)
+        if fitted.support.images is None:
+            return stacked, None
+        assert fitted.embedder is not None
+        return fitted.embedder.embed(stacked).cpu(), stacked
 
     def columns(self, top: int | None = None) -> list[str]:
         return ["label", "closest", "confidence", "known", "known_score", *(f"scores.{name}" for name in self.classes)]
@@ -389,7 +403,7 @@ class FewShotClassifier(Predictor):
 
 
 def _predictions(
-    fitted: Fitted, logits: Tensor, query: Tensor, pixels: Tensor | None, *, transductive: bool
+    fitted: Fitted, logits: Tensor, query: Tensor, pixels: Tensor | None, *, transductive: bool = False
 ) -> list[FewShotPrediction]:
     """Predictions from logits (N, way), embeddings (N, T, M) and pixels of the queries."""
     calibration, classes = fitted.calibration, fitted.support.classes
@@ -398,7 +412,7 @@ def _predictions(
     known_scores = calibration.known_score(logits).tolist()
     predictions = []
     for i, row in enumerate(probabilities.tolist()):
-        best, image = order[i][0], None if pixels is None else pixels[i]
+        best, image = order[i][0], None if pixels is None else pixels[i : i + 1]
         predictions.append(
             FewShotPrediction(
                 label=classes[best],
@@ -407,7 +421,7 @@ def _predictions(
                 scores={classes[j]: row[j] for j in order[i]},
                 known_score=known_scores[i],
                 transductive=transductive,
-                _explain=partial(explain, fitted, query[i], image),
+                _explain=partial(explain, fitted, query[i : i + 1], image),
             )
         )
     return predictions

@@ -1,10 +1,16 @@
-"""Explanation of a prediction by ablation: support images are removed and image regions are occluded.
+"""Explanation of predictions by ablation: support examples are left out and regions of the image are occluded.
 
-Attention weights are not used. The contribution of a support image or of a region is the decrease of the
-predicted class's logit without it.
+Attention weights are not used. An effect is the decrease of log probabilities without a part. A head is used through
+`Fitted.scores` alone. Regions are searched coarse to fine: one pass with a gradient estimates the effect of all cells,
+and those with the largest estimates are occluded.
 
-Shapes: B batch, S support images, C channels, T tokens per image, M embedding dimension, G cells of the occlusion grid.
+Shapes: N queries, S support examples, C channels, T tokens per image, M embedding dimension, G cells of the occlusion
+grid.
 """
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,108 +18,179 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import limits
-from ..errors import check_int, check_max
-from ..view.explanations import Array, ExplainedImage
+from ..errors import SightlineError, check, check_int, check_max, one_of
+from ..view.explanations import Array, Evidence, Example
 from .fitted import Fitted
-from .predictions import Explanation, FewShotPrediction
-from .support import SupportSet
+from .predictions import CELLS, GRID, IMAGES, Explanation, FewShotPrediction
 
-MAX_CANDIDATES, MAX_CANDIDATE_VALUES = 128, 1 << 16
-"""Support images whose contribution is computed, and the numbers of their embeddings; of more, the nearest are used."""
-MIN_RELATIVE_CONTRIBUTION = 0.02
-"""Contribution of a support image that is shown, relative to the largest."""
-MAX_VALUES_PER_BATCH = 1 << 22
-"""Numbers in the support embeddings of one forward pass."""
+MAX_CANDIDATES, MAX_CANDIDATE_VALUES = 128, 1 << 27
+"""Support examples that are left out in turn, and the numbers in all the support sets that remain; of more examples,
+the nearest are used."""
+AGAINST_FRACTION = 0.2
+"""Of the occluded cells, those with the lowest estimates: they may speak against the class."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """Why this class and not another one; `other` is None for all other classes."""
+
+    label: str
+    other: str | None = None
+
+    def check(self, classes: Sequence[str]) -> None:
+        """Both must be classes of the classifier, and different."""
+        for name, value in (("label", self.label), ("other", self.other)):
+            if value is not None and value not in classes:
+                raise SightlineError(f"{name} must be {one_of(str(value), classes)}")
+        check(self.label != self.other, f"other must differ from label, got {self.other!r} for both")
+
+    def log_odds(self, scores: Tensor, classes: Sequence[str]) -> Tensor:
+        """Logits or log probabilities (..., way) -> (...)"""
+        index = classes.index(self.label)
+        if self.other is not None:
+            return scores[..., index] - scores[..., classes.index(self.other)]
+        return scores[..., index] - scores[..., torch.arange(len(classes)) != index].logsumexp(-1)
 
 
 @torch.no_grad()
 def explain(
-    fitted: Fitted, embedding: Tensor, pixels: Tensor | None, prediction: FewShotPrediction, *, images: int, grid: int
-) -> Explanation:
-    """Explain the prediction for an embedding (T, M) of an image, uint8 (C, side, side); pixels are None without one.
+    fitted: Fitted,
+    query: Tensor,
+    pixels: Tensor | None,
+    predictions: Sequence[FewShotPrediction],
+    *,
+    label: str | None = None,
+    other: str | None = None,
+    images: int = IMAGES,
+    grid: int = GRID,
+    cells: int = CELLS,
+) -> list[Explanation]:
+    """Explain predictions for query embeddings (N, T, M) of images, uint8 (N, C, side, side), or None.
 
     See `FewShotPrediction.explain`.
     """
-    check_int(1, images=images, grid=grid)
+    check_int(1, images=images, grid=grid, cells=cells)
     check_max(limits.MAX_EXPLANATION_IMAGES, images=images)
     check_max(limits.MAX_OCCLUSION_CELLS, grid=grid)
-    support = fitted.support.select(_candidates(fitted.support, embedding, prediction.label))
-    ablation = _Ablation(fitted, embedding, support, prediction.label)
-    contributions = ablation.contributions()
-    best = contributions.argsort(descending=True, stable=True)[:images]
-    best = best[(contributions[best] > MIN_RELATIVE_CONTRIBUTION * contributions.max()) | (best == best[0])]
-    explained = []
-    for i in best.tolist():
-        image = None if support.images is None else support.images[i]
-        label, contribution = support.classes[int(support.labels[i])], float(contributions[i])
-        occlusion = ablation.occlusion(image, grid, i)
-        explained.append(ExplainedImage(support.names[i], _as_array(image), occlusion, label, contribution))
-    name = "embedding" if pixels is None else "image"
-    return Explanation(
-        prediction=prediction,
-        logit=ablation.logit,
-        image=ExplainedImage(name, _as_array(pixels), ablation.occlusion(pixels, grid)),
-        support=tuple(explained),
-        num_candidates=len(support),
-        is_complete=len(support) == len(fitted.support),
-    )
+    support, log_p = fitted.support, fitted.scores(query).log_softmax(-1)
+    questions = [Question(prediction.label if label is None else label, other) for prediction in predictions]
+    for question in questions:
+        question.check(support.classes)
+    candidates = [_candidates(fitted, x, question.label) for x, question in zip(query, questions, strict=True)]
+    left_out = _leave_out(fitted, query, candidates, log_p)
+    regions = None if pixels is None else _occlude(fitted, pixels, questions, grid, cells, log_p)
+    used = sorted({i for indices in candidates for i in indices.tolist()})
+    arrays = {} if support.images is None else {i: as_array(support.images[i]) for i in used}
+    explanations = []
+    for n, question in enumerate(questions):
+        examples = [
+            Example(support.names[i], support.classes[int(support.labels[i])], arrays.get(i), decreases.numpy())
+            for i, decreases in zip(candidates[n].tolist(), left_out[n], strict=True)
+        ]
+        evidence = Evidence(
+            classes=support.classes,
+            log_probabilities=log_p[n].numpy(),
+            name="embedding" if pixels is None else "image",
+            pixels=None if pixels is None else as_array(pixels[n]),
+            decreases=None if regions is None else regions[n].numpy(),
+            examples=examples,
+        )
+        shown = evidence.strongest(question.label, question.other, images)
+        shares = _region_shares(fitted, query[n], [int(candidates[n][i]) for i in shown])
+        for i in shown:
+            examples[i] = replace(examples[i], shares=shares.get(int(candidates[n][i])))
+        explanations.append(
+            Explanation(predictions[n], question.label, question.other, images, evidence, num_examples=len(support))
+        )
+    return explanations
 
 
-class _Ablation:
-    """Classifies a query with parts of the support set or of an image removed."""
-
-    def __init__(self, fitted: Fitted, embedding: Tensor, support: SupportSet, label: str):
-        self.fitted, self.support, self.class_index = fitted, support, support.classes.index(label)
-        self.embedding = embedding[None, None]
-        self.batch_size = max(1, MAX_VALUES_PER_BATCH // support.embeddings.numel())
-        self.logit = float(self._logits(support.embeddings[None], support.labels[None], self.embedding)[0])
-
-    def _logits(self, support: Tensor, labels: Tensor, query: Tensor) -> Tensor:
-        """support (B, S, T, M), labels (B, S), query (B, 1, T, M) -> logit of the predicted class (B,)"""
-        head = self.fitted.model.head
-        state = head.encode_support(support.to(head.device), labels.to(head.device), way=len(self.support.classes))
-        logits = head.classify(state, query.to(head.device))[:, 0, self.class_index]
-        return self.fitted.calibration.scale * logits.cpu()
-
-    def contributions(self) -> Tensor:
-        """Decrease of the logit without each support image: (S,)"""
-        count = len(self.support)
-        others = torch.arange(count).expand(count, -1)[~torch.eye(count, dtype=torch.bool)].view(count, -1)
-        decreases = []
-        for rows in others.split(self.batch_size):
-            query = self.embedding.expand(len(rows), -1, -1, -1)
-            logits = self._logits(self.support.embeddings[rows], self.support.labels[rows], query)
-            decreases.append(self.logit - logits)
-        return torch.cat(decreases)
-
-    def occlusion(self, pixels: Tensor | None, grid: int, support_index: int | None = None) -> Array | None:
-        """Decrease of the logit without each cell of the query image, or of a support image: (grid, grid)"""
-        embedder = self.fitted.embedder
-        if pixels is None or embedder is None or pixels.shape[-1] != embedder.image_size:
-            return None
-        occluded, is_changed = occlude_cells(pixels, grid)
-        decrease = torch.zeros(len(occluded), dtype=torch.float64)
-        for cells in is_changed.nonzero().flatten().split(self.batch_size):
-            new = embedder.embed(occluded[cells]).cpu()
-            support = self.support.embeddings.expand(len(cells), -1, -1, -1)
-            query = self.embedding.expand(len(cells), -1, -1, -1)
-            if support_index is None:
-                query = new[:, None]
-            else:
-                support = support.clone()
-                support[:, support_index] = new
-            decrease[cells] = self.logit - self._logits(support, self.support.labels.expand(len(cells), -1), query)
-        array: Array = decrease.view(grid, grid).numpy()
-        return array
+def _leave_out(fitted: Fitted, query: Tensor, candidates: Sequence[Tensor], log_p: Tensor) -> list[Tensor]:
+    """Decreases of log probabilities (N, way) without each candidate, for each query: (candidates, way)"""
+    decreases = [log_p.new_zeros(len(indices), log_p.shape[1]) for indices in candidates]
+    users: dict[int, list[tuple[int, int]]] = {}
+    for n, indices in enumerate(candidates):
+        for row, i in enumerate(indices.tolist()):
+            users.setdefault(i, []).append((n, row))
+    mask = torch.ones(len(fitted.support), dtype=torch.bool)
+    for i, pairs in users.items():
+        mask[i] = False
+        queries = torch.tensor([n for n, _ in pairs])
+        without = fitted.scores(query[queries], mask).log_softmax(-1)
+        for (n, row), values in zip(pairs, without, strict=True):
+            decreases[n][row] = log_p[n] - values
+        mask[i] = True
+    return decreases
 
 
-def occlude_cells(pixels: Tensor, grid: int) -> tuple[Tensor, Tensor]:
-    """The image with each cell of a grid occluded, and whether that changes a pixel.
+def _occlude(
+    fitted: Fitted, pixels: Tensor, questions: Sequence[Question], grid: int, cells: int, log_p: Tensor
+) -> Tensor | None:
+    """Decreases of log probabilities (N, way) with cells occluded: (N, grid, grid, way), 0 in all other cells"""
+    embedder, classes = fitted.embedder, fitted.support.classes
+    if embedder is None or pixels.shape[-1] != embedder.image_size:
+        return None
+    masks = cell_masks(pixels.shape[-1], grid)
+    blank = torch.stack([occlusion_color(image) for image in pixels]).expand_as(pixels)
 
-    pixels uint8 (C, side, side) -> uint8 (G, C, side, side), bool (G,)
+    def objective(embeddings: Tensor) -> Tensor:
+        pairs = zip(questions, fitted.scores(embeddings), strict=True)
+        return torch.stack([question.log_odds(scores, classes) for question, scores in pairs])
+
+    estimates = None
+    if cells < len(masks):
+        estimates = embedder.region_effects(pixels, blank, objective)
+    decreases = log_p.new_zeros(len(pixels), len(masks), log_p.shape[1])
+    for n, image in enumerate(pixels):
+        has_content = (masks & (image != blank[n]).any(0)).flatten(1).any(1)
+        indices = has_content.nonzero().flatten()
+        if estimates is not None:
+            per_cell = _cell_sums(estimates[n].cpu(), masks)[indices]
+            indices = indices[_extremes(per_cell, cells)]
+        if len(indices):
+            occluded = torch.where(masks[indices, None], blank[n], image)
+            decreases[n, indices] = log_p[n] - fitted.scores(embedder.embed(occluded).cpu()).log_softmax(-1)
+    return decreases.unflatten(1, (grid, grid))
+
+
+def _extremes(values: Tensor, count: int) -> Tensor:
+    """Indices of the largest values and of some of the lowest, `count` in all."""
+    order = values.argsort(descending=True, stable=True)
+    if len(order) <= count:
+        return order
+    lowest = int(AGAINST_FRACTION * count)
+    return torch.cat((order[: count - lowest], order[len(order) - lowest :]))
+
+
+def _cell_sums(estimates: Tensor, masks: Tensor) -> Tensor:
+    """The sum of estimates (rows, columns) in each cell: masks (G, side, side) -> (G,)"""
+    spread = F.interpolate(estimates[None, None], masks.shape[1:], mode="nearest")[0, 0]
+    return torch.stack([spread[mask].sum() for mask in masks])
+
+
+def _region_shares(fitted: Fitted, query: Tensor, indices: Sequence[int]) -> dict[int, Array]:
+    """The similarity of the query (T, M) to the regions of support examples, from 0 to 1 for the most similar one.
+
+    It is the decrease of the cosine similarity of query and example without the region, relative to the largest.
+    Embeddings are centered by the mean of the support set. Regions without content have none.
     """
-    occluded = torch.where(cell_masks(pixels.shape[-1], grid)[:, None], occlusion_color(pixels), pixels)
-    return occluded, (occluded != pixels).flatten(1).any(1)
+    images = fitted.support.images
+    if images is None:
+        return {}
+    center = fitted.support.embeddings.mean((0, 1))
+    target, shares = query.mean(0) - center, {}
+    for i, features in fitted.feature_maps(indices).items():
+        if features.shape[:2].numel() == 1:
+            continue
+        flat = features.flatten(0, 1) - center
+        without = (flat.sum(0) - flat) / (len(flat) - 1)
+        cosine, without = (F.cosine_similarity(x, target, -1) for x in (flat.mean(0), without))
+        has_content = (images[i] != occlusion_color(images[i])).any(0, keepdim=True).float()
+        has_content = F.adaptive_max_pool2d(has_content, features.shape[:2])
+        decrease = (cosine - without).clamp_min(0) * has_content.flatten()
+        share = (decrease / decrease.max().clamp_min(1e-12)).unflatten(0, features.shape[:2])
+        shares[i] = share.numpy()
+    return shares
 
 
 def cell_masks(side: int, grid: int) -> Tensor:
@@ -128,9 +205,10 @@ def occlusion_color(pixels: Tensor) -> Tensor:
     return pixels.flatten(1).median(1).values[:, None, None]
 
 
-def _candidates(support: SupportSet, embedding: Tensor, label: str) -> Tensor:
-    """Sorted indices of all support images, or of those of the predicted class and the nearest others."""
-    maximum = min(MAX_CANDIDATES, max(4, MAX_CANDIDATE_VALUES // embedding.numel()))
+def _candidates(fitted: Fitted, embedding: Tensor, label: str) -> Tensor:
+    """Sorted indices of all support examples, or of those of the class and the nearest others."""
+    support = fitted.support
+    maximum = min(MAX_CANDIDATES, max(8, MAX_CANDIDATE_VALUES // support.embeddings.numel()))
     if len(support) <= maximum:
         return torch.arange(len(support))
     cosines = F.cosine_similarity(support.embeddings.mean(1), embedding.mean(0)[None])
@@ -141,9 +219,7 @@ def _candidates(support: SupportSet, embedding: Tensor, label: str) -> Tensor:
     return torch.cat((predicted, others)).sort().values
 
 
-def _as_array(pixels: Tensor | None) -> Array | None:
+def as_array(pixels: Tensor) -> Array:
     """uint8 (C, H, W) -> (H, W) or (H, W, 3)"""
-    if pixels is None:
-        return None
-    array: Array = np.ascontiguousarray(pixels.permute(1, 2, 0).squeeze(-1).cpu().numpy())
+    array: np.ndarray[Any, Any] = np.ascontiguousarray(pixels.permute(1, 2, 0).squeeze(-1).cpu().numpy())
     return array

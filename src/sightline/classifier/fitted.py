@@ -1,15 +1,20 @@
 """A model that is fitted to a support set."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
 from ..models.embedders import ImageEmbedder
 from ..models.few_shot import FewShot, SupportState
 from . import calibration
 from .predictions import Estimate
 from .support import SupportSet
+
+MAX_FEATURE_MAPS = 128
+"""Feature maps of support images that are kept in memory."""
 
 
 @dataclass(eq=False)
@@ -23,6 +28,7 @@ class Fitted:
     support: SupportSet
     embedder: ImageEmbedder | None
     """Embeds images; None if the support set was given as embeddings and the model has no image encoder."""
+    _feature_maps: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
     @cached_property
     @torch.no_grad()
@@ -40,6 +46,33 @@ class Fitted:
     def calibration(self) -> calibration.Calibration:
         """The calibration of the confidence and of the known threshold."""
         return calibration.calibrate(self.model.head, self.support, self.state, self.embedder, self.held_out)
+
+    def scores(self, query: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Calibrated logits (N, way) of query embeddings (N, T, M), from the support examples that a mask (S,) selects.
+
+        Explanations use a head through this method alone. It is differentiable with respect to the query. Examples that
+        remain keep their encoding, which may depend on those that are left out.
+        """
+        state, device = self.state, self.model.head.device
+        if mask is not None:
+            state = state.select(mask.to(device), self.support.labels.to(device))
+        return self.calibration.scale * calibration.classify(self.model.head, state, query)
+
+    def feature_maps(self, indices: Sequence[int]) -> dict[int, Tensor]:
+        """Features (rows, columns, M) of support images, whose mean is the embedding; empty if there are none."""
+        support, embedder = self.support, self.embedder
+        if support.images is None or embedder is None or support.images.shape[-1] != embedder.image_size:
+            return {}
+        missing = [i for i in indices if i not in self._feature_maps]
+        if missing:
+            maps = embedder.feature_maps(support.images[missing])
+            if maps is None:
+                return {}
+            if len(self._feature_maps) + len(missing) > MAX_FEATURE_MAPS:
+                self._feature_maps = {}
+            self._feature_maps = self._feature_maps | dict(zip(missing, maps.cpu(), strict=True))
+        known = self._feature_maps
+        return {i: known[i] for i in indices if i in known}
 
     def estimate(self) -> Estimate:
         """The expected accuracy on new images."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,13 @@ from ..metrics import classification_sums, per_class_accuracy, update_classifica
 from ..names import printable
 from ..view import figures
 from ..view import page as view_page
-from ..view.explanations import ExplainedImage, ExplanationCard, explanation_figure, explanation_page
+from ..view.explanations import Evidence, ExplainedImage, ExplanationCard, explanation_figure, explanation_page
 
 if TYPE_CHECKING:
     from ..view.page import Page
+
+IMAGES, GRID, CELLS = 3, 6, 15
+"""Defaults of `FewShotPrediction.explain`."""
 
 
 @dataclass(frozen=True)
@@ -36,21 +40,31 @@ class FewShotPrediction:
     transductive: bool = False
     """Whether the prediction may depend on the other images of the call."""
     error: None = None
-    _explain: "Callable[..., Explanation] | None" = field(default=None, repr=False, compare=False)
+    _explain: "Callable[..., list[Explanation]] | None" = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the classifier. A prediction from another process cannot be explained."""
         return vars(self) | {"_explain": None}
 
-    def explain(self, *, images: int = 3, grid: int = 6) -> "Explanation":
-        """The support images that contribute most to the prediction, and the image regions it depends on.
+    def explain(
+        self,
+        *,
+        label: str | None = None,
+        other: str | None = None,
+        images: int = IMAGES,
+        grid: int = GRID,
+        cells: int = CELLS,
+    ) -> "Explanation":
+        """Why this class: the support examples and image regions that speak for it and against it.
 
-        `images` is the largest number of support images. Regions are the cells of a `grid` x `grid` partition.
+        `label` is the class to explain (default: the predicted one), `other` a class to compare it with (default: all
+        others). `images` is the largest number of support examples for the class, and against it. Regions are the cells
+        of a `grid` x `grid` partition. Those `cells` with the largest estimated effects are occluded; `grid**2` is all.
         """
         if self._explain is None:
             got = "got one without a classifier, such as one that was pickled"
             raise SightlineError(f"a prediction must come from `predict` to be explained, {got}")
-        return self._explain(self, images=images, grid=grid)
+        return self._explain([self], label=label, other=other, images=images, grid=grid, cells=cells)[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values. The label of an unknown image is None; `closest` is its most likely class."""
@@ -70,20 +84,43 @@ class FewShotPrediction:
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """A prediction with the support images and image regions that it depends on."""
+    """A prediction with the support examples and image regions that it depends on.
+
+    Effects are decreases of the log odds of `label` without a part: against `other`, or against all other classes.
+    """
 
     prediction: FewShotPrediction
-    logit: float
-    """The logit of the predicted class."""
-    image: ExplainedImage
-    """The image as the model receives it, with the decrease of the logit when each of its cells is occluded."""
-    support: tuple[ExplainedImage, ...]
-    """The support images with the largest contributions, in descending order; at least one. The contribution is the
-    decrease of the logit when the image is removed from the support set."""
-    num_candidates: int
-    """Support images whose contribution was computed."""
-    is_complete: bool
-    """Whether these are all support images; otherwise the nearest ones."""
+    label: str
+    other: str | None
+    images: int
+    evidence: Evidence
+    """The effects on all classes."""
+    num_examples: int
+    """Support examples of the classifier."""
+
+    @property
+    def log_odds(self) -> float:
+        """The log odds of the class."""
+        return self.evidence.log_odds(self.label, self.other)
+
+    @cached_property
+    def _answer(self) -> tuple[ExplainedImage, tuple[ExplainedImage, ...]]:
+        return self.evidence.answer(self.label, self.other, self.images)
+
+    @property
+    def image(self) -> ExplainedImage:
+        """The image as the model receives it, with the effect of each of its cells; 0 for those not occluded."""
+        return self._answer[0]
+
+    @property
+    def support(self) -> tuple[ExplainedImage, ...]:
+        """The support examples that speak most for the class and against it, in descending order; at least one."""
+        return self._answer[1]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all support examples were left out in turn; otherwise the nearest ones."""
+        return len(self.evidence.examples) == self.num_examples
 
     def save(self, path: str | Path) -> Path:
         """Write a figure (.png or .svg) or a page (.html)."""
@@ -99,20 +136,22 @@ class Explanation:
 
     def card(self, *, name: str | None = None) -> ExplanationCard:
         """The explanation for the viewer; `name` is the name of the image."""
-        image = self.image if name is None else replace(self.image, name=name)
+        evidence = self.evidence if name is None else replace(self.evidence, name=name)
         notes = []
         if not self.is_complete:
-            notes.append(f"Computed for the {self.num_candidates} nearest support images.")
+            notes.append(f"Computed for the {len(evidence.examples)} nearest support examples.")
         if self.prediction.transductive:
             notes.append("Transductive: the prediction may depend on the other images of the call.")
         return ExplanationCard(
-            name=image.name,
-            label=self.prediction.label,
+            name=evidence.name,
+            prediction=self.prediction.label,
             known=self.prediction.known,
             confidence=self.prediction.confidence,
             scores=list(self.prediction.scores.items()),
-            image=image,
-            examples=self.support,
+            evidence=evidence,
+            label=self.label,
+            other=self.other,
+            images=self.images,
             notes=notes,
         )
 

@@ -39,6 +39,8 @@ _norm = partial(BatchNorm, eps=1e-3, momentum=0.01)
 class EfficientNetLite0(Backbone):
     """RGB photographs to a vector of 1,280 channels per 32 x 32 pixels; 3.4 million parameters."""
 
+    num_last_blocks = 2
+
     def __init__(self) -> None:
         blocks: list[nn.Module] = [_conv_norm_relu(3, _STEM_CHANNELS, 3, stride=2)]
         ins = _STEM_CHANNELS

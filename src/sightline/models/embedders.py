@@ -35,6 +35,7 @@ from ..errors import (
     reraise,
 )
 from ..files import read_json
+from ..layers.backbones import Backbone
 from ..layers.efficientnet import EfficientNetLite0, convert_state_dict
 from ..weights import check_shapes
 from .few_shot import FewShot, FewShotConfig
@@ -53,6 +54,8 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MAX_BATCH_DIFFERENCE = 0.05
 """Relative difference of the embeddings of one image in two batches, from which on an embedder is refused."""
 
+Objective = Callable[[Tensor], Tensor]
+"""A differentiable number for each embedding: (B, T, M) -> (B,)"""
 Transform = Callable[[Tensor, slice], Tensor]
 """Changes the pixels of a batch; the slice is the position of the batch among all images."""
 
@@ -116,6 +119,11 @@ class Embedder(ABC):
         self.mean, self.std = self.mean.to(device), self.std.to(device)
         return self
 
+    @property
+    def pools_by_mean(self) -> bool:
+        """Whether pooled features are the mean of the patch features."""
+        return True
+
     @abstractmethod
     def features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Normalized images (B, C, image_size, image_size) -> patch features (B, T, M), pooled features (B, M)"""
@@ -148,15 +156,14 @@ class Embedder(ABC):
             for start in range(0, len(pixels), size):
                 rows = slice(start, min(start + size, len(pixels)))
                 batch = pixels[rows].to(self.device)
-                patches, pooled = self.features(
-                    self._preprocess(batch if transform is None else transform(batch, rows))
-                )
+                patches, pooled = self.features(self.preprocess(batch if transform is None else transform(batch, rows)))
                 embeddings[rows] = patches if tokens == "patches" else pooled[:, None]
                 if progress is not None:
                     progress(rows.stop, len(pixels))
         return embeddings
 
-    def _preprocess(self, pixels: Tensor) -> Tensor:
+    def preprocess(self, pixels: Tensor) -> Tensor:
+        """pixels uint8 (B, C, side, side) -> normalized images (B, C, image_size, image_size)"""
         images = pixels.float().expand(-1, self.channels, -1, -1)
         if images.shape[-1] != self.image_size:
             size = (self.image_size, self.image_size)
@@ -201,6 +208,10 @@ class HuggingFaceEmbedder(Embedder):
         layout = _token_layout(str(name), tokens, preprocessing.image_size, patch_size)
         embed_dim, grid, self.prefix_tokens = layout
         super().__init__(model, str(name), preprocessing, embed_dim=embed_dim, grid=grid)
+
+    @property
+    def pools_by_mean(self) -> bool:
+        return not self.uses_pooler and not self.prefix_tokens
 
     def features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         output = self.model(pixel_values=images)
@@ -247,6 +258,27 @@ class BackboneEmbedder:
     def embed(self, pixels: Tensor) -> Tensor:
         """pixels uint8 (B, C, image_size, image_size) -> float32 (B, T, M)"""
         return self.model.embed_pixels(pixels, BACKBONE_BATCH_SIZES[self.model.head.device.type])
+
+    def feature_maps(self, pixels: Tensor) -> Tensor | None:
+        """Features whose mean is the embedding, (B, rows, columns, M); None if it is not a mean.
+
+        pixels uint8 (B, C, image_size, image_size)
+        """
+        if self.model.config.pool == "flat":
+            return None
+        assert self.model.backbone is not None
+        with torch.no_grad():
+            features: Tensor = self.model.backbone(self._normalized(pixels))
+        return features.unflatten(1, self.model.grid)
+
+    def region_effects(self, pixels: Tensor, blank: Tensor, objective: Objective) -> Tensor | None:
+        """See `Backbone.region_effects`; pixels and blank uint8 (B, C, image_size, image_size)."""
+        assert self.model.backbone is not None
+        images, blank = self._normalized(pixels), self._normalized(blank)
+        return self.model.backbone.region_effects(images, blank, lambda features: objective(self.model.pool(features)))
+
+    def _normalized(self, pixels: Tensor) -> Tensor:
+        return self.model.normalize(pixels.to(self.model.head.device).float() / 255)
 
 
 class ExternalEmbedder:
@@ -295,6 +327,26 @@ class ExternalEmbedder:
         """pixels uint8 (B, C, side, side) -> float32 (B, T, M)"""
         encoder = self.encoder.to(self.device)
         return encoder.embed(pixels, self.config.tokens, progress=progress, transform=transform)
+
+    def feature_maps(self, pixels: Tensor) -> Tensor | None:
+        """Features whose mean is the embedding, (B, rows, columns, M); None if it is not a mean.
+
+        pixels uint8 (B, C, side, side)
+        """
+        encoder = self.encoder.to(self.device)
+        if self.config.tokens == "pooled" and not encoder.pools_by_mean:
+            return None
+        return encoder.embed(pixels, "patches").unflatten(1, encoder.grid)
+
+    def region_effects(self, pixels: Tensor, blank: Tensor, objective: Objective) -> Tensor | None:
+        """See `Backbone.region_effects`; pixels and blank uint8 (B, C, side, side). None for Hugging Face models."""
+        encoder = self.encoder.to(self.device)
+        if not isinstance(encoder.model, Backbone):
+            return None
+        images, blank = (encoder.preprocess(x.to(self.device)) for x in (pixels, blank))
+        is_pooled = self.config.tokens == "pooled"
+        pool = (lambda x: x.mean(1, keepdim=True)) if is_pooled else (lambda x: x)
+        return encoder.model.region_effects(images, blank, lambda features: objective(pool(features)))
 
 
 class CustomEmbedder:
@@ -359,6 +411,12 @@ class CustomEmbedder:
         with torch.no_grad():
             batches = pixels.split(BATCH_SIZES[self.device.type])
             return torch.cat([self._call(batch, self._shape) for batch in batches])
+
+    def feature_maps(self, pixels: Tensor) -> None:
+        """None: how the embedding follows from a feature map is unknown."""
+
+    def region_effects(self, pixels: Tensor, blank: Tensor, objective: Objective) -> None:
+        """None: the function may not be differentiable."""
 
     def _call(self, pixels: Tensor, shape: torch.Size | None = None) -> Tensor:
         """The embeddings of a batch, (B, T, M), which must be of this shape (T, M)."""

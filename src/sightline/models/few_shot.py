@@ -384,8 +384,15 @@ class FewShot(nn.Module):
         """
         if self.backbone is None:
             return images if images.dim() == 3 else images[:, None]
+        return self.pool(self.backbone(self.normalize(images)))
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """Images as the backbone takes them: (B, C, image_size, image_size), from 0 to 1 -> the same shape"""
         images = normalize_drawings(images) if self.config.normalize_drawings else images
-        features: Tensor = self.backbone((images - self.mean) / self.std)
+        return (images - self.mean) / self.std
+
+    def pool(self, features: Tensor) -> Tensor:
+        """The feature map of the backbone (B, T, M) -> the tokens of the head: all positions, or one vector"""
         if self.config.tokens == "patches":
             return features
         return features.flatten(1)[:, None] if self.config.pool == "flat" else features.mean(1, keepdim=True)

@@ -1,23 +1,23 @@
-"""Explanations of few-shot predictions: cards with the image, its most important support examples and all scores.
+"""Explanations of few-shot predictions: what speaks for a class and against it, as a page or as a figure.
 
-A page requires Pillow, a figure also matplotlib (the `plot` extra).
+All effects are differences of log odds: of a class against all others, or against one other class. The regions of the
+query share one heat scale, and so do all support examples. A figure requires matplotlib (the `plot` extra).
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, ImageColor
 
 from ..errors import check
 from ..names import shortened
-from .figures import COLORS, GRAY_WEIGHTS, HEAT_COLORS, figure, short_label, wrap
-from .images import data_url
-from .page import Page, html_document, read_static
+from . import heatmaps
+from .figures import COLORS, figure, short_label, wrap
+from .images import ImageTable
+from .page import Page, bundle_script, csp_hash, html_document, json_for_html, read_static
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,29 +26,106 @@ Array = np.ndarray[Any, Any]
 
 MAX_SCORES = 8
 """Classes whose scores are shown."""
-IMAGE_SIDE = 336
-"""Width of an image on a page, in pixels."""
+MAX_COMPARED_CLASSES = 12
+"""Classes that a page can compare; the most likely ones."""
+MIN_RELATIVE_CONTRIBUTION = 0.02
+"""Contribution of a support example that is shown, relative to the largest."""
+QUERY_SIDE, EXAMPLE_SIDE, FIGURE_SIDE = 224, 128, 336
+"""Largest width and height of a query, of a support example on a page, and of an image in a figure, in pixels."""
 UNKNOWN_COLOR = "#b25e00"
-OCCLUSION_NOTE = "Bright regions lower the predicted class's score when occluded."
-CONTRIBUTION_NOTE = (
-    "The contribution of a support example is the drop of the predicted class's score when the example is left out."
-)
+BODY = """<noscript>This page requires JavaScript, which is disabled.</noscript>
+<script type="application/json" id="sightline-explanations">{data}</script>
+<script type="module">{script}</script>"""
 
 
 @dataclass(frozen=True, eq=False)
 class ExplainedImage:
-    """The query image or a support example, with its occlusion map."""
+    """The query image or a support example, with its effect on the log odds."""
 
     name: str
     """File name or index."""
     pixels: Array | None
     """uint8 (H, W) or (H, W, 3); None if there is no image."""
-    occlusion: Array | None
-    """(rows, columns), the drop of the predicted class's score when each cell is occluded; None if not computed."""
+    regions: Array | None
+    """(rows, columns), None if not computed. Of the query, the decrease of the log odds when each region is occluded;
+    of a support example, its contribution multiplied by the similarity of each region to the query, at most 1."""
     label: str = ""
     """Class of a support example."""
     contribution: float | None = None
-    """Drop of the predicted class's score without this support example."""
+    """Decrease of the log odds without this support example; negative if it speaks against the class."""
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """A support example and its effect on all classes."""
+
+    name: str
+    label: str
+    pixels: Array | None
+    decreases: Array
+    """(way,), the decrease of each class's log probability without the example."""
+    shares: Array | None = None
+    """(rows, columns), the similarity of regions of the example to the query, from 0 to 1 for the most similar one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """The log probability of each class, and its decrease without each region and without each support example."""
+
+    classes: Sequence[str]
+    log_probabilities: Array
+    """(way,)"""
+    name: str
+    pixels: Array | None
+    """The query image, uint8 (H, W) or (H, W, 3)."""
+    decreases: Array | None
+    """(rows, columns, way), 0 in regions that were not occluded; None without an image."""
+    examples: Sequence[Example]
+
+    def log_odds(self, label: str, other: str | None = None) -> float:
+        """The log odds of a class against another one, or against all others."""
+        return float(self._log_odds(self.log_probabilities, label, other))
+
+    def effects(self, decreases: Array, label: str, other: str | None = None) -> Array:
+        """The decrease of the log odds by decreases (..., way) of log probabilities: (...)"""
+        reduced = self._log_odds(self.log_probabilities - decreases, label, other)
+        effects: Array = self.log_odds(label, other) - reduced
+        return effects
+
+    def answer(self, label: str, other: str | None, images: int) -> tuple[ExplainedImage, tuple[ExplainedImage, ...]]:
+        """Why this class: the query with its map, and at most `images` examples for the class and against it each.
+
+        Examples are in descending order of their contribution.
+        """
+        image_map = None if self.decreases is None else self.effects(self.decreases, label, other)
+        examples = []
+        for i in self.strongest(label, other, images):
+            e = self.examples[i]
+            contribution = float(self.effects(e.decreases, label, other))
+            example_map = None if e.shares is None else contribution * e.shares
+            examples.append(ExplainedImage(e.name, e.pixels, example_map, e.label, contribution))
+        return ExplainedImage(self.name, self.pixels, image_map), tuple(examples)
+
+    def strongest(self, label: str, other: str | None, count: int) -> list[int]:
+        """Indices of the `count` examples that speak most for a class and of the `count` most against it; at least one.
+
+        They are in descending order of their contribution.
+        """
+        contributions = self.effects(np.stack([example.decreases for example in self.examples]), label, other)
+        order = np.argsort(-contributions, kind="stable")
+        least = MIN_RELATIVE_CONTRIBUTION * np.abs(contributions).max()
+        positive, negative = order[contributions[order] > least][:count], order[contributions[order] < -least][-count:]
+        shown: list[int] = np.concatenate((positive, negative)).tolist()
+        return shown or order[:1].tolist()
+
+    def _log_odds(self, log_probabilities: Array, label: str, other: str | None) -> Array:
+        index = self.classes.index(label)
+        if other is not None:
+            difference: Array = log_probabilities[..., index] - log_probabilities[..., self.classes.index(other)]
+            return difference
+        others = np.delete(log_probabilities, index, -1)
+        odds: Array = log_probabilities[..., index] - np.logaddexp.reduce(others, -1)
+        return odds
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,21 +134,25 @@ class ExplanationCard:
 
     name: str
     """Name of the query image."""
-    label: str
+    prediction: str
     """Predicted class."""
     known: bool
     confidence: float
     scores: Sequence[tuple[str, float]]
     """Classes and probabilities, highest first."""
-    image: ExplainedImage
-    examples: Sequence[ExplainedImage]
-    """Support examples, largest contribution first."""
+    evidence: Evidence
+    label: str
+    """The class that is explained."""
+    other: str | None = None
+    """The class that it is compared with; None for all others."""
+    images: int = 3
+    """Support examples for the class, and against it, that are shown."""
     notes: Sequence[str] = field(default_factory=list)
 
     @property
     def title(self) -> str:
         """The prediction in a few words."""
-        label = shortened(self.label, 60)
+        label = shortened(self.prediction, 60)
         return f"{label} {self.confidence:.1%}" if self.known else f"unknown (closest {label})"
 
     @property
@@ -80,33 +161,11 @@ class ExplanationCard:
         return "All scores" if self.known else "Scores if it were known"
 
 
-def overlay_heat(pixels: Array, occlusion: Array | None, side: int = IMAGE_SIDE) -> Array:
-    """The image as uint8 (H, side, 3), colored by its occlusion map. Values below 0 count as 0."""
-    height, width = pixels.shape[:2]
-    size = (side, max(1, round(side * height / width)))
-    resampling = Image.Resampling.NEAREST if side >= 4 * width else Image.Resampling.BICUBIC
-    base: Array = np.asarray(Image.fromarray(pixels).convert("RGB").resize(size, resampling), dtype=np.float64)
-    if occlusion is None:
-        return base.astype(np.uint8)
-    heat = np.clip(occlusion, 0, None).astype(np.float32)
-    heat = heat / max(float(heat.max()), 1e-9)
-    heat = np.asarray(Image.fromarray(heat).resize(size, Image.Resampling.BICUBIC), dtype=np.float64).clip(0, 1)
-    levels, channels = np.linspace(0, 1, len(HEAT_COLORS)), zip(*map(ImageColor.getrgb, HEAT_COLORS), strict=True)
-    color = np.stack([np.interp(heat, levels, channel) for channel in channels], -1)
-    mixed: Array = 0.42 * (base @ GRAY_WEIGHTS)[..., None] + 0.58 * color
-    return mixed.round().clip(0, 255).astype(np.uint8)
-
-
-def strongest_cells(occlusion: Array, count: int = 3) -> list[tuple[int, int]]:
-    """The cells with the largest positive values, as (row, column) from 1."""
-    order = np.argsort(-occlusion, axis=None, kind="stable")[:count]
-    cells = [divmod(int(i), occlusion.shape[1]) for i in order if occlusion.flat[i] > 0]
-    return [(row + 1, column + 1) for row, column in cells]
-
-
 def explanation_figure(card: ExplanationCard) -> Figure:
     """Draw the query image, its support examples and the scores side by side."""
-    images = [image for image in (card.image, *card.examples) if image.pixels is not None]
+    query, examples = card.evidence.answer(card.label, card.other, card.images)
+    images = [image for image in (query, *examples) if image.pixels is not None]
+    query_scale, example_scale = (heatmaps.common_scale(image.regions for image in x) for x in ([query], examples))
     columns = len(images) + 1
     width = 2.5 * columns + 0.6
     title = wrap(card.title, width, 13)
@@ -115,17 +174,18 @@ def explanation_figure(card: ExplanationCard) -> Figure:
     fig.suptitle(title, color=COLORS["ink"] if card.known else UNKNOWN_COLOR, fontsize=13)
     for ax, image in zip(axes[0], images, strict=False):
         assert image.pixels is not None
-        ax.imshow(overlay_heat(image.pixels, image.occlusion), interpolation="none")
+        heatmaps.draw(ax, image.pixels, image.regions, query_scale if image is query else example_scale, FIGURE_SIDE)
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
         ax.set_title(short_label(image.label, 24) or "query", color=COLORS["ink"], fontsize=10)
         if image.contribution is not None:
-            text = f"{short_label(image.name, 18)}\ncontribution {image.contribution:+.2f}"
+            side = "for" if image.contribution > 0 else "against"
+            text = f"{short_label(image.name, 18)}\n{side}: {image.contribution:+.2f}"
             ax.set_xlabel(text, fontsize=9, color=COLORS["gray"])
     ax = axes[0, -1]
     bars = list(card.scores[:MAX_SCORES])[::-1]
     colors = [COLORS["gray"]] * (len(bars) - 1) + [COLORS["blue"] if card.known else COLORS["amber"]]
-    ax.barh([short_label(label, 18) for label, _ in bars], [score for _, score in bars], color=colors, height=0.7)
+    ax.barh([short_label(name, 18) for name, _ in bars], [score for _, score in bars], color=colors, height=0.7)
     ax.set(xlim=(0, 1.18), xticks=[])
     for i, (_, score) in enumerate(bars):
         ax.text(score + 0.02, i, f"{score:.0%}", va="center", fontsize=8, color=COLORS["ink"])
@@ -136,85 +196,103 @@ def explanation_figure(card: ExplanationCard) -> Figure:
 
 
 def explanation_page(cards: Sequence[ExplanationCard], *, title: str = "Predictions") -> Page:
-    """One self-contained page with a card for each prediction. It has no script and makes no network request."""
+    """One self-contained page with a card for each prediction. It makes no network request."""
     check(cards, "cards must contain at least one prediction, got none")
     heading, subheading = shortened(title, 80), "Prediction and explanation"
     if len(cards) > 1:
         heading, subheading = f"{len(cards)} predictions", f"{sum(card.known for card in cards)} of {len(cards)} known"
-    has_images = any(image.pixels is not None for card in cards for image in (card.image, *card.examples))
-    checkbox = '<input type="checkbox" id="heat" checked>\n' if has_images else ""
-    label = '\n<label for="heat">Show occlusion maps</label>' if has_images else ""
-    body = f"""{checkbox}<header><h1>{html.escape(heading)}</h1><p>{subheading}</p>{label}</header>
-<main>
-{"".join(_card(card) for card in cards)}
-</main>
-<footer>{OCCLUSION_NOTE if has_images else ""}
-{CONTRIBUTION_NOTE}</footer>"""
-    text = html_document(heading, body, style=read_static("explanations.css"), policy="img-src data:")
+    images = ImageTable()
+    data = {
+        "title": heading,
+        "subtitle": subheading,
+        "look": asdict(heatmaps.LOOK),
+        "minRelative": MIN_RELATIVE_CONTRIBUTION,
+        "cards": [_card(card, images) for card in cards],
+        "images": images.images,
+    }
+    script = bundle_script("explanations")
+    body = BODY.format(data=json_for_html(data), script=script)
+    style = read_static("heat-map.css") + read_static("explanations.css")
+    policy = f"script-src {csp_hash(script)}; img-src data:"
+    text = html_document(heading, body, style=style, policy=policy)
     return Page(text.encode("utf-8", "replace").decode("utf-8"))
 
 
-def _card(card: ExplanationCard) -> str:
-    state, badge = ("known", "known") if card.known else ("unknown", "none of the classes")
-    label = shortened(card.label, 60)
-    prediction = label if card.known else "unknown"
-    detail = f"confidence {card.confidence:.1%}" if card.known else f"closest: {label}"
-    largest = max((example.contribution or 0.0 for example in card.examples), default=0.0)
-    examples = "".join(_figure(example, largest) for example in card.examples)
-    bars = "".join(_score_bar(html.escape(shortened(name, 40)), score) for name, score in card.scores[:MAX_SCORES])
-    hidden = len(card.scores) - MAX_SCORES
-    notes = ([f"and {hidden:,} more classes"] if hidden > 0 else []) + list(card.notes)
-    small = "".join(f'<p class="note">{html.escape(note)}</p>' for note in notes)
-    layout, query = "row no-image", ""
-    if card.image.pixels is not None:
-        layout = "row"
-        query = f'<section class="query" aria-label="Query image">{_figure(card.image, 0.0)}</section>'
-    return f"""<article class="{state}">
-<h2><span class="file">{html.escape(shortened(card.name, 60))}</span>
-<span class="prediction">{html.escape(prediction)}</span>
-<span class="detail">{html.escape(detail)}</span> <span class="badge">{badge}</span></h2>
-<div class="{layout}">
-{query}
-<section class="support"><h3>Support examples</h3><div class="examples">{examples}</div></section>
-<section class="scores"><h3>{card.scores_title}</h3><ol>{bars}</ol>{small}</section>
-</div>
-</article>
-"""
+def _card(card: ExplanationCard, images: ImageTable) -> dict[str, Any]:
+    """A card as plain values. Classes that cannot be compared are merged into one, so that log odds remain exact."""
+    e = card.evidence
+    compared = _compared_classes(card)
+    columns = [e.classes.index(name) for name in compared]
+    rest = [i for i in range(len(e.classes)) if i not in set(columns)]
 
+    def merged(log_probabilities: Array) -> Array:
+        """(..., way) -> (..., classes), the last one for all others"""
+        if not rest:
+            return log_probabilities[..., columns]
+        others = np.logaddexp.reduce(log_probabilities[..., rest], -1)[..., None]
+        return np.concatenate((log_probabilities[..., columns], others), -1)
 
-def _score_bar(label: str, score: float) -> str:
-    meter = f'<meter min="0" max="1" value="{score:.4f}" aria-label="{label}">{score:.1%}</meter>'
-    return f'<li><span class="name">{label}</span><span class="value">{score:.1%}</span>{meter}</li>'
-
-
-def _figure(image: ExplainedImage, largest: float) -> str:
-    label, name = (html.escape(shortened(text, 48)) for text in (image.label, image.name))
-    alt = f"{label}, {name}" if label else name
-    images = "" if image.pixels is None else _images(image.pixels, image.occlusion, alt)
-    contribution = ""
-    if image.contribution is not None:
-        fraction = 0.0 if largest <= 0 else max(0.0, image.contribution / largest)
-        value = f"{image.contribution:+.2f}"
-        contribution = (
-            f'<span class="contribution">contribution {value}</span>'
-            f'<meter min="0" max="1" value="{fraction:.4f}" aria-label="contribution">{value}</meter>'
+    base = merged(e.log_probabilities)
+    regions = None if e.decreases is None else base - merged(e.log_probabilities - e.decreases)
+    examples = []
+    for i in _page_examples(card, compared):
+        example = e.examples[i]
+        examples.append(
+            {
+                "name": shortened(example.name, 48),
+                "label": shortened(example.label, 48),
+                "image": None if example.pixels is None else images.add(example.pixels, EXAMPLE_SIDE),
+                "decreases": _rounded(base - merged(e.log_probabilities - example.decreases)),
+                "shares": None if example.shares is None else _map(example.shares),
+            }
         )
-    names = f'<span class="label">{label}</span><span class="source">{name}</span>' if label else ""
-    return f"<figure>{images}<figcaption>{names}{contribution}</figcaption></figure>"
+    return {
+        "name": shortened(card.name, 60),
+        "prediction": shortened(card.prediction, 48),
+        "known": card.known,
+        "confidence": round(card.confidence, 6),
+        "scores": [[shortened(name, 48), round(score, 6)] for name, score in card.scores[:MAX_SCORES]],
+        "more": max(0, len(card.scores) - MAX_SCORES),
+        "scoresTitle": card.scores_title,
+        "notes": list(card.notes),
+        "classes": [shortened(name, 48) for name in compared],
+        "label": compared.index(card.label),
+        "other": None if card.other is None else compared.index(card.other),
+        "logProbabilities": _rounded(base),
+        "image": None if e.pixels is None else images.add(e.pixels, QUERY_SIDE),
+        "regions": None if regions is None else _map(regions),
+        "examples": examples,
+        "count": card.images,
+    }
 
 
-def _images(pixels: Array, occlusion: Array | None, alt: str) -> str:
-    """The image, and the image with its occlusion map if there is one; a style rule shows one of them."""
-    plain = f'<img class="plain" alt="{alt}" src="{_data_url(pixels, None)}">'
-    if occlusion is None:
-        return f'<div class="image only">{plain}</div>'
-    cells = ", ".join(f"row {row} column {column}" for row, column in strongest_cells(occlusion))
-    rows, columns = occlusion.shape
-    described = f"{alt}; most important of {rows} x {columns} regions: {cells}" if cells else alt
-    heat = f'<img class="heat" alt="{described}" src="{_data_url(pixels, occlusion)}">'
-    return f'<div class="image">{plain}{heat}</div>'
+def _compared_classes(card: ExplanationCard) -> list[str]:
+    """The most likely classes, the predicted one first."""
+    first = [card.prediction, card.label] + ([] if card.other is None else [card.other])
+    order = np.argsort(-card.evidence.log_probabilities, kind="stable").tolist()
+    names = dict.fromkeys([*first, *(card.evidence.classes[i] for i in order)])
+    return list(names)[:MAX_COMPARED_CLASSES]
 
 
-def _data_url(pixels: Array, occlusion: Array | None) -> str:
-    as_is = occlusion is None and max(pixels.shape[:2]) < IMAGE_SIDE
-    return data_url(Image.fromarray(pixels if as_is else overlay_heat(pixels, occlusion)), "png")
+def _page_examples(card: ExplanationCard, compared: Sequence[str]) -> list[int]:
+    """Indices of the examples that a page contains: those of the card, and the strongest of each compared class."""
+    e = card.evidence
+    indices = e.strongest(card.label, card.other, card.images)
+    for name in compared:
+        own = [i for i, example in enumerate(e.examples) if example.label == name]
+        if own:
+            indices.append(max(own, key=lambda i: float(e.effects(e.examples[i].decreases, name))))
+    return list(dict.fromkeys(indices))
+
+
+def _map(values: Array) -> dict[str, Any]:
+    """(rows, columns, ...) with its shape; one entry for each region."""
+    return {
+        "rows": values.shape[0],
+        "columns": values.shape[1],
+        "values": _rounded(values.reshape(-1, *values.shape[2:])),
+    }
+
+
+def _rounded(values: Array) -> Any:
+    return np.round(values.astype(np.float64), 4).tolist()

@@ -1,6 +1,7 @@
 """Images for a page as data URLs, and how attention positions map to their patches."""
 
 import base64
+import hashlib
 import io
 import math
 import operator
@@ -19,6 +20,10 @@ from ..errors import SightlineError, check
 
 MAX_SIDE = 640
 """Images on a page are downscaled to this many pixels a side."""
+MAX_LOSSLESS_SIDE = 96
+"""Images up to this size are stored as PNG."""
+WEBP_QUALITY = 75
+"""Of larger images that are stored once per page."""
 MAX_PREFIX_TOKENS = 7
 """Class and register tokens that may precede the patches."""
 COMMON_PREFIX_TOKENS = (0, 1, 2, 5)
@@ -122,12 +127,12 @@ def _encode(image: Any) -> dict[str, Any]:
         array = image.detach().cpu() if hasattr(image, "detach") else image
         drawn = Image.fromarray(_to_uint8(np.asarray(array))).convert("RGB")
     drawn.thumbnail((MAX_SIDE, MAX_SIDE))
-    source = data_url(drawn, "png") if max(drawn.size) <= 96 else data_url(drawn, "jpeg", quality=88)
+    source = data_url(drawn, "png") if max(drawn.size) <= MAX_LOSSLESS_SIDE else data_url(drawn, "jpeg", quality=88)
     return {"src": source, "width": drawn.width, "height": drawn.height}
 
 
 def data_url(image: Image.Image, kind: str, **options: Any) -> str:
-    """The image as a URL that contains it. `kind` is png or jpeg; `options` are those of Pillow."""
+    """The image as a URL that contains it. `kind` is png, jpeg or webp; `options` are those of Pillow."""
     file = io.BytesIO()
     image.save(file, kind, **options)
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
@@ -181,3 +186,23 @@ def _to_uint8(array: Any) -> Any:
     if array.min() < 0 or array.max() > 1:
         array = (array - array.min()) / max(float(np.ptp(array)), 1e-9)
     return (array * 255).round().astype(np.uint8)
+
+
+class ImageTable:
+    """Images of a page. Each is stored once and referenced by its index."""
+
+    def __init__(self) -> None:
+        self.images: list[dict[str, Any]] = []
+        self._indices: dict[tuple[Any, ...], int] = {}
+
+    def add(self, pixels: Any, side: int) -> int:
+        """The index of an image, uint8 (H, W) or (H, W, 3), that is at most `side` pixels wide and high on the page."""
+        key = (pixels.shape, side, hashlib.sha256(pixels.tobytes()).digest())
+        if key not in self._indices:
+            image = Image.fromarray(pixels)
+            image.thumbnail((side, side))
+            is_small = max(image.size) <= MAX_LOSSLESS_SIDE
+            source = data_url(image, "png") if is_small else data_url(image, "webp", quality=WEBP_QUALITY)
+            self._indices[key] = len(self.images)
+            self.images.append({"src": source, "width": image.width, "height": image.height})
+        return self._indices[key]

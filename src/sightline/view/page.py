@@ -204,8 +204,8 @@ def json_for_html(value: Any) -> str:
 
 
 @cache
-def bundle_script() -> str:
-    """All ES modules in one script, in import order. Each becomes a function that returns its exports."""
+def bundle_script(entry: str = "main") -> str:
+    """A module and all that it imports in one script, in import order. Each becomes a function with its exports."""
     bundled: dict[str, str] = {}
 
     def add(name: str) -> None:
@@ -217,7 +217,7 @@ def bundle_script() -> str:
         body = EXPORT.sub(r"\1", IMPORT.sub(r'const \1 = modules["\2"];', text))
         bundled[name] = f'modules["{name}"] = (() => {{\n{body}return {{ {exports} }};\n}})();\n'
 
-    add("main")
+    add(entry)
     return '"use strict";\nconst modules = {};\n' + "\n".join(bundled.values())
 
 
