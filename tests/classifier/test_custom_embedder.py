@@ -73,7 +73,7 @@ def test_outputs_of_every_shape(function, num_tokens):
     classifier = fit(CustomEmbedder(function, **OPTIONS))
     assert classifier._current().support.embeddings.shape == (8, num_tokens, 4)
     assert [prediction.label for prediction in classifier.predict(list(make_quarters()))] == list("0123")
-    assert classifier.predict(make_quarters()[2]).explain(grid=2).image.occlusion.argmax() == 2
+    assert classifier.predict(make_quarters()[2]).explain(grid=2).image.regions.argmax() == 2
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -30,7 +30,7 @@ MAX_COMPARED_CLASSES = 12
 """Classes that a page can compare; the most likely ones."""
 MIN_RELATIVE_CONTRIBUTION = 0.02
 """Contribution of a support example that is shown, relative to the largest."""
-QUERY_SIDE, EXAMPLE_SIDE, FIGURE_SIDE = 224, 128, 336
+QUERY_SIDE, EXAMPLE_SIDE, FIGURE_SIDE = 224, 112, 336
 """Largest width and height of a query, of a support example on a page, and of an image in a figure, in pixels."""
 UNKNOWN_COLOR = "#b25e00"
 BODY = """<noscript>This page requires JavaScript, which is disabled.</noscript>
