@@ -58,6 +58,13 @@ def test_only_steps_under_autocast_cast():
             assert not casts_weights(device)
 
 
+def test_a_compiled_block_is_one_graph():
+    block, x = EncoderBlock(M, 2, 11, score="cosine"), torch.randn(B, T, M)
+    compiled = torch.compile(block, backend="eager", fullgraph=True)
+    for result, expected in zip(step(compiled, x), step(block, x), strict=True):
+        assert_close(result, expected, atol=2e-2, rtol=2e-2)
+
+
 def fail(layers):
     with torch.autocast("cpu", torch.bfloat16), cast_weights(layers):
         assert layers[0].weight.dtype == torch.bfloat16

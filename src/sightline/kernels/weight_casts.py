@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 def casts_weights(device: torch.device) -> bool:
     """Whether autocast casts weights on this device in a training step that is not compiled."""
-    if not torch.is_grad_enabled() or not torch.is_autocast_enabled(device.type):
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not torch.is_autocast_enabled(device.type):
         return False
-    return not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+    return not torch._C._are_functorch_transforms_active()
 
 
 @contextmanager

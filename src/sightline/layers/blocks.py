@@ -5,8 +5,9 @@ Shapes: B batch, T tokens (target tokens in a decoder), S source tokens, M embed
 
 import copy
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -77,13 +78,15 @@ class EncoderBlock(nn.Module):
         self, x: Tensor, *, mask: Mask | None = None, cache: KeyValueCache | None = None, packing: Packing | None = None
     ) -> Tensor:
         """x (B, T, M) -> (B, T, M); with a cache, the tokens of x follow the cached ones and are added to the cache"""
-        with self.cast_weights(x.device):
-            x = self.residual(x, self.norm1, lambda x: self.attention(x, mask=mask, cache=cache, packing=packing))
-            return self.residual(x, self.norm2, self.mlp)
+        attention = partial(self.attention, mask=mask, cache=cache, packing=packing)
+        return self.residuals(x, (self.norm1, attention), (self.norm2, self.mlp))
 
-    def cast_weights(self, device: torch.device) -> AbstractContextManager[None]:
-        """A context in which autocast has no weights to cast: they are cast together."""
-        return cast_weights(self.linears()) if casts_weights(device) else nullcontext()
+    def residuals(self, x: Tensor, *layers: tuple[nn.LayerNorm, Callable[[Tensor], Tensor]]) -> Tensor:
+        """The layers one after another, each with its norm and a residual connection: x (B, T, M) -> (B, T, M)"""
+        with cast_weights(self.linears()) if casts_weights(x.device) else nullcontext():
+            for norm, layer in layers:
+                x = self.residual(x, norm, layer)
+        return x
 
     def linears(self) -> list[nn.Linear]:
         """The linear layers of the block."""
@@ -138,12 +141,9 @@ class DecoderBlock(EncoderBlock):
         """x (B, T, M), source (B, S, M) -> (B, T, M); the masks are (T, T) and (T, S)"""
         target_cache, source_cache = (None, None) if cache is None else (cache.target, cache.source)
         cross = {"mask": cross_mask, "cache": source_cache, "packing": packing, "context_packing": source_packing}
-        with self.cast_weights(x.device):
-            x = self.residual(
-                x, self.norm1, lambda x: self.attention(x, mask=mask, cache=target_cache, packing=packing)
-            )
-            x = self.residual(x, self.norm2, lambda x: self.cross_attention(x, source, **cross))
-            return self.residual(x, self.norm3, self.mlp)
+        attention = partial(self.attention, mask=mask, cache=target_cache, packing=packing)
+        cross_attention = partial(self.cross_attention, context=source, **cross)
+        return self.residuals(x, (self.norm1, attention), (self.norm2, cross_attention), (self.norm3, self.mlp))
 
     def linears(self) -> list[nn.Linear]:
         return [*super().linears(), self.cross_attention.qkv, self.cross_attention.out_proj]
