@@ -150,10 +150,10 @@ def _attend_fused(qkv: QKV, score: DotProductScore, mask: Mask | None, dropout: 
 def _attend_window(qkv: QKV, score: DotProductScore, mask: Mask, dropout: float) -> Tensor | None:
     """`attend` under a window, alone or with `Causal` and `Padding`; None for other masks and for short sequences."""
     (q, k, v), parts = qkv, _parts(mask)
-    radius = min((part.radius for part in parts if type(part) is Window), default=None)
+    radii = [part.radius for part in parts if type(part) is Window]
     padding = [part.attention_mask for part in parts if type(part) is Padding]
     is_known = len(padding) <= 1 and all(type(part) in (Window, Causal, Padding) for part in parts)
-    if radius is None or not is_known or not is_window_applicable(q.shape[2], k.shape[2], radius):
+    if not radii or not is_known or not is_window_applicable(q.shape[2], k.shape[2], min(radii)):
         return None
     if padding and not broadcasts(padding[0].shape, (len(q), 1, 1, k.shape[2])):
         return None
@@ -161,7 +161,7 @@ def _attend_window(qkv: QKV, score: DotProductScore, mask: Mask, dropout: float)
     causal = any(type(part) is Causal for part in parts)
     q, k, scale = score.to_dot_product(q, k)
     return window_attention(
-        q, k, v, radius=radius, scale=scale, causal=causal, attention_mask=attention_mask, dropout=dropout
+        q, k, v, radius=min(radii), scale=scale, causal=causal, attention_mask=attention_mask, dropout=dropout
     )
 
 
