@@ -40,34 +40,34 @@ def test_pair_equals_the_reference(num_offsets, dtype, tolerance):
     k[1, 0, 2] = 0
     q[0, 0, 1] = 0
     inputs = [x.requires_grad_() for x in (q.detach(), k, torch.randn(num_offsets, 1, 1, dtype=dtype))]
-    pairs = [function(*inputs, -0.3) for function in (normalize_pair, reference_normalize_pair)]
+    pairs = [function(*inputs, -0.3, 0.7) for function in (normalize_pair, reference_normalize_pair)]
     assert_close(*pairs, atol=tolerance, rtol=tolerance)
     directions = [torch.randn_like(x) for x in pairs[0]]
     gradients = [torch.autograd.grad(pair, inputs, directions) for pair in pairs]
     assert_close(*gradients, atol=tolerance, rtol=tolerance)
     with torch.no_grad():
-        assert_close(normalize_pair(*inputs, -0.3), pairs[1], atol=tolerance, rtol=tolerance)
+        assert_close(normalize_pair(*inputs, -0.3, 0.7), pairs[1], atol=tolerance, rtol=tolerance)
 
 
 def test_gradients_of_a_pair():
     q, k = (torch.randn(1, 2, n, 3, dtype=torch.float64, requires_grad=True) for n in (2, 3))
     offset = torch.zeros(2, 1, 1, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *x: normalize_pair(*x, 0.4), (q, k, offset))
-    assert torch.autograd.gradgradcheck(lambda *x: normalize_pair(*x, 0.4), (q, k, offset))
-    assert torch.autograd.gradgradcheck(lambda x: normalize_pair(x, x, offset.detach(), 0.4), (q,))
-    (expanded,) = torch.autograd.grad(sum(x.sum() for x in normalize_pair(q, k, offset, 0.4)), q)
-    (reference,) = torch.autograd.grad(sum(x.sum() for x in reference_normalize_pair(q, k, offset, 0.4)), q)
+    assert torch.autograd.gradcheck(lambda *x: normalize_pair(*x, 0.4, 0.7), (q, k, offset))
+    assert torch.autograd.gradgradcheck(lambda *x: normalize_pair(*x, 0.4, 0.7), (q, k, offset))
+    assert torch.autograd.gradgradcheck(lambda x: normalize_pair(x, x, offset.detach(), 0.4, 0.7), (q,))
+    (expanded,) = torch.autograd.grad(sum(x.sum() for x in normalize_pair(q, k, offset, 0.4, 0.7)), q)
+    (reference,) = torch.autograd.grad(sum(x.sum() for x in reference_normalize_pair(q, k, offset, 0.4, 0.7)), q)
     assert_close(expanded, reference)
 
 
 def test_offset_has_gradient_one_where_the_temperature_is_lowest():
     q, k, offset = torch.randn(1, 1, 2, 3), torch.randn(1, 1, 2, 3), torch.zeros(1, requires_grad=True)
-    queries, _ = normalize_pair(q, k, offset, 0.0)
+    queries, _ = normalize_pair(q, k, offset, 0.0, 1.0)
     (gradient,) = torch.autograd.grad(queries, offset, queries.detach())
     assert_close(gradient, torch.tensor([-2.0]))
 
 
 def test_pair_of_huge_vectors():
     q, k = 1e18 * torch.randn(B, H, T, D), 1e-9 * torch.randn(B, H, T, D)
-    for x in normalize_pair(q, k, torch.zeros(1), 0.0):
+    for x in normalize_pair(q, k, torch.zeros(1), 0.0, 1.0):
         assert_close(x.norm(dim=-1), torch.ones(B, H, T))

@@ -91,7 +91,7 @@ class CosineScore(DotProductScore):
         _check_same_dim(q, k)
         if takes_pair(q, k):
             offset = _select_heads(self.log_temperature_offset, q, heads)
-            return *normalize_pair(q, k, offset, self._log_ratio), 1 / self.min_temperature
+            return *normalize_pair(q, k, offset, self._log_ratio, self.min_temperature), 1.0
         temperature = _select_heads(self.temperature(), q, heads)
         return normalize(q, temperature), normalize(k, torch.ones_like(temperature)), 1.0
 

@@ -74,26 +74,29 @@ def takes_pair(q: Tensor, k: Tensor) -> bool:
     return has_vectors and not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
 
 
-def normalize_pair(q: Tensor, k: Tensor, offset: Tensor, log_ratio: float) -> tuple[Tensor, Tensor]:
-    """Divide q by its length and by exp(|log_ratio + offset|), and k by its length.
+def normalize_pair(q: Tensor, k: Tensor, offset: Tensor, log_ratio: float, min_divisor: float) -> tuple[Tensor, Tensor]:
+    """Divide q by its length and by min_divisor * exp(|log_ratio + offset|), and k by its length.
 
     q (B, H, Q, D), k (B, H, K, D) -> the same shapes. `offset` has one element per head or one for all. There is one
     buffer and there are few operations: for short sequences, starting an operation takes as long as running it.
     """
     if not torch.is_grad_enabled():
-        queries, keys, *_ = _normalize_rows(q, k, offset, log_ratio)
+        queries, keys, *_ = _normalize_rows(q, k, offset, log_ratio, min_divisor)
         return queries, keys
-    pair: tuple[Tensor, Tensor] = _NormalizePair.apply(q, k, offset, log_ratio)
+    pair: tuple[Tensor, Tensor] = _NormalizePair.apply(q, k, offset, log_ratio, min_divisor)
     return pair
 
 
-def reference_normalize_pair(q: Tensor, k: Tensor, offset: Tensor, log_ratio: float) -> tuple[Tensor, Tensor]:
+def reference_normalize_pair(
+    q: Tensor, k: Tensor, offset: Tensor, log_ratio: float, min_divisor: float
+) -> tuple[Tensor, Tensor]:
     """`normalize_pair` as `normalize` of each, which can be differentiated twice."""
-    divisor = F.leaky_relu(offset + log_ratio, -1.0).exp().view(-1, 1, 1)  # the absolute value, with gradient 1 at 0
+    log = F.leaky_relu(offset + log_ratio, -1.0)  # the absolute value, with gradient 1 at 0
+    divisor = min_divisor * log.exp().view(-1, 1, 1)
     return normalize(q, divisor), normalize(k, torch.ones_like(divisor))
 
 
-def _normalize_rows(q: Tensor, k: Tensor, offset: Tensor, log_ratio: float) -> tuple[Tensor, ...]:
+def _normalize_rows(q: Tensor, k: Tensor, offset: Tensor, log_ratio: float, min_divisor: float) -> tuple[Tensor, ...]:
     """The normalized q and k, their vectors (N, D) in one buffer, the norms (N, 1), and the divisors like `offset`.
 
     The vectors are in the order (B, Q, H), then (B, K, H), as a linear layer leaves them. The norms of q are multiplied
@@ -105,7 +108,7 @@ def _normalize_rows(q: Tensor, k: Tensor, offset: Tensor, log_ratio: float) -> t
     keys.copy_(k)
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     torch.threshold_(norms, MIN_NORM, math.inf)
-    divisors = (offset + log_ratio).abs_().exp_()
+    divisors = (offset + log_ratio).abs_().exp_().mul_(min_divisor)
     _split_heads(norms, (*q.shape[:3], 1)).mul_(divisors)
     rows.div_(norms)
     return queries, keys, rows, norms, divisors
@@ -121,10 +124,10 @@ class _NormalizePair(torch.autograd.Function):
     """`normalize_pair` with gradients. It saves its inputs and outputs, and one number per vector."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, offset: Tensor, log_ratio: float) -> tuple[Tensor, Tensor]:
-        queries, keys, *saved = _normalize_rows(q, k, offset, log_ratio)
+    def forward(ctx: Any, q: Tensor, k: Tensor, offset: Tensor, *options: float) -> tuple[Tensor, Tensor]:
+        queries, keys, *saved = _normalize_rows(q, k, offset, *options)
         ctx.save_for_backward(q, k, offset, *saved)
-        ctx.log_ratio = log_ratio
+        ctx.options = options
         return queries, keys
 
     @staticmethod
@@ -132,10 +135,10 @@ class _NormalizePair(torch.autograd.Function):
         q, k, offset, rows, norms, divisors = ctx.saved_tensors
         if torch.is_grad_enabled():  # these gradients will be differentiated
             q, k, offset = inputs = [x.view_as(x) for x in (q, k, offset)]  # q and k may be one tensor
-            outputs = reference_normalize_pair(q, k, offset, ctx.log_ratio)
+            outputs = reference_normalize_pair(q, k, offset, *ctx.options)
             needed = [x for x in inputs if x.requires_grad]
             found = iter(torch.autograd.grad(outputs, needed, gradients, create_graph=True))
-            return *(next(found) if x.requires_grad else None for x in inputs), None
+            return *(next(found) if x.requires_grad else None for x in inputs), None, None
         lengths = torch.ones_like(norms)
         _split_heads(lengths, (*q.shape[:3], 1)).div_(divisors)
         sizes = (q.numel() // q.shape[3], k.numel() // k.shape[3])
@@ -145,8 +148,8 @@ class _NormalizePair(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             d_heads = parallel.view(-1, q.shape[1]).sum(0)
             d_heads = (d_heads if offset.numel() > 1 else d_heads.sum()).view(offset.shape)
-            d_offset = torch.where(offset < -ctx.log_ratio, d_heads, -d_heads) / divisors
-        return _split_heads(dq, q.shape), _split_heads(dk, k.shape), d_offset, None
+            d_offset = torch.where(offset < -ctx.options[0], d_heads, -d_heads) / divisors
+        return _split_heads(dq, q.shape), _split_heads(dk, k.shape), d_offset, None, None
 
 
 def _backward_rows(gradient: Tensor, rows: Tensor, norms: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
