@@ -23,9 +23,9 @@ from ..view.explanations import Array, Evidence, Example
 from .fitted import Fitted
 from .predictions import CELLS, GRID, IMAGES, Explanation, FewShotPrediction
 
-MAX_CANDIDATES, MAX_CANDIDATE_VALUES = 128, 1 << 27
-"""Support examples that are left out in turn, and the numbers in all the support sets that remain; of more examples,
-the nearest are used."""
+MIN_CANDIDATES, MAX_CANDIDATES, MAX_OPERATIONS = 8, 128, 1 << 32
+"""Support examples that are left out in turn, and the multiplications of all class means; of more examples, the nearest
+are used."""
 AGAINST_FRACTION = 0.2
 """Of the occluded cells, those with the lowest estimates: they may speak against the class."""
 
@@ -208,7 +208,8 @@ def occlusion_color(pixels: Tensor) -> Tensor:
 def _candidates(fitted: Fitted, embedding: Tensor, label: str) -> Tensor:
     """Sorted indices of all support examples, or of those of the class and the nearest others."""
     support = fitted.support
-    maximum = min(MAX_CANDIDATES, max(8, MAX_CANDIDATE_VALUES // support.embeddings.numel()))
+    operations = support.embeddings.numel() * len(support.classes)
+    maximum = min(MAX_CANDIDATES, max(MIN_CANDIDATES, MAX_OPERATIONS // operations))
     if len(support) <= maximum:
         return torch.arange(len(support))
     cosines = F.cosine_similarity(support.embeddings.mean(1), embedding.mean(0)[None])
