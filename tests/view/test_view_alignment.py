@@ -3,18 +3,13 @@
 from browser import curved_lines, is_close
 from samples import SOURCE, TARGET, record_of, weights
 
-MEDIAN_FRAME_MS = """async () => {
+SCROLL = """async () => {
     const scroller = document.querySelector(".scroller");
-    const times = [];
     for (let i = 0; i < 10; i++) {
-        const before = performance.now();
         scroller.scrollLeft += 40;
         scroller.dispatchEvent(new Event("scroll"));
         await new Promise(requestAnimationFrame);
-        await new Promise((done) => setTimeout(done));
-        times.push(performance.now() - before);
     }
-    return times.sort((a, b) => a - b)[5];
 }"""
 COUNT_MEASUREMENTS = """() => {
     const context = CanvasRenderingContext2D.prototype;
@@ -67,8 +62,8 @@ def test_a_long_alignment_scrolls_without_a_new_layout(viewer, tmp_path):
     record = record_of(weights(4, 300, 300, sharp=1.0), kind="cross")
     viewer.open(record.save_html(tmp_path / "page.html"), "view=alignment&combine=mean")
     viewer.page.evaluate(COUNT_MEASUREMENTS)
-    assert viewer.page.evaluate(MEDIAN_FRAME_MS) < 120  # over 200 with a new layout per frame
-    assert viewer.page.evaluate("() => window.measured") < 100
+    viewer.page.evaluate(SCROLL)
+    assert viewer.page.evaluate("() => window.measured") < 100  # a layout measures every token
     assert 0 < len(all_lines(viewer)) <= 3000
 
 

@@ -303,7 +303,7 @@ def test_a_signal_leaves_no_process_behind(home, number, code, to_workers):
     if number != signal.SIGKILL:
         assert "Traceback" not in process.output
         assert "saved at step" in process.output
-    end = time.monotonic() + 20
+    end = time.monotonic() + 180
     while any(map(is_running, workers)):  # a worker notices the death of its parent within seconds
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -315,7 +315,7 @@ def test_an_unreadable_image_ends_training_with_one_line(home, workers):
     (home / "images/gray/3.png").write_bytes((home / "images/gray/4.png").read_bytes()[:60])
     options = ("out=run", "data.cache_mib=0", f"data.num_workers={workers}", "data.image_size=8", "data.channels=1")
     process = CommandProcess(*TRAIN, *options, cwd=home, prepare=normalize_by_one_image)
-    assert process.wait(30) == 2, process.output
+    assert process.wait(180) == 2, process.output
     error = process.output.splitlines()[-1]
     assert error.startswith("error: ")
     assert "3.png" in error
