@@ -62,7 +62,7 @@ device.supports_compile = lambda device: True
 dist.init_process_group("gloo")
 check_running_statistics()
 for line in sys.argv[1:]:
-    faulthandler.dump_traceback_later(100, exit=True)
+    faulthandler.dump_traceback_later(300, exit=True)
     run(line)
 faulthandler.cancel_dump_traceback_later()
 gc.collect()  # wrapped models refer to the process group

@@ -95,7 +95,7 @@ from sightline.files import locked_folder
 with locked_folder(Path(sys.argv[1])):
     if os.fork() == 0:  # a data worker, which outlives its parent
         print("locked", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

@@ -677,7 +677,7 @@ def run_threads(*functions):
     """Run each function in a thread and raise the first of their exceptions."""
     with ThreadPoolExecutor(len(functions)) as pool:
         for future in [pool.submit(function) for function in functions]:
-            future.result(timeout=60)
+            future.result(timeout=180)
 
 
 def test_overlapping_recordings_in_threads_restore_process_wide_state():
@@ -690,15 +690,15 @@ def test_overlapping_recordings_in_threads_restore_process_wide_state():
     def first():
         with record_attention(model):
             first_started.set()
-            assert second_started.wait(30)
+            assert second_started.wait(120)
             model(x)
         first_ended.set()
 
     def second():
-        assert first_started.wait(30)
+        assert first_started.wait(120)
         with record_attention(model) as record:
             second_started.set()
-            assert first_ended.wait(30)
+            assert first_ended.wait(120)
             assert compile_stance() == "force_eager"
             compiled(x)
         assert len(record) == 1
@@ -714,7 +714,7 @@ class PausingLock:
     """A lock after which each thread waits until all threads have released it."""
 
     def __init__(self, threads):
-        self.lock, self.barrier = threading.RLock(), threading.Barrier(threads, timeout=30)
+        self.lock, self.barrier = threading.RLock(), threading.Barrier(threads, timeout=120)
 
     def __enter__(self):
         self.lock.acquire()
@@ -750,7 +750,7 @@ def test_threads_recording_one_padded_encoder_do_not_change_its_outputs():
 
     @torch.no_grad()
     def record():
-        barrier.wait(30)
+        barrier.wait(120)
         for _ in range(20):
             with record_attention(model) as record:
                 output = model(x, src_key_padding_mask=padded)

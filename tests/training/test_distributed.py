@@ -81,7 +81,7 @@ def home(tmp_path_factory):
         line = f"{config} {changes} out=resumed-{name}"
         lines += [f"{line} stop=7", f"{line} --resume", f"{line} out=stopped-{name} stop=7"]
     done = subprocess.run(
-        [*TORCHRUN, SCRIPT, *lines], cwd=home, env=ENVIRONMENT, capture_output=True, text=True, timeout=400
+        [*TORCHRUN, SCRIPT, *lines], cwd=home, env=ENVIRONMENT, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stderr
     singles = {

@@ -11,7 +11,7 @@ RUN = """
 import sys, nbformat
 from nbclient import NotebookClient
 notebook = nbformat.read(sys.argv[1], as_version=4)
-NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": sys.argv[2]}}).execute()
+NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": sys.argv[2]}}).execute()
 nbformat.write(notebook, sys.argv[2] + "/ran.ipynb")
 """
 
@@ -28,7 +28,7 @@ def test_the_notebook_runs_and_its_pages_open(viewer, tmp_path):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=400,
     )
     assert process.returncode == 0, process.stderr[-3000:]
     outputs = [

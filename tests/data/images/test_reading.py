@@ -325,7 +325,7 @@ def test_pixels_in_flight_are_limited_over_all_threads(tmp_path, monkeypatch):
         with lock:
             active += 1
             peak = max(peak, active)
-        time.sleep(0.005)
+        time.sleep(0.05)
         try:
             return original(image)
         finally:
