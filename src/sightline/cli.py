@@ -300,6 +300,26 @@ def data(
         _print(f"wrote {show}")
 
 
+@app.command()
+def fetch(
+    name: Annotated[str | None, typer.Argument(help="Name of a public data set; without it, they are listed.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the data; the configs use data.")] = Path("data"),
+    mirror: Annotated[
+        str | None, typer.Option(help="A folder or address with copies of the files, used instead of theirs.")
+    ] = None,
+) -> None:
+    """Download a public data set, check it, and arrange it as the configs expect."""
+    from .data.fetching.fetch import fetch, summary
+
+    if name is None:
+        _print(summary())
+        return
+    with sightline.runs.progress_bar() as progress:
+        written = fetch(name, out, mirror=mirror, progress=progress, report=_print)
+    if not written:
+        _print(f"{name} is in {out}; remove it to fetch it again")
+
+
 @app.command(hidden=True)
 def ship(
     run: Annotated[Path, typer.Argument(help="Folder of an evaluated run.")],

@@ -114,8 +114,8 @@ def locked_folder(folder: Path) -> Iterator[None]:
         file = path.open("wb")
         if not _try_lock(file):
             file.close()
-            fix = "wait for it or pass out=FOLDER"
-            raise SightlineError(f"out must not be in use, got {str(folder)!r}, which another process trains in; {fix}")
+            fix = "wait for it, or use another folder"
+            raise SightlineError(f"out must not be in use, got {str(folder)!r}, which another process writes to; {fix}")
         if path.exists() and path.stat().st_ino == os.fstat(file.fileno()).st_ino:
             break
         file.close()  # the process that held the lock has removed the file since it was opened

@@ -46,6 +46,15 @@ MAX_ONE_SHOT_RUNS = 1000
 MAX_ONE_SHOT_IMAGES = 1000
 """Training images or test images of one Omniglot one-shot run."""
 
+# Downloads
+
+MAX_DOWNLOAD_BYTES = 1 << 32
+"""Bytes of one downloaded file whose size is not known."""
+MAX_UNPACKED_BYTES = 1 << 32
+"""Bytes of all files of a downloaded tar archive."""
+MAX_TAR_HEADER_BYTES = 1 << 16
+"""Bytes of an extended header of a tar archive."""
+
 # Text
 
 MAX_TEXT_BYTES = 1 << 30

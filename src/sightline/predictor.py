@@ -224,11 +224,13 @@ class Predictor(ABC):
 
     def check_data(self, source: str, exists: bool) -> None:
         """Check that the data to evaluate on exists; generated data always does."""
+        from .data.fetching.catalog import fetch_hint
         from .data.sources import BUILTIN_SOURCES
 
         rule = f"the data of {zoo.display_name(self.folder)} must exist for an evaluation, got {source!r}"
         is_available = exists or source in BUILTIN_SOURCES
-        check(is_available, f"{rule}, which does not; pass its path, or other data, with --data PATH")
+        fix = f"pass its path, or other data, with --data PATH{fetch_hint(source)}"
+        check(is_available, f"{rule}, which does not; {fix}")
 
     def columns(self, top: int | None = None) -> list[str] | None:
         """Keys of the flattened `csv_values` of every prediction: the columns of a CSV file.

@@ -169,8 +169,8 @@ def test_second_trainer_in_a_folder_is_refused(cwd):
         second = CommandProcess(*TRAIN, "out=run", "seed=1", *option, cwd=cwd)
         assert second.wait() == 2
         assert second.output == (
-            "error: out must not be in use, got 'run', which another process trains in; wait for it or pass "
-            "out=FOLDER\n"
+            "error: out must not be in use, got 'run', which another process writes to; wait for it, or use "
+            "another folder\n"
         )
     assert files(cwd / "run") == before
     assert first.send(signal.SIGKILL).wait() == -signal.SIGKILL

@@ -1,6 +1,7 @@
 """Zip files: validated before anything is read, and never extracted to disk."""
 
 import os
+import stat
 import zipfile
 import zlib
 from functools import lru_cache
@@ -46,6 +47,7 @@ class Archive:
             size, maximum = entry.file_size, limits.MAX_IMAGE_BYTES
             check(size <= maximum, f"{where} must be at most {maximum:,} bytes, got {size:,}")
             check_compression(where, entry)
+            check(not stat.S_ISLNK(entry.external_attr >> 16), f"{where} must be a file or folder, got a link")
             if entry.is_dir() or any(name.startswith((".", "__")) for name in names):
                 continue
             check(entry.filename not in files, f"{self.name} must have each file once, got {entry.filename!r} twice")

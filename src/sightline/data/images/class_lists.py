@@ -9,6 +9,7 @@ from typing import Any
 from ... import limits
 from ...errors import SightlineError, check, check_choice, closest, reraise
 from ...names import display_path
+from ..fetching.catalog import fetch_hint
 from .datasets import SPLIT_NAMES, check_disjoint
 
 ROTATION_DEGREES = (90, 180, 270)
@@ -63,7 +64,7 @@ def _read_lists(path: Path) -> list[tuple[str, Any, str]]:
     if path.is_dir():
         return [(file.stem, read_data_json(file), display_path(file)) for file in sorted(path.glob("*.json"))]
     rule = "split must be a JSON file or a folder of JSON files"
-    check(path.is_file(), f"{rule}, got {name!r}, which does not exist")
+    check(path.is_file(), f"{rule}, got {name!r}, which does not exist{fetch_hint(path)}")
     content = read_data_json(path)
     if not isinstance(content, dict):
         rule = f'{name} must be {{"train": […], "val": […], "test": […]}}, got a {type(content).__name__}'

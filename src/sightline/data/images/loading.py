@@ -4,6 +4,7 @@ from pathlib import Path
 
 from ...errors import SightlineError, check_int, one_of, reraise
 from ...names import display_path
+from ..fetching.catalog import fetch_hint
 from ..sources import single_archive
 from . import glyphs
 from .datasets import ImageFiles, Images, Progress, Splits, load_splits
@@ -54,7 +55,8 @@ def read_source(source: str | Path, size: int | None, channels: int | None) -> t
     """Images of each split of a path, not decoded where they are image files, and the name of the format."""
     path = Path(source).expanduser()
     if not path.exists():
-        raise UnknownSourceError(f"a data set must be an existing path, or {one_of(str(source), ['glyphs'])}")
+        rule = f"a data set must be an existing path, or {one_of(str(source), ['glyphs'])}"
+        raise UnknownSourceError(f"{rule}{fetch_hint(source)}")
     with reraise(f"{display_path(path)} must be readable", OSError):
         for candidate in dict.fromkeys((path, single_archive(path))):
             if format_name := detect_format(candidate):

@@ -18,6 +18,7 @@ from ... import limits, seeds
 from ...errors import SightlineError, check, check_fraction, check_int
 from ...files import digest
 from ...names import display_path
+from ..fetching.catalog import fetch_hint
 from . import number_words
 from .reading import iter_lines
 
@@ -244,7 +245,7 @@ def _read_aligned(path: Path, languages: tuple[str, str]) -> Iterable[tuple[str,
     names, folder = " and ".join(f"{path.name}.{language}" for language in languages), display_path(path.parent)
     suffixes = " and ".join(f".{language}" for language in languages)
     rule = f"data must be a folder, a tab-separated file, or two aligned files without their suffixes {suffixes}"
-    check(any(files), f"{rule}, got {display_path(path)!r}, which is none of them")
+    check(any(files), f"{rule}, got {display_path(path)!r}, which is none of them{fetch_hint(path)}")
     for file, language in zip(files, languages, strict=True):
         missing = f"no .{language} in {folder}; set data.languages for other languages"
         check(file is not None, f"{names} must both exist, got {missing}")

@@ -9,6 +9,7 @@ from torch import Tensor
 from .... import limits
 from ....errors import SightlineError, check, reraise
 from ....names import display_path
+from ...fetching.catalog import fetch_hint
 from ..archives import Archive, open_archive
 from ..datasets import check_memory
 from ..reading import check_image_options, is_image_name, read_image
@@ -36,7 +37,8 @@ def read_one_shot_runs(path: str | Path, *, size: int | None = None) -> list[One
     """
     check_image_options(size, None)
     path = Path(path).expanduser()
-    check(path.is_file(), f"one-shot runs must be a zip file, got {display_path(path)!r}, which does not exist")
+    rule = f"one-shot runs must be a zip file, got {display_path(path)!r}, which does not exist"
+    check(path.is_file(), f"{rule}{fetch_hint(path)}")
     archive = open_archive(path)
     label_files = [PurePosixPath(file) for file in archive.files if PurePosixPath(file).name == _LABELS_FILE]
     count, maximum = len(label_files), limits.MAX_ONE_SHOT_RUNS

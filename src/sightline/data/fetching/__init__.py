@@ -1,0 +1,1 @@
+"""Fetching public data sets: the catalog, downloads, and the files that the configs expect."""
