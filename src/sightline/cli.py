@@ -114,10 +114,17 @@ def train(
 
 @app.command()
 def evaluate(
-    run: RunArgument,
-    data: Annotated[str | None, typer.Option(help="Evaluate on this data set instead of the run's own.")] = None,
+    run: Annotated[str, typer.Argument(help="Folder of a run, name of a pretrained model, or file of `fit`.")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Data set to evaluate on (default: the run's own; required for a file of `fit`)."),
+    ] = None,
     settings: SettingsOption = "",
     episodes: EpisodesOption = None,
+    show: Annotated[
+        Path | None,
+        typer.Option(help="Write a page (.html) with confusion matrix and mistakes (file of `fit`)."),
+    ] = None,
     format: FormatOption = "text",
     out: OutOption = None,
     device: DeviceOption = "auto",
@@ -128,8 +135,11 @@ def evaluate(
     with record_writer(out, format) as writer:
         options: dict[str, Any] = {"settings": _split(settings)} if settings else {}
         options |= {} if episodes is None else {"episodes": episodes}
+        options |= {} if show is None else {"show": show}
         evaluation = sightline.runs.evaluate(run, data, device, allow_download=allow_download, **options)
         writer.write({"run": run, **evaluation.to_dict()}, str(evaluation))
+    if show is not None:
+        _print(f"wrote {show}", err=format != "text")
 
 
 @app.command()

@@ -5,7 +5,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
@@ -95,6 +95,18 @@ def record_writer(
         writer.close()
     if out is not None and not is_direct:
         sys.stderr.write(f"wrote {display_path(out)}\n")
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
+    """Lines of a table with aligned columns; the columns in `right` are right-aligned."""
+    from rich.cells import cell_len
+
+    columns = []
+    for i, cells in enumerate(zip(*rows, strict=True)):
+        width = max(map(cell_len, cells))
+        padding = [" " * (width - cell_len(cell)) for cell in cells]
+        columns.append([pad + cell if i in right else cell + pad for cell, pad in zip(cells, padding, strict=True)])
+    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
 
 
 def _finite(value: Any) -> Any:

@@ -149,6 +149,11 @@ class Predictor(ABC):
         return self
 
     @property
+    def kind(self) -> str:
+        """What it is, in error messages."""
+        return f"a run of {self.config.task}"
+
+    @property
     def max_page_inputs(self) -> int:
         """Inputs that `explain` shows on one page."""
         return limits.MAX_EXAMPLES_PER_PAGE

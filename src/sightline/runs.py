@@ -133,12 +133,13 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a run on the test set of its data and add the result to its model card; or on other data.
 
-    Options depend on the task: few-shot runs take `settings`, such as ["5w1s"], and `episodes`.
+    Options depend on the task: few-shot runs take `settings`, such as ["5w1s"], and `episodes`; a fitted classifier
+    takes `show`, the path of a page.
     """
     predictor = load(run, device=device, allow_download=allow_download)
     for name in options:
         is_supported = name in predictor.evaluate_options
-        check(is_supported, f"--{name} must be left out for a run of {predictor.config.task}, got it for {run}")
+        check(is_supported, f"--{name} must be left out for {predictor.kind}, got it for {run}")
     with progress_bar() as progress:
         evaluation: Evaluation = predictor.evaluate(data, progress=progress, **options)
     folder = Path(run).expanduser()

@@ -312,8 +312,8 @@ def test_bad_image_in_a_list_becomes_an_error_without_extra_passes(fitted, drawn
         fitted.predict(tmp_path / "torn.png")
 
 
-def test_classifier_has_no_evaluation_and_figures(fitted, tmp_path):
-    with pytest.raises(SightlineError, match=r"estimate\(\) .* sightline evaluate RUN"):
+def test_classifier_has_no_test_set_and_figures(fitted, tmp_path):
+    with pytest.raises(SightlineError, match=r"got none; estimate\(\) gives the accuracy"):
         fitted.evaluate()
     with pytest.raises(SightlineError, match=r"sightline predict FILE IMAGE --show page.html"):
         fitted.show()

@@ -34,8 +34,10 @@ from ..predictor import Predictor, Progress
 from ..tasks.few_shot.predictor import FewShotPredictor
 from ..view.explanations import ExplanationCard, explanation_page
 from ..view.page import Page
+from ..view.page import check_path as check_page_path
 from . import file
 from .calibration import Calibration, classify
+from .evaluation import ClassifierEvaluation, evaluate
 from .explanation import explain
 from .fitted import Fitted
 from .predictions import Estimate, FewShotPrediction
@@ -63,7 +65,7 @@ class FewShotClassifier(Predictor):
     and in a list agree to about 1e-6.
     """
 
-    evaluate_options = frozenset({"settings", "episodes"})
+    evaluate_options = frozenset({"show"})
     model: FewShot | None
 
     def __init__(self, model: FewShot | None = None, embedder: Any = None):
@@ -175,6 +177,10 @@ class FewShotClassifier(Predictor):
         if fitted is None:
             return {}
         return dict(zip(fitted.support.classes, fitted.support.counts.tolist(), strict=True))
+
+    @property
+    def kind(self) -> str:
+        return "a fitted classifier"
 
     @property
     def folder(self) -> Path:  # type: ignore[override]
@@ -350,10 +356,22 @@ class FewShotClassifier(Predictor):
     def columns(self, top: int | None = None) -> list[str]:
         return ["label", "closest", "confidence", "known", "known_score", *(f"scores.{name}" for name in self.classes)]
 
-    def evaluate(self, data: Any = None, **options: Any) -> Any:
-        """Raises SightlineError: a classifier has its support images only."""
-        fix = "FewShotClassifier.estimate() gives its expected accuracy, and sightline evaluate RUN that of its run"
-        raise SightlineError(f"run must be the folder of a run to be evaluated, got a fitted classifier; {fix}")
+    def evaluate(
+        self, data: Any = None, *, progress: Progress | None = None, show: str | Path | None = None
+    ) -> ClassifierEvaluation:
+        """Accuracy, calibration, rejection and mistakes on labeled images.
+
+        `data` is a folder with one folder of images per class (or any data set that `sightline data` reads), or
+        {label: images or embeddings}. Images of classes that the classifier does not have are unknown images. `show` is
+        the path of a page to write.
+        """
+        fix = "estimate() gives the accuracy that the support images let expect"
+        check(data is not None, f"data must be a folder of labeled images for a fitted classifier, got none; {fix}")
+        page = None if show is None else check_page_path(Path(show))
+        evaluation = evaluate(self, self._ready().support, self._embedder, data, progress)
+        if page is not None:
+            evaluation.page().save(page)
+        return evaluation
 
     def show(self, *args: Any, **options: Any) -> Any:
         """Raises SightlineError: predictions of a classifier are explained on a page."""

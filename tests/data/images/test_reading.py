@@ -347,5 +347,5 @@ def test_folders_are_expanded_to_their_images(tmp_path):
     assert expand_image_paths([str(tmp_path), "x.png"]) == [tmp_path / "a.jpg", tmp_path / "b.png", Path("x.png")]
     (tmp_path / "empty" / "inside").mkdir(parents=True)
     [empty] = expand_image_paths([str(tmp_path / "empty")])
-    with pytest.raises(SightlineError, match=r"got none in '.*empty'; give a folder inside it, such as '.*inside'"):
+    with pytest.raises(SightlineError, match=r"got none in '.*empty'"):
         read_image(empty)

@@ -120,12 +120,23 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def expand_image_paths(paths: Sequence[str]) -> list[Path]:
-    """Paths of images. A folder is replaced by the images directly in it, if there are any."""
+    """Paths of images. A folder is replaced by the images in it and in its folders, if there are any."""
     images: list[Path] = []
     for path in map(Path, paths):
-        in_folder = list_images(path) if path.is_dir() else []
+        in_folder = list(_images_below(path)) if path.is_dir() else []
         images += in_folder or [path]
     return images
+
+
+def _images_below(folder: Path, depth: int = 0) -> Iterator[Path]:
+    """The images of a folder, then those of each of its folders, by name."""
+    name, maximum = display_path(folder), limits.MAX_FOLDER_DEPTH
+    check(depth <= maximum, f"a folder of images must have at most {maximum} nested folders, got more in {name}")
+    yield from list_images(folder)
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith((".", "__")))
+    for inner in names:
+        yield from _images_below(folder / inner, depth + 1)
 
 
 class _PixelBudget:
@@ -192,9 +203,7 @@ def _open(source: ImageSource, name: str) -> Image.Image:
 def _check_file(name: str, path: Path) -> int:
     """Bytes of an image file."""
     if path.is_dir() and not list_images(path):
-        folders = sorted(entry for entry in path.iterdir() if entry.is_dir())
-        fix = f"; give a folder inside it, such as {display_path(folders[0])!r}" if folders else ""
-        raise SightlineError(f"a folder of images must contain images, got none in {name!r}{fix}")
+        raise SightlineError(f"a folder of images must contain images, got none in {name!r}")
     if not path.is_file():
         state = "is not a file" if path.exists() else "does not exist"
         raise SightlineError(f"an image must be a file, got {name!r}, which {state}")

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
-from rich.cells import cell_len
 
 from ...errors import check_int
 from ...names import shortened
+from ...output import aligned
 from .class_splits import ClassSplits, class_groups
 from .datasets import Images, ImageSet, Splits
 from .loading import load
@@ -58,13 +58,13 @@ class DataSummary:
         if any(set(split.counts) != set(self.classes) for split in self.splits.values()):
             groups = class_groups(self.classes)
             title += "" if groups is None else f" in {int(groups.max()) + 1:,} groups"
-            return "\n".join([title, "", *_table(self._split_rows(class_counts=True), right={1, 2, 3})])
-        lines = [title, "", *_table(self._split_rows(class_counts=False), right={1}), ""]
+            return "\n".join([title, "", *aligned(self._split_rows(class_counts=True), right={1, 2, 3})])
+        lines = [title, "", *aligned(self._split_rows(class_counts=False), right={1}), ""]
         counts = [["class", *self.splits]]
         for name in self.classes[:MAX_LISTED_CLASSES]:
             row = [f"{split.counts[name]:,}" for split in self.splits.values()]
             counts.append([shortened(name, MAX_NAME_CHARS), *row])
-        lines += _table(counts, right=set(range(1, len(self.splits) + 1)))
+        lines += aligned(counts, right=set(range(1, len(self.splits) + 1)))
         if (more := len(self.classes) - MAX_LISTED_CLASSES) > 0:
             images = _range(self.splits["train"], prefix="from ")
             lines.append(f"and {more:,} more; each class has {images} training images")
@@ -142,13 +142,3 @@ def _range(split: SplitSummary, prefix: str = "") -> str:
     """Smallest and largest number of images per class."""
     low, high = min(split.counts.values()), max(split.counts.values())
     return f"{low:,}" if low == high else f"{prefix}{low:,} to {high:,}"
-
-
-def _table(rows: list[list[str]], right: set[int]) -> list[str]:
-    """Lines with aligned columns; the columns in `right` are right-aligned."""
-    columns = []
-    for i, cells in enumerate(zip(*rows, strict=True)):
-        width = max(map(cell_len, cells))
-        padding = [" " * (width - cell_len(cell)) for cell in cells]
-        columns.append([pad + cell if i in right else cell + pad for cell, pad in zip(cells, padding, strict=True)])
-    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]

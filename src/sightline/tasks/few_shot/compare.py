@@ -12,6 +12,7 @@ from ...errors import SightlineError, check, check_choice
 from ...metrics import mean_interval
 from ...models.baselines import BASELINES
 from ...names import printable
+from ...output import aligned
 from ...predictor import Progress
 from .config import Setting
 from .evaluate import Classifier, episode_classes, evaluate_episodes, select_settings, settings_notes
@@ -89,10 +90,7 @@ class Comparison:
         return f"{self._title()}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
     def __str__(self) -> str:
-        rows = self._table()
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        aligned = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-        return "\n".join([self._title(), *(line.rstrip() for line in aligned)])
+        return "\n".join([self._title(), *aligned(self._table())])
 
     def _title(self) -> str:
         notes = settings_notes(self.query, self.skipped_settings)
