@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -347,7 +348,10 @@ def test_predict_prints_a_bad_image_to_stderr(run, images):
 def test_predict_writes_every_format_to_a_file(run, images, format):
     result = run_cli("predict", run, *images, "--format", format, "--out", "out.txt", status=2)
     assert result.stdout == ""
-    assert result.stderr.splitlines()[-1] == "wrote out.txt"
+    *_, wrote, rate = result.stderr.splitlines()
+    assert wrote == "wrote out.txt"
+    assert re.fullmatch(r"3 inputs in [\d.]+ s, [\d,.]+ per second", rate)
+    assert not Path("out.txt.parts").exists()
     text = Path("out.txt").read_text()
     if format == "text":
         assert [line.partition(":")[0] for line in text.splitlines()] == images

@@ -14,7 +14,7 @@ from typer.core import TyperGroup
 
 import sightline
 
-from .errors import SightlineError, SightlineWarning
+from .errors import SightlineError, SightlineWarning, check
 from .names import printable, printable_lines
 from .output import record_writer
 from .registry import TASKS
@@ -230,6 +230,12 @@ def predict(
 
     if show is not None:
         check_path(show)
+    if out is not None and show is None and (out.is_file() or not out.exists()):
+        _predict_to_file(run, inputs, out, format, top=top, device=device, allow_download=allow_download)
+        return
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    fix = "pass --out FILE, and no --show"
+    check(world_size == 1, f"predictions of several processes must be written to a file, got none; {fix}")
     predictor = sightline.runs.load(run, device=device, allow_download=allow_download)
     predictor.check_ready()
     items = predictor.parse_inputs(inputs)
@@ -251,6 +257,18 @@ def predict(
         _print(f"wrote {explanations.page.save(show)}", err=format != "text")
     if errors:
         raise typer.Exit(2)
+
+
+def _predict_to_file(run: str, inputs: list[str], out: Path, format: str, **options: Any) -> None:
+    from .batch_prediction import predict_to_file
+
+    with sightline.runs.progress_bar() as progress:
+        options |= {"progress": progress, "report": lambda line: _print(line, err=True)}
+        result = predict_to_file(run, inputs, out, format, **options)
+    if result is not None:  # in the main process
+        _print(str(result), err=True)
+        if result.errors:
+            raise typer.Exit(2)
 
 
 def _predicted(predictor: Any, inputs: Iterable[Any], top: int | None, *, quiet: bool) -> Iterator[tuple[Any, Any]]:

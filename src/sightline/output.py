@@ -47,7 +47,7 @@ class RecordWriter:
         elif self.format == "csv":
             self._write_row(flatten(record))
         else:
-            data = json.dumps(_finite(record), ensure_ascii=False, allow_nan=False)
+            data = json.dumps(finite(record), ensure_ascii=False, allow_nan=False)
             data = CONTROL_CHARACTERS.sub(lambda match: json.dumps(match[0])[1:-1], data)
             start = "" if self.format == "jsonl" else ",\n" if self._count else "[\n"
             self.stream.write(f"{start}{data}" + ("\n" if self.format == "jsonl" else ""))
@@ -109,12 +109,12 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
     return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """The value with None for numbers that JSON cannot represent: NaN and infinities."""
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

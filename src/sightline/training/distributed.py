@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from inspect import signature
 from typing import Any
 
@@ -113,8 +114,11 @@ def is_main_process() -> bool:
 
 
 @contextmanager
-def process_group(device: torch.device) -> Iterator[ProcessGroup]:
-    """Join the processes torchrun started; an existing process group is used and not destroyed."""
+def process_group(device: torch.device, timeout: timedelta | None = None) -> Iterator[ProcessGroup]:
+    """Join the processes torchrun started; an existing process group is used and not destroyed.
+
+    `timeout` is the time that a process waits for the others (default: that of torch).
+    """
     rank, world_size = rank_and_world_size()
     if world_size == 1:
         yield ProcessGroup(0, 1, device)
@@ -124,7 +128,7 @@ def process_group(device: torch.device) -> Iterator[ProcessGroup]:
         torch.cuda.set_device(device)
     created = not dist.is_initialized()
     if created:
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timeout)
     try:
         yield ProcessGroup(rank, world_size, device)
     finally:
