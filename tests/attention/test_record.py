@@ -116,9 +116,9 @@ def test_a_failed_save_keeps_the_old_file(record, tmp_path, monkeypatch):
 
 def file_with_entry(weights, **changes):
     """A function that writes a record with one entry, changed."""
-    entry = {"name": "a", "kind": "encoder", "heads": None, "call_index": None, "cache_reorders": 0}
+    entry = {"name": "a", "kind": "encoder", "heads": None, "call_index": None, "cache_reorders": 0, "note": ""}
     entry = json.dumps([{**entry, **changes}])
-    return lambda p: save_file({"0.weights": weights}, p, {"format": "sightline record 2", "maps": entry})
+    return lambda p: save_file({"0.weights": weights}, p, {"format": "sightline record 3", "maps": entry})
 
 
 @pytest.mark.parametrize(
@@ -128,26 +128,26 @@ def file_with_entry(weights, **changes):
             file_with_entry(torch.zeros(1, 1, 1, 1), kind="nonsense"),
             "kind must be one of cross, decoder, encoder, got 'nonsense'",
         ),
-        (file_with_entry(torch.zeros(1, 1, 1, 1), name=5), "name must be a string, got 5"),
+        (file_with_entry(torch.zeros(1, 1, 1, 1), name=5), "name and note must be strings, got 5"),
         (file_with_entry(torch.zeros(1, 1, 1, 1), heads="xy"), "heads must be null or a list of integers, got 'xy'"),
         (file_with_entry(torch.zeros(3)), "weights must be floats of shape"),
         (file_with_entry(torch.zeros(1, 1, 1, 1, dtype=torch.int64)), "weights must be floats of shape"),
         (
-            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 2", "maps": "[" * 100_000}),
+            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 3", "maps": "[" * 100_000}),
             "must be a complete Sightline record",
         ),
         (lambda p: p.mkdir(), "must be a complete Sightline record"),
         (lambda p: p.write_bytes(b"not safetensors"), "must be a complete Sightline record"),
         (
             lambda p: save_file({"x": torch.zeros(1)}, p),
-            "its format must be 'sightline record 2', got None",
+            "its format must be 'sightline record 3', got None",
         ),
         (
-            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 2", "maps": '[{"name": "a"}]'}),
+            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 3", "maps": '[{"name": "a"}]'}),
             "must be a complete Sightline record",
         ),
         (
-            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 2", "maps": "[3"}),
+            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 3", "maps": "[3"}),
             "must be a complete Sightline record",
         ),
     ],

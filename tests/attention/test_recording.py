@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from sightline import record_attention
 from sightline.attention import SCORES, MultiHeadAttention, attend, attention_weights, recording
 from sightline.attention.masks import Causal, Padding
+from sightline.errors import SightlineWarning
 from sightline.layers import Transformer
 from sizes import B, K, Q
 
@@ -292,8 +293,10 @@ def test_softmax_outside_attention_is_not_recorded():
             self.gate(x[:, None]), self.stem(torch.randn(B, 2, Q, Q))
             return self.attend(x), torch.zeros(1, 1, Q, Q)
 
-    record = record_and_check(Net().eval(), torch.randn(B, Q, EMBED_DIM), options={"layers": 0})
+    with pytest.warns(SightlineWarning, match=r"partial; not recorded: stem \(a softmax over \(2, 2, 5, 5\) is not"):
+        record = record_and_check(Net().eval(), torch.randn(B, Q, EMBED_DIM))
     assert record.names() == ["attend"]
+    assert list(record.missed) == ["stem"]
 
 
 def test_custom_attention_is_recorded_before_dropout():
@@ -594,12 +597,12 @@ def test_kinds_are_inferred_from_all_calls(steps):
     assert {attention_map.kind for attention_map in record if attention_map.name == "second"} == {"cross"}
 
 
-def test_single_queries_over_unrelated_keys_are_encoder_attention():
+def test_single_queries_over_unrelated_keys_are_cross_attention():
     model = PlainDecoder.Attention()
     with record_attention(model) as record:
         for size in (4, 5, 6):  # unrelated sequences of growing length
             model(torch.randn(1, 1, EMBED_DIM), torch.randn(1, size, EMBED_DIM))
-    assert {attention_map.kind for attention_map in record} == {"encoder"}
+    assert {attention_map.kind for attention_map in record} == {"cross"}
 
 
 def test_cached_decoding_is_recorded_step_by_step():
@@ -725,7 +728,7 @@ class PausingLock:
 
 
 def test_threads_that_start_recording_at_once_both_see_the_calls(monkeypatch):
-    monkeypatch.setattr(recording._process_changes, "lock", PausingLock(threads=2))
+    monkeypatch.setattr(recording._eager_compilation, "lock", PausingLock(threads=2))
     model, x = MultiHeadAttention(EMBED_DIM, NUM_HEADS), torch.randn(B, Q, EMBED_DIM)
     before = traces(model)
 

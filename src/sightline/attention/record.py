@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from ..view.maps import Map
     from ..view.page import Page, ViewOptions
 
-FORMAT = "sightline record 2"
+FORMAT = "sightline record 3"
 """Format name in the metadata of a saved record."""
 MAX_LINES = 60
 """Maps listed by `repr`."""
+MAX_NAMES = 8
+"""Modules listed for each reason why they were not recorded."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +51,8 @@ class AttentionMap:
     """Which call of the model it belongs to, counted from 0; None if unknown."""
     cache_reorders: int = 0
     """How often the rows of a key-value cache were reordered before it, as beam search does."""
+    note: str = ""
+    """What else a reader of the weights must know."""
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, get_args(Kind))
@@ -69,10 +73,12 @@ class AttentionMap:
 class Record:
     """Attention maps in the order they were computed: `record[0].weights`, `record["decoder.layers.1.self_attn"]`."""
 
-    def __init__(self, model: str, maps: list[AttentionMap] | None = None):
+    def __init__(self, model: str, maps: list[AttentionMap] | None = None, missed: dict[str, str] | None = None):
         self.model = model
         """Class name of the model."""
         self.maps = [] if maps is None else maps
+        self.missed = {} if missed is None else missed
+        """Attention modules that ran and were not recorded, each with the reason."""
 
     def __len__(self) -> int:
         return len(self.maps)
@@ -87,7 +93,7 @@ class Record:
     def __getitem__(self, key: int | str | slice) -> "AttentionMap | Record":
         """By index, by name (the last call of that layer) or by slice (a shorter record)."""
         if isinstance(key, slice):
-            return Record(self.model, self.maps[key])
+            return Record(self.model, self.maps[key], self.missed)
         if isinstance(key, int):
             return self.maps[key]
         for attention_map in reversed(self.maps):
@@ -102,7 +108,8 @@ class Record:
     def of(self, kind: Kind) -> "Record":
         """The maps of one kind: encoder, decoder or cross."""
         check_choice("kind", kind, get_args(Kind))
-        return Record(self.model, [attention_map for attention_map in self.maps if attention_map.kind == kind])
+        maps = [attention_map for attention_map in self.maps if attention_map.kind == kind]
+        return Record(self.model, maps, self.missed)
 
     def stack(self) -> Tensor:
         """The weights of all maps in one tensor: (maps, B, H, Q, K). Their shapes must be equal."""
@@ -128,11 +135,21 @@ class Record:
             size = f"{queries} x {keys}" + (f", batch of {batch}" if batch > 1 else "")
             bits = attention_map.entropy()
             entropy = "no probabilities" if bits is None else f"entropy {bits:.2f} bits"
-            lines.append(f"  {attention_map.name:<{width}}  {attention_map.kind:<7}  {heads}, {size}, {entropy}")
+            note = attention_map.note and f", {attention_map.note}"
+            lines.append(f"  {attention_map.name:<{width}}  {attention_map.kind:<7}  {heads}, {size}, {entropy}{note}")
         if len(self.maps) > len(listed):
             layers = f" of {len(self.names())} layers" if len(self.names()) < len(self.maps) else ""
             lines.append(f"  and {len(self.maps) - len(listed)} more{layers}")
+        if self.missed:
+            lines.append(f"  {self.missed_text()}")
         return "\n".join(lines)
+
+    def missed_text(self) -> str:
+        """The modules that were not recorded, by reason, in one line."""
+        names: dict[str, list[str]] = {}
+        for name, reason in self.missed.items():
+            names.setdefault(reason, []).append(name)
+        return "not recorded: " + "; ".join(f"{_shorten(listed)} ({reason})" for reason, listed in names.items())
 
     def view(self, tokens: Any = None, **options: "Unpack[ViewOptions]") -> "Page":
         """The interactive viewer, with these `ViewOptions`. As the last line of a notebook cell it is displayed."""
@@ -179,6 +196,7 @@ class Record:
             if attention_map.scores is not None:
                 tensors[f"{i}.scores"] = attention_map.scores.detach().clone()  # it may share memory with the weights
         metadata = {"format": FORMAT, "model": self.model, "maps": json.dumps([_metadata(m) for m in self.maps])}
+        metadata["missed"] = json.dumps(self.missed)
         with atomic_write(path) as temporary:
             save_file(tensors, temporary, metadata)
 
@@ -194,10 +212,13 @@ class Record:
                 _read_entry(entry, tensors[f"{i}.weights"], tensors.get(f"{i}.scores"))
                 for i, entry in enumerate(json.loads(metadata["maps"]))
             ]
-            return cls(metadata.get("model", "?"), maps)
+            missed = json.loads(metadata.get("missed", "{}"))
+            is_valid = isinstance(missed, dict) and all(isinstance(reason, str) for reason in missed.values())
+            check(is_valid, f"missed must map names to reasons, got {missed!r:.80}")
+            return cls(metadata.get("model", "?"), maps, missed)
 
 
-METADATA_KEYS = ("name", "kind", "heads", "call_index", "cache_reorders")
+METADATA_KEYS = ("name", "kind", "heads", "call_index", "cache_reorders", "note")
 """Fields of a map beside its tensors, saved as JSON."""
 
 
@@ -205,10 +226,15 @@ def _metadata(attention_map: AttentionMap) -> dict[str, Any]:
     return {key: getattr(attention_map, key) for key in METADATA_KEYS}
 
 
+def _shorten(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
 def _read_entry(entry: dict[str, Any], weights: Tensor, scores: Tensor | None) -> AttentionMap:
     entry = {key: entry[key] for key in METADATA_KEYS}
-    name, _, heads, call_index, cache_reorders = entry.values()
-    check(isinstance(name, str), f"name must be a string, got {name!r}")
+    name, _, heads, call_index, cache_reorders, note = entry.values()
+    check(isinstance(name, str) and isinstance(note, str), f"name and note must be strings, got {name!r}, {note!r}")
     is_valid = heads is None or (isinstance(heads, list) and all(type(head) is int for head in heads))
     check(is_valid, f"heads must be null or a list of integers, got {heads!r}")
     is_valid = (call_index is None or type(call_index) is int) and type(cache_reorders) is int

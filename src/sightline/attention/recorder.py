@@ -5,39 +5,53 @@ Shapes: B batch, H heads, Q queries, K keys.
 
 import threading
 from collections.abc import Iterable
-from dataclasses import replace
 from fnmatch import fnmatchcase
-from itertools import pairwise
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..errors import check
+from .calls import Call, is_attention_module
 from .functional import Kind
+from .kinds import correct_kinds, infer_kind, is_causal
 from .normalizers import in_backward
 from .record import AttentionMap, Record
 
 Layers = str | int | Iterable[str | int] | None
 Heads = int | Iterable[int] | None
+Modules = str | nn.Module | Iterable[str | nn.Module] | None
 
 
 class Recorder:
     """Tracks the running modules of one model in one thread, and keeps their attention maps."""
 
     def __init__(
-        self, model: nn.Module, layers: Layers, heads: Heads, average_heads: bool, scores: bool, cpu: bool
+        self,
+        model: nn.Module,
+        *,
+        layers: Layers,
+        heads: Heads,
+        modules: Modules,
+        average_heads: bool,
+        scores: bool,
+        cpu: bool,
     ) -> None:
         self.record = Record(type(model).__name__)
         self.model, self.average_heads, self.scores, self.cpu = model, average_heads, scores, cpu
-        self.layers = _as_tuple(layers, (str, int), "layers")
-        self.heads = _as_tuple(heads, (int,), "heads")
+        self.layers = _as_tuple(layers, (str, int), "layers must be names or indices of at least 0")
+        self.heads = _as_tuple(heads, (int,), "heads must be indices of at least 0")
         self.names = {
             module: name.replace("_orig_mod.", "").replace("_orig_mod", "") or type(module).__name__
             for name, module in model.named_modules()
         }
+        self.named_modules = self._find_modules(
+            _as_tuple(modules, (str, nn.Module), "modules must be modules or names") or ()
+        )
+        """Modules that the user says compute attention."""
         self.thread = threading.get_ident()
-        self.running: list[nn.Module] = []
-        self.inside_attend = False
+        self.running: list[Call] = []
+        self.attending: Call | None = None
+        """The call in which `attend` computes weights that it will report."""
         self.layer_indices: dict[str, int] = {}
         """Index of every attention layer in the order of their first call, recorded or not."""
         self.call_index = -1
@@ -45,53 +59,88 @@ class Recorder:
         self.cache_reorders = 0
         self.inferred_kinds: set[AttentionMap] = set()
         """Maps whose kind was inferred."""
+        self.causal_layers: set[str] = set()
+
+    def _find_modules(self, modules: tuple[str | nn.Module, ...]) -> set[nn.Module]:
+        found = set()
+        for wanted in modules:
+            if isinstance(wanted, str):
+                got, matches = repr(wanted), {m for m, name in self.names.items() if fnmatchcase(name, wanted)}
+            else:
+                got, matches = f"another {type(wanted).__name__}", {wanted} & self.names.keys()
+            check(matches, f"modules must be modules of {self.record.model} or patterns of their names, got {got}")
+            found |= matches
+        return found
 
     def in_this_thread(self) -> bool:
         """Whether the calling thread is the one that records."""
         return threading.get_ident() == self.thread
 
-    def enter(self, module: nn.Module) -> None:
+    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A module starts its forward pass."""
-        if module in self.names:
+        if not paused.is_active:
             self.call_index += not self.running
-            self.running.append(module)
+            self.running.append(Call(module, args, kwargs))
 
     def leave(self, module: nn.Module) -> None:
         """A module ends its forward pass, also by an exception."""
-        if self.running and self.running[-1] is module:
-            self.running.pop()
-            self.inside_attend = False
+        if paused.is_active or not self.running or self.running[-1].module is not module:
+            return
+        call = self.running.pop()
+        self.attending = None if self.attending is call else self.attending
+        is_attention = self._is_attention_module(module)
+        if is_attention and not call.has_attention and not call.contains_attention_module:
+            self.record.missed.setdefault(self.names[module], "its attention is of an unknown form")
+        if self.running:
+            self.running[-1].has_attention |= call.has_attention
+            self.running[-1].contains_attention_module |= is_attention or call.contains_attention_module
 
     def is_interested(self) -> bool:
         """Called by `attend`, which reports its weights if True."""
         should_record = self.should_record()
         if self.in_this_thread():
-            self.inside_attend = should_record
+            self.attending = self.running[-1] if should_record else None
         return should_record
 
     def on_attention(self, weights: Tensor, scores: Tensor, *, kind: Kind | None, causal: bool) -> None:
         """Called by `attend`: weights, scores (B, H, Q, K)"""
-        self.inside_attend = False
+        self.attending = None
         self.add(weights, scores, kind=kind, causal=causal)
 
-    def should_record(self) -> bool:
-        """Whether to record the attention of the running module."""
+    def should_record(self, call: Call | None = None) -> bool:
+        """Whether to record the attention of this call (default: the innermost one)."""
         if not self.in_this_thread() or not self.running or paused.is_active:
             return False
-        name = self.name()
+        self.running[-1].has_attention = True
+        name = self.names[(call or self.running[-1]).module]
         index = self.layer_indices.setdefault(name, len(self.layer_indices))
         return self.layers is None or any(
             index == layer if isinstance(layer, int) else fnmatchcase(name, layer) for layer in self.layers
         )
 
-    def module(self) -> nn.Module:
-        """The module that computes attention: the innermost one, or the one around an `nn.Softmax`."""
-        innermost = self.running[-2:]
-        return innermost[0] if isinstance(innermost[-1], nn.Softmax) else innermost[-1]
+    def softmax_call(self) -> Call | None:
+        """The call whose attention a softmax belongs to; None if it is not attention.
 
-    def name(self) -> str:
-        """The name of that module."""
-        return self.names[self.module()]
+        It is the innermost one of a module with attention in its class name, or of one that the user names. Modules
+        without parameters inside it, such as a softmax of its own class, are part of it.
+        """
+        if self.attending or paused.is_active or not self.in_this_thread():
+            return None
+        is_part = True
+        for call in reversed(self.running):
+            if call.module in self.named_modules or (is_part and is_attention_module(call.module)):
+                return call
+            is_part = is_part and not any(True for _ in call.module.parameters())
+        return None
+
+    def miss(self, reason: str) -> None:
+        """Attention ran that cannot be recorded."""
+        if self.running:
+            self.running[-1].has_attention = True
+            self.record.missed[self.names[self.running[-1].module]] = reason
+
+    def _is_attention_module(self, module: nn.Module) -> bool:
+        return module in self.named_modules or is_attention_module(module)
 
     def add(
         self,
@@ -101,23 +150,36 @@ class Recorder:
         causal: bool | None,
         cross: bool | None = None,
         kind: Kind | None = None,
+        call: Call | None = None,
+        note: str = "",
     ) -> None:
-        """weights, scores (B, H, Q, K). `causal`, `cross` and `kind` are None if they must be inferred."""
+        """weights, scores (B, H, Q, K). `causal`, `cross` and `kind` are None if they must be inferred.
+
+        `call` is the one that computes them (default: the innermost one). `note` says what else a reader must know.
+        """
         if in_backward():
             return  # activation checkpointing repeats the forward pass
+        call = call or self.running[-1]
+        name, is_inferred = self.names[call.module], kind is None
         if causal is None:
-            causal = _is_causal(weights) or getattr(self.module(), "is_causal", False) is True
+            causal = is_causal(weights) or getattr(call.module, "is_causal", False) is True
+        if causal:
+            self.causal_layers.add(name)
+        if kind is None:
+            calls = self.running[: self.running.index(call) + 1]
+            kind = infer_kind(name, calls, weights, causal=causal, cross=cross)
         attention_map = AttentionMap(
-            name=self.name(),
-            kind=kind or self._infer_kind(cross, causal),
+            name=name,
+            kind=kind,
             weights=self._select(weights),
             scores=self._select(scores) if self.scores else None,
             heads=() if self.average_heads else self.heads,
             call_index=self.call_index,
             cache_reorders=self.cache_reorders,
+            note=note,
         )
         self.record.maps.append(attention_map)
-        if kind is None:
+        if is_inferred:
             self.inferred_kinds.add(attention_map)
 
     def _select(self, x: Tensor) -> Tensor:
@@ -131,33 +193,9 @@ class Recorder:
             x = x.mean(1, keepdim=True)
         return x.cpu() if self.cpu else x
 
-    def _infer_kind(self, cross: bool | None, causal: bool) -> Kind:
-        name = self.name().lower()
-        if any(word in name for word in ("cross", "encoder_attn", "encdec")) if cross is None else cross:
-            return "cross"
-        in_decoder = "decoder" in name or any("Decoder" in type(module).__name__ for module in self.running)
-        return "decoder" if causal or in_decoder else "encoder"
-
     def finish_kinds(self) -> None:
-        """Correct inferred kinds by all calls of a layer; a single token has no later tokens that a mask could hide.
-
-        A layer whose keys grow by the new tokens of each call is a decoder's with a cache. In such a model, a layer
-        that attends to equally many keys at every step is cross-attention.
-        """
-        sizes: dict[str, list[tuple[int, int]]] = {}
-        for attention_map in self.record:
-            queries, keys = attention_map.weights.shape[2:]
-            sizes.setdefault(attention_map.name, []).append((queries, keys))
-        growing = {name for name, calls in sizes.items() if any(_grows(*pair) for pair in pairwise(calls))}
-        causal = {attention_map.name for attention_map in self.record if attention_map.kind == "decoder"}
-        for i, attention_map in enumerate(self.record):
-            if attention_map not in self.inferred_kinds:
-                continue
-            name, queries = attention_map.name, attention_map.weights.shape[2]
-            if name in growing or (queries == 1 and attention_map.kind == "encoder" and name in causal):
-                self.record.maps[i] = replace(attention_map, kind="decoder")
-            elif growing and _has_constant_keys(sizes[name]):
-                self.record.maps[i] = replace(attention_map, kind="cross")
+        """Correct inferred kinds by all calls of the model."""
+        self.record.maps[:] = correct_kinds(self.record.maps, self.inferred_kinds, self.causal_layers)
 
     def check_not_empty(self) -> None:
         """A recording without maps is an error."""
@@ -165,13 +203,16 @@ class Recorder:
         rule = f"record_attention must see {name} called inside the with block and in its thread"
         check(self.call_index >= 0, f"{rule}, got no call")
         names = ", ".join(self.layer_indices)
-        check(not (is_empty and names), f"layers must match one of {names}, got {list(self.layers or ())}")
+        is_unmatched = is_empty and self.layers is not None and names
+        check(not is_unmatched, f"layers must match one of {names}, got {list(self.layers or ())}")
         supported = (
             "Sightline's attention, nn.MultiheadAttention, scaled_dot_product_attention and a softmax in a module "
-            'with attention in its class name; load a Hugging Face model with attn_implementation="sdpa" or "eager"'
+            'with attention in its class name; load a Hugging Face model with attn_implementation="sdpa" or "eager"; '
+            "for other modules pass their names as modules="
         )
         rule = f"record_attention must be given a model with supported attention, got {name} without any"
-        check(not is_empty, f"{rule}; supported are {supported}")
+        missed = f", {self.record.missed_text()}" if self.record.missed else ""
+        check(not is_empty, f"{rule}{missed}; supported are {supported}")
 
 
 class _Paused(threading.local):
@@ -193,28 +234,11 @@ class _Paused(threading.local):
 paused = _Paused()
 
 
-def _is_causal(weights: Tensor) -> bool:
-    """Whether no query has weight on later keys: weights (B, H, Q, K)"""
-    queries, keys = weights.shape[-2:]
-    return 1 < queries <= keys and not weights.triu(keys - queries + 1).any()
-
-
-def _grows(earlier: tuple[int, int], later: tuple[int, int]) -> bool:
-    """Whether a call of self-attention (queries, keys) is followed by one on its keys and new tokens."""
-    return earlier[0] == earlier[1] and later[1] == earlier[1] + later[0]
-
-
-def _has_constant_keys(calls: list[tuple[int, int]]) -> bool:
-    """Whether single queries attend to equally many keys, more than one, at every call (queries, keys)."""
-    num_keys = {keys for _, keys in calls}
-    return len(num_keys) == 1 and num_keys != {1} and {queries for queries, _ in calls[1:]} == {1}
-
-
-def _as_tuple(value: Any, types: tuple[type, ...], name: str) -> tuple[Any, ...] | None:
+def _as_tuple(value: Any, types: tuple[type, ...], rule: str) -> tuple[Any, ...] | None:
     if value is None:
         return None
-    values = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,)
+    is_list = isinstance(value, Iterable) and not isinstance(value, (str, nn.Module))
+    values = tuple(value) if is_list else (value,)
     wrong = [v for v in values if isinstance(v, bool) or not isinstance(v, types) or (isinstance(v, int) and v < 0)]
-    rule = "names or indices of at least 0" if str in types else "indices of at least 0"
-    check(values and not wrong, f"{name} must be {rule}, got {value!r}")
+    check(values and not wrong, f"{rule}, got {value!r:.200}")
     return values

@@ -2,11 +2,11 @@
 
 Attention is intercepted in three ways:
 - Sightline's `attend` reports its weights to observers;
-- a torch function mode intercepts `nn.MultiheadAttention` and every call of `scaled_dot_product_attention` (Hugging
-  Face's default), and computes the weights a second time;
-- the same mode intercepts a softmax over the last of four dimensions in a module with attention in its class name
-  (Hugging Face's eager models).
-Global module hooks track which module is running.
+- a torch function mode intercepts `nn.MultiheadAttention`, `flex_attention` and every call of
+  `scaled_dot_product_attention` (Hugging Face's default), and computes the weights a second time;
+- the same mode intercepts a softmax over keys in a module with attention in its class name (Hugging Face's eager
+  models), and every normalization over keys in a module that the user names.
+Module hooks track which module is running. An attention module in which nothing is intercepted is reported as missed.
 """
 
 import sys
@@ -17,14 +17,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
+from torch import nn
 
-from ..errors import check
+from ..errors import SightlineWarning, check
+from .calls import is_tracked
 from .functional import observe
 from .record import Record
-from .recorder import Heads, Layers, Recorder
-from .torch_functions import TorchAttentionMode, rerun_padded_encoder
+from .recorder import Heads, Layers, Modules, Recorder
+from .torch_functions import FastPath, TorchAttentionMode
 
 
 @contextmanager
@@ -33,6 +33,7 @@ def record_attention(
     *,
     layers: Layers = None,
     heads: Heads = None,
+    modules: Modules = None,
     average_heads: bool = False,
     scores: bool = False,
     cpu: bool = False,
@@ -40,91 +41,79 @@ def record_attention(
     """Record the attention weights of every call of `model` inside the `with` block and in this thread.
 
     layers: which layers, by name pattern (`encoder.*`) or by index in the order of their first call; heads: indices of
-    the heads to keep; average_heads: keep the mean over heads; scores: also keep the scores before the normalizer; cpu:
+    the heads to keep; modules: modules or name patterns whose every softmax over keys is attention, also one by hand
+    (`exp / sum`); average_heads: keep the mean over heads; scores: also keep the scores before the normalizer; cpu:
     move the maps to the CPU. Weights do not include dropout and carry no gradient. The outputs of the model do not
-    change. Several threads may record at the same time; compiled models run eagerly meanwhile.
+    change. Several threads may record at the same time; compiled models run eagerly meanwhile. A warning names
+    attention modules that ran and were not recorded.
     """
     is_module = isinstance(model, nn.Module)
     check(is_module, f"record_attention must be given a torch.nn.Module, got {type(model).__name__}")
-    recorder = Recorder(model, layers, heads, average_heads, scores, cpu)
-    with _process_changes.apply(recorder), observe(recorder), TorchAttentionMode(recorder):
+    recorder = Recorder(
+        model, layers=layers, heads=heads, modules=modules, average_heads=average_heads, scores=scores, cpu=cpu
+    )
+    with _track(recorder), _eager_compilation.apply(), observe(recorder), TorchAttentionMode(recorder):
         yield recorder.record
     recorder.check_not_empty()
     recorder.finish_kinds()
+    if recorder.record.missed:
+        message = f"the record of {type(model).__name__} is partial; {recorder.record.missed_text()}"
+        warnings.warn(message, SightlineWarning, stacklevel=3)
 
 
-class _ProcessChanges:
-    """Changes that affect the whole process: applied for the first active recording, undone after the last.
+@contextmanager
+def _track(recorder: Recorder) -> Iterator[None]:
+    """Tell the recorder which modules of its model are running.
 
-    These are global module hooks, torch's compile stance and a warning filter.
+    Torch may call a hook without keyword arguments while another thread adds or removes it.
     """
+
+    fast_path = FastPath(recorder)
+
+    def enter(module: nn.Module, args: Any, kwargs: Any = None) -> None:
+        if recorder.in_this_thread():
+            recorder.enter(module, args, kwargs or {})
+            fast_path.enter(module, args, kwargs or {})
+
+    def leave(module: nn.Module, args: Any, *kwargs_and_output: Any) -> None:
+        if recorder.in_this_thread():
+            fast_path.leave(module, args, *kwargs_and_output)
+            recorder.leave(module)
+
+    with ExitStack() as hooks:
+        for module in recorder.names:
+            if is_tracked(module) or module is recorder.model:
+                hooks.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+                leave_first = {"prepend": True, "with_kwargs": True, "always_call": True}
+                hooks.callback(module.register_forward_hook(leave, **leave_first).remove)
+        yield
+
+
+class _EagerCompilation:
+    """Runs compiled models of this process eagerly from the first active recording to the last."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.recorders: tuple[Recorder, ...] = ()  # replaced as a whole, so hooks can iterate over it without the lock
-        self.undo = ExitStack()
-        self.runs_eagerly = False
+        self.recordings = 0
+        self.is_active = False
+        self.stance = ExitStack()
 
     @contextmanager
-    def apply(self, recorder: Recorder) -> Iterator[None]:
-        """Apply the changes while this recorder is active."""
+    def apply(self) -> Iterator[None]:
+        """Apply it while one recording is active."""
+        with self.lock:
+            self.recordings += 1
+            if not self.is_active and "torch._dynamo" in sys.modules:  # otherwise nothing is compiled
+                self.stance.enter_context(torch.compiler.set_stance("force_eager"))
+                self.is_active = True
         try:
-            with self.lock:  # one block, so that no thread records before the hooks are registered
-                self.recorders = (*self.recorders, recorder)
-                if self.recorders == (recorder,):
-                    self._register_hooks()
-                if not self.runs_eagerly and "torch._dynamo" in sys.modules:  # otherwise nothing is compiled
-                    self._run_eagerly()
             yield
         finally:
             with self.lock:
-                self.recorders = tuple(other for other in self.recorders if other is not recorder)
-                if not self.recorders:
-                    self.undo.close()
-                    self.runs_eagerly = False
-
-    def _register_hooks(self) -> None:
-        # before `_leave`, so that the encoder still counts as running
-        rerun: Any = self._rerun_encoder  # its result replaces the output, which torch's annotation leaves out
-        for handle in (
-            torch_module.register_module_forward_hook(rerun, with_kwargs=True),
-            torch_module.register_module_forward_pre_hook(self._enter),
-            torch_module.register_module_forward_hook(self._leave, always_call=True),
-        ):
-            self.undo.callback(_remove, handle)
-
-    def _run_eagerly(self) -> None:
-        self.undo.enter_context(torch.compiler.set_stance("force_eager"))
-        self.runs_eagerly = True
-        warnings.filterwarnings("ignore", r"Using `torch\.compile\(module\)` when there are global hooks")
-        self.undo.callback(_remove_filter, warnings.filters[0])
-
-    def _active(self) -> list[Recorder]:
-        """Recorders of this thread."""
-        return [recorder for recorder in self.recorders if recorder.in_this_thread()]
-
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        for recorder in self._active():
-            recorder.enter(module)
-
-    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        for recorder in self._active():
-            recorder.leave(module)
-
-    def _rerun_encoder(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> Tensor | None:
-        return rerun_padded_encoder(module, args, kwargs) if self._active() else None
+                self.recordings -= 1
+                if not self.recordings:
+                    self.stance.close()
+                    self.is_active = False
 
 
-_process_changes = _ProcessChanges()
-
-
-def _remove(hook: Any) -> None:
-    """Remove a global hook, with an entry that torch leaves behind."""
-    hook.remove()
-    torch_module._global_forward_hooks_with_kwargs.pop(hook.id, None)
-
-
-def _remove_filter(entry: Any) -> None:
-    """Remove one warning filter and leave those that were added since."""
-    if entry in warnings.filters:
-        warnings.filters.remove(entry)  # type: ignore[attr-defined]
+_eager_compilation = _EagerCompilation()

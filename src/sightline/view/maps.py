@@ -29,6 +29,8 @@ class Map:
     """Index of the model's forward call; None if it was not counted."""
     cache_reorders: int = 0
     """How often a beam search had reordered the rows of the key-value cache before this call."""
+    note: str = ""
+    """What else a reader of the weights must know."""
     module_call: int = 0
     """Index among calls of the same module that are not merged."""
 
