@@ -189,19 +189,24 @@ def compare(
     format: Annotated[
         Literal["text", "markdown", "json", "jsonl", "csv"], typer.Option(help="Output format.")
     ] = "text",
+    show: Annotated[Path | None, typer.Option(help="Write a page (.html) with tables and learning curves.")] = None,
     out: OutOption = None,
     device: DeviceOption = "auto",
 ) -> None:
-    """Evaluate few-shot models on identical episodes and report paired differences."""
+    """Evaluate runs on identical data and report paired differences."""
+    from .view.page import check_path
 
+    if show is not None:
+        check_path(show)
     with record_writer(out, "text" if format == "markdown" else format) as writer:
         options: dict[str, Any] = {"baselines": _split(with_), "settings": _split(settings), "episodes": episodes}
         result = sightline.runs.compare(names, data=data, device=device, **options)
         if format in ("text", "markdown"):
-            writer.write({}, result.markdown() if format == "markdown" else str(result))
-            return
-        for record in result.to_records():
+            writer.write({}, result.report(markdown=format == "markdown"))
+        for record in () if format in ("text", "markdown") else result.run_records():
             writer.write(record, "")
+    if show is not None:
+        _print(f"wrote {result.page().save(show)}", err=format not in ("text", "markdown"))
 
 
 @app.command()

@@ -40,6 +40,16 @@ def auroc(positive: Tensor, negative: Tensor) -> float:
     return float(((below + equal / 2) / len(negative)).mean())
 
 
+def mcnemar_p_value(first: int, second: int) -> float:
+    """The two-sided p-value of McNemar's exact test: `first` pairs differ in one direction, `second` in the other."""
+    total, smaller = first + second, min(first, second)
+    log_terms = [
+        math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1) - total * math.log(2)
+        for k in range(smaller + 1)
+    ]
+    return min(1.0, 2 * math.fsum(map(math.exp, log_terms)))
+
+
 def classification_sums(num_classes: int, device: torch.device) -> dict[str, Tensor]:
     """Empty sums for `update_classification_sums`; sums of several batches or processes are added."""
     sizes: dict[str, tuple[int, ...]] = {

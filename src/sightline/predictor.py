@@ -63,16 +63,6 @@ class Evaluation(Protocol):
         """One sentence for a model card."""
 
 
-class Comparison(Protocol):
-    """Several models on identical data. `str(comparison)` is a table for a terminal."""
-
-    def to_records(self) -> list[dict[str, Any]]:
-        """Plain JSON values of every model."""
-
-    def markdown(self) -> str:
-        """A Markdown table."""
-
-
 @dataclass(frozen=True)
 class MetricsEvaluation:
     """An evaluation that consists of named metrics."""

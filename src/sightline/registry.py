@@ -24,7 +24,9 @@ class TaskSpec:
     usage: str = 'sightline.load("{name}").predict(input)'
     """How a trained model is used, for model cards."""
     compare: Any = None
-    """Compares runs of this task: (predictors, names, **options) -> comparison; None if not supported."""
+    """Compares runs of this task: (predictors, names, data, progress, **options) -> Comparison; None if it cannot."""
+    compare_options: frozenset[str] = frozenset()
+    """Names of the options that `compare` accepts."""
     compare_precision: Any = None
     """Compares a model before and after conversion to half precision: (before, after, data, progress) -> sentence.
     None if models of this task cannot be shipped as pretrained models."""
@@ -67,6 +69,7 @@ TASKS: dict[str, TaskSpec] = {
             config="tasks.image_classification.config:ImageClassificationTaskConfig",
             task="tasks.image_classification.task:ImageClassificationTask",
             predictor="tasks.image_classification.predictor:ImageClassificationPredictor",
+            compare="tasks.image_classification.compare:compare",
             usage='sightline.load("{name}").predict("image.png")',
         ),
         TaskSpec(
@@ -74,6 +77,7 @@ TASKS: dict[str, TaskSpec] = {
             config="tasks.translation.config:TranslationTaskConfig",
             task="tasks.translation.task:TranslationTask",
             predictor="tasks.translation.predictor:TranslationPredictor",
+            compare="tasks.translation.compare:compare",
             usage='sightline.load("{name}").predict("…")',
             compare_precision="tasks.translation.evaluate:compare_precision",
         ),
@@ -84,6 +88,7 @@ TASKS: dict[str, TaskSpec] = {
             predictor="tasks.few_shot.predictor:FewShotPredictor",
             usage='FewShotClassifier.pretrained("{name}").fit("folder/")',
             compare="tasks.few_shot.compare:compare",
+            compare_options=frozenset({"baselines", "settings", "episodes"}),
             compare_precision="tasks.few_shot.compare:compare_precision",
         ),
     )

@@ -23,9 +23,10 @@ from . import config, files, hub, registry, zoo
 from .errors import SightlineError, SightlineWarning, check, check_choice
 from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS
 from .output import flatten
-from .predictor import Comparison, Evaluation, Predictor, Progress
+from .predictor import Evaluation, Predictor, Progress
 
 if TYPE_CHECKING:
+    from .comparison import Comparison
     from .training.loop import Run
 
 CLASSIFIER = ".sightline"
@@ -157,13 +158,16 @@ def compare(
     data: str | None = None,
     device: str = "auto",
     **options: Any,
-) -> Comparison:
+) -> "Comparison":
     """Evaluate runs of one task on identical data and report paired differences to the first run.
 
-    `data` is another data set to evaluate on. Options depend on the task: few-shot runs are evaluated on identical
-    episodes and take `settings` such as ["5w1s"] and the number of `episodes`, by default those of the first run's
-    config, and `baselines` such as ["protonet"], which use its embeddings.
+    `data` is another data set to evaluate on. Image classifiers are compared by McNemar's test, translators by paired
+    bootstrap. Few-shot runs are evaluated on identical episodes and take further options: `settings` such as ["5w1s"]
+    and the number of `episodes`, by default those of the first run's config, and `baselines` such as ["protonet"],
+    which use its embeddings.
     """
+    from .comparison import RunDescription, names_of
+
     check(runs, "runs must name at least one run, got none")
     for run in runs:
         is_folder = Path(run).suffix != CLASSIFIER
@@ -173,13 +177,19 @@ def compare(
     check_choice("the task of runs to compare", tasks[0], registry.supporting("compare"))
     for run, task in zip(runs, tasks, strict=True):
         check(task == tasks[0], f"the task of all runs to compare must be {tasks[0]}, got {str(run)!r} of task {task}")
-    names = [Path(run).resolve().name for run in runs]
-    if len(set(names)) < len(names):
-        names = [str(run) for run in runs]
+    spec, given = (
+        registry.task_spec(tasks[0]),
+        {name: value for name, value in options.items() if value not in (None, [], ())},
+    )
+    for name in given:
+        flag = "with" if name == "baselines" else name
+        is_supported = name in spec.compare_options
+        check(is_supported, f"--{flag} must be left out for runs of {tasks[0]}, got it for {runs[0]}")
+    names = names_of(runs)
     with progress_bar() as progress:
-        options |= {"data": data, "progress": progress}
-        result: Comparison = registry.task_spec(tasks[0]).compare(predictors, names, **options)
-    return result
+        result: Comparison = spec.compare(predictors, names, data=data, progress=progress, **given)
+    described = (RunDescription.of(name, predictor) for name, predictor in zip(names, predictors, strict=True))
+    return dataclasses.replace(result, runs=tuple(described))
 
 
 def _store_evaluation(folder: Path, evaluation: Evaluation) -> None:

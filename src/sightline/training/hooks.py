@@ -32,6 +32,10 @@ class TrainerState(Protocol):
     """Number of finished steps."""
     total_steps: int
 
+    @property
+    def seconds(self) -> float:
+        """Duration of training so far, with the time before a resume."""
+
     def request_stop(self, reason: str) -> None:
         """Stop after the current step. A checkpoint is saved and the run is finished; it can be resumed."""
 
@@ -99,7 +103,8 @@ class MetricsFile(_Log):
             file.write(json.dumps({"step": trainer.step, **values}) + "\n")
 
     def on_finish(self, trainer: TrainerState, metrics: dict[str, float], stop_reason: str | None) -> None:
-        self.on_log(trainer, {FINAL: metrics, "stop_reason": stop_reason, "calibration": trainer.task.calibration})
+        report = {"stop_reason": stop_reason, "calibration": trainer.task.calibration, "seconds": trainer.seconds}
+        self.on_log(trainer, {FINAL: metrics, **report})
 
 
 class TensorBoard(_Log):

@@ -164,7 +164,7 @@ class Trainer:
             raise
         finally:
             self._notify("on_end")
-        return Run(self.folder, metrics, self.step, self._seconds, stop_reason, self.task.calibration)
+        return Run(self.folder, metrics, self.step, self.seconds, stop_reason, self.task.calibration)
 
     def finished_run(self) -> Run | None:
         """The run of a restored checkpoint as its log reports it; None if something is left to do."""
@@ -173,7 +173,7 @@ class Trainer:
             return None
         self._message(f"{self.folder} is fully trained; nothing was changed")
         report = (final[-1].get("stop_reason"), final[-1].get("calibration", ""))
-        return Run(self.folder, final[-1][FINAL], self.step, self._seconds, *report)
+        return Run(self.folder, final[-1][FINAL], self.step, self.seconds, *report)
 
     @property
     def is_done(self) -> bool:
@@ -181,7 +181,8 @@ class Trainer:
         return self.step >= self.total_steps or self._out_of_patience()
 
     @property
-    def _seconds(self) -> float:
+    def seconds(self) -> float:
+        """Duration of training so far, with the time before a resume."""
         return time.perf_counter() - self._started
 
     def request_stop(self, reason: str) -> None:
@@ -326,7 +327,7 @@ class Trainer:
                 "evaluations_without_improvement": self.evaluations_without_improvement,
                 "loss_sum": loss_sum,
                 "command": self.command,
-                "seconds": self._seconds,
+                "seconds": self.seconds,
             }
             path = self.checkpoints.save(self.step, tensors, metadata, scheduled=scheduled)
             self._notify("on_checkpoint", path)

@@ -1,18 +1,19 @@
 """Comparison of few-shot classifiers on identical episodes."""
 
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...comparison import Comparison, Table
 from ...data.images.datasets import ImageSet
 from ...errors import SightlineError, check, check_choice
 from ...metrics import mean_interval
 from ...models.baselines import BASELINES
 from ...names import printable
-from ...output import aligned
 from ...predictor import Progress
 from .config import Setting
 from .evaluate import Classifier, episode_classes, evaluate_episodes, select_settings, settings_notes
@@ -47,7 +48,7 @@ class PairedAccuracy:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class FewShotComparison(Comparison):
     """The accuracies of several models on identical episodes. The first model is the reference."""
 
     split: str
@@ -79,26 +80,16 @@ class Comparison:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        values = asdict(self)
-        del values["results"]
-        return values | {"results": self.to_records()}
+        names = ("split", "classes", "episodes", "query", "skipped_settings")
+        return {name: getattr(self, name) for name in names} | {"results": self.to_records()}
 
-    def markdown(self) -> str:
-        """A Markdown table."""
-        head, *body = [[cell.replace("|", "\\|") for cell in row] for row in self._table()]
-        rows = [head, ["---"] * len(head), *body]
-        return f"{self._title()}\n\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-    def __str__(self) -> str:
-        return "\n".join([self._title(), *aligned(self._table())])
-
-    def _title(self) -> str:
+    def title(self) -> str:
         notes = settings_notes(self.query, self.skipped_settings)
         data = f"{self.split} set, {self.classes:,} classes, the same {self.episodes:,} episodes per setting for all"
         difference = "the paired difference to the first model in percentage points with its 95% interval"
         return f"{data} models{notes}; accuracy with its 95% interval, and {difference}"
 
-    def _table(self) -> list[list[str]]:
+    def table(self) -> Table:
         rows = [["", *(cell for setting in self.results[0][1] for cell in (setting, "difference"))]]
         for i, (name, by_setting) in enumerate(self.results):
             cells = ((str(paired), paired.difference_points() if i else "") for paired in by_setting.values())
@@ -115,7 +106,7 @@ def compare(
     settings: Sequence[str] = (),
     episodes: int | None = None,
     progress: Progress | None = None,
-) -> Comparison:
+) -> FewShotComparison:
     """Evaluate few-shot runs on identical episodes; baselines use the embeddings of the first run.
 
     Settings and the number of episodes default to those of the first run's config. The classes are the test classes of
@@ -134,14 +125,16 @@ def compare(
         results = (evaluate_episodes(classifier, embeddings, classes, Setting.parse(s), **options) for s in feasible)
         return {name: torch.cat(result.accuracies) for name, result in zip(feasible, results, strict=True)}
 
-    results = []
+    results, seconds = [], dict[str, float]()
     for name, predictor, (images, _) in zip(names, predictors, sets, strict=True):
+        start = time.perf_counter()
         embeddings = predictor.embed(images.pixels)
         results.append((name, accuracies(predictor.model.head, embeddings)))
+        seconds[name] = time.perf_counter() - start
         if len(results) == 1:
             results += [(baseline, accuracies(BASELINES[baseline], embeddings)) for baseline in baselines]
     reference = results[0][1]
-    return Comparison(
+    return FewShotComparison(
         split=split,
         classes=len(classes.names),
         episodes=config.episodes,
@@ -151,6 +144,7 @@ def compare(
         ),
         query=None if query == config.query else query,
         skipped_settings=tuple(name for name in config.settings if name not in feasible),
+        seconds=seconds,
     )
 
 

@@ -163,7 +163,7 @@ class ImageClassificationPredictor(Predictor):
 
         For other data: on its test set, or on all of it if it has none.
         """
-        sets, split = self._evaluation_split(data)
+        sets, split = self.evaluation_split(data)
         options: dict[str, Any] = {"device": self.device, "progress": progress, **self.config.evaluation_options()}
         sums: dict[str, Tensor] = {}
         for images in sets:
@@ -175,7 +175,7 @@ class ImageClassificationPredictor(Predictor):
             sums = {name: sums[name] + new[name] for name in sums} or new
         return ImageEvaluation.from_sums(split, sums, self.classes)
 
-    def _evaluation_split(self, data: str | Path | Splits | None) -> tuple[list[Images], str]:
+    def evaluation_split(self, data: str | Path | Splits | None) -> tuple[list[Images], str]:
         """The images to evaluate on, and the name of their split."""
         own, model, is_loaded = self.config.data, self.config.model, isinstance(data, Splits)
         source = own.source if data is None or is_loaded else str(data)

@@ -142,6 +142,13 @@ def evaluate(
     predictor: Any, pairs: ParallelText, split: str, progress: Progress | None = None
 ) -> TranslationEvaluation:
     """Translate the sources with the config's search and compare with the targets. Long sources are cut."""
+    texts = translations_of(predictor, pairs, progress)
+    options = {"lowercase": predictor.tokenizers[1].config.lowercase, **config.plain(predictor.config.search)}
+    return score_translations(split, pairs, texts, **options)
+
+
+def translations_of(predictor: Any, pairs: ParallelText, progress: Progress | None = None) -> list[str]:
+    """The translation of each source with the config's search."""
     task_config, target = predictor.config, predictor.tokenizers[1]
     search, max_tokens = config.plain(task_config.search), task_config.data.max_tokens
     encoded = encode_pairs(pairs, predictor.tokenizers, max_tokens).to(predictor.device)
@@ -152,8 +159,7 @@ def evaluate(
             translations |= dict(zip(batch, texts, strict=True))
             if progress is not None:
                 progress(len(translations), len(pairs))
-    ordered = [translations[i] for i in range(len(pairs))]
-    return score_translations(split, pairs, ordered, lowercase=target.config.lowercase, **search)
+    return [translations[i] for i in range(len(pairs))]
 
 
 def compare_precision(before: Any, after: Any, data: Any, progress: Progress | None = None) -> str:

@@ -1,0 +1,167 @@
+"""Comparison of several models on identical data: results with paired differences, and how their runs differ."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import config
+from .files import WEIGHTS, read_log
+from .names import printable, shortened
+from .output import aligned, flatten
+from .predictor import Predictor
+from .training.hooks import FINAL
+from .view.page import Page
+from .view.reports import Report
+
+Table = list[list[str]]
+"""Rows of cells; the first row is the header."""
+MAX_VALUE_CHARS = 40
+"""Characters of a config value that are shown."""
+
+
+@dataclass(frozen=True)
+class RunDescription:
+    """What is known about a run without evaluating it."""
+
+    name: str
+    config: Mapping[str, Any]
+    """The values of the config by dotted key."""
+    parameters: int
+    weight_bytes: int | None
+    training_seconds: float | None
+    """None if the log does not say it, as for a pretrained model."""
+    training_steps: int | None
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    """Steps and values of each validation metric."""
+
+    @classmethod
+    def of(cls, name: str, predictor: Predictor) -> "RunDescription":
+        """Describe the run of a predictor."""
+        records, weights = read_log(predictor.folder), predictor.folder / WEIGHTS
+        final: Mapping[str, Any] = next((record for record in reversed(records) if FINAL in record), {})
+        seconds = final.get("seconds")
+        return cls(
+            name=name,
+            config=flatten(config.plain(predictor.config)),
+            parameters=sum(parameter.numel() for parameter in predictor.model.parameters()),
+            weight_bytes=weights.stat().st_size if weights.is_file() else None,
+            training_seconds=float(seconds) if isinstance(seconds, int | float) else None,
+            training_steps=final.get("step"),
+            curves=_curves(records),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(ABC):
+    """Models on identical data; the first one is the reference. A task subclasses it."""
+
+    runs: tuple[RunDescription, ...] = ()
+    """The runs among the models."""
+    seconds: Mapping[str, float] | None = None
+    """Time of the evaluation of each model."""
+
+    @abstractmethod
+    def title(self) -> str:
+        """What was compared, in one line."""
+
+    @abstractmethod
+    def table(self) -> Table:
+        """The results, one row for each model."""
+
+    @abstractmethod
+    def to_records(self) -> list[dict[str, Any]]:
+        """Plain JSON values of every model; `name` is its name."""
+
+    def __str__(self) -> str:
+        return "\n".join([self.title(), *aligned(self.table())])
+
+    def markdown(self) -> str:
+        """The results as a Markdown table."""
+        return f"{self.title()}\n\n{_markdown(self.table())}"
+
+    def report(self, *, markdown: bool = False) -> str:
+        """The results, times and sizes, and how the configs of the runs differ."""
+        parts = [self.markdown() if markdown else str(self)]
+        for title, table in self._run_tables():
+            parts.append(f"{title}\n\n{_markdown(table)}" if markdown else "\n".join([title, *aligned(table)]))
+        return "\n\n".join(parts)
+
+    def page(self) -> Page:
+        """A page with the tables, and the learning curves of the runs."""
+        report = Report(f"Comparison of {len(self.table()) - 1} models", "")
+        header, *rows = self.table()
+        report.add_table("Results", header, rows, self.title())
+        for title, (header, *rows) in self._run_tables():
+            report.add_table(title.capitalize(), header, rows)
+        metrics = dict.fromkeys(metric for run in self.runs for metric in run.curves)
+        for metric in metrics:
+            lines = {run.name: run.curves[metric] for run in self.runs if metric in run.curves}
+            report.add_curves(f"Validation {metric.replace('_', ' ')}", lines, "By training step.")
+        return report.page()
+
+    def run_records(self) -> list[dict[str, Any]]:
+        """The records with the time and size of each run."""
+        facts = {run.name: run for run in self.runs}
+        records = []
+        for record in self.to_records():
+            run, seconds = facts.get(record["name"]), (self.seconds or {}).get(record["name"])
+            values: dict[str, Any] = {"evaluation_seconds": seconds}
+            for name in ("parameters", "weight_bytes", "training_seconds", "training_steps"):
+                values[name] = None if run is None else getattr(run, name)
+            records.append({**record, **values})
+        return records
+
+    def _run_tables(self) -> list[tuple[str, Table]]:
+        """The times and sizes of the runs, and the keys in which their configs differ."""
+        tables = []
+        if self.runs:
+            tables.append(("times and sizes", self._sizes()))
+        if differences := self._differences():
+            tables.append(("differences of the configs", differences))
+        return tables
+
+    def _sizes(self) -> Table:
+        rows = [["", "parameters", "weights", "training steps", "training time", "evaluation time"]]
+        for run in self.runs:
+            seconds = (self.seconds or {}).get(run.name)
+            size = "" if run.weight_bytes is None else f"{run.weight_bytes / 1e6:,.1f} MB"
+            steps = "" if run.training_steps is None else f"{run.training_steps:,}"
+            times = ["" if time is None else f"{time:,.1f} s" for time in (run.training_seconds, seconds)]
+            rows.append([printable(run.name), f"{run.parameters:,}", size, steps, *times])
+        return rows
+
+    def _differences(self) -> Table:
+        keys = dict.fromkeys(key for run in self.runs for key in run.config if key != "out")
+        rows = []
+        for key in keys:
+            values = [str(run.config.get(key, "")) for run in self.runs]
+            if len(set(values)) > 1:
+                rows.append([key, *(shortened(value, MAX_VALUE_CHARS) for value in values)])
+        return [["key", *(printable(run.name) for run in self.runs)], *rows] if rows else []
+
+
+def names_of(runs: Sequence[str | Path]) -> list[str]:
+    """A name for each run: that of its folder, or its path if two folders have the same name."""
+    names = [Path(run).resolve().name for run in runs]
+    return names if len(set(names)) == len(names) else [str(run) for run in runs]
+
+
+def _curves(records: Sequence[Mapping[str, Any]]) -> dict[str, tuple[list[float], list[float]]]:
+    """Steps and values of each validation metric of a log; those of plots have a slash in their names."""
+    curves: dict[str, tuple[list[float], list[float]]] = {}
+    for record in records:
+        metrics = record.get("validation")
+        for metric, value in metrics.items() if isinstance(metrics, dict) else ():
+            if "/" not in metric and isinstance(value, int | float) and abs(value) < 1e30:
+                steps, values = curves.setdefault(metric, ([], []))
+                steps.append(record["step"])
+                values.append(value)
+    return curves
+
+
+def _markdown(table: Table) -> str:
+    head, *body = [[cell.replace("|", "\\|") for cell in row] for row in table]
+    rows = [head, ["---"] * len(head), *body]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
