@@ -597,6 +597,26 @@ def test_kinds_are_inferred_from_all_calls(steps):
     assert {attention_map.kind for attention_map in record if attention_map.name == "second"} == {"cross"}
 
 
+@pytest.mark.parametrize("window", [2, 4])
+def test_sliding_windows_are_decoder_attention_beside_a_whole_cache(window):
+    class Layers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.whole, self.local = PlainDecoder.Attention(), PlainDecoder.Attention()
+            self.past = torch.zeros(1, 0, EMBED_DIM)
+
+        def forward(self, x):
+            self.past = torch.cat([self.past, x], 1)
+            local = self.past[:, -max(window, x.shape[1]) :]
+            return self.local(self.whole(x, self.past), local)
+
+    model = Layers()
+    with record_attention(model) as record:
+        for size in (4, 1, 1):
+            model(torch.randn(1, size, EMBED_DIM))
+    assert {attention_map.kind for attention_map in record} == {"decoder"}
+
+
 def test_single_queries_over_unrelated_keys_are_cross_attention():
     model = PlainDecoder.Attention()
     with record_attention(model) as record:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -17,6 +19,34 @@ def test_cached_decoding_is_merged_into_one_causal_map():
     assert merged.shape == (1, H, 5, 5)
     np.testing.assert_array_equal(merged.weights[:, :, 3, :4], maps[1].weights[:, :, 0])
     assert merged.weights[:, :, 3, 4].max() == 0
+
+
+@pytest.mark.parametrize(
+    "sizes", [[(3, 3), (1, 4), (1, 4), (1, 4)], [(5, 5), (1, 3), (1, 3)], [(3, 3), (1, 3), (2, 3)]]
+)
+def test_cached_decoding_with_a_sliding_window_is_merged_into_one_causal_map(sizes):
+    maps = steps("decoder", sizes)
+    (merged,) = merge_calls(maps)
+    total = sum(queries for queries, _ in sizes)
+    assert merged.shape == (1, H, total, total)
+    queries, keys = sizes[-1]
+    np.testing.assert_array_equal(merged.weights[:, :, -queries:, -keys:], maps[-1].weights)
+    assert merged.weights[:, :, -queries:, :-keys].max() == 0
+
+
+def test_decoding_with_a_static_cache_is_merged_into_one_causal_map():
+    (complete,) = steps("decoder", [(5, 5)])
+    causal = np.tril(complete.weights)
+    static = np.pad(causal, ((0, 0), (0, 0), (0, 0), (0, 4)))  # keys that no query has reached yet
+    rows = [(0, 3), (3, 4), (4, 5)]
+    (merged,) = merge_calls([replace(complete, weights=static[:, :, start:end]) for start, end in rows])
+    np.testing.assert_array_equal(merged.weights, causal)
+
+
+def test_layers_with_and_without_a_window_have_the_same_tokens():
+    local, whole = steps("decoder", [(3, 3), (1, 3), (1, 3)]), steps("decoder", [(3, 3), (1, 4), (1, 5)])
+    layers = merge_calls([*local, *[replace(m, name="b") for m in whole]])
+    assert [layer.shape for layer in layers] == [(1, H, 5, 5)] * 2
 
 
 def test_cross_attention_steps_are_merged_beside_cached_self_attention():

@@ -59,7 +59,7 @@ def correct_kinds(
             return attention_map
         if name in growing or (queries == 1 and name in causal):
             return replace(attention_map, kind="decoder")
-        if growing and _has_constant_keys(sizes[name]):
+        if growing and name not in causal and _has_constant_keys(sizes[name]):
             return replace(attention_map, kind="cross")
         return attention_map
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -95,10 +95,11 @@ def _merge(steps: list[Map], decoding: bool) -> list[Map]:
         return steps
     mergeable = len({step.shape[:2] for step in steps}) == 1 and steps[0].kind != "encoder"
     mergeable = mergeable and len({step.cache_reorders for step in steps}) == 1
-    if mergeable and (_is_cached_decoding(steps) or (decoding and _is_cached_cross_attention(steps))):
-        keys = steps[-1].shape[3]
-        padded = [np.pad(step.weights, ((0, 0), (0, 0), (0, 0), (0, keys - step.shape[3]))) for step in steps]
-        return [replace(steps[0], weights=np.concatenate(padded, axis=2))]
+    if mergeable and decoding and steps[0].kind == "cross" and _is_cached_cross_attention(steps):
+        return [replace(steps[0], weights=np.concatenate([step.weights for step in steps], axis=2))]
+    for calls in (steps, [_filled(step) for step in steps]):
+        if mergeable and _is_cached_decoding(calls):
+            return [replace(calls[0], weights=_in_one(calls))]
     if mergeable and all(_extends(previous, step) for previous, step in pairwise(steps)):
         return steps[-1:]
     return [
@@ -107,8 +108,39 @@ def _merge(steps: list[Map], decoding: bool) -> list[Map]:
 
 
 def _is_cached_decoding(steps: list[Map]) -> bool:
-    """Whether each call has only new queries, which attend to all previous keys: a key-value cache."""
-    return all(step.shape[3] - previous.shape[3] == step.shape[2] for previous, step in pairwise(steps))
+    """Whether each call has only new queries, which attend to all previous keys or to the last of them.
+
+    These are a key-value cache and one with a sliding window.
+    """
+    num_tokens, window = _num_tokens(steps), steps[-1].shape[3]
+    num_keys = [step.shape[3] for step in steps[1:]]
+    if num_keys == num_tokens[1:]:
+        return True
+    starts_square = steps[0].kind == "decoder" and steps[0].shape[2] == steps[0].shape[3]
+    has_past = all(step.shape[2] < step.shape[3] for step in steps[1:])
+    return starts_square and has_past and num_keys == [min(total, window) for total in num_tokens[1:]]
+
+
+def _filled(step: Map) -> Map:
+    """The part of a static cache that has been filled: without the last keys if no query attends to them."""
+    return replace(
+        step, weights=step.weights[..., : 1 + int(step.weights.any(axis=(0, 1, 2)).nonzero()[0].max(initial=0))]
+    )
+
+
+def _num_tokens(steps: list[Map]) -> list[int]:
+    """The number of tokens up to each call."""
+    return list(accumulate((step.shape[2] for step in steps[1:]), initial=steps[0].shape[3]))
+
+
+def _in_one(steps: list[Map]) -> Any:
+    """The rows of all calls, each over the last keys up to its queries: (B, H, Q, K)"""
+    num_tokens = _num_tokens(steps)
+    rows = [
+        np.pad(step.weights, ((0, 0), (0, 0), (0, 0), (total - step.shape[3], num_tokens[-1] - total)))
+        for step, total in zip(steps, num_tokens, strict=True)
+    ]
+    return np.concatenate(rows, axis=2)
 
 
 def _is_cached_cross_attention(steps: list[Map]) -> bool:
