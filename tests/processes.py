@@ -22,6 +22,7 @@ FORKSERVER.set_forkserver_preload(
         "sightline.runs",
         "sightline.training.loop",
         "sightline.training.hooks",
+        "sightline.search",
         "sightline.tasks.image_classification.predictor",
         "sightline.tasks.few_shot.task",
         "sightline.tasks.translation.task",

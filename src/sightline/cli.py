@@ -105,11 +105,66 @@ def train(
 ) -> None:
     """Train a model and write it to a folder."""
 
-    words = config or []
-    path = words[0] if words and "=" not in words[0] else None
-    run = sightline.runs.train(path, words[path is not None :], resume=resume, command=sightline.runs.command_line())
+    path, changes = _config_words(config)
+    run = sightline.runs.train(path, changes, resume=resume, command=sightline.runs.command_line())
     if run.is_main:
         _print(f"{run}\nnext: sightline evaluate {shlex.quote(str(run.folder))}")
+
+
+@app.command()
+def search(
+    config: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG.yaml] [key=value]...", help="A config and changes to it, as in `sightline train`."
+        ),
+    ] = None,
+    *,
+    space: Annotated[
+        str, typer.Option(help="YAML file of the config keys to vary and their values; or image_classification.")
+    ],
+    trials: Annotated[int, typer.Option(min=1, help="Number of trials, those of an interrupted search included.")] = 50,
+    workers: Annotated[int, typer.Option(min=1, help="Trials to run at the same time, each in a process.")] = 1,
+    storage: Annotated[
+        str, typer.Option(help="URL of a database, or a journal file, that several machines share.")
+    ] = "",
+    sampler: Annotated[Literal["tpe", "random", "grid"], typer.Option(help="How settings are chosen.")] = "tpe",
+    pruner: Annotated[
+        Literal["halving", "none"] | None,
+        typer.Option(help="halving stops bad trials early (default: halving; with --minimize none)."),
+    ] = None,
+    minimize: Annotated[
+        Literal["parameters", "latency"] | None,
+        typer.Option(help="A second objective besides the metric; the result is a Pareto front."),
+    ] = None,
+    in_trials: Annotated[
+        list[str] | None,
+        typer.Option(metavar="key=value", help="A change of the config in trials only, such as training.epochs=3."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the settings that are tried.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder of the search (default: searches/NAME).")] = None,
+    train_best: Annotated[
+        bool, typer.Option("--train-best", help="Train the best settings fully, as a run in the folder.")
+    ] = False,
+) -> None:
+    """Search the settings of a config. The same command continues an interrupted search."""
+    from .search import FILES, search
+
+    path, changes = _config_words(config)
+    options: dict[str, Any] = {"trials": trials, "workers": workers, "storage": storage, "sampler": sampler}
+    options |= {"pruner": pruner, "minimize": minimize, "in_trials": in_trials or (), "seed": seed, "out": out}
+    command = sightline.runs.command_line()
+    finished = search(path, space, changes, **options, train_best=train_best, command=command)
+    _print(f"{finished}\nwrote {', '.join(str(finished.folder / name) for name in FILES)}")
+    if finished.best_run is not None:
+        _print(str(finished.best_run))
+
+
+def _config_words(words: list[str] | None) -> tuple[str | None, list[str]]:
+    """The path of a config, if there is one, and the changes to it."""
+    words = words or []
+    path = words[0] if words and "=" not in words[0] else None
+    return path, words[path is not None :]
 
 
 @app.command()

@@ -13,7 +13,7 @@ import typing
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -24,6 +24,7 @@ from . import limits
 from .errors import SightlineError, check, check_choice, check_int, check_max, closest, reraise, shown
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 Rule = Callable[[str, Any], None]
 """A check in `Annotated`: gets the name and the value of a field and raises SightlineError."""
 
@@ -55,6 +56,11 @@ Fraction = Annotated[float, rule("at least 0 and below 1", lambda value: 0 <= va
 Positive = Annotated[float, rule("above 0 and finite", lambda value: 0 < value < math.inf)]
 MlpRatio = Annotated[float, rule("above 0 and at most 100", lambda ratio: 0 < ratio <= 100)]
 NonNegative = Annotated[float, rule("at least 0 and finite", lambda value: 0 <= value < math.inf)]
+
+
+def _cached(function: F) -> F:
+    """A function of a class that computes its result once."""
+    return typing.cast(F, cache(function))
 
 
 class Config:
@@ -91,16 +97,29 @@ def parse(text: str) -> Any:
 
 def change(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
     """A copy of the values with each `section.key=value` applied."""
-    result = {key: change(value, ()) if isinstance(value, Mapping) else value for key, value in values.items()}
+    return assign(values, parse_changes(changes))
+
+
+def parse_changes(changes: Iterable[str]) -> dict[str, Typed]:
+    """The values of `section.key=value` by their keys."""
+    parsed = {}
     for text in changes:
-        name, equals, value = map(str.strip, text.partition("="))
-        check(equals and name, f"a change must read key=value, got {text!r}")
+        key, equals, value = map(str.strip, text.partition("="))
+        check(equals and key, f"a change must read key=value, got {text!r}")
+        parsed[key] = Typed(value)
+    return parsed
+
+
+def assign(values: Mapping[str, Any], assigned: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the values with each `section.key` set to a value."""
+    result = {key: assign(value, {}) if isinstance(value, Mapping) else value for key, value in values.items()}
+    for name, value in assigned.items():
         *sections, key = name.split(".")
         target = result
         for section in sections:
             target = target.setdefault(section, {})
             check(isinstance(target, dict), f"{name} must name a key inside a section, got {section!r}, a value")
-        target[key] = Typed(value)
+        target[key] = value
     return result
 
 
@@ -110,14 +129,39 @@ def build(kind: type[T], values: Mapping[str, Any], section: str = "") -> T:
         raise SightlineError(f"{section or kind.__name__} must be a section of keys and values, got {values!r}")
     field_types, prefix = _field_types(kind), f"{section}." if section else ""
     for key in values:
-        if key not in field_types:
-            hint = _closest_key(field_types, str(key), prefix)
-            raise SightlineError(f"{prefix}{key} must be a known key{hint}; known keys are {', '.join(field_types)}")
+        _check_known(field_types, key, prefix)
     given = {key: _convert(field_types[key], value, f"{prefix}{key}") for key, value in values.items()}
-    for name, parameter in signature(kind).parameters.items():
-        check(name in given or parameter.default is not parameter.empty, f"{prefix}{name} must be given, got nothing")
+    for name in _required(kind):
+        check(name in given, f"{prefix}{name} must be given, got nothing")
     with _errors_of(section):
         return kind(**given)
+
+
+def check_value(kind: Any, key: str, value: Any) -> None:
+    """The value of a `section.key` must suit its field; other fields are not looked at."""
+    _convert(_type_of_key(kind, key), value, key)
+
+
+def is_integer(kind: Any, key: str) -> bool:
+    """Whether numbers at a `section.key` are integers."""
+    options = {_without_rules(option) for option in _options(_type_of_key(kind, key))}
+    return int in options and float not in options
+
+
+def _type_of_key(kind: Any, key: str) -> Any:
+    prefix = ""
+    for name in key.split("."):
+        check(dataclasses.is_dataclass(kind), f"{key} must name a key inside a section, got {prefix[:-1]!r}, a value")
+        field_types = _field_types(kind)
+        _check_known(field_types, name, prefix)
+        kind, prefix = field_types[name], f"{prefix}{name}."
+    return kind
+
+
+def _check_known(field_types: Mapping[str, Any], key: Any, prefix: str) -> None:
+    if key not in field_types:
+        hint = _closest_key(field_types, str(key), prefix)
+        raise SightlineError(f"{prefix}{key} must be a known key{hint}; known keys are {', '.join(field_types)}")
 
 
 def for_data(config: T, **sizes: Any) -> T:
@@ -148,9 +192,16 @@ def dump(config: Any) -> str:
     return yaml.dump(plain(config), Dumper=yaml.SafeDumper, sort_keys=False, allow_unicode=True)
 
 
-def _field_types(kind: Any) -> dict[str, Any]:
+@_cached
+def _field_types(kind: Any) -> Mapping[str, Any]:
     hints = typing.get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+@_cached
+def _required(kind: Any) -> list[str]:
+    parameters = signature(kind).parameters.items()
+    return [name for name, parameter in parameters if parameter.default is parameter.empty]
 
 
 def _closest_key(field_types: Mapping[str, Any], key: str, prefix: str) -> str:
@@ -164,7 +215,7 @@ def _closest_key(field_types: Mapping[str, Any], key: str, prefix: str) -> str:
 
 def _convert(kind: Any, value: Any, name: str) -> Any:
     """The value as this type, or an error that names the key."""
-    options = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+    options = _options(kind)
     literals = [typing.get_args(option) for option in options if typing.get_origin(option) is Literal]
     choices = list(itertools.chain(*literals))
     if isinstance(value, Typed):
@@ -178,6 +229,11 @@ def _convert(kind: Any, value: Any, name: str) -> Any:
             return converted
     expected, text = " or ".join(map(_describe, options)), value if isinstance(value, str) else shown(value)
     raise SightlineError(f"{name} must be {expected}, got {shown(value)}{closest(text, choices)}")
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    """The members of a union, or the type itself."""
+    return typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
 
 
 def _parse_typed(text: str, options: tuple[Any, ...], choices: list[Any]) -> Any:

@@ -144,16 +144,46 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_close_locks)
 
 
+@contextmanager
+def locked_file(path: Path) -> Iterator[None]:
+    """Hold a lock on a new file until it is removed at the end; the operating system releases it, too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        _try_lock(file)
+        _held_locks.add(file)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+            _held_locks.discard(file)
+
+
+def is_locked(path: Path) -> bool | None:
+    """Whether a process holds a lock on a file; None if the file system has no locks."""
+    try:
+        with path.open("rb") as file:
+            locked = _lock(file)
+    except FileNotFoundError:
+        return False
+    return None if locked is None else not locked
+
+
 def _try_lock(file: IO[Any]) -> bool:
     """Lock an open file until it is closed; False if another process holds the lock."""
+    return _lock(file) is not False
+
+
+def _lock(file: IO[Any]) -> bool | None:
+    """Lock an open file: False if another process holds the lock, None if the file system has no locks."""
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
         except BlockingIOError:
             return False
-        except OSError:  # a file system without locks
+        except OSError:
             pass
-    return True
+    return None
 
 
 def remove_stale_parts(path: Path) -> None:

@@ -91,6 +91,19 @@ MAX_AUGMENTED_COPIES = 100
 MAX_EMBEDDINGS_BYTES = 1 << 34
 """Memory of precomputed embeddings."""
 
+# Hyperparameter search
+
+MAX_SEARCH_SETTINGS = 100
+"""Settings of a search space."""
+MAX_SEARCH_CHOICES = 1000
+"""Choices of one setting."""
+MAX_SEARCH_TRIALS = 100_000
+"""Trials of a search, and combinations of a grid."""
+MAX_SEARCH_WORKERS = 256
+"""Worker processes of a search on one machine."""
+MAX_SEARCH_FILE_BYTES = 1 << 28
+"""Bytes of the results of a search."""
+
 # Models
 
 MAX_MODEL_DIM = 1 << 14

@@ -202,6 +202,12 @@ def _store_evaluation(folder: Path, evaluation: Evaluation) -> None:
 
 def _resolve_config(source: Any, changes: Iterable[str]) -> tuple[Any, str]:
     """The config object, and a name for the run."""
+    values, name = read_values(source, changes)
+    return build_config(values), name
+
+
+def read_values(source: Any, changes: Iterable[str] = ()) -> tuple[dict[str, Any], str]:
+    """The values of a config with changes, as `build_config` takes them, and a name for the run."""
     changes, name = list(changes), "run"
     if dataclasses.is_dataclass(source) and not isinstance(source, type):
         values = config.plain(source)
@@ -216,21 +222,35 @@ def _resolve_config(source: Any, changes: Iterable[str]) -> tuple[Any, str]:
         check(not is_run or (path / CONFIG).is_file(), f"{rule}; to train on the images in it: data.source={path}")
         values, name = config.read(path / CONFIG if is_run else path), path.stem
         values |= {"out": str(path)} if is_run else {}
-    values = config.change(values, changes)
-    _replace_epochs_or_steps(values, {change.partition("=")[0].strip() for change in changes})
-    task_config = config.build(_spec_of(values).config, values)
+    values = change_values(values, config.parse_changes(changes))
     if source is None:  # named after its data
-        path = Path(task_config.data.source).expanduser().resolve()
+        source = values["data"]["source"]
+        path = Path(source.text if isinstance(source, config.Typed) else source).expanduser().resolve()
         name = (path.stem if path.suffix.lower() == ".npz" else path.name) or "run"
-    return task_config, name
+    return values, name
 
 
-def _replace_epochs_or_steps(values: Mapping[str, Any], changed: set[str]) -> None:
-    """A change of `training.epochs` replaces the config's `training.steps`, and vice versa."""
-    training = values.get("training")
+def change_values(values: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of a config's values with each `section.key` set to a value.
+
+    A change of `training.epochs` replaces the config's `training.steps`, and vice versa.
+    """
+    result = config.assign(values, changed)
+    training = result.get("training")
     for name, other in (("epochs", "steps"), ("steps", "epochs")):
         if isinstance(training, dict) and f"training.{name}" in changed and f"training.{other}" not in changed:
             training[other] = None
+    return result
+
+
+def build_config(values: Mapping[str, Any]) -> Any:
+    """The config object of values, which name the task."""
+    return config.build(config_class(values), values)
+
+
+def config_class(values: Mapping[str, Any]) -> Any:
+    """The class of the config of values."""
+    return _spec_of(values).config
 
 
 def _spec_of(values: Mapping[str, Any]) -> registry.TaskSpec:

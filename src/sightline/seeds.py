@@ -15,6 +15,7 @@ DROPOUT = 4
 EPISODES = 5
 SHOTS = 6
 SOURCES = 7
+SEARCH = 8
 
 
 def make_generator(seed: int, purpose: int, *counters: int) -> np.random.Generator:

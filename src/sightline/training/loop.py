@@ -37,6 +37,10 @@ STEPS_BETWEEN_STOP_CHECKS = {"cpu": 1, "cuda": 10}
 """Steps after which several processes agree whether to stop; on a GPU each check waits for the device."""
 
 
+class DivergedError(SightlineError):
+    """The loss or a weight is not finite."""
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished training run."""
@@ -260,7 +264,7 @@ class Trainer:
         if not math.isfinite(total):
             command = f"{resume_command(self.folder)} training.learning_rate={self.config.learning_rate / 3:.2g}"
             fix = f"checkpoints are intact: continue with a lower learning rate: {command}"
-            raise SightlineError(f"loss must be finite, got {total} at step {self.step}; {fix}")
+            raise DivergedError(f"loss must be finite, got {total} at step {self.step}; {fix}")
         return total
 
     def _checked_loss_sum(self) -> float:

@@ -47,6 +47,11 @@ class Task(Protocol):
     calibration: str = ""
     """Whether `finish` calibrated the confidence, for the report of training."""
 
+    @staticmethod
+    def complete_config(config: Any, data: Any) -> Any:
+        """The config, completed with what follows from the data; an error if they do not fit each other."""
+        return config
+
     def steps_per_epoch(self, batch_size: int) -> int:
         """The number of batches in an epoch."""
 

@@ -48,18 +48,13 @@ class FewShotTask(Task):
     monitor, higher_is_better, unit = "accuracy", True, "episodes"
 
     def __init__(self, config: FewShotTaskConfig, data: ClassSplits, progress: Progress | None = None):
-        train, episode = data.train, config.episode
+        train = data.train
         self.train, self.validation = train, data.validation
+        self.config = self.complete_config(config, data)
         self.sources = _sources(data)
-        for source in self.sources:
-            source.classes.check(episode.way, episode.shot + episode.query)
         self.setting = Setting.parse(config.evaluation.selection_setting)
         if self.validation is not None:
             self.validation_classes = episode_classes(self.validation)
-            self.setting.check(self.validation_classes, config.evaluation.query)
-        num_classes = len(train.classes) if config.auxiliary_loss_weight else 0
-        model_config = replace(config.model, image_size=train.size, channels=train.channels, num_classes=num_classes)
-        self.config = replace(config, model=model_config)
         self.model = FewShot(self.config.model)
         histogram = sample_histogram(train, config.seed)
         if self.model.backbone is not None:
@@ -72,6 +67,17 @@ class FewShotTask(Task):
     def load_data(config: FewShotTaskConfig, progress: Progress | None = None) -> ClassSplits:
         """Read the config's data sets."""
         return config.data.load(config.seed, progress)
+
+    @staticmethod
+    def complete_config(config: FewShotTaskConfig, data: ClassSplits) -> FewShotTaskConfig:
+        train, episode, evaluation = data.train, config.episode, config.evaluation
+        for source in _sources(data):
+            source.classes.check(episode.way, episode.shot + episode.query)
+        if data.validation is not None:
+            Setting.parse(evaluation.selection_setting).check(episode_classes(data.validation), evaluation.query)
+        num_classes = len(train.classes) if config.auxiliary_loss_weight else 0
+        model = replace(config.model, image_size=train.size, channels=train.channels, num_classes=num_classes)
+        return replace(config, model=model)
 
     def steps_per_epoch(self, batch_size: int) -> int:
         episode = self.config.episode

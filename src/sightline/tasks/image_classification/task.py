@@ -41,8 +41,7 @@ class ImageClassificationTask(Task):
         if len(train.labels.unique()) < 2:
             raise SightlineError(f"data must have images of at least 2 classes, got {train.classes!r:.200}")
         self.train, self.validation, self.classes = train, data.validation, train.classes
-        sizes = {"image_size": train.size, "channels": train.channels, "num_classes": len(train.classes)}
-        self.config = replace(config, model=for_data(config.model, **sizes))
+        self.config = self.complete_config(config, data)
         self.model = ImageClassifier(self.config.model)
         levels = sample_histogram(train, config.seed, progress if isinstance(train, ImageFiles) else None)
         self.model.set_normalization(*mean_and_std(levels))
@@ -53,6 +52,12 @@ class ImageClassificationTask(Task):
     def load_data(config: ImageClassificationTaskConfig, progress: Progress | None = None) -> Splits:
         """Read the config's data set."""
         return config.data.hold_out(config.data.load(progress), config.seed)
+
+    @staticmethod
+    def complete_config(config: ImageClassificationTaskConfig, data: Splits) -> ImageClassificationTaskConfig:
+        train = data.train
+        sizes = {"image_size": train.size, "channels": train.channels, "num_classes": len(train.classes)}
+        return replace(config, model=for_data(config.model, **sizes))
 
     def files(self) -> dict[str, bytes]:
         return {CLASSES: json.dumps(list(self.classes), ensure_ascii=False, indent=1).encode()}

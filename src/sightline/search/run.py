@@ -1,0 +1,149 @@
+"""Run a search: create the study, start the workers, show the progress, write the results."""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import config, files, limits, runs
+from ..errors import check, check_int, check_max
+from .plan import Plan
+from .pool import WorkerPool
+from .progress import Progress, duration
+from .results import Results
+from .space import read_space
+from .study import Study
+from .trial import remove_runs
+from .worker import run_worker
+
+SECONDS_BETWEEN_FILES = 10
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The time of the workers of this command."""
+
+    workers: int
+    seconds: float
+    """Sum over all workers, from their start to their end."""
+    seconds_in_trials: float
+
+    def __str__(self) -> str:
+        outside = 1 - self.seconds_in_trials / self.seconds if self.seconds else 0.0
+        workers = f"{self.workers} worker{'s' if self.workers > 1 else ''}"
+        return f"{duration(self.seconds / self.workers)} on {workers}, {outside:.1%} of it outside trials"
+
+
+@dataclass(frozen=True)
+class FinishedSearch:
+    """A search whose trials have all ended."""
+
+    folder: Path
+    results: Results
+    usage: Usage
+    best_run: Any = None
+    """The run of the best settings, if it was trained."""
+
+    def __str__(self) -> str:
+        return f"{self.folder}: {self.results.summary()}\n{self.usage}"
+
+
+def search(
+    source: Any,
+    space: str | Path | Mapping[str, Any],
+    changes: Iterable[str] = (),
+    *,
+    trials: int = 50,
+    workers: int = 1,
+    storage: str = "",
+    sampler: str = "tpe",
+    pruner: str | None = None,
+    minimize: str | None = None,
+    in_trials: Iterable[str] = (),
+    seed: int = 0,
+    out: str | Path | None = None,
+    train_best: bool = False,
+    quiet: bool = False,
+    command: str = "",
+) -> FinishedSearch:
+    """Search the settings of a config; a search that was interrupted goes on.
+
+    `source` and `changes` are a config as in `sightline.train`. `space` is a YAML file or a mapping. `storage` is the
+    URL of a database or the path of a journal that several machines share. `pruner` is `halving` or `none` (default:
+    halving, with a second objective none). `minimize` is a second objective, `parameters` or `latency`. `in_trials`
+    are `key=value` that hold in trials only. `train_best` trains the best settings without them.
+    """
+    check_int(1, workers=workers)
+    check_max(limits.MAX_SEARCH_WORKERS, workers=workers)
+    values, name = runs.read_values(source, changes)
+    runs.build_config(values)
+    folder = Path(out or Path("searches") / name)
+    short = config.parse_changes(in_trials)
+    plan = Plan(
+        values=values,
+        space=read_space(space, runs.change_values(values, short)),
+        name=folder.resolve().name if storage else "search",
+        folder=folder,
+        trials=trials,
+        storage=storage,
+        sampler=sampler,
+        pruner=pruner or ("halving" if minimize is None else "none"),
+        minimize=minimize,
+        in_trials=short,
+        seed=seed,
+    )
+    if sampler == "grid":
+        plan = plan.with_trials(min(trials, len(plan.space.grid())))
+    check(folder.is_dir() or not folder.exists(), f"out must be a folder, got {str(folder)!r}, which is a file")
+    with plan.open_study(create=True) as study, Progress(plan.trials, quiet=quiet) as progress:
+        monitor = _Monitor(plan, study, progress)
+        monitor.update()
+        try:
+            usage = _run(plan, workers, study, monitor)
+        except KeyboardInterrupt:
+            progress.message("stopped; the same command continues the search")
+            raise
+        results = monitor.update(write=True)
+        remove_runs(plan, study)
+    results.write_best(plan)
+    best_run = _train_best(plan, results, command=command, quiet=quiet) if train_best else None
+    return FinishedSearch(folder, results, usage, best_run)
+
+
+class _Monitor:
+    """Reads the study, shows it and writes it to files."""
+
+    def __init__(self, plan: Plan, study: Study, progress: Progress):
+        self.plan, self.study, self.progress = plan, study, progress
+        self._written = time.monotonic()
+
+    def update(self, *, write: bool = False) -> Results:
+        results = Results.of(self.study)
+        self.progress.update(results)
+        if write or time.monotonic() - self._written > SECONDS_BETWEEN_FILES:
+            results.write(self.plan.folder)
+            self._written = time.monotonic()
+        return results
+
+
+def _run(plan: Plan, workers: int, study: Study, monitor: _Monitor) -> Usage:
+    """Run the trials in this process, or in several others."""
+    if workers == 1:
+        started = time.monotonic()
+        seconds_in_trials = run_worker(plan, on_change=monitor.update)
+        return Usage(1, time.monotonic() - started, seconds_in_trials)
+    pool = WorkerPool(plan, workers, study)
+    pool.run(lambda: monitor.update().finished)
+    return Usage(workers, pool.seconds, pool.seconds_in_trials)
+
+
+def _train_best(plan: Plan, results: Results, *, command: str, quiet: bool) -> Any:
+    """Train the best settings as an ordinary run, or finish it."""
+    check(results.best is not None, "a search must have a complete trial to train its best settings, got none")
+    assert results.best is not None
+    folder = plan.folder / f"best-{results.best['trial']}"
+    best_config = plan.best_config(results.best["settings"])
+    values = config.assign(config.plain(best_config), {"out": str(folder)})
+    is_started = any((folder / name).exists() for name in (files.CONFIG, files.CHECKPOINTS))
+    return runs.train(values, resume=is_started, quiet=quiet, command=command)

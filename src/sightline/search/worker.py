@@ -1,0 +1,52 @@
+"""A worker: runs trials of a search in this process until none is left."""
+
+from collections.abc import Callable
+from functools import partial
+
+from .. import seeds
+from ..errors import check
+from .liveness import Worker
+from .plan import Plan
+from .results import Results
+from .space import Settings, stored
+from .study import Study, make_pruner, make_sampler, work
+from .trial import TrialRunner
+
+MAX_FIRST_FAILURES = 5
+"""A search stops if so many trials failed and no other has ended."""
+
+
+def run_worker(
+    plan: Plan, *, name: str = "", device: str | None = None, on_change: Callable[[], object] = lambda: None
+) -> float:
+    """Run trials; return the seconds in trials. `on_change` is called after every evaluation and every trial."""
+    runner, sampler, pruner = TrialRunner(plan, device, on_change), plan.sampler, make_pruner(plan.pruner)
+    with plan.open_study() as study:
+        if not study.trials():
+            runner.check_space()
+        with Worker(study.folder, study.storage, name) as worker:
+            samplers, grid = partial(make_sampler, sampler, plan.seed), shuffled_grid(plan)
+            claim = partial(study.claim, worker, plan.trials, samplers, pruner, grid)
+
+            def on_finish() -> None:
+                on_change()
+                check_failures(study)
+
+            return work(study, worker, claim, runner, on_finish)
+
+
+def shuffled_grid(plan: Plan) -> list[Settings]:
+    """The combinations of a grid in random order, so that the first ones represent all; empty for other samplers."""
+    if plan.sampler != "grid":
+        return []
+    grid = plan.space.grid()
+    order = seeds.make_generator(plan.seed, seeds.SEARCH).permutation(len(grid))
+    return [{key: stored(value) for key, value in grid[i].items()} for i in order]
+
+
+def check_failures(study: Study) -> None:
+    """Stop a search if its first trials all failed."""
+    ended = [trial for trial in Results.of(study).trials if trial["state"] != "running"]
+    if len(ended) >= MAX_FIRST_FAILURES:
+        reason = f"{len(ended)} that failed; trial {ended[0]['trial']}: {ended[0]['message']}"
+        check({trial["state"] for trial in ended} != {"failed"}, f"some trials must succeed, got {reason}")

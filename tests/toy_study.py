@@ -1,0 +1,94 @@
+"""A study whose trials take no time, and processes that work on it and are killed."""
+
+import functools
+import os
+import random
+import signal
+import threading
+from pathlib import Path
+
+from optuna.trial import TrialState
+
+from processes import FORKSERVER
+from sightline.search.liveness import Worker
+from sightline.search.study import INDEX, Outcome, Study, make_pruner, make_sampler, work
+
+NAME = "search"
+DONE = "done.txt"
+"""File with a line for each trial that ran to its end: the index and the parameter."""
+
+
+def create(folder: Path, url: str = "") -> Study:
+    return Study(url, NAME, folder, ["maximize"])
+
+
+def claimer(study: Study, worker: Worker, total: int, sampler: str = "random"):
+    return functools.partial(
+        study.claim, worker, total, lambda index: make_sampler(sampler, 0, index), make_pruner("none")
+    )
+
+
+def run_trials(folder: Path, total: int, url: str = "", run=None, on_finish=lambda: None) -> float:
+    """Run the trials that are left in this process."""
+    with Study(url, NAME, folder) as study, Worker(folder, study.storage) as worker:
+        return work(
+            study, worker, claimer(study, worker, total), run or functools.partial(toy_trial, folder), on_finish
+        )
+
+
+def toy_trial(folder: Path, claim) -> Outcome:
+    x = claim.trial.suggest_float("x", 0, 1)
+    with (folder / DONE).open("a") as file:
+        file.write(f"{claim.index} {x}\n")
+    return Outcome("complete", [x], {"seconds": 0.0})
+
+
+def start(folder: Path, total: int, url: str = "", prepare=None):
+    """A process that runs the trials that are left; `prepare` is called in it first."""
+    process = FORKSERVER.Process(target=_start, args=(folder, total, url, prepare))
+    process.start()
+    return process
+
+
+def _start(folder, total, url, prepare):
+    if prepare is not None:
+        prepare()
+    run_trials(folder, total, url)
+
+
+def values(study: Study) -> dict[int, float]:
+    """The value of each index that is complete; no index has two complete trials."""
+    complete = [trial for trial in study._attempts() if trial.state == TrialState.COMPLETE]
+    result = {trial.user_attrs[INDEX]: trial.value for trial in complete}
+    assert len(complete) == len(result)
+    return result
+
+
+def kill_in_third_trial() -> None:
+    """Kill this process in its third trial."""
+    global toy_trial
+    trial, calls = toy_trial, 0
+
+    def killing(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trial(*arguments)
+
+    toy_trial = killing
+
+
+def kill_after_writes(count: int, seed: int) -> None:
+    """Kill this process at a random moment after it wrote to the journal `count` times."""
+    fsync, calls = os.fsync, 0
+
+    def counted(file):
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            delay = random.Random(seed).uniform(0, 0.004)
+            threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        fsync(file)
+
+    os.fsync = counted
