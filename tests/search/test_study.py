@@ -12,8 +12,8 @@ import toy_study
 from sightline.errors import SightlineError
 from sightline.search import liveness
 from sightline.search.journal import open_journal
-from sightline.search.liveness import Worker
-from sightline.search.study import DIED, Outcome, Study, make_sampler, shown_url, state_of
+from sightline.search.liveness import Worker, living_pool
+from sightline.search.study import Outcome, Study, make_sampler, shown_url, state_of
 from toy_study import claimer, create, kill_after_writes, run_trials, start, values
 
 
@@ -174,18 +174,27 @@ def test_dead_workers_of_other_machines_are_found_by_their_heartbeats(tmp_path, 
         assert not alive.is_dead(other.id)
 
 
-def test_a_trial_whose_worker_is_killed_twice_has_failed(tmp_path):
+def test_a_trial_that_killed_two_workers_has_failed(tmp_path):
     study = create(tmp_path)
-    for attempt in range(2):
-        worker = Worker(tmp_path, study.storage)
-        assert claimer(study, worker, 1)().index == 0
-        study.lose_killed(worker.name, "killed by signal 9")
-        assert len(study.trials()) == attempt
-    [trial] = study.trials().values()
-    assert state_of(trial) == "failed"
-    assert trial.user_attrs["result"]["message"] == "its worker was killed by signal 9 twice"
-    assert DIED in trial.user_attrs
-    assert claimer(study, Worker(tmp_path, study.storage), 1)() is None
+    with Worker(tmp_path, study.storage) as other, living_pool(tmp_path) as pool:
+        for attempt in range(2):
+            assert claimer(study, Worker(tmp_path, study.storage, pool), 1)().index == 0
+            study.lose_dead(other)
+            assert len(study.trials()) == attempt
+        [trial] = study.trials().values()
+        assert state_of(trial) == "failed"
+        assert trial.user_attrs["result"]["message"] == "its worker was killed twice"
+        assert claimer(study, other, 1)() is None
+
+
+def test_a_trial_of_a_killed_search_has_not_killed_its_worker(tmp_path):
+    study = create(tmp_path)
+    with Worker(tmp_path, study.storage) as other:
+        for _ in range(5):
+            with living_pool(tmp_path) as pool:
+                assert claimer(study, Worker(tmp_path, study.storage, pool), 1)().index == 0
+            study.lose_dead(other)
+            assert study.trials() == {}
 
 
 def test_a_retried_trial_keeps_its_settings(tmp_path):

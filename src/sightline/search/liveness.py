@@ -8,7 +8,8 @@ import os
 import secrets
 import socket
 import threading
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,12 +38,23 @@ def _prefix() -> str:
     return f"{files.digest(machine().encode())[:8]}-"
 
 
+@contextmanager
+def living_pool(folder: Path) -> Iterator[str]:
+    """A context in which a pool of workers is alive; yields its name."""
+    name = new_name()
+    with files.locked_file(folder / WORKERS / name):
+        yield name
+    with suppress(OSError):
+        (folder / WORKERS).rmdir()
+
+
 class Worker:
     """This process as a worker: a context that shows other processes that it is alive."""
 
-    def __init__(self, folder: Path, storage: Any, name: str = ""):
-        """`folder` is that of the journal, or of the search if its trials are in a database."""
-        self.name = name or new_name()
+    def __init__(self, folder: Path, storage: Any, pool: str = ""):
+        """`folder` is that of the journal, or of the search if its trials are in a database; `pool` is the name of the
+        pool that started the worker."""
+        self.name, self.pool = new_name(), pool
         self.machine = machine()
         self.trial_id: int | None = None
         """The running trial in the storage."""
@@ -67,7 +79,7 @@ class Worker:
     @property
     def id(self) -> dict[str, str]:
         """What a trial stores of its worker."""
-        return {"name": self.name, "machine": self.machine}
+        return {"name": self.name, "machine": self.machine, "pool": self.pool}
 
     def beat(self) -> None:
         """Show that this worker is alive."""
@@ -76,10 +88,14 @@ class Worker:
         if self.has_heartbeat and self.trial_id is not None:
             self._storage.record_heartbeat(self.trial_id)
 
+    def was_killed(self, other: dict[str, str]) -> bool:
+        """Whether a dead worker died alone, and not its whole pool."""
+        return bool(other["pool"]) and not self.is_dead({**other, "name": other["pool"]})
+
     def is_dead(self, other: dict[str, str]) -> bool:
         """Whether another worker is dead; False if only a database can tell."""
-        path = self._folder / other.get("name", "")
-        if other.get("machine") == self.machine and (path.exists() or not self.has_heartbeat):
+        path = self._folder / other["name"]
+        if other["machine"] == self.machine and (path.exists() or not self.has_heartbeat):
             locked = files.is_locked(path)
             if locked is not None:
                 return not locked

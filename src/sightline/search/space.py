@@ -157,7 +157,7 @@ def stored(choice: Any) -> Any:
 
 
 def read_space(source: str | Path | Mapping[str, Any], values: Mapping[str, Any]) -> Space:
-    """The space of a YAML file, of a file of this package by its name, or of a mapping; for a config of these values."""
+    """The space of a YAML file, of a file of the package by its name, or of a mapping, for a config of these values."""
     described = source if isinstance(source, Mapping) else config.read(_find(source))
     problems: list[str] = []
     with _collected(problems):

@@ -169,28 +169,26 @@ class Study:
         self._end(claim.trial._trial_id, TrialState.FAIL)
 
     def lose_dead(self, worker: Worker) -> None:
-        """Free the indices of trials whose workers are dead."""
+        """Free the indices of trials whose workers are dead; a trial that killed two workers has failed."""
         for trial in self._attempts((TrialState.RUNNING,)):
             other = trial.user_attrs[WORKER]
             if other != worker.id and worker.is_dead(other):
-                self._end(trial._trial_id, TrialState.FAIL)
+                with contextlib.suppress(UpdateFinishedTrialError):
+                    if worker.was_killed(other):
+                        self._count_death(trial)
+                    self.storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
         if worker.has_heartbeat:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)
                 fail_stale_trials(optuna.load_study(study_name=self.name, storage=self.storage))
 
-    def lose_killed(self, name: str, reason: str) -> None:
-        """Free the index of the trial of a worker that was killed; at the second time, the trial has failed."""
-        for trial in self._attempts((TrialState.RUNNING,)):
-            if trial.user_attrs[WORKER]["name"] == name:
-                index = trial.user_attrs[INDEX]
-                others = [t for t in self._attempts() if t.user_attrs[INDEX] == index and DIED in t.user_attrs]
-                with contextlib.suppress(UpdateFinishedTrialError):
-                    self.storage.set_trial_user_attr(trial._trial_id, DIED, reason)
-                    if others:
-                        failure = {"failure": "killed", "message": f"its worker was {reason} twice"}
-                        self.storage.set_trial_user_attr(trial._trial_id, RESULT, failure)
-                self._end(trial._trial_id, TrialState.FAIL)
+    def _count_death(self, trial: FrozenTrial) -> None:
+        index = trial.user_attrs[INDEX]
+        has_killed = any(other.user_attrs[INDEX] == index and DIED in other.user_attrs for other in self._attempts())
+        if has_killed:
+            failure = {"failure": "killed", "message": "its worker was killed twice"}
+            self.storage.set_trial_user_attr(trial._trial_id, RESULT, failure)
+        self.storage.set_trial_user_attr(trial._trial_id, DIED, True)
 
     def _attempts(self, states: tuple[TrialState, ...] | None = None) -> list[FrozenTrial]:
         return self.storage.get_all_trials(self.id, deepcopy=False, states=states)

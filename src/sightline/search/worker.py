@@ -17,14 +17,17 @@ MAX_FIRST_FAILURES = 5
 
 
 def run_worker(
-    plan: Plan, *, name: str = "", device: str | None = None, on_change: Callable[[], object] = lambda: None
+    plan: Plan, *, pool: str = "", device: str | None = None, on_change: Callable[[], object] = lambda: None
 ) -> float:
-    """Run trials; return the seconds in trials. `on_change` is called after every evaluation and every trial."""
+    """Run trials; return the seconds in trials.
+
+    `pool` is the name of the pool of this process. `on_change` is called after every evaluation and every trial.
+    """
     runner, sampler, pruner = TrialRunner(plan, device, on_change), plan.sampler, make_pruner(plan.pruner)
     with plan.open_study() as study:
         if not study.trials():
             runner.check_space()
-        with Worker(study.folder, study.storage, name) as worker:
+        with Worker(study.folder, study.storage, pool) as worker:
             samplers, grid = partial(make_sampler, sampler, plan.seed), shuffled_grid(plan)
             claim = partial(study.claim, worker, plan.trials, samplers, pruner, grid)
 
