@@ -15,7 +15,21 @@ import sightline
 from sightline.cli import app
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ("train", "search", "evaluate", "fit", "compare", "predict", "show", "data", "fetch", "demo")
+COMMANDS = (
+    "train",
+    "search",
+    "evaluate",
+    "fit",
+    "add",
+    "remove",
+    "info",
+    "compare",
+    "predict",
+    "show",
+    "data",
+    "fetch",
+    "demo",
+)
 HEAVY = {"torch", "numpy", "PIL", "matplotlib", "transformers", "safetensors", "tokenizers", "huggingface_hub", "yaml"}
 
 
@@ -49,7 +63,8 @@ def test_help_of_every_command_starts_with_an_imperative_sentence(name):
     assert result.exit_code == 0
     assert f"sightline {name}" in result.output or f" {name} " in result.output
     sentence = typer.main.get_command(app).commands[name].help.splitlines()[0]
-    verbs = ("Train", "Search", "Evaluate", "Fit", "Predict", "Draw", "Describe", "Download", "Convert")
+    verbs = ("Train", "Search", "Evaluate", "Fit", "Add", "Remove", "Predict", "Draw", "Describe", "Download")
+    verbs += ("Convert",)
     assert sentence.startswith(verbs)
     assert sentence.endswith(".") or sentence.count(".") > 1
     assert sentence.split(".")[0] in result.output

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from . import attention, data, layers, runs
     from .attention import Record, record_attention
     from .classifier import FewShotClassifier
-    from .runs import compare, evaluate, load, train
+    from .runs import compare, evaluate, info, load, train
 
 __all__ = [
     "FewShotClassifier",
@@ -21,6 +21,7 @@ __all__ = [
     "compare",
     "data",
     "evaluate",
+    "info",
     "layers",
     "load",
     "record_attention",
@@ -31,7 +32,7 @@ __all__ = [
 _MODULES = {
     "attention": ("Record", "record_attention"),
     "classifier": ("FewShotClassifier",),
-    "runs": ("compare", "evaluate", "load", "train"),
+    "runs": ("compare", "evaluate", "info", "load", "train"),
 }
 
 

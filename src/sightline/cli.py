@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, tee
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,7 +16,7 @@ import sightline
 
 from .errors import SightlineError, SightlineWarning, check
 from .names import printable, printable_lines
-from .output import record_writer
+from .output import aligned, record_writer
 from .registry import TASKS
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -228,6 +228,70 @@ def fit(
         other = "glyphs, which is for drawings" if model == "photos" else "photos, which is for photos"
         _print(f"{model} separates these images poorly; add images of each class, or try --model {other}")
     _print(f"wrote {classifier.save(path)}\nnext: sightline predict {shlex.quote(str(path))} IMAGE... --show page.html")
+
+
+@app.command()
+def add(
+    file: Annotated[Path, typer.Argument(help="File of `fit`, which is changed.")],
+    label: Annotated[str, typer.Argument(help="A class, new or existing.")],
+    images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Images, or folders of images.")],
+    device: DeviceOption = "auto",
+    allow_download: AllowDownloadOption = False,
+) -> None:
+    """Add images of a class to a fitted classifier."""
+    from .data.images.reading import expand_image_paths
+
+    _change(file, device, allow_download, lambda classifier: classifier.add(label, expand_image_paths(images)))
+
+
+@app.command()
+def remove(
+    file: Annotated[Path, typer.Argument(help="File of `fit`, which is changed.")],
+    label: Annotated[str, typer.Argument(help="The class to remove.")],
+    device: DeviceOption = "auto",
+    allow_download: AllowDownloadOption = False,
+) -> None:
+    """Remove a class from a fitted classifier."""
+
+    _change(file, device, allow_download, lambda classifier: classifier.remove(label))
+
+
+def _change(file: Path, device: str, allow_download: bool, change: Callable[[Any], Any]) -> None:
+    """Change a fitted classifier in its file."""
+    from .classifier import FewShotClassifier
+    from .training.device import choose_device
+
+    classifier = FewShotClassifier.load(file, allow_download=allow_download).to(choose_device(device))
+    change(classifier)
+    _print(f"{classifier.summary()}\nwrote {classifier.save(file)}")
+
+
+@app.command()
+def info(
+    run: Annotated[str, typer.Argument(help="Folder of a run, name of a pretrained model, or file of `fit`.")],
+    format: FormatOption = "text",
+    out: OutOption = None,
+) -> None:
+    """Describe a model: its classes, calibration, size, training and versions."""
+
+    with record_writer(out, format) as writer:
+        values = sightline.runs.info(run)
+        writer.write(values, "\n".join(_info_lines(values)))
+
+
+def _info_lines(values: dict[str, Any]) -> list[str]:
+    """One line for each value; the entries of a mapping are indented."""
+    lines = []
+    for name, value in values.items():
+        title = name.replace("_", " ")
+        if isinstance(value, dict):
+            shown = {key: f"{item:.4g}" if isinstance(item, float) else str(item) for key, item in value.items()}
+            lines += [title, *(f"  {line}" for line in aligned([[key, item] for key, item in shown.items()]))]
+        elif value is not None:
+            text = ", ".join(map(str, value)) if isinstance(value, list) else value
+            text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else text
+            lines.append(f"{title:<17}  {value:.1f}" if isinstance(value, float) else f"{title:<17}  {text}")
+    return lines
 
 
 @app.command()

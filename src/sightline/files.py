@@ -196,6 +196,17 @@ def remove_stale_parts(path: Path) -> None:
                 part.unlink(missing_ok=True)
 
 
+def versions() -> str:
+    """The versions of this package, torch and Python."""
+    import platform
+
+    import torch
+
+    from . import __version__
+
+    return f"sightline {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+
+
 def is_finished(folder: Path) -> bool:
     """Whether training ended: the model card is written last. A copy without checkpoints counts as finished."""
     return (folder / CARD).is_file() or not (folder / CHECKPOINTS).is_dir()

@@ -242,6 +242,10 @@ class Predictor(ABC):
         """Write figures of the model, and of its attention on these inputs, to a folder."""
         raise SightlineError(f"figures must be of a trained run, got {type(self).__name__}, which has none")
 
+    def details(self) -> dict[str, Any]:
+        """What `sightline info` shows beside size and training: plain JSON values."""
+        return {}
+
     def portable(self) -> tuple[Any, dict[str, Any]]:
         """The config and state dict of a pretrained model, without what only training needs."""
         return replace(self.config, out=None), self.model.state_dict()

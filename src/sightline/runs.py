@@ -9,7 +9,6 @@ checkpoints/         for --resume                     evaluation.json the last e
 import dataclasses
 import json
 import os
-import platform
 import re
 import shlex
 import sys
@@ -36,7 +35,8 @@ RESUMABLE_KEYS = re.compile(
     r"|schedule|step_size|tensorboard|warmup_steps|weight_decay)"
 )
 """Keys that may change when a run is resumed, because the checkpoints still fit."""
-SCORE = "## Evaluation"
+SCORE, VERSIONS = "## Evaluation", "## Versions"
+"""Headings of a model card."""
 SECONDS_BEFORE_BAR = 1
 """Shorter work shows no progress bar."""
 
@@ -190,6 +190,27 @@ def compare(
         result: Comparison = spec.compare(predictors, names, data=data, progress=progress, **given)
     described = (RunDescription.of(name, predictor) for name, predictor in zip(names, predictors, strict=True))
     return dataclasses.replace(result, runs=tuple(described))
+
+
+def info(run: str | Path) -> dict[str, Any]:
+    """What a run, a pretrained model or a fitted classifier is: classes, counts, calibration, size, versions."""
+    folder = hub.resolve(run) if hub.is_hub_name(run) else zoo.folder(run)
+    predictor = load(run)
+    values: dict[str, Any] = {"name": str(run), "kind": predictor.kind}
+    if predictor.model is not None:
+        values["parameters"] = sum(parameter.numel() for parameter in predictor.model.parameters())
+    if not folder.is_dir():
+        from .classifier.file import read_versions
+
+        return values | {"bytes": folder.stat().st_size, "versions": read_versions(folder)} | predictor.details()
+    values |= {"bytes": (folder / WEIGHTS).stat().st_size, "data": list(predictor.config.data.sources)}
+    final: dict[str, Any] = next((line for line in reversed(files.read_log(folder)) if "final" in line), {})
+    values |= {"training_steps": final.get("step"), "training_seconds": final.get("seconds")}
+    values |= {"stop_reason": final.get("stop_reason"), "validation": final.get("final")}
+    card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if (folder / CARD).is_file() else ""
+    written = card.partition(f"{VERSIONS}\n")[2].strip().splitlines()
+    values |= {"is_finished": files.is_finished(folder), "versions": written[0] if written else None}
+    return values | predictor.details()
 
 
 def _store_evaluation(folder: Path, evaluation: Evaluation) -> None:
@@ -350,17 +371,13 @@ Data: {sources}. {training}
 
 {evaluation}
 
-## Versions
+{VERSIONS}
 
 {versions}
 """
 
 
 def _card(run: "Run", task_config: Any, command: str) -> str:
-    import torch
-
-    from . import __version__
-
     size = (run.folder / WEIGHTS).stat().st_size
     stopped = f", stopped early ({run.stop_reason})" if run.stop_reason else ""
     return model_card(
@@ -371,7 +388,7 @@ def _card(run: "Run", task_config: Any, command: str) -> str:
         training=f"{run.steps:,} steps{stopped}, {run.seconds:.0f} s;\n{size:,} bytes of weights. "
         f"The complete config is in `{CONFIG}`, the training log in `{LOG}`.",
         evaluation=f"On the validation set: {run.validation() or 'none'}.",
-        versions=f"sightline {__version__}, torch {torch.__version__}, Python {platform.python_version()}",
+        versions=files.versions(),
     )
 
 

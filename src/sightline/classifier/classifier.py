@@ -353,6 +353,13 @@ class FewShotClassifier(Predictor):
         assert fitted.embedder is not None
         return fitted.embedder.embed(stacked).cpu(), stacked
 
+    def details(self) -> dict[str, Any]:
+        """The classes with their numbers of examples, the calibration, and what embeds the images."""
+        fitted = self._ready()
+        name = None if fitted.embedder is None else getattr(fitted.embedder, "name", None)
+        values = {"embedder": name, "examples": len(fitted.support), "classes": self.counts}
+        return values | {"calibration": config.plain(fitted.calibration)}
+
     def columns(self, top: int | None = None) -> list[str]:
         return ["label", "closest", "confidence", "known", "known_score", *(f"scores.{name}" for name in self.classes)]
 

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from .. import config, limits
 from ..errors import SightlineError, check
-from ..files import write_bytes
+from ..files import versions, write_bytes
 from ..models.few_shot import FewShot, FewShotConfig
+from ..names import printable
 from ..weights import DTYPES, Shapes, check_shapes
 from .calibration import Calibration
 from .support import SupportSet, check_class_count, check_example_count, check_labels
@@ -58,7 +59,8 @@ def to_bytes(metadata: Metadata, model: FewShot, support: SupportSet) -> bytes:
     if support.images is not None:
         tensors["images"] = support.images
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    header = {"format": FORMAT, "metadata": json.dumps(config.plain(metadata), ensure_ascii=False)}
+    text = json.dumps(config.plain(metadata), ensure_ascii=False)
+    header = {"format": FORMAT, "metadata": text, "versions": versions()}
     return safetensors.torch.save(tensors, header)
 
 
@@ -85,6 +87,12 @@ def read(path: Path) -> Content:
             shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
             header = file.metadata() or {}
         return _build(path, header, shapes, lambda: safetensors.torch.load_file(path))
+
+
+def read_versions(path: Path) -> str:
+    """The versions of the software that wrote a classifier file; empty if it does not say them."""
+    with _complete(str(path)), safetensors.safe_open(path, framework="pt") as file:
+        return printable((file.metadata() or {}).get("versions", "")[:200])
 
 
 def from_bytes(data: bytes) -> Content:

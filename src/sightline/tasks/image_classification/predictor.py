@@ -155,6 +155,9 @@ class ImageClassificationPredictor(Predictor):
             files.add_page(self._page(pixels, predictions, record, inputs))
         return files
 
+    def details(self) -> dict[str, Any]:
+        return {"image_size": self.config.model.image_size, "classes": list(self.classes)}
+
     def columns(self, top: int | None = None) -> list[str]:
         return ["label", "confidence", *(f"scores.{name}" for name in self.classes)]
 

@@ -277,6 +277,11 @@ class TranslationPredictor(Predictor):
             files.add_page(explained[1])
         return files
 
+    def details(self) -> dict[str, Any]:
+        source, target = self.config.data.languages
+        sizes = [len(tokenizer) for tokenizer in self.tokenizers]
+        return {"model": self.config.model.kind, "languages": f"{source} to {target}", "vocabulary": sizes}
+
     def columns(self, top: int | None = None) -> list[str]:
         further = (f"{name}.{i}" for i in range(2, (top or 1) + 1) for name in ("text", "score"))
         return ["text", "score", "finished", "unknown_tokens", "skipped_symbols", *further]

@@ -1,0 +1,102 @@
+"""The commands `add`, `remove` and `info`."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+import sightline
+from sightline import FewShotClassifier
+from sightline.cli import app
+
+
+@pytest.fixture
+def home(fitted, drawn, tmp_path, monkeypatch):
+    """A working folder with the classifier `signs.sightline` and images of a further class."""
+    monkeypatch.chdir(tmp_path)
+    fitted.save("signs.sightline")
+    Path("new").mkdir()
+    for i, image in enumerate(list(drawn.values())[6][:3]):
+        Image.fromarray(image[0].numpy()).save(f"new/{i}.png")
+    return tmp_path
+
+
+def call(*arguments, status=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == status, result.output
+    return result
+
+
+def test_add_adds_a_class_and_images_of_a_class(home, fitted):
+    output = call("add", "signs.sightline", "new", "new/0.png").stdout
+    assert output.startswith("6 classes, 16 examples (1 to 3 per class)\n")
+    assert output.endswith("wrote signs.sightline\n")
+    call("add", "signs.sightline", "new", "new")
+    assert FewShotClassifier.load("signs.sightline").counts == {**fitted.counts, "new": 4}
+
+
+def test_added_images_are_predicted(home):
+    call("add", "signs.sightline", "new", "new/0.png", "new/1.png")
+    expected = FewShotClassifier.load("signs.sightline").predict("new/2.png")
+    assert expected.scores.keys() >= {"new"}
+    assert call("predict", "signs.sightline", "new/2.png").stdout == f"new/2.png: {expected.summary()}\n"
+
+
+def test_remove_removes_a_class(home, fitted):
+    label = fitted.classes[0]
+    assert call("remove", "signs.sightline", label).stdout.startswith("4 classes, 12 examples")
+    assert label not in FewShotClassifier.load("signs.sightline").classes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("add", "signs.sightline", "new", "nowhere.png"), "class 'new': an image must be a file, got 'nowhere.png'"),
+        (("add", "signs.sightline", " ", "new"), "a class name must be printable text"),
+        (("add", "gone.sightline", "new", "new"), "got 'gone.sightline', which does not exist"),
+        (("remove", "signs.sightline", "nobody"), "a class to remove must be one of "),
+        (("remove", "new", "nobody"), "got 'new', which is not a file"),
+        (("info", "nowhere"), "run must be the folder of a trained model"),
+    ],
+)
+def test_errors_leave_the_file(home, arguments, message):
+    before = Path("signs.sightline").read_bytes()
+    assert message in call(*arguments, status=2).stderr
+    assert Path("signs.sightline").read_bytes() == before
+
+
+def test_info_describes_a_classifier(home, fitted):
+    output = call("info", "signs.sightline").stdout
+    assert "kind               a fitted classifier" in output
+    assert f"versions           sightline {sightline.__version__}, torch {torch.__version__}" in output
+    assert f"bytes              {Path('signs.sightline').stat().st_size:,}" in output
+    assert f"  {fitted.classes[0]}  3\n" in output
+    assert "  threshold        " in output
+    [record] = json.loads(call("info", "signs.sightline", "--format", "json").stdout)
+    assert record["classes"] == fitted.counts
+    assert record["calibration"]["threshold"] == fitted.calibration.threshold
+    assert record == sightline.info("signs.sightline")
+
+
+def test_info_describes_a_run(tiny_run):
+    values = sightline.info(tiny_run)
+    assert (values["kind"], values["training_steps"], values["is_finished"]) == (
+        "a run of image_classification", 6, True
+    )  # fmt: skip
+    assert values["classes"] == list(sightline.load(tiny_run).classes)
+    assert values["validation"].keys() >= {"accuracy", "loss"}
+    [row] = csv.DictReader(io.StringIO(call("info", tiny_run, "--format", "csv").stdout))
+    assert int(row["parameters"]) == values["parameters"]
+
+
+@pytest.mark.parametrize(("name", "task"), [("glyphs", "few_shot"), ("de-en", "translation")])
+def test_info_describes_pretrained_models(name, task):
+    values = sightline.info(name)
+    assert values["kind"] == f"a run of {task}"
+    assert values["versions"].startswith("sightline ")
+    assert values["training_steps"] is None
