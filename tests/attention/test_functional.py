@@ -1,8 +1,5 @@
 import itertools
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch.testing import assert_close
 
+from peak_memory import ATTENTION, HEAD_DIM, HEADS, TOKENS, peak_of_attention
+from processes import FORKSERVER
 from sightline.attention import CosineScore, DotScore, attend, attention_weights, self_attention
 from sightline.attention.functional import observe
 from sightline.attention.masks import Additive, Allow, Bias, Causal, Episode, Multiplicative, Padding, Window
@@ -178,58 +177,27 @@ def test_weights_are_computed_only_for_observers(score, grad, monkeypatch):
         attend_observed(x, x, x, score=part)
 
 
-MEMORY = """
-import sys, torch, torch.nn.functional as F
-from sightline.attention import CosineScore, attend
-from sightline.attention.masks import Causal
-name, train = sys.argv[1], sys.argv[2] == "train"
-torch.set_num_threads(1)
-small = torch.randn(1, 16, 64, 64, requires_grad=True)
-score = CosineScore(num_heads=16)
-runs = {
-    "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
-    "dot": lambda q, k, v: attend(q, k, v),
-    "dot causal": lambda q, k, v: attend(q, k, v, mask=Causal()),
-    "cosine": lambda q, k, v: attend(q, k, v, score=score),
-}
-def run(q, k, v):
-    with torch.set_grad_enabled(train):
-        out = runs[name](q, k, v)
-    if train:
-        out.backward(torch.ones_like(out))
-for other in ("sdpa", "dot", "cosine"):
-    runs[other](small, small, small).sum().backward()  # loads what is loaded on first use
-def peak_kib():
-    return int(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")).split()[1])
-with open("/proc/self/clear_refs", "w") as peak:
-    peak.write("5")  # reset the peak
-before = peak_kib()
-run(*(torch.randn(1, 16, 4096, 64, requires_grad=train) for _ in range(3)))
-print(peak_kib() - before)
-"""
+def peak_memory(name, *, train):
+    receiver, sender = FORKSERVER.Pipe(duplex=False)
+    process = FORKSERVER.Process(target=peak_of_attention, args=(name, train, sender))
+    process.start()
+    sender.close()
+    with receiver:
+        peak = receiver.recv()
+    process.join()
+    return peak
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from /proc")
-@pytest.mark.parametrize("mode", ["infer", "train"])
-def test_peak_memory_is_close_to_torch_sdpa(mode):
-    """16 heads, 4,096 tokens: at most 1.3 times the peak memory of torch's fused attention."""
-    peaks = {
-        name: int(
-            subprocess.run(
-                [sys.executable, "-c", MEMORY, name, mode],
-                capture_output=True,
-                check=True,
-                env={
-                    **os.environ,
-                    "MALLOC_MMAP_THRESHOLD_": "1000000",
-                },  # large blocks are freed at once, so peaks are reproducible
-            ).stdout
-        )
-        for name in ("sdpa", "dot", "dot causal", "cosine")
-    }
-    assert peaks["sdpa"] < 300_000  # KiB; the matrix of weights alone takes 1,048,576
-    for name in ("dot", "dot causal", "cosine"):
-        assert 60_000 < peaks[name] <= 1.3 * peaks["sdpa"], peaks
+@pytest.mark.parametrize("train", [False, True])
+def test_peak_memory_is_close_to_torch_sdpa(train):
+    """At most 1.3 times the peak memory of torch's fused attention."""
+    peaks = {name: peak_memory(name, train=train) for name in ATTENTION}
+    inputs_and_output = 4 * HEADS * TOKENS * HEAD_DIM * 4
+    weights = HEADS * TOKENS**2 * 4
+    assert peaks["sdpa"] < weights
+    for name, peak in peaks.items():
+        assert 0.9 * inputs_and_output < peak <= 1.3 * peaks["sdpa"], (name, peaks)
 
 
 def test_output_is_weights_times_values(qkv):
