@@ -57,8 +57,8 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 # none, root on Debian installs one; otherwise the last line says what is missing and fails.
 browser: .venv/tools
 	@$(BIN)/python tests/browser.py >/dev/null 2>&1 || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
-	  { echo "installing chromium"; apt-get update -qq && \
-	    apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || true
+	  { echo "installing chromium"; apt-get update -qq; for package in chromium-headless-shell chromium; do \
+	    apt-get install -y -qq --no-install-recommends $$package fonts-dejavu-core >/dev/null && break; done; } || true
 	@$(BIN)/python tests/browser.py
 
 clean:

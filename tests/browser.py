@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from playwright.sync_api import Browser, BrowserContext, Frame, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Frame, Page, Playwright, ViewportSize, sync_playwright
 
 SVG = "{http://www.w3.org/2000/svg}"
 VARIABLE = "SIGHTLINE_BROWSER"
-COMMANDS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+COMMANDS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -30,7 +30,19 @@ FLAGS = [
     "--disable-sync",
     "--no-first-run",
     "--disable-quic",
+    "--in-process-gpu",
 ]
+VIEWPORT: ViewportSize = {"width": 1280, "height": 800}
+TIMEOUT = 300_000
+"""Milliseconds after which a page is considered to hang, also on a busy machine."""
+SETTLE = """async () => {
+    const frame = () => new Promise(requestAnimationFrame);
+    do await frame(), await frame(); // a scroll event comes with the next frame
+    while (document.querySelector("#viewport")?.ariaBusy !== "false" || !document.documentElement.dataset.view);
+}"""
+EXPECT_WHEEL = """() => {
+    window.gotWheel = new Promise((done) => addEventListener("wheel", () => done(), { once: true }));
+}"""
 
 
 class NoBrowserError(Exception):
@@ -48,20 +60,20 @@ def find_browser(playwright: Playwright) -> str:
             return path
     raise NoBrowserError(
         f"browser tests must have a Chromium, got none of {', '.join(COMMANDS)}; install one (Debian: apt-get install "
-        f"chromium; elsewhere: .venv/bin/playwright install chromium) or set {VARIABLE} to an executable"
+        f"chromium-headless-shell; elsewhere: .venv/bin/playwright install chromium) or set {VARIABLE} to an executable"
     )
 
 
 def launch(playwright: Playwright) -> Browser:
     """Start the browser."""
-    return playwright.chromium.launch(executable_path=find_browser(playwright), args=FLAGS)
+    return playwright.chromium.launch(executable_path=find_browser(playwright), args=FLAGS, timeout=TIMEOUT)
 
 
 class ViewerPage:
     """A browser page with the viewer. `errors` collects console errors, dialogs and requests to any host."""
 
     def __init__(self, page: Page):
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(TIMEOUT)
         self.page = page
         self.frame: Page | Frame = page
         self.errors: list[str] = []
@@ -74,24 +86,28 @@ class ViewerPage:
         if not url.startswith(("file:", "data:", "blob:", "about:")):
             self.errors.append(f"request: {url}")
 
+    def reset(self) -> list[str]:
+        """Undo what a test did, and return the errors."""
+        errors, self.errors = self.errors, []
+        self.frame = self.page
+        self.page.mouse.move(0, 0)
+        self.page.emulate_media(color_scheme="light")
+        if self.page.viewport_size != VIEWPORT:
+            self.page.set_viewport_size(VIEWPORT)
+        return errors
+
     def open(self, path: Path, state: str = "") -> "ViewerPage":
         self.page.goto(f"{path.as_uri()}#{state}" if state else path.as_uri())
-        self.wait_ready()
+        self.settle()
         return self
 
     def reload(self) -> None:
         self.page.reload()
-        self.wait_ready()
-
-    def wait_ready(self) -> None:
-        self.frame.wait_for_selector("html[data-view]", state="attached")
         self.settle()
 
     def settle(self) -> None:
         """Wait until everything is loaded and drawn."""
-        self.page.wait_for_timeout(30)
-        self.frame.wait_for_selector("#viewport[aria-busy=false]", state="attached")
-        self.page.wait_for_timeout(20)
+        self.frame.evaluate(SETTLE)
 
     @property
     def hash(self) -> str:
@@ -156,6 +172,13 @@ class ViewerPage:
         """Press one key and wait for two frames."""
         self.page.keyboard.press(key)
         self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+    def wheel(self, pixels: float) -> None:
+        """Turn the mouse wheel and wait until the page has got the event."""
+        self.page.evaluate(EXPECT_WHEEL)
+        self.page.mouse.wheel(0, pixels)
+        self.page.evaluate("() => window.gotWheel")
+        self.settle()
 
     def export(self, format: str) -> bytes:
         """The file of the SVG or PNG button."""
@@ -237,7 +260,7 @@ def curved_lines(svg: ET.Element) -> dict[str, list[tuple[float, ...]]]:
 
 def new_window(browser: Browser, **options: Any) -> BrowserContext:
     """A window of 1280 x 800 pixels, with storage of its own."""
-    return browser.new_context(viewport={"width": 1280, "height": 800}, accept_downloads=True, **options)
+    return browser.new_context(viewport=VIEWPORT, accept_downloads=True, **options)
 
 
 @contextmanager

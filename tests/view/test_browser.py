@@ -32,7 +32,7 @@ def test_the_variable_comes_first_then_the_path_then_playwright(playwright, tmp_
 
 
 def test_a_missing_browser_is_reported_with_the_fix(playwright, monkeypatch):
-    with pytest.raises(NoBrowserError, match=f"got none of chromium, .* or set {VARIABLE} to an executable"):
+    with pytest.raises(NoBrowserError, match=f"got none of chromium-.* or set {VARIABLE} to an executable"):
         find_browser(playwright)
     monkeypatch.setenv(VARIABLE, "/nowhere/chrome")
     with pytest.raises(NoBrowserError, match=f"{VARIABLE} must be an executable, got '/nowhere/chrome'"):

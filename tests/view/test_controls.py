@@ -1,12 +1,13 @@
 """The controls around the drawing in a browser: tabs, menus, search, status, themes, export and accessibility."""
 
 import io
+import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from browser import SVG, is_close, new_window, open_viewer
+from browser import SVG, is_close
 from samples import SOURCE, TARGET, WORDS, AttentionMap, record_of, weights
 from sightline.attention import Record
 
@@ -59,6 +60,7 @@ def test_search_finds_and_selects_tokens(viewer, encoder_page):
     viewer.open(encoder_page)
     box = viewer.frame.get_by_label("Find a token")
     box.type("T")
+    viewer.settle()
     assert viewer.frame.locator(".count").inner_text() == "4 found"
     box.press("Enter")
     assert viewer.state["query"] == "1"
@@ -68,6 +70,7 @@ def test_search_finds_and_selects_tokens(viewer, encoder_page):
     viewer.settle()
     assert viewer.frame.locator(".count").inner_text() == "none"
     box.press("Escape")
+    viewer.settle()
     assert box.input_value() == ""
 
 
@@ -160,7 +163,7 @@ def test_the_tooltip_of_a_resting_pointer_follows_the_state(viewer, encoder_page
     assert viewer.status.endswith("layer 1, mean of 5 heads")
 
 
-def test_dark_theme_by_button_and_by_preference(browser, viewer, encoder_page):
+def test_dark_theme_by_button_and_by_preference(viewer, encoder_page):
     def background(page):
         return page.evaluate("() => getComputedStyle(document.body).backgroundColor")
 
@@ -171,19 +174,26 @@ def test_dark_theme_by_button_and_by_preference(browser, viewer, encoder_page):
     assert viewer.state["theme"] == "dark"
     dark = background(viewer.page)
     assert dark != light
-    with new_window(browser, color_scheme="dark") as window, open_viewer(window) as dark_viewer:
-        dark_viewer.open(encoder_page)
-        assert background(dark_viewer.page) == dark
-        assert np.asarray(Image.open(io.BytesIO(dark_viewer.screenshot())).convert("L")).mean() < 60
+    viewer.page.emulate_media(color_scheme="dark")
+    viewer.open(encoder_page)
+    assert background(viewer.page) == dark
+    assert np.asarray(Image.open(io.BytesIO(viewer.screenshot())).convert("L")).mean() < 60
+    viewer.page.emulate_media(color_scheme="light")
+    viewer.settle()
+    assert background(viewer.page) == light
 
 
-@pytest.mark.parametrize("view", ALL_BUT_IMAGE)
-def test_every_view_is_exported_as_png_and_svg(viewer, translator_page, view):
-    viewer.open(translator_page, f"view={view}&layer=3")
-    image = Image.open(io.BytesIO(viewer.export("PNG")))
-    assert image.size[0] >= 1000
-    assert len(image.convert("RGB").getcolors(1 << 24)) > 20
-    assert viewer.svg().tag == f"{SVG}svg"
+def test_every_view_is_exported_as_png_and_svg(viewer, translator_page):
+    drawings = set()
+    for view in ALL_BUT_IMAGE:
+        viewer.open(translator_page, f"view={view}&layer=3")
+        image = Image.open(io.BytesIO(viewer.export("PNG")))
+        assert image.size[0] >= 1000
+        assert len(image.convert("RGB").getcolors(1 << 24)) > 20
+        svg = viewer.export("SVG")
+        assert ET.fromstring(svg).tag == f"{SVG}svg"
+        drawings.add(svg)
+    assert len(drawings) == len(ALL_BUT_IMAGE)
 
 
 @pytest.mark.parametrize("view", ["heads", "matrix"])
@@ -195,13 +205,14 @@ def test_an_export_waits_until_the_weights_are_loaded(viewer, tmp_path, view):
     assert "215" in words
 
 
-@pytest.mark.parametrize("view", ALL_BUT_IMAGE)
-def test_small_records_fill_a_wide_window(viewer, translator_page, view):
+def test_small_records_fill_a_wide_window(viewer, translator_page):
     viewer.page.set_viewport_size({"width": 1900, "height": 1000})
-    viewer.open(translator_page, f"view={view}&layer=3")
-    xs = [x for _, x, _ in viewer.texts()]
-    width = viewer.frame.locator(".scroller").bounding_box()["width"]
-    assert max(xs) - min(xs) > (0.3 if view == "matrix" else 0.4) * width  # a matrix is as high as the window
+    for view in ALL_BUT_IMAGE:
+        viewer.open(translator_page, f"view={view}&layer=3")
+        xs = [x for _, x, _ in viewer.texts()]
+        width = viewer.frame.locator(".scroller").bounding_box()["width"]
+        share = 0.3 if view == "matrix" else 0.4  # a matrix is as high as the window
+        assert max(xs) - min(xs) > share * width, view
 
 
 def test_arrow_keys_move_through_the_tabs(viewer, encoder_page):

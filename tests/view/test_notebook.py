@@ -44,7 +44,7 @@ def test_the_notebook_runs_and_its_pages_open(viewer, tmp_path):
     viewer.page.goto((tmp_path / "cells.html").as_uri())
     for i, (title, view) in enumerate([("Backwards", "heads"), ("Pixels", "image")]):
         viewer.frame = viewer.page.locator("iframe").nth(i).element_handle().content_frame()
-        viewer.wait_ready()
+        viewer.settle()
         assert viewer.frame.locator("h1").inner_text() == title
         assert viewer.view == view
     viewer.frame = viewer.page

@@ -60,7 +60,6 @@ def test_hostile_tokens_are_text_in_every_view(viewer, tmp_path):
     path = Record("Model", maps).save_html(tmp_path / "page.html", **tokens, title=title)
     for view in ("heads", "grid", "matrix", "alignment", "temperature"):
         viewer.open(path, f"view={view}&layer=1&query=0&zoom=0.9")
-        viewer.reload()
         words = viewer.words()
         if view != "grid":
             assert any(text.startswith("<scrip") for text in words)
@@ -107,7 +106,7 @@ def test_pages_in_one_notebook_are_independent(viewer, encoder, translator, tmp_
     first, second = (viewer.page.locator("iframe").nth(i).element_handle().content_frame() for i in (0, 1))
     for frame, record in ((second, translator), (first, encoder)):
         viewer.frame = frame
-        viewer.wait_ready()
+        viewer.settle()
         assert frame.locator("h1").inner_text() == record.model
     viewer.tab("Matrix")
     viewer.press("ArrowRight")
@@ -145,7 +144,7 @@ def test_the_modules_also_load_over_http(viewer, encoder, tmp_path):
     address = f"http://127.0.0.1:{server.server_port}/"
     try:
         viewer.page.goto(f"{address}index.html")
-        viewer.wait_ready()
+        viewer.settle()
         assert "cat" in viewer.words()
         expected = (f"request: {address}", "favicon", "404")
         assert [error for error in viewer.errors if not any(text in error for text in expected)] == []

@@ -38,7 +38,7 @@ def test_a_reload_restores_what_was_clicked(viewer, encoder_page):
 
 
 def test_a_reload_scrolls_to_the_selection(viewer, tmp_path):
-    path = record_of(weights(2, 400, 400), kind="cross").save_html(
+    path = record_of(weights(1, 400, 400), kind="cross").save_html(
         tmp_path / "page.html", source=[f"s{i}" for i in range(400)], target=[f"t{i}" for i in range(400)]
     )
     for view, state in (("heads", "query=390"), ("matrix", "zoom=8&query=390&key=380"), ("alignment", "key=390")):
@@ -113,7 +113,7 @@ def test_a_frame_with_a_fixed_url_works_without_a_hash(viewer, encoder_page, tmp
         [scheme, base64.b64encode(encoder_page.read_bytes()).decode()],
     )
     viewer.frame = viewer.page.locator("iframe").element_handle().content_frame()
-    viewer.wait_ready()
+    viewer.settle()
     viewer.tab("Matrix")
     viewer.press("ArrowRight")
     assert viewer.status.startswith("[CLS] → [CLS]: ")
@@ -125,7 +125,7 @@ def test_a_notebook_frame_does_not_change_the_history(viewer, encoder, tmp_path)
     (tmp_path / "cell.html").write_text(f"<!doctype html><body>{encoder.view(WORDS)._repr_html_()}</body>", "utf-8")
     viewer.page.goto((tmp_path / "cell.html").as_uri())
     viewer.frame = viewer.page.locator("iframe").element_handle().content_frame()
-    viewer.wait_ready()
+    viewer.settle()
     before = viewer.page.evaluate("() => history.length")
     viewer.tab("Matrix")
     viewer.press("ArrowRight", "ArrowDown")

@@ -23,7 +23,7 @@ COUNT_STROKES = """async (by) => {
     scroller.scrollTop += by;
     await new Promise(requestAnimationFrame); // the scroll event, and the frame it requests
     const scrolling = count || (await new Promise(requestAnimationFrame), count);
-    await new Promise((done) => setTimeout(done, 400));
+    do await new Promise(requestAnimationFrame); while (count === scrolling);
     CanvasRenderingContext2D.prototype.stroke = stroke;
     return [scrolling, count - scrolling];
 }"""
@@ -137,7 +137,8 @@ def test_only_the_visible_part_of_a_long_input_is_drawn(viewer, tmp_path):
     assert viewer.frame.locator("canvas").bounding_box()["height"] < 800
     top = viewer.screenshot()
     viewer.page.mouse.move(600, 500)
-    viewer.page.mouse.wheel(0, 3000)
+    viewer.wheel(3000)
+    viewer.page.wait_for_function("() => document.querySelector('.scroller').scrollTop > 0")
     viewer.settle()
     assert viewer.screenshot() != top
     viewer.frame.get_by_label("Find a token").fill("token299")
