@@ -2,7 +2,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from processes import CommandProcess
+from processes import CommandProcess, write_images
 
 settings.register_profile("sightline", deadline=None, derandomize=True)
 settings.load_profile("sightline")
@@ -20,10 +20,12 @@ def tiny_run(tmp_path_factory):
     """An image classifier after six steps, with learned masks, positions and temperatures."""
     from sightline import train
 
+    folder = tmp_path_factory.mktemp("tiny")
     model = ("patch_size=7", "embed_dim=16", "num_heads=2", "depth=3", "score=cosine", "mask=additive")
     training = ("steps=6", "batch_size=8", "learning_rate=0.01", "log_every=2", "evaluate_every=3", "device=cpu")
     changes = [f"model.{change}" for change in model] + [f"training.{change}" for change in training]
-    return train(None, [*changes, f"out={tmp_path_factory.mktemp('runs') / 'tiny'}"], quiet=True).folder
+    changes += [f"data.source={write_images(folder / 'images.npz', side=28)}", "data.validation_fraction=0.13"]
+    return train(None, [*changes, f"out={folder / 'run'}"], quiet=True).folder
 
 
 @pytest.fixture(autouse=True)
