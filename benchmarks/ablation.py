@@ -52,7 +52,8 @@ def main() -> None:
 
     def train(name: str) -> Path:
         run = folder / name
-        sightline("train", str(arguments.config), *arguments.changes, *VARIANTS[name], f"out={run}", "--resume")
+        resume = ["--resume"] if (run / "config.yaml").is_file() else []
+        sightline("train", str(arguments.config), *arguments.changes, *VARIANTS[name], f"out={run}", *resume)
         print(f"{name}: trained", file=sys.stderr, flush=True)
         return run
 

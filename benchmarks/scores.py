@@ -42,7 +42,8 @@ def metrics(path: Path, score: str, seed: int, changes: list[str]) -> dict[str, 
     result = folder / "evaluation.json"
     if not result.is_file():
         key = SCORE_KEYS.get(task, "model.score")
-        train(path, [*changes, f"{key}={score}", f"seed={seed}", f"out={folder}"], resume=True, quiet=True)
+        is_started = (folder / "config.yaml").is_file()
+        train(path, [*changes, f"{key}={score}", f"seed={seed}", f"out={folder}"], resume=is_started, quiet=True)
         evaluate(folder)
     return METRICS[task](json.loads(result.read_text()))
 

@@ -202,6 +202,11 @@ def test_train_does_not_overwrite_a_run_but_resumes_it(run):
 def test_resume_without_a_run_is_refused(home):
     result = run_cli("train", "runs/nope", "--resume", status=2)
     assert result.stderr.startswith("error: --resume must name a run, got no run in runs/nope; ")
+    Path("small.yaml").write_text("data: {source: images.npz}\n")
+    for arguments, folder in ((["--resume"], "runs/glyphs"), (["small.yaml", "--resume"], "runs/small")):
+        result = run_cli("train", *arguments, status=2)
+        expected = f"--resume must name a run, got no run in {folder}; train it without --resume first"
+        assert result.stderr == f"error: {expected}\n"
     assert not Path("runs").exists()
 
 

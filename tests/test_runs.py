@@ -141,12 +141,38 @@ def test_learning_rate_can_be_changed_on_resume(run):
     assert "  learning_rate: 0.0001\n" in (run / "config.yaml").read_text()
 
 
+def test_a_finished_run_is_extended(run, capfd):
+    assert sightline.train(run, ["training.steps=26"], resume=True).steps == 26
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rates = {line["step"]: line["learning_rate"] for line in lines if "loss" in line}
+    assert list(rates) == [3, 6, 9, 12, 15, 18, 20, 21, 24, 26]
+    assert rates[21] > rates[20]  # the cosine schedule of 26 steps
+    assert [line["step"] for line in lines if "final" in line] == [26]
+    assert "  steps: 26\n" in (run / "config.yaml").read_text()
+    assert "26 steps" in (run / "README.md").read_text()
+    message = re.search(r"changed from 20 to 26 steps: .*", capfd.readouterr().err)[0]
+    assert "from step 21 on, the learning rate follows the cosine schedule of 26 steps, 0.000" in message
+    assert sightline.train(run, ["training.epochs=3"], resume=True, quiet=True).steps == 30
+
+
+def test_a_run_that_stopped_early_says_how_to_go_on(tmp_path, capfd):
+    source = write_images(tmp_path / "images.npz")
+    changes = [f"data.source={source}", f"out={tmp_path / 'run'}", *SMALL, "training.early_stopping_patience=1"]
+    changes += ["training.learning_rate=1e-9", "training.evaluate_every=2"]
+    run = sightline.train(None, changes, quiet=True)
+    assert run.steps < 20
+    assert sightline.train(run.folder, ["training.steps=30"], resume=True).steps == run.steps
+    assert "training ends at once; pass training.early_stopping_patience=null" in capfd.readouterr().err
+    going_on = ["training.steps=30", "training.early_stopping_patience=null"]
+    assert sightline.train(run.folder, going_on, resume=True, quiet=True).steps == 30
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ("seed=1", "seed must be 0, as in .*, to resume it, got 1"),
         ("model.depth=2", "model.depth must be 1"),
-        ("training.steps=30", "training.steps must be 20"),
+        ("training.steps=19", "must be at least the 20 steps that .* has, to resume it, got 19 steps"),
         ("training.optimizer=adam", "training.optimizer must be 'adamw'"),
     ],
 )

@@ -101,7 +101,7 @@ def train(
             "embedded glyphs.",
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run, or extend it (training.epochs=N).")] = False,
 ) -> None:
     """Train a model and write it to a folder."""
 

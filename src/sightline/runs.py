@@ -31,10 +31,11 @@ if TYPE_CHECKING:
 CLASSIFIER = ".sightline"
 """Suffix of a fitted few-shot classifier."""
 RESUMABLE_KEYS = re.compile(
-    r"out|data\.(cache_mib|num_workers)|training\.(device|gamma|keep_checkpoints|learning_rate|max_grad_norm|min_lr_ratio"
-    r"|schedule|step_size|tensorboard|warmup_steps|weight_decay)"
+    r"out|data\.(cache_mib|num_workers)|training\.(device|early_stopping_patience|epochs|gamma|keep_checkpoints"
+    r"|learning_rate|max_grad_norm|min_lr_ratio|schedule|step_size|steps|tensorboard|warmup_steps|weight_decay)"
 )
 """Keys that may change when a run is resumed, because the checkpoints still fit."""
+NO_RUN = "--resume must name a run, got no run in {}; train it without --resume first"
 SCORE, VERSIONS = "## Evaluation", "## Versions"
 """Headings of a model card."""
 SECONDS_BEFORE_BAR = 1
@@ -55,7 +56,8 @@ def train(
 
     `source` is the path of a YAML config or of a run's folder, a dict, or a config object; without it, the image
     classifier is trained on the embedded glyphs. `changes` are `key=value`. `data` is loaded data, which is then not
-    read again. `hooks` are objects of `sightline.training.hooks.Hook`. `resume` continues from the newest checkpoint.
+    read again. `hooks` are objects of `sightline.training.hooks.Hook`. `resume` continues from the newest checkpoint;
+    a larger `training.epochs` or `training.steps` extends a finished run.
     """
     import torch
 
@@ -65,9 +67,7 @@ def train(
     from .training.loop import Trainer
 
     if resume and isinstance(source, str | Path):
-        check(
-            Path(source).exists(), f"--resume must name a run, got no run in {source}; train it without --resume first"
-        )
+        check(Path(source).exists(), NO_RUN.format(source))
     task_config, name = _resolve_config(source, changes)
     task_class = registry.task_spec(task_config.task).task
     folder = Path(task_config.out or Path("runs") / name)
@@ -78,7 +78,7 @@ def train(
                 loaded = task_class.load_data(task_config, progress) if data is None else data
                 torch.manual_seed(task_config.seed)  # of the initial weights
                 task = task_class(task_config, loaded, progress)
-            if resume and (folder / CONFIG).is_file():
+            if resume:
                 _check_same_config(folder, task.config)
                 _check_same_data(folder, task.data_fingerprint)
             training, all_hooks = task_config.training, [*default_hooks(task_config.training, quiet=quiet), *hooks]
@@ -284,9 +284,11 @@ def _check_folder(folder: Path, resume: bool) -> None:
     is_new = not any((folder / name).exists() for name in (CONFIG, WEIGHTS, CHECKPOINTS))
     fix = "pass --resume to continue it, or out=FOLDER for another"
     check(resume or is_new, f"out must be a new folder, got {str(folder)!r}, which holds a run; {fix}")
-    is_run = (folder / CONFIG).is_file() or not (folder / CHECKPOINTS).exists()
-    found = f"{str(folder)!r}, which has checkpoints and no {CONFIG}; pass out=FOLDER for a new one"
-    check(not resume or is_run, f"out must be the folder of a run to resume, got {found}")
+    if resume and not (folder / CONFIG).is_file():
+        found = f"{str(folder)!r}, which has checkpoints and no {CONFIG}; pass out=FOLDER for a new one"
+        is_foreign = (folder / CHECKPOINTS).exists()
+        check(not is_foreign, f"out must be the folder of a run to resume, got {found}")
+        raise SightlineError(NO_RUN.format(folder))
 
 
 def _check_same_config(folder: Path, task_config: Any) -> None:

@@ -75,6 +75,11 @@ def assert_same_run(run: Path, whole: Path) -> None:
     assert sorted(path.name for path in run.rglob("*")) == sorted(path.name for path in whole.rglob("*"))
 
 
+def resume_option(cwd: Path) -> tuple[str, ...]:
+    """--resume if the run has been started."""
+    return ("--resume",) if (cwd / "run" / "config.yaml").exists() else ()
+
+
 def resume(cwd: Path, *changes: str) -> str:
     return assert_success(CommandProcess(*TRAIN, *changes, "out=run", "--resume", cwd=cwd))
 
@@ -97,7 +102,7 @@ def test_weights_depend_on_the_seed_only(cwd):
 def test_run_killed_in_a_write_resumes_exactly(cwd, name, after_half):
     for count in (1, 4, 5, 7, 9, 6):  # in the config, in the log, in checkpoints, in the best weights, at the end
         kill = functools.partial(kill_at_call, name, count, after_half=after_half)
-        assert_killed(*TRAIN, "out=run", "--resume", cwd=cwd, prepare=kill)
+        assert_killed(*TRAIN, "out=run", *resume_option(cwd), cwd=cwd, prepare=kill)
     resume(cwd)
     assert_same_run(cwd / "run", cwd / "whole")
 
@@ -115,7 +120,7 @@ def test_run_killed_from_outside_resumes_exactly(cwd):
     ]
     kills = 0
     for condition in conditions:
-        command = CommandProcess(*TRAIN, "out=run", "--resume", cwd=cwd).wait_for(condition)
+        command = CommandProcess(*TRAIN, "out=run", *resume_option(cwd), cwd=cwd).wait_for(condition)
         kills += command.send(signal.SIGKILL).wait() == -signal.SIGKILL
     assert kills >= 4
     resume(cwd)
@@ -123,7 +128,7 @@ def test_run_killed_from_outside_resumes_exactly(cwd):
 
 
 def test_run_killed_before_its_first_checkpoint_starts_again(cwd):
-    assert_killed(*TRAIN, "out=run", cwd=cwd, prepare=functools.partial(kill_at_call, "os.fsync", 3))
+    assert_killed(*TRAIN, "out=run", cwd=cwd, prepare=functools.partial(kill_at_call, "os.fsync", 4))
     assert "no checkpoint to resume from: starting at step 0" in resume(cwd)
     assert_same_run(cwd / "run", cwd / "whole")
 
@@ -354,7 +359,8 @@ def test_average_of_checkpoints_does_not_depend_on_signals(cwd):
     assert_success(CommandProcess(*TRAIN, *changes, "out=average", cwd=cwd))
     for step in (6, 6, 4):  # at 6, and at 12 and 16, which have scheduled checkpoints
         stop = functools.partial(signal_at_step, step, signal.SIGTERM)
-        assert CommandProcess(*TRAIN, *changes, "out=run", "--resume", cwd=cwd, prepare=stop).wait() == 143
+        command = CommandProcess(*TRAIN, *changes, "out=run", *resume_option(cwd), cwd=cwd, prepare=stop)
+        assert command.wait() == 143
     assert "kept the average of the last 3 checkpoints" in resume(cwd, *changes)
     assert_same_run(cwd / "run", cwd / "average")
 
@@ -426,7 +432,7 @@ def test_every_task_killed_at_random_steps_resumes_exactly(tmp_path, name):
     random = np.random.default_rng(0)
     kills = [functools.partial(signal_at_step, int(random.integers(5, 8)), signal.SIGKILL, task) for _ in range(2)]
     for kill in (*kills, functools.partial(kill_in_finish, task)):
-        assert_killed(*words, "out=run", "--resume", cwd=tmp_path, prepare=kill)
+        assert_killed(*words, "out=run", *resume_option(tmp_path), cwd=tmp_path, prepare=kill)
     assert_success(CommandProcess(*words, "out=run", "--resume", cwd=tmp_path))
     assert_same_run(tmp_path / "run", tmp_path / "whole")
     tensors = load_file(tmp_path / "run/checkpoints/step-00000012.safetensors")

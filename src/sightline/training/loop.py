@@ -151,6 +151,26 @@ class Trainer:
         self.evaluations_without_improvement = metadata["evaluations_without_improvement"]
         self._loss_sum.fill_(metadata["loss_sum"] if self.group.is_main else 0.0)
         self._message(f"resuming from step {self.step} of {self.total_steps}")
+        self._check_total_steps(metadata.get("total_steps", self.total_steps))
+
+    def _check_total_steps(self, old: int) -> None:
+        """The steps of a resumed run may change, but not to fewer than it has. A message tells what that changes."""
+        is_enough = self.total_steps >= self.step or self.total_steps == old
+        rule = f"training.steps or training.epochs must be at least the {self.step:,} steps that {self.folder} has"
+        check(is_enough, f"{rule}, to resume it, got {self.total_steps:,} steps")
+        if self.total_steps == old:
+            return
+        schedule = self.config.schedule
+        before = learning_rate(self.config, max(0, self.step - 1), old)
+        after = learning_rate(self.config, min(self.step, self.total_steps - 1), self.total_steps)
+        self._message(
+            f"changed from {old:,} to {self.total_steps:,} steps: from step {self.step + 1:,} on, the learning rate "
+            f"follows the {schedule} schedule of {self.total_steps:,} steps, {after:.3g} after {before:.3g}"
+        )
+        if self._out_of_patience():
+            patience = self.config.early_stopping_patience
+            fix = "pass training.early_stopping_patience=null, or more, to go on"
+            self._message(f"no improvement in the last {patience} evaluations, so training ends at once; {fix}")
 
     def fit(self) -> Run:
         """Train from the current step to the end and write the final weights."""
@@ -331,6 +351,7 @@ class Trainer:
                 "evaluations_without_improvement": self.evaluations_without_improvement,
                 "loss_sum": loss_sum,
                 "command": self.command,
+                "total_steps": self.total_steps,
                 "seconds": self.seconds,
             }
             path = self.checkpoints.save(self.step, tensors, metadata, scheduled=scheduled)
