@@ -46,6 +46,11 @@ MAX_ONE_SHOT_RUNS = 1000
 MAX_ONE_SHOT_IMAGES = 1000
 """Training images or test images of one Omniglot one-shot run."""
 
+# Records
+
+MAX_WINDOW_TOKENS = 4096
+"""Tokens of a map whose windows are put in place, which makes it quadratic in them."""
+
 # Downloads
 
 MAX_DOWNLOAD_BYTES = 1 << 32

@@ -116,9 +116,11 @@ def test_a_failed_save_keeps_the_old_file(record, tmp_path, monkeypatch):
 
 def file_with_entry(weights, **changes):
     """A function that writes a record with one entry, changed."""
-    entry = {"name": "a", "kind": "encoder", "heads": None, "call_index": None, "cache_reorders": 0, "note": ""}
-    entry = json.dumps([{**entry, **changes}])
-    return lambda p: save_file({"0.weights": weights}, p, {"format": "sightline record 3", "maps": entry})
+    entry = {"name": "a", "kind": "encoder", "heads": None, "call_index": None, "cache_reorders": 0}
+    entry = json.dumps([{**entry, "note": "", "over": "tokens", "windows": None, **changes}])
+    inputs = json.dumps({"missed": {}, "patch_grid": None, "image_tokens": None})
+    metadata = {"format": "sightline record 3", "maps": entry, "inputs": inputs}
+    return lambda p: save_file({"0.weights": weights}, p, metadata)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def file_with_entry(weights, **changes):
             file_with_entry(torch.zeros(1, 1, 1, 1), kind="nonsense"),
             "kind must be one of cross, decoder, encoder, got 'nonsense'",
         ),
-        (file_with_entry(torch.zeros(1, 1, 1, 1), name=5), "name and note must be strings, got 5"),
+        (file_with_entry(torch.zeros(1, 1, 1, 1), name=5), "name, note and over must be strings, got "),
         (file_with_entry(torch.zeros(1, 1, 1, 1), heads="xy"), "heads must be null or a list of integers, got 'xy'"),
         (file_with_entry(torch.zeros(3)), "weights must be floats of shape"),
         (file_with_entry(torch.zeros(1, 1, 1, 1, dtype=torch.int64)), "weights must be floats of shape"),

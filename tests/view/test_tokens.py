@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -35,12 +37,58 @@ def test_source_and_target_name_their_sequences():
 def test_generated_tokens_name_only_the_rows_of_cross_attention():
     all_kinds = maps(encoder=(2, 2), decoder=(3, 3), cross=(3, 2))
     sequences = token_sequences(all_kinds, source=list("ab"), target=["<s>", "x", "y"], generated=["x", "y", "</s>"])
-    assert [query_and_key(kind, sequences) for kind in ("encoder", "decoder", "cross")] == [
+    assert [query_and_key(m, sequences) for m in all_kinds] == [
         ("source", "source"), ("target", "target"), ("generated", "source"),
     ]  # fmt: skip
     assert sequences["generated"].tokens == ["x", "y", "</s>"]
     assert (sequences["target"].special, sequences["generated"].special) == ([0], [2])
-    assert query_and_key("cross", token_sequences(all_kinds)) == ("target", "source")
+    assert query_and_key(all_kinds[2], token_sequences(all_kinds)) == ("target", "source")
+
+
+def test_maps_that_are_not_over_tokens_have_numbered_positions():
+    (tokens,), (channels,) = maps(encoder=(3, 3)), maps(encoder=(7, 7))
+    channels = replace(channels, name="mixer", over="channels")
+    sequences = token_sequences([tokens, channels], tokens=list("abc"))
+    assert sequences["source"].tokens == list("abc")
+    assert sequences[query_and_key(channels)[0]].names(7) == list("0123456")
+    assert '"name":"mixer, over channels"' in attention_page([tokens, channels], list("abc")).html
+    with pytest.raises(SightlineError, match="images must be used with attention over tokens, got channels"):
+        token_sequences([channels], images=GRAY)
+
+
+def test_an_image_inside_a_text_has_its_own_positions():
+    patches = [f"{row},{column}" for row in (1, 2) for column in (1, 2)]
+    words = ["<s>", *["<image>"] * 4, "what", "?"]
+    for shapes, source in (({"decoder": (7, 7)}, []), ({"encoder": (5, 5), "decoder": (7, 7)}, ["[CLS]", *patches])):
+        sequences = token_sequences(maps(**shapes), images=GRAY, target=words, image_tokens=slice(1, 5))
+        assert sequences["target"].tokens == ["<s>", *patches, "what", "?"]
+        assert sequences["source"].tokens == source
+        assert sequences["target"].to_dict()["patches"]["prefix"] == 1
+    named = token_sequences(maps(decoder=(7, 7)), images=GRAY, image_tokens=slice(1, 5))["target"]
+    assert named.tokens == ["0", *patches, "5", "6"]
+    with pytest.raises(SightlineError, match="image_tokens must be some of the 7 positions, got slice"):
+        token_sequences(maps(decoder=(7, 7)), images=GRAY, image_tokens=slice(8, 9))
+
+
+@pytest.mark.parametrize(
+    ("size", "patch_grid", "message"),
+    [
+        (50, (14, 14), "images must match the 50 positions of the attention, got 1 image with a grid of 14 x 14"),
+        (22, (4, 4), r"; pass grid=.* image_tokens=slice\(start, stop\) in a text"),
+    ],
+)
+def test_positions_that_are_not_the_patches_of_the_model_are_refused(size, patch_grid, message):
+    with pytest.raises(SightlineError, match=message):
+        token_sequences(maps(encoder=(size, size)), images=GRAY, patch_grid=patch_grid)
+    assert token_sequences(maps(encoder=(50, 50)), images=GRAY, patch_grid=(14, 14), grid=(7, 7))
+
+
+def test_the_patches_of_the_model_need_no_grid():
+    wide = np.zeros((300, 600), np.uint8)  # 50 positions could be 5 x 10 patches
+    patches = token_sequences(maps(encoder=(50, 50)), images=wide, patch_grid=(7, 7))["source"].images
+    assert (patches.prefix_tokens, patches.grid) == (1, (7, 7))
+    merged = token_sequences(maps(decoder=(6, 6)), images=GRAY, patch_grid=(4, 4), image_tokens=slice(1, 5))["target"]
+    assert merged.images.grid == (2, 2)
 
 
 def test_trailing_none_tokens_are_padding():

@@ -34,19 +34,26 @@ class Call:
         self.contains_attention_module = False
         """Whether another attention module ran in it."""
 
+    def arguments(self) -> dict[str, Any]:
+        """All arguments by parameter name."""
+        parameters = _parameters(type(self.module).forward)
+        return {**dict(zip(parameters, self.args, strict=False)), **self.kwargs}
+
     def sequences(self) -> dict[str, Tensor]:
         """The inputs (B, T, M) or images (B, M, rows, columns), by parameter name."""
-        parameters = _parameters(type(self.module).forward)
-        inputs = {**dict(zip(parameters, self.args, strict=False)), **self.kwargs}
         return {
             name: x
-            for name, x in inputs.items()
+            for name, x in self.arguments().items()
             if isinstance(x, Tensor)
             and x.dim() in (3, 4)
             and not x.is_nested
             and x.is_floating_point()
             and "mask" not in name
         }
+
+    def lengths(self) -> set[int]:
+        """The possible numbers of tokens of its inputs."""
+        return {length for x in self.sequences().values() for length in _lengths(x)}
 
     def is_cross(self, queries: int, keys: int) -> bool | None:
         """Whether its attention (queries, keys) is over another sequence than its first one; None if unknown."""

@@ -3,10 +3,12 @@
 Shapes: B batch, H heads, Q queries, K keys.
 """
 
+import copy
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 
@@ -18,6 +20,7 @@ from torch import Tensor
 from ..errors import SightlineError, check, check_choice, reraise
 from ..files import atomic_write
 from .functional import Kind
+from .layout import TOKENS, Windows
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,12 +56,27 @@ class AttentionMap:
     """How often the rows of a key-value cache were reordered before it, as beam search does."""
     note: str = ""
     """What else a reader of the weights must know."""
+    over: str = TOKENS
+    """What queries and keys are: tokens, channels, sampling points and so on."""
+    windows: Windows | None = None
+    """Windows of tokens in the batch dimension, as in Swin; None if there are none."""
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, get_args(Kind))
         for name, x in (("weights", self.weights), ("scores", self.scores)):
             if x is not None and (x.dim() != 4 or not x.is_floating_point()):
                 raise SightlineError(f"{name} must be floats of shape (B, H, Q, K), got {x.dtype} {tuple(x.shape)}")
+        if self.windows is not None:
+            batch, _, queries, keys = self.weights.shape
+            has_windows = batch % self.windows.count == 0 and queries == keys == math.prod(self.windows.size)
+            check(has_windows, f"weights must be of {self.windows}, got {tuple(self.weights.shape)}")
+
+    def in_place(self) -> "AttentionMap":
+        """The map between all tokens, if it consists of windows: (B, H, T, T), 0 between windows."""
+        if self.windows is None:
+            return self
+        scores = None if self.scores is None else self.windows.in_place(self.scores.exp()).log()
+        return replace(self, weights=self.windows.in_place(self.weights), scores=scores, windows=None)
 
     def entropy(self) -> float | None:
         """Mean entropy of the rows in bits, from 0 to log2 K. None if weights are negative or sum to more than 1."""
@@ -73,12 +91,16 @@ class AttentionMap:
 class Record:
     """Attention maps in the order they were computed: `record[0].weights`, `record["decoder.layers.1.self_attn"]`."""
 
-    def __init__(self, model: str, maps: list[AttentionMap] | None = None, missed: dict[str, str] | None = None):
+    def __init__(self, model: str, maps: list[AttentionMap] | None = None):
         self.model = model
         """Class name of the model."""
         self.maps = [] if maps is None else maps
-        self.missed = {} if missed is None else missed
+        self.missed: dict[str, str] = {}
         """Attention modules that ran and were not recorded, each with the reason."""
+        self.patch_grid: tuple[int, int] | None = None
+        """Rows and columns of patches that the model divided an image into; None if unknown."""
+        self.image_tokens: tuple[int, int] | None = None
+        """First and last + 1 of the tokens that stand for an image in a text; None if unknown."""
 
     def __len__(self) -> int:
         return len(self.maps)
@@ -93,7 +115,7 @@ class Record:
     def __getitem__(self, key: int | str | slice) -> "AttentionMap | Record":
         """By index, by name (the last call of that layer) or by slice (a shorter record)."""
         if isinstance(key, slice):
-            return Record(self.model, self.maps[key], self.missed)
+            return self._with_maps(self.maps[key])
         if isinstance(key, int):
             return self.maps[key]
         for attention_map in reversed(self.maps):
@@ -108,8 +130,12 @@ class Record:
     def of(self, kind: Kind) -> "Record":
         """The maps of one kind: encoder, decoder or cross."""
         check_choice("kind", kind, get_args(Kind))
-        maps = [attention_map for attention_map in self.maps if attention_map.kind == kind]
-        return Record(self.model, maps, self.missed)
+        return self._with_maps([attention_map for attention_map in self.maps if attention_map.kind == kind])
+
+    def _with_maps(self, maps: list[AttentionMap]) -> "Record":
+        record = copy.copy(self)
+        record.maps = maps
+        return record
 
     def stack(self) -> Tensor:
         """The weights of all maps in one tensor: (maps, B, H, Q, K). Their shapes must be equal."""
@@ -132,7 +158,10 @@ class Record:
                 heads = f"heads {', '.join(map(str, attention_map.heads))}"
             else:
                 heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
-            size = f"{queries} x {keys}" + (f", batch of {batch}" if batch > 1 else "")
+            windows = attention_map.windows
+            batch = batch // (windows.count if windows else 1)
+            over = f" {windows}" if windows else f" over {attention_map.over}" if attention_map.over != TOKENS else ""
+            size = f"{queries} x {keys}{over}" + (f", batch of {batch}" if batch > 1 else "")
             bits = attention_map.entropy()
             entropy = "no probabilities" if bits is None else f"entropy {bits:.2f} bits"
             note = attention_map.note and f", {attention_map.note}"
@@ -156,6 +185,9 @@ class Record:
         from ..view.page import attention_page
 
         options.setdefault("title", self.model)
+        options.setdefault("patch_grid", self.patch_grid)
+        if self.image_tokens is not None:
+            options.setdefault("image_tokens", slice(*self.image_tokens))
         return attention_page(self._view_maps(), tokens, **options)
 
     def save_html(self, path: str | os.PathLike[str], tokens: Any = None, **options: "Unpack[ViewOptions]") -> Path:
@@ -186,7 +218,9 @@ class Record:
     def _view_maps(self) -> "list[Map]":
         from ..view.maps import Map
 
-        return [Map(**_metadata(m), weights=m.weights.detach().float().cpu().numpy()) for m in self.maps]
+        maps = [m.in_place() for m in self.maps]
+        keys = [key for key in METADATA_KEYS if key != "windows"]
+        return [Map(**{k: getattr(m, k) for k in keys}, weights=m.weights.detach().float().cpu().numpy()) for m in maps]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write to a safetensors file, atomically."""
@@ -196,7 +230,7 @@ class Record:
             if attention_map.scores is not None:
                 tensors[f"{i}.scores"] = attention_map.scores.detach().clone()  # it may share memory with the weights
         metadata = {"format": FORMAT, "model": self.model, "maps": json.dumps([_metadata(m) for m in self.maps])}
-        metadata["missed"] = json.dumps(self.missed)
+        metadata["inputs"] = json.dumps({key: getattr(self, key) for key in RECORD_KEYS})
         with atomic_write(path) as temporary:
             save_file(tensors, temporary, metadata)
 
@@ -212,18 +246,22 @@ class Record:
                 _read_entry(entry, tensors[f"{i}.weights"], tensors.get(f"{i}.scores"))
                 for i, entry in enumerate(json.loads(metadata["maps"]))
             ]
-            missed = json.loads(metadata.get("missed", "{}"))
-            is_valid = isinstance(missed, dict) and all(isinstance(reason, str) for reason in missed.values())
-            check(is_valid, f"missed must map names to reasons, got {missed!r:.80}")
-            return cls(metadata.get("model", "?"), maps, missed)
+            record = cls(metadata.get("model", "?"), maps)
+            inputs = json.loads(metadata["inputs"])
+            record.missed = {str(name): str(reason) for name, reason in inputs["missed"].items()}
+            record.patch_grid, record.image_tokens = (_read_pair(inputs[key]) for key in RECORD_KEYS[1:])
+            return record
 
 
-METADATA_KEYS = ("name", "kind", "heads", "call_index", "cache_reorders", "note")
+RECORD_KEYS = ("missed", "patch_grid", "image_tokens")
+"""Fields of a record beside its maps, saved as JSON."""
+METADATA_KEYS = ("name", "kind", "heads", "call_index", "cache_reorders", "note", "over", "windows")
 """Fields of a map beside its tensors, saved as JSON."""
 
 
 def _metadata(attention_map: AttentionMap) -> dict[str, Any]:
-    return {key: getattr(attention_map, key) for key in METADATA_KEYS}
+    windows = attention_map.windows and asdict(attention_map.windows)
+    return {key: getattr(attention_map, key) for key in METADATA_KEYS} | {"windows": windows}
 
 
 def _shorten(names: list[str]) -> str:
@@ -231,12 +269,21 @@ def _shorten(names: list[str]) -> str:
     return ", ".join(names[:MAX_NAMES]) + more
 
 
+def _read_pair(value: Any) -> tuple[int, int] | None:
+    is_pair = isinstance(value, list) and len(value) == 2 and all(type(side) is int and side >= 0 for side in value)
+    check(value is None or is_pair, f"patch_grid and image_tokens must be null or two integers, got {value!r:.80}")
+    return (value[0], value[1]) if is_pair else None
+
+
 def _read_entry(entry: dict[str, Any], weights: Tensor, scores: Tensor | None) -> AttentionMap:
     entry = {key: entry[key] for key in METADATA_KEYS}
-    name, _, heads, call_index, cache_reorders, note = entry.values()
-    check(isinstance(name, str) and isinstance(note, str), f"name and note must be strings, got {name!r}, {note!r}")
+    name, _, heads, call_index, cache_reorders, note, over, windows = entry.values()
+    texts = (name, note, over)
+    check(all(isinstance(text, str) for text in texts), f"name, note and over must be strings, got {texts!r:.200}")
     is_valid = heads is None or (isinstance(heads, list) and all(type(head) is int for head in heads))
     check(is_valid, f"heads must be null or a list of integers, got {heads!r}")
     is_valid = (call_index is None or type(call_index) is int) and type(cache_reorders) is int
     check(is_valid, f"call_index and cache_reorders must be integers, got {call_index!r}, {cache_reorders!r}")
-    return AttentionMap(**{**entry, "heads": None if heads is None else tuple(heads)}, weights=weights, scores=scores)
+    entry["heads"] = None if heads is None else tuple(heads)
+    entry["windows"] = None if windows is None else Windows(**{key: tuple(side) for key, side in windows.items()})
+    return AttentionMap(**entry, weights=weights, scores=scores)

@@ -14,6 +14,7 @@ from ..errors import check
 from .calls import Call, is_attention_module
 from .functional import Kind
 from .kinds import correct_kinds, infer_kind, is_causal
+from .layout import find_image_tokens, find_layout
 from .normalizers import in_backward
 from .record import AttentionMap, Record
 
@@ -78,9 +79,13 @@ class Recorder:
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A module starts its forward pass."""
-        if not paused.is_active:
-            self.call_index += not self.running
-            self.running.append(Call(module, args, kwargs))
+        if paused.is_active:
+            return
+        call = Call(module, args, kwargs)
+        if not self.running:
+            self.call_index += 1
+            self.record.image_tokens = self.record.image_tokens or find_image_tokens(call)
+        self.running.append(call)
 
     def leave(self, module: nn.Module) -> None:
         """A module ends its forward pass, also by an exception."""
@@ -165,8 +170,9 @@ class Recorder:
             causal = is_causal(weights) or getattr(call.module, "is_causal", False) is True
         if causal:
             self.causal_layers.add(name)
+        calls = self.running[: self.running.index(call) + 1]
+        over, windows = find_layout(calls, weights)
         if kind is None:
-            calls = self.running[: self.running.index(call) + 1]
             kind = infer_kind(name, calls, weights, causal=causal, cross=cross)
         attention_map = AttentionMap(
             name=name,
@@ -177,6 +183,8 @@ class Recorder:
             call_index=self.call_index,
             cache_reorders=self.cache_reorders,
             note=note,
+            over=over,
+            windows=windows,
         )
         self.record.maps.append(attention_map)
         if is_inferred:

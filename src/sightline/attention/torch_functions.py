@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import SightlineError
 from .calls import num_heads
+from .layout import patch_grid
 from .recorder import Recorder, paused
 
 SOFTMAX_FUNCTIONS = (F.softmax, torch.softmax, torch.special.softmax, Tensor.softmax)
@@ -41,6 +42,7 @@ class TorchAttentionMode(TorchFunctionMode):
             torch.ops.higher_order.flex_attention: self._on_flex,
             **dict.fromkeys(SOFTMAX_FUNCTIONS, self._on_softmax),
             **dict.fromkeys(INDEX_SELECT_FUNCTIONS, self._on_index_select),
+            torch.conv2d: self._on_convolution,
         }
         if recorder.named_modules:
             self.handlers |= dict.fromkeys(NORMALIZING_FUNCTIONS, self._on_normalization)
@@ -88,7 +90,7 @@ class TorchAttentionMode(TorchFunctionMode):
             self.recorder.add(weights.to(query.dtype), scores, causal=None)
 
     def _on_softmax(self, output: Tensor, input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> None:
-        """input (B, H, Q, K), (B * H, Q, K) or (B, groups, H, Q, K)"""
+        """input (B, H, Q, K), (B * H, Q, K), (B, Q, H, K) or (B, groups, H, Q, K)"""
         if input.dim() >= 3 and dim in (-1, input.dim() - 1):
             self._on_weights(output, input)
 
@@ -105,6 +107,8 @@ class TorchAttentionMode(TorchFunctionMode):
         if call is None:
             return
         heads = num_heads(call.module)
+        if weights.dim() == 4 and weights.shape[1] != heads == weights.shape[2] and weights.shape[1] in call.lengths():
+            weights, scores = weights.transpose(1, 2), scores.transpose(1, 2)
         split_weights, split_scores = split_heads(weights, heads), split_heads(scores, heads)
         if split_weights is None or split_scores is None:
             self.recorder.miss(f"a softmax over {tuple(weights.shape)} is not (batch, {heads} heads, queries, keys)")
@@ -112,6 +116,20 @@ class TorchAttentionMode(TorchFunctionMode):
             keys, note = sink_keys(call.module, split_scores)
             split_weights, split_scores = split_weights[..., :keys], split_scores[..., :keys]
             self.recorder.add(split_weights.clone(), split_scores, causal=None, call=call, note=note)
+
+    def _on_convolution(
+        self,
+        output: Tensor,
+        input: Tensor,
+        weight: Tensor,
+        bias: Any = None,
+        stride: Any = 1,
+        *args: Any,
+        **kwargs: Any,
+    ) -> None:
+        record, strides = self.recorder.record, (stride, stride) if isinstance(stride, int) else tuple(stride)
+        if self.recorder.running and record.patch_grid is None and strides == tuple(weight.shape[2:]):
+            record.patch_grid = patch_grid(weight, output)
 
     def _on_index_select(self, output: Tensor, *args: Any, **kwargs: Any) -> None:
         self.recorder.cache_reorders += _is_cache_reorder(*args, **kwargs)

@@ -24,10 +24,12 @@ MAX_LOSSLESS_SIDE = 96
 """Images up to this size are stored as PNG."""
 WEBP_QUALITY = 75
 """Of larger images that are stored once per page."""
+PREFIX_TOKENS = (0, 1, 2, 5)
+"""Numbers of tokens before the patches: none, a class token, a distillation token beside it, or four registers."""
+CAUSAL_PREFIX_TOKENS = (0, 1)
+"""The same in a decoder. Other tokens before the patches are text."""
 MAX_PREFIX_TOKENS = 7
-"""Class and register tokens that may precede the patches."""
-COMMON_PREFIX_TOKENS = (0, 1, 2, 5)
-"""Numbers of prefix tokens of known models: none, a class token, a distillation token beside it, or four registers."""
+"""Tokens before the patches if the user gives their grid."""
 
 
 @dataclass(frozen=True)
@@ -36,26 +38,55 @@ class PatchedImages:
 
     images: list[dict[str, Any]]
     prefix_tokens: int
+    """Tokens before the patches: class and register tokens, or text."""
     grid: tuple[int, int]
     """Rows and columns of patches in each image."""
+    size: int
+    """Number of positions."""
+    in_text: bool = False
+    """Whether the other positions are text."""
+
+    @property
+    def positions(self) -> slice:
+        """The positions of the patches."""
+        return slice(self.prefix_tokens, self.prefix_tokens + len(self.images) * self.grid[0] * self.grid[1])
 
     def tokens(self) -> list[str]:
         """A name for each position."""
-        names = ["[CLS]"] + [f"[REG{i}]" for i in range(1, self.prefix_tokens)]
-        rows, columns = self.grid
+        names = [str(i) for i in range(self.size)]
+        if self.prefix_tokens and not self.in_text:
+            names[: self.prefix_tokens] = ["[CLS]"] + [f"[REG{i}]" for i in range(1, self.prefix_tokens)]
+        names[self.positions] = self.patch_names()
+        return names
+
+    def patch_names(self) -> list[str]:
+        """A name for each patch."""
+        names, (rows, columns) = [], self.grid
         for image in self.images:
             if rows * columns == 1:
                 names.append(image["label"])
             else:
                 prefix = f"{image['label']} " if len(self.images) > 1 else ""
                 names += [f"{prefix}{r + 1},{c + 1}" for r in range(rows) for c in range(columns)]
-        return names if self.prefix_tokens else names[1:]
+        return names
 
 
 def patched_images(
-    images: Any, size: int, *, name: str, labels: Sequence[str] | None = None, grid: tuple[int, int] | None = None
+    images: Any,
+    size: int,
+    *,
+    name: str,
+    labels: Sequence[str] | None = None,
+    grid: tuple[int, int] | None = None,
+    patch_grid: tuple[int, int] | None = None,
+    image_tokens: slice | None = None,
+    causal: bool = False,
 ) -> PatchedImages:
-    """Map one image or a list of images to `size` positions. `name` is the argument that error messages mention."""
+    """Map one image or a list of images to `size` positions. `name` is the argument that error messages mention.
+
+    `grid` and `patch_grid` are rows and columns of patches, by the user and by the model. `image_tokens` are the
+    positions of the patches if the others are text. `causal` attention is that of a decoder.
+    """
     image_list = images if isinstance(images, list | tuple) else [images]
     check(image_list, f"{name} must contain at least one image, got none")
     if labels is None:
@@ -63,16 +94,28 @@ def patched_images(
     has_labels = len(labels) == len(image_list)
     check(has_labels, f"labels must have one entry for each of the {len(image_list)} images, got {len(labels)}")
     encoded = [{**_encode(image), "label": str(label)} for image, label in zip(image_list, labels, strict=True)]
-    given_grid = None if grid is None else _check_grid(grid)
-    prefixes = range(min(MAX_PREFIX_TOKENS + 1, size))
-    options = [(prefix, (size - prefix) // len(encoded)) for prefix in prefixes if (size - prefix) % len(encoded) == 0]
-    layout = _layout(options, encoded[0]["height"] / encoded[0]["width"], given_grid)
+    prefixes = CAUSAL_PREFIX_TOKENS if causal else PREFIX_TOKENS
+    prefixes = prefixes if grid is None else tuple(range(MAX_PREFIX_TOKENS + 1))
+    sizes = {prefix: size - prefix for prefix in prefixes if prefix < size}
+    if image_tokens is not None:
+        start, stop, step = image_tokens.indices(size)
+        check(start < stop and step == 1, f"image_tokens must be some of the {size} positions, got {image_tokens}")
+        sizes = {start: stop - start}
+    options = [(prefix, count // len(encoded)) for prefix, count in sizes.items() if count % len(encoded) == 0]
+    known_grid = _check_grid(grid) if grid is not None else patch_grid
+    if grid is None and image_tokens is not None and not any(_fits(known_grid, patches) for _, patches in options):
+        known_grid = None  # models may merge patches before they become tokens of a text
+    layout = _layout(options, encoded[0]["height"] / encoded[0]["width"], known_grid)
     if layout is None:
         count = "1 image" if len(encoded) == 1 else f"{len(encoded)} images"
-        shape = "" if given_grid is None else f" with a grid of {given_grid[0]} x {given_grid[1]}"
-        fix = "pass grid=(rows, columns) if patches are not square"
+        shape = "" if known_grid is None else f" with a grid of {known_grid[0]} x {known_grid[1]}"
+        fix = "pass grid=(rows, columns) if patches are not square, or image_tokens=slice(start, stop) in a text"
         raise SightlineError(f"{name} must match the {size} positions of the attention, got {count}{shape}; {fix}")
-    return PatchedImages(encoded, *layout)
+    return PatchedImages(encoded, *layout, size, in_text=image_tokens is not None)
+
+
+def _fits(grid: tuple[int, int] | None, patches: int) -> bool:
+    return grid is not None and grid[0] * grid[1] == patches
 
 
 def _check_grid(grid: Sequence[Any]) -> tuple[int, int]:
@@ -96,7 +139,7 @@ def _layout(
     matching = next(((prefix, best) for prefix, patches in options if (best := _closest_grid(patches, aspect))), None)
     square = next(((prefix, (side, side)) for prefix, n in options if (side := math.isqrt(n)) ** 2 == n > 1), None)
     ambiguous = matching and square and square != matching and matching[0] <= square[0]
-    if matching and square and ambiguous and square[0] in COMMON_PREFIX_TOKENS:
+    if matching and square and ambiguous:
         both = " or ".join(f"{prefix} + {rows} x {columns}" for prefix, (rows, columns) in (square, matching))
         raise SightlineError(f"grid must be given if the positions have two possible layouts, got {both}")
     single = next(((prefix, (1, 1)) for prefix, patches in options if patches == 1), None)

@@ -31,6 +31,8 @@ class Map:
     """How often a beam search had reordered the rows of the key-value cache before this call."""
     note: str = ""
     """What else a reader of the weights must know."""
+    over: str = "tokens"
+    """What queries and keys are."""
     module_call: int = 0
     """Index among calls of the same module that are not merged."""
 

@@ -65,6 +65,10 @@ class ViewOptions(TypedDict, total=False):
     """A label for each of `images`."""
     grid: tuple[int, int] | None
     """Rows and columns of patches (default: from the shape of the image)."""
+    image_tokens: slice | None
+    """Positions of the image's patches among the tokens of a text (default: as the model's image token says)."""
+    patch_grid: tuple[int, int] | None
+    """Rows and columns of patches by the model (default: those of the record). `grid` overrides it."""
     special_tokens: Collection[str] | None
     """Tokens that the page can hide (default: common special tokens such as [CLS] and </s>)."""
     batch: int | Sequence[int]
@@ -130,7 +134,7 @@ def attention_page(maps: Sequence[Map], tokens: Any = None, **options: Unpack[Vi
         for j, m in enumerate(example_maps):
             packed = pack_weights(m.weights[index])
             weights.append(_element(f"weights-{i}-{j}", packed))
-            layer = {**_layer_meta(m, packed), "sequences": query_and_key(m.kind, sequences), "thumbnail": None}
+            layer = {**_layer_meta(m, packed), "sequences": query_and_key(m, sequences), "thumbnail": None}
             small = downsample(m.weights[index])
             if small is not None:
                 thumbnails.append(_element(f"thumbnail-{i}-{j}", pack_weights(small)))
@@ -156,7 +160,7 @@ def html_document(title: str, body: str, *, style: str, policy: str) -> str:
 def _layer_meta(m: Map, packed: PackedWeights) -> dict[str, Any]:
     """The properties of a layer that the page needs before its weights are decompressed."""
     return {
-        "name": m.name,
+        "name": ", ".join(part for part in (m.name, m.over != "tokens" and f"over {m.over}", m.note) if part),
         "kind": m.kind,
         "call": m.module_call,
         "heads": m.head_names,

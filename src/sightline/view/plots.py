@@ -38,7 +38,7 @@ def plot_layer(
     maps = _prepare(maps, batch)
     m = _find_layer(maps, layer)
     sequences = token_sequences(maps, **tokens)
-    query, key = (sequences[name] for name in query_and_key(m.kind, sequences))
+    query, key = (sequences[name] for name in query_and_key(m, sequences))
     weights = m.weights[batch]
     if head in ("mean", "max"):
         weights, head_label = getattr(weights, head)(0), f"{head} of {len(weights)} heads"

@@ -44,30 +44,37 @@ def token_sequences(
     query_image: Any = None,
     labels: Sequence[str] | None = None,
     grid: tuple[int, int] | None = None,
+    patch_grid: tuple[int, int] | None = None,
+    image_tokens: slice | None = None,
     special_tokens: Collection[str] | None = None,
 ) -> dict[str, TokenSequence]:
     """The sequences by name: `source` (encoder input), `target` (decoder input) and, if given, `generated`.
 
-    The rows of cross-attention are named by `generated` where it is given, otherwise by `target`.
+    The rows of cross-attention are named by `generated` where it is given, otherwise by `target`. `positions` has no
+    names, for maps that are not over tokens.
     """
     sizes = _sizes(maps)
-    single = not (sizes["source"] and sizes["target"])
+    single, causal = not (sizes["source"] and sizes["target"]), any(m.kind == "decoder" for m in maps)
     given = {"tokens": tokens, "source": source, "target": target}
     image_of: dict[str, Any] = {"source": images, "target": query_image}
     if single:
         check(query_image is None, "query_image must be used with cross-attention, got none; use images")
         image_of = dict.fromkeys(image_of, images)
+    has_images = images is not None or query_image is not None
+    over = {m.over for m in maps}
+    check(not has_images or "tokens" in over, f"images must be used with attention over tokens, got {', '.join(over)}")
     for name, value in (("labels", labels), ("grid", grid)):
-        has_images = images is not None or query_image is not None
         check(value is None or has_images, f"{name} must be used with images, got none")
     special = SPECIAL_TOKENS if special_tokens is None else frozenset(special_tokens)
     sequences = {}
     for name, size in sizes.items():
         patches = None
-        if size and image_of[name] is not None:
-            is_query = name == "target" and not single
-            argument, image_labels = ("query_image", None) if is_query else ("images", labels)
-            patches = patched_images(image_of[name], size, name=argument, labels=image_labels, grid=grid)
+        in_text = image_tokens if name == "target" or not sizes["target"] else None
+        image = images if image_of[name] is None and in_text else image_of[name]
+        if size and image is not None:
+            argument = "images" if image is images else "query_image"
+            grids = {"grid": grid, "patch_grid": patch_grid, "image_tokens": in_text, "causal": causal and single}
+            patches = patched_images(image, size, name=argument, labels=labels if image is images else None, **grids)
         other = "target" if name == "source" else "source"
         arguments = ("tokens", name, other) if single else (name, "tokens")
         argument = next((argument for argument in arguments if given[argument] is not None), name)
@@ -78,6 +85,7 @@ def token_sequences(
         check(has_cross, "generated must be used with cross-attention, got none")
         words = _words("generated", generated, sizes["target"], None, has_both=False)
         sequences["generated"] = TokenSequence(words, _positions_of(special, words), sequences["target"].images)
+    sequences["positions"] = TokenSequence([], [])
     return sequences
 
 
@@ -96,27 +104,29 @@ def drop_padding(maps: Sequence[Map], options: dict[str, Any]) -> tuple[Sequence
             lengths |= dict.fromkeys(sequences, length)
 
     def cut(m: Map) -> Map:
-        query, key = query_and_key(m.kind)
+        query, key = query_and_key(m)
         return replace(m, weights=m.weights[:, :, : lengths.get(query), : lengths.get(key)])
 
     return ([cut(m) for m in maps] if lengths else maps), kept
 
 
-def query_and_key(kind: str, sequences: Collection[str] = ()) -> tuple[str, str]:
+def query_and_key(m: Map, sequences: Collection[str] = ()) -> tuple[str, str]:
     """The names of the query and key sequence of a map. `sequences` may contain `generated`."""
-    if kind == "cross":
+    if m.over != "tokens":
+        return "positions", "positions"
+    if m.kind == "cross":
         return ("generated" if "generated" in sequences else "target"), "source"
-    return ("source", "source") if kind == "encoder" else ("target", "target")
+    return ("source", "source") if m.kind == "encoder" else ("target", "target")
 
 
 def _sizes(maps: Sequence[Map]) -> dict[str, int]:
     """The lengths of source and target."""
-    sizes = {"source": 0, "target": 0}
+    sizes = {"source": 0, "target": 0, "positions": 0}
     for m in maps:
-        query, key = query_and_key(m.kind)
+        query, key = query_and_key(m)
         sizes[query] = max(sizes[query], m.shape[2])
         sizes[key] = max(sizes[key], m.shape[3])
-    return sizes
+    return {name: sizes[name] for name in ("source", "target")}
 
 
 def _positions_of(special: Collection[str], words: list[str]) -> list[int]:
@@ -144,4 +154,6 @@ def _words(
             if name == "generated":
                 hint = "; omit the first token, which is input and not generated"
         raise SightlineError(f"{name} must be {size} tokens, one for each position, got {len(words)}{hint}")
+    if patches and patches.in_text:
+        words[patches.positions] = patches.patch_names()
     return words

@@ -19,11 +19,15 @@ export function imageView(app) {
 
   const [queryPatches, keyPatches] = ["query", "key"].map((role) => () => app.sequence(role).patches);
   const isSelfAttention = () => app.layer().kind !== "cross";
+  const endOfPatches = ({ images, grid, prefix }) => prefix + images.length * grid[0] * grid[1];
+  // The words of a text after the image, which can attend to it.
+  const wordsAfterImage = () => (isSelfAttention() ? app.queries().filter((index) => index >= endOfPatches(queryPatches())) : []);
 
   // The hovered or selected query; by default the first word, the class token or the mean over all patches (null).
   function currentQuery() {
     if (hovered?.query !== undefined) return hovered.query;
     if (app.state.query !== null) return app.state.query;
+    if (queryPatches() && wordsAfterImage().length) return wordsAfterImage().at(-1);
     if (queryPatches()) return app.queries()[0] === 0 && (queryPatches().prefix || app.queryTokens().length === 1) ? 0 : null;
     return app.queries().find((index) => !app.sequence("query").special.includes(index)) ?? 0;
   }
@@ -85,10 +89,11 @@ export function imageView(app) {
     return { tiles, strip, top, bottom, roomWidth: room.width, width: Math.max(room.width, right), height };
   }
 
-  // Thumbnails below the image: one per word, or one per head if patches are queries.
+  // Thumbnails below the image: one per word, or one per head if only patches are queries.
   function thumbnailContents() {
     if (keyPatches().images.length > 1 || (queryPatches() && !isSelfAttention())) return [];
-    if (!queryPatches()) return app.queries().map((query) => ({ query, name: app.queryTokens()[query] }));
+    const words = queryPatches() ? wordsAfterImage() : app.queries();
+    if (words.length) return words.map((query) => ({ query, name: app.queryTokens()[query] }));
     return app.selectedHeads().length > 1 && app.state.combine !== "rollout"
       ? app.selectedHeads().map((head) => ({ head, name: app.headName(head, [app.state.layer]), query: undefined })) : [];
   }
@@ -96,7 +101,7 @@ export function imageView(app) {
   const tileValues = (matrix, query, { first, grid }) => rowOf(matrix, query).subarray(first, first + grid[0] * grid[1]);
   const maxOf = (values) => values.reduce((max, weight) => Math.max(max, Math.abs(weight)), 0);
   const weightText = (matrix, query, key) => formatWeight(rowOf(matrix, query)[key], maxOf(rowOf(matrix, query)));
-  const patchMax = (matrix, query) => maxOf(rowOf(matrix, query).subarray(keyPatches().prefix)) || 1;
+  const patchMax = (matrix, query) => maxOf(rowOf(matrix, query).subarray(keyPatches().prefix, endOfPatches(keyPatches()))) || 1;
 
   function drawTile(renderer, tile, matrix, query, alpha = app.state.opacity) {
     const { x, y, width, height, image, grid } = tile;
@@ -144,7 +149,7 @@ export function imageView(app) {
   }
 
   function drawThumbnails(renderer, box, matrix, query) {
-    const heading = layout.strip.length ? (queryPatches() ? "Heads" : "Words") : "";
+    const heading = layout.strip.length ? (layout.strip[0].head === undefined ? "Words" : "Heads") : "";
     renderer.text(heading, layout.roomWidth / 2, layout.bottom + 18, { ...app.textStyles.note, align: "center" });
     for (const thumbnail of layout.strip) {
       if (thumbnail.y + thumbnail.side + 24 < box.y || thumbnail.y > box.y + box.height) continue;
@@ -172,7 +177,7 @@ export function imageView(app) {
     label: "Image: the attention weight of each image region.",
     keys: "Arrow keys select the query, Shift and arrow keys read the weights of keys, Escape clears the selection, + and − zoom.",
     hint: () => "Bright regions have high attention weights. "
-      + (queryPatches() ? "Click a patch to select it as the query." : "Hover over a word to show its attention; click to select it."),
+      + (queryPatches() && !wordsAfterImage().length ? "Click a patch to select it as the query." : "Hover over a word to show its attention; click to select it."),
     size(room) {
       layout = computeLayout(room);
       return { width: layout.width, height: layout.height };
