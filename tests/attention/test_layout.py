@@ -136,7 +136,7 @@ class DeformableAttention(nn.Module):
     [
         (ChannelAttention(), (B, H, HEAD_DIM, HEAD_DIM), "channels"),
         (ReducedAttention(), (B, H, 10, 5), "10 tokens and 5 reduced ones"),
-        (GroupedAttn(), (B * 2, H, 5, 5), "5 of 10 tokens in each of 2 groups"),
+        (GroupedAttn(), (B * 2, H, 5, 5), "2 groups of 5 x 5 tokens"),
         (DeformableAttention(), (B, H, 10, 3), "sampling points of each query"),
     ],
 )

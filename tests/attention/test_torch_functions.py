@@ -64,7 +64,8 @@ def test_groups_of_tokens_are_in_the_batch_dimension():
             return (x @ x.mT).softmax(-1)
 
     x = torch.randn(B, 4, H, Q, D)
-    assert_close(recorded(GroupedAttn(), x)[0].weights, (x @ x.mT).softmax(-1).flatten(0, 1))
+    for groups in (x, x.transpose(1, 2)):
+        assert_close(recorded(GroupedAttn(), groups)[0].weights, (x @ x.mT).softmax(-1).flatten(0, 1))
 
 
 class Attend(nn.Module):
@@ -235,6 +236,22 @@ class LinearAttention(nn.Module):
         return x.exp() @ (x.exp().mT @ x)
 
 
+def test_parts_of_an_attention_module_are_not_missed():
+    class AttentionProjection(nn.Linear):
+        pass
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.projection = AttentionProjection(D, D)
+
+        def forward(self, x):
+            x = self.projection(x)
+            return F.scaled_dot_product_attention(x, x, x)
+
+    assert not recorded(Attention(), torch.randn(B, H, Q, D)).missed
+
+
 def test_attention_modules_that_are_not_recorded_are_named():
     class Block(nn.Module):
         def __init__(self):
@@ -255,7 +272,7 @@ def test_attention_modules_that_are_not_recorded_are_named():
     with pytest.warns(SightlineWarning, match="the record of Net is partial") as warned:
         record = recorded(Net(), torch.randn(1, 1, Q, D), layers=0)
     names = ", ".join(f"blocks.{i}.linear_attention" for i in range(8))
-    text = f"not recorded: {names} and 4 more (its attention is of an unknown form)"
+    text = f"not recorded: {names} and 4 more (of an unknown form)"
     assert str(warned[0].message).endswith(text)
     assert repr(record).endswith(text)
     assert warned[0].filename == __file__

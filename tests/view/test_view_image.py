@@ -139,3 +139,22 @@ def test_narrow_windows(viewer, vit_page):
     assert status["x"] + status["width"] <= zoom["x"]
     assert zoom["height"] < 32
     assert zoom["x"] + zoom["width"] <= 390
+
+
+def test_words_after_an_image_have_their_maps(viewer, photo, tmp_path):
+    record = record_of(weights(2, 21, 21, causal=True), kind="decoder")
+    words = ["<s>", *["<image>"] * 16, "what", "is", "this", "?"]
+    viewer.open(record.save_html(tmp_path / "page.html", words, images=photo, image_tokens=slice(1, 17)), "view=image")
+    assert [word for word in viewer.words() if word in words] == ["what", "is", "this", "?"]
+    assert "Attention of “?”" in viewer.words()
+    viewer.hover("this", dy=-30)
+    row = record[0].weights[0].mean(0)[19]
+    best = int(row[1:17].argmax())
+    largest = max(viewer.svg().iter(f"{SVG}image"), key=lambda image: float(image.get("width")))
+    side = float(largest.get("width")) / 4
+    x, y = float(largest.get("x")) + (best % 4 + 0.5) * side, float(largest.get("y")) + (best // 4 + 0.5) * side
+    viewer.click("this", dy=-30)
+    viewer.page.mouse.move(*viewer.on_screen(x, y))
+    viewer.settle()
+    assert viewer.tooltip[1] == f"{best // 4 + 1},{best % 4 + 1}"
+    assert is_close(viewer.tooltip[0], row[1 + best], row.max())

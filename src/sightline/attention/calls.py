@@ -25,14 +25,16 @@ CONTEXTS = (
 class Call:
     """A forward pass of one module."""
 
-    __slots__ = ("args", "contains_attention_module", "has_attention", "kwargs", "module")
+    __slots__ = ("args", "has_attention", "has_own_attention", "kwargs", "missed", "module")
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.module, self.args, self.kwargs = module, args, kwargs
         self.has_attention = False
-        """Whether supported attention ran in it, recorded or not."""
-        self.contains_attention_module = False
-        """Whether another attention module ran in it."""
+        """Whether supported attention ran in it or in a module inside it, recorded or not."""
+        self.has_own_attention = False
+        """Whether it was its own."""
+        self.missed: list[str] = []
+        """Names of attention modules that ran in it without supported attention."""
 
     def arguments(self) -> dict[str, Any]:
         """All arguments by parameter name."""

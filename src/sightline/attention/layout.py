@@ -90,11 +90,10 @@ def find_layout(calls: Sequence[Call], weights: Tensor) -> tuple[str, Windows | 
     if states is None or states.dim() != 3:
         return TOKENS, None
     tokens, channels = states.shape[1:]
-    is_batch_first = batch % len(states) == 0 and len(states) != batch * tokens
     if queries == keys and queries not in states.shape[:2] and queries in (channels, channels // heads):
         return "channels", None
-    if is_batch_first and batch > len(states) and batch // len(states) * queries == tokens:
-        return f"{queries} of {tokens} tokens in each of {batch // len(states)} groups", None
+    if batch > len(states) and batch % len(states) == 0 and queries not in states.shape[:2]:
+        return f"{batch // len(states)} groups of {queries} x {keys} tokens", None
     if queries == tokens and keys < tokens and len(calls[-1].sequences()) == 1:
         return f"{tokens} tokens and {keys} reduced ones", None
     return TOKENS, None

@@ -93,12 +93,15 @@ class Recorder:
             return
         call = self.running.pop()
         self.attending = None if self.attending is call else self.attending
-        is_attention = self._is_attention_module(module)
-        if is_attention and not call.has_attention and not call.contains_attention_module:
-            self.record.missed.setdefault(self.names[module], "its attention is of an unknown form")
+        if call.has_own_attention:
+            call.missed = []  # they are parts of it, such as projections
+        elif not call.has_attention and not call.missed and self._is_attention_module(module):
+            call.missed = [self.names[module]]
         if self.running:
             self.running[-1].has_attention |= call.has_attention
-            self.running[-1].contains_attention_module |= is_attention or call.contains_attention_module
+            self.running[-1].missed += call.missed
+        else:
+            self.record.missed |= {n: "of an unknown form" for n in call.missed if n not in self.record.missed}
 
     def is_interested(self) -> bool:
         """Called by `attend`, which reports its weights if True."""
@@ -116,8 +119,9 @@ class Recorder:
         """Whether to record the attention of this call (default: the innermost one)."""
         if not self.in_this_thread() or not self.running or paused.is_active:
             return False
-        self.running[-1].has_attention = True
-        name = self.names[(call or self.running[-1]).module]
+        call = call or self.running[-1]
+        call.has_attention = call.has_own_attention = True
+        name = self.names[call.module]
         index = self.layer_indices.setdefault(name, len(self.layer_indices))
         return self.layers is None or any(
             index == layer if isinstance(layer, int) else fnmatchcase(name, layer) for layer in self.layers
@@ -138,11 +142,12 @@ class Recorder:
             is_part = is_part and not any(True for _ in call.module.parameters())
         return None
 
-    def miss(self, reason: str) -> None:
-        """Attention ran that cannot be recorded."""
+    def miss(self, reason: str, call: Call | None = None) -> None:
+        """Attention of this call (default: the innermost one) cannot be recorded."""
         if self.running:
-            self.running[-1].has_attention = True
-            self.record.missed[self.names[self.running[-1].module]] = reason
+            call = call or self.running[-1]
+            call.has_attention = call.has_own_attention = True
+            self.record.missed[self.names[call.module]] = reason
 
     def _is_attention_module(self, module: nn.Module) -> bool:
         return module in self.named_modules or is_attention_module(module)

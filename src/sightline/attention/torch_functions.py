@@ -90,7 +90,7 @@ class TorchAttentionMode(TorchFunctionMode):
             self.recorder.add(weights.to(query.dtype), scores, causal=None)
 
     def _on_softmax(self, output: Tensor, input: Tensor, dim: int | None = None, *args: Any, **kwargs: Any) -> None:
-        """input (B, H, Q, K), (B * H, Q, K), (B, Q, H, K) or (B, groups, H, Q, K)"""
+        """input (B, H, Q, K), (B * H, Q, K), (B, Q, H, K), (B, groups, H, Q, K) or (B, H, groups, Q, K)"""
         if input.dim() >= 3 and dim in (-1, input.dim() - 1):
             self._on_weights(output, input)
 
@@ -111,7 +111,8 @@ class TorchAttentionMode(TorchFunctionMode):
             weights, scores = weights.transpose(1, 2), scores.transpose(1, 2)
         split_weights, split_scores = split_heads(weights, heads), split_heads(scores, heads)
         if split_weights is None or split_scores is None:
-            self.recorder.miss(f"a softmax over {tuple(weights.shape)} is not (batch, {heads} heads, queries, keys)")
+            shape = tuple(weights.shape)
+            self.recorder.miss(f"a softmax over {shape} is not (batch, {heads} heads, queries, keys)", call)
         elif self.recorder.should_record(call):
             keys, note = sink_keys(call.module, split_scores)
             split_weights, split_scores = split_weights[..., :keys], split_scores[..., :keys]
@@ -210,10 +211,12 @@ def flex_weights(
 
 
 def split_heads(x: Tensor, heads: int | None) -> Tensor | None:
-    """(B, H, Q, K), (B * H, Q, K) or (B, groups, H, Q, K) -> (B, H, Q, K), with groups in B; None for other shapes.
+    """(B, H, Q, K), (B * H, Q, K), (B, groups, H, Q, K) or (B, H, groups, Q, K) -> (B, H, Q, K); None for other shapes.
 
-    `heads` is H; without it, three dimensions are one head.
+    `heads` is H; without it, three dimensions are one head. Groups become part of B.
     """
+    if x.dim() == 5 and x.shape[2] != heads == x.shape[1]:
+        x = x.transpose(1, 2)
     if x.dim() == 3:
         return x.unflatten(0, (-1, heads or 1)) if len(x) % (heads or 1) == 0 else None
     has_heads = heads == x.shape[-3] or (heads is None and x.dim() == 4)

@@ -94,8 +94,8 @@ def patched_images(
     has_labels = len(labels) == len(image_list)
     check(has_labels, f"labels must have one entry for each of the {len(image_list)} images, got {len(labels)}")
     encoded = [{**_encode(image), "label": str(label)} for image, label in zip(image_list, labels, strict=True)]
-    prefixes = CAUSAL_PREFIX_TOKENS if causal else PREFIX_TOKENS
-    prefixes = prefixes if grid is None else tuple(range(MAX_PREFIX_TOKENS + 1))
+    prefixes: Sequence[int] = CAUSAL_PREFIX_TOKENS if causal else PREFIX_TOKENS
+    prefixes = prefixes if grid is None else range(MAX_PREFIX_TOKENS + 1)
     sizes = {prefix: size - prefix for prefix in prefixes if prefix < size}
     if image_tokens is not None:
         start, stop, step = image_tokens.indices(size)

@@ -73,8 +73,16 @@ def token_sequences(
         image = images if image_of[name] is None and in_text else image_of[name]
         if size and image is not None:
             argument = "images" if image is images else "query_image"
-            grids = {"grid": grid, "patch_grid": patch_grid, "image_tokens": in_text, "causal": causal and single}
-            patches = patched_images(image, size, name=argument, labels=labels if image is images else None, **grids)
+            patches = patched_images(
+                image,
+                size,
+                name=argument,
+                labels=labels if image is images else None,
+                grid=grid,
+                patch_grid=patch_grid,
+                image_tokens=in_text,
+                causal=causal and single,
+            )
         other = "target" if name == "source" else "source"
         arguments = ("tokens", name, other) if single else (name, "tokens")
         argument = next((argument for argument in arguments if given[argument] is not None), name)
