@@ -199,12 +199,11 @@ def remove_stale_parts(path: Path) -> None:
 def versions() -> str:
     """The versions of this package, torch and Python."""
     import platform
-
-    import torch
+    from importlib.metadata import version
 
     from . import __version__
 
-    return f"sightline {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
+    return f"sightline {__version__}, torch {version('torch')}, Python {platform.python_version()}"
 
 
 def is_finished(folder: Path) -> bool:
