@@ -644,6 +644,7 @@ def few_shot_run(tmp_path_factory):
 @pytest.mark.parametrize("format", [*FORMATS, "markdown"])
 def test_compare_writes_every_format(few_shot_run, tmp_path, monkeypatch, format):
     monkeypatch.chdir(few_shot_run.parent)
+    monkeypatch.setattr("sightline.tasks.few_shot.compare.time.perf_counter", lambda: 0.0)
     arguments = ("compare", "run", "--with", "protonet", "--episodes", "4", "--device", "cpu", "--format", format)
     out = tmp_path / "comparison"
     assert run_cli(*arguments, "--out", out).stdout == ""
@@ -659,9 +660,7 @@ def test_compare_writes_every_format(few_shot_run, tmp_path, monkeypatch, format
     assert 0 <= float(records[1]["accuracy"]) <= 1
 
 
-def test_compare_refuses_runs_of_other_tasks_and_formats(run):
-    result = run_cli("compare", run, status=2)
-    assert "must be one of few_shot, got 'image_classification'" in result.stderr
+def test_other_formats_are_refused(run):
     formats = {"predict": FORMATS, "evaluate": FORMATS, "compare": [*FORMATS, "markdown"], "show": ["png", "svg"]}
     for command, names in formats.items():
         result = run_cli(command, run, "--format", "html", status=2)
