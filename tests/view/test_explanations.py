@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from playwright.sync_api import expect
 
 from sightline.errors import SightlineError
 from sightline.view.explanations import (
@@ -18,6 +19,9 @@ from sightline.view.explanations import (
 
 CLASSES = ("beta", "gamma", *(f"class {i}" for i in range(12)))
 LOG_PROBABILITIES = np.log([0.7, 0.16, *[0.14 / 12] * 12])
+
+TIMEOUT = 30_000
+"""Milliseconds to wait for a change of the page."""
 
 
 def decreases(*values):
@@ -114,14 +118,14 @@ def test_predictions_are_sorted_and_filtered(page):
     opened = page(replace(cards[0], confidence=0.9), *cards[1:])
     files = opened.locator(".file")
     opened.get_by_label("Sort").select_option(label="least confident first")
-    assert files.all_inner_texts() == ["1.png", "2.png", "0.png"]
+    expect(files).to_have_text(["1.png", "2.png", "0.png"], timeout=TIMEOUT)
     opened.get_by_label("Filter by class").select_option(label="beta")
-    assert files.all_inner_texts() == ["2.png", "0.png"]
+    expect(files).to_have_text(["2.png", "0.png"], timeout=TIMEOUT)
     opened.get_by_label("Filter by name or class").fill("0.p")
-    assert files.all_inner_texts() == ["0.png"]
-    assert opened.locator(".count").inner_text() == "1 of 3"
+    expect(files).to_have_text(["0.png"], timeout=TIMEOUT)
+    expect(opened.locator(".count")).to_have_text("1 of 3", timeout=TIMEOUT)
     opened.get_by_label("Filter by known or unknown").select_option(label="unknown")
-    assert "No prediction matches the filter." in opened.inner_text("main")
+    expect(opened.locator("main")).to_contain_text("No prediction matches the filter.", timeout=TIMEOUT)
 
 
 def test_maps_are_read_and_toggled_by_keyboard(page):
