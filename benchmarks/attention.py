@@ -85,8 +85,9 @@ class Observer:
     def is_interested(self) -> bool:
         return True
 
-    def on_attention(self, weights: Tensor, scores: Tensor, **options: Any) -> None:
+    def on_attention(self, weights: Tensor, scores: Tensor, **options: Any) -> Tensor:
         """Discard."""
+        return weights
 
 
 def explicit(run: Run) -> Run:

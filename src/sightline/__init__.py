@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from . import attention, data, layers, runs
-    from .attention import Record, record_attention
+    from .attention import Record, ablate_edges, ablate_heads, head_importance, record_attention
     from .classifier import FewShotClassifier
     from .runs import compare, evaluate, info, load, train
 
@@ -17,10 +17,13 @@ __all__ = [
     "FewShotClassifier",
     "Record",
     "__version__",
+    "ablate_edges",
+    "ablate_heads",
     "attention",
     "compare",
     "data",
     "evaluate",
+    "head_importance",
     "info",
     "layers",
     "load",
@@ -30,7 +33,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "attention": ("Record", "record_attention"),
+    "attention": ("Record", "ablate_edges", "ablate_heads", "head_importance", "record_attention"),
     "classifier": ("FewShotClassifier",),
     "runs": ("compare", "evaluate", "info", "load", "train"),
 }

@@ -30,6 +30,7 @@ class WeightObserver:
 
     def on_attention(self, weights, scores, *, kind, causal):
         self.weights.append(weights)
+        return weights
 
 
 @pytest.fixture

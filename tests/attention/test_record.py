@@ -119,7 +119,7 @@ def file_with_entry(weights, **changes):
     entry = {"name": "a", "kind": "encoder", "heads": None, "call_index": None, "cache_reorders": 0}
     entry = json.dumps([{**entry, "note": "", "over": "tokens", "windows": None, **changes}])
     inputs = json.dumps({"missed": {}, "patch_grid": None, "image_tokens": None})
-    metadata = {"format": "sightline record 3", "maps": entry, "inputs": inputs}
+    metadata = {"format": "sightline record 4", "maps": entry, "inputs": inputs}
     return lambda p: save_file({"0.weights": weights}, p, metadata)
 
 
@@ -135,21 +135,21 @@ def file_with_entry(weights, **changes):
         (file_with_entry(torch.zeros(3)), "weights must be floats of shape"),
         (file_with_entry(torch.zeros(1, 1, 1, 1, dtype=torch.int64)), "weights must be floats of shape"),
         (
-            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 3", "maps": "[" * 100_000}),
+            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 4", "maps": "[" * 100_000}),
             "must be a complete Sightline record",
         ),
         (lambda p: p.mkdir(), "must be a complete Sightline record"),
         (lambda p: p.write_bytes(b"not safetensors"), "must be a complete Sightline record"),
         (
             lambda p: save_file({"x": torch.zeros(1)}, p),
-            "its format must be 'sightline record 3', got None",
+            "its format must be 'sightline record 4', got None",
         ),
         (
-            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 3", "maps": '[{"name": "a"}]'}),
+            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 4", "maps": '[{"name": "a"}]'}),
             "must be a complete Sightline record",
         ),
         (
-            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 3", "maps": "[3"}),
+            lambda p: save_file({"x": torch.zeros(1)}, p, {"format": "sightline record 4", "maps": "[3"}),
             "must be a complete Sightline record",
         ),
     ],

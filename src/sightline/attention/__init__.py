@@ -1,7 +1,9 @@
 """Attention from interchangeable scores, masks and normalizers, and recording of attention weights."""
 
 from . import masks
+from .ablation import ablate_edges, ablate_heads
 from .functional import attend, attention_weights, self_attention
+from .importance import HeadImportance, head_importance
 from .key_value_cache import KeyValueCache
 from .masks import Mask
 from .multihead import MultiHeadAttention
@@ -19,6 +21,7 @@ __all__ = [
     "DotScore",
     "GeneralScore",
     "Hard",
+    "HeadImportance",
     "Identity",
     "KeyValueCache",
     "Mask",
@@ -28,8 +31,11 @@ __all__ = [
     "Score",
     "Softmax",
     "Standardize",
+    "ablate_edges",
+    "ablate_heads",
     "attend",
     "attention_weights",
+    "head_importance",
     "masks",
     "record_attention",
     "reinforce",

@@ -35,8 +35,11 @@ class Observer(Protocol):
     def is_interested(self) -> bool:
         """Called before each attention: whether to compute its weights."""
 
-    def on_attention(self, weights: Tensor, scores: Tensor, *, kind: Kind | None, causal: bool) -> None:
-        """weights (B, H, Q, K) without dropout; scores (B, H, Q, K) before the normalizer, -inf where masked"""
+    def on_attention(self, weights: Tensor, scores: Tensor, *, kind: Kind | None, causal: bool) -> Tensor:
+        """weights (B, H, Q, K) without dropout; scores (B, H, Q, K) before the normalizer, -inf where masked
+
+        Returns the weights to use: the same, or changed ones.
+        """
 
 
 _observers: tuple[Observer, ...] = ()  # replaced as a whole, so threads can iterate over it without the lock
@@ -99,7 +102,8 @@ def attend(
         if observers:
             masked = scores if terms.allowed is None else scores.masked_fill(~terms.allowed, float("-inf"))
             for observer in observers:
-                observer.on_attention(weights, masked, kind=kind, causal=mask is not None and mask.causal)
+                causal = mask is not None and mask.causal
+                weights = observer.on_attention(weights, masked, kind=kind, causal=causal)
         out = F.dropout(weights, dropout).to(v.dtype) @ v
     return _from_4d(out, ndim)
 

@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 
     from ..view.maps import Map
     from ..view.page import Page, ViewOptions
+    from .relevance import Targets
 
-FORMAT = "sightline record 3"
+FORMAT = "sightline record 4"
 """Format name in the metadata of a saved record."""
 MAX_LINES = 60
 """Maps listed by `repr`."""
 MAX_NAMES = 8
 """Modules listed for each reason why they were not recorded."""
+
+
+Measure = Literal["attention", "rollout", "relevance"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,9 +64,16 @@ class AttentionMap:
     """What queries and keys are: tokens, channels, sampling points and so on."""
     windows: Windows | None = None
     """Windows of tokens in the batch dimension, as in Swin; None if there are none."""
+    measure: Measure = "attention"
+    """What the weights are: those of one layer, or rollout or relevance over several layers."""
+    queries: tuple[str, ...] | None = None
+    """Names of the queries if they are not tokens: the targets of relevance."""
+    perturbation: Tensor | None = None
+    """Zeros (B, H, Q, K) whose gradient is that of the weights, if recorded with gradients=True; not saved."""
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, get_args(Kind))
+        check_choice("measure", self.measure, get_args(Measure))
         for name, x in (("weights", self.weights), ("scores", self.scores)):
             if x is not None and (x.dim() != 4 or not x.is_floating_point()):
                 raise SightlineError(f"{name} must be floats of shape (B, H, Q, K), got {x.dtype} {tuple(x.shape)}")
@@ -115,7 +126,7 @@ class Record:
     def __getitem__(self, key: int | str | slice) -> "AttentionMap | Record":
         """By index, by name (the last call of that layer) or by slice (a shorter record)."""
         if isinstance(key, slice):
-            return self._with_maps(self.maps[key])
+            return self.with_maps(self.maps[key])
         if isinstance(key, int):
             return self.maps[key]
         for attention_map in reversed(self.maps):
@@ -127,12 +138,17 @@ class Record:
         """Names of the layers, in the order of their first call."""
         return list(dict.fromkeys(attention_map.name for attention_map in self.maps))
 
-    def of(self, kind: Kind) -> "Record":
-        """The maps of one kind: encoder, decoder or cross."""
-        check_choice("kind", kind, get_args(Kind))
-        return self._with_maps([attention_map for attention_map in self.maps if attention_map.kind == kind])
+    def of(self, kind: Kind | Measure) -> "Record":
+        """The maps of one kind, encoder, decoder or cross, or of one measure: attention, rollout or relevance."""
+        check_choice("kind", kind, (*get_args(Kind), *get_args(Measure)))
+        return self.with_maps([m for m in self.maps if kind in (m.measure, m.measure == "attention" and m.kind)])
 
-    def _with_maps(self, maps: list[AttentionMap]) -> "Record":
+    def __add__(self, other: "Record") -> "Record":
+        """The maps of both records, as for a page of attention and relevance."""
+        return self.with_maps([*self.maps, *other.maps])
+
+    def with_maps(self, maps: list[AttentionMap]) -> "Record":
+        """A record of the same model and inputs with other maps."""
         record = copy.copy(self)
         record.maps = maps
         return record
@@ -179,6 +195,38 @@ class Record:
         for name, reason in self.missed.items():
             names.setdefault(reason, []).append(name)
         return "not recorded: " + "; ".join(f"{_shorten(listed)} ({reason})" for reason, listed in names.items())
+
+    def rollout(self, layers: str = "*") -> "Record":
+        """Attention rollout: how much the last layer attends to each input token, through all layers: (B, 1, Q, K)
+
+        Each layer is the mean of its weights, averaged over heads, and the identity for the residual connection; layers
+        are multiplied (Abnar and Zuidema, 2020). `layers` is a pattern of their names. One map of each kind.
+        """
+        from .relevance import rollout
+
+        return rollout(self, layers)
+
+    def relevance(self, targets: "Targets", layers: str = "*") -> "Record":
+        """The relevance of each input token for each target, by attention and its gradient: (B, 1, targets, K)
+
+        A target is a tensor () or (B,) computed from the outputs: the logit of a class or token, or the difference of
+        two for "A rather than B". Several are a dict of them by name. The rule is that of Chefer et al. (2021).
+        Requires `record_attention(model, gradients=True)`. `layers` is a pattern of the names of the layers that take
+        part. A model with an encoder and a decoder has two maps: over the source tokens and over the target tokens.
+        """
+        from .relevance import relevance
+
+        return relevance(self, targets, layers)
+
+    def word_maps(self, grid: tuple[int, int] | None = None) -> "Record":
+        """Where an image attends to each word in a diffusion model, over layers and steps: (B, 1, words, patches)
+
+        Cross-attention is averaged over heads, resized to the largest grid of patches, and averaged over layers and
+        calls. `grid` are the rows and columns of that grid, if they are not equal.
+        """
+        from .word_maps import word_maps
+
+        return word_maps(self, grid)
 
     def view(self, tokens: Any = None, **options: "Unpack[ViewOptions]") -> "Page":
         """The interactive viewer, with these `ViewOptions`. As the last line of a notebook cell it is displayed."""
@@ -255,7 +303,10 @@ class Record:
 
 RECORD_KEYS = ("missed", "patch_grid", "image_tokens")
 """Fields of a record beside its maps, saved as JSON."""
-METADATA_KEYS = ("name", "kind", "heads", "call_index", "cache_reorders", "note", "over", "windows")
+METADATA_KEYS = (
+    *("name", "kind", "heads", "call_index", "cache_reorders", "note", "over", "windows"),
+    *("measure", "queries"),
+)
 """Fields of a map beside its tensors, saved as JSON."""
 
 
@@ -277,13 +328,16 @@ def _read_pair(value: Any) -> tuple[int, int] | None:
 
 def _read_entry(entry: dict[str, Any], weights: Tensor, scores: Tensor | None) -> AttentionMap:
     entry = {key: entry[key] for key in METADATA_KEYS}
-    name, _, heads, call_index, cache_reorders, note, over, windows = entry.values()
-    texts = (name, note, over)
-    check(all(isinstance(text, str) for text in texts), f"name, note and over must be strings, got {texts!r:.200}")
+    name, _, heads, call_index, cache_reorders, note, over, windows, _, queries = entry.values()
+    is_valid = queries is None or isinstance(queries, list)
+    check(is_valid, f"queries must be null or a list of names, got {queries!r:.80}")
+    texts = (name, note, over, *(queries or ()))
+    is_valid = all(isinstance(text, str) for text in texts)
+    check(is_valid, f"name, note, over and queries must be strings, got {texts!r:.200}")
     is_valid = heads is None or (isinstance(heads, list) and all(type(head) is int for head in heads))
     check(is_valid, f"heads must be null or a list of integers, got {heads!r}")
     is_valid = (call_index is None or type(call_index) is int) and type(cache_reorders) is int
     check(is_valid, f"call_index and cache_reorders must be integers, got {call_index!r}, {cache_reorders!r}")
-    entry["heads"] = None if heads is None else tuple(heads)
+    entry["heads"], entry["queries"] = (None if value is None else tuple(value) for value in (heads, queries))
     entry["windows"] = None if windows is None else Windows(**{key: tuple(side) for key, side in windows.items()})
     return AttentionMap(**entry, weights=weights, scores=scores)

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..errors import check
 from .calls import Call, is_attention_module
+from .edits import Edit, GradientEdit, edited_weights
 from .functional import Kind
 from .kinds import correct_kinds, infer_kind, is_causal
 from .layout import find_image_tokens, find_layout
@@ -36,19 +38,25 @@ class Recorder:
         average_heads: bool,
         scores: bool,
         cpu: bool,
+        gradients: bool = False,
     ) -> None:
         self.record = Record(type(model).__name__)
         self.model, self.average_heads, self.scores, self.cpu = model, average_heads, scores, cpu
-        self.layers = _as_tuple(layers, (str, int), "layers must be names or indices of at least 0")
-        self.heads = _as_tuple(heads, (int,), "heads must be indices of at least 0")
+        self.layers = as_tuple(layers, (str, int), "layers must be names or indices of at least 0")
+        self.heads = as_tuple(heads, (int,), "heads must be indices of at least 0")
         self.names = {
             module: name.replace("_orig_mod.", "").replace("_orig_mod", "") or type(module).__name__
             for name, module in model.named_modules()
         }
         self.named_modules = self._find_modules(
-            _as_tuple(modules, (str, nn.Module), "modules must be modules or names") or ()
+            as_tuple(modules, (str, nn.Module), "modules must be modules or names") or ()
         )
         """Modules that the user says compute attention."""
+        self.gradients = gradients
+        self.edit: Edit | None = None
+        """How the output of the attention just added is changed."""
+        rule = "gradients=True must be used with all heads"
+        check(not gradients or not (average_heads or self.heads), f"{rule}, got heads or average_heads")
         self.thread = threading.get_ident()
         self.running: list[Call] = []
         self.attending: Call | None = None
@@ -83,6 +91,8 @@ class Recorder:
             return
         call = Call(module, args, kwargs)
         if not self.running:
+            is_enabled = torch.is_grad_enabled() or not self.gradients
+            check(is_enabled, "gradients=True must be used with gradients enabled, got torch.no_grad(); remove it")
             self.call_index += 1
             self.record.image_tokens = self.record.image_tokens or find_image_tokens(call)
         self.running.append(call)
@@ -110,10 +120,17 @@ class Recorder:
             self.attending = self.running[-1] if should_record else None
         return should_record
 
-    def on_attention(self, weights: Tensor, scores: Tensor, *, kind: Kind | None, causal: bool) -> None:
-        """Called by `attend`: weights, scores (B, H, Q, K)"""
+    def on_attention(self, weights: Tensor, scores: Tensor, *, kind: Kind | None, causal: bool) -> Tensor:
+        """Called by `attend`: weights, scores (B, H, Q, K) -> the weights to use"""
         self.attending = None
         self.add(weights, scores, kind=kind, causal=causal)
+        edit = self.take_edit()
+        return weights if edit is None else edit.change(weights)
+
+    def take_edit(self) -> Edit | None:
+        """The edit of the attention just added, once."""
+        edit, self.edit = self.edit, None
+        return edit
 
     def should_record(self, call: Call | None = None) -> bool:
         """Whether to record the attention of this call (default: the innermost one)."""
@@ -182,7 +199,7 @@ class Recorder:
         attention_map = AttentionMap(
             name=name,
             kind=kind,
-            weights=self._select(weights),
+            weights=self._select(edited_weights(call.module, weights)),
             scores=self._select(scores) if self.scores else None,
             heads=() if self.average_heads else self.heads,
             call_index=self.call_index,
@@ -190,10 +207,17 @@ class Recorder:
             note=note,
             over=over,
             windows=windows,
+            perturbation=self._perturbation(weights),
         )
         self.record.maps.append(attention_map)
+        if attention_map.perturbation is not None:
+            self.edit = GradientEdit(attention_map.weights, attention_map.perturbation)
         if is_inferred:
             self.inferred_kinds.add(attention_map)
+
+    def _perturbation(self, weights: Tensor) -> Tensor | None:
+        """Zeros like the weights (B, H, Q, K), in the memory of one number."""
+        return weights.new_zeros(()).expand(weights.shape).requires_grad_() if self.gradients else None
 
     def _select(self, x: Tensor) -> Tensor:
         """The requested heads: x (B, H, Q, K) -> (B, H', Q, K)"""
@@ -247,7 +271,8 @@ class _Paused(threading.local):
 paused = _Paused()
 
 
-def _as_tuple(value: Any, types: tuple[type, ...], rule: str) -> tuple[Any, ...] | None:
+def as_tuple(value: Any, types: tuple[type, ...], rule: str) -> tuple[Any, ...] | None:
+    """One value or several as a tuple, with integers of at least 0; None remains. `rule` starts the error message."""
     if value is None:
         return None
     is_list = isinstance(value, Iterable) and not isinstance(value, (str, nn.Module))

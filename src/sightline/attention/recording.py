@@ -17,10 +17,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..errors import SightlineWarning, check
 from .calls import is_tracked
+from .editing_mode import EditingMode, ZeroPadding
 from .functional import observe
 from .record import Record
 from .recorder import Heads, Layers, Modules, Recorder
@@ -37,22 +38,30 @@ def record_attention(
     average_heads: bool = False,
     scores: bool = False,
     cpu: bool = False,
+    gradients: bool = False,
 ) -> Iterator[Record]:
     """Record the attention weights of every call of `model` inside the `with` block and in this thread.
 
     layers: which layers, by name pattern (`encoder.*`) or by index in the order of their first call; heads: indices of
     the heads to keep; modules: modules or name patterns whose every softmax over keys is attention, also one by hand
     (`exp / sum`); average_heads: keep the mean over heads; scores: also keep the scores before the normalizer; cpu:
-    move the maps to the CPU. Weights do not include dropout and carry no gradient. The outputs of the model do not
-    change. Several threads may record at the same time; compiled models run eagerly meanwhile. A warning names
-    attention modules that ran and were not recorded.
+    move the maps to the CPU; gradients: allow `record.relevance`. Weights do not include dropout and carry no gradient.
+    The outputs of the model do not change. Several threads may record at the same time; compiled models run eagerly
+    meanwhile. A warning names attention modules that ran and were not recorded.
     """
     is_module = isinstance(model, nn.Module)
     check(is_module, f"record_attention must be given a torch.nn.Module, got {type(model).__name__}")
     recorder = Recorder(
-        model, layers=layers, heads=heads, modules=modules, average_heads=average_heads, scores=scores, cpu=cpu
+        model,
+        layers=layers,
+        heads=heads,
+        modules=modules,
+        average_heads=average_heads,
+        scores=scores,
+        cpu=cpu,
+        gradients=gradients,
     )
-    with _track(recorder), _eager_compilation.apply(), observe(recorder), TorchAttentionMode(recorder):
+    with intercept(recorder, edits=gradients):
         yield recorder.record
     recorder.check_not_empty()
     recorder.finish_kinds()
@@ -62,23 +71,33 @@ def record_attention(
 
 
 @contextmanager
-def _track(recorder: Recorder) -> Iterator[None]:
+def intercept(recorder: Recorder, *, edits: bool) -> Iterator[None]:
+    """Report all attention of this thread to the recorder. `edits`: it changes outputs."""
+    mode = EditingMode(recorder) if edits else TorchAttentionMode(recorder)
+    with _track(recorder, edits=edits), _eager_compilation.apply(), observe(recorder), mode:
+        yield
+
+
+@contextmanager
+def _track(recorder: Recorder, *, edits: bool) -> Iterator[None]:
     """Tell the recorder which modules of its model are running.
 
     Torch may call a hook without keyword arguments while another thread adds or removes it.
     """
 
-    fast_path = FastPath(recorder)
+    fast_path = ZeroPadding(recorder) if edits else FastPath(recorder)
 
     def enter(module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if recorder.in_this_thread():
             recorder.enter(module, args, kwargs or {})
             fast_path.enter(module, args, kwargs or {})
 
-    def leave(module: nn.Module, args: Any, *kwargs_and_output: Any) -> None:
-        if recorder.in_this_thread():
-            fast_path.leave(module, args, *kwargs_and_output)
-            recorder.leave(module)
+    def leave(module: nn.Module, args: Any, *kwargs_and_output: Any) -> Tensor | None:
+        if not recorder.in_this_thread():
+            return None
+        output = fast_path.leave(module, args, *kwargs_and_output)
+        recorder.leave(module)
+        return output
 
     with ExitStack() as hooks:
         for module in recorder.names:

@@ -15,7 +15,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import SightlineError
-from .calls import num_heads
+from .calls import Call, num_heads
+from .edits import is_editing
 from .layout import patch_grid
 from .recorder import Recorder, paused
 
@@ -106,12 +107,9 @@ class TorchAttentionMode(TorchFunctionMode):
         call = self.recorder.softmax_call()
         if call is None:
             return
-        heads = num_heads(call.module)
-        if weights.dim() == 4 and weights.shape[1] != heads == weights.shape[2] and weights.shape[1] in call.lengths():
-            weights, scores = weights.transpose(1, 2), scores.transpose(1, 2)
-        split_weights, split_scores = split_heads(weights, heads), split_heads(scores, heads)
+        split_weights, split_scores = arrange_heads(weights, call), arrange_heads(scores, call)
         if split_weights is None or split_scores is None:
-            shape = tuple(weights.shape)
+            shape, heads = tuple(weights.shape), num_heads(call.module)
             self.recorder.miss(f"a softmax over {shape} is not (batch, {heads} heads, queries, keys)", call)
         elif self.recorder.should_record(call):
             keys, note = sink_keys(call.module, split_scores)
@@ -210,6 +208,14 @@ def flex_weights(
     return scores.softmax(-1).masked_fill(is_masked.all(-1, keepdim=True), 0.0), scores
 
 
+def arrange_heads(x: Tensor, call: Call) -> Tensor | None:
+    """Weights or scores that a module computes, also as (B, Q, H, K) -> (B, H, Q, K); None for other shapes."""
+    heads = num_heads(call.module)
+    if x.dim() == 4 and x.shape[1] != heads == x.shape[2] and x.shape[1] in call.lengths():
+        x = x.transpose(1, 2)
+    return split_heads(x, heads)
+
+
 def split_heads(x: Tensor, heads: int | None) -> Tensor | None:
     """(B, H, Q, K), (B * H, Q, K), (B, groups, H, Q, K) or (B, H, groups, Q, K) -> (B, H, Q, K); None for other shapes.
 
@@ -252,7 +258,7 @@ class FastPath:
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A module starts its forward pass."""
-        if self.module is None and not paused.is_active and _needs_fast_path(module, args, kwargs):
+        if self.module is None and not (paused.is_active or is_editing()) and _needs_fast_path(module, args, kwargs):
             self.module = module
             self.undo.enter_context(paused)
             self.undo.enter_context(torch._C.DisableTorchFunction())

@@ -33,6 +33,10 @@ class Map:
     """What else a reader of the weights must know."""
     over: str = "tokens"
     """What queries and keys are."""
+    measure: str = "attention"
+    """What the weights are: attention, rollout or relevance."""
+    queries: tuple[str, ...] | None = None
+    """Names of the queries if they are not tokens: the targets of relevance."""
     module_call: int = 0
     """Index among calls of the same module that are not merged."""
 
@@ -96,7 +100,7 @@ def _merge(steps: list[Map], decoding: bool) -> list[Map]:
     if len(steps) == 1:
         return steps
     mergeable = len({step.shape[:2] for step in steps}) == 1 and steps[0].kind != "encoder"
-    mergeable = mergeable and len({step.cache_reorders for step in steps}) == 1
+    mergeable = mergeable and len({step.cache_reorders for step in steps}) == 1 and steps[0].measure == "attention"
     if mergeable and decoding and steps[0].kind == "cross" and _is_cached_cross_attention(steps):
         return [replace(steps[0], weights=np.concatenate([step.weights for step in steps], axis=2))]
     for calls in (steps, [_filled(step) for step in steps]):

@@ -161,7 +161,7 @@ def _layer_meta(m: Map, packed: PackedWeights) -> dict[str, Any]:
     """The properties of a layer that the page needs before its weights are decompressed."""
     return {
         "name": ", ".join(part for part in (m.name, m.over != "tokens" and f"over {m.over}", m.note) if part),
-        "kind": m.kind,
+        "kind": m.kind if m.measure == "attention" else m.measure,
         "call": m.module_call,
         "heads": m.head_names,
         "shape": packed.shape,

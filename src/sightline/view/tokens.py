@@ -12,6 +12,9 @@ BRACKETED = ("[CLS]", "[SEP]", "[PAD]", "[BOS]", "[EOS]", "<s>", "</s>", "<pad>"
 SPECIAL_TOKENS = frozenset((*BRACKETED, "<|endoftext|>", "<|startoftext|>", "<|im_start|>", "<|im_end|>"))
 """Default special tokens. [MASK], [UNK] and <unk> replace words and are not included."""
 
+TARGETS = "targets: {}"
+"""Name of the sequence of queries that are targets of relevance."""
+
 
 @dataclass(frozen=True)
 class TokenSequence:
@@ -94,6 +97,7 @@ def token_sequences(
         words = _words("generated", generated, sizes["target"], None, has_both=False)
         sequences["generated"] = TokenSequence(words, _positions_of(special, words), sequences["target"].images)
     sequences["positions"] = TokenSequence([], [])
+    sequences |= {query_and_key(m)[0]: TokenSequence(list(m.queries), []) for m in maps if m.queries is not None}
     return sequences
 
 
@@ -122,6 +126,8 @@ def query_and_key(m: Map, sequences: Collection[str] = ()) -> tuple[str, str]:
     """The names of the query and key sequence of a map. `sequences` may contain `generated`."""
     if m.over != "tokens":
         return "positions", "positions"
+    if m.queries is not None:
+        return TARGETS.format(", ".join(m.queries)), "source" if m.kind == "encoder" else "target"
     if m.kind == "cross":
         return ("generated" if "generated" in sequences else "target"), "source"
     return ("source", "source") if m.kind == "encoder" else ("target", "target")
@@ -129,11 +135,10 @@ def query_and_key(m: Map, sequences: Collection[str] = ()) -> tuple[str, str]:
 
 def _sizes(maps: Sequence[Map]) -> dict[str, int]:
     """The lengths of source and target."""
-    sizes = {"source": 0, "target": 0, "positions": 0}
+    sizes: dict[str, int] = {"source": 0, "target": 0}
     for m in maps:
-        query, key = query_and_key(m)
-        sizes[query] = max(sizes[query], m.shape[2])
-        sizes[key] = max(sizes[key], m.shape[3])
+        for name, size in zip(query_and_key(m), m.shape[2:], strict=True):
+            sizes[name] = max(sizes.get(name, 0), size)
     return {name: sizes[name] for name in ("source", "target")}
 
 
