@@ -40,7 +40,8 @@ def test_invalid_selections_raise(record):
         record["deocder.0"]
     with pytest.raises(ValueError, match="stack must have weights of one shape"):
         record.stack()
-    with pytest.raises(ValueError, match="kind must be one of cross, decoder, encoder, got 'crosss'; did you mean"):
+    kinds = "attention, cross, decoder, encoder, relevance, rollout"
+    with pytest.raises(ValueError, match=f"kind must be one of {kinds}, got 'crosss'; did you mean"):
         record.of("crosss")
     assert [attention_map.name for attention_map in record[1:3]] == ["decoder.0", "cross.0"]
 
@@ -117,7 +118,8 @@ def test_a_failed_save_keeps_the_old_file(record, tmp_path, monkeypatch):
 def file_with_entry(weights, **changes):
     """A function that writes a record with one entry, changed."""
     entry = {"name": "a", "kind": "encoder", "heads": None, "call_index": None, "cache_reorders": 0}
-    entry = json.dumps([{**entry, "note": "", "over": "tokens", "windows": None, **changes}])
+    entry |= {"note": "", "over": "tokens", "windows": None, "measure": "attention", "queries": None}
+    entry = json.dumps([entry | changes])
     inputs = json.dumps({"missed": {}, "patch_grid": None, "image_tokens": None})
     metadata = {"format": "sightline record 4", "maps": entry, "inputs": inputs}
     return lambda p: save_file({"0.weights": weights}, p, metadata)
@@ -130,7 +132,12 @@ def file_with_entry(weights, **changes):
             file_with_entry(torch.zeros(1, 1, 1, 1), kind="nonsense"),
             "kind must be one of cross, decoder, encoder, got 'nonsense'",
         ),
-        (file_with_entry(torch.zeros(1, 1, 1, 1), name=5), "name, note and over must be strings, got "),
+        (file_with_entry(torch.zeros(1, 1, 1, 1), name=5), "name, note, over and queries must be strings, got "),
+        (file_with_entry(torch.zeros(1, 1, 1, 1), queries="xy"), "queries must be null or a list of names, got 'xy'"),
+        (
+            file_with_entry(torch.zeros(1, 1, 1, 1), measure="nonsense"),
+            "measure must be one of attention, relevance, rollout, got 'nonsense'",
+        ),
         (file_with_entry(torch.zeros(1, 1, 1, 1), heads="xy"), "heads must be null or a list of integers, got 'xy'"),
         (file_with_entry(torch.zeros(3)), "weights must be floats of shape"),
         (file_with_entry(torch.zeros(1, 1, 1, 1, dtype=torch.int64)), "weights must be floats of shape"),

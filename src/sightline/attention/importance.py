@@ -77,12 +77,13 @@ def head_importance(
         record_attention(model, layers=layers, modules=modules, gradients=gradients) as record,
     ):
         target = run()
-    is_valid = isinstance(target, Tensor) and target.dim() <= 1
-    check(is_valid, f"run must return a tensor () or (B,), got {target!r:.80}")
+        is_valid = isinstance(target, Tensor) and target.dim() <= 1
+        check(is_valid, f"run must return a tensor () or (B,), got {target!r:.80}")
+        target = target.mean()
     if gradients:
-        return HeadImportance(_first_order_drops(record, target.mean()), float(target.mean()))
+        return HeadImportance(_first_order_drops(record, target), target.detach().item())
     heads = {m.name: m.weights.shape[1] for m in record}
-    value, done, drops = float(target.mean()), 0, {}
+    value, done, drops = target.detach().item(), 0, {}
     for layer, count in heads.items():
         drops[layer] = torch.zeros(count)
         for head in range(count):
