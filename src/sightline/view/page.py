@@ -16,6 +16,7 @@ from typing import Any, TypedDict, Unpack
 
 from ..errors import SightlineError, check, check_int
 from ..files import atomic_write
+from .importance import Importance, read_importance
 from .maps import Map, merge_calls
 from .payload import LEVELS, THUMBNAIL_SIZE, PackedWeights, downsample, pack_weights
 from .tokens import drop_padding, query_and_key, token_sequences
@@ -69,6 +70,8 @@ class ViewOptions(TypedDict, total=False):
     """Positions of the image's patches among the tokens of a text (default: as the model's image token says)."""
     patch_grid: tuple[int, int] | None
     """Rows and columns of patches by the model (default: those of the record). `grid` overrides it."""
+    importance: Importance | None
+    """By how much the target drops without each head, as `head_importance` returns it. The grid view shows it."""
     special_tokens: Collection[str] | None
     """Tokens that the page can hide (default: common special tokens such as [CLS] and </s>)."""
     batch: int | Sequence[int]
@@ -121,10 +124,12 @@ def attention_page(maps: Sequence[Map], tokens: Any = None, **options: Unpack[Vi
     check_int(1, height=height)
     if names is not None and (isinstance(names, str) or len(names) != len(indices)):
         raise SightlineError(f"names must have one entry for each of the {len(indices)} examples, got {names!r}")
+    importance = options.pop("importance", None)
     of_page: dict[str, Any] = {"tokens": tokens, **options}
     given = {name: of_page.pop(name, None) for name in EXAMPLE_OPTIONS}
     maps = merge_calls(maps)
     _check_examples(indices, maps, given if is_list else {})
+    importance_of = read_importance(importance, maps)
     examples, weights, thumbnails = [], [], []
     for i, index in enumerate(indices):
         of_example = {k: v if v is None or not is_list else v[i] for k, v in given.items()}
@@ -135,6 +140,7 @@ def attention_page(maps: Sequence[Map], tokens: Any = None, **options: Unpack[Vi
             packed = pack_weights(m.weights[index])
             weights.append(_element(f"weights-{i}-{j}", packed))
             layer = {**_layer_meta(m, packed), "sequences": query_and_key(m, sequences), "thumbnail": None}
+            layer["importance"] = importance_of[j]
             small = downsample(m.weights[index])
             if small is not None:
                 thumbnails.append(_element(f"thumbnail-{i}-{j}", pack_weights(small)))

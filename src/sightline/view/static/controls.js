@@ -6,7 +6,7 @@ import { clamp, displayText } from "./format.js";
 import { VIEWS } from "./state.js";
 
 const HEAD_HINT = "Click to toggle; double-click or Shift+Enter to show only this head";
-const KINDS = ["encoder", "decoder", "cross"];
+const KINDS = ["relevance", "rollout", "encoder", "decoder", "cross"];
 
 export function createControls(app) {
   const tabs = createTabs(app);

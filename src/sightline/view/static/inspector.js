@@ -2,9 +2,11 @@
 
 import { element } from "./elements.js";
 import { displayText } from "./format.js";
+import { importanceList } from "./importance.js";
 import { entropy, meanEntropy, strongest } from "./weights.js";
 
 const LISTED = 10;
+const RELEVANCE = "Attention times its gradient, followed through all layers: how much each token matters for a target.";
 const NOT_NORMALIZED = "The weights of this layer do not sum to 1. Temperature, entropy and rollout are not available.";
 
 export function createInspector(app) {
@@ -43,13 +45,15 @@ export function createInspector(app) {
   function layerDetails(matrix) {
     const [layer, isGrid] = [app.layer(), app.state.view === "grid"];
     const [heads, queries, keys] = layer.shape;
-    const nodes = [element("h2", { textContent: isGrid ? "All heads" : `Layer ${app.depth(app.state.layer)}` })];
+    const title = isGrid ? "All heads" : layer.kind === "relevance" ? "Relevance" : `Layer ${app.depth(app.state.layer)}`;
+    const nodes = [element("h2", { textContent: title })];
     if (!isGrid) nodes.push(element("p", { className: "path", textContent: displayText(layer.name).replaceAll(".", ".\u200b") })); // may wrap after a dot
     nodes.push(element("p", { className: "guide", textContent: app.view().hint() }));
     const facts = [fact("Heads", String(heads)), fact("Queries × keys", `${queries} × ${keys}`)];
     if (matrix && layer.normalized) facts.push(fact(entropyLabel(), `${meanEntropy(matrix).toFixed(2)} bits`));
     if (!isGrid) nodes.push(element("dl", {}, ...facts));
-    if (!layer.normalized) nodes.push(element("p", { className: "guide" }, NOT_NORMALIZED));
+    if (!layer.normalized) nodes.push(element("p", { className: "guide" }, layer.kind === "relevance" ? RELEVANCE : NOT_NORMALIZED));
+    if (isGrid) nodes.push(...importanceList(app));
     return nodes;
   }
 

