@@ -19,7 +19,7 @@ from sightline.errors import SightlineError
 from sightline.view.maps import Map
 from sightline.view.page import attention_page, bundle_script, json_for_html
 
-MAX_LINES, MAX_LINES_PER_MODULE = 2450, 300
+MAX_LINES, MAX_LINES_PER_MODULE = 2550, 300
 STATIC = files("sightline.view") / "static"
 
 

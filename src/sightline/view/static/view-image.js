@@ -143,7 +143,7 @@ export function imageView(app) {
     const isPatch = queryPatches() && /^\d+,\d+$/.test(token);
     const name = query === null ? ALL_PATCHES : isPatch ? `patch ${token}` : `“${fitText(token, Math.min(320, layout.width - 200))}”`;
     const note = `max ${formatWeight(patchMax(matrix, query))} · ${app.matrixName()}`;
-    renderer.text(`Attention of ${name}`, 20, 17, app.textStyles.title);
+    renderer.text(`${app.layer().kind === "relevance" ? "Relevance for" : "Attention of"} ${name}`, 20, 17, app.textStyles.title);
     if (layout.top > 40) renderer.text(note, 20, 38, app.textStyles.note);
     else renderer.text(note, layout.roomWidth - 20, 17, { ...app.textStyles.note, align: "right" });
   }
