@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from sightline import ablate_edges, ablate_heads, record_attention
 from sightline.attention import MultiHeadAttention
-from sightline.errors import SightlineError
+from sightline.errors import SightlineError, SightlineWarning
 from sightline.layers import Encoder
 from sizes import B, K, Q
 
@@ -306,6 +306,45 @@ def test_invalid_ablations_are_refused(ablation, message):
     model = Stack("sdpa")
     with pytest.raises(SightlineError, match=message), ablation(model):
         model(torch.randn(B, Q, EMBED_DIM))
+
+
+def test_attention_that_cannot_be_ablated_is_named():
+    class LinearAttention(nn.Module):
+        def forward(self, x):
+            return x * 2
+
+    model = nn.Sequential(Attention("sdpa"), LinearAttention())
+    with (
+        pytest.warns(SightlineWarning, match=r"the ablation of Sequential is partial; not recorded: 1 \(of an unknown"),
+        ablate_heads(model, {"*": 0}),
+    ):
+        model(torch.randn(B, Q, EMBED_DIM))
+    with ablate_heads(model, {"0": 0}):
+        model(torch.randn(B, Q, EMBED_DIM))
+
+
+def test_kernels_and_eager_models_of_hugging_face_agree():
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": EMBED_DIM, "num_hidden_layers": 2, "num_attention_heads": NUM_HEADS}
+    config = transformers.BertConfig(**sizes, intermediate_size=24, vocab_size=11)
+    ids, mask = torch.randint(0, 11, (B, Q)), torch.tensor([[1] * Q, [1] * 3 + [0] * 2])
+    results, state = [], None
+    for implementation in ("sdpa", "eager"):
+        model = transformers.BertModel._from_config(config, attn_implementation=implementation).eval()
+        state = model.state_dict() if state is None else state
+        model.load_state_dict(state)
+        expected = model(ids, attention_mask=mask).last_hidden_state
+        with record_attention(model, gradients=True) as record:
+            y = model(ids, attention_mask=mask).last_hidden_state
+        assert_close(y, expected, atol=0, rtol=0)
+        with ablate_heads(model, {"encoder.layer.1.*": 2, 0: 0}):
+            ablated = model(ids, attention_mask=mask).last_hidden_state
+        results.append((record.relevance(y[:, 0, 3])[0].weights, ablated))
+    (relevance, ablated), (eager_relevance, eager_ablated) = results
+    assert_close(relevance, eager_relevance, atol=1e-6, rtol=1e-3)
+    assert_close(ablated, eager_ablated, atol=1e-5, rtol=0)
+    assert not relevance[1, 0, 0, 3:].any()  # padding
+    assert not torch.allclose(ablated, expected, atol=1e-4)
 
 
 def test_gradients_need_a_graph_and_all_heads():

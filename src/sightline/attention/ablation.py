@@ -3,6 +3,7 @@
 Shapes: B batch, H heads, Q queries, K keys, D head dimension.
 """
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import SightlineError, check
+from ..errors import SightlineError, SightlineWarning, check
 from .calls import Call
 from .edits import add_editor
 from .recorder import Modules, Recorder, as_tuple
@@ -66,6 +67,11 @@ def _ablate(model: nn.Module, changes: Mapping[Layer, Change], modules: Modules)
     unused = [layer for layer in changes if layer not in tracker.used]
     names = ", ".join(tracker.layer_indices) or f"no attention of {type(model).__name__} that ran"
     check(not unused, f"layers must match one of {names}, got {unused}")
+    missed = tracker.record.missed
+    tracker.record.missed = {name: missed[name] for name in missed if any(fnmatchcase(name, str(x)) for x in changes)}
+    if tracker.record.missed:
+        message = f"the ablation of {type(model).__name__} is partial; {tracker.record.missed_text()}"
+        warnings.warn(message, SightlineWarning, stacklevel=5)
 
 
 class _AblationTracker(Recorder):
