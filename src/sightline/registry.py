@@ -41,12 +41,16 @@ def register(spec: TaskSpec) -> TaskSpec:
     return spec
 
 
-def task_spec(name: object) -> TaskSpec:
-    """The task of this name, with its classes and functions imported."""
+PARTS = ("config", "task", "predictor", "compare", "compare_precision")
+"""What a `TaskSpec` can name by its module."""
+
+
+def task_spec(name: object, *parts: str) -> TaskSpec:
+    """The task of this name, with its classes and functions imported: these `parts`, or all of them."""
     if not isinstance(name, str) or name not in TASKS:
         raise SightlineError(f"task must be {one_of(str(name), TASKS)}")
-    spec, imported = TASKS[name], ("config", "task", "predictor", "compare", "compare_precision")
-    return replace(spec, **{field: _resolve(getattr(spec, field)) for field in imported})
+    spec = TASKS[name]
+    return replace(spec, **{part: _resolve(getattr(spec, part)) for part in parts or PARTS})
 
 
 def supporting(function: str) -> list[str]:

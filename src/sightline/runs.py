@@ -126,7 +126,7 @@ def _predictor_class(run: str | Path, folder: Path) -> Any:
     fix = f"to fit a classifier to the images in it: sightline fit {shlex.quote(str(run))}"
     has_config = (folder / CONFIG).is_file()
     check(has_config, f"run must be the folder of a trained model, got {str(run)!r}, which has no {CONFIG}; {fix}")
-    return registry.task_spec(config.read(folder / CONFIG).get("task")).predictor
+    return registry.task_spec(config.read(folder / CONFIG).get("task"), "predictor").predictor
 
 
 def evaluate(

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from .errors import SightlineError, check, reraise
 from .files import CHECKPOINTS, WEIGHTS, resume_command
@@ -54,11 +55,27 @@ def check_shapes(
     """Check that a file's tensors have the names and shapes that the model of `build` needs; `model` tells which."""
     check(depth <= len(shapes), f"{path} must hold the weights of {depth} layers, got {len(shapes)} tensors")
     # sizes beyond those of torch
-    with reraise(f"{path} must fit {model}", RuntimeError, OverflowError, TypeError), torch.device("meta"):
+    errors = (RuntimeError, OverflowError, TypeError)
+    with reraise(f"{path} must fit {model}", *errors), torch.device("meta"), _NoInitialization():
         needed = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
     for name in sorted(needed.keys() | shapes.keys()):
         rule, got = needed.get(name, "absent"), shapes.get(name, "nothing")
         check(needed.get(name) == shapes.get(name), f"{path} must fit {model}: {name} must be {rule}, got {got}")
+
+
+class _NoInitialization(TorchFunctionMode):
+    """Skips in-place methods, such as `normal_`. On the meta device they change nothing, and torch imports its compiler
+    for them, which takes seconds.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        is_in_place = name.endswith("_") and not name.endswith("__") and name != "requires_grad_"
+        if is_in_place and args and isinstance(args[0], Tensor):
+            return args[0]
+        return func(*args, **(kwargs or {}))
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:

@@ -19,7 +19,7 @@ class TokenEmbedding(nn.Module):
     def __init__(self, vocab_size: int, embed_dim: int):
         super().__init__()
         check_int(1, vocab_size=vocab_size, embed_dim=embed_dim)
-        self.weight = nn.Parameter(torch.randn(vocab_size, embed_dim) / math.sqrt(embed_dim))
+        self.weight = nn.Parameter(torch.empty(vocab_size, embed_dim).normal_().div_(math.sqrt(embed_dim)))
 
     def forward(self, ids: Tensor) -> Tensor:
         """Look up tokens, scaled by sqrt(M): ids (...) -> (..., M)"""

@@ -19,6 +19,8 @@ PositionInit = Literal["zeros", "ones", "normal", "sinusoidal"]
 def sinusoids(length: int, embed_dim: int, *, offset: int = 0, device: torch.device | None = None) -> Tensor:
     """Sines and cosines of geometrically growing wavelength at positions offset .. offset + length - 1: (length, M)"""
     check(embed_dim >= 2 and embed_dim % 2 == 0, f"embed_dim must be even and at least 2, got {embed_dim}")
+    if torch.get_default_device().type == "meta":  # only the shape counts, and torch would import its compiler
+        return torch.empty(length, embed_dim)
     positions = torch.arange(offset, offset + length, dtype=torch.float64)  # on the CPU: not every device has float64
     exponents = torch.arange(0, embed_dim, 2, dtype=torch.float64) / embed_dim
     angles = positions[:, None] * torch.exp(-math.log(10_000.0) * exponents)
@@ -79,7 +81,7 @@ class LearnedPositions(PositionEmbedding):
         table = {
             "zeros": lambda: torch.zeros(max_positions, embed_dim),
             "ones": lambda: torch.ones(max_positions, embed_dim),
-            "normal": lambda: 0.02 * torch.randn(max_positions, embed_dim),
+            "normal": lambda: torch.empty(max_positions, embed_dim).normal_().mul_(0.02),
             "sinusoidal": lambda: sinusoids(max_positions, embed_dim),
         }[init]()
         self.table = nn.Parameter(table, requires_grad=trainable)

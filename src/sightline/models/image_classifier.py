@@ -104,7 +104,8 @@ class ImageClassifier(nn.Module):
         self.register_buffer("std", torch.ones(c.channels, 1, 1))
         self.register_buffer("calibration_scale", torch.ones(()))
         self.patch_embedding = PatchEmbedding(c.channels, c.patch_size, c.embed_dim)
-        self.class_token = nn.Parameter(0.02 * torch.randn(1, 1, c.embed_dim)) if c.pool == "class_token" else None
+        class_token = torch.empty(1, 1, c.embed_dim).normal_().mul_(0.02) if c.pool == "class_token" else None
+        self.class_token = None if class_token is None else nn.Parameter(class_token)
         self.positions: nn.Module = nn.Identity()
         if c.positions != "none":
             learned = {"init": c.position_init, "trainable": c.train_positions}
