@@ -72,6 +72,7 @@ def predict_to_file(
     allow_download: bool = False,
     progress: Progress | None = None,
     report: Callable[[str], None] = lambda line: None,
+    **options: Any,
 ) -> BatchResult | None:
     """Predict inputs, and write one record for each to a file.
 
@@ -87,6 +88,7 @@ def predict_to_file(
         allow_download: Whether an external embedding model may be downloaded.
         progress: Called with the number of finished inputs and the total, if that is known.
         report: Called with the error of each input, and with a note if an interrupted prediction is continued.
+        options: Further options of the task, one of `Predictor.predict_options`.
 
     Returns:
         The result in the main process, None in the others.
@@ -97,12 +99,14 @@ def predict_to_file(
     if world_size > 1 and device in ("auto", "cuda") and torch.cuda.is_available():
         device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
     predictor = runs.load(run, device=device, allow_download=allow_download)
+    predictor.check_predict_options(run, options)
     predictor.check_ready()
+    options = {"top_k": top, **options}
     path = hub.resolve(run) if hub.is_hub_name(run) else zoo.folder(run)
-    settings = {"model": _digest(path), "format": format, "top": top, "batch_size": predictor.batch_size}
+    settings = {"model": _digest(path), "format": format, "batch_size": predictor.batch_size, **options}
     with process_group(torch.device("cpu"), timeout=MAX_WAIT) as group:
         parsed = predictor.parse_inputs(inputs)
-        return _predict_to_file(predictor, parsed, out, format, settings, group, top, progress, report)
+        return _predict_to_file(predictor, parsed, out, format, settings, group, options, progress, report)
 
 
 def _predict_to_file(
@@ -112,7 +116,7 @@ def _predict_to_file(
     format: str,
     settings: dict[str, Any],
     group: ProcessGroup,
-    top: int | None,
+    options: dict[str, Any],
     progress: Progress | None,
     report: Callable[[str], None],
 ) -> BatchResult | None:
@@ -127,13 +131,13 @@ def _predict_to_file(
         if resumed and group.is_main:
             report(f"continuing {display_path(out)}: {resumed:,} inputs are done")
         group.barrier()  # before new journals appear
-        _predict_share(predictor, inputs, folder, done, format, group, top, progress, report)
+        _predict_share(predictor, inputs, folder, done, format, group, options, progress, report)
         group.barrier()
         if not group.is_main:
             return None
         done = _read_journals(folder)
         total = sum(entry.num_inputs for entry in done.values())
-        errors = _merge(predictor, done, out, format, top)
+        errors = _merge(predictor, done, out, format, options["top_k"])
         result = BatchResult(total, errors, total - resumed, time.perf_counter() - start)
         for path in [*folder.glob("*.jsonl"), folder / SETTINGS]:
             path.unlink()
@@ -186,7 +190,7 @@ def _predict_share(
     done: dict[int, _Entry],
     format: str,
     group: ProcessGroup,
-    top: int | None,
+    options: dict[str, Any],
     progress: Progress | None,
     report: Callable[[str], None],
 ) -> None:
@@ -203,7 +207,7 @@ def _predict_share(
                 is_same = names == [str(item) for item in batch]
                 check(is_same, f"{rule}, got others among the first {seen:,}; remove the folder to start again")
             elif number % group.world_size == group.rank:
-                records = list(_records(predictor, batch, format, top, report))
+                records = list(_records(predictor, batch, format, options, report))
                 file.write(f"{json.dumps({'batch': number, 'records': records})}\n")
                 file.flush()
             if progress is not None and total is not None:
@@ -211,14 +215,14 @@ def _predict_share(
 
 
 def _records(
-    predictor: Predictor, batch: list[Any], format: str, top: int | None, report: Callable[[str], None]
+    predictor: Predictor, batch: list[Any], format: str, options: dict[str, Any], report: Callable[[str], None]
 ) -> Iterator[dict[str, Any]]:
     """What the writer takes for each prediction."""
-    for item, prediction in zip(batch, predictor.predict_together(batch, top_k=top), strict=True):
+    for item, prediction in zip(batch, predictor.predict_together(batch, **options), strict=True):
         if prediction.error is not None:
             report(f"error: {prediction.error}")
         values = predictor.csv_values(prediction) if format == "csv" else prediction.to_dict()
-        text = f"{printable(str(item))}: {prediction.summary(top)}"
+        text = f"{printable(str(item))}: {prediction.summary(options['top_k'])}"
         yield {"record": finite({"input": str(item), **values}), "text": text, "error": prediction.error is not None}
 
 

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 import sightline
 
 from .errors import SightlineError, SightlineWarning, check
+from .files import stored_fingerprint
 from .names import printable, printable_lines
 from .output import aligned, record_writer
 from .registry import TASKS
@@ -106,9 +107,36 @@ def train(
     """Train a model and write it to a folder."""
 
     path, changes = _config_words(config)
+    if not resume:
+        _report_training_data(path, changes)
     run = sightline.runs.train(path, changes, resume=resume, command=sightline.runs.command_line())
     if run.is_main:
-        _print(f"{run}\nnext: sightline evaluate {shlex.quote(str(run.folder))}")
+        _print(f"{run}\n{_after_training(run.folder, has_validation=bool(run.metrics))}")
+
+
+def _report_training_data(path: str | None, changes: list[str]) -> None:
+    """Print the findings about a folder of images before a model is trained on it."""
+    from .training.distributed import is_main_process
+
+    task_config = sightline.runs.build_config(sightline.runs.read_values(path, changes)[0])
+    source, has_images = task_config.data.source, TASKS[task_config.task].has_images
+    if not (has_images and Path(source).expanduser().is_dir() and is_main_process()):
+        return
+    from .classifier.data_checks import check_training_data
+
+    with sightline.runs.progress_bar() as progress:
+        report = check_training_data(source, task_config.task, progress)
+    if report:
+        _print(report, err=True)
+
+
+def _after_training(folder: Path, *, has_validation: bool) -> str:
+    """What the validation metrics mean, and the command for those of the test set."""
+    has_test = any(stored_fingerprint(folder, "test", key) for key in ("images", "pairs"))
+    note = "the validation set selected these weights, so expect less on new data; "
+    note += "`evaluate` uses the test set\n" if has_test else "these data have no test set\n"
+    command = shlex.join(["sightline", "evaluate", str(folder)]) + ("" if has_test else " --data PATH")
+    return f"{note if has_validation else ''}next: {command}"
 
 
 @app.command()
@@ -206,22 +234,27 @@ def fit(
     model: Annotated[
         str, typer.Option(help="A pretrained model, the folder of a few-shot run, or an embedding model.")
     ] = "glyphs",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     device: DeviceOption = "auto",
     allow_download: AllowDownloadOption = False,
 ) -> None:
     """Fit a few-shot classifier to a few images per class. No weights are trained."""
     from .classifier import FewShotClassifier
+    from .classifier.data_checks import check_data
     from .classifier.file import SUFFIX, check_path
-    from .data.images.summary import count_other_files, has_colors
+    from .data.images.checks import as_text
+    from .data.images.summary import has_colors
     from .training.device import choose_device
 
     path = check_path(out or Path(f"{Path(folder).resolve().name}{SUFFIX}"))
+    fix = "pass --overwrite to replace it, or --out FILE for another"
+    check(overwrite or not path.exists(), f"out must be a new file, got {str(path)!r}, which exists; {fix}")
     with sightline.runs.progress_bar() as progress:
         classifier = FewShotClassifier.pretrained(model, allow_download=allow_download).to(choose_device(device))
         classifier.fit(folder, progress=progress)
     _print(f"{model}: {classifier.summary()}")
-    if skipped := count_other_files(folder):
-        _print(f"skipped {skipped:,} file{'s' if skipped > 1 else ''} that are not images")
+    if report := as_text(check_data(folder, classifier), folder):
+        _print(report)
     if model == "glyphs" and has_colors(folder):
         _print("these images are in color, and glyphs is for drawings; for photos: --model photos")
     elif classifier.calibration.auroc < MIN_SEPARATION:
@@ -340,6 +373,9 @@ def predict(
     ],
     show: Annotated[Path | None, typer.Option(help=SHOW_HELP)] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Number of classes or translations per input.")] = None,
+    beams: Annotated[
+        int | None, typer.Option(min=1, help="Beams of a translation; 1 is greedy (default: the run's config).")
+    ] = None,
     format: FormatOption = "text",
     out: OutOption = None,
     device: DeviceOption = "auto",
@@ -354,18 +390,21 @@ def predict(
 
     if show is not None:
         check_path(show)
+    options: dict[str, Any] = {} if beams is None else {"num_beams": beams}
     if out is not None and show is None and (out.is_file() or not out.exists()):
-        _predict_to_file(run, inputs, out, format, top=top, device=device, allow_download=allow_download)
+        _predict_to_file(run, inputs, out, format, top=top, device=device, allow_download=allow_download, **options)
         return
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     fix = "pass --out FILE, and no --show"
     check(world_size == 1, f"predictions of several processes must be written to a file, got none; {fix}")
     predictor = sightline.runs.load(run, device=device, allow_download=allow_download)
+    predictor.check_predict_options(run, options)
     predictor.check_ready()
     items = predictor.parse_inputs(inputs)
-    explanations = None if show is None else _explain(predictor, items, top)
+    options |= {"top_k": top}
+    explanations = None if show is None else _explain(predictor, items, **options)
     has_terminal = out is None and sys.stdout.isatty()  # the predictions themselves show the progress
-    pairs = explanations.pairs() if explanations else _predicted(predictor, items, top, quiet=has_terminal)
+    pairs = explanations.pairs() if explanations else _predicted(predictor, items, quiet=has_terminal, **options)
     names, errors = predictor.columns(top), 0
     columns = None if names is None else ["input", *names, "error"]
     with record_writer(out, format, columns, with_errors=True) as writer:
@@ -395,18 +434,18 @@ def _predict_to_file(run: str, inputs: list[str], out: Path, format: str, **opti
             raise typer.Exit(2)
 
 
-def _predicted(predictor: Any, inputs: Iterable[Any], top: int | None, *, quiet: bool) -> Iterator[tuple[Any, Any]]:
+def _predicted(predictor: Any, inputs: Iterable[Any], *, quiet: bool, **options: Any) -> Iterator[tuple[Any, Any]]:
     """Every input with its prediction; only the inputs of one batch are kept."""
     shown, read = tee(inputs)
     total = len(inputs) if isinstance(inputs, list) else None
     with sightline.runs.progress_bar(quiet) as progress:
-        yield from zip(shown, predictor.stream(read, progress=progress, total=total, top_k=top), strict=False)
+        yield from zip(shown, predictor.stream(read, progress=progress, total=total, **options), strict=False)
 
 
-def _explain(predictor: Any, inputs: Iterable[Any], top: int | None) -> Any:
+def _explain(predictor: Any, inputs: Iterable[Any], **options: Any) -> Any:
     items = inputs if isinstance(inputs, list) else list(islice(inputs, predictor.max_page_inputs + 1))
     with sightline.runs.progress_bar() as progress:
-        return predictor.explain(items, progress=progress, top_k=top)
+        return predictor.explain(items, progress=progress, **options)
 
 
 @app.command()
@@ -439,13 +478,19 @@ def data(
     image_size: Annotated[int | None, typer.Option(help="Side to resize every image to.")] = None,
     show: Annotated[Path | None, typer.Option(help="Write a picture (.png) with examples of each class.")] = None,
 ) -> None:
-    """Describe a data set of images."""
+    """Describe a data set of images, and check its files, duplicates and labels."""
+    from .classifier.data_checks import check_data
+    from .data.images.checks import as_text
     from .data.images.loading import load
     from .data.images.summary import contact_sheet, summarize
     from .files import atomic_write
 
     splits = load(name, size=image_size, class_disjoint=True)
     _print(str(summarize(splits)))
+    with sightline.runs.progress_bar() as progress:
+        report = as_text(check_data(name, progress=progress), name)
+    if report:
+        _print(f"\n{report}")
     if show is not None:
         with atomic_write(show) as part:
             contact_sheet(splits.train).save(part, "png")

@@ -6,7 +6,7 @@ attributes (`limits.MAX_IMAGE_BYTES`), so that a changed limit takes effect ever
 
 # Images
 
-IMAGE_FORMATS = ("PNG", "JPEG", "MPO", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")
+IMAGE_FORMATS = ("PNG", "JPEG", "MPO", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "HEIF", "PPM")
 """Pillow readers that may open an image file. Some of the others start programs or follow links."""
 MAX_IMAGE_BYTES = 1 << 27
 """Bytes of one encoded image file."""

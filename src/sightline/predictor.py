@@ -4,7 +4,7 @@ The command line uses a model through this interface only.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -112,6 +112,8 @@ class Predictor(ABC):
     """Inputs that are prepared and predicted together."""
     evaluate_options: ClassVar[frozenset[str]] = frozenset()
     """Names of the options that `evaluate` accepts."""
+    predict_options: ClassVar[frozenset[str]] = frozenset()
+    """Names of the options that `predict` accepts beside `top_k`."""
     allow_download: bool = False
     """Whether an external model that a file or config names may be downloaded from the hub."""
     needs_data_fingerprint: ClassVar[bool] = False
@@ -150,6 +152,12 @@ class Predictor(ABC):
 
     def check_ready(self) -> None:  # noqa: B027  # most models are always ready
         """Raise errors that concern all inputs before any input is read."""
+
+    def check_predict_options(self, run: str | Path, options: Mapping[str, Any]) -> None:
+        """Raise an error for an option that this model does not take; `run` is its name in the message."""
+        for name in options:
+            flag, is_supported = name.removeprefix("num_"), name in self.predict_options
+            check(is_supported, f"--{flag} must be left out for {self.kind}, got it for {run}")
 
     def parse_inputs(self, arguments: Sequence[str]) -> Iterable[Any]:
         """Inputs from command-line arguments, such as paths, folders or text."""

@@ -23,6 +23,8 @@ class TaskSpec:
     """The subclass of `Predictor` that loads a run."""
     usage: str = 'sightline.load("{name}").predict(input)'
     """How a trained model is used, for model cards."""
+    has_images: bool = False
+    """Whether its data are labeled images, which `sightline train` checks before training."""
     compare: Any = None
     """Compares runs of this task: (predictors, names, data, progress, **options) -> Comparison; None if it cannot."""
     compare_options: frozenset[str] = frozenset()
@@ -75,6 +77,7 @@ TASKS: dict[str, TaskSpec] = {
             predictor="tasks.image_classification.predictor:ImageClassificationPredictor",
             compare="tasks.image_classification.compare:compare",
             usage='sightline.load("{name}").predict("image.png")',
+            has_images=True,
         ),
         TaskSpec(
             name="translation",
@@ -91,6 +94,7 @@ TASKS: dict[str, TaskSpec] = {
             task="tasks.few_shot.task:FewShotTask",
             predictor="tasks.few_shot.predictor:FewShotPredictor",
             usage='FewShotClassifier.pretrained("{name}").fit("folder/")',
+            has_images=True,
             compare="tasks.few_shot.compare:compare",
             compare_options=frozenset({"baselines", "settings", "episodes"}),
             compare_precision="tasks.few_shot.compare:compare_precision",

@@ -95,6 +95,8 @@ def train(
                 _write_run_files(folder, task)
             run = trainer.fit()
         if run.is_main:
+            for file, content in task.files().items():  # those that the end of training made, too
+                files.write_bytes(folder / file, content)
             files.write_bytes(folder / CARD, _card(run, task_config, trainer.command).encode())
     return run
 

@@ -31,6 +31,8 @@ class TrainerState(Protocol):
     step: int
     """Number of finished steps."""
     total_steps: int
+    evaluations_without_improvement: int
+    """Evaluations since the one that was better than all before it; 0 right after that."""
 
     @property
     def seconds(self) -> float:
@@ -54,7 +56,10 @@ class Hook:
         speed."""
 
     def on_evaluate(self, trainer: TrainerState, metrics: dict[str, float], is_best: bool) -> None:
-        """Called with the validation metrics; `is_best` if the weights were kept as the best so far."""
+        """Called with the validation metrics; `is_best` if the weights were kept as the best so far.
+
+        Of equal values the later one is kept, so `is_best` does not mean that the metric improved.
+        """
 
     def on_average(self, trainer: TrainerState, metrics: dict[str, float], is_best: bool) -> None:
         """Called at the end with the validation metrics of averaged checkpoints; `is_best` if they were kept."""
@@ -165,7 +170,7 @@ class TerminalProgress(Hook):
     def on_log(self, trainer: TrainerState, values: dict[str, Any]) -> None:
         if self._bar is not None:
             loss, _, others = _format(values).partition("  ")
-            best = f"best {self._best}  " if self._best else ""
+            best = f"best validation {self._best}  " if self._best else ""
             self._bar.update(self._bar.task_ids[0], values=f"{loss}  {best}{others}")
         elif time.perf_counter() - self._last_line > SECONDS_BETWEEN_LINES:
             self._print_line(trainer, _format(values))
@@ -174,7 +179,9 @@ class TerminalProgress(Hook):
         shown = {name: value for name, value in metrics.items() if "/" not in name}  # others are for plots
         if is_best:
             self._best = _format(shown)
-        text = _format({f"validation {name}": value for name, value in shown.items()}) + ("  (best)" if is_best else "")
+        text = _format({f"validation {name}": value for name, value in shown.items()})
+        if is_best:
+            text += "  (equal to the best)" if trainer.evaluations_without_improvement else "  (best)"
         if self._bar is not None:
             self.on_message(trainer, f"step {trainer.step}: {text}")
         else:

@@ -68,7 +68,7 @@ class Run:
     def validation(self) -> str:
         """The validation metrics as text; empty without a validation set."""
         metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
-        return f"{metrics}, {self.calibration}" if metrics and self.calibration else metrics
+        return f"{metrics} ({self.calibration})" if metrics and self.calibration else metrics
 
 
 class Trainer:
@@ -378,6 +378,9 @@ class Trainer:
         if self.group.is_main:
             weights, final_metrics = self.task.finish(weights)
             write_bytes(self.folder / WEIGHTS, to_bytes(weights))
+            if "loss" in metrics and "loss" in final_metrics:
+                losses = f"{metrics['loss']:.4g} before, {final_metrics['loss']:.4g} after"
+                self._message(f"calibrated the confidence on the validation set: loss {losses}")
             metrics = final_metrics or metrics
         return metrics
 

@@ -120,8 +120,8 @@ def test_one_error_lists_unreadable_files(files):
     with pytest.raises(SightlineError, match=r"all images must be readable, got 5 that are not:") as error:
         files.load()
     text = str(error.value)
-    assert all(name in text for name in ("0.png", "1.png", "2.png", "and 2 more"))
-    assert "3.png" not in text
+    assert all(f"{i}.png" in text for i in range(5))
+    assert "more" not in text
 
 
 def test_splits_must_have_the_same_size_channels_and_classes():

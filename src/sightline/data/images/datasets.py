@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -286,13 +286,17 @@ def check_memory(count: int, channels: int, size: int) -> None:
     check(total <= maximum, f"images in memory must take at most {maximum:,} bytes, got {total:,} for {images}; {fix}")
 
 
-def raise_unreadable(errors: Sequence[str], max_listed: int = 3) -> None:
+def raise_unreadable(errors: Sequence[str]) -> None:
     """Raise one error for all unreadable images, if any."""
     if errors:
-        more = f"\n  and {len(errors) - max_listed:,} more" if len(errors) > max_listed else ""
-        listed = "".join(f"\n  {error}" for error in errors[:max_listed])
-        several = f"all images must be readable, got {len(errors):,} that are not:{listed}{more}"
-        raise SightlineError(several if len(errors) > 1 else errors[0])
+        raise_all("all images must be readable, got {} that are not", errors)
+
+
+def raise_all(rule: str, errors: Sequence[str], max_listed: int = 10) -> NoReturn:
+    """Raise several errors as one, or a single one as it is; `rule` has a place for their number."""
+    more = f"\n  and {len(errors) - max_listed:,} more" if len(errors) > max_listed else ""
+    listed = "".join(f"\n  {error}" for error in errors[:max_listed])
+    raise SightlineError(f"{rule.format(f'{len(errors):,}')}:{listed}{more}" if len(errors) > 1 else errors[0])
 
 
 def _check_indices(indices: Indices, count: int) -> Tensor:

@@ -1,5 +1,7 @@
 """Loading image data sets by name or path."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ...errors import SightlineError, check_int, one_of, reraise
@@ -7,8 +9,8 @@ from ...names import display_path
 from ..fetching.catalog import fetch_hint
 from ..sources import single_archive
 from . import glyphs
-from .datasets import ImageFiles, Images, Progress, Splits, load_splits
-from .formats import FORMATS
+from .datasets import ImageFiles, Images, Progress, Splits, load_splits, raise_all
+from .formats import FORMATS, class_folders
 from .reading import check_image_options, list_images
 
 DEFAULT_MEMORY = 1 << 32
@@ -60,9 +62,26 @@ def read_source(source: str | Path, size: int | None, channels: int | None) -> t
     with reraise(f"{display_path(path)} must be readable", OSError):
         for candidate in dict.fromkeys((path, single_archive(path))):
             if format_name := detect_format(candidate):
-                return FORMATS[format_name].read(candidate, size, channels), format_name
+                with _all_errors(candidate, format_name):
+                    return FORMATS[format_name].read(candidate, size, channels), format_name
     descriptions = "".join(f"\n  {image_format.DESCRIPTION}" for image_format in FORMATS.values())
     raise UnknownSourceError(f"a data set must be one of:{descriptions}\ngot {display_path(path)!r}, {describe(path)}")
+
+
+@contextmanager
+def _all_errors(path: Path, format_name: str) -> Iterator[None]:
+    """Where class folders cannot be read, raise one error that lists everything that is wrong with them."""
+    try:
+        yield
+    except SightlineError:
+        if FORMATS[format_name] is not class_folders:
+            raise
+        from .checks import folder_errors
+
+        errors = folder_errors(path)
+        if len(errors) < 2:
+            raise
+        raise_all(f"{display_path(path)} must have files and folders that can be used, got {{}} that cannot", errors)
 
 
 def describe(path: Path) -> str:

@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -23,10 +24,14 @@ from ...names import display_path
 _SUFFIXES = "png apng jpg jpeg jpe jfif gif bmp tif tiff webp avif ppm pgm pbm pnm"
 IMAGE_SUFFIXES = frozenset(f".{suffix}" for suffix in _SUFFIXES.split())
 """Suffixes of image files in folders and archives."""
+HEIF_SUFFIXES = frozenset({".heic", ".heif"})
+"""Suffixes of image files that are read with pillow-heif, an optional dependency."""
+NEEDS_HEIF = "which need pillow-heif: pip install 'sightline[heif]'"
 
 ImageSource = str | PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
 
-_FORMATS = "PNG, JPEG, GIF, BMP, TIFF, WebP, AVIF or PPM image"
+_FORMATS = "PNG, JPEG, GIF, BMP, TIFF, WebP, AVIF, HEIC or PPM image"
+_HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _GRAY_MODES = {"1", "L", "LA", "La", "I", "F"}
 _ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
 _TRANSPOSE = {  # EXIF orientation -> operation that makes the image upright
@@ -108,9 +113,26 @@ def check_image_options(size: int | None, channels: int | None) -> None:
     check(channels in (None, 1, 3), f"channels must be 1 (gray) or 3 (color), got {channels!r}")
 
 
+def is_hidden(name: str) -> bool:
+    """True for files and folders that are never read."""
+    return name.startswith((".", "__"))
+
+
 def is_image_name(name: str) -> bool:
-    """True for file names with an image suffix that are not hidden."""
-    return not name.startswith((".", "__")) and os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES  # noqa: PTH122 - fast
+    """True for file names with the suffix of an image that can be read, unless hidden."""
+    suffix = os.path.splitext(name)[1].lower()  # noqa: PTH122 - fast
+    return not is_hidden(name) and (suffix in IMAGE_SUFFIXES or (suffix in HEIF_SUFFIXES and has_heif()))
+
+
+@cache
+def has_heif() -> bool:
+    """Whether pillow-heif is installed, which reads HEIC images; it is then registered as a reader of Pillow."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return False
+    register_heif_opener()
+    return True
 
 
 def list_images(folder: Path) -> list[Path]:
@@ -219,6 +241,10 @@ def _check_bytes(name: str, size: int) -> None:
 def _open_with_pillow(file: IO[bytes]) -> Image.Image:
     """Open an image without decoding, with the readers that are allowed and installed."""
     Image.init()
+    start = file.read(12)
+    file.seek(0)
+    if start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS and not has_heif():
+        raise SightlineError(f"an image must be in an installed format, got HEIC, {NEEDS_HEIF}")
     with _warnings_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         return Image.open(file, formats=[f for f in limits.IMAGE_FORMATS if f in Image.OPEN])

@@ -13,7 +13,6 @@ from ...output import aligned
 from .class_splits import ClassSplits, class_groups
 from .datasets import Images, ImageSet, Splits
 from .loading import load
-from .reading import is_image_name
 from .statistics import histogram, mean_and_std
 
 COLOR_SAMPLE, MIN_COLOR_RANGE = 8, 8.0
@@ -113,12 +112,6 @@ def contact_sheet(images: Images, per_class: int = 8) -> Image.Image:
     if more:
         draw.text((6, sheet.height - 10), f"and {more:,} more classes", fill="black", font=font, anchor="lm")
     return sheet
-
-
-def count_other_files(source: str | Path) -> int:
-    """Number of files in a folder and its subfolders that are neither images nor hidden."""
-    files = (path for path in Path(source).expanduser().rglob("*") if not path.name.startswith((".", "__")))
-    return sum(path.is_file() and not is_image_name(path.name) for path in files)
 
 
 def has_colors(source: str | Path) -> bool:

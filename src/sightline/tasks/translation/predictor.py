@@ -23,17 +23,18 @@ from ...decoding import Hypothesis
 from ...errors import SightlineError, check, check_int, check_max, check_page_size
 from ...files import CONFIG, read_json, stored_fingerprint
 from ...models.seq2seq import Seq2Seq
-from ...names import display_path, printable, shortened
+from ...names import display_path, shortened
 from ...predictor import Prediction, Predictor, Progress
 from ...weights import read_weights
 from ..figures import FigureFiles, training_curves
+from . import quality
 from .config import TranslationTaskConfig
 from .evaluate import TranslationEvaluation, evaluate, translate
+from .quality import Quality, mean_log_probability
 from .task import tokenizer_files
+from .translation import Translation, alignment_figure, with_attention
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from ...view.page import Page
 
 ENTITY = re.compile(r"&#?\w+;")
@@ -44,59 +45,10 @@ RECORDING_BATCH = 64
 
 
 @dataclass(frozen=True)
-class Translation:
-    """The translation of one text."""
-
-    text: str
-    score: float
-    """Log-probability of the translation, divided by its length to the power of the length penalty."""
-    tokens: tuple[str, ...]
-    """Tokens of the translation, with the end token if it is finished."""
-    source_tokens: tuple[str, ...]
-    """Tokens of the source text and its end token."""
-    alternatives: "tuple[Translation, ...]" = ()
-    """Further translations, the best first."""
-    unknown_tokens: int = 0
-    """Source tokens outside the vocabulary: unknown words, or single bytes."""
-    skipped_symbols: str = ""
-    """Emoji and other symbols of the source that are not in the vocabulary and were removed."""
-    finished: bool = True
-    """The translation ends with the end token; False if it was cut at the maximum length."""
-    attention: Record | None = None
-    """Recorded attention, if requested. Cross-attention has one row per token and one column per source token."""
-    error: None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **self._own_values(),
-            "source_tokens": list(self.source_tokens),
-            "unknown_tokens": self.unknown_tokens,
-            "skipped_symbols": self.skipped_symbols,
-            "alternatives": [alternative._own_values() for alternative in self.alternatives],
-            "error": self.error,
-        }
-
-    def _own_values(self) -> dict[str, Any]:
-        return {"text": self.text, "score": self.score, "tokens": list(self.tokens), "finished": self.finished}
-
-    def summary(self, top: int | None = None) -> str:
-        """The best translation, or one line for each of the `top` best."""
-        best = [self, *self.alternatives][: top or 1]
-        lines = "\n  ".join(f"{printable(translation.text)}  ({translation.score:.2f})" for translation in best)
-        if self.unknown_tokens:
-            lines += f"  ({self.unknown_tokens} of {len(self.source_tokens) - 1} tokens unknown)"
-        if self.skipped_symbols:
-            lines += f"  (skipped: {printable(shortened(self.skipped_symbols, 20))})"
-        return lines
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
 class SourceText:
     """A text that is ready to be translated."""
 
+    text: str
     ids: list[int]
     unknown_tokens: int
     skipped_symbols: str
@@ -106,13 +58,19 @@ class TranslationPredictor(Predictor):
     """A trained translator."""
 
     batch_size = 512
+    predict_options = frozenset({"num_beams"})
     needs_data_fingerprint = True
     config: TranslationTaskConfig
 
     def __init__(
-        self, folder: Path, config: TranslationTaskConfig, tokenizers: tuple[Tokenizer, Tokenizer], model: Any
+        self,
+        folder: Path,
+        config: TranslationTaskConfig,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        model: Any,
+        quality: Quality | None = None,
     ):
-        self.folder, self.config, self.tokenizers = folder, config, tokenizers
+        self.folder, self.config, self.tokenizers, self.quality = folder, config, tokenizers, quality
         self.model, self.device = model.eval(), torch.device("cpu")
 
     @classmethod
@@ -126,7 +84,9 @@ class TranslationPredictor(Predictor):
         source, target = tokenizers[0], tokenizers[-1]
         model_config = task_config.model.with_vocab_sizes(len(source), len(target)).chosen
         model = read_weights(folder, lambda: Seq2Seq(model_config), depth=model_config.depth)
-        return cls(folder, task_config, (source, target), model)
+        path = folder / quality.FILE
+        estimate = Quality.from_json(read_json(path), str(path)) if path.is_file() else None
+        return cls(folder, task_config, (source, target), model, estimate)
 
     def parse_inputs(self, arguments: Sequence[str]) -> Iterator[str | Path]:
         """Texts from arguments: text, the path of a .txt file with one text per line, or - for standard input.
@@ -164,7 +124,7 @@ class TranslationPredictor(Predictor):
         is_known = self.config.tokenizer.kind == "word" or 2 * unknown <= len(ids)  # words can be unknown
         rule = f"text must be in the source language {language!r}"
         check(is_known, f"{rule}, got {unknown} unknown of {len(ids)} tokens in {shown!r}")
-        return SourceText(ids, unknown, skipped_symbols)
+        return SourceText(text, ids, unknown, skipped_symbols)
 
     def predict_batch(
         self, prepared: list[SourceText], *, attention: bool = False, **options: Any
@@ -182,7 +142,7 @@ class TranslationPredictor(Predictor):
                 chunk = rows[start : start + RECORDING_BATCH]
                 record = self._record([prepared[i] for i, _ in chunk], [hypotheses[i][j] for i, j in chunk])
                 for row, (i, j) in enumerate(chunk):
-                    translations[i][j] = _with_attention(translations[i][j], record, row)
+                    translations[i][j] = with_attention(translations[i][j], record, row)
         return [replace(best, alternatives=tuple(rest)) for best, *rest in translations]
 
     def _search(
@@ -207,6 +167,7 @@ class TranslationPredictor(Predictor):
     def _translations(self, text: SourceText, hypotheses: list[Hypothesis]) -> list[Translation]:
         source, target = self.tokenizers
         source_tokens, end = (*source.tokens(text.ids), source.special_tokens.eos), (target.special_tokens.eos,)
+        table, estimate = (None, None) if self.quality is None else (self.quality.table, self.quality.estimate)
         return [
             Translation(
                 text=ENTITY.sub(lambda entity: html.unescape(entity[0]), target.decode(hypothesis.tokens)),
@@ -214,6 +175,8 @@ class TranslationPredictor(Predictor):
                 tokens=(*target.tokens(hypothesis.tokens), *(end if hypothesis.finished else ())),
                 source_tokens=source_tokens,
                 unknown_tokens=text.unknown_tokens,
+                quality=None if estimate is None else estimate(text.text, mean_log_probability(hypothesis)),
+                unfamiliar_words=() if table is None else table.unfamiliar_words(text.text),
                 skipped_symbols=text.skipped_symbols,
                 finished=hypothesis.finished,
             )
@@ -242,7 +205,7 @@ class TranslationPredictor(Predictor):
         translations = []
         for i, (text, found) in enumerate(zip(prepared, hypotheses, strict=True)):
             best, *rest = self._translations(text, found)
-            translations.append(replace(_with_attention(best, record, i), alternatives=tuple(rest)))
+            translations.append(replace(with_attention(best, record, i), alternatives=tuple(rest)))
         return translations, self._page(inputs, translations, record)
 
     def _page(self, texts: Sequence[str], translations: Sequence[Translation], record: Record) -> "Page":
@@ -251,7 +214,8 @@ class TranslationPredictor(Predictor):
         num_source = max(len(translation.source_tokens) for translation in translations)
         num_target = max(len(translation.tokens) for translation in translations)
         names = [
-            shortened(f"{text} → {translation}", 60) for text, translation in zip(texts, translations, strict=True)
+            f"{shortened(f'{text} → {translation}', 60)} · {translation.rating()}"
+            for text, translation in zip(texts, translations, strict=True)
         ]
         return record.view(
             source=[_padded(t.source_tokens, num_source) for t in translations],
@@ -280,11 +244,13 @@ class TranslationPredictor(Predictor):
     def details(self) -> dict[str, Any]:
         source, target = self.config.data.languages
         sizes = [len(tokenizer) for tokenizer in self.tokenizers]
-        return {"model": self.config.model.kind, "languages": f"{source} to {target}", "vocabulary": sizes}
+        values = {"model": self.config.model.kind, "languages": f"{source} to {target}", "vocabulary": sizes}
+        return values if self.quality is None else {**values, "quality": config.plain(self.quality.model)}
 
     def columns(self, top: int | None = None) -> list[str]:
-        further = (f"{name}.{i}" for i in range(2, (top or 1) + 1) for name in ("text", "score"))
-        return ["text", "score", "finished", "unknown_tokens", "skipped_symbols", *further]
+        further = (f"{name}.{i}" for i in range(2, (top or 1) + 1) for name in ("text", "quality", "score"))
+        names = ["text", "quality", "score", "finished", "unknown_tokens", "unfamiliar_words", "skipped_symbols"]
+        return [*names, *further]
 
     def csv_values(self, prediction: Prediction) -> dict[str, Any]:
         values = prediction.to_dict()
@@ -342,24 +308,6 @@ class TranslationPredictor(Predictor):
     def _files(self, source: str) -> dict[str, frozenset[Path]]:
         """The files of each split of a source; without files, there is no such split."""
         return defaultdict(frozenset, source_files(source, self.config.data.languages))
-
-
-def alignment_figure(translation: Translation) -> "Figure":
-    """Cross-attention of the last layer, averaged over heads: rows are tokens, columns source tokens."""
-    assert translation.attention is not None
-    cross = translation.attention.of("cross")
-    return cross.plot(-1, "mean", source=translation.source_tokens, target=translation.tokens, title=translation.text)
-
-
-def _with_attention(translation: Translation, record: Record, row: int) -> Translation:
-    """The translation with its row of a recorded batch, without padding."""
-    source, target = len(translation.source_tokens), len(translation.tokens)
-    sizes = {"encoder": (source, source), "decoder": (target, target), "cross": (target, source)}
-    maps = []
-    for attention_map in record:
-        queries, keys = sizes[attention_map.kind]
-        maps.append(replace(attention_map, weights=attention_map.weights[row : row + 1, :, :queries, :keys].clone()))
-    return replace(translation, attention=Record(record.model, maps))
 
 
 def _texts(file: IO[bytes], name: str) -> Iterator[str]:

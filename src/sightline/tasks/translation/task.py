@@ -19,9 +19,11 @@ from ...data.text.tokenizers import TokenizerConfig
 from ...kernels.cross_entropy import IGNORE_INDEX
 from ...models.seq2seq import Seq2Seq
 from ...predictor import Progress
-from ...training.task import BatchSlice, Task
+from ...training.task import MIN_CALIBRATION_EXAMPLES, BatchSlice, Task
+from . import quality
 from .config import TranslationTaskConfig
 from .evaluate import bleu, translate
+from .quality import Quality
 
 
 class TranslationTask(Task):
@@ -33,6 +35,8 @@ class TranslationTask(Task):
         text = TokenizedText.of(data, config.tokenizer, config.data.max_tokens)
         self.tokenizers, self.train, self.validation = text.tokenizers, text.train, text.validation
         self.references = () if data.validation is None else data.validation.target
+        self._data = data
+        self.quality: Quality | None = None
         self.config = replace(config, model=config.model.with_vocab_sizes(*map(len, self.tokenizers)))
         self.model = Seq2Seq(self.config.model.chosen)
         self.data_fingerprint = data_fingerprint(data, num_long=len(data.train) - len(text.train))
@@ -46,7 +50,8 @@ class TranslationTask(Task):
 
     def files(self) -> dict[str, bytes]:
         names = tokenizer_files(self.config.tokenizer)
-        return {name: tokenizer.to_json().encode() for name, tokenizer in zip(names, self.tokenizers, strict=False)}
+        files = {name: tokenizer.to_json().encode() for name, tokenizer in zip(names, self.tokenizers, strict=False)}
+        return files if self.quality is None else {**files, quality.FILE: self.quality.to_bytes()}
 
     def steps_per_epoch(self, batch_size: int) -> int:
         return len(self._buckets(batch_size))
@@ -123,6 +128,18 @@ class TranslationTask(Task):
         counts = [int(count) for count in sums["bleu"].round().tolist()]
         score = BLEU.compute_bleu(counts[:4], counts[4:8], sys_len=counts[8], ref_len=counts[9])
         return {"bleu": score.score, "loss": loss, "perplexity": math.exp(min(loss, 100))}
+
+    @torch.no_grad()
+    def finish(self, weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """Calibrate the estimated quality on the validation sentences; the weights do not change."""
+        validation = self._data.validation
+        if validation is None or len(validation) < MIN_CALIBRATION_EXAMPLES:
+            return weights, {}
+        model = Seq2Seq(self.config.model.chosen).to(self.device).eval()
+        model.load_state_dict(weights)
+        sources = self._data.train.source
+        self.quality = quality.measure_quality(model, self.tokenizers, self.config, sources, validation)
+        return weights, {}
 
 
 def tokenizer_files(config: TokenizerConfig) -> tuple[str, ...]:

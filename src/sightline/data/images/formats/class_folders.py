@@ -15,7 +15,7 @@ from .... import limits
 from ....errors import SightlineError, check
 from ....names import display_path
 from ..datasets import SPLIT_NAMES, ImageFiles, Images, check_class_names, open_image_file
-from ..reading import IMAGE_SUFFIXES, is_image_name, read_header
+from ..reading import IMAGE_SUFFIXES, is_hidden, is_image_name, read_header
 from .arrays import square_side
 
 DESCRIPTION = "a folder with one folder of images for each class, or train/, validation/ and test/ of such folders"
@@ -33,6 +33,9 @@ _TRAIN_FOLDERS = {"train", "images_background"}  # if one of them contains folde
 HEADER_SAMPLE = 10_000
 """Files of a data set whose headers are read to determine size and channels."""
 
+EMPTY_FOLDER = (
+    f"folder {{}} must contain at least one image ({', '.join(sorted(IMAGE_SUFFIXES))}), got none; fill it or remove it"
+)
 PathParts = tuple[str, ...]
 
 
@@ -49,7 +52,7 @@ def read(path: Path, size: int | None, channels: int | None) -> dict[str, Images
 def list_files(folder: Path) -> list[str]:
     """Relative paths of all images in subfolders, with slashes. Hidden entries are skipped; empty folders rejected."""
     files: list[str] = []
-    name, suffixes = display_path(folder), ", ".join(sorted(IMAGE_SUFFIXES))
+    name = display_path(folder)
     max_depth, max_files = limits.MAX_FOLDER_DEPTH, limits.MAX_IMAGE_FILES
 
     def visit(path: Path, prefix: str, depth: int) -> None:
@@ -57,15 +60,14 @@ def list_files(folder: Path) -> list[str]:
         check(depth <= max_depth, f"{name} must have at most {max_depth} nested folders, got more in {where}")
         with os.scandir(path) as entries:
             for entry in entries:
-                if entry.name.startswith((".", "__")):
+                if is_hidden(entry.name):
                     continue
                 if entry.is_dir():
                     visit(path / entry.name, f"{prefix}{entry.name}/", depth + 1)
                 elif prefix and is_image_name(entry.name):
                     files.append(prefix + entry.name)
         check(len(files) <= max_files, f"{name} must have at most {max_files:,} images, got more")
-        rule = f"folder {where} must contain at least one image ({suffixes}), got none"
-        check(len(files) > count, f"{rule}; fill it or remove it")
+        check(len(files) > count, EMPTY_FOLDER.format(where))
 
     visit(folder, "", 0)
     return sorted(files)
