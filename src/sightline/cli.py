@@ -543,7 +543,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the files it writes.")] = Path("demo"),
     model: Annotated[str, typer.Option(help="A pretrained model, or the folder of a few-shot run.")] = "glyphs",
 ) -> None:
-    """Fit a classifier to a few drawings, evaluate it and explain its predictions."""
+    """Fit a classifier to a few drawings, explain its predictions, and translate a few sentences."""
     from .demo import run
 
     run(out, model)

@@ -8,11 +8,11 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
-from ..data.images.class_splits import load_classes
 from ..data.images.datasets import ImageSet
+from ..data.images.glyphs import alphabet_splits
 from ..files import atomic_write
 
-WAY, SHOT, QUERIES = 6, 3, 5
+WAY, SHOT, QUERIES = 6, 5, 5
 """Classes, support images per class and query images per class."""
 SIDE = 56
 """Side of an image file in pixels."""
@@ -28,9 +28,9 @@ class Query:
 
 
 @cache
-def load_test_images(size: int, channels: int = 1) -> ImageSet:
-    """The two drawn alphabets of the test split, which no model is trained or selected on."""
-    test = load_classes("glyphs", size=size, channels=channels).test
+def load_test_images(size: int) -> ImageSet:
+    """The two drawn alphabets of the test split, which no model is trained or selected on; the first drawers."""
+    test = alphabet_splits(size, drawers=SHOT + QUERIES)["test"]
     assert isinstance(test, ImageSet)
     return test
 

@@ -1,11 +1,9 @@
-"""A few-shot classifier of drawn characters: fitted, evaluated, and its predictions explained."""
+"""A few-shot classifier of drawn characters: fitted, evaluated on new drawings, and its predictions explained."""
 
 import shlex
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich import box
@@ -13,20 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ..classifier import FewShotClassifier, FewShotPrediction
-from ..errors import SightlineError
+from ..data.images.reading import read_image
 from ..metrics import wilson_interval
-from ..models.baselines import BASELINES
-from ..models.few_shot import FewShot
-from ..tasks.few_shot.compare import PairedAccuracy
-from ..tasks.few_shot.config import Setting
-from ..tasks.few_shot.evaluate import SettingMetrics, episode_classes, evaluate_episodes
 from ..view.explanations import explanation_page
 from . import characters
 from .characters import Query
-
-SETTINGS, QUERY, EPISODES = ("5w1s", "5w5s", "20w1s"), 5, 400
-COMPARED = {"protonet": "ProtoNet", "nearest": "nearest neighbor"}
-"""Baselines on the same embeddings, and their names in the table."""
 
 Case = tuple[str, Query, FewShotPrediction]
 """What a query is an example of, the query and its prediction."""
@@ -35,8 +24,6 @@ Case = tuple[str, Query, FewShotPrediction]
 def run(console: Console, out: Path, model: str) -> None:
     """Print the results and write the images and a page with explanations to `out`."""
     classifier = FewShotClassifier.pretrained(model)
-    if classifier.model is None or classifier.model.backbone is None:
-        raise SightlineError(f"model must be a few-shot model with its own backbone, got {model!r}")
     console.print("\n[bold]A classifier from a few images[/]\n")
     folder, queries = characters.write_images(out)
     start = time.perf_counter()
@@ -47,11 +34,11 @@ def run(console: Console, out: Path, model: str) -> None:
     )
     names = list(dict.fromkeys(query.label for query in queries if query.label))
     console.print(_drawings(folder, names))
+    console.print(f"expected: {classifier.estimate()}\n")
     predictions = classifier.predict([query.path for query in queries])
-    console.print(_accuracy(queries, predictions))
+    console.print(_accuracy(folder, queries, predictions))
     cases = select_cases(queries, predictions)
     console.print(_predictions(cases))
-    console.print(_episodes(classifier.model))
     console.print("These drawings are generated. README reports the accuracy on handwritten characters.\n")
     cards = [prediction.explain().card(name=f"{query.path.name}, {case}") for case, query, prediction in cases]
     path = explanation_page(cards).save(out / "page.html")
@@ -81,6 +68,16 @@ def select_cases(queries: Sequence[Query], predictions: Sequence[FewShotPredicti
     return [(case, queries[i], predictions[i]) for case, i in cases.items()]
 
 
+def nearest_images(folder: Path, queries: Sequence[Query]) -> list[str]:
+    """The class of the training image with the nearest pixels: a baseline without a pretrained model."""
+    examples = sorted(folder.glob("*/*.png"))
+    pixels, others = (
+        torch.stack([read_image(path, channels=1) for path in paths]).float().flatten(1)
+        for paths in ([query.path for query in queries], examples)
+    )
+    return [examples[i].parent.name for i in torch.cdist(pixels, others).argmin(1).tolist()]
+
+
 def _drawings(folder: Path, names: Sequence[str]) -> Table:
     """One drawing of each character with its name."""
     grid = Table.grid(padding=(0, 2))
@@ -89,15 +86,18 @@ def _drawings(folder: Path, names: Sequence[str]) -> Table:
     return grid
 
 
-def _accuracy(queries: Sequence[Query], predictions: Sequence[FewShotPrediction]) -> Table:
+def _accuracy(folder: Path, queries: Sequence[Query], predictions: Sequence[FewShotPrediction]) -> Table:
     """How many known images are classified correctly, and how many unknowns are detected."""
     pairs = list(zip(queries, predictions, strict=True))
-    known = [(query.label == prediction.label, prediction.known) for query, prediction in pairs if query.label]
+    known = [(query, prediction) for query, prediction in pairs if query.label]
+    labels = [query.label for query, _ in known]
+    nearest = nearest_images(folder, [query for query, _ in known])
     unknown = [not prediction.known for query, prediction in pairs if not query.label]
     table = Table("query images", "", "of", "95% interval", box=box.SIMPLE)
     for images, result, hits in (
-        ("new drawings of these", "correct", [is_correct for is_correct, _ in known]),
-        ("", "predicted known", [is_known for _, is_known in known]),
+        ("new drawings of these", "correct", [p.label == label for (_, p), label in zip(known, labels, strict=True)]),
+        ("", "by nearest pixels", [name == label for name, label in zip(nearest, labels, strict=True)]),
+        ("", "predicted known", [prediction.known for _, prediction in known]),
         ("other characters", "predicted unknown", unknown),
     ):
         low, high = wilson_interval(sum(hits), len(hits))
@@ -111,32 +111,6 @@ def _predictions(cases: Sequence[Case]) -> Table:
         is_correct = query.label == (prediction.label if prediction.known else None)
         verdict = "[green]right[/]" if is_correct else "[yellow]wrong[/]"
         table.add_row(query.path.name, case, str(prediction), verdict)
-    return table
-
-
-def _episodes(model: FewShot) -> Table:
-    """Accuracy over seeded episodes, of the model and of baselines on the same embeddings."""
-    assert model.config.image_size is not None
-    assert model.config.channels is not None
-    images = characters.load_test_images(model.config.image_size, model.config.channels)
-    data = model.embed_pixels(images.pixels), episode_classes(images)
-    options: dict[str, Any] = {"query": QUERY, "episodes": EPISODES, "with_unknown": not model.config.transductive}
-    table = Table(f"accuracy on\n{EPISODES:,} identical episodes", box=box.SIMPLE)
-    rows: dict[str, list[str]] = defaultdict(list)
-    for setting in map(Setting.parse, SETTINGS):
-        table.add_column(f"{setting.way}-way\n{setting.shot}-shot", justify="right")
-        results = evaluate_episodes(model.head, *data, setting, **options)
-        metrics, accuracies = SettingMetrics.from_results(results), torch.cat(results.accuracies)
-        rows["[bold]cosine transformer[/]"].append(f"[bold]{PairedAccuracy.from_episodes(accuracies, accuracies)}[/]")
-        for name, title in COMPARED.items():
-            baseline = torch.cat(evaluate_episodes(BASELINES[name], *data, setting, **options).accuracies)
-            rows[title].append(str(PairedAccuracy.from_episodes(baseline, baseline)))
-            difference = PairedAccuracy.from_episodes(accuracies, baseline).difference_points()
-            rows[f"  model - {title} (points)"].append(difference)
-        rows["calibration error"].append(f"{metrics.calibration_error:.1%}")
-        rows["AUROC of known score"].append("-" if metrics.auroc is None else f"{metrics.auroc:.3f}")
-    for title, cells in rows.items():
-        table.add_row(title, *cells)
     return table
 
 

@@ -81,9 +81,9 @@ def splits(size: int | None = None, channels: int | None = None) -> Splits:
     return Splits(train, validation, test, format="glyphs")
 
 
-def alphabet_splits(size: int | None = None, channels: int | None = None) -> dict[str, Images]:
-    """8 training, 2 validation and 2 test alphabets of 20 characters, drawn at this size."""
-    images = draw_alphabets(size=size or 28)
+def alphabet_splits(size: int | None = None, channels: int | None = None, *, drawers: int = 20) -> dict[str, Images]:
+    """8 training, 2 validation and 2 test alphabets of 20 characters, drawn at this size by the first `drawers`."""
+    images = draw_alphabets(size=size or 28, drawers=drawers)
     images = replace(images, pixels=images.pixels.repeat(1, channels or 1, 1, 1))
     bounds = {"train": (0, 160), "validation": (160, 200), "test": (200, 240)}
     return {name: select_classes(images, images.classes[start:stop]) for name, (start, stop) in bounds.items()}
