@@ -153,7 +153,8 @@ def test_train_reads_a_config_applies_changes_and_stores_it(home):
     )
     result = run_cli("train", "small.yaml", "training.weight_decay=1e-2")
     assert result.stdout.startswith("runs/small: 2 steps, validation accuracy ")
-    assert result.stdout.endswith("next: sightline evaluate runs/small\n")
+    assert "so expect less on new data; these data have no test set\n" in result.stdout
+    assert result.stdout.endswith("next: sightline evaluate runs/small --data PATH\n")
     stored = Path("runs/small/config.yaml").read_text()
     assert "learning_rate: 0.0001" in stored
     assert "weight_decay: 0.01" in stored

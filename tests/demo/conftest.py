@@ -1,7 +1,7 @@
 import pytest
 
 import glyph_run
-from sightline.demo import characters, few_shot
+from sightline.demo import characters
 
 
 @pytest.fixture(scope="session")
@@ -12,7 +12,5 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def _fast_demo(monkeypatch):
-    """Small images, few episodes and one setting."""
+    """Small images."""
     monkeypatch.setattr(characters, "SIDE", 28)
-    monkeypatch.setattr(few_shot, "EPISODES", 11)
-    monkeypatch.setattr(few_shot, "SETTINGS", ("5w1s",))

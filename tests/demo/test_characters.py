@@ -10,7 +10,9 @@ def test_class_folders_and_queries_are_written(tmp_path):
     assert folder == tmp_path / "characters"
     classes = sorted(path.name for path in folder.iterdir())
     assert len(classes) == characters.WAY
-    assert all(sorted(p.name for p in (folder / name).iterdir()) == ["1.png", "2.png", "3.png"] for name in classes)
+    assert all(
+        sorted(p.name for p in (folder / name).iterdir()) == [f"{i + 1}.png" for i in range(5)] for name in classes
+    )
     assert not set(classes) & set(load("glyphs").train.classes)  # the same names would be other characters
     known = [query for query in queries if query.label]
     assert sorted({query.label for query in known}) == classes
@@ -26,7 +28,7 @@ def test_images_are_of_the_test_split():
     splits, images = load_classes("glyphs"), characters.load_test_images(28)
     assert len(images.classes) == 40
     assert not set(images.classes) & {*splits.train.classes, *splits.validation.classes}
-    assert characters.load_test_images(11, 3).pixels.shape == (800, 3, 11, 11)
+    assert characters.load_test_images(11).pixels.shape == (400, 1, 11, 11)
 
 
 def test_braille_dots_are_at_dark_pixels(tmp_path):

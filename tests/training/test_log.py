@@ -6,6 +6,7 @@ import pytest
 
 from sightline.errors import MissingDependencyError
 from sightline.training.hooks import MetricsFile, TerminalProgress
+from toy_task import ToyTask
 from toy_task import train as train_toy
 
 CONFIG = {"steps": 6, "log_every": 2, "evaluate_every": 3, "checkpoint_every": 3}
@@ -33,6 +34,17 @@ def test_progress_without_a_terminal_is_printed_as_lines(tmp_path, capsys):
     assert [line.split()[1] for line in lines[1:]] == ["3/6", "6/6"]
     assert all("validation loss" in line for line in lines[1:])
     assert "(best)" in lines[1]
+
+
+def test_best_is_said_only_if_the_metric_improved(tmp_path, capsys):
+    class Constant(ToyTask):
+        def metrics(self, sums):
+            return {"loss": 1.0}
+
+    train(tmp_path, task=Constant(), hooks=[TerminalProgress()])
+    lines = [line for line in capsys.readouterr().err.splitlines() if "validation" in line]
+    assert ["(best)" in line for line in lines] == [True, False]
+    assert lines[1].endswith("(equal to the best)")
 
 
 def test_quiet_training_writes_the_log_only(tmp_path, capsys):
