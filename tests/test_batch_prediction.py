@@ -144,7 +144,7 @@ def test_processes_share_the_inputs_and_leave_one_file(tiny_run, monkeypatch):
         group = SharedGroup(rank, 3, torch.device("cpu"))
         items, lines = predictor.parse_inputs(["images"]), []
         results[rank] = batch_prediction._predict_to_file(
-            predictor, items, Path("out.jsonl"), "jsonl", {"model": "x"}, group, None, None, lines.append
+            predictor, items, Path("out.jsonl"), "jsonl", {"model": "x"}, group, {"top_k": None}, None, lines.append
         )
 
     results = {}

@@ -101,9 +101,9 @@ def predict_to_file(
     predictor = runs.load(run, device=device, allow_download=allow_download)
     predictor.check_predict_options(run, options)
     predictor.check_ready()
-    options = {"top_k": top, **options}
     path = hub.resolve(run) if hub.is_hub_name(run) else zoo.folder(run)
-    settings = {"model": _digest(path), "format": format, "batch_size": predictor.batch_size, **options}
+    settings = {"model": _digest(path), "format": format, "top": top, "batch_size": predictor.batch_size, **options}
+    options = {"top_k": top, **options}
     with process_group(torch.device("cpu"), timeout=MAX_WAIT) as group:
         parsed = predictor.parse_inputs(inputs)
         return _predict_to_file(predictor, parsed, out, format, settings, group, options, progress, report)
