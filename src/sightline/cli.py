@@ -188,6 +188,26 @@ def search(
         _print(str(finished.best_run))
 
 
+@app.command()
+def search_report(
+    study: Annotated[Path, typer.Argument(help="Folder of a search, also of a running one, or its trials.json.")],
+    show: Annotated[
+        Path | None, typer.Option(help="Write a page (.html) with charts of all trials and the importance of settings.")
+    ] = None,
+    storage: Annotated[str, typer.Option(help="The --storage of the search, if it had one.")] = "",
+) -> None:
+    """Say which settings of a search mattered, and how sure that is."""
+    from .search.report import SearchReport, read_results
+    from .view.page import check_path
+
+    if show is not None:
+        check_path(show)
+    report = SearchReport(read_results(study, storage))
+    _print(str(report))
+    if show is not None:
+        _print(f"wrote {report.page().save(show)}")
+
+
 def _config_words(words: list[str] | None) -> tuple[str | None, list[str]]:
     """The path of a config, if there is one, and the changes to it."""
     words = words or []

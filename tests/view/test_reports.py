@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from sightline.view.reports import Report, ReportImage, _ticks
+from sightline.view.reports import Report, ReportImage, ticks
 
 
 def test_a_report_has_all_sections_and_no_script():
@@ -39,7 +39,7 @@ def test_text_from_outside_is_escaped():
 
 @pytest.mark.parametrize(("low", "high"), [(0, 1), (0.91, 0.934), (-3, 1200), (5, 5), (0, 0), (1e-7, 2e-7)])
 def test_ticks_cover_the_range(low, high):
-    ticks = _ticks(low, high)
-    assert ticks[0] <= low
-    assert ticks[-1] >= high
-    assert 2 <= len(ticks) <= 12
+    marks = ticks(low, high)
+    assert marks[0] <= low
+    assert marks[-1] >= high
+    assert 2 <= len(marks) <= 12

@@ -1,4 +1,4 @@
-"""Report pages: figures, tables, matrices, curves and images in one self-contained page without scripts."""
+"""Report pages: figures, tables, matrices, curves and images in one self-contained page."""
 
 import html
 import math
@@ -11,7 +11,7 @@ from PIL import Image
 
 from ..names import shortened
 from .images import MAX_LOSSLESS_SIDE, WEBP_QUALITY, data_url
-from .page import Page, html_document, read_static
+from .page import Page, csp_hash, html_document, json_for_html, read_static
 
 Array = np.ndarray[Any, Any]
 IMAGE_SIDE = 160
@@ -80,10 +80,24 @@ class Report:
             figures.append(f"<figure>{picture}<figcaption><b>{_text(first)}</b>{lines}</figcaption></figure>")
         self._add_section(title, f'<div class="images">{"".join(figures)}</div>', note)
 
-    def page(self) -> Page:
-        """The page with all sections."""
-        policy = "img-src data:"
-        text = html_document(self.title, "\n".join(self._parts), style=read_static("reports.css"), policy=policy)
+    def add_paragraphs(self, title: str, paragraphs: Sequence[str]) -> None:
+        """Text."""
+        text = "".join(f'<p class="finding">{_text(paragraph)}</p>' for paragraph in paragraphs)
+        self._add_section(title, text, "")
+
+    def add_charts(self, title: str, charts: Sequence[str], note: str = "") -> None:
+        """Charts of `charts.py` in a grid."""
+        content = charts[0] if len(charts) == 1 else f'<div class="charts">{"".join(charts)}</div>'
+        self._add_section(title, content, note)
+
+    def page(self, script: str = "", style: str = "", data: Any = None) -> Page:
+        """The page with all sections. A script finds `data` as JSON in the element `sightline-data`."""
+        policy, parts = "img-src data:", list(self._parts)
+        if script:
+            policy = f"{policy}; script-src {csp_hash(script)}"
+            parts.append(f'<script type="application/json" id="sightline-data">{json_for_html(data)}</script>')
+            parts.append(f'<script type="module">{script}</script>')
+        text = html_document(self.title, "\n".join(parts), style=read_static("reports.css") + style, policy=policy)
         return Page(text.encode("utf-8", "replace").decode("utf-8"))
 
     def _add_section(self, title: str, content: str, note: str) -> None:
@@ -138,7 +152,7 @@ def _curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> str
     top = 20 + 18 * -(-len(lines) // 3)
     xs = [x for line_xs, _ in lines.values() for x in line_xs]
     ys = [y for _, line_ys in lines.values() for y in line_ys]
-    x_ticks, y_ticks = (_ticks(min(values), max(values)) for values in (xs, ys))
+    x_ticks, y_ticks = (ticks(min(values), max(values)) for values in (xs, ys))
     x_low, x_high, y_low, y_high = min(xs), max(max(xs), min(xs) + 1e-9), y_ticks[0], y_ticks[-1]
 
     def place(x: float, y: float) -> tuple[float, float]:
@@ -163,7 +177,7 @@ def _curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> str
     return f'<svg class="curves" viewBox="0 0 {width} {height}">{"".join(parts)}</svg>'
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Four to ten round numbers that cover a range."""
     span = max(high - low, abs(high) * 1e-3, 1e-9)
     power = 10.0 ** math.floor(math.log10(span))
