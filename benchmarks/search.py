@@ -55,6 +55,8 @@ TRIAL = ["training.batch_size=32", "training.warmup_steps=9", "training.device=c
 METHODS = {"random search": ("random", "none"), "TPE with halving": ("tpe", "halving")}
 SEEDS = range(5)
 MAX_TRIALS = 2000
+MAX_DELAY = 8
+"""Seconds between the first line that a search writes to its journal and its end by kill -9."""
 POINTS = 200
 """Times at which searches are compared."""
 
@@ -169,7 +171,7 @@ def command(folder: Path, options: argparse.Namespace, *words: object) -> list[s
     space = folder.with_suffix(".yaml")
     space.parent.mkdir(parents=True, exist_ok=True)
     space.write_text(json.dumps(SPACE), encoding="utf-8")
-    changes = [*TRIAL, f"training.steps={3 if options.tiny else options.steps}"]
+    changes = [*TRIAL, f"training.steps={3 if options.tiny else options.steps}", "training.evaluate_every=10"]
     search = [sys.executable, "-m", "sightline", "search", *changes, "--space", space, "--out", folder, *words]
     return [str(word) for word in search]
 
@@ -188,7 +190,7 @@ def overhead(options: argparse.Namespace) -> None:
 
 def kills(options: argparse.Namespace) -> None:
     """Kill a search with its workers at random moments, continue it, and compare it with an undisturbed one."""
-    draw, trials, count = random.Random(0), 4 if options.tiny else 40, 2 if options.tiny else 30
+    draw, trials, count = random.Random(0), 4 if options.tiny else 100, 2 if options.tiny else 30
     folder = options.folder / "killed"
     shutil.rmtree(folder, ignore_errors=True)
     words = ("--trials", trials, "--workers", 2, "--sampler", "random", "--pruner", "none")
@@ -210,13 +212,17 @@ def kills(options: argparse.Namespace) -> None:
 
 
 def _kill_later(process: subprocess.Popen[bytes], folder: Path, draw: random.Random) -> bool:
-    """Kill the session of a process at a random moment after it has started a trial; False if it ended before."""
-    journal, size = folder / "journal.log", -1
-    while process.poll() is None and size < 0:
-        size = 0 if journal.exists() else -1
+    """Kill a session at a random moment after it has written to the journal; False if it ended before."""
+    journal = folder / "journal.log"
+
+    def size() -> int:
+        return journal.stat().st_size if journal.exists() else 0
+
+    before = size()
+    while process.poll() is None and size() == before:
         time.sleep(0.01)
     try:
-        process.wait(draw.uniform(0, 12))
+        process.wait(draw.uniform(0, MAX_DELAY))
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
