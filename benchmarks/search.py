@@ -55,8 +55,8 @@ TRIAL = ["training.batch_size=32", "training.warmup_steps=9", "training.device=c
 METHODS = {"random search": ("random", "none"), "TPE with halving": ("tpe", "halving")}
 SEEDS = range(5)
 MAX_TRIALS = 2000
-MAX_DELAY = 8
-"""Seconds between the first line that a search writes to its journal and its end by kill -9."""
+MAX_DELAY = 16
+"""Seconds between the first line that a search writes to its journal and kill -9; its workers start in between."""
 POINTS = 200
 """Times at which searches are compared."""
 
@@ -190,7 +190,7 @@ def overhead(options: argparse.Namespace) -> None:
 
 def kills(options: argparse.Namespace) -> None:
     """Kill a search with its workers at random moments, continue it, and compare it with an undisturbed one."""
-    draw, trials, count = random.Random(0), 4 if options.tiny else 100, 2 if options.tiny else 30
+    draw, trials, count = random.Random(0), 4 if options.tiny else 60, 2 if options.tiny else 30
     folder = options.folder / "killed"
     shutil.rmtree(folder, ignore_errors=True)
     words = ("--trials", trials, "--workers", 2, "--sampler", "random", "--pruner", "none")
