@@ -40,7 +40,7 @@ CLAIM = ("heads", "head dimension", "sequence length")
 NUM_RESAMPLES = 2000
 
 
-def run(options: argparse.Namespace) -> Results:
+def run_search(options: argparse.Namespace) -> Results:
     """Search, or continue a search."""
     steps = 3 if options.tiny else options.steps
     changes = [*CONFIG, f"training.steps={steps}", f"training.evaluate_every={steps}", f"training.log_every={steps}"]
@@ -133,7 +133,7 @@ def main() -> None:
     parser.add_argument("--analyze", type=Path, metavar="FOLDER", help="a finished search, or its trials.json")
     parser.add_argument("--tiny", action="store_true", help="small sizes, to test the script")
     options = parser.parse_args()
-    results = read_results(options.analyze) if options.analyze else run(options)
+    results = read_results(options.analyze) if options.analyze else run_search(options)
     print(report(results))
     print(f"wrote {figures.save(draw(results), options.figure)}")
 
