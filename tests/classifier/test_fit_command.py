@@ -76,11 +76,11 @@ def test_fit_mentions_skipped_files_and_colors(run, characters, monkeypatch):
     assert "in color" not in output
     pretrained = FewShotClassifier.pretrained
     monkeypatch.setattr(FewShotClassifier, "pretrained", lambda name, **options: pretrained(run, **options))
-    assert "in color" not in call("fit", characters, "--device", "cpu").stdout
+    assert "in color" not in call("fit", characters, "--device", "cpu", "--overwrite").stdout
     for path in characters.rglob("*.png"):
         gray = Image.open(path)
         Image.merge("RGB", (gray, gray, gray.point(lambda level: 255 - level))).save(path)
-    output = call("fit", characters, "--device", "cpu").stdout
+    output = call("fit", characters, "--device", "cpu", "--overwrite").stdout
     assert "these images are in color, and glyphs is for drawings; for photos: --model photos\n" in output
 
 
@@ -222,5 +222,5 @@ def test_fit_suggests_another_model_for_images_it_does_not_separate(tmp_path, mo
     monkeypatch.setattr(
         FewShotClassifier, "pretrained", lambda *_, real=FewShotClassifier.pretrained, **__: real("glyphs")
     )
-    output = call("fit", "noise", "--model", "photos", "--device", "cpu").stdout
+    output = call("fit", "noise", "--model", "photos", "--device", "cpu", "--overwrite").stdout
     assert "photos separates these images poorly; add images of each class, or try --model glyphs, which is" in output

@@ -182,9 +182,11 @@ def test_predictions_are_plain_json(predictor):
     assert record["text"] == str(translation) == translation.text
     assert (record["score"], record["error"], record["skipped_symbols"]) == (translation.score, None, "👍")
     assert tuple(record["tokens"]) == translation.tokens
-    assert [set(alternative) for alternative in record["alternatives"]] == [{"text", "score", "tokens", "finished"}]
+    assert [set(alternative) for alternative in record["alternatives"]] == [
+        {"text", "quality", "score", "tokens", "finished"}
+    ]
     assert set(predictor.columns()) <= set(record)
-    assert predictor.columns(2)[-2:] == ["text.2", "score.2"]
+    assert predictor.columns(2)[-3:] == ["text.2", "quality.2", "score.2"]
 
 
 def test_emoji_outside_the_vocabulary_are_skipped(predictor):
@@ -354,9 +356,11 @@ def test_predict_command(trained, tmp_path):
     output = command("predict", trained, "-", input="eins\r\nzwei\n\ndrei").output
     assert [line.partition(": ")[0] for line in output.splitlines()] == ["eins", "zwei", "drei"]
     result = command("predict", trained, "zwei", "--format", "csv")
-    assert result.output.startswith("input,text,score,finished,unknown_tokens,skipped_symbols,error\n")
+    assert result.output.startswith(
+        "input,text,quality,score,finished,unknown_tokens,unfamiliar_words,skipped_symbols,error\n"
+    )
     header, row = csv.reader(command("predict", trained, "zwei", "--format", "csv", "--top", "2").stdout.splitlines())
-    assert header[-3:] == ["text.2", "score.2", "error"]
+    assert header[-4:] == ["text.2", "quality.2", "score.2", "error"]
     assert float(row[-2]) <= float(row[2])
 
 
