@@ -7,7 +7,7 @@ import copy
 import json
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
@@ -247,20 +247,26 @@ class Record:
         layer: int | str | None = None,
         head: int | Literal["mean", "max"] = "mean",
         *,
-        tokens: Sequence[str] | None = None,
-        source: Sequence[str] | None = None,
-        target: Sequence[str] | None = None,
-        generated: Sequence[str] | None = None,
+        tokens: Any = None,
+        source: Any = None,
+        target: Any = None,
+        generated: Any = None,
+        tokenizer: Any = None,
+        join_subwords: bool = False,
         batch: int = 0,
         title: str | None = None,
     ) -> "Figure":
-        """A matplotlib figure of one layer, by index or name, or of all layers and heads (default)."""
+        """A matplotlib figure of one layer, by index or name, or of all layers and heads (default).
+
+        Tokens, `tokenizer` and `join_subwords` are as in `view`.
+        """
         from ..view import plots
 
         maps = self._view_maps()
         if layer is None:
             return plots.plot_heads(maps, batch=batch, title=self.model if title is None else title)
         labels = {"tokens": tokens, "source": source, "target": target, "generated": generated}
+        labels |= {"tokenizer": tokenizer, "join_subwords": join_subwords}
         return plots.plot_layer(maps, layer, head, batch=batch, title=title, **labels)
 
     def _view_maps(self) -> "list[Map]":

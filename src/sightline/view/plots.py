@@ -10,8 +10,10 @@ import numpy as np
 from ..errors import SightlineError, check
 from ..names import shortened
 from . import figures
+from .encodings import TOKEN_OPTIONS, read_encodings
 from .maps import Map, merge_calls
-from .tokens import query_and_key, token_sequences
+from .subwords import join_weights
+from .tokens import SPECIAL_TOKENS, drop_padding, query_and_key, token_sequences
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,15 +31,20 @@ def plot_layer(
     *,
     batch: int = 0,
     title: str | None = None,
+    tokenizer: Any = None,
+    join_subwords: bool = False,
     **tokens: Any,
 ) -> Figure:
     """Draw one head of a layer, or the mean or maximum over heads.
 
-    `layer` is an index or a name. `tokens` are the token arguments of `token_sequences`.
+    `layer` is an index or a name. `tokens` are the token arguments of `token_sequences`, or encodings.
     """
     maps = _prepare(maps, batch)
+    tokens, special = read_encodings(tokens, [batch], is_list=False, tokenizer=tokenizer)
+    tokens.pop("token_type_ids", None)
+    maps, tokens = drop_padding(maps, {name: tokens.get(name) for name in TOKEN_OPTIONS})
     m = _find_layer(maps, layer)
-    sequences = token_sequences(maps, **tokens)
+    sequences = token_sequences(maps, special_tokens=SPECIAL_TOKENS | special, **tokens)
     query, key = (sequences[name] for name in query_and_key(m, sequences))
     weights = m.weights[batch]
     if head in ("mean", "max"):
@@ -47,7 +54,13 @@ def plot_layer(
     else:
         raise SightlineError(f"head must be mean, max or one of {', '.join(m.head_names)}, got {head!r}")
     queries, keys = weights.shape
-    rows, columns = _labels(query.names(queries)), _labels(key.names(keys))
+    (row_names, row_starts), (column_names, column_starts) = (
+        side.words_of(size) if join_subwords else (side.names(size), None)
+        for side, size in ((query, queries), (key, keys))
+    )
+    weights = join_weights(weights, row_starts, column_starts)
+    queries, keys = weights.shape
+    rows, columns = _labels(row_names), _labels(column_names)
     size = max(3.2, min(12, 1.6 + 0.42 * keys)), max(2.6, min(12, 1.4 + 0.36 * queries))
     fig, axes = figures.figure(size=size)
     ax = axes[0, 0]
@@ -63,8 +76,9 @@ def plot_layer(
 
 
 def plot_heads(maps: Sequence[Map], *, batch: int = 0, title: str = "") -> Figure:
-    """Draw every head of every layer: one row per layer, one column per head."""
+    """Draw every head of every layer: one row per layer, one column per head. All share one scale."""
     maps = _prepare(maps, batch)
+    vmax = max(float(np.abs(m.weights[batch]).max()) for m in maps)
     max_heads = max(m.shape[1] for m in maps)
     width = max(3.2, 0.6 + 1.1 * max_heads)
     fig, axes = figures.figure(len(maps), max_heads, size=(width, max(2.0, 0.6 + 1.15 * len(maps))))
@@ -75,7 +89,7 @@ def plot_heads(maps: Sequence[Map], *, batch: int = 0, title: str = "") -> Figur
                 ax.set_axis_off()
                 continue
             weights = m.weights[batch, j]
-            figures.heatmap(ax, weights, annotate=False, diverging=bool((weights < 0).any()))
+            figures.heatmap(ax, weights, annotate=False, diverging=bool((weights < 0).any()), vmax=vmax)
             ax.set(xticks=[], yticks=[])
             ax.set_title(m.head_names[j] if i == 0 else "", fontsize=9, color=figures.COLORS["gray"])
         name = m.name if len(m.name) <= 28 else f"…{m.name[-27:]}"
@@ -175,7 +189,7 @@ def _prepare(maps: Sequence[Map], batch: int) -> list[Map]:
     return merge_calls(maps)
 
 
-def _find_layer(maps: list[Map], layer: int | str) -> Map:
+def _find_layer(maps: Sequence[Map], layer: int | str) -> Map:
     if isinstance(layer, int) and -len(maps) <= layer < len(maps):
         return maps[layer]
     for m in maps:

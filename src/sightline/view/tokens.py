@@ -7,6 +7,7 @@ from typing import Any
 from ..errors import SightlineError, check
 from .images import PatchedImages, patched_images
 from .maps import Map
+from .subwords import Words, read_subwords
 
 BRACKETED = ("[CLS]", "[SEP]", "[PAD]", "[BOS]", "[EOS]", "<s>", "</s>", "<pad>", "<bos>", "<eos>")
 SPECIAL_TOKENS = frozenset((*BRACKETED, "<|endoftext|>", "<|startoftext|>", "<|im_start|>", "<|im_end|>"))
@@ -24,16 +25,28 @@ class TokenSequence:
     special: list[int]
     """Positions of special tokens."""
     images: PatchedImages | None = None
+    words: Words | None = None
+    """Words of several tokens; None if every token is a word."""
+    segments: list[int] | None = None
+    """0 for tokens of sentence A, 1 for those of sentence B; None if there is one sentence."""
 
     def names(self, size: int) -> list[str]:
         """The tokens if there are `size` of them, otherwise the positions counted from 0."""
         return self.tokens if len(self.tokens) == size else [str(i) for i in range(size)]
 
+    def words_of(self, size: int) -> tuple[list[str], list[int] | None]:
+        """The words and the first token of each; as `names`, and None, if the tokens are not joined."""
+        if self.words is None or len(self.tokens) != size:
+            return self.names(size), None
+        return self.words.texts, self.words.starts
+
     def to_dict(self) -> dict[str, Any]:
         """The JSON that the page reads."""
         image = self.images
         patches = image and {"images": image.images, "prefix": image.prefix_tokens, "grid": image.grid}
-        return {"tokens": self.tokens, "special": self.special, "patches": patches}
+        words = self.words and {"texts": self.words.texts, "starts": self.words.starts}
+        named = {"tokens": self.tokens, "special": self.special, "patches": patches}
+        return {**named, "words": words, "segments": self.segments}
 
 
 def token_sequences(
@@ -50,6 +63,7 @@ def token_sequences(
     patch_grid: tuple[int, int] | None = None,
     image_tokens: slice | None = None,
     special_tokens: Collection[str] | None = None,
+    token_type_ids: Sequence[int] | None = None,
 ) -> dict[str, TokenSequence]:
     """The sequences by name: `source` (encoder input), `target` (decoder input) and, if given, `generated`.
 
@@ -90,12 +104,13 @@ def token_sequences(
         arguments = ("tokens", name, other) if single else (name, "tokens")
         argument = next((argument for argument in arguments if given[argument] is not None), name)
         words = _words(argument, given[argument], size, patches, has_both=not single)
-        sequences[name] = TokenSequence(words, _positions_of(special, words), patches)
+        segments = _segments(token_type_ids, len(words)) if words and (name == "source" or single) else None
+        sequences[name] = _sequence(words, special, patches, segments)
     if generated is not None:
         has_cross = any(m.kind == "cross" for m in maps)
         check(has_cross, "generated must be used with cross-attention, got none")
         words = _words("generated", generated, sizes["target"], None, has_both=False)
-        sequences["generated"] = TokenSequence(words, _positions_of(special, words), sequences["target"].images)
+        sequences["generated"] = _sequence(words, special, sequences["target"].images)
     sequences["positions"] = TokenSequence([], [])
     sequences |= {query_and_key(m)[0]: TokenSequence(list(m.queries), []) for m in maps if m.queries is not None}
     return sequences
@@ -142,8 +157,26 @@ def _sizes(maps: Sequence[Map]) -> dict[str, int]:
     return {name: sizes[name] for name in ("source", "target")}
 
 
-def _positions_of(special: Collection[str], words: list[str]) -> list[int]:
-    return [i for i, word in enumerate(words) if word in special]
+def _sequence(
+    words: list[str], special: Collection[str], images: PatchedImages | None, segments: list[int] | None = None
+) -> TokenSequence:
+    """Tokens as readable text, with their words."""
+    positions = [i for i, word in enumerate(words) if word in special]
+    patches = range(len(words))[images.positions] if images else ()
+    texts, joined = read_subwords(words, positions, patches)
+    return TokenSequence(texts, positions, images, joined, segments)
+
+
+def _segments(token_type_ids: Sequence[int] | None, size: int) -> list[int] | None:
+    """Token types of the first `size` positions, as 0 and 1; None if there is only one."""
+    if token_type_ids is None:
+        return None
+    values = token_type_ids.tolist() if hasattr(token_type_ids, "tolist") else list(token_type_ids)
+    is_valid = len(values) >= size and all(value in (0, 1) for value in values)
+    rule = f"token_type_ids must be 0 or 1 for each of the {size} positions"
+    check(is_valid, f"{rule}, got {len(values)} values from {min(values, default=0)} to {max(values, default=0)}")
+    segments = [int(value) for value in values[:size]]
+    return segments if len(set(segments)) > 1 else None
 
 
 def _words(
