@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from . import attention, data, layers, runs
-    from .attention import Record, ablate_edges, ablate_heads, head_importance, record_attention
+    from .attention import Record, ablate_edges, ablate_heads, head_importance, record_attention, show_attention
     from .classifier import FewShotClassifier
     from .runs import compare, evaluate, info, load, train
 
@@ -29,11 +29,12 @@ __all__ = [
     "load",
     "record_attention",
     "runs",
+    "show_attention",
     "train",
 ]
 
 _MODULES = {
-    "attention": ("Record", "ablate_edges", "ablate_heads", "head_importance", "record_attention"),
+    "attention": ("Record", "ablate_edges", "ablate_heads", "head_importance", "record_attention", "show_attention"),
     "classifier": ("FewShotClassifier",),
     "runs": ("compare", "evaluate", "info", "load", "train"),
 }

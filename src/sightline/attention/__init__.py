@@ -11,6 +11,7 @@ from .normalizers import NORMALIZERS, Hard, Identity, Normalizer, Softmax, Stand
 from .record import AttentionMap, Record
 from .recording import record_attention
 from .scores import SCORES, AdditiveScore, CosineScore, DotScore, GeneralScore, Score
+from .show import as_record, show_attention
 
 __all__ = [
     "NORMALIZERS",
@@ -33,6 +34,7 @@ __all__ = [
     "Standardize",
     "ablate_edges",
     "ablate_heads",
+    "as_record",
     "attend",
     "attention_weights",
     "head_importance",
@@ -40,4 +42,5 @@ __all__ = [
     "record_attention",
     "reinforce",
     "self_attention",
+    "show_attention",
 ]
