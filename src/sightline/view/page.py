@@ -8,18 +8,24 @@ import operator
 import os
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+import numpy as np
+
 from ..errors import SightlineError, check, check_int
 from ..files import atomic_write
+from .encodings import read_encodings
+from .heatmaps import LOOK
 from .importance import Importance, read_importance
+from .information import measure
 from .maps import Map, merge_calls
 from .payload import LEVELS, THUMBNAIL_SIZE, PackedWeights, downsample, pack_weights
-from .tokens import drop_padding, query_and_key, token_sequences
+from .scores import read_scores
+from .tokens import SPECIAL_TOKENS, drop_padding, query_and_key, token_sequences
 
 IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([\w-]+)\.js";$', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:async )?(?:function|const) (\w+))", re.MULTILINE)
@@ -44,7 +50,17 @@ VIEWER_BODY = """<noscript>The attention viewer requires JavaScript, which is di
 <script type="application/json" id="sightline-meta">{meta}</script>
 <script type="module" async>{script}</script>
 {weights}"""
-EXAMPLE_OPTIONS = ("tokens", "source", "target", "generated", "images", "query_image", "labels")
+EXAMPLE_OPTIONS = (
+    "tokens",
+    "source",
+    "target",
+    "generated",
+    "images",
+    "query_image",
+    "labels",
+    "token_type_ids",
+    "scores",
+)
 """Options with one entry for each example on a page with several."""
 
 
@@ -72,8 +88,16 @@ class ViewOptions(TypedDict, total=False):
     """Rows and columns of patches by the model (default: those of the record). `grid` overrides it."""
     importance: Importance | None
     """By how much the target drops without each head, as `head_importance` returns it. The grid view shows it."""
+    tokenizer: Any
+    """A tokenizer of Hugging Face, if tokens are given as ids. It also says which tokens are special."""
+    join_subwords: bool
+    """Whether the page opens with the tokens of a word joined (default: False)."""
+    token_type_ids: Any
+    """0 for tokens of sentence A, 1 for those of sentence B (default: those of the encoding)."""
+    scores: Any
+    """Classes or answers with their probabilities, a dict or pairs. They are listed beside the drawing."""
     special_tokens: Collection[str] | None
-    """Tokens that the page can hide (default: common special tokens such as [CLS] and </s>)."""
+    """Tokens that the page can hide (default: those of the tokenizer, and common ones such as [CLS] and </s>)."""
     batch: int | Sequence[int]
     """Index of the example in the batch. With several, tokens and images are lists with an entry for each."""
     names: Sequence[str] | None
@@ -126,31 +150,42 @@ def attention_page(maps: Sequence[Map], tokens: Any = None, **options: Unpack[Vi
         raise SightlineError(f"names must have one entry for each of the {len(indices)} examples, got {names!r}")
     importance = options.pop("importance", None)
     of_page: dict[str, Any] = {"tokens": tokens, **options}
+    tokenizer, join_subwords = of_page.pop("tokenizer", None), bool(of_page.pop("join_subwords", False))
     given = {name: of_page.pop(name, None) for name in EXAMPLE_OPTIONS}
+    given, special = read_encodings(given, indices, is_list=is_list, tokenizer=tokenizer)
+    if of_page.get("special_tokens") is None:
+        of_page["special_tokens"] = SPECIAL_TOKENS | special
     maps = merge_calls(maps)
     _check_examples(indices, maps, given if is_list else {})
     importance_of = read_importance(importance, maps)
     examples, weights, thumbnails = [], [], []
     for i, index in enumerate(indices):
         of_example = {k: v if v is None or not is_list else v[i] for k, v in given.items()}
+        scores = read_scores(of_example.pop("scores"))
         example_maps, of_example = drop_padding(maps, of_example)
         sequences = token_sequences(example_maps, **of_page, **of_example)
         layers = []
         for j, m in enumerate(example_maps):
             packed = pack_weights(m.weights[index])
             weights.append(_element(f"weights-{i}-{j}", packed))
-            layer = {**_layer_meta(m, packed), "sequences": query_and_key(m, sequences), "thumbnail": None}
-            layer["importance"] = importance_of[j]
+            layer = {
+                **_layer_meta(m, packed, m.weights[index]),
+                "sequences": query_and_key(m, sequences),
+                "thumbnail": None,
+                "importance": importance_of[j],
+            }
             small = downsample(m.weights[index])
             if small is not None:
                 thumbnails.append(_element(f"thumbnail-{i}-{j}", pack_weights(small)))
                 layer["thumbnail"] = small.shape
             layers.append(layer)
         name = f"batch index {index}" if names is None else str(names[i])
-        examples.append({"name": name, "layers": layers, **{k: s.to_dict() for k, s in sequences.items()}})
+        named = {k: s.to_dict() for k, s in sequences.items()}
+        examples.append({"name": name, "layers": layers, "scores": scores, **named})
     title, script = str(title), bundle_script()
     levels = [float(f"{level:.7g}") for level in LEVELS]
     meta = {"title": title, "levels": levels, "thumbnailSize": THUMBNAIL_SIZE, "examples": examples}
+    meta |= {"joinSubwords": join_subwords, "look": asdict(LOOK)}
     body = VIEWER_BODY.format(meta=json_for_html(meta), script=script, weights="\n".join(thumbnails + weights))
     policy = f"script-src {csp_hash(script)}; img-src data: blob:"
     return Page(html_document(title, body, style=read_static("viewer.css"), policy=policy), height)
@@ -163,8 +198,9 @@ def html_document(title: str, body: str, *, style: str, policy: str) -> str:
     return TEMPLATE.format(policy=policy, title=title, style=style, body=body)
 
 
-def _layer_meta(m: Map, packed: PackedWeights) -> dict[str, Any]:
-    """The properties of a layer that the page needs before its weights are decompressed."""
+def _layer_meta(m: Map, packed: PackedWeights, weights: Any) -> dict[str, Any]:
+    """The properties of a layer, weights (H, Q, K), that the page needs before its weights are decompressed."""
+    measured = measure(weights) if packed.normalized else None
     return {
         "name": ", ".join(part for part in (m.name, m.over != "tokens" and f"over {m.over}", m.note) if part),
         "kind": m.kind if m.measure == "attention" else m.measure,
@@ -173,6 +209,9 @@ def _layer_meta(m: Map, packed: PackedWeights) -> dict[str, Any]:
         "shape": packed.shape,
         "signed": packed.signed,
         "normalized": packed.normalized,
+        "information": measured and round(measured.bits, 4),
+        "uniform": measured.near_uniform if measured else [],
+        "max": float(f"{np.abs(weights).max():.4g}"),
         "hasTemperature": packed.normalized and m.heads != (),  # a mean over heads is not a softmax
     }
 

@@ -135,6 +135,7 @@ class ImageClassificationPredictor(Predictor):
             labels=[[label] for label in labels],
             grid=(side, side),
             special_tokens=set(labels),
+            scores=[prediction.scores for prediction in predictions],
             title=f"Attention for the prediction {labels[0]}" if len(names) == 1 else f"{len(names)} images",
             names=names,
         )

@@ -223,6 +223,9 @@ class TranslationPredictor(Predictor):
             generated=[_padded(t.tokens, num_target) for t in translations],
             batch=list(range(len(translations))),
             special_tokens={special.tokens[i] for i in special.control_ids},
+            scores=[
+                [(t.text, t.score) for t in (translation, *translation.alternatives)] for translation in translations
+            ],
             title=names[0] if len(names) == 1 else f"{len(names)} sentences",
             names=names,
         )

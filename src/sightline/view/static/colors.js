@@ -32,7 +32,6 @@ const POSITIVE_MAPS = {
   light: colormap("#ffffff", "#f9d9a8", "#e08a00", "#6b3f00"),
   dark: colormap("#161c26", "#5c3a08", "#c97f10", "#ffdc9c"),
 };
-const HEAT_MAP = colormap("#04040c", "#2a0d54", "#7a1f6d", "#d2493f", "#fb9b06", "#fcffa4");
 
 export const isDark = (theme) =>
   theme === "dark" || (theme === "auto" && matchMedia("(prefers-color-scheme: dark)").matches);
@@ -75,14 +74,10 @@ export function textColorOn(weight, max, mode, signed) {
   return luminance > 0.179 ? "#000000" : "#ffffff"; // the luminance where both have the same contrast
 }
 
-// The weights of patches as a translucent heat map: high weights are bright, low weights darken the image.
-export function heatMap(values, width, height, max) {
+// The weights of patches as a black veil: an image keeps its colors where weights are high, and is dimmed where they are low.
+export function veil(values, width, height, max, look) {
   const image = new ImageData(width, height);
-  values.forEach((value, i) => {
-    const index = Math.round(255 * Math.min(1, Math.abs(value) / max));
-    image.data.set(HEAT_MAP.subarray(3 * index, 3 * index + 3), 4 * i);
-    image.data[4 * i + 3] = 165 + 0.25 * index;
-  });
+  values.forEach((value, i) => (image.data[4 * i + 3] = Math.round(255 * (1 - Math.min(1, Math.abs(value) / max) ** look.gamma))));
   return toCanvas(image);
 }
 

@@ -3,7 +3,7 @@
 import { button, element } from "./elements.js";
 import { exportView } from "./export.js";
 import { clamp, displayText } from "./format.js";
-import { VIEWS } from "./state.js";
+import { LINES, SENTENCES, VIEWS, mostInformative } from "./state.js";
 
 const HEAD_HINT = "Click to toggle; double-click or Shift+Enter to show only this head";
 const KINDS = ["relevance", "rollout", "encoder", "decoder", "cross"];
@@ -19,8 +19,13 @@ export function createControls(app) {
     const label = `Save this view as ${format}`;
     return button({ className: "tool", title: label, ariaLabel: label, onclick: () => exportView(app, format.toLowerCase()) }, format);
   };
+  // In a narrow window, all controls but tabs and layers are folded away.
+  const fold = button({ className: "tool fold", ariaExpanded: "false", onclick: () => {
+    const isOpen = document.body.classList.toggle("unfolded");
+    fold.ariaExpanded = isOpen;
+  } }, "Options");
   const header = element("header", {},
-    element("h1", { textContent: app.meta.title, title: app.meta.title }), tabs.node,
+    element("h1", { textContent: app.meta.title, title: app.meta.title }), fold, tabs.node,
     element("div", { className: "tools" }, search.node, save("SVG"), save("PNG"), theme));
   return {
     header, toolbar, zoom: groups[2].zoom,
@@ -75,7 +80,7 @@ function layerControls(app) {
   const select = (ariaLabel, onchange) => element("select", { ariaLabel, onchange });
   const noSelection = { query: null, key: null };
   const example = select("Example", () => app.set({ example: Number(example.value), ...noSelection }));
-  const kind = select("Attention", () => app.set({ layer: app.layersOfKind(kind.value)[0], ...noSelection }));
+  const kind = select("Attention", () => app.set({ layer: mostInformative(app.example().layers, app.layersOfKind(kind.value)), ...noSelection }));
   const layer = select("Layer", () => app.set({ layer: Number(layer.value) }));
   const moveLayer = (step) => {
     const layers = app.layersOfKind();
@@ -94,11 +99,11 @@ function layerControls(app) {
       const kinds = KINDS.filter((name) => layers.some((other) => other.kind === name));
       setOptions(example, app.meta.examples.map(({ name }, i) => [i, displayText(name)]));
       setOptions(kind, kinds.map((name) => [name, capitalize(name)]));
-      setOptions(layer, app.layersOfKind().map((i) => [i, `${app.depth(i)} · ${shortName(displayText(layers[i].name))}`]));
-      layer.title = displayText(app.layer().name);
+      setOptions(layer, app.layersOfKind().map((i) => [i, `${app.depth(i)} · ${shortName(displayText(layers[i].name))}${app.isNearUniform(i) ? " ≈" : ""}`]));
+      layer.title = displayText(app.layer().name) + (app.isNearUniform(app.state.layer, [...app.layer().heads.keys()]) ? ", nearly uniform" : "");
       [example.value, kind.value, layer.value] = [app.state.example, app.layer().kind, app.state.layer];
       const { view, from } = app.state;
-      const hidden = [app.meta.examples.length < 2, kinds.length < 2, view === "grid", view !== "temperature"];
+      const hidden = [app.meta.examples.length < 2, kinds.length < 2, view === "grid" || app.combineMode() === "layers", view !== "temperature"];
       hidden.forEach((isHidden, i) => (fields[i].hidden = isHidden));
       back.hidden = from !== "grid";
       if (view !== "temperature") return;
@@ -124,30 +129,34 @@ function headControls(app) {
     node: element("div", { className: "group" }, group, combineField),
     update() {
       const names = app.layer().heads;
-      const id = [app.mode, ...names].join(" ");
+      const { uniform } = app.layer();
+      const id = [app.mode, ...names, "uniform", ...uniform].join(" ");
       if (builtFor !== id) {
         builtFor = id;
         chips.replaceChildren(...names.map((name, head) => {
           const dot = element("span", { className: "dot" });
           dot.style.background = app.headColor(head);
+          const mark = uniform.includes(head) ? " ≈" : "";
           return button({
-            className: "chip", ariaLabel: `Head ${name}`,
+            className: "chip", ariaLabel: `Head ${name}${mark && ", nearly uniform"}`,
             onclick: (event) => (event.shiftKey ? showOnly : toggle)(head), ondblclick: () => showOnly(head),
-          }, dot, name);
+          }, dot, name + mark);
         }), button({ className: "chip", ariaLabel: "All heads", onclick: () => app.set({ heads: null }) }, "all"));
       }
-      const [heads, isRollout] = [app.selectedHeads(), app.combineMode() === "rollout"];
+      const [heads, usesAll] = [app.selectedHeads(), app.usesAllHeads()];
       [...chips.children].forEach((chip, head) => {
-        [chip.disabled, chip.title] = isRollout ? [true, "Rollout uses all heads"] : [false, HEAD_HINT];
+        const hint = uniform.includes(head) ? `Attends to all keys nearly equally. ${HEAD_HINT}` : HEAD_HINT;
+        [chip.disabled, chip.title] = usesAll ? [true, "Rollout and the mean over layers use all heads"] : [false, hint];
         chip.ariaPressed = head < names.length ? heads.includes(head) : heads.length === names.length;
       });
       const canRollout = app.canRollout();
       const separate = app.state.view === "heads"; // the other views show one matrix, so heads are always combined
-      const labels = { each: "Each head", mean: "Mean", max: "Max", rollout: "Rollout" };
-      setOptions(combine, Object.keys(labels).slice(separate ? 0 : 1).map((mode) => [mode, labels[mode], mode === "rollout" && !canRollout]));
+      const labels = { each: "Each head", mean: "Mean", max: "Max", rollout: "Rollout", layers: "Mean over layers" };
+      const isDisabled = { rollout: !canRollout, layers: !app.canAverageLayers() };
+      setOptions(combine, Object.keys(labels).slice(separate ? 0 : 1).map((mode) => [mode, labels[mode], isDisabled[mode]]));
       combine.value = separate && app.state.combine === "each" ? "each" : app.combineMode();
       group.hidden = names.length < 2 || app.state.view === "grid";
-      combineField.hidden = app.state.view === "grid" || (names.length < 2 && !canRollout);
+      combineField.hidden = app.state.view === "grid" || (names.length < 2 && !canRollout && !app.canAverageLayers());
     },
   };
 }
@@ -166,23 +175,39 @@ function displayControls(app) {
   const opacity = slider("opacity", "Opacity", 0, 1, (x) => x, (x) => x);
   const fromLog = (x) => (Math.abs(x) < 0.02 ? 1 : +(10 ** x).toFixed(3)); // snaps to 1 in the middle
   const temperature = slider("temperature", "Temperature", -1, 1, fromLog, Math.log10);
-  const checkbox = (name, label) => {
-    const input = element("input", { type: "checkbox", onchange: () => app.set({ [name]: input.checked }) });
+  const checkbox = (name, label, others = {}) => {
+    const input = element("input", { type: "checkbox", onchange: () => app.set({ [name]: input.checked, ...others }) });
     return { input, node: element("label", { className: "check" }, input, label) };
   };
   const [smooth, hide] = [checkbox("smooth", "Smooth"), checkbox("hide", "Hide special tokens")];
+  const join = checkbox("join", "Join subwords", { query: null, key: null }); // words have other positions
+  const oneScale = checkbox("oneScale", "One scale");
+  oneScale.node.title = "Maps that are shown together have the same scale";
+  const choice = (name, label, texts) => {
+    const input = element("select", { ariaLabel: label, onchange: () => app.set({ [name]: input.value }) });
+    setOptions(input, texts);
+    return { input, node: field(label, input) };
+  };
+  const lines = choice("lines", "Lines", LINES.map((rule) => [rule, lineText(rule)]));
+  const sentences = choice("sentences", "Sentences", SENTENCES.map((pair) => [pair, pair === "all" ? "All" : `${pair[0]} → ${pair[1]}`]));
   const zoomButton = (ariaLabel, factor, text) =>
     button({ className: "step", ariaLabel, onclick: () => app.viewport.zoom(factor || 1 / app.state.zoom) }, text);
   const zoom = element("span", { className: "stepper zoom" },
     zoomButton("Zoom out", 0.8, "−"), zoomButton("Reset zoom", 0, ""), zoomButton("Zoom in", 1.25, "+"));
   const reset = button({ className: "tool changed", title: "Show the recorded weights", onclick: () => app.set({ temperature: 1 }) });
   return {
-    node: element("div", { className: "group" }, temperature.node, opacity.node, smooth.node, hide.node, reset),
+    node: element("div", { className: "group" }, lines.node, sentences.node, temperature.node, opacity.node, smooth.node, oneScale.node, join.node, hide.node, reset),
     zoom,
     update() {
       const { view } = app.state;
       [opacity, temperature].forEach((control) => control.update());
-      [smooth.input.checked, hide.input.checked] = [app.state.smooth, app.state.hide];
+      [[smooth, "smooth"], [hide, "hide"], [join, "join"], [oneScale, "oneScale"]].forEach(([control, name]) => (control.input.checked = app.state[name]));
+      [lines.input.value, sentences.input.value] = [app.state.lines, app.state.sentences];
+      const has = (property) => ["query", "key"].some((role) => app.tokenSequence(role)[property]);
+      lines.node.hidden = !["heads", "alignment"].includes(view);
+      sentences.node.hidden = !has("segments");
+      join.node.hidden = !has("words");
+      oneScale.node.hidden = !["grid", "image"].includes(view);
       opacity.node.hidden = smooth.node.hidden = view !== "image";
       temperature.node.hidden = view !== "temperature";
       hide.node.hidden = !(app.sequence("query").special.length || app.sequence("key").special.length);
@@ -192,6 +217,11 @@ function displayControls(app) {
       reset.textContent = view === "temperature" ? "Reset" : `Temperature ${app.state.temperature.toFixed(2)}, reset`;
     },
   };
+}
+
+function lineText(rule) {
+  if (rule === "auto") return "Strongest";
+  return rule.includes(".") ? `Weights from ${rule}` : `${rule} per query`;
 }
 
 function createSearch(app) {

@@ -1,6 +1,7 @@
 // A picture with a heat map over it: one value per cell of a grid. Cells of little effect are dimmed, so the picture keeps
 // its colors where it matters. Outlines mark the strongest cells, solid where they count for and dashed where against.
 import { element } from "./elements.js";
+import { outline } from "./outline.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
@@ -51,7 +52,8 @@ export function heatMap({ picture, rows, columns, look, name, describe }) {
     context.putImageData(pixels, 0, 0);
     outlines.replaceChildren();
     for (const [kind, sign] of [["for", 1], ["against", -1]]) {
-      const path = outline(values.map((value) => scale > 0 && sign * value >= look.outline * scale), rows, columns);
+      const edges = outline(values.map((value) => scale > 0 && sign * value >= look.outline * scale), rows, columns);
+      const path = edges.map(([column, row, dx, dy]) => `M${column} ${row}${dx ? "h" : "v"}1`).join("");
       if (path) outlines.append(svg("path", { class: "halo", d: path }), svg("path", { class: kind, d: path }));
     }
     const cells = strongest(values, columns).map(([row, column]) => `row ${row + 1} column ${column + 1}`);
@@ -69,18 +71,6 @@ function strongest(values, columns) {
   const order = values.map((_, i) => i).filter((i) => values[i] !== 0);
   order.sort((i, j) => Math.abs(values[j]) - Math.abs(values[i]));
   return order.slice(0, 3).map((i) => [Math.floor(i / columns), i % columns]);
-}
-
-// The edges between marked cells and all others as path data.
-function outline(marked, rows, columns) {
-  const isMarked = (row, column) => row >= 0 && row < rows && column >= 0 && column < columns && marked[row * columns + column];
-  let path = "";
-  for (let row = 0; row <= rows; row++)
-    for (let column = 0; column <= columns; column++) {
-      if (isMarked(row, column) !== isMarked(row - 1, column)) path += `M${column} ${row}h1`;
-      if (isMarked(row, column) !== isMarked(row, column - 1)) path += `M${column} ${row}v1`;
-    }
-  return path;
 }
 
 function svg(tag, attributes) {

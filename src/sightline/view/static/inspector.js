@@ -3,14 +3,19 @@
 import { element } from "./elements.js";
 import { displayText } from "./format.js";
 import { importanceList } from "./importance.js";
+import { patchImage } from "./patches.js";
 import { entropy, meanEntropy, strongest } from "./weights.js";
 
 const LISTED = 10;
+const capitalize = (text) => text[0].toUpperCase() + text.slice(1);
 const RELEVANCE = "Attention times its gradient, followed through all layers: how much each token matters for a target.";
 const NOT_NORMALIZED = "The weights of this layer do not sum to 1. Temperature, entropy and rollout are not available.";
 
+const NEAR_UNIFORM = "≈ Nearly uniform: these weights are almost equal for all keys, and say little.";
+
 export function createInspector(app) {
-  const node = element("aside", { className: "inspector", ariaLabel: "Details" });
+  const [details, scores] = [element("div", {}), element("div", {})];
+  const node = element("aside", { className: "inspector", ariaLabel: "Details" }, scores, details);
   let shownKey = "";
 
   // The entropy of combined heads is that of the combination, not the mean entropy of the heads.
@@ -23,31 +28,43 @@ export function createInspector(app) {
   // Repeated tokens are followed by their position.
   const uniqueName = (tokens, i) => displayText(tokens[i]) + (tokens.indexOf(tokens[i]) === tokens.lastIndexOf(tokens[i]) ? "" : ` · ${i}`);
 
-  function weightList(values, tokens, positions, text) {
+  // A copy of the patch at a position; null if it is no patch.
+  function patchCopy(role, position) {
+    const patch = patchImage(app, app.sequence(role), position);
+    if (!patch) return null;
+    const copy = element("canvas", { className: "patch", width: patch.width, height: patch.height, ariaHidden: "true" });
+    copy.getContext("2d").drawImage(patch, 0, 0);
+    return copy;
+  }
+
+  function weightList(values, role, positions, text) {
+    const tokens = app.sequence(role).tokens;
     const best = strongest(values, LISTED, positions);
     const max = Math.abs(values[best[0]]) || 1;
     return element("ol", { className: "weights" }, ...best.map((position) => {
       const [name, bar] = [uniqueName(tokens, position), element("span", { className: "bar" })];
       bar.style.width = `${(100 * Math.abs(values[position])) / max}%`;
-      return element("li", {}, element("span", { className: "name", title: name }, name), element("span", { className: "value" }, text(position)), bar);
+      return element("li", {}, element("span", { className: "name", title: name }, patchCopy(role, position), name), element("span", { className: "value" }, text(position)), bar);
     }));
   }
 
   function tokenDetails(matrix, query, key) {
     const [tokens, index] = query === null ? [app.keyTokens(), key] : [app.queryTokens(), query];
     const title = element("h2", {}, `Strongest ${query === null ? "queries" : "keys"} of `, element("q", {}, displayText(tokens[index])));
-    if (query === null) return [title, weightList(matrix.column(key), app.queryTokens(), app.queries(), (q) => matrix.text(q, key))];
-    const list = weightList(matrix.row(query), app.keyTokens(), app.keys(), (k) => matrix.text(query, k));
+    if (query === null) return [title, weightList(matrix.column(key), "query", app.queries(), (q) => matrix.text(q, key))];
+    const list = weightList(matrix.row(query), "key", app.keys(), (k) => matrix.text(query, k));
     const facts = app.layer().normalized ? [element("dl", {}, fact(entropyLabel(), `${entropy(matrix.row(query)).toFixed(2)} bits`))] : [];
     return [title, list, ...facts];
   }
 
   function layerDetails(matrix) {
-    const [layer, isGrid] = [app.layer(), app.state.view === "grid"];
-    const [heads, queries, keys] = layer.shape;
-    const title = isGrid ? "All heads" : layer.kind === "relevance" ? "Relevance" : `Layer ${app.depth(app.state.layer)}`;
-    const nodes = [element("h2", { textContent: title })];
-    if (!isGrid) nodes.push(element("p", { className: "path", textContent: displayText(layer.name).replaceAll(".", ".\u200b") })); // may wrap after a dot
+    const [layer, isGrid, isMean] = [app.layer(), app.state.view === "grid", app.combineMode() === "layers"];
+    const [heads, ...shape] = layer.shape;
+    const [queries, keys] = matrix ? [matrix.queries, matrix.keys] : shape;
+    const name = isMean ? capitalize(app.matrixName()) : layer.kind === "relevance" ? "Relevance" : `Layer ${app.depth(app.state.layer)}`;
+    const nodes = [element("h2", { textContent: isGrid ? "All heads" : name })];
+    if (!isGrid && !isMean) nodes.push(element("p", { className: "path", textContent: displayText(layer.name).replaceAll(".", ".\u200b") })); // may wrap after a dot
+    if (!isGrid && !app.usesAllHeads() && app.isNearUniform()) nodes.push(element("p", { className: "notice", textContent: NEAR_UNIFORM }));
     nodes.push(element("p", { className: "guide", textContent: app.view().hint() }));
     const facts = [fact("Heads", String(heads)), fact("Queries × keys", `${queries} × ${keys}`)];
     if (matrix && layer.normalized) facts.push(fact(entropyLabel(), `${meanEntropy(matrix).toFixed(2)} bits`));
@@ -57,14 +74,30 @@ export function createInspector(app) {
     return nodes;
   }
 
+  // Classes or answers, the most probable first.
+  function scoreList(given) {
+    if (!given) return [];
+    const [all, max] = [given.shown, Math.max(...given.shown.map(([, score]) => score)) || 1];
+    const items = all.map(([name, score], i) => {
+      const bar = given.areProbabilities ? element("span", { className: "bar" }) : null;
+      if (bar) bar.style.width = `${(100 * score) / max}%`;
+      const text = given.areProbabilities ? `${(100 * score).toFixed(1)} %` : String(score);
+      return element("li", { className: i ? "" : "best" }, element("span", { className: "name", title: name }, displayText(name)), element("span", { className: "value" }, text), bar);
+    });
+    const more = given.more ? [element("div", { className: "guide" }, `and ${given.more} more`)] : [];
+    return [element("h2", {}, "Scores"), element("div", { className: "scores" }, element("ol", { className: "weights" }, ...items), ...more)];
+  }
+
   function update() {
     const { query, key } = app.focused();
     const matrix = app.state.view === "grid" ? null : app.matrices.current();
-    const id = [app.matrixKey(), query, key, app.state.view, Boolean(matrix)].join(" ");
+    const id = [app.matrixKey(), query, key, app.state.view, Boolean(matrix), app.isTouch()].join(" ");
     if (id === shownKey) return;
     shownKey = id;
     const hasToken = matrix && (query !== null || key !== null);
-    node.replaceChildren(...(hasToken ? tokenDetails(matrix, query, key) : layerDetails(matrix)));
+    details.replaceChildren(...(hasToken ? tokenDetails(matrix, query, key) : layerDetails(matrix)));
+    scores.replaceChildren(...scoreList(app.example().scores));
+    if (app.loading) shownKey = ""; // patches appear when their image is decoded
   }
 
   return { node, update };

@@ -8,7 +8,7 @@ import { createInspector } from "./inspector.js";
 import { createPayload, readMeta } from "./payload.js";
 import { DEFAULTS, VIEWS, fromHash, toHash, validState, writeHash } from "./state.js";
 import { createViewport } from "./viewport.js";
-import { createMatrices, rolloutLayers, strongest } from "./weights.js";
+import { createMatrices, layersAlike, rolloutLayers, strongest } from "./weights.js";
 import { alignmentView } from "./view-alignment.js";
 import { gridView } from "./view-grid.js";
 import { headsView } from "./view-heads.js";
@@ -23,6 +23,7 @@ const app = {
   hovered: { query: null, key: null },
   searchText: "",
   zooms: {}, // by view
+  isTouch: () => matchMedia("(hover: none)").matches,
   notice: "", // a message for the status line, until the state changes
 
   example: () => app.meta.examples[app.state.example],
@@ -44,14 +45,20 @@ const app = {
     return headColor(app.mode, /^\d+$/.test(name) ? Number(name) : head);
   },
 
-  // The query or key sequence of a layer. Positions are numbered if the tokens do not match the layer's size.
+  // The query or key sequence of a layer, of tokens or of words. Positions are numbered if the tokens do not match the layer's size.
   sequence(role, layer = app.state.layer) {
+    const tokens = app.tokenSequence(role, layer);
+    return app.state.join && tokens.words ? (tokens.joined ??= joinedSequence(tokens)) : tokens;
+  },
+  tokenSequence(role, layer = app.state.layer) {
     const { sequences, shape } = app.example().layers[layer];
     const [name, size] = role === "query" ? [sequences[0], shape[1]] : [sequences[1], shape[2]];
     const sequence = app.example()[name];
     if (sequence.tokens.length === size) return sequence;
-    return { tokens: Array.from({ length: size }, (_, i) => String(i)), special: [], patches: null };
+    return { tokens: Array.from({ length: size }, (_, i) => String(i)), special: [], patches: null, words: null, segments: null };
   },
+  // The first token of each word if the tokens of a word are joined, otherwise null.
+  wordStarts: (role, layer) => (app.state.join && app.tokenSequence(role, layer).words?.starts) || null,
   queryTokens: () => app.sequence("query").tokens,
   keyTokens: () => app.sequence("key").tokens,
   tokenText(role, index) {
@@ -60,8 +67,10 @@ const app = {
   },
   // Positions that are not hidden.
   positions(role, layer) {
-    const { tokens, special } = app.sequence(role, layer);
-    const shown = [...tokens.keys()].filter((index) => !app.state.hide || !special.includes(index));
+    const { tokens, special, segments } = app.sequence(role, layer);
+    const sentence = segments && app.state.sentences !== "all" ? "AB".indexOf(app.state.sentences[role === "query" ? 0 : 1]) : null;
+    const isShown = (index) => (!app.state.hide || !special.includes(index)) && (sentence === null || segments[index] === sentence);
+    const shown = [...tokens.keys()].filter(isShown);
     return shown.length ? shown : [...tokens.keys()];
   },
   queries: (layer) => app.positions("query", layer),
@@ -69,16 +78,25 @@ const app = {
 
   views: () => availableViews(app.state),
   view: () => views[app.state.view],
-  matrixKey: () => ["example", "layer", "heads", "combine", "temperature", "hide"].map((name) => app.state[name]).join(" "),
-  canRollout: (layer = app.state.layer) => app.state.view !== "temperature" && rolloutLayers(app, layer).length > 0,
-  // How heads are combined to one matrix. Rollout falls back to the mean where it is not defined.
+  matrixKey: () => ["example", "layer", "heads", "combine", "temperature", "hide", "join", "sentences"].map((name) => app.state[name]).join(" "),
+  canRollout: (layer = app.state.layer) => app.state.view !== "temperature" && rolloutLayers(app.example().layers, layer).length > 0,
+  canAverageLayers: (layer = app.state.layer) => app.state.view !== "temperature" && layersAlike(app.example().layers, layer).length > 1,
+  // How heads are combined to one matrix. Rollout and the mean over layers fall back to the mean where they are not defined.
   combineMode(layer) {
     const { combine } = app.state;
-    return combine === "max" || (combine === "rollout" && app.canRollout(layer)) ? combine : "mean";
+    const applies = { max: true, rollout: app.canRollout(layer), layers: app.canAverageLayers(layer) };
+    return applies[combine] ? combine : "mean";
+  },
+  usesAllHeads: () => ["rollout", "layers"].includes(app.combineMode()),
+  // Whether all displayed heads attend to all keys nearly equally.
+  isNearUniform(layer = app.state.layer, heads = app.selectedHeads(layer)) {
+    const { uniform } = app.example().layers[layer];
+    return heads.every((head) => uniform.includes(head));
   },
   matrixName() {
     if (app.isDerived(app.layer())) return app.layer().name;
     const [mode, heads] = [app.combineMode(), app.selectedHeads()];
+    if (mode === "layers") return `mean of ${layersAlike(app.example().layers, app.state.layer).length} layers`;
     const what = mode === "rollout" ? mode : heads.length > 1 ? `${mode} of ${heads.length} heads` : app.headName(heads[0], [app.state.layer]);
     const changed = app.layer().hasTemperature && app.state.temperature !== 1;
     return `layer ${app.depth(app.state.layer)}, ${what}${changed ? `, temperature ${app.state.temperature.toFixed(2)}` : ""}`;
@@ -87,7 +105,7 @@ const app = {
   set(changes, push = false) {
     const { view, zoom } = app.state;
     const key = "query" in changes ? null : app.state.key; // a cell is selected by query and key together
-    const state = validState({ ...app.state, key, ...changes }, app.meta, availableViews);
+    const state = validState({ ...app.state, key, ...changes }, app.meta, availableViews, rolloutLayers);
     app.zooms[view] = zoom;
     if (state.view !== view && !("zoom" in changes)) state.zoom = app.zooms[state.view] ?? 1;
     [app.state, app.notice] = [state, ""];
@@ -148,6 +166,7 @@ const app = {
     const title = `Strongest ${isQuery ? "keys" : "queries"} of ${app.tokenText(role, index)}`;
     return [title, ...best.map((position) => `${text(position)}  ${app.tokenText(other, position)}`)];
   },
+  axisTitles: () => (app.layer().kind === "cross" ? ["Queries (target)", "Keys (source)"] : ["Queries", "Keys"]),
   describe() {
     const { query, key } = app.focused();
     const matrix = app.matrices.current();
@@ -158,7 +177,7 @@ const app = {
     return `${app.tokenText("query", q)} → ${app.tokenText("key", k)}${note}: ${matrix.text(q, k)} · ${app.matrixName()}`;
   },
   setStatus(message) {
-    const text = message || `Keyboard: ${app.view().keys}`;
+    const text = message || (app.isTouch() ? app.view().touch : `Keyboard: ${app.view().keys}`);
     if (status.textContent !== text) status.textContent = text; // screen readers repeat it otherwise
     status.classList.toggle("idle", !message);
   },
@@ -206,6 +225,16 @@ const app = {
   },
 };
 
+// A sequence of words instead of tokens. Patches are words of one token.
+function joinedSequence({ special, patches, segments, words: { texts, starts } }) {
+  return {
+    tokens: texts, words: null,
+    special: [...starts.keys()].filter((word) => special.includes(starts[word])),
+    patches: patches && { ...patches, prefix: starts.indexOf(patches.prefix) },
+    segments: segments && starts.map((start) => segments[start]),
+  };
+}
+
 // The views that apply to a layer.
 function availableViews({ example, layer }) {
   const { sequences, shape, hasTemperature } = app.meta.examples[example].layers[layer];
@@ -228,6 +257,7 @@ const views = {
   image: imageView(app), alignment: alignmentView(app), temperature: temperatureView(app),
 };
 
+DEFAULTS.join = app.meta.joinSubwords;
 app.state = { ...DEFAULTS };
 const status = element("div", { className: "status idle", role: "status" });
 const controls = createControls(app);

@@ -2,7 +2,7 @@
 
 import { clamp, displayText } from "./format.js";
 import { textWidth } from "./renderer.js";
-import { forEachLink, largestLines } from "./weights.js";
+import { forEachLink, largestLines, lineRule } from "./weights.js";
 
 const MIN_SIZE = 0.06; // of the row's maximum; smaller weights are not drawn
 const SHADES = 8;
@@ -55,7 +55,7 @@ export function alignmentView(app) {
 
   function drawLines(renderer, box, focused, max) {
     const [lines, shades] = [[], Array.from({ length: SHADES }, () => [])];
-    forEachLink(layout.matrix, focused, (query, key, weight) => {
+    forEachLink(layout.matrix, focused, lineRule(app, 1, focused), (query, key, weight) => {
       const [source, target, size] = [layout.key.get(key), layout.query.get(query), Math.abs(weight)];
       if (!source || !target || !size || size < MIN_SIZE * layout.matrix.rowMaxima[query]) return;
       if (isNear(target, box) || isNear(source, box)) lines.push({ source, target, size });
@@ -86,7 +86,8 @@ export function alignmentView(app) {
   return {
     label: "Alignment: the source sentence above, the target sentence below, one line per attention weight.",
     keys: "Left and right select a word, up and down switch between source and target, Escape clears the selection.",
-    hint: () => "Hover over a word to show only its attention weights. Below each target word is the source word with the highest weight.",
+    touch: "Tap a word for its weights, again for all.",
+    hint: () => `${app.isTouch() ? "Tap" : "Hover over"} a word to show only its attention weights. Below each target word is the source word with the highest weight.`,
     size(room) {
       const matrix = app.matrices.current();
       const id = [app.matrixKey(), room.width, room.height].join(" ");

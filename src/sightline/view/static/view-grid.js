@@ -1,11 +1,11 @@
 // The grid view: a thumbnail of each layer and head. Thumbnails are made when they become visible, within a time limit per frame.
 
 import { matrixImage } from "./colors.js";
-import { clamp } from "./format.js";
+import { clamp, formatWeight } from "./format.js";
 import { importanceBars, importanceFacts } from "./importance.js";
 import { meanEntropy } from "./weights.js";
 
-const [LEFT, TOP, GAP] = [76, 40, 10];
+const [LEFT, TOP, GAP] = [76, 62, 10];
 const FRAME_MS = 40; // for new thumbnails; a fifth of it while scrolling
 const MAX_THUMBNAILS = 2000; // in the cache
 
@@ -17,17 +17,22 @@ export function gridView(app) {
   const layerMeta = (layer) => app.example().layers[layer];
 
   function thumbnail(layer, head) {
-    const id = [app.state.example, app.state.temperature, app.state.hide, app.mode, layer, head].join(" ");
+    const { example, temperature, hide, join, sentences, oneScale } = app.state;
+    const id = [example, temperature, hide, join, sentences, oneScale, app.mode, layer, head].join(" ");
     if (thumbnails.has(id)) return thumbnails.get(id);
     if (performance.now() > layout.deadline) return app.refresh();
     const matrix = app.matrices.thumbnail(layer, head, app.queries(layer), app.keys(layer));
     app.loading ||= !matrix;
     if (!matrix) return null;
-    const image = matrixImage(matrix, app.mode, layerMeta(layer).signed);
+    const max = oneScale ? sharedMax() : matrix.max;
+    const image = matrixImage({ ...matrix, max }, app.mode, layerMeta(layer).signed);
     if (thumbnails.size > MAX_THUMBNAILS) thumbnails.clear();
     thumbnails.set(id, image);
     return image;
   }
+
+  // The strongest weight of all layers. With changed weights, which are not known before they are drawn, it is at most 1.
+  const sharedMax = () => (app.state.join || app.state.temperature !== 1 ? 1 : Math.max(...layers().map((layer) => layerMeta(layer).max)));
 
   const exists = ({ layer, head }) => layers().includes(layer) && head < layerMeta(layer).heads.length;
   const focused = () => [hovered, selected].find((cell) => cell && exists(cell)) ?? null;
@@ -38,10 +43,18 @@ export function gridView(app) {
     app.set({ view: "matrix", layer, heads: [head], combine, from: "grid" }, true);
   };
 
+  function drawMark(renderer, x, y, side) {
+    const size = clamp(side * 0.3, 12, 20);
+    renderer.rect(x + side - size, y, size, size, { fill: app.colors.panel, alpha: 0.85, radius: 2 });
+    renderer.text("≈", x + side - size / 2, y + size / 2, { ...app.textStyles.note, size: size * 0.8, align: "center" });
+  }
+
   return {
     label: "Grid: a thumbnail of each layer and head.",
     keys: "Arrow keys move, Enter opens a head, Escape clears the selection, + and − zoom.",
-    hint: () => "Each thumbnail is one head: rows are queries, columns are keys. Click one to open it.",
+    touch: "Tap a thumbnail to open it.",
+    hint: () => `Each thumbnail is one head: rows are queries, columns are keys. ${app.isTouch() ? "Tap" : "Click"} one to open it. `
+      + "Heads marked ≈ attend to all keys nearly equally.",
     size(room) {
       const maxHeads = Math.max(...layers().map((layer) => layerMeta(layer).heads.length));
       const [width, height] = [(room.width - LEFT - 24) / maxHeads - GAP, (room.height - TOP - 16) / layers().length - GAP];
@@ -58,7 +71,7 @@ export function gridView(app) {
       layers().forEach((layer, i) => {
         const y = TOP + i * step;
         if (y + side < box.y || y > box.y + box.height) return;
-        renderer.text(`layer ${app.depth(layer)}`, left + LEFT - 16, y + side / 2, { ...app.textStyles.note, align: "right" });
+        renderer.text(String(app.depth(layer)), left + LEFT - 16, y + side / 2, { ...app.textStyles.note, align: "right" });
         layerMeta(layer).heads.forEach((_, head) => {
           const x = left + LEFT + head * step;
           if (x + side < box.x || x > box.x + box.width) return;
@@ -69,13 +82,19 @@ export function gridView(app) {
           const border = isFocused ? { stroke: app.colors.accent, lineWidth: 2.5 } : { stroke: app.colors.line };
           renderer.rect(x - 0.5, y - 0.5, side + 1, side + 1, { ...border, radius: 2 });
           drawImportance({ layer, head }, x, y, side);
+          if (app.isNearUniform(layer, [head])) drawMark(renderer, x, y, side);
         });
       });
       renderer.rect(box.x, box.y, box.width, TOP - 8, { fill: app.colors.panel });
+      const note = { ...app.textStyles.note, size: 11 };
+      renderer.text("Layer", left + LEFT - 16, box.y + TOP - 20, { ...note, align: "right" });
+      renderer.text("Head", left + LEFT, box.y + 14, note);
+      const scale = app.state.oneScale ? `One scale, 0 to ${formatWeight(sharedMax())}` : "Each head has its own scale";
+      renderer.text(scale, Math.max(left + LEFT + 40, Math.min(left + LEFT + layout.maxHeads * step - GAP, box.x + box.width - 12)), box.y + 14, { ...note, align: "right" });
       for (let head = 0; head < layout.maxHeads; head++) {
         const x = left + LEFT + head * step + side / 2;
         renderer.rect(x - side / 2, box.y + TOP - 12, side, 3, { fill: app.headColor(head), radius: 1.5 });
-        renderer.text(app.headName(head, layers()), x, box.y + 16, { ...app.textStyles.note, align: "center" });
+        renderer.text(app.headName(head, layers()).replace("head ", ""), x, box.y + TOP - 26, { ...app.textStyles.note, align: "center" });
       }
     },
     hit(x, y, box) {
@@ -91,6 +110,7 @@ export function gridView(app) {
     tooltip({ layer, head }) {
       const matrix = layerMeta(layer).normalized ? app.matrices.head(layer, head) : null;
       const facts = matrix ? [`entropy ${meanEntropy(matrix).toFixed(2)} bits`] : [];
+      if (app.isNearUniform(layer, [head])) facts.push("nearly uniform");
       return [`Layer ${app.depth(layer)}, ${app.headName(head, [layer])}`, layerMeta(layer).name, ...facts, ...importanceFacts(app, { layer, head })];
     },
     click: open,

@@ -2,7 +2,8 @@
 
 import { clamp, displayText } from "./format.js";
 import { fitText } from "./renderer.js";
-import { forEachLink, largestLines } from "./weights.js";
+import { patchImage } from "./patches.js";
+import { forEachLink, largestLines, lineRule } from "./weights.js";
 
 const TOP = 44; // height of the headings
 const SHADES = 10;
@@ -30,10 +31,10 @@ export function headsView(app) {
   function drawLines(renderer, box, drawn) {
     const [focused, scrolling] = [app.focusedToken(), app.viewport.isScrolling()]; // while scrolling, only visible queries
     const lines = [];
+    const rule = lineRule(app, drawn.length, focused);
     drawn.forEach(({ matrix }, i) => {
-      forEachLink(matrix, focused, (query, key, weight) => {
+      forEachLink(matrix, focused, rule, (query, key, weight) => {
         const [y1, y2] = [layout.queryY.get(query), layout.keyY.get(key)];
-        if (y1 === undefined || y2 === undefined || weight === 0) return;
         const [low, high] = scrolling ? [y1, y1] : [Math.min(y1, y2), Math.max(y1, y2)];
         if (high >= box.y && low <= box.y + box.height) lines.push({ i, y1, y2, size: Math.abs(weight) });
       });
@@ -76,17 +77,22 @@ export function headsView(app) {
       }
       const bars = isOther ? Math.min(9 * drawn.length, width * 0.5) + 4 : 0;
       const alpha = focused && !isFocused && !isOther ? 0.45 : 1;
-      const [x, align] = isQuery ? [queryEdge - 12, "right"] : [keyEdge + 12, "left"];
+      const patch = patchImage(app, app.sequence(role), index);
+      const side = patch ? Math.min(rowHeight - 3, 48) : 0;
+      if (patch) renderer.image(patch, isQuery ? queryEdge - 10 - side : keyEdge + 10, y - side / 2, side, side, { smooth: true });
+      const [x, align] = isQuery ? [queryEdge - 12 - side, "right"] : [keyEdge + 12 + side, "left"];
       const style = { color: app.colors.ink, size, weight: isFocused ? 600 : 400, alpha, align };
-      renderer.text(fitText(displayText(tokens[index]), width - 12 - bars, { size }), x, y, style);
+      renderer.text(fitText(displayText(tokens[index]), width - 12 - bars - side, { size }), x, y, style);
     }
   }
 
   return {
     label: "Heads: query tokens on the left, key tokens on the right, one line per attention weight.",
     keys: "Up and down select a token, left and right switch between queries and keys, Escape clears the selection, + and − zoom.",
-    hint: () => "Hover over a token to show only its attention weights; click to select it. "
-      + "Click a head to toggle it; double-click or Shift+Enter shows only this head.",
+    touch: "Tap a token for its weights, again for all.",
+    hint: () => (app.isTouch() ? "Tap a token to show only its attention weights. Tap a head to toggle it."
+      : "Hover over a token to show only its attention weights; click to select it. "
+        + "Click a head to toggle it; double-click or Shift+Enter shows only this head."),
     size(room) {
       layout = computeLayout(room);
       return { width: 0, height: TOP + Math.max(layout.queries.length, layout.keys.length) * layout.rowHeight + 16 };
@@ -98,7 +104,7 @@ export function headsView(app) {
       drawTokens(renderer, box, drawn, "query");
       drawTokens(renderer, box, drawn, "key");
       renderer.rect(0, box.y, layout.roomWidth, TOP - 12, { fill: app.colors.panel, alpha: 0.96 });
-      const [query, key] = app.layer().kind === "cross" ? ["Queries (target)", "Keys (source)"] : ["Queries", "Keys"];
+      const [query, key] = app.axisTitles();
       renderer.text(query, layout.queryEdge - 12, box.y + 18, { ...app.textStyles.note, align: "right" });
       renderer.text(key, layout.keyEdge + 12, box.y + 18, app.textStyles.note);
     },

@@ -1,11 +1,13 @@
 // The image view: attention weights over the patches of an image, per token of a caption, or over support images.
 
-import { heatMap } from "./colors.js";
+import { veil } from "./colors.js";
 import { clamp, displayText, formatWeight } from "./format.js";
+import { outline } from "./outline.js";
+import { decodedImage } from "./patches.js";
 import { fitText } from "./renderer.js";
 
 const ALL_PATCHES = "all patches (mean)";
-const decodedImages = new Map();
+const [OUTLINE, OUTLINE_WIDTH] = ["#ff9d1e", 2]; // of the strongest patches, as in the explanations of predictions
 const sum = (values) => values.reduce((total, value) => total + value, 0);
 
 // The largest side at which this many captioned tiles fit into a rectangle.
@@ -35,20 +37,6 @@ export function imageView(app) {
   const meanRow = ({ keys, queries, column }) => Float32Array.from({ length: keys }, (_, key) => sum(column(key)) / queries);
   const rowOf = (matrix, query) => (query === null ? (matrix.mean ??= meanRow(matrix)) : matrix.row(query));
 
-  // The decoded image, or null while it is decoded.
-  function decodedImage({ src }) {
-    if (!decodedImages.has(src)) {
-      const image = new Image();
-      image.src = src;
-      decodedImages.set(src, null);
-      image.decode().then(() => {
-        decodedImages.set(src, image);
-        app.refresh();
-      });
-    }
-    return decodedImages.get(src);
-  }
-
   function computeLayout(room) {
     const [{ images, grid, prefix }, query] = [keyPatches(), queryPatches()];
     const tiles = [];
@@ -57,7 +45,9 @@ export function imageView(app) {
       tiles.push({ image, x, y, width: aspect > 1 ? side / aspect : side, height: aspect > 1 ? side : side * aspect, ...properties });
     };
     const top = room.width < 640 ? 56 : 34; // two or one lines of headings
-    const maxSide = clamp(Math.min(room.width - 40, room.height - top - 164), 160, 720) * app.state.zoom;
+    const thumbnails = thumbnailContents();
+    const below = thumbnails.length ? 164 : 40;
+    const maxSide = clamp(Math.min(room.width - 40, Math.max(280, room.height - top - below)), 160, 720) * app.state.zoom;
     let [x, y, bottom] = [20, top, top];
     if (query && !isSelfAttention()) {
       const side = images.length > 1 ? Math.min(maxSide, 280) : Math.min(maxSide, room.width / 2 - 40);
@@ -80,7 +70,7 @@ export function imageView(app) {
       bottom = Math.max(bottom, y + side + 62);
     }
     const side = clamp(84 * app.state.zoom, 60, 140);
-    const [thumbnails, perLine] = [thumbnailContents(), Math.max(1, Math.floor((room.width - 24) / (side + 14)))];
+    const perLine = Math.max(1, Math.floor((room.width - 24) / (side + 14)));
     const left = Math.max(12, (room.width - Math.min(perLine, thumbnails.length) * (side + 14) + 14) / 2);
     const position = (i) => ({ x: left + (i % perLine) * (side + 14), y: bottom + 34 + Math.floor(i / perLine) * (side + 34) });
     const strip = thumbnails.map((thumbnail, i) => ({ ...thumbnail, side, ...position(i) }));
@@ -94,7 +84,7 @@ export function imageView(app) {
     if (keyPatches().images.length > 1 || (queryPatches() && !isSelfAttention())) return [];
     const words = queryPatches() ? wordsAfterImage() : app.queries();
     if (words.length) return words.map((query) => ({ query, name: app.queryTokens()[query] }));
-    return app.selectedHeads().length > 1 && app.state.combine !== "rollout"
+    return app.selectedHeads().length > 1 && !app.usesAllHeads()
       ? app.selectedHeads().map((head) => ({ head, name: app.headName(head, [app.state.layer]), query: undefined })) : [];
   }
 
@@ -103,15 +93,38 @@ export function imageView(app) {
   const weightText = (matrix, query, key) => formatWeight(rowOf(matrix, query)[key], maxOf(rowOf(matrix, query)));
   const patchMax = (matrix, query) => maxOf(rowOf(matrix, query).subarray(keyPatches().prefix, endOfPatches(keyPatches()))) || 1;
 
-  function drawTile(renderer, tile, matrix, query, alpha = app.state.opacity) {
+  // The scale of what is compared: the maps of all words, or of all heads; with `oneScale` off, each map has its own.
+  function wordScale(matrix, query) {
+    const words = layout.strip.filter(({ head }) => head === undefined);
+    if (!app.state.oneScale || !words.length) return patchMax(matrix, query);
+    const shown = words.map((word) => word.query);
+    return Math.max(...(shown.includes(query) ? shown : [...shown, query]).map((index) => patchMax(matrix, index)));
+  }
+  function headScale(query) {
+    const matrices = layout.strip.filter(({ head }) => head !== undefined).map(({ head }) => app.matrices.head(app.state.layer, head));
+    return Math.max(...matrices.filter(Boolean).map((matrix) => patchMax(matrix, query)));
+  }
+
+  function drawTile(renderer, tile, matrix, query, scale, isSmall = false) {
     const { x, y, width, height, image, grid } = tile;
-    const decoded = decodedImage(image);
+    const decoded = decodedImage(app, image);
     if (decoded) renderer.image(decoded, x, y, width, height, { smooth: image.width > 64 });
     else renderer.rect(x, y, width, height, { fill: app.colors.line });
     if (!decoded) app.loading = true;
     if (grid[0] * grid[1] === 1 || !matrix) return;
-    const map = heatMap(tileValues(matrix, query, tile), grid[1], grid[0], patchMax(matrix, query));
-    renderer.image(map, x, y, width, height, { alpha, smooth: app.state.smooth });
+    const values = tileValues(matrix, query, tile);
+    const map = veil(values, grid[1], grid[0], scale, app.meta.look);
+    renderer.image(map, x, y, width, height, { alpha: app.state.opacity, smooth: app.state.smooth });
+    if (!isSmall && app.state.opacity) drawOutline(renderer, tile, values, scale);
+  }
+
+  // The edges between patches of high weight and all others.
+  function drawOutline(renderer, { x, y, width, height, grid: [rows, columns] }, values, scale) {
+    const isHigh = Array.from(values, (value) => Math.abs(value) >= app.meta.look.outline * 2 * scale);
+    const [w, h] = [width / columns, height / rows];
+    const ends = outline(isHigh, rows, columns).flatMap(([column, row, dx, dy]) => [x + column * w, y + row * h, x + (column + dx) * w, y + (row + dy) * h]);
+    renderer.lines(ends, { color: "#000000", alpha: 0.5, lineWidth: 2 * OUTLINE_WIDTH });
+    renderer.lines(ends, { color: OUTLINE, lineWidth: OUTLINE_WIDTH });
   }
 
   function drawPatchBorder(renderer, { x, y, width, height, grid }, patch, color) {
@@ -142,7 +155,8 @@ export function imageView(app) {
     const token = query === null ? "" : displayText(app.queryTokens()[query]);
     const isPatch = queryPatches() && /^\d+,\d+$/.test(token);
     const name = query === null ? ALL_PATCHES : isPatch ? `patch ${token}` : `“${fitText(token, Math.min(320, layout.width - 200))}”`;
-    const note = `max ${formatWeight(patchMax(matrix, query))} · ${app.matrixName()}`;
+    const isShared = layout.strip.some(({ head }) => head === undefined) && app.state.oneScale;
+    const note = `${isShared ? "scale" : "max"} ${formatWeight(wordScale(matrix, query))} · ${app.matrixName()}${app.isNearUniform() && !app.usesAllHeads() ? " · nearly uniform" : ""}`;
     renderer.text(`${app.layer().kind === "relevance" ? "Relevance for" : "Attention of"} ${name}`, 20, 17, app.textStyles.title);
     if (layout.top > 40) renderer.text(note, 20, 38, app.textStyles.note);
     else renderer.text(note, layout.roomWidth - 20, 17, { ...app.textStyles.note, align: "right" });
@@ -151,6 +165,7 @@ export function imageView(app) {
   function drawThumbnails(renderer, box, matrix, query) {
     const heading = layout.strip.length ? (layout.strip[0].head !== undefined ? "Heads" : app.layer().kind === "relevance" ? "Targets" : "Words") : "";
     renderer.text(heading, layout.roomWidth / 2, layout.bottom + 18, { ...app.textStyles.note, align: "center" });
+    const [ofWords, ofHeads] = [wordScale(matrix, query), headScale(query)];
     for (const thumbnail of layout.strip) {
       if (thumbnail.y + thumbnail.side + 24 < box.y || thumbnail.y > box.y + box.height) continue;
       const isWord = thumbnail.head === undefined;
@@ -159,7 +174,8 @@ export function imageView(app) {
       const { width: fullWidth, height: fullHeight, ...tile } = layout.tiles.at(-1);
       const [width, height] = [fullWidth, fullHeight].map((length) => (thumbnail.side * length) / Math.max(fullWidth, fullHeight));
       const [x, y] = [thumbnail.x + (thumbnail.side - width) / 2, thumbnail.y + thumbnail.side - height];
-      drawTile(renderer, { ...tile, x, y, width, height }, source, row, 0.85);
+      const scale = !app.state.oneScale ? patchMax(source ?? matrix, row) : isWord ? ofWords : ofHeads;
+      drawTile(renderer, { ...tile, x, y, width, height }, source, row, scale, true);
       const [isCurrent, matches] = [isWord && row === query, isWord && app.matchesSearch(thumbnail.name)];
       const stroke = isCurrent ? app.colors.accent : matches ? app.colors.mark : isWord ? app.colors.line : app.headColor(thumbnail.head);
       renderer.rect(x - 1, y - 1, width + 2, height + 2, { stroke, lineWidth: isCurrent || matches ? 3 : 1.5, radius: 2 });
@@ -176,8 +192,10 @@ export function imageView(app) {
   return {
     label: "Image: the attention weight of each image region.",
     keys: "Arrow keys select the query, Shift and arrow keys read the weights of keys, Escape clears the selection, + and − zoom.",
-    hint: () => "Bright regions have high attention weights. "
-      + (queryPatches() && !wordsAfterImage().length ? "Click a patch to select it as the query." : "Hover over a word to show its attention; click to select it."),
+    touch: "Tap a patch or a word to select it as the query.",
+    hint: () => "Regions with low attention weights are dimmed; patches from half of the scale on are outlined. "
+      + (queryPatches() && !wordsAfterImage().length ? `${app.isTouch() ? "Tap" : "Click"} a patch to select it as the query.`
+        : app.isTouch() ? "Tap a word to show its attention." : "Hover over a word to show its attention; click to select it."),
     size(room) {
       layout = computeLayout(room);
       return { width: layout.width, height: layout.height };
@@ -189,7 +207,7 @@ export function imageView(app) {
       drawHeading(renderer, matrix, query);
       for (const tile of layout.tiles) {
         const isKey = tile.role === "key";
-        drawTile(renderer, tile, isKey ? matrix : null, query);
+        drawTile(renderer, tile, isKey ? matrix : null, query, wordScale(matrix, query));
         const hasQuery = query !== null && (!isKey || (isSelfAttention() && queryPatches()));
         if (hasQuery) drawPatchBorder(renderer, tile, query - tile.first, "#ffffff");
         if (!isKey) renderer.text(displayText(tile.image.label), tile.x, tile.y + tile.height + 16, app.textStyles.note);

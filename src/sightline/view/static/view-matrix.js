@@ -2,10 +2,13 @@
 
 import { matrixImage, textColorOn } from "./colors.js";
 import { clamp, displayText, formatWeight } from "./format.js";
+import { patchImage } from "./patches.js";
 import { fitText, textWidth } from "./renderer.js";
 
 const MIN_FONT = 9; // pixels
 const LABEL = { size: 12 };
+const TITLE = 20; // height of the title of an axis
+const [MIN_PATCH, MAX_PATCH] = [6, 34]; // pixels of a patch on an axis
 
 export function matrixView(app) {
   let [layout, image] = [null, {}];
@@ -15,9 +18,22 @@ export function matrixView(app) {
   const maxWidth = (tokens, positions) =>
     Math.max(8, ...positions.slice(0, 400).map((index) => textWidth(displayText(tokens[index]).slice(0, 24), LABEL)));
 
+  const hasPatches = (role) => layout.side >= MIN_PATCH && Boolean(app.sequence(role).patches);
+
+  // The name of a position, or the patch of an image at it.
+  function drawLabel(renderer, role, index, x, y, drawText) {
+    const patch = hasPatches(role) && patchImage(app, app.sequence(role), index);
+    if (!patch) return drawText();
+    const size = Math.min(layout.side - 1, MAX_PATCH);
+    renderer.image(patch, x - size / 2, y - size / 2, size, size, { smooth: true });
+    const isFocused = focusedCell()[role] === index;
+    if (isFocused) renderer.rect(x - size / 2, y - size / 2, size, size, { stroke: app.colors.accent, lineWidth: 2 });
+  }
+
   function drawLabels(renderer, box, matrix) {
     const { left, top, side, keys, queries, x0, horizontal } = layout;
     const focused = focusedCell();
+    const [edgeX, edgeY] = [box.x + x0 + left, box.y + top]; // of the cells
     renderer.rect(box.x, box.y, box.width, top, { fill: app.colors.panel });
     renderer.rect(box.x, box.y, x0 + left, box.height, { fill: app.colors.panel });
     const every = Math.ceil(13 / side);
@@ -25,21 +41,29 @@ export function matrixView(app) {
       size: clamp(side * 0.7, 9, 12), weight: isFocused || app.matchesSearch(token) ? 700 : 400,
       color: isFocused ? app.colors.accent : app.colors.ink, alpha: 0.9,
     });
-    const drawAxis = (positions, tokens, offset, start, length, drawLabel, focusedIndex) => positions.forEach((index, i) => {
-      const at = offset + i * side;
+    const drawAxis = (role, positions, offset, start, length, draw) => positions.forEach((index, i) => {
+      const [at, token] = [offset + i * side, app.sequence(role).tokens[index]];
       if (at + side < start || at > start + length) return;
-      if (i % every && index !== focusedIndex && !app.matchesSearch(tokens[index])) return;
-      drawLabel(displayText(tokens[index]), at + side / 2, labelStyle(index === focusedIndex, tokens[index]));
+      const isPatch = hasPatches(role);
+      if (!isPatch && i % every && index !== focused[role] && !app.matchesSearch(token)) return;
+      draw(index, displayText(token), at + side / 2, labelStyle(index === focused[role], token));
     });
-    drawAxis(keys, app.keyTokens(), x0 + left, box.x + x0 + left - side / 2, box.width, (text, x, style) =>
-      horizontal
-        ? renderer.text(fitText(text, side - 6, style), x, box.y + top - 12, { ...style, align: "center" })
-        : renderer.text(fitText(text, top - 18, style), Math.max(x, box.x + x0 + left + 6), box.y + top - 9, { ...style, rotate: -90 }), focused.key);
-    drawAxis(queries, app.queryTokens(), top, box.y + top - side / 2, box.height, (text, y, style) =>
-      renderer.text(fitText(text, left - 16, style), box.x + x0 + left - 9, Math.max(y, box.y + top + 6), { ...style, align: "right" }), focused.query);
+    const patchOffset = 6 + Math.min(side, MAX_PATCH) / 2;
+    drawAxis("key", keys, x0 + left, edgeX - side / 2, box.width, (index, text, x, style) => {
+      drawLabel(renderer, "key", index, x, edgeY - patchOffset, () => (horizontal
+        ? renderer.text(fitText(text, side - 6, style), x, edgeY - 12, { ...style, align: "center" })
+        : renderer.text(fitText(text, top - TITLE - 12, style), Math.max(x, edgeX + 6), edgeY - 9, { ...style, rotate: -90 })));
+    });
+    drawAxis("query", queries, top, edgeY - side / 2, box.height, (index, text, y, style) => {
+      drawLabel(renderer, "query", index, edgeX - patchOffset, y, () =>
+        renderer.text(fitText(text, left - TITLE - 12, style), edgeX - 9, Math.max(y, edgeY + 6), { ...style, align: "right" }));
+    });
     renderer.rect(box.x, box.y, x0 + left, top, { fill: app.colors.panel });
-    const max = `max ${formatWeight(matrix.max, matrix.max)}`;
-    renderer.text(max, box.x + x0 + left - 9, box.y + top - 12, { ...app.textStyles.note, size: 11, align: "right" });
+    const [note, [query, key]] = [{ ...app.textStyles.note, size: 11 }, app.axisTitles()];
+    renderer.text(`max ${formatWeight(matrix.max, matrix.max)}`, edgeX - 9, edgeY - 12, { ...note, align: "right" });
+    const [width, height] = [Math.min(keys.length * side, box.width - x0 - left), Math.min(queries.length * side, box.height - top)];
+    renderer.text(key, edgeX + width / 2, box.y + 11, { ...note, align: "center" });
+    renderer.text(query, box.x + x0 + 11, edgeY + height / 2, { ...note, align: "center", rotate: -90 });
   }
 
   function drawNumbers(renderer, box, matrix, size) {
@@ -66,15 +90,17 @@ export function matrixView(app) {
   return {
     label: "Matrix: rows are queries, columns are keys.",
     keys: "Arrow keys move between cells and read their weights, + and − zoom, Escape clears the selection.",
-    hint: () => "Rows are queries, columns are keys. Strong colors are high weights. Hover over a cell to read its weight.",
+    touch: "Tap a cell to read its weight.",
+    hint: () => `Rows are queries, columns are keys. Strong colors are high weights. ${app.isTouch() ? "Tap" : "Hover over"} a cell to read its weight.`,
     size(room) {
       const [queries, keys] = [app.queries(), app.keys()];
-      const left = clamp(maxWidth(app.queryTokens(), queries) + 24, 92, 170);
+      const left = clamp(maxWidth(app.queryTokens(), queries) + 24, 78, 150) + TITLE;
       const labelWidth = maxWidth(app.keyTokens(), keys) + 10;
-      const fits = Math.min((room.width - left - 24) / keys.length, (room.height - 100) / queries.length);
-      const side = clamp(clamp(fits, 3, 110) * app.state.zoom, 1, 240);
-      const horizontal = labelWidth < side;
-      const top = horizontal ? 34 : clamp(labelWidth + 16, 34, 150);
+      const tops = { true: 34 + TITLE, false: clamp(labelWidth + 16, 34, 150) + TITLE }; // with horizontal labels or not
+      const sideBelow = (top) => Math.min((room.width - left - 24) / keys.length, (room.height - top - 20) / queries.length);
+      const sides = Object.entries(tops).map(([, top]) => clamp(clamp(sideBelow(top), 3, 110) * app.state.zoom, 1, 240));
+      const horizontal = labelWidth < sides[0];
+      const [side, top] = horizontal ? [sides[0], tops.true] : [sides[1], tops.false];
       const x0 = Math.max(0, (room.width - left - keys.length * side - 16) / 2);
       layout = { left, top, side, queries, keys, x0, horizontal };
       return { width: x0 + left + keys.length * side + 16, height: top + queries.length * side + 16 };

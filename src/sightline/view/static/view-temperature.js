@@ -17,7 +17,7 @@ export function temperatureView(app) {
   // temperatures change.
   function query() {
     if (app.state.query !== null) return app.state.query;
-    const id = ["example", "layer", "heads", "combine", "hide"].map((name) => app.state[name]).join(" ");
+    const id = ["example", "layer", "heads", "combine", "hide", "join", "sentences"].map((name) => app.state[name]).join(" ");
     if (initial.id !== id && rowAt(0, 1)) {
       const distances = app.queries().map((index) => Math.abs(entropy(rowAt(index, 1)) - Math.log2(app.keys().length) / 2));
       initial = { id, query: app.queries()[distances.indexOf(Math.min(...distances))] };
@@ -57,6 +57,7 @@ export function temperatureView(app) {
   return {
     label: "Temperature: the attention weights of one query at another temperature.",
     keys: "Up and down select the query, left and right change the temperature.",
+    touch: "Select the query in the menu and move the slider.",
     query,
     hint: () => "Scores are divided by the temperature before the softmax. Pale bars are the recorded weights. "
       + "The initial query is one with medium entropy.",

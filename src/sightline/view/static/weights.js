@@ -1,9 +1,10 @@
 // Attention matrices from the payload: single heads, combined heads and rollout, at any temperature.
 
-import { formatWeight } from "./format.js";
+import { clamp, formatWeight } from "./format.js";
 
 const CACHED_MATRICES = 40;
-const LINKS_PER_QUERY = 12; // lines drawn per query while nothing is selected
+const MAX_LINKS_PER_QUERY = 12;
+const AUTO_LINES = 160; // lines of one head while nothing is selected
 const [MAX_LINES, MAX_LINES_SCROLLING] = [3000, 200]; // lines drawn per frame
 
 export function createMatrices(app) {
@@ -44,22 +45,28 @@ export function createMatrices(app) {
     return { levels: power === 1 ? levels : levels.map((level) => level ** power), normalize: power !== 1 };
   }
 
+  // The matrix between words if the tokens of a word are joined: the sum over the keys and the mean over the queries of a word.
+  function joined(matrix, index) {
+    const [queries, keys] = ["query", "key"].map((role) => app.wordStarts(role, index));
+    return matrix && (queries || keys) ? joinWords(matrix, queries, keys) : matrix;
+  }
+
   // One head, downsampled to the strongest weight of each block. The payload contains it, unless tokens are hidden or the
   // temperature was changed.
   function thumbnail(index, head, rows, columns) {
     const layer = layerMeta(index);
     const [, height, width] = layer.thumbnail ?? [];
-    const inPayload = height && rows.length === layer.shape[1] && columns.length === layer.shape[2] && !levelScale(index).normalize;
+    const inPayload = height && rows.length === layer.shape[1] && columns.length === layer.shape[2] && !levelScale(index).normalize && !app.state.join;
     const raw = inPayload && app.payload.get(app.state.example, index, "thumbnail");
     if (raw) return createMatrix(decode(raw, head * height, height, width, levelScale(index)), height, width);
-    const matrix = inPayload ? null : combineHeads(index, "mean", [head]);
+    const matrix = inPayload ? null : joined(combineHeads(index, "mean", [head]), index);
     return matrix && downsample(matrix, rows, columns, app.meta.thumbnailSize);
   }
 
   // Attention rollout (Abnar and Zuidema, 2020): each layer is averaged with the identity for the residual connection.
   function rollout(index) {
     return cached(cacheKey("rollout", index), () => {
-      const previousIndex = rolloutLayers(app, index).filter((other) => other < index).pop();
+      const previousIndex = rolloutLayers(app.example().layers, index).filter((other) => other < index).pop();
       const previous = previousIndex === undefined ? null : rollout(previousIndex);
       if (previousIndex !== undefined && !previous) return null; // load one layer at a time, or they evict each other
       if (multiplied) return void app.refresh();
@@ -72,31 +79,72 @@ export function createMatrices(app) {
     });
   }
 
-  // One row at its own temperature.
-  const rowAt = (index, query, temperature) =>
-    combineHeads(index, app.combineMode(index), app.selectedHeads(index), { first: query, count: 1, temperature })?.data;
+  // The mean over heads and layers, up to each layer of the list.
+  function meanOfLayers(indices, count = indices.length) {
+    return cached(cacheKey("layers", indices[0], count), () => {
+      const previous = count > 1 ? meanOfLayers(indices, count - 1) : null;
+      if (count > 1 && !previous) return null;
+      const mean = combineHeads(indices[count - 1], "mean", layerMeta(indices[count - 1]).heads.keys());
+      if (!mean || !previous) return mean;
+      return createMatrix(mean.data.map((weight, i) => previous.data[i] + (weight - previous.data[i]) / count), mean.queries, mean.keys);
+    });
+  }
 
-  const cacheKey = (...parts) => [app.state.example, app.state.temperature, ...parts].join(" ");
+  // One row at its own temperature.
+  function rowAt(index, query, temperature) {
+    const [queries, keys] = ["query", "key"].map((role) => app.wordStarts(role, index));
+    const [first, end] = queries ? [queries[query], queries[query + 1] ?? layerMeta(index).shape[1]] : [query, query + 1];
+    const matrix = combineHeads(index, app.combineMode(index), app.selectedHeads(index), { first, count: end - first, temperature });
+    return matrix && (queries || keys ? joinWords(matrix, queries && [0], keys) : matrix).data;
+  }
+
+  const cacheKey = (...parts) => [app.state.example, app.state.temperature, app.state.join, ...parts].join(" ");
 
   return {
     newFrame: () => (multiplied = false),
-    head: (index, head) => cached(cacheKey(index, head), () => combineHeads(index, "mean", [head])),
+    head: (index, head) => cached(cacheKey(index, head), () => joined(combineHeads(index, "mean", [head]), index)),
     thumbnail, rowAt,
     // The matrix of the current state: the selected heads, combined.
     current() {
       const [{ layer }, mode, heads] = [app.state, app.combineMode(), app.selectedHeads()];
-      return mode === "rollout" ? rollout(layer) : cached(cacheKey(layer, mode, heads.join(".")), () => combineHeads(layer, mode, heads));
+      const compute = {
+        rollout: () => rollout(layer),
+        layers: () => meanOfLayers(layersAlike(app.example().layers, layer)),
+      }[mode] ?? (() => combineHeads(layer, mode, heads));
+      return cached(cacheKey("joined", layer, mode, heads.join(".")), () => joined(compute(), layer));
     },
   };
 }
 
+// Layers of the same kind, call and size, which have a mean.
+export function layersAlike(layers, index) {
+  const { kind, call, shape } = layers[index];
+  return [...layers.keys()].filter((i) => layers[i].kind === kind && layers[i].call === call && layers[i].shape[1] === shape[1] && layers[i].shape[2] === shape[2]);
+}
+
 // The layers of a rollout: self-attention of the same kind, call and size. Empty if rollout is not defined.
-export function rolloutLayers(app, index) {
-  const { layers } = app.example();
+export function rolloutLayers(layers, index) {
   const { kind, call, shape, normalized } = layers[index];
   const sameKind = layers.map((_, i) => i).filter((i) => layers[i].kind === kind && layers[i].call === call);
   const fits = (i) => layers[i].normalized && layers[i].shape[1] === shape[1] && layers[i].shape[2] === shape[1];
   return kind !== "cross" && normalized && sameKind.length > 1 && sameKind.every(fits) ? sameKind : [];
+}
+
+function joinWords({ data, queries, keys }, queryStarts, keyStarts) {
+  const wordOf = (starts, size) => {
+    const words = Int32Array.from({ length: size }, (_, i) => i);
+    starts?.forEach((start, word) => words.fill(word, start, starts[word + 1] ?? size));
+    return words;
+  };
+  const [rows, columns] = [wordOf(queryStarts, queries), wordOf(keyStarts, keys)];
+  const [height, width] = [queryStarts?.length ?? queries, keyStarts?.length ?? keys];
+  const joined = new Float32Array(height * width);
+  const counts = new Float32Array(height);
+  rows.forEach((row, q) => {
+    counts[row]++;
+    for (let k = 0; k < keys; k++) joined[row * width + columns[k]] += data[q * keys + k];
+  });
+  return createMatrix(joined.map((weight, i) => weight / counts[Math.floor(i / width)]), height, width);
 }
 
 function downsample(matrix, rows, columns, maxSize) {
@@ -175,11 +223,33 @@ export function meanEntropy(matrix) {
 // The positions with the strongest weights, strongest first.
 export const strongest = (row, count, positions) => [...positions].sort((a, b) => Math.abs(row[b]) - Math.abs(row[a])).slice(0, count);
 
-// Call add(query, key, weight) for the weights to draw: those of the selected token, or the strongest of each query.
-export function forEachLink(matrix, selected, add) {
-  if (!selected) for (const link of strongestLinks(matrix)) add(...link);
-  else if (selected.role === "query") matrix.row(selected.index).forEach((weight, key) => add(selected.index, key, weight));
-  else matrix.column(selected.index).forEach((weight, query) => add(query, selected.index, weight));
+// Which weights are drawn as lines: the strongest keys of each query, or all weights from `min` on. By default, fewer lines are
+// drawn the more queries there are, and all lines of a selected token.
+export function lineRule(app, heads, isSelected) {
+  const [{ lines, hide, sentences, join }, queries, keys] = [app.state, app.queries(), app.keys()];
+  const auto = clamp(Math.round(AUTO_LINES / queries.length / Math.sqrt(heads)), 1, MAX_LINKS_PER_QUERY);
+  const isThreshold = lines.includes(".");
+  const top = isThreshold || (lines === "auto" && isSelected) ? Infinity : lines === "auto" ? auto : Number(lines);
+  const min = isThreshold ? Number(lines) : 0;
+  return { id: [top, min, hide, sentences, join].join(" "), queries, keys, top, min };
+}
+
+// Call add(query, key, weight) for the weights to draw between these positions: those of the selected token, or of each query.
+export function forEachLink(matrix, selected, { id, queries, keys, top, min }, add) {
+  const isDrawn = (weight) => weight !== 0 && Math.abs(weight) >= min;
+  if (selected?.role === "key") {
+    const column = matrix.column(selected.index);
+    const best = top < queries.length ? strongest(column, top, queries) : queries;
+    return void best.forEach((query) => isDrawn(column[query]) && add(query, selected.index, column[query]));
+  }
+  const linksOf = (query) => {
+    const row = matrix.row(query);
+    const best = top < keys.length ? topKeys(row, top, keys) : keys;
+    return best.filter((key) => isDrawn(row[key])).map((key) => [query, key, row[key]]);
+  };
+  if (selected) return linksOf(selected.index).forEach((link) => add(...link));
+  if (matrix.links?.id !== id) matrix.links = { id, all: queries.flatMap(linksOf) }; // computed once
+  for (const link of matrix.links.all) add(...link);
 }
 
 // The largest lines, largest first. Sorting bare numbers is fast, so a threshold is found before lines are sorted.
@@ -189,20 +259,15 @@ export function largestLines(lines, scrolling) {
   return lines.filter(({ size }) => size >= threshold).sort((a, b) => b.size - a.size).slice(0, count);
 }
 
-// The strongest links of each query, computed once per matrix.
-function strongestLinks(matrix) {
-  matrix.links ??= Array.from({ length: matrix.queries }, (_, query) => {
-    const row = matrix.row(query);
-    if (matrix.keys <= LINKS_PER_QUERY) return Array.from(row, (weight, key) => [query, key, weight]).filter(([, , weight]) => weight);
-    const links = [];
-    for (let key = 0; key < row.length; key++) {
-      const size = Math.abs(row[key]);
-      if (size === 0 || (links.length === LINKS_PER_QUERY && size <= Math.abs(links[LINKS_PER_QUERY - 1][2]))) continue;
-      let at = links.length === LINKS_PER_QUERY ? LINKS_PER_QUERY - 1 : links.length;
-      while (at > 0 && Math.abs(links[at - 1][2]) < size) (links[at] = links[at - 1]), at--;
-      links[at] = [query, key, row[key]];
-    }
-    return links;
-  }).flat();
-  return matrix.links;
+// The `count` keys with the strongest weights. Insertion is faster than sorting all keys.
+function topKeys(row, count, keys) {
+  const best = [];
+  for (const key of keys) {
+    const size = Math.abs(row[key]);
+    if (size === 0 || (best.length === count && size <= Math.abs(row[best[count - 1]]))) continue;
+    let at = best.length === count ? count - 1 : best.length;
+    while (at > 0 && Math.abs(row[best[at - 1]]) < size) (best[at] = best[at - 1]), at--;
+    best[at] = key;
+  }
+  return best;
 }
