@@ -183,7 +183,8 @@ class ViewerPage:
     def export(self, format: str) -> bytes:
         """The file of the SVG or PNG button."""
         with self.page.expect_download() as download:
-            self.frame.get_by_role("button", name=f"Save this view as {format}").click()
+            button = self.frame.locator(f"button[aria-label='Save this view as {format}']")
+            button.dispatch_event("click")  # also if it is folded away
         return Path(download.value.path()).read_bytes()
 
     def svg(self) -> ET.Element:

@@ -33,8 +33,8 @@ def viewer(page_of_all_tests):
 
 @pytest.fixture
 def encoder():
-    """Three layers of five heads over seven tokens."""
-    return record_of(*(weights(5, 7, 7) for _ in range(3)))
+    """Three layers of five heads over seven tokens. A page opens on the first, which has the most information."""
+    return record_of(*(weights(5, 7, 7, sharp=sharp) for sharp in (3.0, 2.0, 2.0)))
 
 
 @pytest.fixture
@@ -44,11 +44,14 @@ def encoder_page(encoder, tmp_path):
 
 @pytest.fixture
 def translator():
-    """Two layers of each kind, three heads, five source and seven target tokens."""
-    maps = [AttentionMap(name=f"encoder.{i}", kind="encoder", weights=weights(3, 5, 5)) for i in range(2)]
-    for i in range(2):
-        maps.append(AttentionMap(name=f"decoder.{i}.self", kind="decoder", weights=weights(3, 7, 7, causal=True)))
-        maps.append(AttentionMap(name=f"decoder.{i}.cross", kind="cross", weights=weights(3, 7, 5, sharp=4.0)))
+    """Two layers of each kind, three heads, five source and seven target tokens. First layers have more information."""
+    maps = [
+        AttentionMap(name=f"encoder.{i}", kind="encoder", weights=weights(3, 5, 5, sharp=4 - 3 * i)) for i in (0, 1)
+    ]
+    for i, sharp in enumerate((4.0, 2.0)):
+        decoder, cross = weights(3, 7, 7, causal=True, sharp=sharp), weights(3, 7, 5, sharp=sharp + 1)
+        maps.append(AttentionMap(name=f"decoder.{i}.self", kind="decoder", weights=decoder))
+        maps.append(AttentionMap(name=f"decoder.{i}.cross", kind="cross", weights=cross))
     return Record("Translator", maps)
 
 

@@ -36,10 +36,10 @@ def test_torch_transformer(viewer, tmp_path):
     with record_attention(model) as record:
         model(torch.randn(1, 5, 16), torch.randn(1, 3, 16), tgt_mask=mask, tgt_is_causal=True)
     path = record.save_html(tmp_path / "page.html", source=list("abcde"), target=list("xyz"))
-    viewer.open(path, "view=matrix")
+    viewer.open(path, "view=matrix&layer=0")
     for kind in ("Decoder", "Cross", "Encoder"):
         viewer.choose("Attention", kind)
-        exact = record.of(kind.lower())[0].weights[0].mean(0)
+        exact = record[int(viewer.state["layer"])].weights[0].mean(0)
         viewer.press("Escape")
         assert_first_row(viewer, exact)
 
@@ -67,7 +67,7 @@ def test_hugging_face_vit(viewer, tmp_path, photo):
     with record_attention(model) as record, torch.no_grad():
         model(torch.randn(1, 3, 32, 32))
     path = record.save_html(tmp_path / "page.html", images=photo)
-    viewer.open(path)
+    viewer.open(path, "layer=0")
     assert viewer.view == "image"
     viewer.tab("Matrix")
     assert_first_row(viewer, record[0].weights[0].mean(0))
@@ -136,7 +136,8 @@ def test_hugging_face_albert(viewer, tmp_path):
     half = [0.5 * m.weights[0].mean(0).numpy() + 0.5 * np.eye(5) for m in record]
     exact = half[3] @ half[2] @ half[1] @ half[0]
     viewer.open(path, "view=grid")
-    assert [text for text in viewer.words() if text.startswith("layer ")] == [f"layer {i}" for i in range(4)]
+    edge = next(x for text, x, _ in viewer.texts() if text == "Layer")
+    assert [text for text, x, _ in viewer.texts() if x == edge] == ["0", "1", "2", "3", "Layer"]
     viewer.open(path, "view=matrix&combine=rollout&layer=3")
     viewer.press("ArrowRight")
     assert viewer.status.endswith("layer 3, rollout")

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "see_attention.ipynb"
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 RUN = """
 import sys, nbformat
 from nbclient import NotebookClient
@@ -16,38 +18,45 @@ nbformat.write(notebook, sys.argv[2] + "/ran.ipynb")
 """
 
 
-def test_the_notebook_runs_and_its_pages_open(viewer, tmp_path):
-    # in a new process, since the browser driver runs an event loop in this one
+def run(name, tmp_path):
+    """The outputs of all cells. It runs in a new process, since the browser driver runs an event loop in this one."""
     environment = {
         **os.environ,
         "JUPYTER_RUNTIME_DIR": str(tmp_path / "jupyter"),
         "IPYTHONDIR": str(tmp_path / "ipython"),
     }
     process = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", RUN, NOTEBOOK, tmp_path],
+        [sys.executable, "-W", "ignore", "-c", RUN, EXAMPLES / name, tmp_path],
         env=environment,
         capture_output=True,
         text=True,
         timeout=400,
     )
     assert process.returncode == 0, process.stderr[-3000:]
-    outputs = [
+    return [
         output["data"]
         for cell in json.loads((tmp_path / "ran.ipynb").read_text("utf-8"))["cells"]
         for output in cell.get("outputs", [])
         if "data" in output
     ]
+
+
+def open_frames(viewer, outputs, tmp_path):
+    """Open the pages of all cells; yields after each."""
     frames = ["".join(data["text/html"]) for data in outputs if "text/html" in data]
-    assert len(frames) == 2
-    assert sum("image/png" in data for data in outputs) == 1
     (tmp_path / "cells.html").write_text(f"<!doctype html><body>{''.join(frames)}</body>", "utf-8")
     viewer.page.goto((tmp_path / "cells.html").as_uri())
-    for i, (title, view) in enumerate([("Backwards", "heads"), ("Pixels", "image")]):
+    for i in range(len(frames)):
         viewer.frame = viewer.page.locator("iframe").nth(i).element_handle().content_frame()
         viewer.settle()
-        assert viewer.frame.locator("h1").inner_text() == title
-        assert viewer.view == view
+        yield viewer.frame.locator("h1").inner_text(), viewer.view
     viewer.frame = viewer.page
+
+
+def test_the_notebook_runs_and_its_pages_open(viewer, tmp_path):
+    outputs = run("see_attention.ipynb", tmp_path)
+    assert list(open_frames(viewer, outputs, tmp_path)) == [("Backwards", "heads"), ("Pixels", "image")]
+    assert sum("image/png" in data for data in outputs) == 1
     viewer.open(tmp_path / "backwards.html")
     viewer.tab("Alignment")
     texts = viewer.texts()
@@ -60,6 +69,19 @@ def test_the_notebook_runs_and_its_pages_open(viewer, tmp_path):
     assert viewer.status.startswith("f → ^: ")  # named by the decoder input
 
 
-def test_the_notebook_is_stored_without_outputs():
-    cells = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
+def test_a_trained_model_is_recorded_and_viewed(viewer, tmp_path):
+    outputs = run("trained_model.ipynb", tmp_path)
+    assert list(open_frames(viewer, outputs, tmp_path)) == [("MiniLM", "heads"), ("From a tuple", "heads")]
+    assert sum("image/png" in data for data in outputs) == 1
+    viewer.open(tmp_path / "minilm.html")
+    assert {"un", "##for", "##get", "##table", "chef"} <= set(viewer.words())
+    assert viewer.frame.get_by_label("Sentences").is_visible()
+    assert viewer.frame.locator(".notice").count() == 0
+    viewer.open(tmp_path / "again.html", "join=true")
+    assert "unforgettable" in viewer.words()
+
+
+@pytest.mark.parametrize("name", ["see_attention.ipynb", "trained_model.ipynb"])
+def test_notebooks_are_stored_without_outputs(name):
+    cells = json.loads((EXAMPLES / name).read_text("utf-8"))["cells"]
     assert all(cell.get("outputs", []) == [] for cell in cells)

@@ -19,7 +19,7 @@ from sightline.errors import SightlineError
 from sightline.view.maps import Map
 from sightline.view.page import attention_page, bundle_script, json_for_html
 
-MAX_LINES, MAX_LINES_PER_MODULE = 2550, 300
+MAX_LINES, MAX_LINES_PER_MODULE = 3000, 300
 STATIC = files("sightline.view") / "static"
 
 
@@ -122,7 +122,7 @@ def test_the_notebook_frame_contains_the_page(encoder):
     frame = page._repr_html_()
     assert "height:500px" in frame
     assert html.unescape(re.search(r'srcdoc="([^"]*)"', frame).group(1)) == page.html
-    assert repr(page) == "Page(0.1 MB of HTML)"
+    assert repr(page) == "Page(0.2 MB of HTML)"
 
 
 class QuietHandler(SimpleHTTPRequestHandler):

@@ -1,5 +1,8 @@
 """The colors of weights in the matrix, grid and image views."""
 
+import base64
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,13 @@ from PIL import Image
 
 from browser import SVG, image_pixels
 from samples import record_of
+
+
+def veils(viewer):
+    """The opacity of each veil over an image."""
+    images = (image for image in viewer.svg().iter(f"{SVG}image") if image.get("href").startswith("data:image/png"))
+    decoded = (Image.open(io.BytesIO(base64.b64decode(image.get("href").partition(",")[2]))) for image in images)
+    return [np.asarray(image)[..., 3] for image in decoded if image.mode == "RGBA"]
 
 
 def lightness(viewer):
@@ -40,10 +50,10 @@ def test_each_thumbnail_shows_its_head(viewer, record, tmp_path):
 
 
 @pytest.mark.parametrize("query", [0, 3])
-def test_patches_with_high_weights_are_bright(viewer, record, tmp_path, query):
+def test_patches_with_low_weights_are_dimmed(viewer, record, tmp_path, query):
     photo = Image.new("RGB", (96, 64), "gray")  # 2 x 3 patches and a class token
     viewer.open(record.save_html(tmp_path / "x.html", images=photo), f"view=image&heads=0&query={query}&smooth=false")
-    light = next(light for light in lightness(viewer) if light.shape == (2, 3))
+    light = next(255 - veil.astype(int) for veil in veils(viewer) if veil.shape == (2, 3))
     exact = record[0].weights[0, 0, query, 1:].numpy()
     assert np.argmax(light) == np.argmax(exact)
     assert np.argmin(light) == np.argmin(exact)

@@ -11,7 +11,7 @@ from samples import record_of, weights
 
 
 def test_patches_of_a_classifier(viewer, vit, vit_page):
-    viewer.open(vit_page)
+    viewer.open(vit_page, "layer=0")
     assert viewer.tabs[3] == "Image"
     largest = max(viewer.svg().iter(f"{SVG}image"), key=lambda image: float(image.get("width")))
     side = float(largest.get("width")) / 4
@@ -45,7 +45,7 @@ def test_smoothing_and_opacity(viewer, vit_page):
 
 
 def test_clicking_a_head_thumbnail_shows_only_that_head(viewer, vit_page):
-    viewer.open(vit_page)
+    viewer.open(vit_page, "layer=0")
     viewer.click("head 1", dy=-30)
     assert viewer.state["heads"] == "1"
 
@@ -82,7 +82,7 @@ def test_support_images_show_their_total_weight(viewer, photo, tmp_path, patches
 
 
 def test_shift_and_arrow_keys_read_the_weights_of_patches(viewer, vit, vit_page):
-    viewer.open(vit_page)
+    viewer.open(vit_page, "layer=0")
     viewer.press("Shift+ArrowRight", "Shift+ArrowRight", "Shift+ArrowDown")
     row = vit[0].weights[0].mean(0)[0]
     assert viewer.status.startswith("[CLS] → 2,2: ")
@@ -122,7 +122,7 @@ def test_a_zoomed_image_can_be_scrolled_and_exported(viewer, vit_page):
 
 
 def test_the_image_view_is_exported_as_png_and_svg(viewer, vit_page):
-    viewer.open(vit_page)
+    viewer.open(vit_page, "layer=0")
     image = Image.open(io.BytesIO(viewer.export("PNG")))
     assert len(image.convert("RGB").getcolors(1 << 24)) > 1000
     assert len(list(viewer.svg().iter(f"{SVG}image"))) == 2 * (1 + 3)

@@ -128,7 +128,7 @@ def test_rollout_disables_the_head_buttons(viewer, encoder_page):
     viewer.open(encoder_page, "view=matrix&combine=rollout&layer=2")
     chip = viewer.frame.get_by_role("button", name="Head 3", exact=True)
     assert chip.is_disabled()
-    assert chip.get_attribute("title") == "Rollout uses all heads"
+    assert chip.get_attribute("title") == "Rollout and the mean over layers use all heads"
     viewer.choose("Combine", "Mean")
     assert chip.is_enabled()
 
