@@ -28,6 +28,7 @@ BENCHMARKS = {
     "viewer": "Viewer",
     "startup": "Startup",
     "growth": "Growth with length",
+    "recording": "Recording attention",
     "training": "Training steps",
 }
 """Titles by name. The module of the same name has a docstring and `run(settings, report)`."""

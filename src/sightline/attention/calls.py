@@ -25,7 +25,7 @@ CONTEXTS = (
 class Call:
     """A forward pass of one module."""
 
-    __slots__ = ("args", "has_attention", "has_own_attention", "kwargs", "missed", "module")
+    __slots__ = ("_sequences", "args", "has_attention", "has_own_attention", "kwargs", "missed", "module")
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.module, self.args, self.kwargs = module, args, kwargs
@@ -35,6 +35,7 @@ class Call:
         """Whether it was its own."""
         self.missed: list[str] = []
         """Names of attention modules that ran in it without supported attention."""
+        self._sequences: dict[str, Tensor] | None = None
 
     def arguments(self) -> dict[str, Any]:
         """All arguments by parameter name."""
@@ -43,15 +44,17 @@ class Call:
 
     def sequences(self) -> dict[str, Tensor]:
         """The inputs (B, T, M) or images (B, M, rows, columns), by parameter name."""
-        return {
-            name: x
-            for name, x in self.arguments().items()
-            if isinstance(x, Tensor)
-            and x.dim() in (3, 4)
-            and not x.is_nested
-            and x.is_floating_point()
-            and "mask" not in name
-        }
+        if self._sequences is None:
+            self._sequences = {
+                name: x
+                for name, x in self.arguments().items()
+                if isinstance(x, Tensor)
+                and x.dim() in (3, 4)
+                and not x.is_nested
+                and x.is_floating_point()
+                and "mask" not in name
+            }
+        return self._sequences
 
     def lengths(self) -> set[int]:
         """The possible numbers of tokens of its inputs."""

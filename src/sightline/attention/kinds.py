@@ -19,7 +19,10 @@ CROSS_NAMES = ("cross", "encoder_attn", "encdec")
 def is_causal(weights: Tensor) -> bool:
     """Whether no query of the first example has weight on later keys: weights (B, H, Q, K)"""
     queries, keys = weights.shape[-2:]
-    return 1 < queries <= keys and not weights[0].triu(keys - queries + 1).any()
+    first_later = keys - queries + 1
+    if not 1 < queries <= keys or weights[0, :, 0, first_later:].any():  # most bidirectional maps end here
+        return False
+    return not weights[0].triu(first_later).any()
 
 
 def infer_kind(name: str, calls: Sequence[Call], weights: Tensor, *, causal: bool, cross: bool | None) -> Kind:

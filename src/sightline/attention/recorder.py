@@ -97,21 +97,22 @@ class Recorder:
             self.record.image_tokens = self.record.image_tokens or find_image_tokens(call)
         self.running.append(call)
 
-    def leave(self, module: nn.Module) -> None:
-        """A module ends its forward pass, also by an exception."""
+    def leave(self, module: nn.Module) -> Call | None:
+        """A module ends its forward pass, also by an exception. Returns its call."""
         if paused.is_active or not self.running or self.running[-1].module is not module:
-            return
+            return None
         call = self.running.pop()
         self.attending = None if self.attending is call else self.attending
         if call.has_own_attention:
             call.missed = []  # they are parts of it, such as projections
-        elif not call.has_attention and not call.missed and self._is_attention_module(module):
+        elif not call.has_attention and not call.missed and self.is_attention_module(module):
             call.missed = [self.names[module]]
         if self.running:
             self.running[-1].has_attention |= call.has_attention
             self.running[-1].missed += call.missed
         else:
             self.record.missed |= {n: "of an unknown form" for n in call.missed if n not in self.record.missed}
+        return call
 
     def is_interested(self) -> bool:
         """Called by `attend`, which reports its weights if True."""
@@ -166,7 +167,8 @@ class Recorder:
             call.has_attention = call.has_own_attention = True
             self.record.missed[self.names[call.module]] = reason
 
-    def _is_attention_module(self, module: nn.Module) -> bool:
+    def is_attention_module(self, module: nn.Module) -> bool:
+        """Whether the user or the class name says that this module computes attention."""
         return module in self.named_modules or is_attention_module(module)
 
     def add(

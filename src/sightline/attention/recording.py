@@ -18,9 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode
 
 from ..errors import SightlineWarning, check
-from .calls import is_tracked
+from .calls import Call, is_tracked
 from .editing_mode import EditingMode, ZeroPadding
 from .functional import observe
 from .record import Record
@@ -74,38 +75,82 @@ def record_attention(
 def intercept(recorder: Recorder, *, edits: bool) -> Iterator[None]:
     """Report all attention of this thread to the recorder. `edits`: it changes outputs."""
     mode = EditingMode(recorder) if edits else TorchAttentionMode(recorder)
-    with _track(recorder, edits=edits), _eager_compilation.apply(), observe(recorder), mode:
+    with _eager_compilation.apply(), observe(recorder), mode, _track(recorder, mode, edits=edits):
         yield
 
 
 @contextmanager
-def _track(recorder: Recorder, *, edits: bool) -> Iterator[None]:
+def _track(recorder: Recorder, mode: TorchAttentionMode, *, edits: bool) -> Iterator[None]:
     """Tell the recorder which modules of its model are running.
 
     Torch may call a hook without keyword arguments while another thread adds or removes it.
     """
 
     fast_path = ZeroPadding(recorder) if edits else FastPath(recorder)
+    plain = _PlainModules(recorder, mode)
 
     def enter(module: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if recorder.in_this_thread():
+        if recorder.in_this_thread() and not plain.enter(module):
             recorder.enter(module, args, kwargs or {})
             fast_path.enter(module, args, kwargs or {})
 
     def leave(module: nn.Module, args: Any, *kwargs_and_output: Any) -> Tensor | None:
-        if not recorder.in_this_thread():
+        if not recorder.in_this_thread() or plain.leave(module):
             return None
         output = fast_path.leave(module, args, *kwargs_and_output)
-        recorder.leave(module)
+        call = recorder.leave(module)
+        if call is not None and kwargs_and_output[-1] is not None:  # it is None after an exception
+            plain.add(call)
         return output
 
     with ExitStack() as hooks:
+        hooks.callback(plain.resume)
         for module in recorder.names:
             if is_tracked(module) or module is recorder.model:
                 hooks.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
                 leave_first = {"prepend": True, "with_kwargs": True, "always_call": True}
                 hooks.callback(module.register_forward_hook(leave, **leave_first).remove)
         yield
+
+
+class _PlainModules:
+    """Suspends interception in modules that ran without attention, because it makes every call of torch slower.
+
+    They and the modules inside them have no attention in their class names.
+    """
+
+    def __init__(self, recorder: Recorder, mode: TorchAttentionMode) -> None:
+        self.recorder, self.mode = recorder, mode
+        self.modules: set[nn.Module] = set()
+        self.running: nn.Module | None = None
+
+    def add(self, call: Call) -> None:
+        """A call has ended."""
+        if not call.has_attention and not call.missed and not any(map(self._may_attend, call.module.modules())):
+            self.modules.add(call.module)
+
+    def _may_attend(self, module: nn.Module) -> bool:
+        return module is self.recorder.model or self.recorder.is_attention_module(module)
+
+    def enter(self, module: nn.Module) -> bool:
+        """Whether interception is suspended in this module."""
+        if self.running is None and module in self.modules and _get_current_function_mode() is self.mode:
+            self.running = module
+            self.mode.__exit__(None, None, None)
+        return self.running is not None
+
+    def leave(self, module: nn.Module) -> bool:
+        """Whether interception was suspended in this module."""
+        was_suspended = self.running is not None
+        if module is self.running:
+            self.resume()
+        return was_suspended
+
+    def resume(self) -> None:
+        """End the suspension."""
+        if self.running is not None:
+            self.running = None
+            self.mode.__enter__()
 
 
 class _EagerCompilation:

@@ -50,25 +50,25 @@ class TorchAttentionMode(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        handler = self.handlers.get(func)
-        if handler is not None:
-            try:
-                with torch.no_grad():
-                    handler(output, *args, **kwargs)
-            except SightlineError:
-                raise
-            except Exception as error:  # a recording must not break the model
-                self.recorder.miss(f"{type(error).__name__}: {error!s:.200}")
+        output, handler = func(*args, **kwargs), self.handlers.get(func)
+        if handler is None:
+            return output
+        try:
+            with torch.no_grad():
+                handler(output, *args, **kwargs)
+        except SightlineError:
+            raise
+        except Exception as error:  # a recording must not break the model
+            self.recorder.miss(f"{type(error).__name__}: {error!s:.200}")
         return output
 
     def _on_sdpa(self, output: Tensor, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> None:
         if not self.recorder.should_record():
             return
         with paused:
-            weights, scores, is_causal = sdpa_weights(query, key, *args, **kwargs)
-        heads = num_heads(self.recorder.running[-1].module)
-        weights, scores = (_with_heads(x, heads) for x in (weights.to(query.dtype), scores))
+            weights, scores, is_causal = sdpa_weights(query, key, *args, **kwargs, keep_scores=self.recorder.scores)
+        module = self.recorder.running[-1].module
+        weights, scores = _with_heads(weights.to(query.dtype), module), _with_heads(scores, module)
         self.recorder.add(weights, scores, causal=True if is_causal else None)
 
     def _on_multihead(self, output: Any, *args: Any, **kwargs: Any) -> None:
@@ -143,11 +143,12 @@ def sdpa_weights(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
+    keep_scores: bool = True,
 ) -> tuple[Tensor, Tensor, bool]:
     """The weights and scores of `scaled_dot_product_attention`, which takes these arguments; and `is_causal`.
 
     query (..., Q, D), key (..., K, D) -> weights, scores (..., Q, K). A fully masked row has weights 0. Nested tensors
-    are padded.
+    are padded. Without `keep_scores`, the weights are computed in the memory of the scores.
     """
     if key.is_nested:
         attn_mask = _is_valid(key)[:, None, None]
@@ -167,7 +168,7 @@ def sdpa_weights(
         is_masked = is_later if is_masked is None else is_masked | is_later
     if is_masked is not None:
         scores = scores.masked_fill(is_masked, -torch.inf)
-    weights = scores.softmax(-1)
+    weights = scores.softmax(-1) if keep_scores else torch.softmax(scores, -1, out=scores)
     if is_masked is not None and is_masked.all(-1).any():
         weights = weights.masked_fill(is_masked, 0.0)
     return weights, scores, is_causal
@@ -327,9 +328,9 @@ def _is_cache_reorder(input: Tensor, dim: int, index: Tensor, *, out: Tensor | N
     return keeps_size and not torch.equal(index, torch.arange(len(input), dtype=index.dtype, device=index.device))
 
 
-def _with_heads(x: Tensor, heads: int | None) -> Tensor:
-    """(..., H, Q, K), (B * H, Q, K), (B, Q, K) or (Q, K) -> (B, H, Q, K); H is 1 where it is unknown"""
+def _with_heads(x: Tensor, module: nn.Module) -> Tensor:
+    """(..., H, Q, K), (B * H, Q, K), (B, Q, K) or (Q, K) -> (B, H, Q, K); H is 1 if the module does not state it."""
     if x.dim() < 4:
-        x = x.unsqueeze(0) if x.dim() == 2 else x
+        heads, x = num_heads(module), x.unsqueeze(0) if x.dim() == 2 else x
         return x.unflatten(0, (-1, heads)) if heads and len(x) % heads == 0 else x.unsqueeze(1)
     return x.flatten(0, -4)
