@@ -131,6 +131,23 @@ class DeformableAttention(nn.Module):
         return x[..., :9].unflatten(-1, (H, 3)).softmax(-1)
 
 
+class ChannelsFirstAttention(nn.Module):
+    """Over tokens in the last dimension, as in SqueezeBERT."""
+
+    num_heads = H
+
+    def forward(self, x):
+        x = x.unflatten(1, (H, -1))
+        return (x.mT @ x).softmax(-1)
+
+
+def test_channels_first_tokens_are_tokens():
+    model = ChannelsFirstAttention()
+    with record_attention(model) as record:
+        model(torch.randn(B, H * HEAD_DIM, 11))
+    assert (tuple(record[0].weights.shape), record[0].over) == ((B, H, 11, 11), "tokens")
+
+
 @pytest.mark.parametrize(
     ("model", "shape", "over"),
     [

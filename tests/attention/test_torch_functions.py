@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.overrides import _get_current_function_mode
 from torch.testing import assert_close
 
 from sightline import record_attention
@@ -365,3 +366,131 @@ def test_an_attention_sink_after_the_softmax_is_noted():
         record = recorded(SinkAttention("scale"), q, k)
     assert_close(record[0].weights, (q @ k.mT).softmax(-1))
     assert record[0].note == "before its attention sink"
+
+
+class HeadMixingAttention(nn.Module):
+    """Computes and does not use a softmax over the heads of each token, as SAM 2 does."""
+
+    num_heads = H
+
+    def forward(self, x):
+        x = x.unflatten(-1, (H, -1))
+        _ = (x @ x.mT).softmax(-1)
+        x = x.transpose(1, 2)
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_a_softmax_over_heads_is_no_map():
+    record = recorded(HeadMixingAttention(), torch.randn(B, Q, H * D))
+    assert [tuple(m.weights.shape) for m in record] == [(B, H, Q, Q)]
+
+
+class TokenPooling(nn.Module):
+    """Attention that the class name does not tell, as MGP-STR's A3 modules."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores, self.attention = nn.Linear(D, 13), SdpaAttention()
+
+    def forward(self, x):
+        return self.scores(self.attention(x)).mT.softmax(-1) @ x
+
+
+class SdpaAttention(nn.Module):
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+def test_a_softmax_over_tokens_elsewhere_is_named_and_recorded_on_request():
+    model, x = TokenPooling(), torch.randn(B, Q, D)
+    with pytest.warns(SightlineWarning, match=r"TokenPooling \(a softmax over \(2, 13, 5\) may be attention; pass"):
+        record = recorded(model, x)
+    assert record.names() == ["attention"]
+    with record_attention(model, modules="TokenPooling") as record:
+        model(x)
+    assert tuple(record["TokenPooling"].weights.shape) == (B, 1, 13, Q)
+    assert not record.missed
+
+
+class NgramAttention(nn.Module):
+    """Two streams of queries, and another name for the number of heads, as in ProphetNet."""
+
+    num_attn_heads = H
+
+    def forward(self, x):
+        return (x @ x.mT).softmax(-1)
+
+
+def test_streams_of_queries_are_in_the_batch_dimension():
+    x = torch.randn(B, 2, H, Q, D)
+    assert tuple(recorded(NgramAttention(), x)[0].weights.shape) == (B * 2, H, Q, Q)
+
+
+class LayerWithAttentionOutput(nn.Module):
+    """A projection with attention in its class name beside the attention, as in LXMERT."""
+
+    class AttentionOutput(nn.Linear):
+        pass
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.output = SdpaAttention(), self.AttentionOutput(D, D)
+
+    def forward(self, x):
+        return self.output(self.attention(x))
+
+
+def test_the_output_projection_of_attention_is_not_missed():
+    record = recorded(LayerWithAttentionOutput(), torch.randn(B, H, Q, D))
+    assert (record.names(), record.missed) == (["attention"], {})
+
+
+class Steps(nn.Module):
+    """A feed-forward module that runs beside attention, several times."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.mlp = SdpaAttention(), self.Mlp()
+
+    class Mlp(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc1, self.fails, self.modes = nn.Linear(D, D), False, []
+
+        def forward(self, x):
+            self.modes.append(_get_current_function_mode())
+            if self.fails:
+                raise KeyboardInterrupt
+            return self.fc1(x).relu()
+
+    def forward(self, x):
+        return self.mlp(self.attention(x)) + x
+
+
+def test_interception_is_suspended_in_modules_that_ran_without_attention():
+    model, x = Steps(), torch.randn(B, H, Q, D)
+    expected = model(x)
+    with record_attention(model) as record:
+        outputs = [model(x) for _ in range(3)]
+    assert [mode is None for mode in model.mlp.modes] == [True, False, True, True]
+    assert [m.name for m in record] == ["attention"] * 3
+    assert all(torch.equal(output, expected) for output in outputs)
+
+
+def test_interception_is_suspended_only_for_the_innermost_recording():
+    model, x = Steps(), torch.randn(B, H, Q, D)
+    with record_attention(model) as outer, record_attention(model) as inner:
+        for _ in range(3):
+            model(x)
+        assert _get_current_function_mode() is not None
+    assert len(outer) == len(inner) == 3
+    assert _get_current_function_mode() is None
+
+
+def test_an_interrupt_in_a_suspended_module_leaves_no_mode():
+    model, x = Steps(), torch.randn(B, H, Q, D)
+    with pytest.raises(KeyboardInterrupt), torch.device("cpu"), record_attention(model):
+        model(x)
+        model.mlp.fails = True
+        model(x)
+    assert _get_current_function_mode() is None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 ATTENTION_WORDS = ("attention", "attn", "attend")
 """Words in the class name of a module that computes attention."""
-HEAD_COUNTS = ("num_heads", "num_attention_heads", "n_heads", "heads", "n_head", "nhead")
+HEAD_COUNTS = ("num_heads", "num_attention_heads", "num_attn_heads", "n_heads", "heads", "n_head", "nhead")
 """Attributes with the number of heads."""
 CONTEXTS = (
     "encoder_hidden_states",
@@ -91,7 +91,8 @@ def num_heads(module: nn.Module) -> int | None:
 
 @cache
 def _has_attention_word(class_name: str) -> bool:
-    return any(word in class_name.lower() for word in ATTENTION_WORDS)
+    name = class_name.lower()
+    return any(word in name for word in ATTENTION_WORDS) and not name.endswith("output")  # such as a projection
 
 
 @cache

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import limits
 from ..errors import check
@@ -82,21 +82,28 @@ def find_layout(calls: Sequence[Call], weights: Tensor) -> tuple[str, Windows | 
     batch, heads, queries, keys = weights.shape
     if windows := next(_find_windows(calls, batch, queries, keys), None):
         return TOKENS, windows
-    class_name = type(calls[-1].module).__name__.lower()
-    for word, positions in CLASS_POSITIONS.items():
-        if class_name.startswith(word) or (len(word) > 4 and word in class_name):
-            return positions, None
+    if positions := class_positions(calls[-1].module):
+        return positions, None
     states = next(iter(calls[-1].sequences().values()), None)
     if states is None or states.dim() != 3:
         return TOKENS, None
     tokens, channels = states.shape[1:]
-    if queries == keys and queries not in states.shape[:2] and queries in (channels, channels // heads):
+    if queries == keys and queries not in states.shape[:2] and queries == channels // heads:
         return "channels", None
     if batch > len(states) and batch % len(states) == 0 and queries not in states.shape[:2]:
         return f"{batch // len(states)} groups of {queries} x {keys} tokens", None
     if queries == tokens and keys < tokens and len(calls[-1].sequences()) == 1:
         return f"{tokens} tokens and {keys} reduced ones", None
     return TOKENS, None
+
+
+def class_positions(module: nn.Module) -> str | None:
+    """What the attention of a module is over, if its class name says that it is not over tokens."""
+    class_name = type(module).__name__.lower()
+    for word, positions in CLASS_POSITIONS.items():
+        if class_name.startswith(word) or (len(word) > 4 and word in class_name):
+            return positions
+    return None
 
 
 def find_image_tokens(call: Call) -> tuple[int, int] | None:

@@ -167,6 +167,16 @@ class Recorder:
             call.has_attention = call.has_own_attention = True
             self.record.missed[self.names[call.module]] = reason
 
+    def suspect(self, weights: Tensor) -> None:
+        """Say that a softmax (..., Q, K) over the tokens of a module without attention in its name may be attention."""
+        if not self.running or self.attending or paused.is_active or not self.in_this_thread():
+            return
+        call, keys = self.running[-1], weights.shape[-1]
+        if keys > 1 and any(x.dim() == 3 and x.shape[1] == keys for x in call.sequences().values()):
+            name = self.names[call.module]
+            reason = f"a softmax over {tuple(weights.shape)} may be attention; pass modules="
+            self.record.missed.setdefault(name, reason)
+
     def is_attention_module(self, module: nn.Module) -> bool:
         """Whether the user or the class name says that this module computes attention."""
         return module in self.named_modules or is_attention_module(module)

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import SightlineError
 from .calls import Call, num_heads
 from .edits import is_editing
-from .layout import patch_grid
+from .layout import class_positions, patch_grid
 from .recorder import Recorder, paused
 
 SOFTMAX_FUNCTIONS = (F.softmax, torch.softmax, torch.special.softmax, Tensor.softmax)
@@ -106,6 +106,9 @@ class TorchAttentionMode(TorchFunctionMode):
     def _on_weights(self, weights: Tensor, scores: Tensor) -> None:
         call = self.recorder.softmax_call()
         if call is None:
+            self.recorder.suspect(weights)
+            return
+        if _is_between_heads(weights, num_heads(call.module), call):
             return
         split_weights, split_scores = arrange_heads(weights, call), arrange_heads(scores, call)
         if split_weights is None or split_scores is None:
@@ -243,6 +246,14 @@ def sink_keys(module: nn.Module, scores: Tensor) -> tuple[int, str]:
     if is_last or not scores.amax(-1).any():
         return keys - 1, "without its attention sink, so rows sum to less than 1"
     return keys, "before its attention sink"
+
+
+def _is_between_heads(weights: Tensor, heads: int | None, call: Call) -> bool:
+    """Whether a softmax (B, T, H, H) is over the heads of each token, as SAM 2 computes and does not use."""
+    if weights.dim() != 4 or not weights.shape[1] != heads == weights.shape[2] == weights.shape[3]:
+        return False
+    lengths = call.lengths()
+    return weights.shape[1] in lengths and heads not in lengths and class_positions(call.module) is None
 
 
 class FastPath:
