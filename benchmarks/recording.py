@@ -28,7 +28,9 @@ def run(settings: Settings, report: Report) -> None:
     sizes = {"n_layer": 2, "n_embd": 32, "n_head": 2} if settings.tiny else {}
     bert = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
     for tokens in settings.pick(tiny=(16,), cpu=(128, 512), gpu=(128, 512)):
-        compare(f"BERT, {tokens} tokens", BertModel, BertConfig(**bert if settings.tiny else {}), tokens, settings, report)
+        compare(
+            f"BERT, {tokens} tokens", BertModel, BertConfig(**bert if settings.tiny else {}), tokens, settings, report
+        )
     new_tokens = settings.pick(tiny=3, cpu=64, gpu=64)
     config = GPT2Config(**sizes, bos_token_id=None, eos_token_id=None, pad_token_id=0)
     name = f"GPT-2, generate() with {new_tokens} new tokens"

@@ -494,3 +494,18 @@ def test_an_interrupt_in_a_suspended_module_leaves_no_mode():
         model.mlp.fails = True
         model(x)
     assert _get_current_function_mode() is None
+
+
+class XCA(nn.Module):
+    """Attention that only the number of heads tells, as in XCiT."""
+
+    num_heads = H
+
+    def forward(self, x):
+        x = x.unflatten(-1, (H, -1)).permute(0, 2, 3, 1)
+        return (x @ x.mT).softmax(-1) @ x
+
+
+def test_a_softmax_with_the_heads_that_a_module_states_is_recorded():
+    record = recorded(XCA(), torch.randn(B, Q, H * D))
+    assert (tuple(record[0].weights.shape), record[0].over) == ((B, H, D, D), "channels")

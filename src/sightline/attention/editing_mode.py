@@ -25,9 +25,10 @@ class EditingMode(TorchAttentionMode):
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = super().__torch_function__(func, types, args, kwargs)
-        edit, call = self.recorder.take_edit(), self.recorder.softmax_call()
+        edit = self.recorder.take_edit()
         if edit is None:
             return output
+        call = self.recorder.softmax_call(output) if func not in OUTPUT_EDITS else None
         with paused:
             if func in OUTPUT_EDITS:
                 return OUTPUT_EDITS[func](edit, output, *args, **(kwargs or {}))

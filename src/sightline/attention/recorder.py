@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import check
-from .calls import Call, is_attention_module
+from .calls import Call, is_attention_module, num_heads
 from .edits import Edit, GradientEdit, edited_weights
 from .functional import Kind
 from .kinds import correct_kinds, infer_kind, is_causal
@@ -145,17 +145,19 @@ class Recorder:
             index == layer if isinstance(layer, int) else fnmatchcase(name, layer) for layer in self.layers
         )
 
-    def softmax_call(self) -> Call | None:
-        """The call whose attention a softmax belongs to; None if it is not attention.
+    def softmax_call(self, weights: Tensor) -> Call | None:
+        """The call whose attention a softmax belongs to; None if it is not attention: weights (..., Q, K)
 
-        It is the innermost one of a module with attention in its class name, or of one that the user names. Modules
-        without parameters inside it, such as a softmax of its own class, are part of it.
+        It is the innermost one of a module with attention in its class name, of one that states that many heads, or of
+        one that the user names. Modules without parameters inside it, such as a softmax of its own class, are part of
+        it.
         """
         if self.attending or paused.is_active or not self.in_this_thread():
             return None
-        is_part = True
+        is_part, heads = True, weights.shape[1] if weights.dim() == 4 else 0
         for call in reversed(self.running):
-            if call.module in self.named_modules or (is_part and is_attention_module(call.module)):
+            is_attention = is_attention_module(call.module) or num_heads(call.module) == heads
+            if call.module in self.named_modules or (is_part and is_attention):
                 return call
             is_part = is_part and not any(True for _ in call.module.parameters())
         return None

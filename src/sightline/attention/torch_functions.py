@@ -97,14 +97,14 @@ class TorchAttentionMode(TorchFunctionMode):
 
     def _on_normalization(self, output: Tensor, *args: Any, **kwargs: Any) -> None:
         """The end of a softmax by hand, if the rows of its output sum to 1."""
-        if output.dim() < 3 or not output.is_floating_point() or self.recorder.softmax_call() is None:
+        if output.dim() < 3 or not output.is_floating_point() or self.recorder.softmax_call(output) is None:
             return
         sums = output.sum(-1, dtype=torch.promote_types(output.dtype, torch.float32))
         if output.shape[-1] > 1 and (output >= 0).all() and ((sums - 1).abs() < SUM_TOLERANCE).all():
             self._on_weights(output, output.log())
 
     def _on_weights(self, weights: Tensor, scores: Tensor) -> None:
-        call = self.recorder.softmax_call()
+        call = self.recorder.softmax_call(weights)
         if call is None:
             self.recorder.suspect(weights)
             return
