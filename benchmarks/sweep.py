@@ -277,7 +277,7 @@ def _tensors(outputs: Any) -> Iterator[Tensor]:
 
 def _seed() -> None:
     torch.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002 - models of other packages use it
+    np.random.seed(0)
     random.seed(0)
 
 

@@ -76,11 +76,23 @@ def _flat(value: Any) -> list[Tensor]:
     return [tensor for item in value or () for tensor in _flat(item)] if isinstance(value, list | tuple) else []
 
 
-TIMM = """
-vit_tiny_patch16_224 deit_tiny_distilled_patch16_224 swin_tiny_patch4_window7_224 swinv2_tiny_window8_256
-twins_svt_small pvt_v2_b0 xcit_nano_12_p16_224 cait_xxs24_224 levit_128s maxvit_rmlp_pico_rw_256 coat_lite_tiny
-crossvit_tiny_240 eva02_tiny_patch14_224 mobilevit_xxs davit_tiny
-""".split()
+TIMM = [
+    "vit_tiny_patch16_224",
+    "deit_tiny_distilled_patch16_224",
+    "swin_tiny_patch4_window7_224",
+    "swinv2_tiny_window8_256",
+    "twins_svt_small",
+    "pvt_v2_b0",
+    "xcit_nano_12_p16_224",
+    "cait_xxs24_224",
+    "levit_128s",
+    "maxvit_rmlp_pico_rw_256",
+    "coat_lite_tiny",
+    "crossvit_tiny_240",
+    "eva02_tiny_patch14_224",
+    "mobilevit_xxs",
+    "davit_tiny",
+]
 
 
 def timm_cases(_: Path | None) -> Cases:

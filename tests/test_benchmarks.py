@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks import clock, growth, icons_from_npm, packed_glyphs, peers, printed_from_debian, suite
+from benchmarks import clock, growth, icons_from_npm, packed_glyphs, peers, printed_from_debian, suite, sweep
 from benchmarks.clock import Samples
 from benchmarks.peers import PEERS
 from benchmarks.record import Report
@@ -24,7 +24,19 @@ from sightline.weights import to_bytes
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "benchmarks"
 MODULES = sorted(path.stem for path in FOLDER.glob("*.py"))
-SUITE = {"__init__", "clock", "cpu", "gpu", "marian", "packed_glyphs", "page", "plots", "record", "suite"}
+SUITE = {
+    "__init__",
+    "clock",
+    "cpu",
+    "gpu",
+    "marian",
+    "packed_glyphs",
+    "page",
+    "plots",
+    "record",
+    "suite",
+    "sweep_models",
+}
 """Modules that are not run by themselves."""
 
 
@@ -138,7 +150,7 @@ def test_invalid_names_raise(capsys):
     assert "NAME must be one of attention, few_shot" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["attention", "growth", "image_classifier"])
+@pytest.mark.parametrize("name", ["attention", "growth", "image_classifier", "recording"])
 def test_a_tiny_run_measures_something(name, monkeypatch, tmp_path):
     monkeypatch.setattr(peers, "FOLDER", tmp_path)
     monkeypatch.setattr(clock, "MIN_SECONDS", 0.0)
@@ -249,3 +261,70 @@ def test_printed_characters_are_letters_and_digits():
         assert len({*chars}) == len(chars) >= 20
         assert all(char.isalnum() for char in chars)
     assert set(printed_from_debian.OMNIGLOT_EVALUATION) < set(printed_from_debian.SCRIPTS)
+
+
+class Attended(nn.Module):
+    """Attention in the form of `inner`, whose outputs a recording may change."""
+
+    def __init__(self, inner, moved=0.0):
+        super().__init__()
+        self.inner, self.moved = inner, moved
+
+    def forward(self, x):
+        is_recorded = bool(self.inner._forward_hooks) and _get_current_function_mode() is not None
+        return self.inner(x) + self.moved * is_recorded
+
+
+class FusedAttention(nn.Module):
+    def forward(self, x):
+        return F.scaled_dot_product_attention(x, x, x)
+
+
+class HiddenSoftmax(nn.Module):
+    """A softmax that is not over tokens by its shape, in a module without attention in its name, beside attention."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = FusedAttention()
+
+    def forward(self, x):
+        return (self.attention(x) @ torch.ones(x.shape[-1], 13)).softmax(-1)
+
+
+class LinearAttention(nn.Module):
+    def forward(self, x):
+        return x @ (x.mT @ x)
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "reason"),
+    [
+        (lambda: Attended(FusedAttention()), "seen", ""),
+        (lambda: Attended(FusedAttention(), moved=0.1), "wrong", "outputs moved by 0.1"),
+        (lambda: Attended(HiddenSoftmax()), "wrong", "silent: inner (HiddenSoftmax) softmax over (2, 3, 5, 13)"),
+        (lambda: Attended(nn.Sequential(FusedAttention(), LinearAttention())), "partial", "not recorded: inner.1"),
+        (lambda: Attended(LinearAttention()), "refused", "not recorded: inner"),
+        (lambda: nn.Linear(7, 7), "without", ""),
+        (lambda: nn.Linear(11, 7), "unbuilt", "RuntimeError"),
+    ],
+)
+def test_a_sweep_says_what_a_recording_shows(model, status, reason, tmp_path):
+    x = torch.randn(2, 3, 5, 7)
+    cases = {"model": lambda: sweep.Case(model(), lambda model: model(x))}
+    (outcome,) = sweep.sweep(cases, tmp_path / "progress.jsonl")
+    assert (outcome.status, outcome.reason[: len(reason)]) == (status, reason)
+    assert f"1 {status}" in sweep.table("torch", [outcome]) or status == "unbuilt"
+    assert sweep.sweep({"model": pytest.fail}, tmp_path / "progress.jsonl") == [outcome]
+
+
+def test_a_sweep_compares_maps_with_those_that_a_model_returns():
+    x = torch.randn(2, 3, 5, 7)
+    weights = (x @ x.mT / 7**0.5).softmax(-1)
+
+    def outcome(maps):
+        case = sweep.Case(FusedAttention(), lambda model: model(x), lambda: (maps, Record("model")))
+        return sweep.examine("model", lambda: case)
+
+    is_mean = weights.mean(1, keepdim=True).expand_as(weights)
+    assert outcome([weights, is_mean, weights[:, :, :4], x]).status == "seen"
+    assert (outcome([weights.flip(-1)]).status, outcome([weights.flip(-1)]).equal_maps) == ("wrong", 0)

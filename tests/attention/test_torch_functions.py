@@ -489,10 +489,15 @@ def test_interception_is_suspended_only_for_the_innermost_recording():
 
 def test_an_interrupt_in_a_suspended_module_leaves_no_mode():
     model, x = Steps(), torch.randn(B, H, Q, D)
-    with pytest.raises(KeyboardInterrupt), torch.device("cpu"), record_attention(model):
-        model(x)
-        model.mlp.fails = True
-        model(x)
+
+    def run():
+        with torch.device("cpu"), record_attention(model):
+            model(x)
+            model.mlp.fails = True
+            model(x)
+
+    with pytest.raises(KeyboardInterrupt):
+        run()
     assert _get_current_function_mode() is None
 
 
