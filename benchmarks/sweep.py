@@ -51,7 +51,7 @@ MAX_DIFFERENCE = 1e-6
 MAX_MAP_DIFFERENCE = 1e-4
 """Of a map and the one of the eager implementation."""
 TIMEOUT = 120
-"""Seconds for one model."""
+"""Seconds of CPU time for one model."""
 OTHER_SOFTMAX = {
     "*Router*": "experts",
     "*HyperConnection": "residual streams",
@@ -286,12 +286,12 @@ def _time_limit(seconds: int) -> Iterator[None]:
     def stop(*_: object) -> None:
         raise TimeoutError(f"took more than {seconds} s")
 
-    signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def _one_line(error: Exception) -> str:

@@ -9,12 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from benchmarks import clock, growth, icons_from_npm, packed_glyphs, peers, printed_from_debian, suite, sweep
 from benchmarks.clock import Samples
 from benchmarks.peers import PEERS
 from benchmarks.record import Report
+from torch import nn
+from torch.overrides import _get_current_function_mode
 
 from sightline import config
+from sightline.attention import Record
 from sightline.classifier import calibration
 from sightline.data.images.class_splits import load_classes
 from sightline.models.few_shot import FewShot, FewShotConfig
@@ -263,7 +267,7 @@ def test_printed_characters_are_letters_and_digits():
     assert set(printed_from_debian.OMNIGLOT_EVALUATION) < set(printed_from_debian.SCRIPTS)
 
 
-class Attended(nn.Module):
+class Outer(nn.Module):
     """Attention in the form of `inner`, whose outputs a recording may change."""
 
     def __init__(self, inner, moved=0.0):
@@ -299,11 +303,11 @@ class LinearAttention(nn.Module):
 @pytest.mark.parametrize(
     ("model", "status", "reason"),
     [
-        (lambda: Attended(FusedAttention()), "seen", ""),
-        (lambda: Attended(FusedAttention(), moved=0.1), "wrong", "outputs moved by 0.1"),
-        (lambda: Attended(HiddenSoftmax()), "wrong", "silent: inner (HiddenSoftmax) softmax over (2, 3, 5, 13)"),
-        (lambda: Attended(nn.Sequential(FusedAttention(), LinearAttention())), "partial", "not recorded: inner.1"),
-        (lambda: Attended(LinearAttention()), "refused", "not recorded: inner"),
+        (lambda: Outer(FusedAttention()), "seen", ""),
+        (lambda: Outer(FusedAttention(), moved=0.1), "wrong", "outputs moved by 0."),
+        (lambda: Outer(HiddenSoftmax()), "wrong", "silent: inner (HiddenSoftmax) softmax over (2, 3, 5, 13)"),
+        (lambda: Outer(nn.Sequential(FusedAttention(), LinearAttention())), "partial", "not recorded: inner.1"),
+        (lambda: Outer(LinearAttention()), "refused", "not recorded: inner"),
         (lambda: nn.Linear(7, 7), "without", ""),
         (lambda: nn.Linear(11, 7), "unbuilt", "RuntimeError"),
     ],
