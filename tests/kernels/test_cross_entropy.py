@@ -36,3 +36,13 @@ def test_loss_is_computed_in_full_precision_under_autocast():
     assert loss.dtype == torch.float32
     loss.backward()
     assert_close(loss, linear_cross_entropy(x, weight, labels), atol=1, rtol=1e-2)
+
+
+def test_loss_and_gradients_with_a_bias_equal_the_reference():
+    tensors = [torch.randn(*shape, requires_grad=True) for shape in ((B, T, M), (V, M), (V,))]
+    x, weight, bias = tensors
+    labels = torch.randint(V, (B, T))
+    losses = [loss(x, weight, labels, bias=bias) for loss in (linear_cross_entropy, reference_linear_cross_entropy)]
+    assert_close(*losses)
+    gradients, expected = (torch.autograd.grad(loss, tensors) for loss in losses)
+    assert_close(gradients, expected, atol=1e-5, rtol=1e-4)

@@ -15,39 +15,49 @@ CHUNK_SIZE = 128
 """Tokens whose logits a CPU computes at a time; they fit into its cache."""
 
 
-def linear_cross_entropy(x: Tensor, weight: Tensor, labels: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-    """The summed cross entropy of the logits `x @ weight.T`: x (..., M), weight (V, M), labels (...) -> ()
+def linear_cross_entropy(
+    x: Tensor, weight: Tensor, labels: Tensor, *, bias: Tensor | None = None, label_smoothing: float = 0.0
+) -> Tensor:
+    """The summed cross entropy of the logits `x @ weight.T + bias`:
+    x (..., M), weight (V, M), labels (...), bias (V,) -> ()
 
     Positions labeled -100 are ignored. On a CPU the logits are computed in chunks.
     """
     if x.device.type != "cpu" or torch.compiler.is_compiling():
-        return reference_linear_cross_entropy(x, weight, labels, label_smoothing=label_smoothing)
+        return reference_linear_cross_entropy(x, weight, labels, bias=bias, label_smoothing=label_smoothing)
     is_labeled = labels != IGNORE_INDEX
     with torch.autocast("cpu", enabled=False):
-        loss: Tensor = _Chunked.apply(x[is_labeled].to(weight.dtype), weight, labels[is_labeled], label_smoothing)
+        labeled = x[is_labeled].to(weight.dtype), weight, bias, labels[is_labeled]
+        loss: Tensor = _Chunked.apply(*labeled, label_smoothing)
     return loss
 
 
 def reference_linear_cross_entropy(
-    x: Tensor, weight: Tensor, labels: Tensor, *, label_smoothing: float = 0.0
+    x: Tensor, weight: Tensor, labels: Tensor, *, bias: Tensor | None = None, label_smoothing: float = 0.0
 ) -> Tensor:
     """`linear_cross_entropy` by torch's own functions, with all logits in memory."""
-    logits = F.linear(x, weight).flatten(0, -2).float()
+    logits = F.linear(x, weight, bias).flatten(0, -2).float()
     return F.cross_entropy(logits, labels.flatten(), reduction="sum", label_smoothing=label_smoothing)
 
 
 class _Chunked(torch.autograd.Function):
-    """x (N, M), weight (V, M), labels (N,) -> (). The forward pass computes each chunk's gradient with its logits."""
+    """x (N, M), weight (V, M), bias (V,), labels (N,) -> ()
+
+    The forward pass computes each chunk's gradient with its logits.
+    """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, labels: Tensor, label_smoothing: float) -> Tensor:
-        loss, x_gradient, weight_gradient = x.new_zeros(()), None, None
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, label_smoothing: float
+    ) -> Tensor:
+        loss, x_gradient, weight_gradient, bias_gradient = x.new_zeros(()), None, None, None
         if any(ctx.needs_input_grad):
             x_gradient, weight_gradient = torch.empty_like(x), torch.zeros_like(weight)
+            bias_gradient = None if bias is None else torch.zeros_like(bias)
         for start in range(0, len(x), CHUNK_SIZE):
             chunk = slice(start, start + CHUNK_SIZE)
             targets = labels[chunk].unsqueeze(1)
-            logits = x[chunk] @ weight.T
+            logits = F.linear(x[chunk], weight, bias)
             log_sum = logits.logsumexp(1, keepdim=True)
             loss += (log_sum - (1 - label_smoothing) * logits.gather(1, targets)).sum()
             if label_smoothing:
@@ -58,10 +68,12 @@ class _Chunked(torch.autograd.Function):
                 gradient = gradient.sub_(label_smoothing / len(weight)) if label_smoothing else gradient
                 torch.mm(gradient, weight, out=x_gradient[chunk])
                 weight_gradient.addmm_(gradient.T, x[chunk])
-        ctx.save_for_backward(x_gradient, weight_gradient)
+            if bias_gradient is not None:
+                bias_gradient += gradient.sum(0)
+        ctx.save_for_backward(x_gradient, weight_gradient, bias_gradient)
         return loss
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        x_gradient, weight_gradient = ctx.saved_tensors
-        return gradient * x_gradient, gradient * weight_gradient, None, None
+        scaled = (None if saved is None else gradient * saved for saved in ctx.saved_tensors)
+        return *scaled, None, None

@@ -21,6 +21,8 @@ from ..kernels.packing import Packing
 from ..kernels.weight_casts import cast_weights, casts_weights
 
 Norm = Literal["post", "pre"]
+NOT_CROSS = ("mask", "activation", "norm", "norm_eps")
+"""Options of a decoder block that are not those of its cross-attention."""
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": torch.relu, "gelu": F.gelu}
 
 
@@ -48,10 +50,10 @@ class FeedForward(nn.Module):
 class EncoderBlock(nn.Module):
     """Self-attention, then a feed-forward network.
 
-    `norm="pre"` normalizes the input of each layer, `norm="post"` the sum after it, as in the original Transformer.
-    Further options are those of `MultiHeadAttention`; its dropout and bias are the block's unless given as
-    `attention_dropout` and `attention_bias`. A score, normalizer or mask instance is copied, so every block has its own
-    parameters.
+    `norm="pre"` normalizes the input of each layer, `norm="post"` the sum after it, as in the original Transformer;
+    `norm_eps` is the epsilon of the layer norms. Further options are those of `MultiHeadAttention`; its dropout and
+    bias are the block's unless given as `attention_dropout` and `attention_bias`. A score, normalizer or mask instance
+    is copied, so every block has its own parameters.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class EncoderBlock(nn.Module):
         activation: str = "relu",
         dropout: float = 0.0,
         bias: bool = True,
+        norm_eps: float = 1e-5,
         **attention: Any,
     ):
         super().__init__()
@@ -71,7 +74,7 @@ class EncoderBlock(nn.Module):
         self.pre_norm = norm == "pre"
         self.attention = MultiHeadAttention(embed_dim, num_heads, **_attention_options(dropout, bias, attention))
         self.mlp = FeedForward(embed_dim, ffn_dim, activation=activation, dropout=dropout, bias=bias)
-        self.norm1, self.norm2 = nn.LayerNorm(embed_dim), nn.LayerNorm(embed_dim)
+        self.norm1, self.norm2 = nn.LayerNorm(embed_dim, norm_eps), nn.LayerNorm(embed_dim, norm_eps)
         self.dropout = Dropout(dropout)
 
     def forward(
@@ -123,9 +126,9 @@ class DecoderBlock(EncoderBlock):
         self, embed_dim: int, num_heads: int, ffn_dim: int, *, dropout: float = 0.0, bias: bool = True, **options: Any
     ):
         super().__init__(embed_dim, num_heads, ffn_dim, dropout=dropout, bias=bias, **options)
-        attention = {name: option for name, option in options.items() if name not in ("mask", "activation", "norm")}
+        attention = {name: option for name, option in options.items() if name not in NOT_CROSS}
         self.cross_attention = MultiHeadAttention(embed_dim, num_heads, **_attention_options(dropout, bias, attention))
-        self.norm3 = nn.LayerNorm(embed_dim)
+        self.norm3 = nn.LayerNorm(embed_dim, self.norm1.eps)
 
     def forward(  # type: ignore[override]
         self,

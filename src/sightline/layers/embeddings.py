@@ -14,16 +14,21 @@ from ..kernels.cross_entropy import linear_cross_entropy
 
 
 class TokenEmbedding(nn.Module):
-    """A table with one vector per token, for the input of a model, for its output, or for both (tied embeddings)."""
+    """A table with one vector per token, for the input of a model, for its output, or for both (tied embeddings).
 
-    def __init__(self, vocab_size: int, embed_dim: int):
+    The vectors that are looked up are scaled by sqrt(embed_dim) unless `scaled` is False, as in BERT.
+    """
+
+    def __init__(self, vocab_size: int, embed_dim: int, *, scaled: bool = True):
         super().__init__()
+        self.scale = math.sqrt(embed_dim) if scaled else 1.0
         check_int(1, vocab_size=vocab_size, embed_dim=embed_dim)
         self.weight = nn.Parameter(torch.empty(vocab_size, embed_dim).normal_().div_(math.sqrt(embed_dim)))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Look up tokens, scaled by sqrt(M): ids (...) -> (..., M)"""
-        return F.embedding(ids, self.weight) * math.sqrt(self.weight.shape[1])
+        """Look up tokens: ids (...) -> (..., M)"""
+        x = F.embedding(ids, self.weight)
+        return x if self.scale == 1.0 else x * self.scale
 
     def logits(self, x: Tensor) -> Tensor:
         """x (..., M) -> logits (..., V)"""

@@ -50,7 +50,7 @@ class Encoder(nn.Module):
         check_int(1, depth=depth)
         self.layers = nn.ModuleList(self.block_class(embed_dim, num_heads, ffn_dim, **block) for _ in range(depth))
         final_norm = block.get("norm") == "pre" if final_norm is None else final_norm
-        self.norm = nn.LayerNorm(embed_dim) if final_norm else nn.Identity()
+        self.norm = nn.LayerNorm(embed_dim, block.get("norm_eps", 1e-5)) if final_norm else nn.Identity()
 
     def forward(self, x: Tensor, *, mask: Mask | None = None, packing: Packing | None = None) -> Tensor:
         """x (B, T, M) -> (B, T, M); with `packing`, both are packed"""

@@ -10,15 +10,13 @@ from typing import Annotated, Any, Literal
 from torch import Tensor, nn
 
 from ..attention.scores import SCORES
-from ..config import Config, Fraction, ModelDim, at_least, at_most, choice
+from ..config import Config, Fraction, ModelDim, choice
 from ..errors import SightlineError, check, check_choice, check_divides
 from ..layers import SIZES
 from ..layers.blocks import Norm
 from ..layers.recurrent import Cell
-from .encoders import EncoderOutput, Positions, RecurrentTextEncoder, TextEncoder, TransformerTextEncoder
+from .encoders import EncoderOutput, Positions, RecurrentTextEncoder, TextEncoder, TransformerTextEncoder, VocabSize
 from .text_decoder import RecurrentTextDecoder, TextDecoder, TransformerTextDecoder, packs
-
-VocabSize = Annotated[int, at_least(4), at_most("MAX_MODEL_VOCAB_SIZE")]
 
 
 @dataclass(frozen=True, kw_only=True)
