@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from . import zoo
 from .errors import MissingDependencyError, SightlineError, check
 from .files import CARD, CONFIG, LOG, WEIGHTS, atomic_write
 
@@ -47,6 +48,11 @@ def resolve(
             message = f"{name} must be downloaded first, got no copy in the local cache; {fix}"
             raise MissingDependencyError(message) from error
         raise SightlineError(f"{name} must be a model on the hub, got an error: {error}") from error
+
+
+def run_folder(run: str | Path) -> Path:
+    """The folder of a run, of a pretrained model by name, or of a model on the hub by `hub:owner/name`."""
+    return resolve(run) if is_hub_name(run) else zoo.folder(run)
 
 
 def upload(

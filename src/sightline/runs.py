@@ -109,7 +109,7 @@ def load(run: str | Path, *, device: str = "cpu", allow_download: bool = False) 
     """
     from .training.device import choose_device
 
-    folder = hub.resolve(run) if hub.is_hub_name(run) else zoo.folder(run)
+    folder = hub.run_folder(run)
     if folder.suffix == CLASSIFIER and not folder.is_dir():
         from .classifier import FewShotClassifier
 
@@ -196,7 +196,7 @@ def compare(
 
 def info(run: str | Path) -> dict[str, Any]:
     """What a run, a pretrained model or a fitted classifier is: classes, counts, calibration, size, versions."""
-    folder = hub.resolve(run) if hub.is_hub_name(run) else zoo.folder(run)
+    folder = hub.run_folder(run)
     predictor = load(run)
     values: dict[str, Any] = {"name": str(run), "kind": predictor.kind}
     if predictor.model is not None:
@@ -305,7 +305,8 @@ def _check_same_config(folder: Path, task_config: Any) -> None:
 def _fixed_values(task_config: Any) -> dict[str, Any]:
     """The values of a config that cannot change when a run is resumed, by dotted key."""
     values = flatten(config.plain(task_config))
-    return {key: value for key, value in values.items() if not RESUMABLE_KEYS.fullmatch(key)}
+    fixed = {key: value for key, value in values.items() if not RESUMABLE_KEYS.fullmatch(key)}
+    return {key: value for key, value in fixed.items() if (key, value) != ("start_from", None)}  # older runs lack it
 
 
 def _config_digest(task_config: Any) -> str:

@@ -16,6 +16,7 @@ EPISODES = 5
 SHOTS = 6
 SOURCES = 7
 SEARCH = 8
+MASKING = 9
 
 
 def make_generator(seed: int, purpose: int, *counters: int) -> np.random.Generator:

@@ -96,4 +96,6 @@ class TaskConfig(Config):
     """Name of the task in the registry."""
     out: str | None = None
     """Folder of the run; null for runs/NAME."""
+    start_from: str | None = None
+    """A run, or a pretrained model, whose weights training starts from; null for random weights."""
     seed: NonNegativeInt = 0

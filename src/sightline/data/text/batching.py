@@ -6,7 +6,8 @@ of equal length share a batch, and the order of batches. A batch is therefore de
 Legend for all shapes: B batch, S source tokens, T target tokens.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import chain
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ... import seeds
 from ...errors import check
 from ...kernels.cross_entropy import IGNORE_INDEX
 from .tokenizers import SpecialTokens
@@ -56,6 +58,13 @@ class PackedSequences:
         moved = copy(self)
         moved.ids, moved._starts, moved._lengths = (x.to(device) for x in (self.ids, self._starts, self._lengths))
         return moved
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def shapes(self) -> Array:
+        """Padded length of each sequence, (number of sequences, 1)."""
+        return padded_length(self.lengths)[:, None]
 
     def take(self, indices: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """ids int64 (B, length), padded or truncated, and attention_mask bool (B, length) for indices (B,)."""
@@ -124,6 +133,21 @@ class LengthBuckets:
 
     def __len__(self) -> int:
         return len(self.batches)
+
+    def steps(
+        self, first_step: int, seed: int, device: torch.device
+    ) -> Iterator[tuple[int, Array, Tensor, tuple[int, ...]]]:
+        """Every batch from `first_step` on, endlessly: step, indices of its sequences as an array and as a tensor on a
+        device, and padded shape. The order of each epoch follows from the seed.
+        """
+        epoch, order, batch_order, indices = -1, np.empty(0), np.empty(0), torch.empty(0)
+        for step in itertools.count(first_step):
+            if step // len(self) != epoch:
+                epoch = step // len(self)
+                order, batch_order = self.epoch(seeds.make_generator(seed, seeds.ORDER, epoch))
+                indices = torch.from_numpy(order).to(device)  # once per epoch, as it waits for the device
+            batch, shape = self.batches[batch_order[step % len(self)]]
+            yield step, order[batch], indices[batch], shape
 
     def epoch(self, generator: np.random.Generator) -> tuple[Array, Array]:
         """Order of sequences and order of batches in an epoch."""

@@ -20,10 +20,13 @@ from ...files import digest
 from ...names import display_path
 from ..fetching.catalog import fetch_hint
 from . import number_words
+from .generated_sentences import SENTENCES, sentences
 from .reading import iter_lines
 
 NUMBERS = "numbers"
-"""Name of the built-in corpus."""
+"""Name of the built-in parallel corpus."""
+NUM_GENERATED = 6800
+"""Sentences of a built-in corpus."""
 SPLIT_NAMES = {"train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",)}
 """File names of each split of a folder, without suffixes."""
 _TABLE_SUFFIXES = (".tsv", ".txt", ".tab")
@@ -36,7 +39,12 @@ class Corpus(ABC):
     @property
     @abstractmethod
     def sides(self) -> tuple[tuple[str, ...], ...]:
-        """The sentences of each language. The last side decides which sentences stay together in a split."""
+        """The sentences of each language."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Sentences that stay together in a split where they are equal."""
+        return self.sides[-1]
 
     def __post_init__(self) -> None:
         counts = [len(side) for side in self.sides]
@@ -112,9 +120,9 @@ def load_parallel(
         header: Skip the first line of a tab-separated file.
     """
     if str(source) == NUMBERS:
-        return TextSplits(*_number_pairs())
+        return generated_splits(ParallelText(*number_words.pairs(NUM_GENERATED)))
     path = Path(source).expanduser()
-    stems = _find_parallel(path, languages)
+    stems = find_tables(path, languages)
     files = f"train.{languages[0]} and train.{languages[1]}, or train.tsv"
     fix = f"got neither in {display_path(path)}; or give the path of one file"
     check("train" in stems, f"a folder of parallel text must contain {files}, {fix}")
@@ -126,10 +134,12 @@ def load_monolingual(source: str | Path) -> TextSplits[MonolingualText]:
 
     Files of a folder named train, validation (or valid, val, dev) or test belong to that split, also with a suffix
     such as train-01.txt. Without files named train, all other files are the training set. The name `numbers` loads
-    English number words.
+    English number words, the name `sentences` those of a small grammar.
     """
     if str(source) == NUMBERS:
-        return TextSplits(*(MonolingualText(pairs.target) for pairs in _number_pairs()))
+        return generated_splits(MonolingualText(number_words.pairs(NUM_GENERATED)[1]))
+    if str(source) == SENTENCES:
+        return generated_splits(MonolingualText(sentences(NUM_GENERATED)[0]))
     path = Path(source).expanduser()
     rule = "monolingual text must be a text file or a folder of .txt files"
     check(path.exists(), f"{rule}, got {display_path(path)!r}, which does not exist")
@@ -139,19 +149,26 @@ def load_monolingual(source: str | Path) -> TextSplits[MonolingualText]:
     return TextSplits(**{split: _read_monolingual(paths, path) for split, paths in files.items()})
 
 
-def source_files(source: str | Path, languages: tuple[str, str] = ("de", "en")) -> dict[str, frozenset[Path]]:
+def monolingual_files(source: str | Path) -> dict[str, frozenset[Path]]:
+    """Resolved files of each split of monolingual text."""
+    path = Path(source).expanduser()
+    files = _find_monolingual(path) if path.is_dir() else {"train": [path]} if path.is_file() else {}
+    return {split: frozenset(file.resolve() for file in paths) for split, paths in files.items()}
+
+
+def source_files(source: str | Path, languages: tuple[str, ...] = ("de", "en")) -> dict[str, frozenset[Path]]:
     """Resolved files of each split of parallel text. Empty sets if no files exist."""
     result = {}
-    for split, stem in _find_parallel(Path(source).expanduser(), languages).items():
+    for split, stem in find_tables(Path(source).expanduser(), languages).items():
         files = [stem] if stem.is_file() else [_language_file(stem, language) for language in languages]
         result[split] = frozenset(file.resolve() for file in files if file is not None)
     return result
 
 
-def _number_pairs() -> tuple[ParallelText, ParallelText, ParallelText]:
-    """German and English number words: 6,000 pairs for training, 300 for validation, 500 for test."""
-    pairs = ParallelText(*number_words.pairs(6800))
-    return pairs.take(range(800, 6800)), pairs.take(range(300)), pairs.take(range(300, 800))
+def generated_splits(corpus: AnyCorpus) -> TextSplits[AnyCorpus]:
+    """A generated corpus: 300 sentences for validation, 500 for test, the others for training."""
+    train, validation, test = (corpus.take(range(*ends)) for ends in ((800, len(corpus)), (0, 300), (300, 800)))
+    return TextSplits(train, validation, test)
 
 
 def split(corpus: AnyCorpus, fraction: float, seed: int) -> tuple[AnyCorpus, AnyCorpus]:
@@ -161,7 +178,7 @@ def split(corpus: AnyCorpus, fraction: float, seed: int) -> tuple[AnyCorpus, Any
     """
     check_fraction(fraction=fraction)
     check_int(0, seed=seed)
-    keys = list(map(_normalized, corpus.sides[-1]))
+    keys = list(map(normalized, corpus.keys))
     unique = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     check(len(unique) > 1, f"a corpus must have at least 2 different sentences to be split, got {len(unique)}")
     count = min(max(round(fraction * len(unique)), 1), len(unique) - 1)
@@ -175,16 +192,16 @@ def extend_training(
     train: ParallelText, extra: Iterable[ParallelText], held_out: Iterable[ParallelText]
 ) -> ParallelText:
     """Append extra pairs to the training pairs, except those with a target sentence of a held-out set."""
-    excluded = {_normalized(text) for pairs in held_out for text in pairs.target}
+    excluded = {normalized(text) for pairs in held_out for text in pairs.target}
     rows, num_dropped = list(zip(*train.sides, strict=True)), train.num_dropped
     for pairs in extra:
         num_dropped += pairs.num_dropped
-        rows += [row for row in zip(*pairs.sides, strict=True) if _normalized(row[1]) not in excluded]
+        rows += [row for row in zip(*pairs.sides, strict=True) if normalized(row[1]) not in excluded]
     source, target = zip(*rows, strict=True)
     return ParallelText(source, target, num_dropped)
 
 
-def _normalized(text: str) -> str:
+def normalized(text: str) -> str:
     """Lowercase with single spaces."""
     return " ".join(text.split()).lower()
 
@@ -193,7 +210,7 @@ def _without_gz(path: Path) -> Path:
     return path.with_suffix("") if path.suffix == ".gz" else path
 
 
-def _find_parallel(path: Path, languages: tuple[str, str]) -> dict[str, Path]:
+def find_tables(path: Path, languages: tuple[str, ...] = ()) -> dict[str, Path]:
     """The table of each split, or its aligned files without their suffixes.
 
     In a folder, exact names precede names with a suffix. A path that is not a folder is the training set.
@@ -236,8 +253,8 @@ def _split_of(stem: str) -> str:
 
 
 def _read_parallel(path: Path, languages: tuple[str, str], columns: tuple[int, int], header: bool) -> ParallelText:
-    rows = _read_table(path, columns, header) if path.is_file() else _read_aligned(path, languages)
-    return ParallelText(*_without_empty(rows, path, "pair of sentences"))
+    rows = read_table(path, columns, header) if path.is_file() else _read_aligned(path, languages)
+    return ParallelText(*without_empty(rows, path, "pair of sentences"))
 
 
 def _read_aligned(path: Path, languages: tuple[str, str]) -> Iterable[tuple[str, ...]]:
@@ -261,7 +278,8 @@ def _language_file(path: Path, language: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _read_table(path: Path, columns: tuple[int, int], header: bool) -> Iterator[tuple[str, ...]]:
+def read_table(path: Path, columns: tuple[int, int], header: bool) -> Iterator[tuple[str, ...]]:
+    """The cells of two columns, counted from 1, of every line of a tab-separated file."""
     num_columns = max(columns)
     for number, line in enumerate(iter_lines(path), 1):
         if header and number == 1:
@@ -275,7 +293,7 @@ def _read_table(path: Path, columns: tuple[int, int], header: bool) -> Iterator[
 
 def _read_monolingual(paths: Sequence[Path], source: Path) -> MonolingualText:
     """Sentences of all files."""
-    return MonolingualText(*_without_empty(_iter_sentences(paths, source), source, "sentence"))
+    return MonolingualText(*without_empty(_iter_sentences(paths, source), source, "sentence"))
 
 
 def _iter_sentences(paths: Sequence[Path], source: Path) -> Iterator[tuple[str, ...]]:
@@ -287,7 +305,7 @@ def _iter_sentences(paths: Sequence[Path], source: Path) -> Iterator[tuple[str, 
         yield (line,)
 
 
-def _without_empty(rows: Iterable[tuple[str, ...]], path: Path, kind: str) -> tuple[Any, ...]:
+def without_empty(rows: Iterable[tuple[str, ...]], path: Path, kind: str) -> tuple[Any, ...]:
     """The sentences of each language, and the number of rows that were dropped because a side is empty."""
     stripped = [tuple(map(str.strip, row)) for row in rows]
     kept = [row for row in stripped if all(row)]

@@ -1,9 +1,11 @@
-"""Parallel text as token ids, with the tokenizers that were trained on it."""
+"""Text as token ids, with the tokenizers that were trained on it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ...errors import check
-from .batching import EncodedPairs
+from .batching import EncodedPairs, PackedSequences
 from .corpora import ParallelText, TextSplits
 from .tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 
@@ -19,12 +21,21 @@ class TokenizedText:
     validation: EncodedPairs | None
 
     @classmethod
-    def of(cls, splits: TextSplits[ParallelText], config: TokenizerConfig, max_tokens: int) -> "TokenizedText":
-        """The token ids of a corpus. They are kept with it, so that a second task does not tokenize it again."""
-        key = config, max_tokens
+    def of(
+        cls,
+        splits: TextSplits[ParallelText],
+        config: TokenizerConfig,
+        max_tokens: int,
+        trained: Sequence[Tokenizer] | None = None,
+    ) -> "TokenizedText":
+        """The token ids of a corpus. They are kept with it, so that a second task does not tokenize it again.
+
+        Without `trained` tokenizers, one for both languages or one for each, they are trained on the corpus.
+        """
+        key = config, max_tokens, *(tokenizer.to_json() for tokenizer in trained or ())
         if key not in splits.tokenized:
             sides = [[*splits.train.source, *splits.train.target]] if config.shared_vocab else splits.train.sides
-            trained = [train_tokenizer(config, side) for side in sides]
+            trained = trained or [train_tokenizer(config, side) for side in sides]
             tokenizers = trained[0], trained[-1]
             train, validation = encode_pairs(splits.train, tokenizers, max_tokens, drop_long=True), None
             if splits.validation is not None:
@@ -45,3 +56,37 @@ def encode_pairs(
         check(rows, f"data must have a pair of at most {max_tokens} tokens, data.max_tokens, got none")
     source, target = ([row[i][: max_tokens - 1] for row in rows] for i in range(2))
     return EncodedPairs(source, target, tokenizers[0].special_tokens)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenizedSentences:
+    """A tokenizer, and the token ids of the sentences of a training and a validation set."""
+
+    tokenizer: Tokenizer
+    train: PackedSequences
+    validation: PackedSequences | None
+
+    @classmethod
+    def of(
+        cls, splits: TextSplits[Any], config: TokenizerConfig, max_tokens: int, trained: Tokenizer | None = None
+    ) -> "TokenizedSentences":
+        """The token ids of a corpus of one language, kept with it.
+
+        Without a `trained` tokenizer, it is trained on the training set.
+        """
+        key = config, max_tokens, None if trained is None else trained.to_json()
+        if key not in splits.tokenized:
+            tokenizer = train_tokenizer(config, splits.train.keys) if trained is None else trained
+            sets = (splits.train, splits.validation)
+            encoded = [None if text is None else encode_sentences(text.keys, tokenizer, max_tokens) for text in sets]
+            assert encoded[0] is not None
+            splits.tokenized[key] = cls(tokenizer, encoded[0], encoded[1])
+        text: TokenizedSentences = splits.tokenized[key]
+        return text
+
+
+def encode_sentences(texts: Sequence[str], tokenizer: Tokenizer, max_tokens: int) -> PackedSequences:
+    """Sentences with `bos` and `eos`, cut to `max_tokens` tokens."""
+    special = tokenizer.special_tokens
+    ids = (sequence[: max_tokens - 2] for sequence in tokenizer.encode(texts))
+    return PackedSequences([[special.id("bos"), *sequence, special.id("eos")] for sequence in ids], special.id("pad"))

@@ -4,6 +4,7 @@ The character ▁ marks the start of a word, so decoding restores spaces. BPE en
 decoding restores any text exactly.
 """
 
+import itertools
 import json
 import re
 import unicodedata
@@ -25,6 +26,7 @@ BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 """Tokens of single bytes in a BPE vocabulary, after the special tokens."""
 MIN_CHARACTER_COUNT = 2
 """Occurrences that a character needs to be in the alphabet of BPE."""
+_PLACEHOLDER = "\ue000"  # for private use: a word by itself, which no tokenizer learns
 _SPECIAL_FORM = re.compile(rf"<[^<>\s{WORD_START}]+>|\[[^\[\]\s{WORD_START}]+\]")
 _FIRST_PICTOGRAPH = 0x2190  # symbols below it, such as ° and ©, are part of sentences
 _SKIN_TONES = range(0x1F3FB, 0x1F400)
@@ -132,6 +134,27 @@ class Tokenizer:
         """Token ids of each text, without `bos` and `eos`."""
         cleaned = [_clean(text) for text in texts]
         return [encoding.ids for encoding in self._backend.encode_batch(cleaned, add_special_tokens=False)]
+
+    def encode_masked(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, in which `special_tokens.mask` stands for one masked token or word."""
+        mask, mask_id = self.special_tokens.mask, self.special_tokens.id("mask")
+        cleaned = [_clean(text.replace(_PLACEHOLDER, " ").replace(mask or "", _PLACEHOLDER)) for text in texts]
+        encodings, result = self._backend.encode_batch(cleaned, add_special_tokens=False), []
+        for text, encoding in zip(cleaned, encodings, strict=True):
+            tokens = list(zip(encoding.ids, encoding.word_ids, encoding.offsets, strict=True))
+            masked = {word for _, word, (start, end) in tokens if _PLACEHOLDER in text[start:end]}
+            words = itertools.groupby(tokens, key=lambda token: token[1])
+            ids = [[mask_id] if word in masked else [token[0] for token in group] for word, group in words]
+            result.append(list(itertools.chain(*ids)))
+        return result
+
+    def word_starts(self) -> list[bool]:
+        """Whether each token of the vocabulary begins a word or is a punctuation mark."""
+        num_fixed = len(self.special_tokens.tokens) + (len(BYTE_TOKENS) if self.config.kind == "bpe" else 0)
+        is_start = [
+            token.startswith(WORD_START) or not (token[0].isalnum() or token[0] == "_") for token in self._tokens
+        ]
+        return [i >= num_fixed and start for i, start in enumerate(is_start)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of token ids. Control tokens are skipped."""

@@ -1,16 +1,18 @@
 """Config of translation."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ... import limits
 from ...config import Config, Fraction, PositiveInt, at_least, at_most, for_data, rule
 from ...data.text.batching import LENGTH_MULTIPLE, padded_length
-from ...data.text.corpora import ParallelText, TextSplits, extend_training, load_parallel, split
+from ...data.text.corpora import ParallelText, TextSplits, extend_training, load_parallel, source_files
 from ...data.text.tokenizers import TokenizerConfig
 from ...errors import check, check_max
 from ...models.seq2seq import RecurrentSeq2SeqConfig, Seq2SeqConfig, TransformerSeq2SeqConfig
-from ...training.config import DataConfig, TaskConfig, TrainingConfig
+from ...training.config import TaskConfig, TrainingConfig
+from ..text_data import CorpusConfig
 
 Language = Annotated[
     str, rule("a file suffix such as de", lambda text: text.replace("-", "").replace("_", "").isalnum())
@@ -18,7 +20,7 @@ Language = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextData(DataConfig):
+class TextData(CorpusConfig):
     """The sentence pairs to train on."""
 
     source: str = "numbers"
@@ -33,13 +35,6 @@ class TextData(DataConfig):
     """Columns of the source and target sentences in a tab-separated file, counted from 1."""
     header: bool = False
     """Skip the first line of a tab-separated file."""
-    validation_fraction: Fraction = 0.05
-    """Fraction of the training pairs to hold out where the data has no validation set; 0 for none."""
-    test_fraction: Fraction = 0.0
-    """Fraction to hold out where the data has no test set. No target sentence is in two sets."""
-    max_tokens: Annotated[int, at_least(2), at_most("MAX_SENTENCE_TOKENS")] = 128
-    """Maximum number of tokens of a sentence, its end token included. Longer training pairs are left out; longer
-    evaluation sentences are cut."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -57,19 +52,8 @@ class TextData(DataConfig):
         source = self.source if source is None else source
         return load_parallel(source, languages=self.languages, columns=self.columns, header=self.header)
 
-    def hold_out(self, splits: TextSplits[ParallelText], seed: int) -> TextSplits[ParallelText]:
-        """Hold out a test set and a validation set of the training pairs where the data has none."""
-        train, test, validation = splits.train, splits.test, splits.validation
-        test_fraction = self.test_fraction if test is None else 0.0
-        validation_fraction = self.validation_fraction if validation is None else 0.0
-        fractions = f"{validation_fraction} and {test_fraction}"
-        is_below_1 = test_fraction + validation_fraction < 1
-        check(is_below_1, f"validation_fraction and test_fraction must sum to less than 1, got {fractions}")
-        if test_fraction:
-            train, test = split(train, test_fraction, seed)
-        if validation_fraction:
-            train, validation = split(train, validation_fraction / (1 - test_fraction), seed)
-        return TextSplits(replace(train, num_dropped=splits.train.num_dropped), validation, test)
+    def files(self, source: str) -> dict[str, frozenset[Path]]:
+        return source_files(source, self.languages)
 
     def load(self, seed: int) -> TextSplits[ParallelText]:
         """Read all sources and hold out test and validation sets."""

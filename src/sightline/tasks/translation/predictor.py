@@ -1,32 +1,29 @@
 """A trained translator: translations, their scores and the attention behind them."""
 
 import html
-import os
 import re
-import sys
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ... import config, limits, zoo
+from ... import config, limits
 from ...attention import Record, record_attention
-from ...data.sources import same_source
 from ...data.text.batching import EncodedPairs
-from ...data.text.corpora import ParallelText, TextSplits, source_files
-from ...data.text.reading import STDIN, stream_lines
+from ...data.text.corpora import ParallelText, TextSplits
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis
-from ...errors import SightlineError, check, check_int, check_max, check_page_size
-from ...files import CONFIG, read_json, stored_fingerprint
+from ...errors import check, check_int, check_max, check_page_size
+from ...files import CONFIG, read_json
 from ...models.seq2seq import Seq2Seq
-from ...names import display_path, shortened
-from ...predictor import Prediction, Predictor, Progress
+from ...names import shortened
+from ...predictor import Prediction, Progress
 from ...weights import read_weights
 from ..figures import FigureFiles, training_curves
+from ..text_data import read_tokenizers
+from ..text_predictor import TextPredictor, padded
 from . import quality
 from .config import TranslationTaskConfig
 from .evaluate import TranslationEvaluation, evaluate, translate
@@ -38,8 +35,6 @@ if TYPE_CHECKING:
     from ...view.page import Page
 
 ENTITY = re.compile(r"&#?\w+;")
-PATH = re.compile(r"[^\s\0]{1,255}\.txt|[^\s\0]*/[^\s\0]*\.\w{1,5}")
-"""Arguments of the command line that are paths, not sentences."""
 RECORDING_BATCH = 64
 """Translations whose attention is recorded together."""
 
@@ -54,12 +49,10 @@ class SourceText:
     skipped_symbols: str
 
 
-class TranslationPredictor(Predictor):
+class TranslationPredictor(TextPredictor):
     """A trained translator."""
 
-    batch_size = 512
     predict_options = frozenset({"num_beams"})
-    needs_data_fingerprint = True
     config: TranslationTaskConfig
 
     def __init__(
@@ -77,10 +70,7 @@ class TranslationPredictor(Predictor):
     def load(cls, path: str | Path) -> "TranslationPredictor":
         folder = Path(path)
         task_config = config.build(TranslationTaskConfig, config.read(folder / CONFIG))
-        tokenizers = [
-            Tokenizer.from_json(task_config.tokenizer, read_json(folder / name), str(folder / name))
-            for name in tokenizer_files(task_config.tokenizer)
-        ]
+        tokenizers = read_tokenizers(folder, task_config.tokenizer, tokenizer_files(task_config.tokenizer))
         source, target = tokenizers[0], tokenizers[-1]
         model_config = task_config.model.with_vocab_sizes(len(source), len(target)).chosen
         model = read_weights(folder, lambda: Seq2Seq(model_config), depth=model_config.depth)
@@ -88,32 +78,10 @@ class TranslationPredictor(Predictor):
         estimate = Quality.from_json(read_json(path), str(path)) if path.is_file() else None
         return cls(folder, task_config, (source, target), model, estimate)
 
-    def parse_inputs(self, arguments: Sequence[str]) -> Iterator[str | Path]:
-        """Texts from arguments: text, the path of a .txt file with one text per line, or - for standard input.
-
-        Files are read lazily. Empty lines are skipped. A path that is no .txt file is yielded as it is.
-        """
-        for argument in arguments:
-            if argument == "-":
-                yield from _texts(sys.stdin.buffer, STDIN)
-            elif argument.endswith(".txt") and os.path.isfile(argument):  # noqa: PTH113 - false for an invalid path
-                with Path(argument).open("rb") as file:
-                    yield from _texts(file, argument)
-            elif PATH.fullmatch(argument) or os.path.isdir(argument):  # noqa: PTH112 - false for an invalid path
-                yield Path(argument)
-            else:
-                lines = [line for line in argument.split("\n") if line.strip()]
-                yield from lines or [argument]
-
     def prepare(self, item: Any) -> SourceText:
         """Tokenize one text."""
-        if isinstance(item, Path):
-            state = "is a folder" if item.is_dir() else "is another file" if item.exists() else "does not exist"
-            raise SightlineError(f"a file of sentences must be a .txt file, got {display_path(item)!r}, which {state}")
-        check(isinstance(item, str), f"text must be a string, got {type(item).__name__}")
-        limit, max_tokens, tokenizer = limits.MAX_LINE_CHARS, self.config.data.max_tokens, self.tokenizers[0]
-        fix = "translate it in parts"
-        check(len(item) <= limit, f"text must be at most {limit:,} characters, got {len(item):,}; {fix}")
+        item = self.check_text(item, fix="translate it in parts")
+        max_tokens, tokenizer = self.config.data.max_tokens, self.tokenizers[0]
         text, skipped_symbols = tokenizer.remove_unknown_symbols(item)
         [ids] = tokenizer.encode([text])
         check(ids, f"text must have at least one word, got {item[:20]!r}")
@@ -218,9 +186,9 @@ class TranslationPredictor(Predictor):
             for text, translation in zip(texts, translations, strict=True)
         ]
         return record.view(
-            source=[_padded(t.source_tokens, num_source) for t in translations],
-            target=[_padded((special.bos, *t.tokens)[: len(t.tokens)], num_target) for t in translations],
-            generated=[_padded(t.tokens, num_target) for t in translations],
+            source=[padded(t.source_tokens, num_source) for t in translations],
+            target=[padded((special.bos, *t.tokens)[: len(t.tokens)], num_target) for t in translations],
+            generated=[padded(t.tokens, num_target) for t in translations],
             batch=list(range(len(translations))),
             special_tokens={special.tokens[i] for i in special.control_ids},
             scores=[
@@ -272,58 +240,4 @@ class TranslationPredictor(Predictor):
 
     def evaluation_pairs(self, data: str | Path | TextSplits[ParallelText] | None = None) -> tuple[ParallelText, str]:
         """The pairs that `evaluate` uses, and the name of their split."""
-        own, run = self.config.data, zoo.display_name(self.folder)
-        if isinstance(data, TextSplits):
-            splits, is_own, name = data, False, "loaded data"
-        else:
-            source = own.source if data is None else str(data)
-            self.check_data(source, data is not None or any(self._files(source).values()))
-            splits, is_own, name = own.read(source), same_source(source, own.source), repr(source)
-        held_out = self._held_out(splits, is_own)
-        if held_out is not None:
-            pairs, split = (held_out.validation, "validation") if held_out.test is None else (held_out.test, "test")
-            if pairs is None:
-                raise SightlineError(f"data must have a test or validation set, got neither in {own.source!r}")
-            return pairs, split
-        pairs, split = (splits.train, "full") if splits.test is None else (splits.test, "test")
-        trained_on = frozenset().union(*(self._files(source)["train"] for source in (own.source, *own.extra_sources)))
-        files = [] if isinstance(data, TextSplits) else self._files(str(data))["train" if split == "full" else split]
-        is_new = trained_on.isdisjoint(files) and pairs.digest() != self._digest("train")
-        check(is_new, f"data must not be the training data of {run}, got {name}; pass a test set")
-        return pairs, split
-
-    def _held_out(self, splits: TextSplits[ParallelText], is_own: bool) -> TextSplits[ParallelText] | None:
-        """The splits with the run's held-out sets if the data is the run's own, by source or by digest; else None."""
-        digests = [self._digest(name) for name in ("test", "validation")]
-        try:
-            held_out = self.config.data.hold_out(splits, self.config.seed)
-        except SightlineError:  # too few pairs to split
-            if is_own:
-                raise
-            return None
-        sets = (held_out.test, held_out.validation)
-        return held_out if is_own or any(pairs and pairs.digest() in digests for pairs in sets) else None
-
-    def _digest(self, split: str) -> Any:
-        """The digest of a split of the run's data."""
-        return stored_fingerprint(self.folder, split, "sentences")
-
-    def _files(self, source: str) -> dict[str, frozenset[Path]]:
-        """The files of each split of a source; without files, there is no such split."""
-        return defaultdict(frozenset, source_files(source, self.config.data.languages))
-
-
-def _texts(file: IO[bytes], name: str) -> Iterator[str]:
-    """Lines of a UTF-8 file that are not blank, one at a time."""
-    is_empty = True
-    for line in stream_lines(file, name):
-        if line.strip():
-            is_empty = False
-            yield line
-    if is_empty:
-        raise SightlineError(f"{name} must have at least one line of text, got none")
-
-
-def _padded(tokens: Sequence[str], size: int) -> list[str | None]:
-    """Tokens followed by None up to this size."""
-    return [*tokens, *[None] * (size - len(tokens))]
+        return self.evaluation_corpus(data)

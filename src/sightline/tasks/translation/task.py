@@ -1,17 +1,14 @@
 """Training of a translator: its data, batches, loss and validation metrics."""
 
-import itertools
 import math
 from collections.abc import Generator
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ... import seeds
 from ...data.text.batching import LengthBuckets, PairBatch
 from ...data.text.corpora import ParallelText, TextSplits
 from ...data.text.tokenized import TokenizedText
@@ -20,6 +17,7 @@ from ...kernels.cross_entropy import IGNORE_INDEX
 from ...models.seq2seq import Seq2Seq
 from ...predictor import Progress
 from ...training.task import MIN_CALIBRATION_EXAMPLES, BatchSlice, Task
+from ..text_data import TOKENIZER, data_fingerprint, tokenizers_of_run
 from . import quality
 from .config import TranslationTaskConfig
 from .evaluate import bleu, translate
@@ -32,14 +30,15 @@ class TranslationTask(Task):
     monitor, higher_is_better, unit = "bleu", True, "tokens"
 
     def __init__(self, config: TranslationTaskConfig, data: TextSplits[ParallelText], progress: Progress | None = None):
-        text = TokenizedText.of(data, config.tokenizer, config.data.max_tokens)
+        trained = tokenizers_of_run(config.start_from, config.tokenizer, tokenizer_files(config.tokenizer))
+        text = TokenizedText.of(data, config.tokenizer, config.data.max_tokens, trained)
         self.tokenizers, self.train, self.validation = text.tokenizers, text.train, text.validation
         self.references = () if data.validation is None else data.validation.target
         self._data = data
         self.quality: Quality | None = None
         self.config = replace(config, model=config.model.with_vocab_sizes(*map(len, self.tokenizers)))
         self.model = Seq2Seq(self.config.model.chosen)
-        self.data_fingerprint = data_fingerprint(data, num_long=len(data.train) - len(text.train))
+        self.data_fingerprint = data_fingerprint(data, "pairs", num_long=len(data.train) - len(text.train))
         self.device = torch.device("cpu")
         self._buckets = cache(lambda batch_size: LengthBuckets(self.train.shapes(), batch_size))
 
@@ -65,18 +64,12 @@ class TranslationTask(Task):
     def batches(
         self, first_step: int, batch_size: int, batch_slice: BatchSlice
     ) -> Generator[list[tuple[PairBatch, int]], None, None]:
-        buckets, shares, epoch = self._buckets(batch_size), batch_slice.world_size * batch_slice.micro_batches, -1
-        order, batch_order, indices = np.empty(0), np.empty(0), torch.empty(0)
-        for step in itertools.count(first_step):
-            if step // len(buckets) != epoch:
-                epoch = step // len(buckets)
-                order, batch_order = buckets.epoch(seeds.make_generator(self.config.seed, seeds.ORDER, epoch))
-                indices = torch.from_numpy(order).to(self.device)
-            batch, shape = buckets.batches[batch_order[step % len(buckets)]]
-            count = batch.stop - batch.start
-            num_labels = int(self.train.target.lengths[order[batch]].sum()) - count  # without BOS
+        shares = batch_slice.world_size * batch_slice.micro_batches
+        for _, rows, indices, shape in self._buckets(batch_size).steps(first_step, self.config.seed, self.device):
+            count = len(rows)
+            num_labels = int(self.train.target.lengths[rows].sum()) - count  # without BOS
             slices = batch_slice.indices(-(-count // shares) * shares)
-            yield [self._micro_batch(indices[batch], part, shape, num_labels) for part in slices]
+            yield [self._micro_batch(indices, part, shape, num_labels) for part in slices]
 
     def _micro_batch(
         self, indices: Tensor, part: slice, shape: tuple[int, ...], num_labels: int
@@ -144,14 +137,4 @@ class TranslationTask(Task):
 
 def tokenizer_files(config: TokenizerConfig) -> tuple[str, ...]:
     """Names of the tokenizer files in a run."""
-    return ("tokenizer.json",) if config.shared_vocab else ("tokenizer.source.json", "tokenizer.target.json")
-
-
-def data_fingerprint(splits: TextSplits[ParallelText], num_long: int) -> dict[str, Any]:
-    """Counts and digests of a corpus; `num_long` training pairs are longer than data.max_tokens."""
-    result: dict[str, Any] = {}
-    for name in ("train", "validation", "test"):
-        pairs: ParallelText | None = getattr(splits, name)
-        result[name] = {"pairs": 0} if pairs is None else {"pairs": len(pairs), "sentences": pairs.digest()}
-    result["train"] |= {"dropped_empty": splits.train.num_dropped, "dropped_long": num_long}
-    return result
+    return (TOKENIZER,) if config.shared_vocab else ("tokenizer.source.json", "tokenizer.target.json")

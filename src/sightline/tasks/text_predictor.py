@@ -1,0 +1,117 @@
+"""What trained models of text share: texts from the command line, and the data to evaluate on."""
+
+import os
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from .. import limits, zoo
+from ..data.sources import same_source
+from ..data.text.corpora import TextSplits
+from ..data.text.reading import STDIN, stream_lines
+from ..errors import SightlineError, check
+from ..files import stored_fingerprint
+from ..names import display_path
+from ..predictor import Predictor
+
+PATH = re.compile(r"[^\s\0]{1,255}\.txt|[^\s\0]*/[^\s\0]*\.\w{1,5}")
+"""Arguments of the command line that are paths, not sentences."""
+
+
+class TextPredictor(Predictor):
+    """A trained model whose inputs are texts."""
+
+    batch_size = 512
+    needs_data_fingerprint = True
+
+    def parse_inputs(self, arguments: Sequence[str]) -> Iterator[str | Path]:
+        """Texts from arguments: text, the path of a .txt file with one text per line, or - for standard input.
+
+        Files are read lazily. Empty lines are skipped. A path that is no .txt file is yielded as it is.
+        """
+        for argument in arguments:
+            if argument == "-":
+                yield from _texts(sys.stdin.buffer, STDIN)
+            elif argument.endswith(".txt") and os.path.isfile(argument):  # noqa: PTH113 - false for an invalid path
+                with Path(argument).open("rb") as file:
+                    yield from _texts(file, argument)
+            elif PATH.fullmatch(argument) or os.path.isdir(argument):  # noqa: PTH112 - false for an invalid path
+                yield Path(argument)
+            else:
+                lines = [line for line in argument.split("\n") if line.strip()]
+                yield from lines or [argument]
+
+    def check_text(self, item: Any, *, fix: str) -> str:
+        """The text itself, if it is one; `fix` ends the message about a text that is too long."""
+        if isinstance(item, Path):
+            state = "is a folder" if item.is_dir() else "is another file" if item.exists() else "does not exist"
+            raise SightlineError(f"a file of sentences must be a .txt file, got {display_path(item)!r}, which {state}")
+        if not isinstance(item, str):
+            raise SightlineError(f"text must be a string, got {type(item).__name__}")
+        limit = limits.MAX_LINE_CHARS
+        check(len(item) <= limit, f"text must be at most {limit:,} characters, got {len(item):,}; {fix}")
+        return item
+
+    def evaluation_corpus(self, data: Any = None) -> tuple[Any, str]:
+        """The corpus that `evaluate` uses, and the name of its split.
+
+        That is the test set of the run's own data, or its validation set if it has none. Of other data, a path or
+        loaded `TextSplits`, it is the test set, or all of it if it has none. Training data is refused.
+        """
+        own, run = self.config.data, zoo.display_name(self.folder)
+        if isinstance(data, TextSplits):
+            splits, is_own, name = data, False, "loaded data"
+        else:
+            source = own.source if data is None else str(data)
+            self.check_data(source, data is not None or any(self._files(source).values()))
+            splits, is_own, name = own.read(source), same_source(source, own.source), repr(source)
+        held_out = self._held_out(splits, is_own)
+        if held_out is not None:
+            corpus, split = (held_out.validation, "validation") if held_out.test is None else (held_out.test, "test")
+            check(corpus is not None, f"data must have a test or validation set, got neither in {own.source!r}")
+            return corpus, split
+        corpus, split = (splits.train, "full") if splits.test is None else (splits.test, "test")
+        trained_on = frozenset().union(*(self._files(source)["train"] for source in own.sources))
+        files = [] if isinstance(data, TextSplits) else self._files(str(data))["train" if split == "full" else split]
+        is_new = trained_on.isdisjoint(files) and corpus.digest() != self._digest("train")
+        check(is_new, f"data must not be the training data of {run}, got {name}; pass a test set")
+        return corpus, split
+
+    def _held_out(self, splits: TextSplits[Any], is_own: bool) -> TextSplits[Any] | None:
+        """The splits with the run's held-out sets if the data is the run's own, by source or by digest; else None."""
+        digests = [self._digest(name) for name in ("test", "validation")]
+        try:
+            held_out: TextSplits[Any] = self.config.data.hold_out(splits, self.config.seed)
+        except SightlineError:  # too few sentences to split
+            if is_own:
+                raise
+            return None
+        sets = (held_out.test, held_out.validation)
+        return held_out if is_own or any(corpus and corpus.digest() in digests for corpus in sets) else None
+
+    def _digest(self, split: str) -> Any:
+        """The digest of a split of the run's data."""
+        return stored_fingerprint(self.folder, split, "sentences")
+
+    def _files(self, source: str) -> dict[str, frozenset[Path]]:
+        """The files of each split of a source; without files, there is no such split."""
+        return defaultdict(frozenset, self.config.data.files(source))
+
+
+def _texts(file: IO[bytes], name: str) -> Iterator[str]:
+    """Lines of a UTF-8 file that are not blank, one at a time."""
+    is_empty = True
+    for line in stream_lines(file, name):
+        if line.strip():
+            is_empty = False
+            yield line
+    if is_empty:
+        raise SightlineError(f"{name} must have at least one line of text, got none")
+
+
+def padded(tokens: Sequence[str], size: int) -> list[str | None]:
+    """Tokens followed by None up to this size."""
+    return [*tokens, *[None] * (size - len(tokens))]
