@@ -102,11 +102,16 @@ def train(
             "embedded glyphs.",
         ),
     ] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="RUN", help="Start from the weights of a run or of a pretrained model."),
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run, or extend it (training.epochs=N).")] = False,
 ) -> None:
     """Train a model and write it to a folder."""
 
     path, changes = _config_words(config)
+    changes += [] if from_ is None else [f"start_from={from_}"]
     if not resume:
         _report_training_data(path, changes)
     run = sightline.runs.train(path, changes, resume=resume, command=sightline.runs.command_line())
@@ -132,7 +137,7 @@ def _report_training_data(path: str | None, changes: list[str]) -> None:
 
 def _after_training(folder: Path, *, has_validation: bool) -> str:
     """What the validation metrics mean, and the command for those of the test set."""
-    has_test = any(stored_fingerprint(folder, "test", key) for key in ("images", "pairs"))
+    has_test = any(stored_fingerprint(folder, "test", key) for key in ("images", "pairs", "lines", "texts"))
     note = "the validation set selected these weights, so expect less on new data; "
     note += "`evaluate` uses the test set\n" if has_test else "these data have no test set\n"
     command = shlex.join(["sightline", "evaluate", str(folder)]) + ("" if has_test else " --data PATH")
@@ -392,7 +397,7 @@ def predict(
         ),
     ],
     show: Annotated[Path | None, typer.Option(help=SHOW_HELP)] = None,
-    top: Annotated[int | None, typer.Option(min=1, help="Number of classes or translations per input.")] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Number of classes, words or translations per input.")] = None,
     beams: Annotated[
         int | None, typer.Option(min=1, help="Beams of a translation; 1 is greedy (default: the run's config).")
     ] = None,
@@ -401,7 +406,7 @@ def predict(
     device: DeviceOption = "auto",
     allow_download: AllowDownloadOption = False,
 ) -> None:
-    """Predict the class of images, or translate sentences, with confidence.
+    """Predict the class of images or texts, fill masked words, or translate sentences, with confidence.
 
     Every input gives one record, in the order given. An input that cannot be used gives a record with an error, and
     the exit status is 2.

@@ -66,6 +66,9 @@ def _cached(function: F) -> F:
 class Config:
     """Base class of config dataclasses: the constructor checks every value against the type of its field."""
 
+    data_keys: typing.ClassVar[tuple[str, ...]] = ()
+    """Fields that follow from the data if they are null. They are not inherited from another run."""
+
     def __post_init__(self) -> None:
         for name, kind in _field_types(type(self)).items():
             object.__setattr__(self, name, _convert(kind, getattr(self, name), name))
@@ -180,6 +183,27 @@ def _errors_of(section: str) -> Iterator[None]:
         yield
     except SightlineError as error:
         raise SightlineError(f"{section}: {error}" if section else str(error)) from error
+
+
+def section_type(kind: Any, name: str) -> Any:
+    """The class of a section of a config class."""
+    return _field_types(kind)[name]
+
+
+def inherit(kind: Any, values: Mapping[str, Any], source: Any) -> dict[str, Any]:
+    """The values of a config of this class with those of `source`, plain values of a similar config, where not given.
+
+    Keys that the class does not know, and those that follow from the data, are not inherited.
+    """
+    result = dict(values)
+    for name, field_type in _field_types(kind).items():
+        if not isinstance(source, Mapping) or name not in source or name in getattr(kind, "data_keys", ()):
+            continue
+        if dataclasses.is_dataclass(field_type) and isinstance(values.get(name, {}), Mapping):
+            result[name] = inherit(field_type, values.get(name, {}), source[name])
+        elif name not in values:
+            result[name] = source[name]
+    return result
 
 
 def plain(config: Any) -> dict[str, Any]:

@@ -99,5 +99,23 @@ TASKS: dict[str, TaskSpec] = {
             compare_options=frozenset({"baselines", "settings", "episodes"}),
             compare_precision="tasks.few_shot.compare:compare_precision",
         ),
+        TaskSpec(
+            name="masked_lm",
+            config="tasks.masked_lm.config:MaskedLMTaskConfig",
+            task="tasks.masked_lm.task:MaskedLMTask",
+            predictor="tasks.masked_lm.predictor:MaskedLMPredictor",
+            usage='sightline.load("{name}").predict("A [MASK] runs.")',
+            compare="tasks.masked_lm.compare:compare",
+            compare_precision="tasks.masked_lm.evaluate:compare_precision",
+        ),
+        TaskSpec(
+            name="text_classification",
+            config="tasks.text_classification.config:TextClassificationTaskConfig",
+            task="tasks.text_classification.task:TextClassificationTask",
+            predictor="tasks.text_classification.predictor:TextClassificationPredictor",
+            usage='sightline.load("{name}").predict("…")',
+            compare="tasks.text_classification.compare:compare",
+            compare_precision="tasks.text_classification.evaluate:compare_precision",
+        ),
     )
 }

@@ -18,7 +18,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import config, files, hub, registry, zoo
+from . import config, files, hub, registry, starting, zoo
 from .errors import SightlineError, SightlineWarning, check, check_choice
 from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS
 from .output import flatten
@@ -48,6 +48,7 @@ def train(
     *,
     data: Any = None,
     hooks: Sequence[Any] = (),
+    start_from: str | Path | None = None,
     resume: bool = False,
     quiet: bool = False,
     command: str = "",
@@ -56,8 +57,9 @@ def train(
 
     `source` is the path of a YAML config or of a run's folder, a dict, or a config object; without it, the image
     classifier is trained on the embedded glyphs. `changes` are `key=value`. `data` is loaded data, which is then not
-    read again. `hooks` are objects of `sightline.training.hooks.Hook`. `resume` continues from the newest checkpoint;
-    a larger `training.epochs` or `training.steps` extends a finished run.
+    read again. `hooks` are objects of `sightline.training.hooks.Hook`. `start_from` is a run, or a
+    pretrained model, whose weights of the same names and shapes training starts from; model keys that are not given
+    are those of that run. `resume` continues from the newest checkpoint; a larger `training.epochs` or `training.steps` extends a finished run.
     """
     import torch
 
@@ -68,7 +70,8 @@ def train(
 
     if resume and isinstance(source, str | Path):
         check(Path(source).exists(), NO_RUN.format(source))
-    task_config, name = _resolve_config(source, changes)
+    further = [] if start_from is None else [f"start_from={start_from}"]
+    task_config, name = _resolve_config(source, [*changes, *further])
     task_class = registry.task_spec(task_config.task).task
     folder = Path(task_config.out or Path("runs") / name)
     with files.locked_folder(folder) if is_main_process() else nullcontext():
@@ -78,6 +81,7 @@ def train(
                 loaded = task_class.load_data(task_config, progress) if data is None else data
                 torch.manual_seed(task_config.seed)  # of the initial weights
                 task = task_class(task_config, loaded, progress)
+            message = "" if resume or task_config.start_from is None else _start(task, task_config.start_from)
             if resume:
                 _check_same_config(folder, task.config)
                 _check_same_data(folder, task.data_fingerprint)
@@ -90,6 +94,8 @@ def train(
                     for name in (*task.files(), CONFIG, WEIGHTS, CARD, DATA, LOG, EVALUATION):
                         files.remove_stale_parts(folder / name)
                     return finished
+            for hook in trainer.hooks if message else ():
+                hook.on_message(trainer, message)
             group.barrier()  # a late process must not see the files of this run as those of an older one
             if group.is_main:
                 _write_run_files(folder, task)
@@ -99,6 +105,11 @@ def train(
                 files.write_bytes(folder / file, content)
             files.write_bytes(folder / CARD, _card(run, task_config, trainer.command).encode())
     return run
+
+
+def _start(task: Any, run: str) -> str:
+    """Copy the weights of an earlier run into the model of a task; returns a message that says which."""
+    return starting.start_from(task, load(run), run)
 
 
 def load(run: str | Path, *, device: str = "cpu", allow_download: bool = False) -> Predictor:
@@ -231,13 +242,16 @@ def _resolve_config(source: Any, changes: Iterable[str]) -> tuple[Any, str]:
 
 def read_values(source: Any, changes: Iterable[str] = ()) -> tuple[dict[str, Any], str]:
     """The values of a config with changes, as `build_config` takes them, and a name for the run."""
-    changes, name = list(changes), "run"
+    changes, name, is_run = config.parse_changes(changes), "run", False
     if dataclasses.is_dataclass(source) and not isinstance(source, type):
         values = config.plain(source)
     elif isinstance(source, Mapping):
         values = dict(source)
     elif source is None:
-        values = config.plain(_spec_of(config.change({}, changes)).config.starter())
+        kind = _spec_of(changes).config
+        is_new = "start_from" not in changes  # else the model is that of the earlier run
+        starter = config.plain(kind.starter())
+        values = {key: value for key, value in starter.items() if is_new or key not in kind.inherited_sections}
     else:
         path = Path(source)
         is_run = path.is_dir()
@@ -245,7 +259,9 @@ def read_values(source: Any, changes: Iterable[str] = ()) -> tuple[dict[str, Any
         check(not is_run or (path / CONFIG).is_file(), f"{rule}; to train on the images in it: data.source={path}")
         values, name = config.read(path / CONFIG if is_run else path), path.stem
         values |= {"out": str(path)} if is_run else {}
-    values = change_values(values, config.parse_changes(changes))
+    values = change_values(values, changes)
+    if (run := values.get("start_from")) is not None and not is_run:
+        values = starting.inherit_sections(values, run.text if isinstance(run, config.Typed) else run)
     if source is None:  # named after its data
         source = values["data"]["source"]
         path = Path(source.text if isinstance(source, config.Typed) else source).expanduser().resolve()

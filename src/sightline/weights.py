@@ -1,6 +1,6 @@
 """Weights as safetensors: read into a model, checked against its shapes first, and written."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,6 +76,22 @@ class _NoInitialization(TorchFunctionMode):
         if is_in_place and args and isinstance(args[0], Tensor):
             return args[0]
         return func(*args, **(kwargs or {}))
+
+
+@torch.no_grad()
+def copy_matching(source: Mapping[str, Tensor], model: nn.Module, *, new: Sequence[str] = ()) -> list[str]:
+    """Copy the tensors of the same name and shape into a model; returns the names of those that were not copied.
+
+    Names that begin with one of `new`, and the scale of calibrated confidences, are not copied.
+    """
+    remaining = []
+    for name, tensor in model.state_dict().items():
+        is_new = name.startswith(tuple(new)) or name.endswith("calibration_scale")
+        if is_new or name not in source or source[name].shape != tensor.shape:
+            remaining.append(name)
+        else:
+            tensor.copy_(source[name])
+    return remaining
 
 
 def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:

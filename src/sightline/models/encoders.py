@@ -190,6 +190,8 @@ class TextEncoderConfig(Config):
     BERT has norm post, positions learned, num_segments 2, embedding_norm, no scale_embeddings and norm_eps 1e-12.
     """
 
+    data_keys = ("vocab_size", "num_classes")
+
     size: Literal["tiny", "small", "base"] = "tiny"
     """tiny: embed_dim 128, 4 layers; small: 256, 3 layers; base: 512, 6 layers."""
     embed_dim: ModelDim | None = None

@@ -34,6 +34,8 @@ EMBEDDING_BATCH_SIZES = {"cpu": 64, "cuda": 1024}
 class FewShotConfig(Config):
     """Config of a few-shot model. Every component can be turned off for an ablation."""
 
+    data_keys = ("image_size", "channels", "num_classes")
+
     image_size: Annotated[int, at_least(1), at_most("MAX_FEW_SHOT_IMAGE_SIZE")] | None = None
     """Side length of the input images; null for that of the data."""
     channels: Channels | None = None

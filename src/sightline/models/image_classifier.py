@@ -23,6 +23,8 @@ from .encoders import make_positions
 class ImageClassifierConfig(Config):
     """Config of an `ImageClassifier`."""
 
+    data_keys = ("image_size", "channels", "num_classes")
+
     image_size: PositiveInt | None = None
     """Side of the input images in pixels; null for that of the data."""
     channels: PositiveInt | None = None

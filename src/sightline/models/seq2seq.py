@@ -23,6 +23,8 @@ from .text_decoder import RecurrentTextDecoder, TextDecoder, TransformerTextDeco
 class Seq2SeqConfig(Config, ABC):
     """Vocabulary options of every encoder-decoder model."""
 
+    data_keys = ("source_vocab_size", "target_vocab_size")
+
     source_vocab_size: VocabSize | None = None
     """Size of the source vocabulary; null to use that of the data."""
     target_vocab_size: VocabSize | None = None

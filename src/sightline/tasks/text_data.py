@@ -38,8 +38,7 @@ class CorpusConfig(DataConfig):
     test_fraction: Fraction = 0.0
     """Fraction to hold out where the data has no test set. No sentence is in two sets."""
     max_tokens: Annotated[int, at_least(2), at_most("MAX_SENTENCE_TOKENS")] = 128
-    """Maximum number of tokens of a sentence, special tokens included. Longer training sentences are left out; longer
-    evaluation sentences are cut."""
+    """Maximum number of tokens of a sentence, special tokens included. Longer sentences are cut."""
 
     def read(self, source: str | None = None) -> TextSplits[Any]:
         """Read the source, or another source of the same form."""
@@ -74,13 +73,13 @@ class CorpusConfig(DataConfig):
         return self.hold_out(self.read(), seed)
 
 
-def data_fingerprint(splits: TextSplits[Any], noun: str, num_long: int) -> dict[str, Any]:
-    """Counts and digests of a corpus of `noun`; `num_long` of the training set are longer than data.max_tokens."""
+def data_fingerprint(splits: TextSplits[Any], noun: str, **dropped: int) -> dict[str, Any]:
+    """Counts and digests of a corpus of `noun`; `dropped` are counts of what is left out of the training set."""
     result: dict[str, Any] = {}
     for name in ("train", "validation", "test"):
         corpus: Corpus | None = getattr(splits, name)
         result[name] = {noun: 0} if corpus is None else {noun: len(corpus), "sentences": corpus.digest()}
-    result["train"] |= {"dropped_empty": splits.train.num_dropped, "dropped_long": num_long}
+    result["train"] |= {"dropped_empty": splits.train.num_dropped, **dropped}
     return result
 
 
@@ -89,18 +88,25 @@ def read_tokenizers(folder: Path, tokenizer_config: TokenizerConfig, names: Sequ
     return [Tokenizer.from_json(tokenizer_config, read_json(folder / name), str(folder / name)) for name in names]
 
 
-def tokenizers_of_run(
-    run: str | None, tokenizer_config: TokenizerConfig, names: Sequence[str]
-) -> list[Tokenizer] | None:
-    """The tokenizers of the run that training starts from, whose config must be the same; None without such a run."""
-    if run is None:
+def earlier_tokenizers(task_config: Any, names: Sequence[str]) -> list[Tokenizer] | None:
+    """The tokenizers of the run that training starts from, whose config must be the same; None without such a run.
+
+    When a run is resumed, they are read from its own folder.
+    """
+    if task_config.start_from is None:
         return None
-    folder = hub.run_folder(run)
-    values = config.read(folder / CONFIG).get("tokenizer")
-    theirs = config.build(type(tokenizer_config), values if isinstance(values, dict) else {}, "tokenizer")
+    own = Path(task_config.out or "runs")
+    folder = own if (own / names[0]).is_file() else hub.run_folder(task_config.start_from)
+    ours, theirs = config.plain(task_config.tokenizer), config.read(folder / CONFIG).get("tokenizer")
     rule = f"tokenizer must be that of {zoo.display_name(folder)}, which training starts from"
-    check(theirs == tokenizer_config, f"{rule}, got another one; leave the section tokenizer out")
-    return read_tokenizers(folder, tokenizer_config, names)
+    check(ours == theirs, f"{rule}, got another one; leave the section tokenizer out")
+    return read_tokenizers(folder, task_config.tokenizer, names)
+
+
+def earlier_tokenizer(task_config: Any) -> Tokenizer | None:
+    """The one tokenizer of the run that training starts from; None without such a run."""
+    tokenizers = earlier_tokenizers(task_config, [TOKENIZER])
+    return None if tokenizers is None else tokenizers[0]
 
 
 def check_positions(model: TextEncoderConfig, max_tokens: int) -> None:

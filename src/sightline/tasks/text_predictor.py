@@ -5,17 +5,26 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
 
 from .. import limits, zoo
+from ..attention import Record
 from ..data.sources import same_source
+from ..data.text.batching import PackedSequences
 from ..data.text.corpora import TextSplits
 from ..data.text.reading import STDIN, stream_lines
 from ..errors import SightlineError, check
 from ..files import stored_fingerprint
 from ..names import display_path
 from ..predictor import Predictor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PATH = re.compile(r"[^\s\0]{1,255}\.txt|[^\s\0]*/[^\s\0]*\.\w{1,5}")
 """Arguments of the command line that are paths, not sentences."""
@@ -115,3 +124,20 @@ def _texts(file: IO[bytes], name: str) -> Iterator[str]:
 def padded(tokens: Sequence[str], size: int) -> list[str | None]:
     """Tokens followed by None up to this size."""
     return [*tokens, *[None] * (size - len(tokens))]
+
+
+def input_batch(sequences: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids int64 (B, T), padded, and attention_mask bool (B, T), on a device."""
+    packed = PackedSequences(sequences, pad_id).to(device)
+    return packed.take(torch.arange(len(sequences), device=device), int(packed.lengths.max()))
+
+
+def without_padding(record: Record, row: int, length: int) -> Record:
+    """One row of a recorded batch of self-attention, with its first `length` tokens."""
+    maps = [replace(m, weights=m.weights[row : row + 1, :, :length, :length].clone()) for m in record]
+    return Record(record.model, maps)
+
+
+def attention_figure(record: Record, tokens: Sequence[str], title: str) -> "Figure":
+    """Attention of the last layer, averaged over heads: rows are queries, columns keys."""
+    return record.plot(-1, "mean", tokens=tokens, title=title)

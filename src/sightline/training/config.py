@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from ..config import Config, Fraction, NonNegative, NonNegativeInt, Positive, PositiveInt, at_least, at_most, rule
 from ..errors import check
@@ -91,6 +91,9 @@ class TrainingConfig(Config):
 @dataclass(frozen=True, kw_only=True)
 class TaskConfig(Config):
     """The first fields of the config of every task."""
+
+    inherited_sections: ClassVar[tuple[str, ...]] = ("model",)
+    """Sections whose keys are those of the run that training starts from, where they are not given."""
 
     task: str
     """Name of the task in the registry."""

@@ -52,6 +52,13 @@ class Task(Protocol):
         """The config, completed with what follows from the data; an error if they do not fit each other."""
         return config
 
+    def new_parameters(self, predictor: Any) -> tuple[str, ...]:
+        """Prefixes of the parameters that start anew when training starts from the model of a `Predictor`.
+
+        Such as a head of other classes; parameters of other shapes always start anew.
+        """
+        return ()
+
     def steps_per_epoch(self, batch_size: int) -> int:
         """The number of batches in an epoch."""
 

@@ -49,11 +49,12 @@ class TokenMasker:
         self.fraction, self.whole_words = fraction, whole_words
         self.vocab_size, self.num_special = len(tokenizer), len(tokenizer.special_tokens.tokens)
         self.mask_id = tokenizer.special_tokens.id("mask")
-        self._word_starts = torch.tensor(tokenizer.word_starts())
+        self.word_starts = torch.tensor(tokenizer.word_starts())
+        """bool (V,), whether each token begins a word."""
 
     def to(self, device: torch.device) -> Self:
         """Move the table of word starts."""
-        self._word_starts = self._word_starts.to(device)
+        self.word_starts = self.word_starts.to(device)
         return self
 
     def mask(
@@ -72,7 +73,7 @@ class TokenMasker:
         is_maskable = attention_mask & (ids >= self.num_special)
         keys, starts = rand(rows, length), is_maskable
         if self.whole_words:  # all tokens of a word have the same key
-            starts = is_maskable & self._word_starts[ids]
+            starts = is_maskable & self.word_starts[ids]
             keys = keys.gather(1, starts.cumsum(1).clamp_max(length - 1))
         order = keys.masked_fill(~is_maskable, 2.0).argsort(dim=1, stable=True)  # the maskable tokens first
         wanted = (self.fraction * starts.sum(1, keepdim=True) + rand(rows, 1)).floor().clamp_min(1)

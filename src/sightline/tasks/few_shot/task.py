@@ -79,6 +79,9 @@ class FewShotTask(Task):
         model = replace(config.model, image_size=train.size, channels=train.channels, num_classes=num_classes)
         return replace(config, model=model)
 
+    def new_parameters(self, predictor: Any) -> tuple[str, ...]:
+        return ("classifier.",)  # of the training classes
+
     def steps_per_epoch(self, batch_size: int) -> int:
         episode = self.config.episode
         return max(1, len(self.train) // (batch_size * episode.way * (episode.shot + episode.query)))

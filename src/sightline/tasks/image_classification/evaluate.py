@@ -1,75 +1,24 @@
 """Evaluation of an image classifier: accuracy, loss and calibration on labeled images."""
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from ...data.images.datasets import Images, chunk_size
 from ...data.images.streaming import stream
-from ...metrics import (
-    classification_metrics,
-    classification_sums,
-    per_class_accuracy,
-    update_classification_sums,
-    wilson_interval,
-)
-from ...names import printable
-from ...predictor import SPLIT_NOTES, Progress
+from ...metrics import classification_sums, update_classification_sums
+from ...predictor import Progress
 from ...training.task import BatchSlice
+from ..classification import ClassifierEvaluation
 
-MAX_LISTED_CLASSES = 20
 
-
-@dataclass(frozen=True)
-class ImageEvaluation:
+@dataclass(frozen=True, kw_only=True)
+class ImageEvaluation(ClassifierEvaluation):
     """Metrics of an image classifier on a labeled set."""
 
-    split: str
+    noun = "images"
     images: int
-    accuracy: float
-    interval: tuple[float, float]
-    """95% Wilson interval of the accuracy."""
-    loss: float
-    calibration_error: float
-    per_class: dict[str, float]
-
-    @classmethod
-    def from_sums(cls, split: str, sums: dict[str, Tensor], classes: tuple[str, ...]) -> "ImageEvaluation":
-        """Metrics from the sums of `evaluate`."""
-        correct, total = float(sums["correct"].sum()), float(sums["total"].sum())
-        return cls(
-            split=split,
-            images=int(total),
-            interval=wilson_interval(correct, total),
-            per_class=per_class_accuracy(sums, classes),
-            **classification_metrics(sums),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def summary(self) -> str:
-        low, high = self.interval
-        return (
-            f"On the {self.split} set ({self.images:,} images{SPLIT_NOTES.get(self.split, '')}): "
-            f"accuracy {self.accuracy:.2%} "
-            f"(95% interval {low:.2%} to {high:.2%}), calibration error {self.calibration_error:.4f}."
-        )
-
-    def __str__(self) -> str:
-        low, high = self.interval
-        worst = sorted(self.per_class.items(), key=lambda pair: pair[1])[:MAX_LISTED_CLASSES]
-        lines = [
-            f"{self.split} set, {self.images:,} images{SPLIT_NOTES.get(self.split, '')}",
-            f"accuracy           {self.accuracy:.2%}  (95% interval {low:.2%} to {high:.2%})",
-            f"loss               {self.loss:.4f}",
-            f"calibration error  {self.calibration_error:.4f}",
-            "lowest accuracy by class",
-            *(f"  {accuracy:7.2%}  {printable(name)}" for name, accuracy in worst),
-        ]
-        return "\n".join(lines)
 
 
 def evaluate(

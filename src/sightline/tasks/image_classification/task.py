@@ -59,6 +59,9 @@ class ImageClassificationTask(Task):
         sizes = {"image_size": train.size, "channels": train.channels, "num_classes": len(train.classes)}
         return replace(config, model=for_data(config.model, **sizes))
 
+    def new_parameters(self, predictor: Any) -> tuple[str, ...]:
+        return () if getattr(predictor, "classes", None) == self.classes else ("classifier.",)
+
     def files(self) -> dict[str, bytes]:
         return {CLASSES: json.dumps(list(self.classes), ensure_ascii=False, indent=1).encode()}
 

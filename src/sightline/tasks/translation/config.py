@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from ... import limits
 from ...config import Config, Fraction, PositiveInt, at_least, at_most, for_data, rule
@@ -35,6 +35,10 @@ class TextData(CorpusConfig):
     """Columns of the source and target sentences in a tab-separated file, counted from 1."""
     header: bool = False
     """Skip the first line of a tab-separated file."""
+
+    max_tokens: Annotated[int, at_least(2), at_most("MAX_SENTENCE_TOKENS")] = 128
+    """Maximum number of tokens of a sentence, its end token included. Longer training pairs are left out; longer
+    evaluation sentences are cut."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -107,6 +111,8 @@ class TranslationTaskConfig(TaskConfig):
 
     `training.batch_size` counts tokens, padding included, on the longer side of a batch.
     """
+
+    inherited_sections: ClassVar[tuple[str, ...]] = ("model", "tokenizer")
 
     task: Literal["translation"] = "translation"
     data: TextData = field(default_factory=TextData)

@@ -17,7 +17,7 @@ from ...kernels.cross_entropy import IGNORE_INDEX
 from ...models.seq2seq import Seq2Seq
 from ...predictor import Progress
 from ...training.task import MIN_CALIBRATION_EXAMPLES, BatchSlice, Task
-from ..text_data import TOKENIZER, data_fingerprint, tokenizers_of_run
+from ..text_data import TOKENIZER, data_fingerprint, earlier_tokenizers
 from . import quality
 from .config import TranslationTaskConfig
 from .evaluate import bleu, translate
@@ -30,7 +30,7 @@ class TranslationTask(Task):
     monitor, higher_is_better, unit = "bleu", True, "tokens"
 
     def __init__(self, config: TranslationTaskConfig, data: TextSplits[ParallelText], progress: Progress | None = None):
-        trained = tokenizers_of_run(config.start_from, config.tokenizer, tokenizer_files(config.tokenizer))
+        trained = earlier_tokenizers(config, tokenizer_files(config.tokenizer))
         text = TokenizedText.of(data, config.tokenizer, config.data.max_tokens, trained)
         self.tokenizers, self.train, self.validation = text.tokenizers, text.train, text.validation
         self.references = () if data.validation is None else data.validation.target
@@ -38,7 +38,7 @@ class TranslationTask(Task):
         self.quality: Quality | None = None
         self.config = replace(config, model=config.model.with_vocab_sizes(*map(len, self.tokenizers)))
         self.model = Seq2Seq(self.config.model.chosen)
-        self.data_fingerprint = data_fingerprint(data, "pairs", num_long=len(data.train) - len(text.train))
+        self.data_fingerprint = data_fingerprint(data, "pairs", dropped_long=len(data.train) - len(text.train))
         self.device = torch.device("cpu")
         self._buckets = cache(lambda batch_size: LengthBuckets(self.train.shapes(), batch_size))
 

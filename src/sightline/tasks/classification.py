@@ -1,0 +1,162 @@
+"""What classifiers share, whatever they classify: their evaluation and comparison on labeled examples."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..comparison import Comparison, Table
+from ..metrics import (
+    classification_metrics,
+    classification_sums,
+    mcnemar_p_value,
+    mean_interval,
+    per_class_accuracy,
+    update_classification_sums,
+    wilson_interval,
+)
+from ..names import printable
+from ..predictor import SPLIT_NOTES
+
+MAX_LISTED_CLASSES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierEvaluation:
+    """Metrics of a classifier on a labeled set. A subclass has a field named `noun`, the number of examples."""
+
+    noun: ClassVar[str]
+    """What is classified, in the plural."""
+
+    split: str
+    accuracy: float
+    interval: tuple[float, float]
+    """95% Wilson interval of the accuracy."""
+    loss: float
+    calibration_error: float
+    per_class: dict[str, float]
+
+    @classmethod
+    def from_sums(cls, split: str, sums: dict[str, Tensor], classes: tuple[str, ...]) -> Self:
+        """Metrics from `classification_sums`."""
+        correct, total = float(sums["correct"].sum()), float(sums["total"].sum())
+        values: dict[str, Any] = {"split": split, cls.noun: int(total), "interval": wilson_interval(correct, total)}
+        values |= {"per_class": per_class_accuracy(sums, classes), **classification_metrics(sums)}
+        return cls(**values)
+
+    @property
+    def examples(self) -> int:
+        """The number of examples."""
+        return int(getattr(self, self.noun))
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def summary(self) -> str:
+        low, high = self.interval
+        return (
+            f"On the {self.split} set ({self.examples:,} {self.noun}{SPLIT_NOTES.get(self.split, '')}): "
+            f"accuracy {self.accuracy:.2%} "
+            f"(95% interval {low:.2%} to {high:.2%}), calibration error {self.calibration_error:.4f}."
+        )
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        worst = sorted(self.per_class.items(), key=lambda pair: pair[1])[:MAX_LISTED_CLASSES]
+        lines = [
+            f"{self.split} set, {self.examples:,} {self.noun}{SPLIT_NOTES.get(self.split, '')}",
+            f"accuracy           {self.accuracy:.2%}  (95% interval {low:.2%} to {high:.2%})",
+            f"loss               {self.loss:.4f}",
+            f"calibration error  {self.calibration_error:.4f}",
+            "lowest accuracy by class",
+            *(f"  {accuracy:7.2%}  {printable(name)}" for name, accuracy in worst),
+        ]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class ClassifierResult:
+    """The metrics of one classifier, and its difference to the first one on the same examples."""
+
+    name: str
+    accuracy: float
+    interval: tuple[float, float]
+    """95% Wilson interval of the accuracy."""
+    loss: float
+    calibration_error: float
+    difference: float
+    """Difference of the accuracies."""
+    difference_interval: tuple[float, float]
+    """95% interval of the paired difference."""
+    only_right: int
+    """Examples that this model classifies correctly and the first one does not."""
+    only_wrong: int
+    """Examples that the first model classifies correctly and this one does not."""
+    p_value: float
+    """Of McNemar's exact test."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierComparison(Comparison):
+    """Classifiers on identical examples. A subclass has a field named `noun`, the number of examples."""
+
+    noun: ClassVar[str]
+    """What is classified, in the plural."""
+
+    split: str
+    results: tuple[ClassifierResult, ...]
+
+    def title(self) -> str:
+        note, count = SPLIT_NOTES.get(self.split, ""), getattr(self, self.noun)
+        difference = "the paired difference to the first model in percentage points with its 95% interval"
+        return (
+            f"{self.split} set, the same {count:,} {self.noun} for all models{note}; accuracy with its 95% interval, "
+            f"{difference}, and the p-value of McNemar's test"
+        )
+
+    def table(self) -> Table:
+        rows = [["", "accuracy", "95% interval", "loss", "calibration error", "difference", "95% interval", "p-value"]]
+        for i, result in enumerate(self.results):
+            (low, high), (lower, upper) = result.interval, result.difference_interval
+            paired = [
+                f"{100 * result.difference:+.2f}", f"{100 * lower:+.2f} to {100 * upper:+.2f}", f"{result.p_value:.2g}"
+            ]  # fmt: skip
+            metrics = [f"{result.accuracy:.2%}", f"{low:.2%} to {high:.2%}", f"{result.loss:.4f}"]
+            metrics.append(f"{result.calibration_error:.4f}")
+            rows.append([printable(result.name), *metrics, *(paired if i else [""] * 3)])
+        return rows
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One record for each model. The reference has no difference."""
+        paired = ("difference", "difference_interval", "only_right", "only_wrong", "p_value")
+        records = []
+        for i, result in enumerate(self.results):
+            values = asdict(result)
+            values |= {} if i else dict.fromkeys(paired)
+            records.append({**values, "split": self.split, self.noun: getattr(self, self.noun)})
+        return records
+
+
+def classifier_results(names: Sequence[str], outputs: Sequence[tuple[Tensor, Tensor]]) -> tuple[ClassifierResult, ...]:
+    """Results from the logits (N, C) and labels (N,) of each model on the same examples."""
+    reference = outputs[0][0].argmax(-1) == outputs[0][1]
+    return tuple(_result(name, *output, reference) for name, output in zip(names, outputs, strict=True))
+
+
+def _result(name: str, logits: Tensor, labels: Tensor, reference: Tensor) -> ClassifierResult:
+    sums = classification_sums(logits.shape[1], torch.device("cpu"))
+    correct = update_classification_sums(sums, logits, labels) > 0
+    only_right, only_wrong = int((correct & ~reference).sum()), int((reference & ~correct).sum())
+    difference, margin = mean_interval(correct.double() - reference.double())
+    return ClassifierResult(
+        name=name,
+        interval=wilson_interval(int(correct.sum()), len(correct)),
+        difference=difference,
+        difference_interval=(difference - margin, difference + margin),
+        only_right=only_right,
+        only_wrong=only_wrong,
+        p_value=mcnemar_p_value(only_right, only_wrong),
+        **classification_metrics(sums),
+    )

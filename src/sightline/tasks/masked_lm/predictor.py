@@ -1,0 +1,234 @@
+"""A trained masked language model: the best words for masked positions, and the attention behind them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ... import config
+from ...attention import Record, record_attention
+from ...data.text.masking import TokenMasker
+from ...data.text.tokenizers import Tokenizer
+from ...errors import check, check_int, check_page_size
+from ...files import CONFIG
+from ...models.masked_lm import MaskedLM
+from ...names import printable, shortened
+from ...predictor import Prediction, Progress
+from ...weights import read_weights
+from ..figures import FigureFiles, training_curves
+from ..text_data import TOKENIZER, read_tokenizers
+from ..text_predictor import TextPredictor, attention_figure, input_batch, padded, without_padding
+from .config import MaskedLMTaskConfig
+from .evaluate import MaskedLMEvaluation, evaluate
+
+if TYPE_CHECKING:
+    from ...view.page import Page
+
+DEFAULT_TOP = 5
+"""Words for each mask."""
+SHOWN_WORDS = 3
+"""Words for each mask in the name of an example on a page."""
+
+
+@dataclass(frozen=True)
+class MaskedPosition:
+    """The words predicted for one mask."""
+
+    position: int
+    """Index among the tokens of the text."""
+    words: tuple[tuple[str, float], ...]
+    """The best words and their probabilities, the best first. A part of a word that is not its start begins with ##."""
+
+    def summary(self, top: int | None = None) -> str:
+        """The best words on one line."""
+        return ", ".join(f"{printable(word)} {probability:.1%}" for word, probability in self.words[:top])
+
+
+@dataclass(frozen=True)
+class FilledText:
+    """A text with the best word for each mask."""
+
+    text: str
+    """The text with the best word in place of each mask."""
+    masks: tuple[MaskedPosition, ...]
+    tokens: tuple[str, ...]
+    """Tokens of the text as the model read it, with the start and end token."""
+    attention: Record | None = None
+    """Recorded attention, if requested; one row and column per token."""
+    error: None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        masks = [
+            {"position": m.position, "words": [{"word": word, "probability": p} for word, p in m.words]}
+            for m in self.masks
+        ]
+        return {"text": self.text, "masks": masks, "tokens": list(self.tokens), "error": self.error}
+
+    def summary(self, top: int | None = None) -> str:
+        """The best words; with several masks, one line for each after the text."""
+        if len(self.masks) == 1:
+            return self.masks[0].summary(top)
+        lines = [f"  {i}. {mask.summary(top)}" for i, mask in enumerate(self.masks, start=1)]
+        return "\n".join([printable(self.text), *lines])
+
+    def labels(self) -> list[str]:
+        """The tokens, with the best word and its probability at each mask."""
+        best = {mask.position: mask.words[0] for mask in self.masks}
+        shown = {i: f"[{word} {probability:.0%}]" for i, (word, probability) in best.items()}
+        return [shown.get(i, token) for i, token in enumerate(self.tokens)]
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class MaskedLMPredictor(TextPredictor):
+    """A trained masked language model."""
+
+    batch_size = 64
+    config: MaskedLMTaskConfig
+    model: MaskedLM
+
+    def __init__(self, folder: Path, config: MaskedLMTaskConfig, tokenizer: Tokenizer, model: MaskedLM):
+        self.folder, self.config, self.tokenizer = folder, config, tokenizer
+        self.model, self.device = model.eval(), torch.device("cpu")
+        masking = config.masking
+        self.masker = TokenMasker(tokenizer, fraction=masking.fraction, whole_words=masking.whole_words)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "MaskedLMPredictor":
+        folder = Path(path)
+        task_config = config.build(MaskedLMTaskConfig, config.read(folder / CONFIG))
+        [tokenizer] = read_tokenizers(folder, task_config.tokenizer, [TOKENIZER])
+        model_config = config.for_data(task_config.model, vocab_size=len(tokenizer))
+        model = read_weights(folder, lambda: MaskedLM(model_config), depth=model_config.dimensions["depth"])
+        return cls(folder, task_config, tokenizer, model)
+
+    def to(self, device: str | torch.device) -> "MaskedLMPredictor":
+        super().to(device)
+        self.masker.to(self.device)
+        return self
+
+    def prepare(self, item: Any) -> list[int]:
+        """Tokenize one text with at least one mask; token ids with the start and end token."""
+        item, special = self.check_text(item, fix="split it into sentences"), self.tokenizer.special_tokens
+        [ids] = self.tokenizer.encode_masked([item])
+        shown, mask, max_tokens = shortened(item, 40), special.mask, self.config.data.max_tokens
+        check(
+            special.id("mask") in ids, f"text must have at least one {mask}, got {shown!r}; put it in place of a word"
+        )
+        is_short = len(ids) + 2 <= max_tokens
+        rule = f"text must be at most {max_tokens} tokens, the limit in training"
+        check(is_short, f"{rule}, got {len(ids) + 2} in {shown!r}; split it into sentences")
+        return [special.id("bos"), *ids, special.id("eos")]
+
+    def predict_batch(
+        self, prepared: list[list[int]], *, top_k: int | None = None, attention: bool = False
+    ) -> list[FilledText]:
+        """The best words for each mask of prepared texts.
+
+        `top_k` is the number of words for each mask (default: 5). `attention` records the attention.
+        """
+        if not attention:
+            return self._filled(prepared, self._logits(prepared), top_k)
+        logits, record = self._recorded(prepared)
+        filled = self._filled(prepared, logits, top_k)
+        return [replace(text, attention=without_padding(record, i, len(prepared[i]))) for i, text in enumerate(filled)]
+
+    def _logits(self, prepared: list[list[int]]) -> Tensor:
+        """Logits (B, T, V) without those of special tokens."""
+        pad_id = self.tokenizer.special_tokens.id("pad")
+        with torch.inference_mode():
+            logits: Tensor = self.model(*input_batch(prepared, pad_id, self.device)).float()
+            logits[..., : self.masker.num_special] = -torch.inf
+        return logits.cpu()
+
+    def _recorded(self, prepared: list[list[int]]) -> tuple[Tensor, Record]:
+        with record_attention(self.model, cpu=True) as record:
+            logits = self._logits(prepared)
+        return logits, record
+
+    def _filled(self, prepared: list[list[int]], logits: Tensor, top_k: int | None) -> list[FilledText]:
+        count = DEFAULT_TOP if top_k is None else top_k
+        check_int(1, top_k=count)
+        count, mask_id = min(count, len(self.tokenizer) - self.masker.num_special), self.masker.mask_id
+        filled = []
+        for ids, row in zip(prepared, logits, strict=True):
+            masks, best_ids = [], list(ids)
+            for position in (i for i, token in enumerate(ids) if token == mask_id):
+                probabilities, best = row[position].softmax(-1).topk(count)
+                words = (self._word(i) for i in best.tolist())
+                masks.append(MaskedPosition(position, tuple(zip(words, probabilities.tolist(), strict=True))))
+                best_ids[position] = int(best[0])
+            tokens = tuple(self.tokenizer.tokens(ids))
+            filled.append(FilledText(self.tokenizer.decode(best_ids), tuple(masks), tokens))
+        return filled
+
+    def _word(self, token: int) -> str:
+        """A token for display; one inside a word begins with ##."""
+        [text] = self.tokenizer.tokens([token])
+        is_part = self.config.tokenizer.kind == "bpe" and not self.masker.word_starts[token]
+        return f"##{text}" if is_part else text
+
+    def explain_batch(
+        self,
+        prepared: list[list[int]],
+        inputs: list[Any],
+        *,
+        progress: Progress | None = None,
+        top_k: int | None = None,
+    ) -> "tuple[list[FilledText], Page]":
+        logits, record = self._recorded(prepared)
+        filled = self._filled(prepared, logits, top_k)
+        return filled, self._page(inputs, filled, record)
+
+    def _page(self, texts: Sequence[str], filled: Sequence[FilledText], record: Record) -> "Page":
+        """The viewer with one example per text; each mask has the name of its best word."""
+        special, length = self.tokenizer.special_tokens, max(len(text.tokens) for text in filled)
+        names = []
+        for text, prediction in zip(texts, filled, strict=True):
+            words = "; ".join(mask.summary(SHOWN_WORDS) for mask in prediction.masks)
+            names.append(shortened(f"{text} → {words}", 160))
+        return record.view(
+            [padded(text.labels(), length) for text in filled],
+            batch=list(range(len(filled))),
+            special_tokens={special.tokens[i] for i in special.control_ids},
+            title=names[0] if len(names) == 1 else f"{len(names)} texts",
+            names=names,
+        )
+
+    def show(self, inputs: Sequence[str] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
+        """Write figures of the training curves, and of the attention on these texts, to a folder."""
+        files = FigureFiles.create(self.folder, out, format)
+        if inputs:
+            check_page_size(inputs=len(inputs))
+        prepared = [self.prepare(text) for text in inputs]
+        files.add("training", training_curves, self.folder, "accuracy")
+        if inputs:
+            filled = self.predict_batch(prepared, attention=True)
+            for i, text in enumerate(filled, start=1):
+                files.add(f"text-{i}", attention_figure, text.attention, text.labels(), text.text)
+            files.add_page(self.explain_batch(prepared, [*inputs])[1])
+        return files
+
+    def details(self) -> dict[str, Any]:
+        return {"vocabulary": len(self.tokenizer), "max_tokens": self.config.data.max_tokens}
+
+    def columns(self, top: int | None = None) -> list[str]:
+        return ["text", "words", "probabilities"]
+
+    def csv_values(self, prediction: Prediction) -> dict[str, Any]:
+        """In a CSV file, the best words and their probabilities are separated by spaces, one for each mask."""
+        values = prediction.to_dict()
+        best = [mask["words"][0] for mask in values.pop("masks", ())]
+        values |= {"words": " ".join(word["word"] for word in best)} if best else {}
+        return values | ({"probabilities": " ".join(f"{word['probability']:.4f}" for word in best)} if best else {})
+
+    def evaluate(self, data: Any = None, *, progress: Progress | None = None) -> MaskedLMEvaluation:
+        """Masked accuracy and pseudo-perplexity on the run's test set, or its validation set if it has none.
+
+        For other data: on its test set, or on all of it if it has none.
+        """
+        return evaluate(self, *self.evaluation_corpus(data), progress)

@@ -1,0 +1,74 @@
+"""Config of text classification."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from ... import limits
+from ...config import Fraction, PositiveInt
+from ...data.text.corpora import TextSplits
+from ...data.text.labeled import LabeledText, labeled_files, load_labeled
+from ...errors import check, check_max
+from ...models.text_classifier import TextClassifierConfig
+from ...training.config import TaskConfig, TrainingConfig
+from ..text_data import CorpusConfig, EncoderTokenizerConfig, check_positions
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabeledData(CorpusConfig):
+    """The labeled texts to train on."""
+
+    source: str = "sentences"
+    """A tab-separated file with a text and its label in each line, a folder (train.tsv, and perhaps val and test), or
+    `sentences`: sentences of a small grammar with their topics. Files can be compressed (.gz)."""
+    columns: tuple[PositiveInt, PositiveInt] = (1, 2)
+    """Columns of the text and of the label, counted from 1."""
+    header: bool = False
+    """Skip the first line."""
+    validation_fraction: Fraction = 0.1
+    """Fraction of the training texts to hold out where the data has no validation set; 0 for none."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check(len({*self.columns}) == 2, f"columns must be two different columns, got {self.columns[0]} twice")
+
+    def read(self, source: str | None = None) -> TextSplits[LabeledText]:
+        return load_labeled(self.source if source is None else source, columns=self.columns, header=self.header)
+
+    def files(self, source: str) -> dict[str, frozenset[Path]]:
+        return labeled_files(source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextClassificationTaskConfig(TaskConfig):
+    """Config of a run that trains a text classifier.
+
+    `training.batch_size` counts tokens, padding included.
+    """
+
+    inherited_sections: ClassVar[tuple[str, ...]] = ("model", "tokenizer")
+
+    task: Literal["text_classification"] = "text_classification"
+    data: LabeledData = field(default_factory=LabeledData)
+    tokenizer: EncoderTokenizerConfig = field(default_factory=EncoderTokenizerConfig)
+    model: TextClassifierConfig = field(default_factory=TextClassifierConfig)
+    label_smoothing: Fraction = 0.0
+    training: TrainingConfig = field(default_factory=lambda: TrainingConfig(batch_size=2048))
+
+    @classmethod
+    def starter(cls) -> "TextClassificationTaskConfig":
+        """The config without a file: topics of the sentences of a small grammar."""
+        return cls(
+            data=LabeledData(max_tokens=32),
+            tokenizer=EncoderTokenizerConfig(kind="word", lowercase=True),
+            model=TextClassifierConfig(embed_dim=64, ffn_dim=128, num_heads=4, depth=2, max_positions=32),
+            training=TrainingConfig(
+                steps=200, batch_size=1024, learning_rate=1e-3, warmup_steps=20, evaluate_every=50, log_every=20
+            ),
+        )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_max(limits.MAX_TOKEN_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
+        check(self.data.max_tokens >= 3, f"data.max_tokens must be at least 3, got {self.data.max_tokens}")
+        check_positions(self.model, self.data.max_tokens)
