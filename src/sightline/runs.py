@@ -57,9 +57,10 @@ def train(
 
     `source` is the path of a YAML config or of a run's folder, a dict, or a config object; without it, the image
     classifier is trained on the embedded glyphs. `changes` are `key=value`. `data` is loaded data, which is then not
-    read again. `hooks` are objects of `sightline.training.hooks.Hook`. `start_from` is a run, or a
-    pretrained model, whose weights of the same names and shapes training starts from; model keys that are not given
-    are those of that run. `resume` continues from the newest checkpoint; a larger `training.epochs` or `training.steps` extends a finished run.
+    read again. `hooks` are objects of `sightline.training.hooks.Hook`. `start_from` is a run, or a pretrained model,
+    whose weights of the same names and shapes training starts from; model keys that are not given are those of that
+    run. `resume` continues from the newest checkpoint; a larger `training.epochs` or `training.steps` extends a
+    finished run.
     """
     import torch
 
