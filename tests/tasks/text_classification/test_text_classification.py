@@ -1,0 +1,173 @@
+"""A text classifier through the commands, from scratch and from a masked language model; `--from` for every task."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import sightline
+from sightline.cli import app
+from sightline.data.text.corpora import TextSplits
+from sightline.data.text.labeled import LabeledText
+from sightline.errors import SightlineError
+from sightline.tasks.text_classification.config import TextClassificationTaskConfig
+from sightline.tasks.text_classification.task import TextClassificationTask
+from sightline.training.task import BatchSlice
+
+MODEL = ("model.embed_dim=16", "model.ffn_dim=24", "model.depth=1")
+TRAINING = (
+    "training.batch_size=512",
+    "training.device=cpu",
+    "training.learning_rate=1e-2",
+    "training.evaluate_every=20",
+)
+
+
+@pytest.fixture(scope="module")
+def pretrained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text_classification") / "pretrained"
+    sightline.train(None, ["task=masked_lm", *MODEL, *TRAINING, "training.steps=2", f"out={folder}"], quiet=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(pretrained):
+    folder = pretrained.with_name("topics")
+    invoke("train", "task=text_classification", "--from", pretrained, *TRAINING, "training.steps=40", f"out={folder}")
+    return folder
+
+
+def invoke(*arguments, status=0):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def test_a_classifier_from_a_masked_language_model_has_its_encoder_and_tokenizer(pretrained, run):
+    config = sightline.config.read(run / "config.yaml")
+    assert config["model"]["embed_dim"] == 16  # from the earlier run, not from the starter config
+    assert config["start_from"] == str(pretrained)
+    assert (run / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
+    evaluation = sightline.evaluate(run, device="cpu")
+    assert evaluation.accuracy > 0.5
+    assert (evaluation.split, evaluation.texts) == ("test", 500)
+    assert "texts" in evaluation.summary()
+
+
+def test_weights_are_copied_before_the_first_step(pretrained, tmp_path):
+    message = invoke(
+        "train", "task=text_classification", "--from", pretrained, *TRAINING, "training.steps=1",
+        "training.learning_rate=1e-9", f"out={tmp_path / 'run'}",
+    )  # fmt: skip
+    assert "starting from" in message
+    assert "new: classifier.weight, classifier.bias" in message
+    ours, theirs = (sightline.load(folder).model.encoder.state_dict() for folder in (tmp_path / "run", pretrained))
+    for name, tensor in theirs.items():
+        assert torch.allclose(ours[name], tensor, atol=1e-6), name
+
+
+def test_head_is_kept_for_the_same_classes_and_new_for_others(run, tmp_path):
+    changes = [*TRAINING, "training.steps=1", "training.learning_rate=1e-9"]
+    same = sightline.train(
+        None, ["task=text_classification", *changes, f"out={tmp_path / 'same'}"], start_from=run, quiet=True
+    )
+    assert torch.allclose(
+        sightline.load(same.folder).model.classifier.weight, sightline.load(run).model.classifier.weight
+    )
+    table = tmp_path / "other.tsv"
+    table.write_text("".join(f"A dog runs {i}.\t{'abcd'[i % 4]}\n" for i in range(20)), encoding="utf-8")
+    other = sightline.train(
+        None, ["task=text_classification", *changes, f"data.source={table}", f"out={tmp_path / 'other'}"],
+        start_from=run, quiet=True,
+    )  # fmt: skip
+    weight = sightline.load(other.folder).model.classifier.weight
+    assert weight.shape == (4, 16)
+    assert not torch.allclose(weight, sightline.load(run).model.classifier.weight)
+
+
+def test_a_started_run_is_resumed_without_the_earlier_run(pretrained, tmp_path):
+    folder, earlier = tmp_path / "run", tmp_path / "earlier"
+    shutil.copytree(pretrained, earlier)
+    changes = ["task=text_classification", *TRAINING, "training.steps=2", f"out={folder}"]
+    sightline.train(None, changes, start_from=earlier, quiet=True)
+    shutil.rmtree(earlier)
+    assert sightline.train(folder, ["training.steps=3"], resume=True, quiet=True).steps == 3
+    assert (folder / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
+    with pytest.raises(SightlineError, match="start_from must be"):
+        sightline.train(folder, ["training.steps=4", "start_from=null"], resume=True, quiet=True)
+
+
+def test_a_model_of_another_kind_is_refused(pretrained, tmp_path):
+    with pytest.raises(SightlineError, match=r"start_from must be a run with a model like that of task few_shot, got"):
+        sightline.train(None, ["task=few_shot", f"out={tmp_path / 'run'}"], start_from=pretrained)
+    with pytest.raises(SightlineError, match=r"tokenizer must be that of .*leave the section tokenizer out"):
+        sightline.train(
+            None,
+            ["task=text_classification", "tokenizer.kind=character", f"out={tmp_path / 'run'}"],
+            start_from=pretrained,
+        )
+
+
+@pytest.mark.parametrize(
+    ("task", "changes"),
+    [
+        ("image_classification", ["training.batch_size=32", "model.embed_dim=16", "model.depth=1"]),
+        (
+            "few_shot",
+            ["training.batch_size=2", "model.backbone_channels=[8,8,8,8]", "evaluation.selection_episodes=10"],
+        ),
+        ("translation", ["training.batch_size=256", "model.kind=rnn", "model.rnn.hidden_size=8", "data.max_tokens=64"]),
+    ],
+)
+def test_from_works_for_other_tasks(task, changes, tmp_path):
+    common = [f"task={task}", "training.device=cpu", "training.steps=1"]
+    sightline.train(None, [*common, *changes, f"out={tmp_path / 'first'}"], quiet=True)
+    limits = [change for change in changes if not change.startswith("model.")]
+    output = invoke("train", *common, *limits, "--from", tmp_path / "first", f"out={tmp_path / 'second'}")
+    assert "new: none" in output
+    configs = [sightline.config.read(tmp_path / name / "config.yaml") for name in ("first", "second")]
+    assert configs[0]["model"] == configs[1]["model"]
+
+
+def test_predictions_compare_page_and_figures(run, tmp_path):
+    page = tmp_path / "page.html"
+    output = invoke("predict", run, "Two ducks swim in the sea.", "--show", page, "--device", "cpu")
+    assert "Two ducks swim in the sea.: " in output
+    assert page.is_file()
+    record = json.loads(invoke("predict", run, "A dog runs.", "--format", "json", "--device", "cpu"))
+    record = record[0] if isinstance(record, list) else record
+    assert record["tokens"] == ["[CLS]", "a", "dog", "runs", ".", "[SEP]"]
+    assert sum(record["scores"].values()) == pytest.approx(1)
+    assert "McNemar" in invoke("compare", run, run, "--device", "cpu")
+    invoke("show", run, "A dog runs.", "--out", tmp_path / "figures")
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"training.png", "text-1.png", "page.html"}
+
+
+def make_task():
+    starter = TextClassificationTaskConfig.starter()
+    text = LabeledText(tuple(f"dog {'runs ' * (i % 7)}" for i in range(41)), tuple("ab"[i % 2] for i in range(41)))
+    return TextClassificationTask(starter, TextSplits(text, text.take(range(13))))
+
+
+def test_micro_batches_add_up_and_validation_is_divided():
+    task = make_task()
+    task.model.eval()
+    losses = []
+    for world_size, micro_batches in ((1, 1), (2, 1), (1, 3)):
+        slices = [BatchSlice(rank, world_size, micro_batches) for rank in range(world_size)]
+        with torch.no_grad():
+            losses.append(sum(float(task.loss(task.model, b)) for s in slices for b in next(task.batches(1, 96, s))))
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
+    with torch.no_grad():
+        alone = task.evaluate(task.model, BatchSlice())
+        shares = [task.evaluate(task.model, BatchSlice(rank, 3)) for rank in range(3)]
+    for name, value in alone.items():
+        assert torch.allclose(value, sum(share[name] for share in shares))
+
+
+def test_unknown_labels_are_refused():
+    text = LabeledText(("x", "y", "z"), ("a", "b", "c"))
+    with pytest.raises(SightlineError, match="labels must be classes of the training set, a, b, got 'c'"):
+        TextClassificationTask(TextClassificationTaskConfig.starter(), TextSplits(text.take([0, 1]), text.take([2])))
