@@ -4,7 +4,7 @@
 
 The first file has German and English in its first two columns (`sightline fetch tatoeba`); the second has Korean,
 English and the source, of which the rows of source tatoeba are used. It writes train.tsv, val.tsv and test.tsv with
-text and label, and train.txt and val.txt with the texts alone, to pretrain a masked language model on.
+text and label, and texts/train.txt and texts/val.txt with the texts alone, to pretrain a masked language model on.
 """
 
 import argparse
@@ -43,13 +43,13 @@ def write_sets(texts: dict[str, list[str]], out: Path, *, per_language: int = PE
         different = sorted({sentence.strip() for sentence in sentences if sentence.strip()})
         rows += [(text, label) for text in generator.sample(different, min(per_language, len(different)))]
     generator.shuffle(rows)
-    out.mkdir(parents=True, exist_ok=True)
+    (out / "texts").mkdir(parents=True, exist_ok=True)
     for name, size in {**SIZES, "train": len(rows)}.items():
         size = min(size, len(rows) // 4) if name != "train" else size
         part, rows = rows[:size], rows[size:]
         (out / f"{name}.tsv").write_text("".join(f"{text}\t{label}\n" for text, label in part), encoding="utf-8")
         if name != "test":
-            (out / f"{name}.txt").write_text("".join(f"{text}\n" for text, _ in part), encoding="utf-8")
+            (out / "texts" / f"{name}.txt").write_text("".join(f"{text}\n" for text, _ in part), encoding="utf-8")
         print(f"{out / name}.tsv: {len(part):,} texts")
 
 

@@ -27,7 +27,7 @@ LABELED = (10, 100, 1000)
 def main() -> None:
     """Pretrain once, then train classifiers with each number of labeled texts and each seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="folder with train.tsv, test.tsv, train.txt and val.txt")
+    parser.add_argument("data", type=Path, help="folder with train.tsv, test.tsv and texts/")
     parser.add_argument("--labeled", type=int, nargs="+", default=LABELED)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--pretraining-steps", type=int, default=1200)
@@ -60,13 +60,15 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def pretrain(data: Path, out: Path, steps: int) -> None:
-    """Train a masked language model on train.txt."""
-    texts = out.with_name("texts")
-    texts.mkdir()
-    for name in ("train.txt", "val.txt"):
-        (texts / name).write_bytes((data / name).read_bytes())
+    """Train a masked language model on the texts without labels."""
     training = (f"training.steps={steps}", "training.batch_size=2048", "training.learning_rate=2e-3")
-    changes = ("tokenizer.kind=bpe", "tokenizer.vocab_size=3000", f"data.source={texts}", f"out={out}", *training)
+    changes = (
+        "tokenizer.kind=bpe",
+        "tokenizer.vocab_size=3000",
+        f"data.source={data / 'texts'}",
+        f"out={out}",
+        *training,
+    )
     sightline.train(None, ["task=masked_lm", *MODEL, *COMMON, *changes], quiet=True)
 
 

@@ -116,7 +116,7 @@ def test_a_model_of_another_kind_is_refused(pretrained, tmp_path):
         ("image_classification", ["training.batch_size=32", "model.embed_dim=16", "model.depth=1"]),
         (
             "few_shot",
-            ["training.batch_size=2", "model.backbone_channels=[8,8,8,8]", "evaluation.selection_episodes=10"],
+            ["training.batch_size=2", "model.backbone_channels=[8,8,8,8]", "evaluation.selection_episodes=9"],
         ),
         ("translation", ["training.batch_size=256", "model.kind=rnn", "model.rnn.hidden_size=8", "data.max_tokens=64"]),
     ],

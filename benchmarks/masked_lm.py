@@ -1,0 +1,225 @@
+"""Masked language models in one run: ours, and BertForMaskedLM of the same size trained by transformers.Trainer.
+
+    python -m benchmarks.masked_lm data/multi30k/captions5_en_train.txt.gz --group-stride 29000 --seconds 300
+
+Both train on the same token ids for the same wall-clock time, three seeds each, and are evaluated by the same code on
+the same masked tokens. Tokens are counted without padding. BERT trains in bfloat16 on a GPU, with dynamic padding, the
+fused AdamW and a linear schedule, compiled and not; the faster one is used for the comparison of accuracies. Its
+schedule is set by the number of steps that a first measurement predicts for the given time; ours as well.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import sightline
+from sightline import runs
+from sightline.data.text.batching import PackedSequences
+from sightline.tasks.masked_lm.evaluate import masked_sums
+from sightline.tasks.masked_lm.task import MaskedLMTask
+from sightline.training.hooks import Hook
+
+SIZES = {"embed_dim": "hidden_size", "num_heads": "num_attention_heads", "ffn_dim": "intermediate_size"}
+"""Names of our dimensions in a BertConfig; `depth` is num_hidden_layers."""
+
+
+class StopAfter(Hook):
+    """Counts the tokens of the steps, and stops training after some seconds."""
+
+    def __init__(self, seconds: float):
+        self.seconds, self.start, self.steps = seconds, 0.0, 0
+
+    def on_start(self, trainer: Any) -> None:
+        self.start = time.perf_counter()
+
+    def on_step(self, trainer: Any) -> None:
+        self.steps += 1
+        if time.perf_counter() - self.start > self.seconds:
+            trainer.request_stop("time")
+
+
+class Bert(nn.Module):
+    """A BertForMaskedLM with the interface that `masked_sums` evaluates."""
+
+    def __init__(self, bert: Any):
+        super().__init__()
+        self.bert = bert
+
+    def forward(self, tokens: Tensor, attention_mask: Tensor, *, positions: Tensor) -> Tensor:
+        """tokens (B, T), attention_mask (B, T), positions (B, N) -> logits (B, N, V)"""
+        logits = self.bert(tokens, attention_mask.long()).logits
+        return logits.gather(1, positions.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+
+
+class Sentences(torch.utils.data.Dataset[dict[str, list[int]]]):
+    """The training sentences as token ids, for transformers.Trainer."""
+
+    def __init__(self, encoded: PackedSequences):
+        self.rows = [ids.tolist() for ids in encoded.ids[: int(encoded.lengths.sum())].split(encoded.lengths.tolist())]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return {"input_ids": self.rows[index]}
+
+
+class Collator:
+    """Dynamic padding and masking as in DataCollatorForLanguageModeling: 15% of the tokens, 80% masks, 10% random."""
+
+    def __init__(self, task: MaskedLMTask):
+        self.masker, self.tokens = task.masker, 0
+
+    def __call__(self, rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
+        from torch.nn.utils.rnn import pad_sequence
+
+        ids = pad_sequence([torch.tensor(row["input_ids"]) for row in rows], batch_first=True)
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        mask, random = torch.arange(ids.shape[1]) < lengths[:, None], torch.rand(ids.shape)
+        self.tokens += int(lengths.sum())
+        is_chosen = (torch.rand(ids.shape) < self.masker.fraction) & (ids >= self.masker.num_special)
+        labels = ids.masked_fill(~is_chosen, -100)
+        other = torch.randint(self.masker.num_special, self.masker.vocab_size, ids.shape)
+        new = torch.where(random < 0.8, self.masker.mask_id, torch.where(random < 0.9, other, ids))
+        return {"input_ids": torch.where(is_chosen, new, ids), "attention_mask": mask.long(), "labels": labels}
+
+
+def make_config(arguments: argparse.Namespace, out: Path, seed: int, steps: int) -> Any:
+    """The config of our run: that of the file with the data, time and seed of the benchmark."""
+    changes = [f"data.source={arguments.data}", f"out={out}", f"seed={seed}", f"training.steps={steps}"]
+    changes += [f"training.evaluate_every={steps}", f"training.checkpoint_every={steps}", *arguments.changes]
+    if arguments.group_stride:
+        changes.append(f"data.group_stride={arguments.group_stride}")
+    return runs._resolve_config(arguments.config, changes)[0]
+
+
+def train_ours(task_config: Any, data: Any, seconds: float) -> tuple[Any, int, float]:
+    """Train for some seconds; the predictor, its steps and its time."""
+    hook = StopAfter(seconds)
+    run = sightline.train(task_config, data=data, hooks=[hook], quiet=True)
+    return sightline.load(run.folder), hook.steps, run.seconds
+
+
+def tokens_per_step(task: MaskedLMTask, batch_size: int) -> float:
+    """Mean number of tokens of a batch, without padding."""
+    return float(task.train.lengths.sum()) / task.steps_per_epoch(batch_size)
+
+
+def train_bert(
+    task: MaskedLMTask, folder: Path, *, seconds: float, steps: int, seed: int, rows: int, compiled: bool, rate: float
+) -> tuple[nn.Module, float, int]:
+    """Train BertForMaskedLM by transformers.Trainer; the model, its tokens/s and its steps."""
+    from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
+
+    class Stop(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            self.start, self.tokens = time.perf_counter(), collator.tokens
+
+        def on_step_end(self, _: Any, state: Any, control: Any, **__: Any) -> None:
+            if state.global_step == 5:  # after compilation and warm-up
+                self.warm, self.tokens = time.perf_counter(), collator.tokens
+            if time.perf_counter() - self.start > seconds:
+                control.should_training_stop = True
+
+    torch.manual_seed(seed)
+    dimensions, model_config = task.config.model.dimensions, task.config.model
+    sizes = {theirs: dimensions[ours] for ours, theirs in SIZES.items()}
+    bert = BertForMaskedLM(
+        BertConfig(
+            **sizes,
+            num_hidden_layers=dimensions["depth"],
+            vocab_size=len(task.tokenizer),
+            max_position_embeddings=model_config.max_positions,
+            hidden_dropout_prob=model_config.dropout,
+            attention_probs_dropout_prob=model_config.attention_dropout,
+        )
+    )
+    collator, stop, on_gpu = Collator(task), Stop(), torch.cuda.is_available()
+    options = TrainingArguments(
+        output_dir=str(folder), per_device_train_batch_size=rows, max_steps=steps, learning_rate=rate, bf16=on_gpu,
+        optim="adamw_torch_fused", warmup_steps=steps // 20, weight_decay=0.01, save_strategy="no", report_to=[],
+        disable_tqdm=True, logging_strategy="no", seed=seed, torch_compile=compiled, remove_unused_columns=False,
+        dataloader_num_workers=0, use_cpu=not on_gpu,
+    )  # fmt: skip
+    trainer = Trainer(bert, options, train_dataset=Sentences(task.train), data_collator=collator, callbacks=[stop])
+    trainer.train()
+    elapsed = time.perf_counter() - getattr(stop, "warm", stop.start)
+    return Bert(bert).eval(), (collator.tokens - stop.tokens) / elapsed, trainer.state.global_step
+
+
+def accuracy(model: nn.Module, task: MaskedLMTask, device: torch.device) -> float:
+    """Masked accuracy on the validation set, whose masks are the same for all models."""
+    assert task.validation is not None
+    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        sums = masked_sums(model.to(device), task.masker.to(device), task.validation.to(device))
+    return float(sums["correct"] / sums["tokens"])
+
+
+def variants() -> Iterator[bool]:
+    """Compiled and not; compilation does not pay on a CPU."""
+    yield from (False, True) if torch.cuda.is_available() else (False,)
+
+
+def main() -> None:
+    """Measure the speed of both, then train each for the same time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="text file or folder; or sentences, for a test on a CPU")
+    parser.add_argument("--config", default="configs/masked-lm-captions.yaml")
+    parser.add_argument("--group-stride", type=int)
+    parser.add_argument("--seconds", type=float, default=300)
+    parser.add_argument("--speed-seconds", type=float, default=30)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--learning-rates", type=float, nargs="+", default=[5e-4, 1e-3], help="of BERT")
+    parser.add_argument("--changes", nargs="*", default=[], help="changes of our config")
+    measure(parser.parse_args())
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """Print tokens per second, and masked accuracies at equal time."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with tempfile.TemporaryDirectory() as name:
+        folder, long = Path(name), 1_000_000
+        first = make_config(arguments, folder / "speed", 0, long)
+        data = MaskedLMTask.load_data(first)
+        task = MaskedLMTask(first, data)
+        batch_size = first.training.batch_size
+        rows = max(1, round(tokens_per_step(task, batch_size) / float(task.train.lengths.mean())))
+        _, steps, seconds = train_ours(first, data, arguments.speed_seconds)
+        ours = steps / seconds
+        speed = ours * tokens_per_step(task, batch_size)
+        print(f"ours: {speed:,.0f} tokens/s, batches of {rows} sentences on average")
+        theirs = {}
+        for compiled in variants():
+            options: dict[str, Any] = {"rows": rows, "compiled": compiled, "rate": 1e-3, "seed": 0, "steps": long}
+            _, rate, _ = train_bert(task, folder / "bert", seconds=arguments.speed_seconds, **options)
+            theirs[compiled] = rate
+            print(f"BertForMaskedLM, {'compiled' if compiled else 'not compiled'}: {rate:,.0f} tokens/s")
+        compiled = max(theirs, key=lambda key: theirs[key])
+        print(f"ratio {speed / theirs[compiled]:.2f}")
+        print(f"masked accuracy on the validation set after {arguments.seconds:.0f} s of training")
+        bert_steps = max(10, int(theirs[compiled] * arguments.seconds / tokens_per_step(task, batch_size)))
+        scores: dict[str, list[float]] = {"ours": []}
+        for seed in range(arguments.seeds):
+            config = make_config(arguments, folder / f"ours-{seed}", seed, max(10, int(ours * arguments.seconds)))
+            predictor, steps, seconds = train_ours(config, data, arguments.seconds)
+            scores["ours"].append(accuracy(predictor.model, task, device))
+            print(f"seed {seed}  ours {scores['ours'][-1]:.2%}  {steps:,} steps, {seconds:.0f} s")
+            for rate in arguments.learning_rates:
+                options = {"rows": rows, "compiled": compiled, "rate": rate, "seed": seed, "steps": bert_steps}
+                model, _, steps = train_bert(task, folder / "bert", seconds=arguments.seconds, **options)
+                values = scores.setdefault(f"BERT, learning rate {rate:g}", [])
+                values.append(accuracy(model, task, device))
+                print(f"seed {seed}  BERT {values[-1]:.2%}  {steps:,} steps, learning rate {rate:g}")
+        for name, values in scores.items():
+            print(f"{name}: {statistics.mean(values):.2%} ({min(values):.2%} to {max(values):.2%})")
+
+
+if __name__ == "__main__":
+    main()
