@@ -30,18 +30,32 @@ SIZES = {"embed_dim": "hidden_size", "num_heads": "num_attention_heads", "ffn_di
 """Names of our dimensions in a BertConfig; `depth` is num_hidden_layers."""
 
 
+WARM_UP = 5
+"""Steps that are not timed, as they compile and allocate."""
+
+
 class StopAfter(Hook):
-    """Counts the tokens of the steps, and stops training after some seconds."""
+    """Counts steps, and stops training after some seconds."""
 
     def __init__(self, seconds: float):
-        self.seconds, self.start, self.steps = seconds, 0.0, 0
+        self.seconds, self.start, self.warm, self.end, self.steps = seconds, 0.0, 0.0, 0.0, 0
+
+    @property
+    def steps_per_second(self) -> float:
+        """Speed after the first WARM_UP steps."""
+        return max(0, self.steps - WARM_UP) / (self.end - self.warm)
 
     def on_start(self, trainer: Any) -> None:
         self.start = time.perf_counter()
 
     def on_step(self, trainer: Any) -> None:
         self.steps += 1
-        if time.perf_counter() - self.start > self.seconds:
+        self.end = time.perf_counter()
+        if self.steps == WARM_UP:
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            self.warm = time.perf_counter()
+        if self.end - self.start > self.seconds:
             trainer.request_stop("time")
 
 
@@ -100,11 +114,11 @@ def make_config(arguments: argparse.Namespace, out: Path, seed: int, steps: int)
     return runs._resolve_config(arguments.config, changes)[0]
 
 
-def train_ours(task_config: Any, data: Any, seconds: float) -> tuple[Any, int, float]:
-    """Train for some seconds; the predictor, its steps and its time."""
+def train_ours(task_config: Any, data: Any, seconds: float) -> tuple[Any, StopAfter]:
+    """Train for some seconds; the predictor, and the hook that counted."""
     hook = StopAfter(seconds)
     run = sightline.train(task_config, data=data, hooks=[hook], quiet=True)
-    return sightline.load(run.folder), hook.steps, run.seconds
+    return sightline.load(run.folder), hook
 
 
 def tokens_per_step(task: MaskedLMTask, batch_size: int) -> float:
@@ -123,7 +137,7 @@ def train_bert(
             self.start, self.tokens = time.perf_counter(), collator.tokens
 
         def on_step_end(self, _: Any, state: Any, control: Any, **__: Any) -> None:
-            if state.global_step == 5:  # after compilation and warm-up
+            if state.global_step == WARM_UP:
                 self.warm, self.tokens = time.perf_counter(), collator.tokens
             if time.perf_counter() - self.start > seconds:
                 control.should_training_stop = True
@@ -191,8 +205,7 @@ def measure(arguments: argparse.Namespace) -> None:
         task = MaskedLMTask(first, data)
         batch_size = first.training.batch_size
         rows = max(1, round(tokens_per_step(task, batch_size) / float(task.train.lengths.mean())))
-        _, steps, seconds = train_ours(first, data, arguments.speed_seconds)
-        ours = steps / seconds
+        ours = train_ours(first, data, arguments.speed_seconds)[1].steps_per_second
         speed = ours * tokens_per_step(task, batch_size)
         print(f"ours: {speed:,.0f} tokens/s, batches of {rows} sentences on average")
         theirs = {}
@@ -208,9 +221,9 @@ def measure(arguments: argparse.Namespace) -> None:
         scores: dict[str, list[float]] = {"ours": []}
         for seed in range(arguments.seeds):
             config = make_config(arguments, folder / f"ours-{seed}", seed, max(10, int(ours * arguments.seconds)))
-            predictor, steps, seconds = train_ours(config, data, arguments.seconds)
+            predictor, hook = train_ours(config, data, arguments.seconds)
             scores["ours"].append(accuracy(predictor.model, task, device))
-            print(f"seed {seed}  ours {scores['ours'][-1]:.2%}  {steps:,} steps, {seconds:.0f} s")
+            print(f"seed {seed}  ours {scores['ours'][-1]:.2%}  {hook.steps:,} steps, {hook.end - hook.start:.0f} s")
             for rate in arguments.learning_rates:
                 options = {"rows": rows, "compiled": compiled, "rate": rate, "seed": seed, "steps": bert_steps}
                 model, _, steps = train_bert(task, folder / "bert", seconds=arguments.seconds, **options)
