@@ -3,12 +3,15 @@
 Shapes: B batch, H heads, Q queries, K keys, D head dimension, M embedding dimension, T tokens.
 """
 
+from typing import Any, Self
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import SightlineError, check_divides, check_fraction, check_int
 from ..kernels.packing import Packing
+from . import torch_interface
 from .functional import Kind, attend
 from .key_value_cache import KeyValueCache
 from .masks import Bias, Mask, check_mask
@@ -25,7 +28,14 @@ class MultiHeadAttention(nn.Module):
     One linear layer computes queries, keys and values. With a `context`, keys and values are computed from the context
     (cross-attention). `mask` applies at every call, in addition to the mask of the call. `in_context_bias` adds a
     learned linear function of each key's token to the scores of that key, one number per head.
+
+    The module also takes the arguments of `nn.MultiheadAttention`, (query, key, value) with torch's masks, and then
+    returns (output, weights), so it can be the `self_attn` of an `nn.TransformerEncoderLayer`.
     """
+
+    batch_first: bool = True
+    """Whether (query, key, value) have the batch first. Without a value, x and context always have."""
+    merge_masks = nn.MultiheadAttention.merge_masks
 
     def __init__(
         self,
@@ -59,20 +69,43 @@ class MultiHeadAttention(nn.Module):
             nn.init.zeros_(self.qkv.bias)
             nn.init.zeros_(self.out_proj.bias)
 
+    @classmethod
+    def from_torch(cls, attention: nn.MultiheadAttention) -> Self:
+        """A module with a copy of the weights of torch's, and the same outputs."""
+        module = cls(**torch_interface.options_of(attention))
+        module.batch_first = attention.batch_first
+        torch_interface.copy_parameters(attention, module, names=torch_interface.NAMES)
+        return module
+
+    def to_torch(self) -> nn.MultiheadAttention:
+        """An `nn.MultiheadAttention` with a copy of the weights and the same outputs.
+
+        The score must be `dot`, the normalizer `softmax`, and there must be no mask and no in-context bias.
+        """
+        return torch_interface.to_torch(self)
+
     def forward(
         self,
         x: Tensor,
         context: Tensor | None = None,
+        value: Tensor | None = None,
         *,
         mask: Mask | None = None,
         cache: KeyValueCache | None = None,
         packing: Packing | None = None,
         context_packing: Packing | None = None,
-    ) -> Tensor:
+        **torch_options: Any,
+    ) -> Any:
         """x (B, Q, M), context (B, K, M) -> (B, Q, M)
 
-        With `packing`, x and the output are packed; with `context_packing`, the context is.
+        With `packing`, x and the output are packed; with `context_packing`, the context is. With a value, x, context
+        and value are the query, key and value of `torch_interface.call`, which takes the other options.
         """
+        if value is not None and context is not None:
+            return torch_interface.call(self, x, context, value, mask=mask, **torch_options)
+        if torch_options or value is not None:
+            rule, names = "torch's arguments must come with query, key and value", ", ".join(torch_options)
+            raise SightlineError(f"{rule}, got {names or 'a value'} without them")
         self._check_shape("x", x)
         if context is None:
             q, k, v, *key_bias = self._project_self(x, cache, packing)
@@ -82,16 +115,53 @@ class MultiHeadAttention(nn.Module):
                 raise SightlineError(f"context must have the batch size of x, {x.shape[0]}, got {context.shape[0]}")
             query, (k, v, *key_bias) = self._project_cross(x, context, cache, context_packing)
             q = self._split_heads(query, packing).transpose(1, 2)
+        out = self.attend_heads(q, k, v, self.full_mask(mask, *key_bias), None if context is None else "cross")
+        return self.out_proj(out if packing is None else packing.pack(out))
+
+    def attend_heads(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask | None, kind: Kind | None) -> Tensor:
+        """q (B, H, Q, D), k (B, H, K, D), v (B, H, K, D) -> (B, Q, H * D)"""
+        dropout = self.dropout if self.training else 0.0
+        out = attend(q, k, v, score=self.score, normalizer=self.normalizer, mask=mask, dropout=dropout, kind=kind)
+        return out.transpose(1, 2).flatten(2)
+
+    def full_mask(self, mask: Mask | None, key_bias: Tensor | None = None) -> Mask | None:
+        """The mask of a call with that of the module and the in-context bias: key_bias (B, H, K, 1)"""
         if self.mask is not None:
             mask = self.mask if mask is None else self.mask & mask
-        if key_bias:
-            bias = Bias(key_bias[0].mT, finite=True)
+        if key_bias is not None:
+            bias = Bias(key_bias.mT, finite=True)
             mask = bias if mask is None else bias & mask
-        dropout = self.dropout if self.training else 0.0
-        kind: Kind | None = None if context is None else "cross"
-        out = attend(q, k, v, score=self.score, normalizer=self.normalizer, mask=mask, dropout=dropout, kind=kind)
-        out = out.transpose(1, 2).flatten(2)
-        return self.out_proj(out if packing is None else packing.pack(out))
+        return mask
+
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """q, k, v and key biases: query (B, Q, M), key and value (B, K, M) -> (B, H, Q, D), (B, H, K, D) twice"""
+        for name, x in (("query", query), ("key", key), ("value", value)):
+            self._check_shape(name, x)
+        if query is key is value:
+            return self._project_self(query, None, None)
+        (weight, bias), (context_weight, context_bias) = self.split_qkv()
+        q = self._split_heads(F.linear(query, weight, bias), None).transpose(1, 2)
+        if key is value:
+            return [q, *self._project_context(key, (context_weight, context_bias))]
+        biases = (None, None) if context_bias is None else context_bias.chunk(2)
+        maps = zip((key, value), context_weight.chunk(2), biases, strict=True)
+        heads = [self._split_heads(F.linear(*linear), None).transpose(1, 2) for linear in maps]
+        return [q, *heads, *self._key_bias(key, None)]
+
+    @property
+    def in_proj_weight(self) -> Tensor:
+        """The name of torch's module for the weight of `qkv`."""
+        return self.qkv.weight
+
+    @property
+    def in_proj_bias(self) -> Tensor | None:
+        """The name of torch's module for the bias of `qkv`."""
+        return self.qkv.bias
+
+    @property
+    def _qkv_same_embed_dim(self) -> bool:
+        """Read by torch's encoder, whose fast path computes dot-product attention from the weights."""
+        return torch_interface.is_plain(self)
 
     def cache_context(self, context: Tensor) -> KeyValueCache:
         """A cache that holds the keys and values of a context (B, K, M)."""
