@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from . import attention, data, layers, runs
     from .attention import Record, ablate_edges, ablate_heads, head_importance, record_attention, show_attention
     from .classifier import FewShotClassifier
+    from .models.hugging_face_attention import register_cosine_attention, use_cosine_attention
     from .runs import compare, evaluate, info, load, train
 
 __all__ = [
@@ -28,14 +29,17 @@ __all__ = [
     "layers",
     "load",
     "record_attention",
+    "register_cosine_attention",
     "runs",
     "show_attention",
     "train",
+    "use_cosine_attention",
 ]
 
 _MODULES = {
     "attention": ("Record", "ablate_edges", "ablate_heads", "head_importance", "record_attention", "show_attention"),
     "classifier": ("FewShotClassifier",),
+    "models.hugging_face_attention": ("register_cosine_attention", "use_cosine_attention"),
     "runs": ("compare", "evaluate", "info", "load", "train"),
 }
 
