@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .attention import Record, ablate_edges, ablate_heads, head_importance, record_attention, show_attention
     from .classifier import FewShotClassifier
     from .models.hugging_face_attention import register_cosine_attention, use_cosine_attention
-    from .runs import compare, evaluate, info, load, train
+    from .runs import compare, evaluate, export, info, load, train
 
 __all__ = [
     "FewShotClassifier",
@@ -24,6 +24,7 @@ __all__ = [
     "compare",
     "data",
     "evaluate",
+    "export",
     "head_importance",
     "info",
     "layers",
@@ -40,7 +41,7 @@ _MODULES = {
     "attention": ("Record", "ablate_edges", "ablate_heads", "head_importance", "record_attention", "show_attention"),
     "classifier": ("FewShotClassifier",),
     "models.hugging_face_attention": ("register_cosine_attention", "use_cosine_attention"),
-    "runs": ("compare", "evaluate", "info", "load", "train"),
+    "runs": ("compare", "evaluate", "export", "info", "load", "train"),
 }
 
 

@@ -474,6 +474,20 @@ def _explain(predictor: Any, inputs: Iterable[Any], **options: Any) -> Any:
 
 
 @app.command()
+def export(
+    run: Annotated[str, typer.Argument(help="Folder of a run, name of a pretrained model, or file of `fit`.")],
+    format: Annotated[Literal["onnx", "torch"], typer.Option(help="ONNX, or a program of torch.export.")] = "onnx",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write (default: export/ in the run, or NAME-export/).")
+    ] = None,
+    allow_download: AllowDownloadOption = False,
+) -> None:
+    """Export a model to files that need no Sightline, and check them against the original."""
+
+    _print(str(sightline.runs.export(run, out, format=format, allow_download=allow_download)))
+
+
+@app.command()
 def show(
     run: RunArgument,
     inputs: Annotated[

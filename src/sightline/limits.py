@@ -89,6 +89,8 @@ MAX_TOKEN_BATCH_SIZE = 2**24
 """Tokens in a training batch of text."""
 MAX_SENTENCE_TOKENS = 2**13
 """Tokens of a sentence in training and prediction of a translator."""
+MAX_EXPORTED_TOKENS = 1024
+"""Positions that are reserved in an exported model with sinusoidal positions."""
 MAX_EPISODES = 1_000_000
 """Few-shot episodes of one evaluation setting."""
 MAX_AUGMENTED_COPIES = 100

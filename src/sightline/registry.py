@@ -32,6 +32,8 @@ class TaskSpec:
     compare_precision: Any = None
     """Compares a model before and after conversion to half precision: (before, after, data, progress) -> sentence.
     None if models of this task cannot be shipped as pretrained models."""
+    export: Any = None
+    """Describes the models of a predictor for an export: (predictor) -> `export.Export`; None if there is none."""
 
 
 DEFAULT = "image_classification"
@@ -51,12 +53,17 @@ def task_spec(name: object, *parts: str) -> TaskSpec:
     """The task of this name, with its classes and functions imported: these `parts`, or all of them."""
     if not isinstance(name, str) or name not in TASKS:
         raise SightlineError(f"task must be {one_of(str(name), TASKS)}")
+<<<<<<< HEAD
     spec = TASKS[name]
     return replace(spec, **{part: _resolve(getattr(spec, part)) for part in parts or PARTS})
+=======
+    spec, imported = TASKS[name], ("config", "task", "predictor", "compare", "compare_precision", "export")
+    return replace(spec, **{field: _resolve(getattr(spec, field)) for field in imported})
+>>>>>>> cfc8407 (Export models to ONNX and torch.export)
 
 
 def supporting(function: str) -> list[str]:
-    """The tasks that declare `compare` or `compare_precision`."""
+    """The tasks that declare `compare`, `compare_precision` or `export`."""
     return [name for name, spec in TASKS.items() if getattr(spec, function) is not None]
 
 
@@ -76,6 +83,7 @@ TASKS: dict[str, TaskSpec] = {
             task="tasks.image_classification.task:ImageClassificationTask",
             predictor="tasks.image_classification.predictor:ImageClassificationPredictor",
             compare="tasks.image_classification.compare:compare",
+            export="tasks.image_classification.export:export",
             usage='sightline.load("{name}").predict("image.png")',
             has_images=True,
         ),
@@ -85,6 +93,7 @@ TASKS: dict[str, TaskSpec] = {
             task="tasks.translation.task:TranslationTask",
             predictor="tasks.translation.predictor:TranslationPredictor",
             compare="tasks.translation.compare:compare",
+            export="tasks.translation.export:export",
             usage='sightline.load("{name}").predict("…")',
             compare_precision="tasks.translation.evaluate:compare_precision",
         ),
@@ -96,6 +105,7 @@ TASKS: dict[str, TaskSpec] = {
             usage='FewShotClassifier.pretrained("{name}").fit("folder/")',
             has_images=True,
             compare="tasks.few_shot.compare:compare",
+            export="tasks.few_shot.export:export",
             compare_options=frozenset({"baselines", "settings", "episodes"}),
             compare_precision="tasks.few_shot.compare:compare_precision",
         ),

@@ -26,6 +26,7 @@ from .predictor import Evaluation, Predictor, Progress
 
 if TYPE_CHECKING:
     from .comparison import Comparison
+    from .export import Exported
     from .training.loop import Run
 
 CLASSIFIER = ".sightline"
@@ -204,6 +205,29 @@ def compare(
         result: Comparison = spec.compare(predictors, names, data=data, progress=progress, **given)
     described = (RunDescription.of(name, predictor) for name, predictor in zip(names, predictors, strict=True))
     return dataclasses.replace(result, runs=tuple(described))
+
+
+def export(
+    run: str | Path, out: str | Path | None = None, *, format: str = "onnx", allow_download: bool = False
+) -> "Exported":
+    """Export a trained model to ONNX or to programs of `torch.export`, and check it against the original.
+
+    `run` is as in `load`; `out` is the folder to write (default: `export/` in the run, or `NAME-export/`).
+    The files need no Sightline to run.
+    """
+    from .export import SUFFIXES, write
+
+    check_choice("format", format, SUFFIXES)
+    predictor, path = load(run, allow_download=allow_download), Path(run).expanduser()
+    if path.suffix == CLASSIFIER:
+        from .classifier.export import export as describe
+
+    else:
+        task = predictor.config.task
+        check_choice("the task of a run to export", task, registry.supporting("export"))
+        describe = registry.task_spec(task).export
+    folder = path / "export" if path.is_dir() else Path(f"{path.stem}-export")
+    return write(describe(predictor), Path(out or folder), format)  # type: ignore[arg-type]
 
 
 def info(run: str | Path) -> dict[str, Any]:

@@ -139,8 +139,10 @@ def _attend_fused(qkv: QKV, score: DotProductScore, mask: Mask | None, dropout: 
     if is_causal and queries == keys:
         return _sdpa(qkv, score, None, dropout, is_causal=True)
     if type(mask) is Padding and mask.has_no_empty_rows:
-        if broadcasts(mask.attention_mask.shape, (len(q), 1, 1, keys)):
+        if broadcasts(mask.attention_mask.shape, (q.shape[0], 1, 1, keys)):
             return _sdpa(qkv, score, mask.as_bias(q), dropout)
+    elif torch.compiler.is_exporting():
+        pass  # the choice between kernels would fix the sizes
     elif type(mask) is Episode and is_applicable(queries, keys, mask.support, mask.query_size):
         q, k, scale = score.to_dot_product(q, k)
         sizes = {"support": mask.support, "query_size": mask.query_size}
@@ -159,7 +161,7 @@ def _attend_window(qkv: QKV, score: DotProductScore, mask: Mask, dropout: float)
     is_known = len(padding) <= 1 and all(type(part) in (Window, Causal, Padding) for part in parts)
     if not radii or not is_known or not is_window_applicable(q.shape[2], k.shape[2], min(radii)):
         return None
-    if padding and not broadcasts(padding[0].shape, (len(q), 1, 1, k.shape[2])):
+    if padding and not broadcasts(padding[0].shape, (q.shape[0], 1, 1, k.shape[2])):
         return None
     attention_mask = padding[0].to(q.device)[:, 0, 0] if padding else None
     causal = any(type(part) is Causal for part in parts)
@@ -249,7 +251,7 @@ def _to_4d(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     ndim, k_shape = q.dim(), k.shape
     if not ndim == len(k_shape) == v.dim() or ndim not in (2, 3, 4):
         raise SightlineError(f"q, k and v must all have 2, 3 or 4 dimensions, got {_shapes(q, k, v)}")
-    has_same_batch = q.shape[:-3] == k_shape[:-3] and (ndim != 3 or len(q) == len(k))
+    has_same_batch = q.shape[:-3] == k_shape[:-3] and (ndim != 3 or q.shape[0] == k.shape[0])
     if not has_same_batch or k_shape[:-1] != v.shape[:-1] or (ndim == 4 and q.shape[1] % max(1, k_shape[1])):
         raise SightlineError(
             f"q, k and v must have the same batch and heads, k and v the same length, got {_shapes(q, k, v)}"

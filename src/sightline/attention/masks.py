@@ -166,7 +166,7 @@ class Padding(Mask):
         if bias is None or bias.dtype != like.dtype or bias.device != like.device:
             with torch.inference_mode(False):  # the cached tensor must be usable in training
                 # rows start at multiples of 8: torch's kernels copy other layouts
-                buffer = like.new_zeros(len(attention_mask), 1, 1, -(-keys // 8) * 8)
+                buffer = like.new_zeros(attention_mask.shape[0], 1, 1, -(-keys // 8) * 8)
                 bias = self._bias = buffer[..., :keys].masked_fill_(~attention_mask, float("-inf"))
         return bias
 

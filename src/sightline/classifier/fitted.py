@@ -30,6 +30,11 @@ class Fitted:
     """Embeds images; None if the support set was given as embeddings and the model has no image encoder."""
     _feature_maps: dict[int, Tensor] = field(default_factory=dict, repr=False)
 
+    @property
+    def has_inputs(self) -> bool:
+        """Whether the classifier takes images or texts; otherwise it takes embeddings."""
+        return self.support.images is not None
+
     @cached_property
     @torch.no_grad()
     def state(self) -> SupportState:

@@ -55,7 +55,12 @@ def has_triton() -> bool:
 
 
 def is_applicable(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the kernels take these tensors: on a GPU of compute capability 8.0, or in Triton's interpreter."""
+    """Whether the kernels take these tensors: on a GPU of compute capability 8.0, or in Triton's interpreter.
+
+    An exported model has none of them.
+    """
+    if torch.compiler.is_exporting():
+        return False
     if not (q.dtype == k.dtype == v.dtype and q.dtype in DTYPES and q.shape[-1] == v.shape[-1] <= MAX_HEAD_DIM):
         return False
     if q.shape[2] < MIN_QUERIES or not 0 < len(q) * q.shape[1] <= MAX_PROGRAMS or not k.shape[2]:

@@ -28,7 +28,8 @@ def chunked_attention(
     The mask broadcasts to (B, H, Q, K). With gradients the heads are not divided: the backward pass needs the copies.
     """
     num_heads = q.shape[1]
-    if q.shape[2] < MIN_QUERIES or num_heads < CHUNKS or torch.is_grad_enabled():
+    is_whole = torch.is_grad_enabled() or torch.compiler.is_exporting() or num_heads < CHUNKS
+    if is_whole or q.shape[2] < MIN_QUERIES:
         return reference_attention(transform, q, k, v, mask, dropout, is_causal)
     size, out = -(-num_heads // CHUNKS), q.new_empty(0)
     for start in range(0, num_heads, size):

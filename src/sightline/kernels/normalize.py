@@ -70,8 +70,9 @@ def takes_pair(q: Tensor, k: Tensor) -> bool:
     """Whether `normalize_pair` takes these tensors: on a CPU, outside of torch.func and torch.compile."""
     if not q.is_cpu or q.dtype != k.dtype or q.dtype not in (torch.float32, torch.float64):
         return False
-    has_vectors = q.dim() == k.dim() == 4 and q.numel() > 0 and k.numel() > 0
-    return has_vectors and not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active())
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    return q.dim() == k.dim() == 4 and q.numel() > 0 and k.numel() > 0
 
 
 def normalize_pair(q: Tensor, k: Tensor, offset: Tensor, log_ratio: float, min_divisor: float) -> tuple[Tensor, Tensor]:

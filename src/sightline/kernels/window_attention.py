@@ -59,11 +59,11 @@ def window_attention(
         is_token = F.pad(attention_mask[:, first:], padding, value=True).unfold(1, before + block + after, block)
         allowed = allowed & is_token[:, :, None]  # (B or 1, N, block, L)
     has_key = allowed.any(-1, keepdim=True)
-    allowed = (allowed | ~has_key).expand(len(q), -1, -1, -1).flatten(0, 1)[:, None]
+    allowed = (allowed | ~has_key).expand(q.shape[0], -1, -1, -1).flatten(0, 1)[:, None]
     out = F.scaled_dot_product_attention(
         q_blocks, key_blocks(k), key_blocks(v), allowed, dropout_p=dropout, scale=scale
     )
-    out = out.unflatten(0, (len(q), num_blocks))
+    out = out.unflatten(0, (q.shape[0], num_blocks))
     out = out if attention_mask is None else torch.where(has_key[:, :, None], out, 0.0)
     return out.transpose(1, 2).flatten(2, 3)[:, :, :queries]
 

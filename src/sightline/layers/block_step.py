@@ -70,7 +70,7 @@ class BlockStep:
 
     def _heads(self, x: Tensor, parts: int) -> Tensor:
         """(R, parts * H * D) -> (R, parts * H, 1, D)"""
-        return x.view(len(x), parts * self.num_heads, 1, -1)
+        return x.view(x.shape[0], parts * self.num_heads, 1, -1)
 
 
 def _attend(score: DotProductScore, q: Tensor, k: Tensor, v: Tensor, mask: Padding | None) -> Tensor:

@@ -91,3 +91,14 @@ class LearnedPositions(PositionEmbedding):
         """Raise an error if there are fewer than `length` positions."""
         if length > self.max_positions:
             raise SightlineError(f"positions must be below max_positions={self.max_positions}, got {length - 1}")
+
+
+def reserve_positions(module: nn.Module, length: int) -> int | None:
+    """The largest number of tokens that a module takes without growing a table; None if it has no positions.
+
+    Sinusoidal positions are reserved up to at least `length`. An exported model cannot grow its tables.
+    """
+    tables = [positions for positions in module.modules() if isinstance(positions, PositionEmbedding)]
+    for positions in tables:
+        positions.reserve(min(length, positions.max_positions))
+    return min((positions.table.shape[0] for positions in tables), default=None)

@@ -3,9 +3,11 @@
 Shapes: B batch, T tokens, M hidden size.
 """
 
+from functools import partial
 from typing import Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import check, check_choice, check_fraction, check_int
@@ -34,11 +36,32 @@ class RNN(nn.Module):
 
     def forward(self, x: Tensor, hidden: Hidden | None = None) -> tuple[Tensor, Hidden]:
         """x (B, T, input_size) -> outputs (B, T, M), and the hidden state after the last token"""
+        if torch.compiler.is_exporting():
+            return self._scan(x, hidden)
         with torch.autocast(x.device.type, enabled=False):
             dtype = next(self.cells.parameters()).dtype
             before = None if hidden is None else tuple(state.to(dtype) for state in hidden)
             outputs, after = self.cells(x.to(dtype), before[0] if before and self.num_states == 1 else before)
             return outputs, (after,) if self.num_states == 1 else after
+
+    def _scan(self, x: Tensor, hidden: Hidden | None) -> tuple[Tensor, Hidden]:
+        """`forward` token by token in one loop operation: torch's own operation fixes the length of an exported model."""
+        from torch._higher_order_ops.scan import scan
+
+        cells, finals = self.cells, list[tuple[Tensor, ...]]()
+        step = _gru_step if self.num_states == 1 else _lstm_step
+        for i in range(cells.num_layers):
+            w_input, w_hidden, b_input, b_hidden = (
+                getattr(cells, f"{name}_l{i}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            zeros = x.new_zeros(x.shape[0], cells.hidden_size)
+            before = [zeros] * self.num_states if hidden is None else [states[i] for states in hidden]
+            state = tuple(tensor.clone() for tensor in before)
+            gates = F.linear(x, w_input, b_input).transpose(0, 1)
+            final, outputs = scan(partial(step, w_hidden, b_hidden), state, gates)
+            x = outputs.transpose(0, 1)
+            finals.append(final)
+        return x, tuple(torch.stack(states) for states in zip(*finals, strict=True))
 
 
 class RecurrentEncoder(nn.Module):
@@ -81,6 +104,25 @@ class RecurrentEncoder(nn.Module):
             x = outputs
         last = _gather_tokens(x, (lengths - 1).clamp_min(0))[:, 0, : self.direction_size]
         return x, torch.cat((last, x[:, 0, self.direction_size :]), -1)
+
+
+def _gru_step(weight: Tensor, bias: Tensor, state: Hidden, gates: Tensor) -> tuple[Hidden, Tensor]:
+    """One token of a GRU: gates (B, 3 M) of the input -> the new state (B, M), and a copy of it"""
+    reset_input, update_input, new_input = gates.chunk(3, 1)
+    reset_hidden, update_hidden, new_hidden = F.linear(state[0], weight, bias).chunk(3, 1)
+    update = torch.sigmoid(update_input + update_hidden)
+    new = torch.tanh(new_input + torch.sigmoid(reset_input + reset_hidden) * new_hidden)
+    after = new + update * (state[0] - new)
+    return (after,), after.clone()
+
+
+def _lstm_step(weight: Tensor, bias: Tensor, state: Hidden, gates: Tensor) -> tuple[Hidden, Tensor]:
+    """One token of an LSTM: gates (B, 4 M) of the input -> the new states (B, M), and a copy of the hidden one"""
+    hidden, cell = state
+    opened, forget, new, shown = (gates + F.linear(hidden, weight, bias)).chunk(4, 1)
+    cell = torch.sigmoid(forget) * cell + torch.sigmoid(opened) * torch.tanh(new)
+    hidden = torch.sigmoid(shown) * torch.tanh(cell)
+    return (hidden, cell), hidden.clone()
 
 
 def _reversal(lengths: Tensor, size: int) -> Tensor:

@@ -413,5 +413,5 @@ class FewShot(nn.Module):
         x = x.unflatten(0, images.shape[:2])
         padded = labels is not None
         if labels is None:
-            labels = torch.arange(way, device=x.device).repeat_interleave(shot).expand(len(x), -1)
+            labels = torch.arange(way, device=x.device).repeat_interleave(shot).expand(x.shape[0], -1)
         return self.head(x[:, : way * shot], labels, x[:, way * shot :], way=way, padded=padded), auxiliary

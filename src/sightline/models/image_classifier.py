@@ -127,7 +127,7 @@ class ImageClassifier(nn.Module):
         """images (B, C, image_size, image_size), values from 0 to 1 -> logits (B, num_classes)"""
         x = self.patch_embedding((images - self.mean) / self.std)
         if self.class_token is not None:
-            x = torch.cat((self.class_token.to(x.dtype).expand(len(x), -1, -1), x), 1)
+            x = torch.cat((self.class_token.to(x.dtype).expand(x.shape[0], -1, -1), x), 1)
         x = self.encoder(self.positions(x))
         pooled = x.mean(1) if self.class_token is None else x[:, 0]
         return self.calibration_scale * self.classifier(pooled)

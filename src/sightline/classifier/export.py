@@ -1,0 +1,58 @@
+"""Export of a fitted classifier: images, texts or embeddings to probabilities and known scores."""
+
+import torch
+from torch import Tensor, nn
+
+from ..export import BATCH, Dimension, Export, Part
+from ..models.embedding_modules import EmbeddingModule, embedding_module
+from .classifier import FewShotClassifier
+from .fitted import Fitted
+
+SIZES = ((3, 5), (1, 2), (7, 11))
+"""Inputs, and tokens of a text, of the examples."""
+
+
+class FittedModule(nn.Module):
+    """A fitted classifier. The encoded support set is a part of it."""
+
+    def __init__(self, fitted: Fitted, embed: nn.Module):
+        super().__init__()
+        self.fitted, self.embed, self.head = fitted, embed, fitted.model.head
+
+    def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The inputs of the embedding -> probabilities (B, way), known_score (B,)"""
+        logits = self.head.classify(self.fitted.state, self.embed(**inputs)[None])[0]
+        calibration = self.fitted.calibration
+        probabilities = (calibration.scale * logits).softmax(-1)
+        return probabilities.float(), calibration.known_score(logits).float()
+
+
+class _Embeddings(nn.Module):
+    """Embeddings as they are."""
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return embeddings
+
+
+def export(classifier: FewShotClassifier) -> Export:
+    """The classifier as one model, with the encoder of its images or texts."""
+    fitted = classifier.fitted
+    embedding = _embedding(fitted)
+    dims = {"batch": BATCH, "tokens": Dimension(name="tokens", max=embedding.metadata.get("max_tokens"))}
+    part = Part(
+        name="model",
+        module=FittedModule(fitted, embedding.module).eval(),
+        examples=[embedding.example(batch, tokens) for batch, tokens in SIZES],
+        dimensions={name: {i: dims[key] for i, key in axes.items()} for name, axes in embedding.dimensions.items()},
+        outputs=("probabilities", "known_score"),
+    )
+    metadata = {"task": "few_shot_classifier", "classes": list(classifier.classes), **embedding.metadata}
+    return Export(parts=[part], metadata=metadata, files=embedding.files)
+
+
+def _embedding(fitted: Fitted) -> EmbeddingModule:
+    if fitted.has_inputs:
+        return embedding_module(fitted.embedder)
+    shape = fitted.support.embeddings.shape[1:]
+    axes = {"embeddings": {0: "batch"}}
+    return EmbeddingModule(_Embeddings(), lambda batch, _: {"embeddings": torch.randn(batch, *shape)}, axes, {})

@@ -1,0 +1,88 @@
+"""Embedders as modules over plain tensors, for export.
+
+Shapes: B batch, C channels, T tokens per input, M embedding dimension.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import SightlineError
+from .embedders import BackboneEmbedder, Embedder, ExternalEmbedder
+from .few_shot import FewShot
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddingModule:
+    """A module that takes tensors by name and returns embeddings (B, T, M)."""
+
+    module: nn.Module
+    example: Callable[[int, int], Tensors]
+    """Inputs for a batch size and, for text, a number of tokens."""
+    dimensions: dict[str, dict[int, str]]
+    """The varying dimensions of each input: batch and tokens."""
+    metadata: dict[str, Any]
+    files: dict[str, bytes] = field(default_factory=dict)
+    """Further files by name, such as the tokenizer."""
+
+
+class BackboneModule(nn.Module):
+    """The backbone of a few-shot model."""
+
+    def __init__(self, model: FewShot):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images (B, C, image_size, image_size), from 0 to 1 -> (B, T, M)"""
+        return self.model.embed(images)
+
+
+class EncoderModule(nn.Module):
+    """An external image encoder with its preprocessing."""
+
+    def __init__(self, encoder: Embedder, *, pooled: bool):
+        super().__init__()
+        self.encoder, self.model, self.pooled = encoder, encoder.model, pooled
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images (B, C, image_size, image_size), from 0 to 1 -> (B, T, M)"""
+        patches, pooled = self.encoder.features(self.encoder.preprocess(images * 255))
+        return pooled[:, None] if self.pooled else patches
+
+
+def embedding_module(embedder: Any) -> EmbeddingModule:
+    """The module of an embedder."""
+    for kind, build in BUILDERS.items():
+        if isinstance(embedder, kind):
+            return build(embedder)
+    rule = "the embedder of an exported classifier must be a backbone, a named image encoder or a text encoder"
+    raise SightlineError(f"{rule}, got {type(embedder).__name__}; export the function itself, and fit on embeddings")
+
+
+def _of_backbone(embedder: BackboneEmbedder) -> EmbeddingModule:
+    return _of_images(BackboneModule(embedder.model), embedder.channels, embedder.image_size)
+
+
+def _of_encoder(embedder: ExternalEmbedder) -> EmbeddingModule:
+    module = EncoderModule(embedder.encoder.to("cpu"), pooled=embedder.config.tokens == "pooled")
+    return _of_images(module, embedder.channels, embedder.image_size)
+
+
+def _of_images(module: nn.Module, channels: int, size: int) -> EmbeddingModule:
+    def example(batch: int, tokens: int) -> Tensors:
+        return {"images": torch.rand(batch, channels, size, size)}
+
+    metadata = {"image_size": size, "channels": channels}
+    return EmbeddingModule(module.eval(), example, {"images": {0: "batch"}}, metadata)
+
+
+BUILDERS: dict[type, Callable[[Any], EmbeddingModule]] = {
+    BackboneEmbedder: _of_backbone,
+    ExternalEmbedder: _of_encoder,
+}

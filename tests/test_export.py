@@ -1,0 +1,194 @@
+import json
+import sys
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+from typer.testing import CliRunner
+
+import glyph_run
+import number_run
+import sightline
+from sightline import FewShotClassifier
+from sightline.attention import SCORES
+from sightline.cli import app
+from sightline.errors import MissingDependencyError, SightlineError
+from sightline.export import BATCH, Export, Part, check_part, trace, write
+from sightline.models.decoding_parts import make_step
+from sightline.models.image_classifier import ImageClassifier, ImageClassifierConfig
+from sightline.models.seq2seq import RecurrentSeq2SeqConfig, Seq2Seq, TransformerSeq2SeqConfig
+from sightline.tasks.translation.export import TranslationEncoder, _source
+
+
+def load_program(path):
+    with path.open("rb") as file:
+        return torch.export.load(file).module()
+
+
+def test_image_classifier_runs_at_any_batch_size(tiny_run, tmp_path):
+    result = CliRunner().invoke(app, ["export", str(tiny_run), "--out", str(tmp_path), "--format", "onnx"])
+    assert result.exit_code == 0, result.output
+    assert "checked on 3 inputs: largest difference" in result.stdout
+    predictor, metadata = sightline.load(tiny_run), json.loads((tmp_path / "export.json").read_text())
+    assert metadata["classes"] == list(predictor.classes)
+    assert metadata["models"]["model"]["inputs"]["images"]["shape"] == ["batch", 1, 28, 28]
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    for batch in (2, 5):
+        images = torch.rand(batch, 1, 28, 28)
+        [logits] = session.run(["logits"], {"images": images.numpy()})
+        with torch.no_grad():
+            assert_close(torch.from_numpy(logits), predictor.model(images), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_every_score_and_mask_can_be_traced(score):
+    masks = ("none", "additive", "multiplicative") if score == "cosine" else ("none",)
+    for mask in masks:
+        sizes = {"image_size": 14, "channels": 1, "num_classes": 3, "patch_size": 7, "depth": 1, "embed_dim": 8}
+        model = ImageClassifier(ImageClassifierConfig(**sizes, num_heads=2, score=score, mask=mask)).eval()
+        examples = [{"images": torch.rand(batch, 1, 14, 14)} for batch in (3, 1, 2)]
+        part = Part(
+            name="model", module=model, examples=examples, dimensions={"images": {0: BATCH}}, outputs=("logits",)
+        )
+        with torch.no_grad():
+            program = trace(part).module()
+            for example in examples:
+                assert_close(program(**example), model(**example), atol=1e-5, rtol=1e-4)
+
+
+CONFIGS = {
+    "gru": RecurrentSeq2SeqConfig(hidden_size=8, embed_dim=6, num_layers=2, attention="additive"),
+    "lstm": RecurrentSeq2SeqConfig(hidden_size=8, embed_dim=6, cell="lstm"),
+    "transformer": TransformerSeq2SeqConfig(embed_dim=8, num_heads=2, ffn_dim=11, encoder_layers=1, decoder_layers=2),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_decoder_steps_are_those_of_the_model(name):
+    from dataclasses import replace
+
+    model = Seq2Seq(replace(CONFIGS[name], source_vocab_size=23, target_vocab_size=19)).eval()
+    step = make_step(model.decoder)
+    encoder, inputs = TranslationEncoder(model, step).eval(), _source(3, 5, 23)
+    target = torch.randint(19, (3, 4))
+    with torch.no_grad():
+        expected = model(inputs["input_ids"], inputs["attention_mask"], target)
+        state = dict(zip(step.names, encoder(**inputs), strict=True))
+        for t in range(4):
+            logits, *new = step(target[:, t], attention_mask=inputs["attention_mask"], **state)
+            assert_close(logits, expected[:, t], atol=1e-5, rtol=1e-4)
+            state |= dict(zip(step.state_names, new, strict=True))
+
+
+@pytest.fixture(scope="module")
+def recurrent(tmp_path_factory):
+    return number_run.train(tmp_path_factory.mktemp("numbers"))
+
+
+@pytest.mark.parametrize("format", ["onnx", "torch"])
+def test_recurrent_translator_runs_at_any_length(recurrent, tmp_path, format):
+    exported = sightline.export(recurrent, tmp_path, format=format)
+    suffix = {"onnx": "onnx", "torch": "pt2"}[format]
+    assert {path.name for path in exported.files} == {
+        f"encoder.{suffix}",
+        f"decoder.{suffix}",
+        "source_tokenizer.json",
+        "target_tokenizer.json",
+        "export.json",
+    }
+    assert exported.checks == 8
+    assert max(exported.differences.values()) <= 1e-4
+
+
+def test_transformer_translator_runs_with_its_cache(tmp_path):
+    exported = sightline.export("de-en", tmp_path, format="torch")
+    assert max(exported.differences.values()) <= 1e-4
+    predictor = sightline.load("de-en")
+    encoder, decoder = (load_program(tmp_path / f"{name}.pt2") for name in ("encoder", "decoder"))
+    metadata = json.loads((tmp_path / "export.json").read_text())
+    names = metadata["models"]["encoder"]["outputs"]
+    ids = torch.tensor([predictor.tokenizers[0].encode(["Der Hund schläft."])[0] + [metadata["source_eos"]]])
+    inputs = {"attention_mask": torch.ones_like(ids, dtype=torch.bool)}
+    state, token, found = dict(zip(names, encoder(input_ids=ids, **inputs), strict=True)), metadata["bos"], []
+    while token != metadata["eos"] and len(found) < 20:
+        logits, state["past"] = decoder(tokens=torch.tensor([token]), **inputs, **state)
+        logits[:, metadata["suppressed_ids"]] = -torch.inf
+        token = int(logits[0].argmax())
+        found.append(token)
+    assert predictor.tokenizers[1].decode(found) == "the dog is sleeping."
+
+
+@pytest.fixture(scope="module")
+def few_shot(tmp_path_factory):
+    return glyph_run.train(tmp_path_factory.mktemp("few-shot"))
+
+
+def test_few_shot_model_takes_support_and_query(few_shot, tmp_path):
+    sightline.export(few_shot, tmp_path, format="torch")
+    program, model = load_program(tmp_path / "model.pt2"), sightline.load(few_shot).model
+    drawn = list(glyph_run.characters(4).values())
+    pixels = torch.stack([torch.stack([torch.as_tensor(x) for x in images[:5]]) for images in drawn])
+    pixels = (
+        pixels.float().flatten(0, 1).unsqueeze(1)[:, :, :, :] if pixels.dim() == 4 else pixels.float().flatten(0, 1)
+    )
+    images = pixels / 255
+    labels = torch.arange(4).repeat_interleave(5)
+    got = program(support=images, labels=labels, query=images[::3], classes=torch.arange(4))
+    with torch.no_grad():
+        x = model.embed(images)
+        assert_close(got, model.head(x[None], labels[None], x[None, ::3], way=4)[0], atol=1e-4, rtol=1e-4)
+
+
+def test_fitted_classifier_is_exported_whole(few_shot, tmp_path, monkeypatch):
+    drawn = glyph_run.characters(4)
+    classifier = FewShotClassifier.pretrained(few_shot).fit({name: images[:3] for name, images in drawn.items()})
+    path = classifier.save(tmp_path / "drawn.sightline")
+    monkeypatch.chdir(tmp_path)
+    sightline.export(path)
+    session = onnxruntime.InferenceSession(tmp_path / "drawn-export" / "model.onnx")
+    queries = [images[i] for images in drawn.values() for i in (4, 6)]
+    pixels = torch.stack([classifier.prepare(image) for image in queries]).float() / 255
+    probabilities, known_scores = session.run(None, {"images": pixels.numpy()})
+    for row, score, prediction in zip(probabilities, known_scores, classifier.predict(queries), strict=True):
+        expected = [prediction.scores[name] for name in classifier.classes]
+        np.testing.assert_allclose(row, expected, atol=1e-4)
+        assert score == pytest.approx(prediction.known_score, abs=1e-4)
+
+
+def test_classifier_of_embeddings_takes_embeddings(tmp_path):
+    classifier = FewShotClassifier().fit({"a": torch.randn(3, 7), "b": torch.randn(4, 7)})
+    sightline.export(classifier.save(tmp_path / "vectors.sightline"), tmp_path / "out", format="torch")
+    vectors = torch.randn(5, 7)
+    probabilities, _ = load_program(tmp_path / "out" / "model.pt2")(embeddings=vectors[:, None])
+    expected = [[prediction.scores[name] for name in ("a", "b")] for prediction in classifier.predict(list(vectors))]
+    assert_close(probabilities, torch.tensor(expected), atol=1e-4, rtol=1e-4)
+
+
+class Drifting(nn.Module):
+    """Gives another output in every call."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+def test_export_that_differs_is_refused(tmp_path):
+    examples = [{"x": torch.ones(batch, 3)} for batch in (2, 5)]
+    part = Part(name="model", module=Drifting(), examples=examples, dimensions={"x": {0: BATCH}}, outputs=("y",))
+    with pytest.raises(SightlineError, match=r"must give the output y of the original to 0\.0001, got a difference"):
+        write(Export(parts=[part], metadata={}), tmp_path, "torch")
+    assert not list(tmp_path.glob("*.pt2"))
+    assert callable(check_part)
+
+
+def test_missing_packages_and_formats_are_named(tiny_run, tmp_path, monkeypatch):
+    with pytest.raises(SightlineError, match="format must be"):
+        sightline.export(tiny_run, tmp_path, format="onxx")
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'sightline\[export\]'"):
+        sightline.export(tiny_run, tmp_path)
