@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from . import attention, data, layers, runs
     from .attention import Record, ablate_edges, ablate_heads, head_importance, record_attention, show_attention
     from .classifier import FewShotClassifier
+    from .models.hugging_face import from_hugging_face
     from .models.hugging_face_attention import register_cosine_attention, use_cosine_attention
     from .runs import compare, evaluate, export, info, load, train
 
@@ -25,6 +26,7 @@ __all__ = [
     "data",
     "evaluate",
     "export",
+    "from_hugging_face",
     "head_importance",
     "info",
     "layers",
@@ -40,6 +42,7 @@ __all__ = [
 _MODULES = {
     "attention": ("Record", "ablate_edges", "ablate_heads", "head_importance", "record_attention", "show_attention"),
     "classifier": ("FewShotClassifier",),
+    "models.hugging_face": ("from_hugging_face",),
     "models.hugging_face_attention": ("register_cosine_attention", "use_cosine_attention"),
     "runs": ("compare", "evaluate", "export", "info", "load", "train"),
 }

@@ -33,7 +33,7 @@ class TaskSpec:
     """Compares a model before and after conversion to half precision: (before, after, data, progress) -> sentence.
     None if models of this task cannot be shipped as pretrained models."""
     export: Any = None
-    """Describes the models of a predictor for an export: (predictor) -> `export.Export`; None if there is none."""
+    """Describes the models of a predictor for an export: (predictor) -> `exporting.Export`; None if there is none."""
 
 
 DEFAULT = "image_classification"

@@ -26,7 +26,7 @@ from .predictor import Evaluation, Predictor, Progress
 
 if TYPE_CHECKING:
     from .comparison import Comparison
-    from .export import Exported
+    from .exporting import Exported
     from .training.loop import Run
 
 CLASSIFIER = ".sightline"
@@ -215,7 +215,7 @@ def export(
     `run` is as in `load`; `out` is the folder to write (default: `export/` in the run, or `NAME-export/`).
     The files need no Sightline to run.
     """
-    from .export import SUFFIXES, write
+    from .exporting import SUFFIXES, write
 
     check_choice("format", format, SUFFIXES)
     predictor, path = load(run, allow_download=allow_download), Path(run).expanduser()

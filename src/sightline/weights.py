@@ -1,6 +1,6 @@
 """Weights as safetensors: read into a model, checked against its shapes first, and written."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,14 +50,23 @@ def load_tensors(path: Path, check_shapes: Callable[[Shapes], None]) -> dict[str
 
 
 def check_shapes(
-    path: Path, shapes: Shapes, build: Callable[[], nn.Module], *, depth: int, model: str = "its config"
+    path: Path,
+    shapes: Shapes,
+    build: Callable[[], nn.Module],
+    *,
+    depth: int,
+    model: str = "its config",
+    absent: Collection[str] = (),
 ) -> None:
-    """Check that a file's tensors have the names and shapes that the model of `build` needs; `model` tells which."""
+    """Check that a file's tensors have the names and shapes that the model of `build` needs; `model` tells which.
+
+    Tensors of the model in `absent` are not in the file.
+    """
     check(depth <= len(shapes), f"{path} must hold the weights of {depth} layers, got {len(shapes)} tensors")
     # sizes beyond those of torch
     errors = (RuntimeError, OverflowError, TypeError)
     with reraise(f"{path} must fit {model}", *errors), torch.device("meta"), _NoInitialization():
-        needed = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items()}
+        needed = {name: tuple(tensor.shape) for name, tensor in build().state_dict().items() if name not in absent}
     for name in sorted(needed.keys() | shapes.keys()):
         rule, got = needed.get(name, "absent"), shapes.get(name, "nothing")
         check(needed.get(name) == shapes.get(name), f"{path} must fit {model}: {name} must be {rule}, got {got}")

@@ -122,7 +122,10 @@ class MultiHeadAttention(nn.Module):
         """q (B, H, Q, D), k (B, H, K, D), v (B, H, K, D) -> (B, Q, H * D)"""
         dropout = self.dropout if self.training else 0.0
         out = attend(q, k, v, score=self.score, normalizer=self.normalizer, mask=mask, dropout=dropout, kind=kind)
-        return out.transpose(1, 2).flatten(2)
+        out = out.transpose(1, 2)
+        if torch.compiler.is_exporting():  # the layout of `out` depends on the kernel, which ONNX replaces
+            out = out.clone(memory_format=torch.contiguous_format)
+        return out.flatten(2)
 
     def full_mask(self, mask: Mask | None, key_bias: Tensor | None = None) -> Mask | None:
         """The mask of a call with that of the module and the in-context bias: key_bias (B, H, K, 1)"""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ..export import BATCH, Dimension, Export, Part
+from ..exporting import BATCH, Dimension, Export, Part
 from ..models.embedding_modules import EmbeddingModule, embedding_module
 from .classifier import FewShotClassifier
 from .fitted import Fitted

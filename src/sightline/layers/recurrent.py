@@ -45,7 +45,7 @@ class RNN(nn.Module):
             return outputs, (after,) if self.num_states == 1 else after
 
     def _scan(self, x: Tensor, hidden: Hidden | None) -> tuple[Tensor, Hidden]:
-        """`forward` token by token in one loop operation: torch's own operation fixes the length of an exported model."""
+        """`forward` as one loop over the tokens, for an export: torch's own operation fixes the length."""
         from torch._higher_order_ops.scan import scan
 
         cells, finals = self.cells, list[tuple[Tensor, ...]]()

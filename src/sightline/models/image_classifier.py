@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..attention.masks import Additive, Causal, Mask, Multiplicative
 from ..attention.scores import SCORES
-from ..config import Config, Fraction, MlpRatio, ModelDim, PositiveInt, at_least, choice
+from ..config import Config, Fraction, MlpRatio, ModelDim, Positive, PositiveInt, at_least, choice
 from ..errors import SightlineError, check, check_divides
 from ..layers import Encoder, PatchEmbedding
 from ..layers.blocks import Norm
@@ -42,6 +42,8 @@ class ImageClassifierConfig(Config):
     mlp_ratio: MlpRatio = 2.0
     """Hidden dimension of the feed-forward networks, as a multiple of `embed_dim`."""
     norm: Norm = "pre"
+    norm_eps: Positive = 1e-5
+    """Epsilon of the layer norms."""
     dropout: Fraction = 0.0
     """Dropout of the residual branches and inside the feed-forward networks."""
     attention_dropout: Fraction = 0.0
@@ -112,8 +114,8 @@ class ImageClassifier(nn.Module):
         if c.positions != "none":
             learned = {"init": c.position_init, "trainable": c.train_positions}
             self.positions = make_positions(c.positions, c.sequence_length, c.embed_dim, **learned)
-        names = ("norm", "dropout", "score", "attention_dropout", "attention_bias", "head_dim", "in_context_bias")
-        block: dict[str, Any] = {name: getattr(c, name) for name in names}
+        names = ("norm", "norm_eps", "dropout", "score", "attention_dropout", "attention_bias", "head_dim")
+        block: dict[str, Any] = {name: getattr(c, name) for name in (*names, "in_context_bias")}
         block |= {"activation": "gelu", "mask": _make_mask(c)}
         self.encoder = Encoder(c.embed_dim, c.num_heads, round(c.embed_dim * c.mlp_ratio), c.depth, **block)
         self.classifier = nn.Linear(c.embed_dim, c.num_classes)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ...export import Dimension, Export, Part, Tensors
+from ...exporting import Dimension, Export, Part, Tensors
 from ...models.embedding_modules import EmbeddingModule, embedding_module
 from .predictor import FewShotPredictor
 

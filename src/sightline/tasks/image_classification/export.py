@@ -2,7 +2,7 @@
 
 import torch
 
-from ...export import BATCH, Export, Part
+from ...exporting import BATCH, Export, Part
 from .predictor import ImageClassificationPredictor
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ...export import BATCH, Dimension, Export, Part, Tensors, random_lengths
+from ...exporting import BATCH, Dimension, Export, Part, Tensors, random_lengths
 from ...layers.positions import reserve_positions
 from ...limits import MAX_EXPORTED_TOKENS
 from ...models.decoding_parts import DecoderStep, make_step

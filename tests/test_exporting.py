@@ -16,7 +16,7 @@ from sightline import FewShotClassifier
 from sightline.attention import SCORES
 from sightline.cli import app
 from sightline.errors import MissingDependencyError, SightlineError
-from sightline.export import BATCH, Export, Part, check_part, trace, write
+from sightline.exporting import BATCH, Export, Part, check_part, trace, write
 from sightline.models.decoding_parts import make_step
 from sightline.models.image_classifier import ImageClassifier, ImageClassifierConfig
 from sightline.models.seq2seq import RecurrentSeq2SeqConfig, Seq2Seq, TransformerSeq2SeqConfig

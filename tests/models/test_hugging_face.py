@@ -1,0 +1,134 @@
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.testing import assert_close
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    RobertaForSequenceClassification,
+    RobertaModel,
+    ViTConfig,
+    ViTForImageClassification,
+)
+
+from sightline import from_hugging_face, record_attention
+from sightline.errors import SightlineError
+from torch_reference import perturb
+
+SIZES = {"hidden_size": 12, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 19}
+TEXT = {**SIZES, "vocab_size": 31, "max_position_embeddings": 23}
+VIT = {**SIZES, "image_size": 14, "patch_size": 7, "num_channels": 3, "num_labels": 5}
+T = 7
+
+
+def saved(model, folder):
+    perturb(model.eval())
+    model.save_pretrained(folder)
+    return folder
+
+
+def text_inputs():
+    lengths = torch.tensor([T, 4, 1])
+    attention_mask = torch.arange(T) < lengths[:, None]
+    ids = torch.randint(3, 31, (3, T)).masked_fill(~attention_mask, 1)  # RoBERTa derives its positions from padding
+    return ids, attention_mask
+
+
+@pytest.mark.parametrize("model_class", [BertModel, RobertaModel])
+def test_text_encoder_gives_the_same_states_and_attention(model_class, tmp_path):
+    config = {BertModel: BertConfig, RobertaModel: RobertaConfig}[model_class]
+    theirs = model_class(config(**TEXT))
+    ours = from_hugging_face(saved(theirs, tmp_path))
+    ids, mask = text_inputs()
+    with torch.no_grad():
+        with record_attention(theirs) as expected_record:
+            expected = theirs(ids, attention_mask=mask.long()).last_hidden_state
+        with record_attention(ours) as record:
+            states = ours(ids, mask).states
+    assert not ours.training
+    assert_close(states[mask], expected[mask], atol=1e-4, rtol=1e-4)
+    assert len(record) == len(expected_record) == 3
+    for got, wanted in zip(record, expected_record, strict=True):
+        assert_close(got.weights[0], wanted.weights[0], atol=1e-4, rtol=1e-4)
+
+
+def test_bert_takes_segment_ids(tmp_path):
+    theirs = BertModel(BertConfig(**TEXT))
+    ours = from_hugging_face(saved(theirs, tmp_path))
+    ids, mask = text_inputs()
+    segments = torch.randint(2, ids.shape)
+    with torch.no_grad():
+        expected = theirs(ids, attention_mask=mask.long(), token_type_ids=segments).last_hidden_state
+        assert_close(ours(ids, mask, segment_ids=segments).states[mask], expected[mask], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model_class", "config"),
+    [
+        (BertForMaskedLM, BertConfig(**TEXT)),
+        (RobertaForMaskedLM, RobertaConfig(**TEXT)),
+        (BertForSequenceClassification, BertConfig(**TEXT, num_labels=5)),
+        (RobertaForSequenceClassification, RobertaConfig(**TEXT, num_labels=5)),
+    ],
+)
+def test_text_heads_give_the_same_logits(model_class, config, tmp_path):
+    theirs = model_class(config)
+    ours = from_hugging_face(saved(theirs, tmp_path))
+    ids, mask = text_inputs()
+    with torch.no_grad():
+        expected, got = theirs(ids, attention_mask=mask.long()).logits, ours(ids, mask)
+    if expected.dim() == 3:
+        expected, got = expected[mask], got[mask]
+    assert_close(got, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("qkv_bias", [True, False])
+def test_vit_gives_the_same_logits_from_pixels(qkv_bias, tmp_path):
+    theirs = ViTForImageClassification(ViTConfig(**VIT, qkv_bias=qkv_bias))
+    mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
+    processor = {"image_mean": mean, "image_std": std, "size": {"height": 14, "width": 14}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    ours = from_hugging_face(saved(theirs, tmp_path))
+    images = torch.rand(2, 3, 14, 14)
+    normalized = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    with torch.no_grad():
+        assert_close(ours(images), theirs(pixel_values=normalized).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_what_cannot_be_read_is_refused(tmp_path):
+    with pytest.raises(SightlineError, match=r"must be a folder with config\.json"):
+        from_hugging_face(tmp_path / "nowhere")
+    saved(BertModel(BertConfig(**TEXT)), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+
+    def with_config(**changes):
+        (tmp_path / "config.json").write_text(json.dumps(config | changes))
+        return from_hugging_face(tmp_path)
+
+    for changes, message in (
+        ({"architectures": ["GPT2LMHeadModel"]}, "the architecture of .* must be"),
+        ({"hidden_act": "silu"}, "hidden_act of a text encoder must be"),
+        ({"is_decoder": True}, "is_decoder of a text encoder must be false"),
+        ({"hidden_size": 10**9}, "embed_dim must be"),
+        ({"hidden_size": 14}, "must fit its config"),
+        ({"num_hidden_layers": 10**6}, "depth must be"),
+        ({"num_hidden_layers": 4}, r"must hold encoder\.layer\.3"),
+        ({"vocab_size": None}, "vocab_size must be"),
+    ):
+        with pytest.raises(SightlineError, match=message):
+            with_config(**changes)
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file(weights | {"pooler.dense.bias": torch.zeros(3, dtype=torch.int64)}, tmp_path / "model.safetensors")
+    assert with_config() is not None  # what is not used is not read
+    (tmp_path / "model.safetensors").write_bytes(b"{}")
+    with pytest.raises(SightlineError, match="must be a safetensors file"):
+        with_config()
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(SightlineError, match=r"must have its weights in model\.safetensors"):
+        with_config()
