@@ -240,8 +240,6 @@ def _image_classifier(folder: Path, config: dict[str, Any]) -> Plan:
 
     def build() -> ImageClassifier:
         model = ImageClassifier(options)
-        for block in model.encoder.layers:
-            nn.init.zeros_(block.attention.qkv.bias)  # a checkpoint may have none
         if not model.mean.is_meta:
             model.set_normalization(*(torch.tensor(x) / 255 for x in (preprocessing.mean, preprocessing.std)))
         return model
