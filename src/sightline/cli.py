@@ -252,7 +252,10 @@ def evaluate(
 
 @app.command()
 def fit(
-    folder: Annotated[str, typer.Argument(help="A folder with one folder of images per class.")],
+    folder: Annotated[
+        str,
+        typer.Argument(help="A folder with one folder of images per class; or a .tsv file of texts and labels."),
+    ],
     out: Annotated[
         Path | None, typer.Option(help="The .sightline file to write (default: named after the folder).")
     ] = None,
@@ -271,9 +274,12 @@ def fit(
     from .data.images.summary import has_colors
     from .training.device import choose_device
 
-    path = check_path(out or Path(f"{Path(folder).resolve().name}{SUFFIX}"))
+    path = check_path(out or Path(f"{Path(folder).resolve().name.removesuffix('.tsv')}{SUFFIX}"))
     fix = "pass --overwrite to replace it, or --out FILE for another"
     check(overwrite or not path.exists(), f"out must be a new file, got {str(path)!r}, which exists; {fix}")
+    if folder.endswith(".tsv") and Path(folder).is_file():
+        _fit_texts(folder, path, "minilm" if model == "glyphs" else model, device)
+        return
     with sightline.runs.progress_bar() as progress:
         classifier = FewShotClassifier.pretrained(model, allow_download=allow_download).to(choose_device(device))
         classifier.fit(folder, progress=progress)
@@ -286,6 +292,17 @@ def fit(
         other = "glyphs, which is for drawings" if model == "photos" else "photos, which is for photos"
         _print(f"{model} separates these images poorly; add images of each class, or try --model {other}")
     _print(f"wrote {classifier.save(path)}\nnext: sightline predict {shlex.quote(str(path))} IMAGE... --show page.html")
+
+
+def _fit_texts(source: str, path: Path, model: str, device: str) -> None:
+    """Fit a classifier to a file of texts and labels."""
+    from .classifier import FewShotClassifier
+    from .training.device import choose_device
+
+    with sightline.runs.progress_bar() as progress:
+        classifier = FewShotClassifier.pretrained(model).to(choose_device(device)).fit(source, progress=progress)
+    _print(f"{model}: {classifier.summary()}\nwrote {classifier.save(path)}")
+    _print(f"next: sightline predict {shlex.quote(str(path))} TEXT... --show page.html")
 
 
 @app.command()

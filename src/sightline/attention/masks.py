@@ -209,7 +209,9 @@ class Episode(Mask):
 
     def __init__(self, support: int, *, query_size: int = 1):
         super().__init__()
-        check_int(1, support=support, query_size=query_size)
+        check_int(1, query_size=query_size)
+        if not torch.compiler.is_exporting():  # a size that varies is no int
+            check_int(1, support=support)
         self.support, self.query_size = support, query_size
 
     def extra_repr(self) -> str:

@@ -1,7 +1,7 @@
 """FewShotClassifier: the predictor of a few-shot model that is fitted to a few images per class."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -29,9 +29,11 @@ from ..models.embedders import (
     make_embedder,
 )
 from ..models.few_shot import FewShot, nearest_mean_model
+from ..models.text_embedders import TextEmbedder, check_text, is_text_model
 from ..names import shortened
 from ..predictor import Predictor, Progress
 from ..tasks.few_shot.predictor import FewShotPredictor
+from ..tasks.text_predictor import parse_texts
 from ..view.explanations import ExplanationCard, explanation_page
 from ..view.page import Page
 from ..view.page import check_path as check_page_path
@@ -88,9 +90,14 @@ class FewShotClassifier(Predictor):
         """A classifier to fit, with a pretrained model, the folder of a few-shot run, or an embedder.
 
         An embedder is `efficientnet_lite0`, or a Hugging Face vision model by its folder or by `hub:owner/name`.
+        A BERT-style text encoder classifies texts: `minilm`, a folder, or `text:hub:owner/name`.
         `weights` is another weight file of EfficientNet-Lite0. An embedder that is named here is downloaded if
         necessary, one that is named in the config of a run only with `allow_download`.
         """
+        if is_text_model(name):
+            check(weights is None, "weights must be left out for a text encoder, got a file")
+            text_embedder = TextEmbedder(str(name))
+            return cls(nearest_mean_model(text_embedder.encoder.embed_dim), text_embedder)
         folder, weights = zoo.folder(name), None if weights is None else str(weights)
         if not (folder / CONFIG).is_file():
             return cls(*_load_encoder(str(name), weights))
@@ -214,7 +221,8 @@ class FewShotClassifier(Predictor):
 
         `examples` is a folder with one folder of images per class (or any data set that `sightline data` reads), or
         {label: images}, where an image is a path, a PIL image, an array or a tensor; or {label: embeddings (n, M)}.
-        Integer labels become text.
+        With a text encoder it is {label: texts}, or a tab-separated file of texts and labels. Integer labels become
+        text.
         """
         support = read_support(examples, self._embedder, self._embed_dim(), progress, min_classes=2).checked()
         embed_dim, model = support.embeddings.shape[-1], self.model
@@ -282,12 +290,14 @@ class FewShotClassifier(Predictor):
     def max_page_inputs(self) -> int:
         return limits.MAX_EXPLAINED_IMAGES
 
-    def parse_inputs(self, arguments: Sequence[str]) -> list[Path]:
-        return expand_image_paths(arguments)
+    def parse_inputs(self, arguments: Sequence[str]) -> Iterable[Any]:
+        return parse_texts(arguments) if isinstance(self._embedder, TextEmbedder) else expand_image_paths(arguments)
 
-    def prepare(self, item: Any) -> Tensor:
-        """An image -> uint8 (C, image_size, image_size), or an embedding -> float32 (T, M)"""
+    def prepare(self, item: Any) -> Any:
+        """An image -> uint8 (C, image_size, image_size), an embedding -> float32 (T, M), or a text itself"""
         support = self._current().support
+        if isinstance(self._embedder, TextEmbedder):
+            return check_text(item)
         if support.images is not None:
             assert self._embedder is not None
             return read_pixels([item], self._embedder)[0]
@@ -345,13 +355,17 @@ class FewShotClassifier(Predictor):
             predictions += batch
             for explanation in explain(fitted, query, pixels, batch):
                 item = inputs[len(cards)]
-                cards.append(explanation.card(name=Path(item).name if isinstance(item, str | Path) else None))
+                name = str(item) if isinstance(fitted.embedder, TextEmbedder) else None
+                name = Path(item).name if name is None and isinstance(item, str | Path) else name
+                cards.append(explanation.card(name=name))
             if progress is not None:
                 progress(len(cards), len(prepared))
         return predictions, explanation_page(cards, title=str(predictions[0]))
 
-    def _embed(self, fitted: Fitted, prepared: list[Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Embeddings (N, T, M) of prepared inputs, and their pixels (N, C, side, side); None if they are embeddings."""
+    def _embed(self, fitted: Fitted, prepared: list[Any]) -> tuple[Tensor, Any]:
+        """Embeddings (N, T, M) of prepared inputs, and their pixels (N, C, side, side) or texts; None if none."""
+        if isinstance(fitted.embedder, TextEmbedder):
+            return fitted.embedder.embed(prepared).cpu(), prepared
         stacked = torch.stack(prepared)
         if fitted.support.images is None:
             return stacked, None
@@ -416,7 +430,7 @@ class FewShotClassifier(Predictor):
 
     def check_ready(self) -> None:
         """Raise errors that concern all inputs before any input is read."""
-        if self._current().support.images is not None and isinstance(self._embedder, ExternalEmbedder):
+        if self._current().has_inputs and isinstance(self._embedder, ExternalEmbedder):
             self._embedder.encoder  # noqa: B018 - loads it
 
     def _as_list(self, inputs: Any) -> list[Any] | None:
@@ -433,9 +447,9 @@ class FewShotClassifier(Predictor):
 
 
 def _predictions(
-    fitted: Fitted, logits: Tensor, query: Tensor, pixels: Tensor | None, *, transductive: bool = False
+    fitted: Fitted, logits: Tensor, query: Tensor, pixels: Any, *, transductive: bool = False
 ) -> list[FewShotPrediction]:
-    """Predictions from logits (N, way), embeddings (N, T, M) and pixels of the queries."""
+    """Predictions from logits (N, way), embeddings (N, T, M) and pixels or texts of the queries."""
     calibration, classes = fitted.calibration, fitted.support.classes
     probabilities = (calibration.scale * logits.double()).softmax(-1)
     order = probabilities.argsort(dim=-1, descending=True, stable=True).tolist()

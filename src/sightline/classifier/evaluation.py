@@ -19,12 +19,13 @@ from ..data.images.loading import load
 from ..errors import MissingDependencyError, SightlineError, check
 from ..metrics import CONFIDENCE_BINS, auroc, wilson_interval
 from ..models.embedders import ImageEmbedder
+from ..models.text_embedders import TextEmbedder
 from ..names import printable, shortened
 from ..output import aligned
 from ..predictor import FailedPrediction, Predictor, Progress, merge_predictions
 from ..view.page import Page
 from ..view.reports import MAX_MATRIX_SIDE, Report, ReportImage
-from .support import SupportSet, as_label
+from .support import SupportSet, as_label, labeled_texts
 
 MAX_MISTAKES = 24
 """Mistakes that are kept, the most confident first."""
@@ -207,7 +208,8 @@ def evaluate(
     """Evaluate a fitted classifier on a data set by its path, or on {label: images or embeddings}."""
     images, total, split = labeled_images(data, embedder)
     classes, known = support.classes, frozenset(support.classes)
-    support_digests = set(map(_digest, support.images if support.images is not None else ()))
+    originals: Iterable[Any] = support.names if isinstance(embedder, TextEmbedder) else ()
+    support_digests = set(map(_digest, originals if support.images is None else support.images))
     confusion: dict[str, Counter[str]] = {}
     scores: dict[bool, list[float]] = {True: [], False: []}
     right, accepted_right, totals = Counter[str](), 0, Counter[str]()
@@ -233,7 +235,7 @@ def evaluate(
                 index = min(int(prediction.confidence * CONFIDENCE_BINS), CONFIDENCE_BINS - 1)
                 gaps[index] += prediction.confidence - is_right
             if prediction.known and not is_right:
-                kept = pixels if pixels.dtype == torch.uint8 else None
+                kept = pixels if isinstance(pixels, Tensor) and pixels.dtype == torch.uint8 else None
                 mistake = Mistake(image.name, label, prediction.label, prediction.confidence, not is_known, kept)
                 heapq.heappush(worst, (prediction.confidence, -done, mistake))
                 if len(worst) > MAX_MISTAKES:
@@ -267,6 +269,8 @@ def evaluate(
 
 def labeled_images(data: Any, embedder: ImageEmbedder | None) -> tuple[Iterator[LabeledImage], int, str]:
     """All images of a data set or mapping, one at a time; their number; and the name of their split."""
+    if isinstance(embedder, TextEmbedder) and not isinstance(data, Mapping):
+        data = labeled_texts(data)
     if isinstance(data, Mapping):
         pairs = [
             LabeledImage(as_label(label), f"{label}, {i + 1}", partial(lambda item: item, item))
@@ -321,8 +325,9 @@ def _predict(classifier: Predictor, batch: Sequence[LabeledImage]) -> Iterable[t
     return zip(prepared, predictions, strict=True)
 
 
-def _digest(pixels: Tensor) -> bytes:
-    return blake2b(pixels.numpy().tobytes(), digest_size=16).digest()
+def _digest(item: Tensor | str) -> bytes:
+    data = item.encode(errors="replace") if isinstance(item, str) else item.numpy().tobytes()
+    return blake2b(data, digest_size=16).digest()
 
 
 def _share(count: int, total: int, of: str = "") -> tuple[str, str]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .. import limits
 from ..errors import SightlineError, check, check_int, check_max, one_of
+from ..models.text_embedders import TextEmbedder, split_words, without_each_word
 from ..view.explanations import Array, Evidence, Example
 from .fitted import Fitted
 from .predictions import CELLS, GRID, IMAGES, Explanation, FewShotPrediction
@@ -56,7 +57,7 @@ class Question:
 def explain(
     fitted: Fitted,
     query: Tensor,
-    pixels: Tensor | None,
+    inputs: Any,
     predictions: Sequence[FewShotPrediction],
     *,
     label: str | None = None,
@@ -65,7 +66,7 @@ def explain(
     grid: int = GRID,
     cells: int = CELLS,
 ) -> list[Explanation]:
-    """Explain predictions for query embeddings (N, T, M) of images, uint8 (N, C, side, side), or None.
+    """Explain predictions for query embeddings (N, T, M) of images, uint8 (N, C, side, side), of texts, or None.
 
     See `FewShotPrediction.explain`.
     """
@@ -78,6 +79,9 @@ def explain(
         question.check(support.classes)
     candidates = [_candidates(fitted, x, question.label) for x, question in zip(query, questions, strict=True)]
     left_out = _leave_out(fitted, query, candidates, log_p)
+    pixels = inputs if isinstance(inputs, Tensor) else None
+    texts = inputs if isinstance(fitted.embedder, TextEmbedder) else None
+    words = None if texts is None else _leave_out_words(fitted, texts, log_p)
     regions = None if pixels is None else _occlude(fitted, pixels, questions, grid, cells, log_p)
     used = sorted({i for indices in candidates for i in indices.tolist()})
     arrays = {} if support.images is None else {i: as_array(support.images[i]) for i in used}
@@ -90,10 +94,11 @@ def explain(
         evidence = Evidence(
             classes=support.classes,
             log_probabilities=log_p[n].numpy(),
-            name="embedding" if pixels is None else "image",
+            name=texts[n] if texts else "embedding" if pixels is None else "image",
             pixels=None if pixels is None else as_array(pixels[n]),
-            decreases=None if regions is None else regions[n].numpy(),
+            decreases=words[n] if words else None if regions is None else regions[n].numpy(),
             examples=examples,
+            words=None if texts is None else split_words(texts[n]),
         )
         shown = evidence.strongest(question.label, question.other, images)
         shares = _region_shares(fitted, query[n], [int(candidates[n][i]) for i in shown])
@@ -120,6 +125,17 @@ def _leave_out(fitted: Fitted, query: Tensor, candidates: Sequence[Tensor], log_
         for (n, row), values in zip(pairs, without, strict=True):
             decreases[n][row] = log_p[n] - values
         mask[i] = True
+    return decreases
+
+
+def _leave_out_words(fitted: Fitted, texts: Sequence[str], log_p: Tensor) -> list[Array]:
+    """Decreases of log probabilities (N, way) without each word of each text: (1, words, way)"""
+    assert fitted.embedder is not None
+    decreases = []
+    for text, own in zip(texts, log_p, strict=True):
+        shortened = [words if words.strip() else text for words in without_each_word(text)]
+        without = fitted.scores(fitted.embedder.embed(shortened).cpu()).log_softmax(-1)  # type: ignore[arg-type]
+        decreases.append((own - without)[None].numpy())
     return decreases
 
 

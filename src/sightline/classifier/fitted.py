@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..models.embedders import ImageEmbedder
 from ..models.few_shot import FewShot, SupportState
+from ..models.text_embedders import TextEmbedder
 from . import calibration
 from .predictions import Estimate
 from .support import SupportSet
@@ -33,7 +34,7 @@ class Fitted:
     @property
     def has_inputs(self) -> bool:
         """Whether the classifier takes images or texts; otherwise it takes embeddings."""
-        return self.support.images is not None
+        return self.support.images is not None or isinstance(self.embedder, TextEmbedder)
 
     @cached_property
     @torch.no_grad()

@@ -113,6 +113,14 @@ class Explanation:
         return self._answer[0]
 
     @property
+    def words(self) -> tuple[tuple[str, float], ...]:
+        """The words of a text with the decrease of the log odds without each; empty for other inputs."""
+        regions = self.image.regions
+        if self.evidence.words is None or regions is None:
+            return ()
+        return tuple(zip(self.evidence.words, map(float, regions[0]), strict=True))
+
+    @property
     def support(self) -> tuple[ExplainedImage, ...]:
         """The support examples that speak most for the class and against it, in descending order; at least one."""
         return self._answer[1]

@@ -19,8 +19,10 @@ from ..data.images import datasets
 from ..data.images.datasets import ImageFiles
 from ..data.images.loading import UnknownSourceError, describe, load
 from ..data.images.reading import list_images, read_image
+from ..data.text.labeled import load_labeled
 from ..errors import SightlineError, check, one_of
 from ..models.embedders import ImageEmbedder
+from ..models.text_embedders import TextEmbedder, check_text
 from ..names import printable
 from ..predictor import Progress
 
@@ -115,6 +117,8 @@ def read_support(
 
     `embed_dim` is the dimension that embeddings must have; None for any.
     """
+    if isinstance(embedder, TextEmbedder):
+        return read_texts(source, embedder, progress, min_classes=min_classes)
     if isinstance(source, str | Path):
         return _read_data_set(source, embedder, progress)
     is_mapping, kind = isinstance(source, Mapping), type(source).__name__
@@ -137,6 +141,39 @@ def read_support(
         got = " and ".join(f"{shape[-1]} for class {label!r}" for shape, label in list(shapes.items())[:2])
         raise SightlineError(f"embed_dim must be the same for all embeddings, got {got}; use one encoder for all")
     return SupportSet(torch.cat(tensors), labels, tuple(by_class), names)
+
+
+def read_texts(
+    source: Any, embedder: TextEmbedder, progress: Progress | None = None, *, min_classes: int = 1
+) -> SupportSet:
+    """Read a support set of texts; their names are the texts themselves."""
+    labeled = labeled_texts(source)
+    check_class_count(len(labeled), min_classes)
+    check_labels(labeled)
+    texts = [text for group in labeled.values() for text in group]
+    check_example_count(len(texts))
+    counts = torch.tensor([len(group) for group in labeled.values()])
+    labels = torch.arange(len(labeled)).repeat_interleave(counts)
+    return SupportSet(embedder.embed(texts, progress=progress).cpu(), labels, tuple(labeled), tuple(texts))
+
+
+def labeled_texts(source: Any) -> dict[str, list[str]]:
+    """Texts by label, from a tab-separated file (text, label) or from {label: texts}."""
+    if isinstance(source, str | Path):
+        rows = load_labeled(source).train
+        groups: dict[Any, list[str]] = {}
+        for text, label in zip(rows.texts, rows.labels, strict=True):
+            groups.setdefault(label, []).append(text)
+    else:
+        rule = "examples must be a tab-separated file of texts and labels, or {label: texts}"
+        check(isinstance(source, Mapping), f"{rule}, got {type(source).__name__}")
+        groups = {label: [texts] if isinstance(texts, str) else list(texts) for label, texts in source.items()}
+    read = {}
+    for label, texts in groups.items():
+        owner, limit = f"class {label!r}: ", limits.MAX_EXAMPLE_NAME_CHARS
+        check(texts, f"{owner}must have at least one text, got none; add one or remove the class")
+        read[as_label(label)] = [check_text(text, owner)[:limit] for text in texts]
+    return read
 
 
 def check_class_count(count: int, minimum: int = MIN_CLASSES) -> None:

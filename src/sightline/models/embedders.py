@@ -468,6 +468,10 @@ def make_embedder(
 ) -> ImageEmbedder | None:
     """The external encoder of this name, or the backbone of the model; None if the model takes embeddings."""
     if name is not None:
+        from .text_embedders import PREFIX, TextEmbedder
+
+        if name.startswith(PREFIX):
+            return TextEmbedder(name, model.config, allow_download=allow_download)
         return ExternalEmbedder(name, model.config, weights, allow_download=allow_download)
     check(weights is None, f"weights must be left out for a model without an embedder, got {weights!r}")
     return None if model.backbone is None else BackboneEmbedder(model)

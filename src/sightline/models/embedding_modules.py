@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..errors import SightlineError
 from .embedders import BackboneEmbedder, Embedder, ExternalEmbedder
 from .few_shot import FewShot
+from .text_embedders import SentenceEncoder, TextEmbedder
 
 Tensors = dict[str, Tensor]
 
@@ -82,7 +83,36 @@ def _of_images(module: nn.Module, channels: int, size: int) -> EmbeddingModule:
     return EmbeddingModule(module.eval(), example, {"images": {0: "batch"}}, metadata)
 
 
+class SentenceModule(nn.Module):
+    """A sentence encoder."""
+
+    def __init__(self, encoder: SentenceEncoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """input_ids int64 (B, T), attention_mask bool (B, T) -> (B, 1, M)"""
+        return self.encoder(input_ids, attention_mask)[:, None]
+
+
+def _of_text(embedder: TextEmbedder) -> EmbeddingModule:
+    encoder: SentenceEncoder = embedder.encoder.to("cpu")
+
+    def example(batch: int, tokens: int) -> Tensors:
+        lengths = tokens - torch.arange(batch) % tokens
+        ids = torch.randint(encoder.vocab_size, (batch, tokens))
+        return {"input_ids": ids, "attention_mask": torch.arange(tokens) < lengths[:, None]}
+
+    axes = {0: "batch", 1: "tokens"}
+    files = {"tokenizer.json": encoder.tokenizer.to_str().encode()}
+    metadata = {"max_tokens": encoder.max_tokens}
+    return EmbeddingModule(
+        SentenceModule(encoder).eval(), example, {"input_ids": axes, "attention_mask": axes}, metadata, files
+    )
+
+
 BUILDERS: dict[type, Callable[[Any], EmbeddingModule]] = {
+    TextEmbedder: _of_text,
     BackboneEmbedder: _of_backbone,
     ExternalEmbedder: _of_encoder,
 }

@@ -199,9 +199,9 @@ def _encoder(folder: Path, config: dict[str, Any]) -> Plan:
 def _masked_lm(folder: Path, config: dict[str, Any]) -> Plan:
     is_roberta = config.get("model_type") in ROBERTA_TYPES
     options = MaskedLMConfig(**_text_options(config))
-    names = ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
-    if not is_roberta:
-        names = tuple(f"cls.predictions.{name}" for name in ("transform.dense", "transform.LayerNorm", "bias"))
+    prefix = "lm_head." if is_roberta else "cls.predictions."
+    parts = ("dense", "layer_norm", "bias") if is_roberta else ("transform.dense", "transform.LayerNorm", "bias")
+    names = [f"{prefix}{part}" for part in parts]
     head = {**_pairs("head.dense", names[0]), **_pairs("head.norm", names[1]), "head.bias": (names[2],)}
     theirs = "roberta." if is_roberta else "bert."
     return _text_plan(config, lambda: MaskedLM(options), theirs=theirs, ours="encoder.", head=head)

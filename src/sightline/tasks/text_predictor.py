@@ -30,6 +30,21 @@ PATH = re.compile(r"[^\s\0]{1,255}\.txt|[^\s\0]*/[^\s\0]*\.\w{1,5}")
 """Arguments of the command line that are paths, not sentences."""
 
 
+def parse_texts(arguments: Sequence[str]) -> Iterator[str | Path]:
+    """Texts from arguments; see `TextPredictor.parse_inputs`."""
+    for argument in arguments:
+        if argument == "-":
+            yield from _texts(sys.stdin.buffer, STDIN)
+        elif argument.endswith(".txt") and os.path.isfile(argument):  # noqa: PTH113 - false for an invalid path
+            with Path(argument).open("rb") as file:
+                yield from _texts(file, argument)
+        elif PATH.fullmatch(argument) or os.path.isdir(argument):  # noqa: PTH112 - false for an invalid path
+            yield Path(argument)
+        else:
+            lines = [line for line in argument.split("\n") if line.strip()]
+            yield from lines or [argument]
+
+
 class TextPredictor(Predictor):
     """A trained model whose inputs are texts."""
 
@@ -41,17 +56,7 @@ class TextPredictor(Predictor):
 
         Files are read lazily. Empty lines are skipped. A path that is no .txt file is yielded as it is.
         """
-        for argument in arguments:
-            if argument == "-":
-                yield from _texts(sys.stdin.buffer, STDIN)
-            elif argument.endswith(".txt") and os.path.isfile(argument):  # noqa: PTH113 - false for an invalid path
-                with Path(argument).open("rb") as file:
-                    yield from _texts(file, argument)
-            elif PATH.fullmatch(argument) or os.path.isdir(argument):  # noqa: PTH112 - false for an invalid path
-                yield Path(argument)
-            else:
-                lines = [line for line in argument.split("\n") if line.strip()]
-                yield from lines or [argument]
+        return parse_texts(arguments)
 
     def check_text(self, item: Any, *, fix: str) -> str:
         """The text itself, if it is one; `fix` ends the message about a text that is too long."""

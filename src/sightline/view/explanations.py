@@ -81,6 +81,8 @@ class Evidence:
     decreases: Array | None
     """(rows, columns, way), 0 in regions that were not occluded; None without an image."""
     examples: Sequence[Example]
+    words: Sequence[str] | None = None
+    """The words of a text; `decreases` is then (1, words, way), without each word."""
 
     def log_odds(self, label: str, other: str | None = None) -> float:
         """The log odds of a class against another one, or against all others."""
@@ -239,7 +241,7 @@ def _card(card: ExplanationCard, images: ImageTable) -> dict[str, Any]:
         example = e.examples[i]
         examples.append(
             {
-                "name": shortened(example.name, 48),
+                "name": shortened(example.name, 48 if e.words is None else 160),
                 "label": shortened(example.label, 48),
                 "image": None if example.pixels is None else images.add(example.pixels, EXAMPLE_SIDE),
                 "decreases": _rounded(base - merged(e.log_probabilities - example.decreases)),
@@ -247,7 +249,7 @@ def _card(card: ExplanationCard, images: ImageTable) -> dict[str, Any]:
             }
         )
     return {
-        "name": shortened(card.name, 60),
+        "name": shortened(card.name, 60 if e.words is None else 200),
         "prediction": shortened(card.prediction, 48),
         "known": card.known,
         "confidence": round(card.confidence, 6),
@@ -261,6 +263,7 @@ def _card(card: ExplanationCard, images: ImageTable) -> dict[str, Any]:
         "logProbabilities": _rounded(base),
         "image": None if e.pixels is None else images.add(e.pixels, QUERY_SIDE),
         "regions": None if regions is None else _map(regions),
+        "words": None if e.words is None else [shortened(word, 48) for word in e.words],
         "examples": examples,
         "count": card.images,
     }

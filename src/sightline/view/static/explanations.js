@@ -67,6 +67,19 @@ function section(title, note, examples, label, largest) {
   return element("section", { className: "support" }, element("h3", {}, title, element("span", { className: "note" }, ` ${note}`)), content);
 }
 
+// The words of a text, each with its effect: what the class loses without it.
+function text(card, effects, scale, odds) {
+  const words = card.words.flatMap((word, i) => {
+    const strength = scale > 0 ? Math.round((70 * Math.abs(effects[i])) / scale) : 0;
+    const node = element("span", { className: `word ${effects[i] < 0 ? "against" : "for"}`, title: signed(effects[i]), tabIndex: 0 }, word);
+    node.style.setProperty("--strength", `${strength}%`);
+    node.setAttribute("aria-label", `${word}: ${signed(effects[i])}`);
+    return [node, " "];
+  });
+  return element("section", { className: "query" }, element("h3", {}, "Text"), element("p", { className: "words" }, ...words),
+    element("p", { className: "note" }, `log odds ${signed(odds)}, strongest word ±${scale.toFixed(2)}. Orange words raise the odds of the class, blue ones lower them.`));
+}
+
 // The answer to a question: the query, the examples for and against. All regions share a scale, and so do all examples.
 function answer(card, label, other) {
   const name = card.classes[label];
@@ -82,7 +95,7 @@ function answer(card, label, other) {
   const query = card.image === null ? null : element("section", { className: "query" }, element("h3", {}, "Image"),
     element("figure", {}, mapped(card.image, card.regions, regions, scale, card.name, describeRegion),
       element("figcaption", {}, element("span", { className: "source" }, `log odds ${signed(odds)}`, regions ? `, strongest region ±${scale.toFixed(2)}` : ""))));
-  return [query,
+  return [card.words ? text(card, regions, scale, odds) : query,
     section(`For ${name}`, "examples that raise its odds", positive, name, largest),
     section(`Against ${name}`, "examples that lower its odds", negative, name, largest)].filter(Boolean);
 }
@@ -116,7 +129,7 @@ function question(card, onchange) {
 
 function build(card) {
   const detail = card.known ? `confidence ${percent(card.confidence)}` : `closest: ${card.prediction}`;
-  const row = element("div", { className: card.image === null ? "row no-image" : "row" });
+  const row = element("div", { className: card.words ? "row texts" : card.image === null ? "row no-image" : "row" });
   const show = (a, b) => row.replaceChildren(...answer(card, a, b), scores(card));
   return element("article", { className: card.known ? "known" : "unknown" },
     element("h2", {},

@@ -1,0 +1,172 @@
+"""Few-shot classification of texts. The encoder is a small BERT whose embeddings follow the words of a text."""
+
+import json
+
+import pytest
+import tokenizers
+import torch
+from torch.testing import assert_close
+from transformers import BertConfig, BertModel
+from typer.testing import CliRunner
+
+import sightline
+from sightline import FewShotClassifier, record_attention
+from sightline.cli import app
+from sightline.errors import SightlineError
+from sightline.models.text_embedders import PACKAGES, SentenceEncoder, text_model_folder
+
+ANIMALS = ["the dog barks", "a cat sleeps", "the horse runs", "a bird sings"]
+FOOD = ["bread with cheese", "soup and rice", "cheese on bread", "rice with soup"]
+WORDS = sorted({word for text in (*ANIMALS, *FOOD) for word in text.split()})
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory):
+    """A sentence encoder whose first embedding dimensions separate animals from food."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("encoder")
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    vocab = {word: i for i, word in enumerate([*special, *WORDS])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, "[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    tokenizer.save(str(path / "tokenizer.json"))
+    sizes = {"hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 11}
+    model = BertModel(BertConfig(vocab_size=len(vocab), max_position_embeddings=29, **sizes)).eval()
+    food = {word for text in FOOD for word in text.split()} - {"a", "the"}
+    with torch.no_grad():
+        table = model.embeddings.word_embeddings.weight
+        for word, i in vocab.items():
+            table[i, :6] += 0.3 * (1 if word in food else -1 if i > 3 else 0)
+    model.save_pretrained(path)
+    pooling = {"word_embedding_dimension": 12, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
+    (path / "1_Pooling").mkdir()
+    (path / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+    types = ("Transformer", "Pooling", "Normalize")
+    (path / "modules.json").write_text(json.dumps([{"type": f"sentence_transformers.models.{x}"} for x in types]))
+    (path / "sentence_bert_config.json").write_text('{"max_seq_length": 17}')
+    return path
+
+
+@pytest.fixture(scope="session")
+def fitted(folder):
+    return FewShotClassifier.pretrained(folder).fit({"animals": ANIMALS, "food": FOOD})
+
+
+def test_sentence_embeddings_are_normalized_means_of_tokens(folder):
+    encoder, model = SentenceEncoder(folder), BertModel.from_pretrained(folder, local_files_only=True).eval()
+    texts = ["the dog barks", "soup", "a cat " * 20]
+    embeddings = encoder.embed(texts)
+    for text, embedding in zip(texts, embeddings, strict=True):
+        ids = encoder.tokenizer.encode(text).ids
+        assert len(ids) <= 17
+        with torch.no_grad():
+            expected = model(torch.tensor([ids])).last_hidden_state.mean(1)
+        assert_close(embedding[None], expected / expected.norm(), atol=1e-5, rtol=1e-4)
+
+
+def test_raw_texts_are_classified_and_explained(fitted):
+    prediction = fitted.predict("the soup with cheese")
+    assert prediction.label == "food"
+    explanation = prediction.explain()
+    words = dict(explanation.words)
+    assert list(words) == ["the", "soup", "with", "cheese"]
+    assert max(words, key=words.get) in ("soup", "cheese")
+    assert words["the"] < words["cheese"]
+    assert {example.name for example in explanation.support} <= {*ANIMALS, *FOOD}
+    assert explanation.support[0].label == "food"
+    page = explanation.page().html
+    assert '"words": ["the", "soup", "with", "cheese"]' in page or '"words":["the","soup","with","cheese"]' in page
+    assert [x.label for x in fitted.predict(["dog", "rice"])] == ["animals", "food"]
+    assert fitted.predict(["dog", ""])[1].error is not None
+    assert 0 <= fitted.calibration.auroc <= 1
+    assert fitted.estimate().images == 8
+
+
+def test_classifier_of_texts_is_saved_loaded_changed_and_evaluated(fitted, tmp_path):
+    path = fitted.save(tmp_path / "topics.sightline")
+    loaded = FewShotClassifier.load(path)
+    assert loaded.predict("dog sleeps").scores == pytest.approx(fitted.predict("dog sleeps").scores)
+    loaded.add("greetings", ["hello dog", "hello cat"])
+    assert loaded.counts == {"animals": 4, "food": 4, "greetings": 2}
+    evaluation = fitted.evaluate({"animals": ["dog", "cat runs"], "food": ["bread", ANIMALS[0]]})
+    assert (evaluation.images, evaluation.support_images) == (4, 1)
+    assert evaluation.accuracy == 0.75
+
+
+def test_commands_fit_predict_and_evaluate_a_file_of_texts(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{text}\t{label}\n" for label, texts in (("animals", ANIMALS), ("food", FOOD)) for text in texts]
+    (tmp_path / "topics.tsv").write_text("".join(rows))
+
+    def run(*arguments):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    assert "wrote topics.sightline" in run("fit", "topics.tsv", "--model", folder)
+    assert "food" in run("predict", "topics.sightline", "cheese and soup", "--show", "page.html")
+    assert "cheese" in (tmp_path / "page.html").read_text()
+    assert "accuracy" in run("evaluate", "topics.sightline", "--data", "topics.tsv")
+
+
+def test_estimator_fits_texts(folder):
+    from sightline.sklearn import FewShotEstimator
+
+    estimator = FewShotEstimator(folder).fit([*ANIMALS, *FOOD], [0] * 4 + [1] * 4)
+    assert estimator.predict(["the dog sleeps", "bread and rice"]).tolist() == [0, 1]
+
+
+def test_classifier_of_texts_is_exported_with_its_encoder(fitted, tmp_path):
+    sightline.export(fitted.save(tmp_path / "topics.sightline"), tmp_path / "out", format="torch")
+    with (tmp_path / "out" / "model.pt2").open("rb") as file:
+        program = torch.export.load(file).module()
+    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    ids = torch.tensor([tokenizer.encode("a horse runs").ids])
+    probabilities, known_score = program(input_ids=ids, attention_mask=torch.ones_like(ids, dtype=torch.bool))
+    prediction = fitted.predict("a horse runs")
+    assert_close(probabilities[0].tolist(), [prediction.scores[name] for name in fitted.classes], atol=1e-4, rtol=0)
+    assert float(known_score) == pytest.approx(prediction.known_score, abs=1e-4)
+
+
+def test_wrong_examples_and_folders_are_refused(folder, fitted, tmp_path):
+    classifier = FewShotClassifier.pretrained(folder)
+    with pytest.raises(SightlineError, match="examples must be texts for a text encoder, got int"):
+        classifier.fit({"a": ["x"], "b": [3]})
+    with pytest.raises(SightlineError, match="class 'b': must have at least one text"):
+        classifier.fit({"a": ["x"], "b": []})
+    with pytest.raises(SightlineError, match="a text must be at most"):
+        fitted.predict("word " * 30_000)
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(SightlineError, match=r"weights in model\.safetensors, got none"):
+        FewShotClassifier.pretrained(tmp_path)
+
+
+@pytest.fixture
+def minilm():
+    try:
+        return text_model_folder("minilm")
+    except SightlineError:
+        pytest.skip(f"{PACKAGES['minilm']} is not installed")
+
+
+def test_minilm_gives_the_states_attention_and_embeddings_of_transformers(minilm):
+    from transformers import AutoModel
+
+    theirs = AutoModel.from_pretrained(minilm, attn_implementation="sdpa", local_files_only=True).eval()
+    encoder = SentenceEncoder(minilm)
+    ids, mask = encoder.encode(["A dog runs through the water.", "Two people."])
+    with torch.no_grad():
+        with record_attention(theirs) as expected_record:
+            expected = theirs(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+        with record_attention(encoder) as record:
+            states = encoder.encoder(ids, mask).states
+            embeddings = encoder(ids, mask)
+    assert_close(states[mask], expected[mask], atol=1e-4, rtol=1e-4)
+    pooled = (expected * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    assert_close(embeddings, torch.nn.functional.normalize(pooled, dim=-1), atol=1e-4, rtol=1e-4)
+    tokens = encoder.tokenizer.encode("A dog runs through the water.").tokens
+    for maps in (record, expected_record):
+        assert len(maps) == 6
+        assert "water" in maps.page(tokens).html
+    assert_close(record[3].weights[0], expected_record[3].weights[0], atol=1e-4, rtol=1e-4)
