@@ -3,7 +3,6 @@
 A task describes its models as an `Export`; `write` converts them. The files need no Sightline to run.
 """
 
-import inspect
 import json
 import logging
 import warnings
@@ -115,14 +114,7 @@ def trace(part: Part) -> torch.export.ExportedProgram:
         return dims.setdefault(dimension.name, torch.export.Dim(dimension.name, **sizes))
 
     example = part.examples[0]
-    shapes: dict[str, Any] = {
-        name: {axis: dim(d) for axis, d in part.dimensions.get(name, {}).items()} for name in example
-    }
-    parameters = inspect.signature(part.module.forward).parameters
-    for parameter in parameters.values():
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:  # torch takes the shapes of `**names` as one entry
-            others = {name: shapes.pop(name) for name in example if name not in parameters or name == parameter.name}
-            shapes[parameter.name] = others
+    shapes = {name: {axis: dim(d) for axis, d in part.dimensions.get(name, {}).items()} for name in example}
     return torch.export.export(part.module.eval(), (), kwargs=example, dynamic_shapes=shapes, strict=False)
 
 

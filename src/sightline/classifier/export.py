@@ -19,19 +19,44 @@ class FittedModule(nn.Module):
         super().__init__()
         self.fitted, self.embed, self.head = fitted, embed, fitted.model.head
 
-    def forward(self, **inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """The inputs of the embedding -> probabilities (B, way), known_score (B,)"""
-        logits = self.head.classify(self.fitted.state, self.embed(**inputs)[None])[0]
+    def scores(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """embeddings (B, T, M) -> probabilities (B, way), known_score (B,)"""
+        logits = self.head.classify(self.fitted.state, embeddings[None])[0]
         calibration = self.fitted.calibration
         probabilities = (calibration.scale * logits).softmax(-1)
         return probabilities.float(), calibration.known_score(logits).float()
 
 
-class _Embeddings(nn.Module):
-    """Embeddings as they are."""
+class ImageModule(FittedModule):
+    """A classifier of images."""
 
-    def forward(self, embeddings: Tensor) -> Tensor:
-        return embeddings
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """images (B, C, image_size, image_size), from 0 to 1 -> probabilities (B, way), known_score (B,)"""
+        return self.scores(self.embed(images))
+
+
+class TextModule(FittedModule):
+    """A classifier of texts."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """input_ids int64 (B, T), attention_mask bool (B, T) -> probabilities (B, way), known_score (B,)"""
+        return self.scores(self.embed(input_ids, attention_mask))
+
+
+class EmbeddingsModule(FittedModule):
+    """A classifier of embeddings."""
+
+    def forward(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        """embeddings (B, T, M) -> probabilities (B, way), known_score (B,)"""
+        return self.scores(embeddings)
+
+
+MODULES: dict[str, type[FittedModule]] = {
+    "images": ImageModule,
+    "input_ids": TextModule,
+    "embeddings": EmbeddingsModule,
+}
+"""The module by the first input of its embedding."""
 
 
 def export(classifier: FewShotClassifier) -> Export:
@@ -41,7 +66,7 @@ def export(classifier: FewShotClassifier) -> Export:
     dims = {"batch": BATCH, "tokens": Dimension(name="tokens", max=embedding.metadata.get("max_tokens"))}
     part = Part(
         name="model",
-        module=FittedModule(fitted, embedding.module).eval(),
+        module=MODULES[next(iter(embedding.dimensions))](fitted, embedding.module).eval(),
         examples=[embedding.example(batch, tokens) for batch, tokens in SIZES],
         dimensions={name: {i: dims[key] for i, key in axes.items()} for name, axes in embedding.dimensions.items()},
         outputs=("probabilities", "known_score"),
@@ -55,4 +80,4 @@ def _embedding(fitted: Fitted) -> EmbeddingModule:
         return embedding_module(fitted.embedder)
     shape = fitted.support.embeddings.shape[1:]
     axes = {"embeddings": {0: "batch"}}
-    return EmbeddingModule(_Embeddings(), lambda batch, _: {"embeddings": torch.randn(batch, *shape)}, axes, {})
+    return EmbeddingModule(nn.Identity(), lambda batch, _: {"embeddings": torch.randn(batch, *shape)}, axes, {})

@@ -110,12 +110,19 @@ class RecurrentStep(DecoderStep):
         return state.encoder_output.states.clone(), state.keys.clone(), state.context, *state.hidden
 
     def forward(
-        self, tokens: Tensor, attention_mask: Tensor, states: Tensor, keys: Tensor, context: Tensor, **hidden: Tensor
+        self,
+        tokens: Tensor,
+        attention_mask: Tensor,
+        states: Tensor,
+        keys: Tensor,
+        context: Tensor,
+        hidden: Tensor,
+        cell: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """tokens (B,), attention_mask (B, S) -> logits (B, V), hidden (L, B, M), and the cell of an LSTM"""
         source = EncoderOutput(states, attention_mask)
-        before = RecurrentDecoderState(source, keys, context, tuple(hidden[name] for name in self.state_names))
-        logits, after = self.decoder.step(before, tokens)
+        before = (hidden,) if cell is None else (hidden, cell)
+        logits, after = self.decoder.step(RecurrentDecoderState(source, keys, context, before), tokens)
         return logits, *after.hidden
 
 
