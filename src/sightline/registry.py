@@ -116,6 +116,7 @@ TASKS: dict[str, TaskSpec] = {
             predictor="tasks.masked_lm.predictor:MaskedLMPredictor",
             usage='sightline.load("{name}").predict("A [MASK] runs.")',
             compare="tasks.masked_lm.compare:compare",
+            export="tasks.text_export:export",
             compare_precision="tasks.masked_lm.evaluate:compare_precision",
         ),
         TaskSpec(
@@ -125,6 +126,7 @@ TASKS: dict[str, TaskSpec] = {
             predictor="tasks.text_classification.predictor:TextClassificationPredictor",
             usage='sightline.load("{name}").predict("…")',
             compare="tasks.text_classification.compare:compare",
+            export="tasks.text_export:export",
             compare_precision="tasks.text_classification.evaluate:compare_precision",
         ),
     )
