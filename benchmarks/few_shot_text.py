@@ -2,8 +2,8 @@
 
     python -m benchmarks.few_shot_text --data ../shared/data [--out benchmarks/results/few-shot-text.txt]
 
-The classes are five kinds of English sentences: image captions (Multi30k), everyday sentences (Tatoeba), pairs of KorSTS
-(headlines, captions and forums), and the news of two parallel corpora. Both methods get the same embeddings of MiniLM,
+The classes are five kinds of English sentences: image captions (Multi30k), everyday sentences (Tatoeba), the sentence
+pairs of KorSTS, and the news of two parallel corpora. Both methods get the same embeddings of MiniLM,
 the same support sentences and the same test sentences. Support and test sentences are disjoint. Intervals are those of
 the mean over draws of the support sentences.
 """
@@ -27,10 +27,12 @@ SHOTS, DRAWS, TEST, POOL = (8, 16), 20, 100, 120
 
 def read_classes(data: Path) -> dict[str, list[str]]:
     """Unique sentences of each kind, in the order of their files."""
-    rows = [line.split("\t") for line in gzip.open(data / "ko_en" / "ko_en.tsv.gz", "rt", encoding="utf-8")]
-    captions = gzip.open(data / "multi30k" / "val.tsv.gz", "rt", encoding="utf-8").read().splitlines()
+    rows, captions = (
+        [line.split("\t") for line in gzip.decompress((data / name).read_bytes()).decode().splitlines()]
+        for name in ("ko_en/ko_en.tsv.gz", "multi30k/val.tsv.gz")
+    )
     kinds = {"everyday": "tatoeba", "sentence pairs": "korsts_dev", "news": "park_dev", "news of another": "jhe_dev"}
-    classes = {"captions": [line.split("\t")[0] for line in captions]}
+    classes = {"captions": [row[0] for row in captions]}
     for name, source in kinds.items():
         classes[name] = [row[1].strip() for row in rows if len(row) > 2 and row[2].strip() == source]
     seen: set[str] = set()
