@@ -15,10 +15,16 @@ def normalize_drawings(images: Tensor) -> Tensor:
     The value of the paper is the median of an image, that of the ink the darkest 0.1%. Light ink on dark paper is
     inverted. Images with gray paper or pale ink are stretched to the full range.
     """
-    paper = images.flatten(1).median(1).values.view(-1, 1, 1, 1)
+    values = images.flatten(1)
+    paper = _smallest(values, (values.shape[1] + 1) // 2).view(-1, 1, 1, 1)
     images, paper = (torch.where(paper < 0.5, 1 - x, x) for x in (images, paper))
     values = images.flatten(1)
-    ink = values.kthvalue(1 + values.shape[1] // 1000, 1).values.view(-1, 1, 1, 1)
+    ink = _smallest(values, 1 + values.shape[1] // 1000).view(-1, 1, 1, 1)
     is_faint = (paper < MIN_PAPER) | (paper - ink < MIN_CONTRAST)
     stretched = (1 - (paper - images) / (paper - ink).clamp_min(MIN_RANGE)).clamp(0, 1)
     return torch.where(is_faint, stretched, images)
+
+
+def _smallest(values: Tensor, k: int) -> Tensor:
+    """The k-th smallest value of each row, from k = 1: (B, N) -> (B,). ONNX has no selection, so an export sorts."""
+    return values.sort(1).values[:, k - 1] if torch.compiler.is_exporting() else values.kthvalue(k, 1).values
