@@ -10,6 +10,7 @@ Shapes: S support images, Q queries, T tokens per image, M embedding dimension.
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Annotated
 
 import torch
@@ -22,10 +23,11 @@ from ..data.images.augmentation import AugmentConfig
 from ..errors import check
 from ..metrics import auroc, fit_calibration_scale
 from ..models.embedders import ImageEmbedder
-from ..models.few_shot import FewShotHead, SupportState
+from .methods import Method, State
 from .support import SupportSet
 
 Finite = Annotated[float, rule("finite", math.isfinite)]
+Rate = Annotated[float, rule("0 to 1", lambda rate: 0 <= rate <= 1)]
 HeldOut = tuple[Tensor, Tensor, Tensor]
 """Logits (Q, way), labels (Q,) and indices (Q,) of images that are classified while they are held out."""
 
@@ -55,6 +57,10 @@ THRESHOLD_FRACTION = 0.36
 Selected on held-out alphabets of Omniglot's background set, for 2 to 20 classes of 1 to 10 images. The spread of so few
 logits is too uncertain to derive the threshold from.
 """
+MAX_REJECTED = 0.1
+"""The fraction of images of known classes that are rejected by default, at most."""
+NORMAL_WEIGHT = 20
+"""The number of held-out images for which the normal distribution counts as much as they do in the quantile."""
 MIN_THRESHOLD_DISTANCE = 1e-3
 """Distance of the threshold from the mean logit of known images if all logits are equal."""
 INTERPOLATION = 0.47
@@ -83,6 +89,12 @@ class Calibration(Config):
     """Distance of logits that changes the log odds of the known score by 1."""
     auroc: Finite
     """AUROC of the largest logit for held-out images of known classes against images of held-out classes."""
+    rejected_known: Rate | None = None
+    """Estimated fraction of the images of known classes that are rejected; None in files of earlier versions."""
+    accepted_unknown: Rate | None = None
+    """Estimated fraction of unknown images that are accepted."""
+    reject: Rate | None = None
+    """The fraction of images of known classes to reject, as requested; None for the default."""
 
     def known_score(self, logits: Tensor) -> Tensor:
         """logits (Q, way) -> (Q,), from 0 to 1, 0.5 at the threshold"""
@@ -91,25 +103,57 @@ class Calibration(Config):
 
 @torch.no_grad()
 def calibrate(
-    head: FewShotHead,
+    head: Method,
     support: SupportSet,
-    state: SupportState,
+    state: State,
     embedder: ImageEmbedder | None,
     held_out: Iterable[HeldOut],
+    reject: float | None = None,
 ) -> Calibration:
-    """Calibrate a classifier on its support set; `state` is its encoding, `held_out` are the `held_out_logits`."""
+    """Calibrate a classifier on its support set; `state` is its encoding, `held_out` are the `held_out_logits`.
+
+    `reject` is the fraction of images of known classes to reject. By default it is at most `MAX_REJECTED`.
+    """
     known_batches = [(logits, labels) for logits, labels, _ in held_out]
     known_batches += _copy_logits(head, support, state, embedder)
     known = torch.cat([logits.amax(-1) for logits, _ in known_batches]).double()
     unknown = torch.cat(list(unknown_logits(head, support, state))).double()
+    scale = fit_calibration_scale(known_batches, prior_std=PRIOR_STD[head.is_trained])
+    if reject is None:
+        threshold = min(_separating_threshold(known, unknown), _quantile(known, MAX_REJECTED))
+    else:
+        threshold = _quantile(known, reject)
+    distance = max(abs(float(known.mean()) - threshold), MIN_THRESHOLD_DISTANCE)
+    rates = (_smoothed_rate(known < threshold), _smoothed_rate(unknown >= threshold))
+    return Calibration(scale, threshold, distance / 2, auroc(known, unknown), *rates, reject)
+
+
+def _separating_threshold(known: Tensor, unknown: Tensor) -> float:
+    """A threshold between the largest logits of known and of unknown images."""
     high, low, spread = float(known.mean()), float(unknown.mean()), float(known.std(correction=0))
     # at least half a standard deviation: most known images stay known, even if unknown ones look the same
-    distance = max(THRESHOLD_FRACTION * (high - low), spread / 2, MIN_THRESHOLD_DISTANCE)
-    scale = fit_calibration_scale(known_batches, prior_std=PRIOR_STD[head.config.depth > 0])
-    return Calibration(scale, high - distance, distance / 2, auroc(known, unknown))
+    return high - max(THRESHOLD_FRACTION * (high - low), spread / 2, MIN_THRESHOLD_DISTANCE)
 
 
-def held_out_logits(head: FewShotHead, support: SupportSet, state: SupportState) -> Iterator[HeldOut]:
+def _quantile(values: Tensor, fraction: float) -> float:
+    """A quantile of the distribution that values (N,) are drawn from.
+
+    The more values there are, the closer it is to that of the values and the farther from that of a normal
+    distribution with the same mean and variance.
+    """
+    count = len(values)
+    spread = float(values.std()) if count > 1 else 0.0
+    normal = float(values.mean()) + NormalDist().inv_cdf(fraction) * spread
+    weight = count / (count + NORMAL_WEIGHT)
+    return weight * float(values.quantile(fraction)) + (1 - weight) * normal
+
+
+def _smoothed_rate(events: Tensor) -> float:
+    """The fraction of events (N,) that are true, with one half of an event of each kind added."""
+    return (float(events.sum()) + 0.5) / (len(events) + 1)
+
+
+def held_out_logits(head: Method, support: SupportSet, state: State) -> Iterator[HeldOut]:
     """The images that are held out in each fold: all that are not the only one of their class."""
     counts, positions = support.counts, support.positions_in_class()
     folds = min(int(counts.max()), MAX_FOLDS_MANY if _has_many_tokens(support) else MAX_FOLDS)
@@ -123,7 +167,7 @@ def held_out_logits(head: FewShotHead, support: SupportSet, state: SupportState)
             yield classify(head, rest, support.embeddings[indices]), support.labels[indices], indices
 
 
-def unknown_logits(head: FewShotHead, support: SupportSet, state: SupportState) -> Iterator[Tensor]:
+def unknown_logits(head: Method, support: SupportSet, state: State) -> Iterator[Tensor]:
     """The largest logits (Q,) of images whose class is held out, for each fold."""
     way = len(support.classes)
     folds = min(way, MAX_CLASS_FOLDS_MANY if _has_many_tokens(support) else MAX_CLASS_FOLDS)
@@ -135,17 +179,17 @@ def unknown_logits(head: FewShotHead, support: SupportSet, state: SupportState) 
         yield classify(head, rest, support.embeddings[excluded & chosen])[:, is_present].amax(-1)
 
 
-def encode(head: FewShotHead, support: SupportSet, mask: Tensor | None = None) -> SupportState:
+def encode(head: Method, support: SupportSet, mask: Tensor | None = None) -> State:
     """Encode a support set, or those of its images that a mask (S,) selects; all classes are kept."""
     tensors = (x if mask is None else x[mask] for x in (support.embeddings, support.labels))
     embeddings, labels = (x[None].to(head.device) for x in tensors)
     return head.encode_support(embeddings, labels, way=len(support.classes))
 
 
-def classify(head: FewShotHead, state: SupportState, query: Tensor) -> Tensor:
+def classify(head: Method, state: State, query: Tensor) -> Tensor:
     """query (Q, T, M) -> logits (Q, way) on the CPU, computed in batches"""
     size = max(1, min(MAX_QUERIES_PER_BATCH, MAX_TOKENS_PER_BATCH // query.shape[1]))
-    device = state.class_means.device
+    device = state.device
     logits = torch.cat([head.classify(state, batch[None].to(device))[0].cpu() for batch in query.split(size)])
     is_finite = logits.isfinite().all()
     check(is_finite, "logits must be finite, got NaN or infinity; the weights of the model may be damaged")
@@ -164,7 +208,7 @@ def augmented_copies(embedder: ImageEmbedder | None, support: SupportSet, indice
 
 
 def _copy_logits(
-    head: FewShotHead, support: SupportSet, state: SupportState, embedder: ImageEmbedder | None
+    head: Method, support: SupportSet, state: State, embedder: ImageEmbedder | None
 ) -> list[tuple[Tensor, Tensor]]:
     """Logits and labels of copies of images that are the only one of their class; nothing is held out."""
     single = _spread_subset(support.counts[support.labels] == 1, MAX_COPIED).nonzero().flatten()
@@ -185,11 +229,11 @@ def _interpolated(support: SupportSet, indices: Tensor) -> Tensor:
     return support.embeddings[indices].lerp(support.embeddings[cosines.argmax(1)], INTERPOLATION)
 
 
-def _encode_subset(head: FewShotHead, support: SupportSet, state: SupportState, mask: Tensor) -> SupportState:
+def _encode_subset(head: Method, support: SupportSet, state: State, mask: Tensor) -> State:
     """The encoding of the support images that a mask selects; `state` is that of all."""
     if state.num_tokens <= MAX_REENCODED_TOKENS:
         return encode(head, support, mask)
-    device = state.class_means.device
+    device = state.device
     return state.select(mask.to(device), support.labels.to(device))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .. import config, limits, zoo
 from ..data.images.reading import expand_image_paths
-from ..errors import MissingDependencyError, SightlineError, check, check_max, one_of, shown
+from ..errors import MissingDependencyError, SightlineError, check, check_choice, check_max, one_of, shown
 from ..files import CONFIG, warn_unfinished
 from ..models.embedders import (
     EMBEDDERS,
@@ -39,9 +39,11 @@ from ..view.page import Page
 from ..view.page import check_path as check_page_path
 from . import file
 from .calibration import Calibration, classify
+from .choice import AUTO
 from .evaluation import ClassifierEvaluation, evaluate
 from .explanation import explain
 from .fitted import Fitted
+from .methods import METHODS
 from .predictions import Estimate, FewShotPrediction
 from .support import MIN_CLASSES, SupportSet, as_label, check_embeddings, check_labels, read_pixels, read_support
 
@@ -168,8 +170,8 @@ class FewShotClassifier(Predictor):
             embedder = as_embedder(embedder)
             _check_same_embedder(embedder, support, rule)
         classifier = cls(model, embedder)
-        classifier._fitted = Fitted(model, support, classifier._embedder)
-        classifier._fitted.calibration = metadata.calibration
+        classifier._fitted = Fitted(model, support, classifier._embedder, reject=metadata.calibration.reject)
+        classifier._fitted.choice, classifier._fitted.calibration = metadata.choice, metadata.calibration
         return classifier
 
     @property
@@ -213,24 +215,34 @@ class FewShotClassifier(Predictor):
                 self._embedder.to(self.device)
             if self._fitted is not None:
                 self._fitted = copy(self._fitted)
-                vars(self._fitted).pop("state", None)  # encoded again on the new device
+                for name in ("head", "state"):  # computed again on the new device
+                    vars(self._fitted).pop(name, None)
         return self
 
-    def fit(self, examples: Any, *, progress: Progress | None = None) -> Self:
-        """Fit the classifier. No weights are trained.
+    def fit(
+        self, examples: Any, *, method: str = AUTO, reject: float | None = None, progress: Progress | None = None
+    ) -> Self:
+        """Fit the classifier. No weights of the model are trained.
 
         `examples` is a folder with one folder of images per class (or any data set that `sightline data` reads), or
         {label: images}, where an image is a path, a PIL image, an array or a tensor; or {label: embeddings (n, M)}.
         With a text encoder it is {label: texts}, or a tab-separated file of texts and labels. Integer labels become
         text.
+
+        `method` is `head`, `prototypes`, `ridge`, `logistic` or `blend`; `auto` chooses one by the held-out examples.
+        `reject` is the fraction of images of known classes that may be rejected as unknown, above 0 and below 1. By
+        default it is at most 0.1, and less if unknown images differ much from known ones.
         """
+        check_choice("method", method, (AUTO, *METHODS))
+        is_rate = reject is None or (isinstance(reject, int | float) and 0 < reject < 1)
+        check(is_rate, f"reject must be a rate above 0 and below 1, got {reject!r}")
         support = read_support(examples, self._embedder, self._embed_dim(), progress, min_classes=2).checked()
         embed_dim, model = support.embeddings.shape[-1], self.model
         if model is None or (self._embedder is None and model.embed_dim != embed_dim):
             model = nearest_mean_model(embed_dim).to(self.device)
         rule = f"embedder must give embeddings of dimension {model.embed_dim}, as the head of the model takes"
         check(model.embed_dim == embed_dim, f"{rule}, got {embed_dim}")
-        fitted = Fitted(model, support, self._embedder)
+        fitted = Fitted(model, support, self._embedder, method, reject)
         fitted.calibration  # noqa: B018 - errors are raised before the state changes
         with self._lock:
             self.model, self._fitted = model, fitted
@@ -243,7 +255,7 @@ class FewShotClassifier(Predictor):
         with self._lock:
             fitted = self._current()
             check_labels([*(name for name in fitted.support.classes if name != label), label])
-            self._fitted = Fitted(fitted.model, fitted.support.merged(new), self._embedder)
+            self._fitted = fitted.changed(fitted.support.merged(new))
         return self
 
     def remove(self, label: str | int) -> Self:
@@ -253,7 +265,7 @@ class FewShotClassifier(Predictor):
             rest = fitted.support.without_class(label := as_label(label))
             got = f"got {label!r} to remove of 2; add another first"
             check(len(rest.classes) >= MIN_CLASSES, f"a classifier must keep {MIN_CLASSES} classes, {got}")
-            self._fitted = Fitted(fitted.model, rest, self._embedder)
+            self._fitted = fitted.changed(rest)
         return self
 
     def estimate(self) -> Estimate:
@@ -325,6 +337,8 @@ class FewShotClassifier(Predictor):
             return super().predict(inputs if items is None else items, progress=progress, **options)
         rule = "transductive must be False for a head that was not trained with model.transductive=true"
         check(self._current().model.config.transductive, f"{rule}, got True")
+        method, fix = self._ready().choice.method, "call fit(..., method='head')"
+        check(method == "head", f"method must be head for transductive predictions, got {method!r}; {fix}")
         if not items:
             raise SightlineError("inputs of a transductive prediction must be a list of images, got one image or none")
         check_max(limits.MAX_TRANSDUCTIVE_IMAGES, inputs=len(items))
@@ -342,7 +356,7 @@ class FewShotClassifier(Predictor):
             episode = (x[None].to(head.device) for x in (support.embeddings, support.labels, query))
             logits = head(*episode, way=len(support.classes))[0].cpu()
         else:
-            logits = classify(head, fitted.state, query)
+            logits = classify(fitted.head, fitted.state, query)
         return _predictions(fitted, logits, query, pixels, transductive=transductive)
 
     def explain_batch(
@@ -351,7 +365,7 @@ class FewShotClassifier(Predictor):
         fitted, predictions, cards = self._ready(), list[FewShotPrediction](), list[ExplanationCard]()
         for start in range(0, len(prepared), self.batch_size):
             query, pixels = self._embed(fitted, prepared[start : start + self.batch_size])
-            batch = _predictions(fitted, classify(fitted.model.head, fitted.state, query), query, pixels)
+            batch = _predictions(fitted, classify(fitted.head, fitted.state, query), query, pixels)
             predictions += batch
             for explanation in explain(fitted, query, pixels, batch):
                 item = inputs[len(cards)]
@@ -376,7 +390,8 @@ class FewShotClassifier(Predictor):
         """The classes with their numbers of examples, the calibration, and what embeds the images."""
         fitted = self._ready()
         name = None if fitted.embedder is None else getattr(fitted.embedder, "name", None)
-        values = {"embedder": name, "examples": len(fitted.support), "classes": self.counts}
+        values = {"embedder": name, "method": str(fitted.choice)}
+        values |= {"examples": len(fitted.support), "classes": self.counts}
         return values | {"calibration": config.plain(fitted.calibration)}
 
     def columns(self, top: int | None = None) -> list[str]:
@@ -493,7 +508,9 @@ def _load_encoder(name: str, weights: str | None) -> tuple[FewShot, ExternalEmbe
 def _to_bytes(fitted: Fitted) -> tuple[bytes, CustomEmbedder | None]:
     """The content of the file, and the custom embedder that is needed to read it."""
     support, embedder, custom = fitted.support, fitted.embedder, None
-    metadata = file.Metadata(fitted.model.config, None, None, support.classes, support.names, fitted.calibration)
+    metadata = file.Metadata(
+        fitted.model.config, None, None, support.classes, support.names, fitted.calibration, fitted.choice
+    )
     if isinstance(embedder, ExternalEmbedder):
         metadata = replace(metadata, embedder=embedder.name, weights=embedder.weights)
     elif isinstance(embedder, CustomEmbedder) and support.images is not None:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from .. import limits
 from ..errors import SightlineError, check, check_int, check_max, one_of
+from ..models.embedders import ExternalEmbedder, ImageEmbedder
 from ..models.text_embedders import TextEmbedder, split_words, without_each_word
 from ..view.explanations import Array, Evidence, Example
 from .fitted import Fitted
@@ -82,7 +83,7 @@ def explain(
     pixels = inputs if isinstance(inputs, Tensor) else None
     texts = inputs if isinstance(fitted.embedder, TextEmbedder) else None
     words = None if texts is None else _leave_out_words(fitted, texts, log_p)
-    regions = None if pixels is None else _occlude(fitted, pixels, questions, grid, cells, log_p)
+    regions = None if pixels is None else _occlude(fitted, query, pixels, questions, grid, cells, log_p)
     used = sorted({i for indices in candidates for i in indices.tolist()})
     arrays = {} if support.images is None else {i: as_array(support.images[i]) for i in used}
     explanations = []
@@ -140,16 +141,21 @@ def _leave_out_words(fitted: Fitted, texts: Sequence[str], log_p: Tensor) -> lis
 
 
 def _occlude(
-    fitted: Fitted, pixels: Tensor, questions: Sequence[Question], grid: int, cells: int, log_p: Tensor
+    fitted: Fitted, query: Tensor, pixels: Tensor, questions: Sequence[Question], grid: int, cells: int, log_p: Tensor
 ) -> Tensor | None:
-    """Decreases of log probabilities (N, way) with cells occluded: (N, grid, grid, way), 0 in all other cells"""
+    """Decreases of log probabilities (N, way) with cells occluded: (N, grid, grid, way), 0 in all other cells
+
+    Cells are occluded in one view of an image. What its other views add to the embedding is kept.
+    """
     embedder, classes = fitted.embedder, fitted.support.classes
     if embedder is None or pixels.shape[-1] != embedder.image_size:
         return None
     masks = cell_masks(pixels.shape[-1], grid)
     blank = torch.stack([occlusion_color(image) for image in pixels]).expand_as(pixels)
+    other_views = query - _embed_view(embedder, pixels) if _num_views(embedder) > 1 else torch.zeros_like(query)
 
     def objective(embeddings: Tensor) -> Tensor:
+        embeddings = embeddings + other_views.to(embeddings.device)
         pairs = zip(questions, fitted.scores(embeddings), strict=True)
         return torch.stack([question.log_odds(scores, classes) for question, scores in pairs])
 
@@ -165,8 +171,21 @@ def _occlude(
             indices = indices[_extremes(per_cell, cells)]
         if len(indices):
             occluded = torch.where(masks[indices, None], blank[n], image)
-            decreases[n, indices] = log_p[n] - fitted.scores(embedder.embed(occluded).cpu()).log_softmax(-1)
+            embeddings = _embed_view(embedder, occluded) + other_views[n]
+            decreases[n, indices] = log_p[n] - fitted.scores(embeddings).log_softmax(-1)
     return decreases.unflatten(1, (grid, grid))
+
+
+def _embed_view(embedder: ImageEmbedder, pixels: Tensor) -> Tensor:
+    """Embeddings (N, T, M) of one view of each image."""
+    if isinstance(embedder, ExternalEmbedder):
+        return embedder.embed(pixels, views=1).cpu()
+    return embedder.embed(pixels).cpu()
+
+
+def _num_views(embedder: ImageEmbedder) -> int:
+    """The number of views of an image that are embedded."""
+    return embedder.config.views if isinstance(embedder, ExternalEmbedder) else 1
 
 
 def _extremes(values: Tensor, count: int) -> Tensor:

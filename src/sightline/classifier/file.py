@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import safetensors
@@ -18,6 +18,7 @@ from ..models.few_shot import FewShot, FewShotConfig
 from ..names import printable
 from ..weights import DTYPES, Shapes, check_shapes
 from .calibration import Calibration
+from .choice import Choice
 from .support import SupportSet, check_class_count, check_example_count, check_labels
 
 SUFFIX = ".sightline"
@@ -38,6 +39,8 @@ class Metadata:
     names: tuple[str, ...]
     """Names of the examples."""
     calibration: Calibration
+    choice: Choice = field(default_factory=lambda: Choice("head", is_automatic=False))
+    """The method that is used; the head of the model in files of earlier versions."""
     custom_embedder: str | None = None
     """Name of the embedder of the images if it was passed as an object, so that it is needed to load the file."""
 

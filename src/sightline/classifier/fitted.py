@@ -8,9 +8,11 @@ import torch
 from torch import Tensor
 
 from ..models.embedders import ImageEmbedder
-from ..models.few_shot import FewShot, SupportState
+from ..models.few_shot import FewShot
 from ..models.text_embedders import TextEmbedder
 from . import calibration
+from .choice import AUTO, Choice, choose
+from .methods import Method, State, make_method
 from .predictions import Estimate
 from .support import SupportSet
 
@@ -29,7 +31,23 @@ class Fitted:
     support: SupportSet
     embedder: ImageEmbedder | None
     """Embeds images; None if the support set was given as embeddings and the model has no image encoder."""
+    method: str = AUTO
+    """A method of `methods.METHODS`, or `auto` to choose one by the examples."""
+    reject: float | None = None
+    """The fraction of images of known classes to reject; None for a default that is lower if unknown images differ."""
     _feature_maps: dict[int, Tensor] = field(default_factory=dict, repr=False)
+    _held_out: list[calibration.HeldOut] | None = field(default=None, repr=False)
+
+    @cached_property
+    def choice(self) -> Choice:
+        """The method that is used, and why."""
+        choice, self._held_out = choose(self.model.head, self.support, self.method)
+        return choice
+
+    @cached_property
+    def head(self) -> Method:
+        """The head of the model, or the method that is used in its place."""
+        return make_method(self.model.head, self.choice.method, self.choice.scales)
 
     @property
     def has_inputs(self) -> bool:
@@ -38,20 +56,23 @@ class Fitted:
 
     @cached_property
     @torch.no_grad()
-    def state(self) -> SupportState:
+    def state(self) -> State:
         """The encoded support set."""
-        return calibration.encode(self.model.head, self.support)
+        return calibration.encode(self.head, self.support)
 
     @cached_property
     @torch.no_grad()
     def held_out(self) -> list[calibration.HeldOut]:
         """The support images, each classified while it is held out."""
-        return list(calibration.held_out_logits(self.model.head, self.support, self.state))
+        head = self.head  # the choice may have computed them
+        if self._held_out is not None:
+            return self._held_out
+        return list(calibration.held_out_logits(head, self.support, self.state))
 
     @cached_property
     def calibration(self) -> calibration.Calibration:
         """The calibration of the confidence and of the known threshold."""
-        return calibration.calibrate(self.model.head, self.support, self.state, self.embedder, self.held_out)
+        return calibration.calibrate(self.head, self.support, self.state, self.embedder, self.held_out, self.reject)
 
     def scores(self, query: Tensor, mask: Tensor | None = None) -> Tensor:
         """Calibrated logits (N, way) of query embeddings (N, T, M), from the support examples that a mask (S,) selects.
@@ -59,10 +80,16 @@ class Fitted:
         Explanations use a head through this method alone. It is differentiable with respect to the query. Examples that
         remain keep their encoding, which may depend on those that are left out.
         """
-        state, device = self.state, self.model.head.device
+        state, device = self.state, self.head.device
         if mask is not None:
             state = state.select(mask.to(device), self.support.labels.to(device))
-        return self.calibration.scale * calibration.classify(self.model.head, state, query)
+        return self.calibration.scale * calibration.classify(self.head, state, query)
+
+    def changed(self, support: SupportSet) -> "Fitted":
+        """The same model and options with another support set. A method that was chosen is chosen again."""
+        choice = self.choice
+        method = AUTO if choice.is_automatic else choice.method
+        return Fitted(self.model, support, self.embedder, method, self.reject)
 
     def feature_maps(self, indices: Sequence[int]) -> dict[int, Tensor]:
         """Features (rows, columns, M) of support images, whose mean is the embedding; empty if there are none."""

@@ -189,3 +189,30 @@ def drop_support_labels(labels: Tensor, *, way: int, min_shot: int, seed: int, s
     kept = torch.randint(min_shot, shot + 1, (len(labels), way, 1), generator=generator, device=labels.device)
     is_dropped = torch.arange(shot, device=labels.device) >= kept
     return labels.masked_fill(is_dropped.flatten(1), -1)
+
+
+def sample_way(
+    sources: Sequence[EpisodeSource], *, min_way: int, way: int, seed: int, step: int
+) -> tuple[int, list[EpisodeSource]]:
+    """The number of classes of a step, log-uniform from `min_way` to `way`, and the sources that have that many.
+
+    It is at most the number of classes of the largest source. The fractions of the sources sum to 1 again.
+    """
+    random = seeds.make_generator(seed, seeds.SOURCES, step, 2)
+    drawn = round(float(np.exp(random.uniform(np.log(min_way - 0.5), np.log(way + 0.5)))))
+    drawn = min(max(drawn, min_way), way, max(len(source.classes.names) for source in sources))
+    chosen = [source for source in sources if len(source.classes.names) >= drawn]
+    total = sum(source.fraction for source in chosen)
+    return drawn, [source._replace(fraction=source.fraction / total) for source in chosen]
+
+
+def change_labels(labels: Tensor, *, way: int, fraction: float, seed: int, step: int) -> Tensor:
+    """Replace this fraction of the support labels (E, way * shot) by random ones; the first image of a class keeps its.
+
+    So no class is without an image that shows it.
+    """
+    generator = torch.Generator(labels.device).manual_seed(seeds.derive_seed(seed, seeds.SHOTS, step, 1))
+    shape, device = labels.shape, labels.device
+    is_changed = torch.rand(shape, generator=generator, device=device) < fraction
+    is_changed &= torch.arange(shape[1], device=device) % (shape[1] // way) > 0
+    return torch.where(is_changed, torch.randint(way, shape, generator=generator, device=device), labels)

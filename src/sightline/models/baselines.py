@@ -13,16 +13,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from . import readouts
 from .few_shot import NegativeSquaredDistance, class_means, class_membership
 
 MAX_STEPS = 2000
-"""Steps after which an optimizer that has not converged stops."""
-CHECK_EVERY = 10
-"""Steps between two convergence checks of logistic regression."""
-TOLERANCES = {"logistic": 1e-5, "svm": 1e-4}
-"""Largest gradient at which an optimizer has converged."""
+"""Steps after which a support vector machine that has not converged stops."""
+TOLERANCE = 1e-4
+"""Largest gradient at which a support vector machine has converged."""
 C = 1.0
-"""Weight of the loss relative to the L2 penalty, as in scikit-learn."""
+"""Weight of the loss of a support vector machine relative to the L2 penalty, as in scikit-learn."""
 
 
 def protonet(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
@@ -45,38 +44,9 @@ def nearest(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tens
 
 
 def logistic(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
-    """Multinomial logistic regression with an L2 penalty, on embeddings of unit length.
-
-    The weights are a linear combination of the support vectors, whose coefficients (E, S, way) are optimized. The
-    vectors are centered: this does not change the solution, because the intercept is not penalized, and it decouples
-    the intercept from the weights. The optimizer is accelerated gradient descent with restarts.
-    """
-    x, q = (F.normalize(_pooled(y), dim=-1) for y in (support, query))
-    center = x.mean(1, keepdim=True)
-    x, q = x - center, q - center
-    gram = x @ x.mT
-    targets = class_membership(labels, way).mT.to(x.dtype)
-    lipschitz = 1 + C / 2 * (gram @ gram).flatten(1).norm(dim=1).sqrt()[:, None, None]  # an upper bound
-    coefficients, intercept = torch.zeros_like(targets), torch.zeros_like(targets[:, :1])
-    lookahead, intercept_lookahead, age = coefficients, intercept, torch.ones_like(lipschitz)
-    for step in range(1, MAX_STEPS + 1):
-        residual = C * ((gram @ lookahead + intercept_lookahead).softmax(-1) - targets)
-        gradient, intercept_gradient = residual + lookahead, residual.sum(1, keepdim=True)
-        previous, previous_intercept = coefficients, intercept
-        coefficients = lookahead - gradient / lipschitz
-        intercept = intercept_lookahead - intercept_gradient * 2 / (C * x.shape[1])
-        change, intercept_change = coefficients - previous, intercept - previous_intercept
-        slope = (gradient * (gram @ change)).sum((1, 2), True)
-        slope = slope + (intercept_gradient * intercept_change).sum((1, 2), True)
-        age = torch.where(slope > 0, torch.ones_like(age), age + 1)  # restart the momentum of episodes that overshot
-        momentum = (age - 1) / (age + 2)
-        lookahead = coefficients + momentum * change
-        intercept_lookahead = intercept + momentum * intercept_change
-        if step % CHECK_EVERY == 0:
-            largest = max((x.mT @ gradient).abs().max(), intercept_gradient.abs().max())
-            if largest < TOLERANCES["logistic"]:
-                break
-    return q @ (x.mT @ coefficients) + intercept
+    """Multinomial logistic regression with an L2 penalty, on embeddings of unit length."""
+    x = _pooled(support)
+    return readouts.logistic(x, class_membership(labels, way).to(x.dtype))(_pooled(query))
 
 
 def svm(support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
@@ -128,7 +98,7 @@ def _solve_svms(kernel: Tensor, signs: Tensor) -> tuple[Tensor, Tensor]:
         can_decrease = ((signs > 0) & (alphas > 0)) | ((signs < 0) & (alphas < C))
         high, i = gradient.masked_fill(~can_increase, -torch.inf).max(-1, keepdim=True)
         low, j = gradient.masked_fill(~can_decrease, torch.inf).min(-1, keepdim=True)
-        if float((high - low).max()) < TOLERANCES["svm"]:
+        if float((high - low).max()) < TOLERANCE:
             break
         row_i, row_j = (kernel.take_along_dim(index[..., None], -2)[..., 0, :] for index in (i, j))
         curvature = (row_i.gather(-1, i) - 2 * row_i.gather(-1, j) + row_j.gather(-1, j)).clamp_min(1e-9)

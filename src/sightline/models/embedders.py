@@ -53,6 +53,8 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Mean and standard deviation of the pixels of ImageNet, from 0 to 1, as most models of torchvision and timm expect."""
 MAX_BATCH_DIFFERENCE = 0.05
 """Relative difference of the embeddings of one image in two batches, from which on an embedder is refused."""
+CROP_SIDE = 0.8
+"""Side length of the crops of `image_views`, as a fraction of that of the image."""
 
 Objective = Callable[[Tensor], Tensor]
 """A differentiable number for each embedding: (B, T, M) -> (B,)"""
@@ -137,12 +139,14 @@ class Embedder(ABC):
         pixels: Tensor,
         tokens: Literal["pooled", "patches"] = "pooled",
         *,
+        views: int = 1,
         progress: Progress | None = None,
         transform: Transform | None = None,
     ) -> Tensor:
         """pixels uint8 (B, C, side, side) -> float32 (B, T, M), patches row by row
 
-        Grayscale images are converted to color if the encoder needs it, and all are resized to `image_size`.
+        Grayscale images are converted to color if the encoder needs it, and all are resized to `image_size`. Of several
+        `image_views`, the mean of the pooled features is returned.
         """
         if pixels.dim() != 4 or pixels.shape[1] not in (1, self.channels) or not pixels.shape[2] == pixels.shape[3] > 0:
             raise SightlineError(
@@ -156,20 +160,50 @@ class Embedder(ABC):
             for start in range(0, len(pixels), size):
                 rows = slice(start, min(start + size, len(pixels)))
                 batch = pixels[rows].to(self.device)
-                patches, pooled = self.features(self.preprocess(batch if transform is None else transform(batch, rows)))
-                embeddings[rows] = patches if tokens == "patches" else pooled[:, None]
+                batch = batch if transform is None else transform(batch, rows)
+                if tokens == "patches":
+                    embeddings[rows] = self.features(self.preprocess(batch))[0]
+                else:
+                    images = (self.normalize(view) for view in image_views(self.resize(batch), views))
+                    embeddings[rows, 0] = sum(self.features(view)[1] for view in images) / views
                 if progress is not None:
                     progress(rows.stop, len(pixels))
         return embeddings
 
     def preprocess(self, pixels: Tensor) -> Tensor:
         """pixels uint8 (B, C, side, side) -> normalized images (B, C, image_size, image_size)"""
-        images = pixels.float().expand(-1, self.channels, -1, -1)
-        if images.shape[-1] != self.image_size:
-            size = (self.image_size, self.image_size)
-            images = F.interpolate(images, size, mode="bicubic", antialias=True).round().clamp(0, 255)
+        return self.normalize(self.resize(pixels))
+
+    def resize(self, pixels: Tensor) -> Tensor:
+        """pixels uint8 (B, C, side, side) -> float32 (B, C, image_size, image_size), from 0 to 255"""
+        return _resize(pixels.float().expand(-1, self.channels, -1, -1), self.image_size)
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """Images from 0 to 255 as the encoder takes them: (B, C, image_size, image_size) -> the same shape"""
         images = (images - self.mean) / self.std
         return images.flip(1) if self.preprocessing.is_bgr else images
+
+
+def image_views(images: Tensor, count: int) -> Iterator[Tensor]:
+    """The first `count` views: the whole image, its mirror image, and five crops, of the center and of each corner.
+
+    images (B, C, side, side), from 0 to 255 -> views of the same shape
+    """
+    side = images.shape[-1]
+    size = round(CROP_SIDE * side)
+    middle, end = (side - size) // 2, side - size
+    crops = [(middle, middle), (0, 0), (0, end), (end, 0), (end, end)]
+    yield images
+    if count > 1:
+        yield images.flip(-1)
+    for top, left in crops[: max(count - 2, 0)]:
+        yield _resize(images[..., top : top + size, left : left + size], side)
+
+
+def _resize(images: Tensor, side: int) -> Tensor:
+    if images.shape[-1] == side:
+        return images
+    return F.interpolate(images, (side, side), mode="bicubic", antialias=True).round().clamp(0, 255)
 
 
 class EfficientNetEmbedder(Embedder):
@@ -323,10 +357,17 @@ class ExternalEmbedder:
         self.device = torch.device(device)
         return self
 
-    def embed(self, pixels: Tensor, *, progress: Progress | None = None, transform: Transform | None = None) -> Tensor:
-        """pixels uint8 (B, C, side, side) -> float32 (B, T, M)"""
-        encoder = self.encoder.to(self.device)
-        return encoder.embed(pixels, self.config.tokens, progress=progress, transform=transform)
+    def embed(
+        self,
+        pixels: Tensor,
+        *,
+        views: int | None = None,
+        progress: Progress | None = None,
+        transform: Transform | None = None,
+    ) -> Tensor:
+        """pixels uint8 (B, C, side, side) -> float32 (B, T, M); `views` are those of the config by default"""
+        encoder, views = self.encoder.to(self.device), self.config.views if views is None else views
+        return encoder.embed(pixels, self.config.tokens, views=views, progress=progress, transform=transform)
 
     def feature_maps(self, pixels: Tensor) -> Tensor | None:
         """Features whose mean is the embedding, (B, rows, columns, M); None if it is not a mean.

@@ -1,13 +1,14 @@
 """The Lightweight Cosine Transformer: few-shot classification by attention over a support set.
 
-Support images attend to the support set, queries to the support set and to themselves. The logit of a class is the
-cosine similarity of the query and the mean of the class, divided by a learned temperature. Every block is the identity
-at initialization, so the untrained model is a nearest-mean classifier by cosine similarity.
+Support images attend to the support set, queries to the support set and to themselves. A readout then computes the
+logits: by default the cosine similarity of the query and the mean of the class, divided by a learned temperature. Every
+block is the identity at initialization, so the untrained model is a nearest-mean classifier by cosine similarity.
 
 Shapes: E episodes, S support images, Q queries, T tokens per image, M embedding dimension, H heads, D head dimension.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import torch
@@ -21,11 +22,16 @@ from ..config import Config, Fraction, MlpRatio, NonNegativeInt, PositiveInt, at
 from ..errors import SightlineError, check, check_int
 from ..layers import EncoderBlock
 from ..layers.backbones import BACKBONES, Backbone
+from . import readouts
 from .drawings import normalize_drawings
+from .normalization import EmbeddingNormalization
+from .readouts import FitReadout, LinearReadout
 
 Channels = Annotated[int, rule("1 or 3", lambda channels: channels in (1, 3))]
 SUPPORT_TOKENS_PER_CHUNK = 4096
 """Support tokens that patch matching compares with the queries at a time, which bounds its memory."""
+RIDGE_PENALTY = 1.0
+"""Initial penalty of the ridge readout."""
 EMBEDDING_BATCH_SIZES = {"cpu": 64, "cuda": 1024}
 """Images per forward pass of the backbone; on a CPU, activations then stay in its cache."""
 
@@ -48,6 +54,9 @@ class FewShotConfig(Config):
     """Channels of the blocks of the backbone; null for those of the literature."""
     embed_dim: PositiveInt | None = None
     """Dimension of the embeddings; required if `backbone` is none, and only then."""
+    views: Annotated[int, rule("1, 2 or 7", lambda views: views in (1, 2, 7))] = 1
+    """Views of an image whose embeddings by a fixed encoder are averaged: the whole image, its mirror image, and five
+    crops."""
     pool: Literal["mean", "flat"] = "mean"
     """How the feature map becomes one vector: its mean, or all positions concatenated."""
     bottleneck_dim: PositiveInt | None = None
@@ -68,6 +77,14 @@ class FewShotConfig(Config):
     learn_temperature: bool = True
     metric: Literal["cosine", "euclidean"] = "cosine"
     """Similarity of a query and a class: cosine over a learned temperature, or the negative squared distance."""
+    readout: Literal["prototypes", "ridge", "logistic"] = "prototypes"
+    """How refined tokens become logits: similarity to the class means, ridge regression or logistic regression on the
+    support images of the episode."""
+    power: Annotated[float, rule("above 0 and at most 1", lambda power: 0 < power <= 1)] | None = None
+    """Exponent of a power transform of the embeddings of a fixed encoder, which are then centered by the mean of the
+    training images; null for embeddings as they are."""
+    whitening_dim: PositiveInt | None = None
+    """Directions of the embeddings that are whitened by the variance within training classes; requires `power`."""
     label_embeddings: bool = True
     """Whether a projection of the class mean is added to every support token."""
     tokens: Literal["pooled", "patches"] = "pooled"
@@ -87,6 +104,18 @@ class FewShotConfig(Config):
         has_embeddings = self.backbone == "none"
         is_given, got = self.embed_dim is not None, f"got {self.embed_dim} with {self.backbone!r}"
         check(is_given == has_embeddings, f"embed_dim must be given if backbone is none, and only then, {got}")
+        has_views = has_embeddings and self.tokens == "pooled"
+        required = "views must be 1 for a model with a backbone or with tokens: patches"
+        check(self.views == 1 or has_views, f"{required}, got {self.views}")
+        is_normalized = self.power is not None or self.whitening_dim is not None
+        required = "power and whitening_dim must be null for a model with a backbone"
+        check(has_embeddings or not is_normalized, f"{required}, got {self.power} and {self.whitening_dim}")
+        is_complete = self.whitening_dim is None or self.power is not None
+        check(is_complete, f"power must be given if whitening_dim is, got null with {self.whitening_dim}; 1 is none")
+        is_possible = (self.whitening_dim or 0) <= (self.embed_dim or 0)
+        check(is_possible, f"whitening_dim must be at most embed_dim, {self.embed_dim}, got {self.whitening_dim}")
+        is_cosine = self.readout == "prototypes" or self.metric == "cosine"
+        check(is_cosine, f"readout must be prototypes if metric is euclidean, got {self.readout!r}")
         is_gray = self.channels in (None, 1) or not self.normalize_drawings
         check(is_gray, f"channels must be 1 if normalize_drawings is true, got {self.channels}")
         check(self.tokens == "pooled" or self.pool == "mean", "pool must be mean if tokens is patches, got 'flat'")
@@ -108,6 +137,15 @@ class SupportState:
     """Keys and values of every block, (E, H, S * T, D)."""
     num_tokens: int = 0
     """S * T."""
+    readout: LinearReadout | None = None
+    """The fitted readout; None for similarity to the class means."""
+    fit_readout: FitReadout | None = None
+    """Computes the readout of other support images."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the state."""
+        return self.class_means.device
 
     def select(self, mask: Tensor, labels: Tensor) -> "SupportState":
         """The state of a subset of the support images, without encoding it again: mask (S,) bool, labels (S,).
@@ -117,6 +155,7 @@ class SupportState:
         images = self.image_means[:, mask]
         token_mask = mask.repeat_interleave(self.num_tokens // len(mask))
         membership = class_membership(labels[mask][None], self.class_means.shape[1]).to(images.dtype)
+        readout = None if self.fit_readout is None else self.fit_readout(images, membership)
         return SupportState(
             class_means=class_means(membership, images),
             image_means=images,
@@ -124,6 +163,8 @@ class SupportState:
             token_labels=None if self.token_labels is None else self.token_labels[:, token_mask],
             keys_values=tuple(tuple(tensor[:, :, token_mask] for tensor in block) for block in self.keys_values),
             num_tokens=int(token_mask.sum()),
+            readout=readout,
+            fit_readout=self.fit_readout,
         )
 
 
@@ -194,7 +235,14 @@ class FewShotHead(nn.Module):
     def __init__(self, embed_dim: int, config: FewShotConfig):
         super().__init__()
         check_int(1, embed_dim=embed_dim)
-        c = self.config = config
+        c, self.embed_dim = config, embed_dim
+        self.config = config
+        self.normalization: EmbeddingNormalization | None = None
+        if c.power is not None:
+            self.normalization = EmbeddingNormalization(embed_dim, power=c.power, whitening_dim=c.whitening_dim or 0)
+        self.log_penalty: nn.Parameter | None = None
+        if c.readout == "ridge":
+            self.log_penalty = nn.Parameter(torch.tensor(RIDGE_PENALTY).log())
         self.bottleneck: nn.Linear | None = None
         if c.depth and c.bottleneck_dim is not None:
             message = f"bottleneck_dim must be below the embedding dimension {embed_dim}, got {c.bottleneck_dim}"
@@ -229,6 +277,18 @@ class FewShotHead(nn.Module):
         """The device of the weights."""
         return self.calibration_scale.device
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether it has blocks, which are useful after training only."""
+        return self.config.depth > 0
+
+    def without_blocks(self, readout: str) -> "FewShotHead":
+        """A head with this readout on the same normalized embeddings, without attention and patch matching."""
+        options: dict[str, Any] = {"readout": readout, "depth": 0, "patch_matching": False, "metric": "cosine"}
+        head = FewShotHead(self.embed_dim, replace(self.config, **options, temperature=0.05, min_temperature=0.01))
+        head.to(self.device).eval().requires_grad_(False).normalization = self.normalization
+        return head
+
     def _score(self, embed_dim: int) -> Score:
         c = self.config
         if c.score != "cosine":
@@ -242,16 +302,21 @@ class FewShotHead(nn.Module):
         Labels are 0 to way - 1. With `padded`, support images of label -1 are ignored, so episodes with different
         numbers of support images can share a batch.
         """
+        support, query = self.normalize(support), self.normalize(query)
         membership = class_membership(labels, way).to(support.dtype)
         support, query = self.refine(support, membership, query, padded=padded)
         with torch.autocast(query.device.type, enabled=False):  # logits in at least float32
             support, query = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (support, query))
             return self._logits(query, self._state(support, labels, membership.to(support.dtype)))
 
+    def normalize(self, x: Tensor) -> Tensor:
+        """Embeddings (..., M) as the blocks take them."""
+        return x if self.normalization is None else self.normalization(x)
+
     def refine(
         self, support: Tensor, membership: Tensor, query: Tensor, *, padded: bool = False
     ) -> tuple[Tensor, Tensor]:
-        """The support and query tokens after all blocks: (E, S, T, M) and (E, Q, T, M)"""
+        """The normalized support and query tokens after all blocks: (E, S, T, M) and (E, Q, T, M)"""
         num_images, num_tokens = support.shape[1:3]
         if not self.blocks:
             return support, query
@@ -275,7 +340,7 @@ class FewShotHead(nn.Module):
         A class without images has its mean at the origin. Its logits are 0 by cosine, and minus the squared length of
         the query by distance.
         """
-        membership = class_membership(labels, way).to(support.dtype)
+        support, membership = self.normalize(support), class_membership(labels, way).to(support.dtype)
         x = self._support_tokens(support, membership).flatten(1, 2)
         caches = [KeyValueCache() for _ in self.blocks]
         for block, cache in zip(self.blocks, caches, strict=True):
@@ -289,7 +354,7 @@ class FewShotHead(nn.Module):
         Queries do not attend to each other, in a transductive head neither. Similarities are computed in float64:
         divided by a low temperature, the rounding errors of float32 would depend visibly on the number of queries.
         """
-        num_tokens = query.shape[2]
+        query, num_tokens = self.normalize(query), query.shape[2]
         x = self._query_tokens(query).flatten(1, 2)
         for block, tensors in zip(self.blocks, state.keys_values, strict=True):
             mask = Episode(state.num_tokens, query_size=num_tokens)
@@ -306,12 +371,25 @@ class FewShotHead(nn.Module):
         if self.patch_matching is not None:
             tokens = F.normalize(support.flatten(1, 2), dim=-1)
             token_labels = labels.repeat_interleave(num_tokens, 1)
-        means = class_means(membership, images)
-        return SupportState(means, images, tokens, token_labels, keys_values, support.shape[1] * num_tokens)
+        means, fit_readout = class_means(membership, images), self._fit_readout()
+        readout = None if fit_readout is None else fit_readout(images, membership)
+        return SupportState(
+            means, images, tokens, token_labels, keys_values, support.shape[1] * num_tokens, readout, fit_readout
+        )
+
+    def _fit_readout(self) -> FitReadout | None:
+        if self.log_penalty is not None:
+            return partial(readouts.ridge, penalty=self.log_penalty.exp())
+        return readouts.logistic if self.config.readout == "logistic" else None
 
     def _logits(self, query: Tensor, state: SupportState) -> Tensor:
         """Refined query tokens (E, Q, T, M) -> logits (E, Q, way)"""
-        logits = self.similarity(query.mean(2)[:, None], state.class_means[:, None])[:, 0]
+        if state.readout is None:
+            logits = self.similarity(query.mean(2)[:, None], state.class_means[:, None])[:, 0]
+        else:
+            logits = state.readout(query.mean(2))
+            if self.config.readout == "ridge":
+                logits = logits / self.similarity.temperature()
         if self.patch_matching is not None:
             logits = logits + self.patch_matching(query, state) / self.similarity.temperature()
         return self.calibration_scale * logits

@@ -125,7 +125,10 @@ class EpisodeConfig(Config):
     """The training episodes."""
 
     way: Annotated[int, at_least(2)] = 20
-    """Classes."""
+    """Classes; the largest number of them if `min_way` is given."""
+    min_way: Annotated[int, at_least(2)] | None = None
+    """If given, the episodes of a step have `min_way` to `way` classes, drawn at random. A data set with fewer classes
+    is left out of the step."""
     shot: PositiveInt = 1
     """Support images per class."""
     min_shot: PositiveInt | None = None
@@ -134,11 +137,15 @@ class EpisodeConfig(Config):
     """Query images per class."""
     within_group: Annotated[float, rule("0 to 1", lambda fraction: 0 <= fraction <= 1)] = 0.0
     """Fraction of episodes whose classes come from one group, such as an alphabet."""
+    label_noise: Fraction = 0.0
+    """Probability that a support image has a random label."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         min_shot = self.min_shot or self.shot
         check(min_shot <= self.shot, f"min_shot must be at most shot, {self.shot}, got {min_shot}")
+        min_way = self.min_way or self.way
+        check(min_way <= self.way, f"min_way must be at most way, {self.way}, got {min_way}")
 
 
 @dataclass(frozen=True, kw_only=True)

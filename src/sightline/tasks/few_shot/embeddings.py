@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ... import limits, seeds
+from ...data.episodes import EpisodeSource
 from ...data.images import augmentation
 from ...data.images.augmentation import AugmentConfig
 from ...data.images.class_splits import ClassSplits
@@ -39,7 +40,7 @@ class EmbeddedData:
         if data.embedder is None:
             return None
         copies = (data.augmented_copies, config.augment, config.seed) if data.augmented_copies else ()
-        key = (data.embedder, data.weights, model.tokens, model.embed_dim, *copies)
+        key = (data.embedder, data.weights, model.tokens, model.views, model.embed_dim, *copies)
         embedded: Self | None = splits.embeddings.get(key)
         if embedded is None:
             embedder = ExternalEmbedder(data.embedder, model, data.weights).to(choose_device(config.training.device))
@@ -66,6 +67,15 @@ class EmbeddedData:
         check(is_finite, f"embeddings must be finite in half precision, got others from {embedder.name}")
         validation = torch.empty(0) if held_out is None else embedder.embed(held_out.pixels, progress=progress)
         return cls(train, splits.train.labels, validation)
+
+    def by_source(self, sources: Sequence[EpisodeSource]) -> list[tuple[Tensor, Tensor]]:
+        """Embeddings (N, T, M) of the unchanged training images of each source, and their labels (N,) from 0."""
+        selected = []
+        for source in sources:
+            labels = self.labels - source.first_class
+            mask = (labels >= 0) & (labels < len(source.classes.names))
+            selected.append((self.train[0, mask], labels[mask]))
+        return selected
 
     def to(self, device: torch.device) -> "EmbeddedData":
         """A copy on a device."""

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...data.episodes import EpisodeSource, drop_support_labels, sample_from_sources
+from ...data.episodes import EpisodeSource, change_labels, drop_support_labels, sample_from_sources, sample_way
 from ...data.images import augmentation
 from ...data.images.class_splits import ClassSplits
 from ...data.images.datasets import ImageSet
@@ -60,6 +60,8 @@ class FewShotTask(Task):
         if self.model.backbone is not None:
             self.model.set_normalization(*mean_and_std(histogram))
         self.embedded = EmbeddedData.of(config, data, progress)
+        if self.embedded is not None and self.model.head.normalization is not None:
+            self.model.head.normalization.set_statistics(self.embedded.by_source(self.sources))
         self.data_fingerprint = _data_fingerprint(data, histogram)
         self.device = torch.device("cpu")
 
@@ -72,7 +74,8 @@ class FewShotTask(Task):
     def complete_config(config: FewShotTaskConfig, data: ClassSplits) -> FewShotTaskConfig:
         train, episode, evaluation = data.train, config.episode, config.evaluation
         for source in _sources(data):
-            source.classes.check(episode.way, episode.shot + episode.query)
+            way = min(episode.way, len(source.classes.names)) if episode.min_way is not None else episode.way
+            source.classes.check(max(way, episode.min_way or 0), episode.shot + episode.query)
         if data.validation is not None:
             Setting.parse(evaluation.selection_setting).check(episode_classes(data.validation), evaluation.query)
         num_classes = len(train.classes) if config.auxiliary_loss_weight else 0
@@ -102,15 +105,22 @@ class FewShotTask(Task):
         self, first_step: int, batch_size: int, batch_slice: BatchSlice
     ) -> Generator[list[EpisodeBatch], None, None]:
         episode, seed, slices = self.config.episode, self.config.seed, batch_slice.indices(batch_size)
-        options: dict[str, Any] = {"way": episode.way, "shot": episode.shot, "query": episode.query, "seed": seed}
+        options: dict[str, Any] = {"shot": episode.shot, "query": episode.query, "seed": seed}
         options |= {"episodes": batch_size, "within_group": episode.within_group}
         for step in itertools.count(first_step):
-            drawn = sample_from_sources(self.sources, step=step, **options)
+            way, sources = episode.way, self.sources
+            if episode.min_way is not None:
+                way, sources = sample_way(sources, min_way=episode.min_way, way=way, seed=seed, step=step)
+            drawn = sample_from_sources(sources, way=way, step=step, **options)
             if step == first_step:  # a check of every step would synchronize with the GPU
                 drawn.check()
-            labels, way, min_shot = None, episode.way, episode.min_shot
-            if min_shot is not None:
-                labels = drop_support_labels(drawn.support_labels, way=way, min_shot=min_shot, seed=seed, step=step)
+            labels, min_shot = None, episode.min_shot
+            if min_shot is not None or episode.label_noise:
+                labels = drawn.support_labels
+            if labels is not None and episode.label_noise:
+                labels = change_labels(labels, way=way, fraction=episode.label_noise, seed=seed, step=step)
+            if labels is not None and min_shot is not None:
+                labels = drop_support_labels(labels, way=way, min_shot=min_shot, seed=seed, step=step)
             images = self._images(torch.cat((drawn.support, drawn.query), 1), slices, step)
             yield [
                 EpisodeBatch(*pair, drawn.query_labels[rows], None if labels is None else labels[rows], batch_size)
@@ -134,7 +144,8 @@ class FewShotTask(Task):
 
     def loss(self, model: nn.Module, batch: EpisodeBatch) -> Tensor:
         episode, config = self.config.episode, self.config
-        logits, auxiliary = model(batch.images, way=episode.way, shot=episode.shot, labels=batch.support_labels)
+        way = batch.query_labels.shape[1] // episode.query
+        logits, auxiliary = model(batch.images, way=way, shot=episode.shot, labels=batch.support_labels)
         fraction, labels = len(batch.images) / batch.batch_size, batch.query_labels.flatten()
         loss = fraction * F.cross_entropy(logits.flatten(0, 1).float(), labels, label_smoothing=config.label_smoothing)
         if auxiliary is not None:

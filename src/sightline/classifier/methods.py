@@ -1,0 +1,129 @@
+"""The methods that a classifier chooses among: the head of its model, simpler readouts, and a blend.
+
+All have the interface of a head: `encode_support`, `classify` and `device`.
+
+Shapes: E episodes, S support images, Q queries, T tokens per image, M embedding dimension.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from ..models.few_shot import FewShotHead, SupportState
+
+READOUTS = ("prototypes", "ridge", "logistic")
+"""Methods without attention, on the normalized embeddings: `model.readout` of a head without blocks."""
+METHODS = ("head", *READOUTS, "blend")
+
+
+class State(Protocol):
+    """An encoded support set."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Support tokens."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the state."""
+
+    def select(self, mask: Tensor, labels: Tensor) -> Self:
+        """See `SupportState.select`."""
+
+
+class Method(Protocol):
+    """A head, or a combination of heads."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it has trained blocks."""
+
+    def encode_support(self, support: Tensor, labels: Tensor, *, way: int) -> Any:
+        """See `FewShotHead.encode_support`; returns a `State`."""
+
+    def classify(self, state: Any, query: Tensor) -> Tensor:
+        """See `FewShotHead.classify`; takes a state of `encode_support`."""
+
+
+@dataclass(frozen=True, eq=False)
+class BlendState:
+    """The states of the members of a blend."""
+
+    members: tuple[SupportState, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Support tokens."""
+        return self.members[0].num_tokens
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the states."""
+        return self.members[0].device
+
+    def select(self, mask: Tensor, labels: Tensor) -> "BlendState":
+        """See `SupportState.select`."""
+        return BlendState(tuple(state.select(mask, labels) for state in self.members))
+
+
+class Blend:
+    """The mean of the logits of several heads, each multiplied by its calibration scale."""
+
+    def __init__(self, members: Sequence[FewShotHead], scales: Sequence[float]):
+        self.members, self.scales = tuple(members), tuple(scales)
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.members[0].device
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether a member has trained blocks."""
+        return any(member.is_trained for member in self.members)
+
+    def encode_support(self, support: Tensor, labels: Tensor, *, way: int) -> BlendState:
+        """See `FewShotHead.encode_support`."""
+        return BlendState(tuple(member.encode_support(support, labels, way=way) for member in self.members))
+
+    def classify(self, state: BlendState, query: Tensor) -> Tensor:
+        """query (E, Q, T, M) -> logits float64 (E, Q, way)"""
+        logits = [member.classify(own, query) for member, own in zip(self.members, state.members, strict=True)]
+        return blended(logits, self.scales)
+
+
+def blended(logits: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
+    """The mean of logits, each multiplied by a scale."""
+    return torch.stack([scale * values for scale, values in zip(scales, logits, strict=True)]).mean(0)
+
+
+def make_method(head: FewShotHead, name: str, scales: Sequence[float] = ()) -> FewShotHead | Blend:
+    """The method of this name for the embeddings of a model; `scales` are those of the members of a blend."""
+    if name == "blend":
+        return Blend([_single(head, member) for member in blend_members(head)], scales)
+    return _single(head, name)
+
+
+def available_methods(head: FewShotHead) -> tuple[str, ...]:
+    """The methods for a model: without `head` if it is no more than one of the readouts."""
+    return tuple(name for name in METHODS if name != "head" or _is_more_than_a_readout(head))
+
+
+def blend_members(head: FewShotHead) -> tuple[str, str]:
+    """The methods that are blended: the head, or ridge regression in its place, and logistic regression."""
+    return ("head" if _is_more_than_a_readout(head) else "ridge", "logistic")
+
+
+def _single(head: FewShotHead, name: str) -> FewShotHead:
+    return head if name == "head" else head.without_blocks(name)
+
+
+def _is_more_than_a_readout(head: FewShotHead) -> bool:
+    return head.is_trained or head.config.patch_matching or head.config.metric != "cosine"

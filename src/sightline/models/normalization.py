@@ -1,0 +1,71 @@
+"""Normalization of the embeddings of a fixed encoder by statistics of its training images.
+
+Shapes: N images, T tokens per image, M embedding dimension, K whitened directions.
+"""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+SHRINKAGE = 0.5
+"""Added to the within-class variances before whitening, as a multiple of their mean over all directions."""
+
+MIN_VALUE = 1e-6
+"""Absolute values below it are raised to it before the power transform, whose gradient is then finite."""
+
+
+class EmbeddingNormalization(nn.Module):
+    """Power transform, centering, and whitening of the directions in which images of one class differ most.
+
+    The result has unit variance per dimension: its length is the square root of M. Without statistics, only the power
+    transform is applied.
+
+    Args:
+        embed_dim: M.
+        power: Exponent of the absolute values.
+        whitening_dim: K, the number of directions that are whitened; 0 for none.
+    """
+
+    mean: Tensor
+    basis: Tensor
+    scales: Tensor
+
+    def __init__(self, embed_dim: int, *, power: float = 0.5, whitening_dim: int = 0):
+        super().__init__()
+        self.power = power
+        self.register_buffer("mean", torch.zeros(embed_dim))
+        self.register_buffer("basis", torch.zeros(embed_dim, whitening_dim))
+        self.register_buffer("scales", torch.ones(whitening_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., M) -> (..., M)"""
+        x = self.transform(x) - self.mean.to(x.dtype)
+        basis, scales = self.basis.to(x.dtype), self.scales.to(x.dtype)
+        x = x + (x @ basis) * (scales - 1) @ basis.mT
+        return F.normalize(x, dim=-1) * x.shape[-1] ** 0.5
+
+    def transform(self, x: Tensor) -> Tensor:
+        """The power transform, to unit length."""
+        return F.normalize(x.sign() * x.abs().clamp_min(MIN_VALUE).pow(self.power), dim=-1)
+
+    @torch.no_grad()
+    def set_statistics(self, sources: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Set the statistics from embeddings (N, T, M) and labels (N,) of several data sets, which count equally."""
+        means, covariances = [], []
+        for embeddings, labels in sources:
+            x = self.transform(embeddings.float().mean(1)).double().cpu()
+            means.append(x.mean(0))
+            one_hot = F.one_hot(labels.cpu()).double()
+            counts = one_hot.sum(0).clamp_min(1)
+            residuals = x - (one_hot.mT @ x / counts[:, None])[labels.cpu()]
+            covariances.append(residuals.mT @ residuals / (counts - 1).clamp_min(0).sum().clamp_min(1))
+        self.mean.copy_(torch.stack(means).mean(0))
+        variances, directions = torch.linalg.eigh(torch.stack(covariances).mean(0))
+        count = len(self.scales)
+        if count:
+            rest = variances[:-count].mean() if count < len(variances) else variances[0]
+            added = SHRINKAGE * variances.mean()
+            self.basis.copy_(directions[:, -count:])
+            self.scales.copy_(((rest + added) / (variances[-count:] + added)).sqrt())
