@@ -260,8 +260,15 @@ def fit(
         Path | None, typer.Option(help="The .sightline file to write (default: named after the folder).")
     ] = None,
     model: Annotated[
-        str, typer.Option(help="A pretrained model, the folder of a few-shot run, or an embedding model.")
-    ] = "glyphs",
+        str,
+        typer.Option(
+            help="A pretrained model, the folder of a few-shot run, or an embedder; auto chooses a pretrained one."
+        ),
+    ] = "auto",
+    reject: Annotated[
+        float | None, typer.Option(help="Rate of images of the classes that may be rejected as unknown, such as 0.05.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write a classifier that is no better than chance.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     device: DeviceOption = "auto",
     allow_download: AllowDownloadOption = False,
@@ -282,15 +289,21 @@ def fit(
         return
     with sightline.runs.progress_bar() as progress:
         classifier = FewShotClassifier.pretrained(model, allow_download=allow_download).to(choose_device(device))
-        classifier.fit(folder, progress=progress)
+        classifier.fit(folder, reject=reject, progress=progress)
+    choice = classifier.model_choice
+    model = model if choice is None else choice.model
     _print(f"{model}: {classifier.summary()}")
     if report := as_text(check_data(folder, classifier), folder):
         _print(report)
-    if model == "glyphs" and has_colors(folder):
+    if choice is not None and choice.hint is not None:
+        _print(choice.hint)
+    elif choice is None and model == "glyphs" and has_colors(folder):
         _print("these images are in color, and glyphs is for drawings; for photos: --model photos")
     elif classifier.calibration.auroc < MIN_SEPARATION:
         other = "glyphs, which is for drawings" if model == "photos" else "photos, which is for photos"
         _print(f"{model} separates these images poorly; add images of each class, or try --model {other}")
+    if not force:
+        classifier.check_above_chance("try another --model, or write it anyway with --force")
     _print(f"wrote {classifier.save(path)}\nnext: sightline predict {shlex.quote(str(path))} IMAGE... --show page.html")
 
 

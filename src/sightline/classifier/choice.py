@@ -5,16 +5,16 @@ where a prior counts in favor of methods that were best on average over data set
 class nothing can be held out, so the prior decides alone.
 """
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
+from torch import Tensor
 
 from ..config import Config, Positive, choice, rule
-from ..metrics import fit_calibration_scale
 from ..models.few_shot import FewShotHead
-from .calibration import PRIOR_STD, HeldOut, encode, held_out_logits
+from .calibration import HeldOut, encode, held_out_logits
 from .methods import METHODS, available_methods, blend_members, blended, make_method
 from .support import SupportSet
 
@@ -27,8 +27,14 @@ Selected on ten image sets of different kinds, each left out in turn.
 MAX_CHOICE_EXAMPLES = 2000
 """Examples up to which methods are compared; for more, and for more classes than `MAX_CHOICE_CLASSES`, the head."""
 MAX_CHOICE_CLASSES = 200
-MIN_TARGET = 1e-3
-"""Weight of the uniform distribution in the probabilities, so that one image cannot decide."""
+UNIFORM_WEIGHT = 0.01
+"""Weight of the uniform distribution in the probabilities of a method."""
+SCALES = torch.logspace(-1.2, 1.2, 33, dtype=torch.float64)
+"""Calibration scales that are compared."""
+SCALE_PRIOR_STD = 1.0
+"""Standard deviation of the log calibration scale."""
+DEFAULT = "blend"
+"""The method if nothing can be held out."""
 
 Method = Annotated[str, choice(METHODS)]
 
@@ -60,55 +66,56 @@ class Choice(Config):
 @torch.no_grad()
 def choose(head: FewShotHead, support: SupportSet, method: str = AUTO) -> tuple[Choice, list[HeldOut] | None]:
     """The choice for a support set, and the held-out logits of the chosen method if they were computed."""
-    methods = available_methods(head)
-    default = "blend" if "blend" in methods else methods[0]
-    is_automatic = method == AUTO
+    methods, members, is_automatic = available_methods(head), blend_members(head), method == AUTO
     if is_automatic and (len(support) > MAX_CHOICE_EXAMPLES or len(support.classes) > MAX_CHOICE_CLASSES):
         method = methods[0]
     if method not in (AUTO, "blend"):
         return Choice(method if method in methods else methods[0], is_automatic), None
-    members = blend_members(head)
     names = [name for name in methods if name != "blend"] if method == AUTO else list(members)
     held_out = {name: _held_out(head, name, support) for name in names}
-    scales = {name: _scale(values, head) for name, values in held_out.items()}
-    own_scales = tuple(scales[name] for name in members)
     if not held_out[names[0]]:
-        chosen = default if method == AUTO else method
-        return Choice(chosen, is_automatic, own_scales if chosen == "blend" else ()), None
-    held_out["blend"] = [
-        (blended([held_out[name][i][0] for name in members], own_scales), labels, indices)
-        for i, (_, labels, indices) in enumerate(held_out[members[0]])
-    ]
+        chosen = DEFAULT if method == AUTO else method
+        return Choice(chosen, is_automatic, (1.0,) * len(members) if chosen == "blend" else ()), None
+    logits = {name: torch.cat([values for values, _, _ in folds])[None] for name, folds in held_out.items()}
+    labels = torch.cat([labels for _, labels, _ in held_out[names[0]]])[None]
+    scales = {name: float(fit_scales(logits[name], labels)) for name in members}
+    logits["blend"] = blended([logits[name] for name in members], list(scales.values()))
     if method == AUTO:
-        scales["blend"] = _scale(held_out["blend"], head)
-        evidence = {name: LOG_PRIOR[name] + _log_likelihood(held_out[name], scales[name]) for name in held_out}
-        method = max(evidence, key=lambda name: evidence[name])
-    accuracies = tuple((name, _accuracy(values)) for name, values in held_out.items())
-    count = sum(len(labels) for _, labels, _ in held_out[method])
-    chosen_scales = own_scales if method == "blend" else ()
-    return Choice(method, is_automatic, chosen_scales, count, accuracies), held_out[method]
+        evidence = log_evidence(logits, labels)
+        method = max(evidence, key=lambda name: float(evidence[name]))
+    own_scales = tuple(scales.values()) if method == "blend" else ()
+    accuracies = tuple((name, float((x.argmax(-1) == labels).double().mean())) for name, x in logits.items())
+    sizes = [len(indices) for _, _, indices in held_out[names[0]]]
+    folds = zip(logits[method][0].split(sizes), held_out[names[0]], strict=True)
+    own_logits = [(x, own_labels, indices) for x, (_, own_labels, indices) in folds]
+    return Choice(method, is_automatic, own_scales, labels.shape[1], accuracies), own_logits
+
+
+def log_evidence(logits: Mapping[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
+    """The log-likelihood of each method on the held-out images of support sets, plus its prior: (E,) each
+
+    logits (E, N, way) by method, labels (E, N)
+    """
+    return {name: LOG_PRIOR[name] + log_likelihood(x, labels, fit_scales(x, labels)) for name, x in logits.items()}
+
+
+def fit_scales(logits: Tensor, labels: Tensor) -> Tensor:
+    """The calibration scale of each support set, from `SCALES`: logits (E, N, way), labels (E, N) -> (E,)"""
+    penalty = (SCALES.log() / SCALE_PRIOR_STD).square() / 2
+    values = [log_likelihood(logits, labels, scale.expand(len(logits))) for scale in SCALES]
+    return SCALES[(torch.stack(values, 1) - penalty).argmax(1)]
+
+
+def log_likelihood(logits: Tensor, labels: Tensor, scales: Tensor) -> Tensor:
+    """The log-likelihood of labels (E, N) by logits (E, N, way) times scales (E,): (E,)
+
+    A little of the uniform distribution is mixed in, so that one image cannot decide.
+    """
+    scaled = scales.double()[:, None, None] * logits.double()
+    probabilities = scaled.softmax(-1).gather(2, labels[..., None])[..., 0]
+    return ((1 - UNIFORM_WEIGHT) * probabilities + UNIFORM_WEIGHT / logits.shape[-1]).log().sum(1)
 
 
 def _held_out(head: FewShotHead, name: str, support: SupportSet) -> list[HeldOut]:
     method = make_method(head, name)
     return list(held_out_logits(method, support, encode(method, support)))
-
-
-def _scale(held_out: list[HeldOut], head: FewShotHead) -> float:
-    batches = [(logits, labels) for logits, labels, _ in held_out]
-    return fit_calibration_scale(batches, prior_std=PRIOR_STD[head.is_trained])
-
-
-def _log_likelihood(held_out: list[HeldOut], scale: float) -> float:
-    """The log-likelihood of the labels, with a lower bound for each image."""
-    total = 0.0
-    for logits, labels, _ in held_out:
-        probabilities = (scale * logits.double()).softmax(-1).gather(1, labels[:, None])
-        total += float(((1 - MIN_TARGET) * probabilities + MIN_TARGET / logits.shape[1]).log().sum())
-    return total
-
-
-def _accuracy(held_out: list[HeldOut]) -> float:
-    correct = sum(int((logits.argmax(-1) == labels).sum()) for logits, labels, _ in held_out)
-    total = sum(len(labels) for _, labels, _ in held_out)
-    return correct / total if total else math.nan

@@ -1,7 +1,7 @@
 """FewShotClassifier: the predictor of a few-shot model that is fitted to a few images per class."""
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -44,6 +44,7 @@ from .evaluation import ClassifierEvaluation, evaluate
 from .explanation import explain
 from .fitted import Fitted
 from .methods import METHODS
+from .model_choice import ModelChoice, choose_model, few_shot_models
 from .predictions import Estimate, FewShotPrediction
 from .support import MIN_CLASSES, SupportSet, as_label, check_embeddings, check_labels, read_pixels, read_support
 
@@ -85,11 +86,16 @@ class FewShotClassifier(Predictor):
             check(not is_unused, "embedder must be left out for a model with a backbone, got one")
         self._lock = RLock()
         self._fitted: Fitted | None = None
+        self._pretrain: Callable[[str], Self] | None = None  # loads a model by its name, if one is to be chosen
+        self.model_choice: ModelChoice | None = None
+        """The pretrained model that was chosen in place of `auto`, and why."""
         _classifiers.add(self)
 
     @classmethod
     def pretrained(cls, name: str | Path, *, weights: str | Path | None = None, allow_download: bool = False) -> Self:
         """A classifier to fit, with a pretrained model, the folder of a few-shot run, or an embedder.
+
+        With `auto`, `fit` chooses the installed pretrained model that classifies held-out examples best.
 
         An embedder is `efficientnet_lite0`, or a Hugging Face vision model by its folder or by `hub:owner/name`.
         A BERT-style text encoder classifies texts: `minilm`, a folder, or `text:hub:owner/name`.
@@ -101,6 +107,11 @@ class FewShotClassifier(Predictor):
             text_embedder = TextEmbedder(str(name))
             return cls(nearest_mean_model(text_embedder.encoder.embed_dim), text_embedder)
         folder, weights = zoo.folder(name), None if weights is None else str(weights)
+        if str(name) == AUTO and not (folder / CONFIG).is_file():
+            check(weights is None, f"weights must be left out if the model is {AUTO}, got {weights!r}")
+            classifier = cls()
+            classifier._pretrain = partial(cls.pretrained, allow_download=allow_download)
+            return classifier
         if not (folder / CONFIG).is_file():
             return cls(*_load_encoder(str(name), weights))
         task = config.read(folder / CONFIG).get("task", "few_shot")
@@ -236,6 +247,8 @@ class FewShotClassifier(Predictor):
         check_choice("method", method, (AUTO, *METHODS))
         is_rate = reject is None or (isinstance(reject, int | float) and 0 < reject < 1)
         check(is_rate, f"reject must be a rate above 0 and below 1, got {reject!r}")
+        if self._pretrain is not None:
+            return self._fit_chosen_model(self._pretrain, examples, method=method, reject=reject, progress=progress)
         support = read_support(examples, self._embedder, self._embed_dim(), progress, min_classes=2).checked()
         embed_dim, model = support.embeddings.shape[-1], self.model
         if model is None or (self._embedder is None and model.embed_dim != embed_dim):
@@ -247,6 +260,19 @@ class FewShotClassifier(Predictor):
         with self._lock:
             self.model, self._fitted = model, fitted
         return self
+
+    def _fit_chosen_model(self, pretrain: Callable[[str], Self], examples: Any, **options: Any) -> Self:
+        """Fit every installed pretrained model and keep the best."""
+        choice, chosen = choose_model(examples, lambda name: pretrain(name).to(self.device).fit(examples, **options))
+        with self._lock:
+            self.model, self._embedder, self._fitted = chosen.model, chosen._embedder, chosen._fitted
+            self.model_choice = choice
+        return self
+
+    @property
+    def fitted(self) -> Fitted:
+        """The model with its support set, encoding and calibration."""
+        return self._ready()
 
     def add(self, label: str | int, examples: Any) -> Self:
         """Add a class, or examples of a class."""
@@ -273,6 +299,20 @@ class FewShotClassifier(Predictor):
         with self._lock:
             return self._current().estimate()
 
+    def check_above_chance(self, fix: str = "or try another model") -> None:
+        """Raise SightlineError if held-out images are not classified better than by chance."""
+        fitted = self._ready()
+        if int(fitted.support.counts.max()) == 1:
+            return
+        with self._lock:
+            estimate = fitted.estimate()
+        chance = float(fitted.support.counts.max() / len(fitted.support))
+        error = (chance * (1 - chance) / estimate.images) ** 0.5
+        rule = "held-out images must be classified better than by chance"
+        got = f"got {estimate.accuracy:.1%} of {estimate.images:,}, where chance is {chance:.1%}"
+        fix = f"check the folders, add images of each class, {fix}"
+        check(estimate.accuracy > chance + error, f"{rule}, {got}; {fix}")
+
     def summary(self) -> str:
         """A few lines: the classes, the expected accuracy and the calibration."""
         fitted = self._ready()
@@ -280,6 +320,8 @@ class FewShotClassifier(Predictor):
         low, high = int(counts.min()), int(counts.max())
         per_class = f"{low}" if low == high else f"{low} to {high}"
         lines = [f"{len(counts):,} classes, {len(fitted.support):,} examples ({per_class} per class)"]
+        lines += [f"model       {self.model_choice}"] if self.model_choice is not None else []
+        lines.append(f"method      {fitted.choice}")
         if high > 1:
             with self._lock:
                 estimate = fitted.estimate()
@@ -296,6 +338,11 @@ class FewShotClassifier(Predictor):
         has_enough = len(fitted.support) >= MIN_AUROC_EXAMPLES
         area = f"AUROC {calibration.auroc:.1%} {unknowns}" if has_enough else "too few images to estimate the AUROC"
         lines.append(f"unknown     {area}")
+        if calibration.rejected_known is not None and calibration.accepted_unknown is not None:
+            known, unknown = calibration.rejected_known, calibration.accepted_unknown
+            lines.append(
+                f"rejection   about {known:.0%} of known images are rejected, {unknown:.0%} of unknown accepted"
+            )
         return "\n".join(lines)
 
     @property
@@ -495,10 +542,9 @@ def _load_encoder(name: str, weights: str | None) -> tuple[FewShot, ExternalEmbe
     except SightlineError as error:
         if name in EMBEDDERS:
             raise
-        pretrained = [model for model in zoo.names() if config.read(zoo.HOME / model / CONFIG)["task"] == "few_shot"]
         reason = f" ({error})" if "/" in name or Path(name).is_dir() else ""
         rule = "model must be the folder of a few-shot run or of a Hugging Face vision model, hub:owner/name, or"
-        raise SightlineError(f"{rule} {one_of(name, [*pretrained, *EMBEDDERS])}{reason}") from error
+        raise SightlineError(f"{rule} {one_of(name, [AUTO, *few_shot_models(), *EMBEDDERS])}{reason}") from error
     model = nearest_mean_model(encoder.embed_dim)
     embedder = ExternalEmbedder(name, model.config, weights)
     embedder.loaded = encoder

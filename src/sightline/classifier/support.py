@@ -246,7 +246,7 @@ def _read_class(
     if _is_array(examples) and examples.ndim and len(examples) and (embedder is None or _is_embedding(examples, 2)):
         vectors = examples
     else:
-        items = _as_list(examples, owner)
+        items = list_examples(examples, owner)
         limit = limits.MAX_EXAMPLES
         check(items, f"{owner} {NO_IMAGES}")
         check(len(items) <= limit, f"{owner} must have at most {limit:,} examples, got more; use fewer")
@@ -276,7 +276,7 @@ def check_embeddings(x: Tensor | np.ndarray[Any, Any], embed_dim: int | None, ow
     return tensor.contiguous()
 
 
-def _as_list(examples: Any, owner: str) -> list[Any]:
+def list_examples(examples: Any, owner: str) -> list[Any]:
     """The examples of one class: the images of a folder, the entries of an array or an iterable, or one image."""
     if isinstance(examples, str | Path) and Path(examples).is_dir():
         return list(list_images(Path(examples)))

@@ -1,0 +1,117 @@
+"""The choice of a pretrained model by the user's own examples.
+
+Every installed model is fitted, and the log-likelihood of the held-out examples is compared. The prior is in favor of
+the model for the kind of the images, drawings or photos. With one image per class it decides alone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import config, zoo
+from ..data.images.loading import load
+from ..data.images.reading import read_image
+from ..errors import MissingDependencyError, SightlineError, check
+from ..files import CONFIG
+from .choice import fit_scales, log_likelihood
+from .support import list_examples
+
+if TYPE_CHECKING:
+    from .classifier import FewShotClassifier
+
+DRAWINGS, PHOTOS = "glyphs", "photos"
+"""The pretrained models for the two kinds of images."""
+LOG_PRIOR = 3.0
+"""Log odds of the model for the kind of the images against another."""
+SAMPLE, SAMPLE_SIDE = 9, 32
+"""Images that show the kind of all, and the side length at which they are compared."""
+MIN_COLOR_RANGE = 12
+"""Mean distance of the channels of a pixel, of 255, from which on images are in color."""
+PAPER_TOLERANCE, MIN_PAPER = 24, 0.45
+"""A drawing has at least this fraction of its pixels within this distance of its median gray level."""
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """The pretrained model that was chosen, and why."""
+
+    model: str
+    reason: str
+    hint: str | None = None
+    """What to install if the images look like those of a model that is not installed."""
+
+    def __str__(self) -> str:
+        return f"{self.model}, {self.reason}"
+
+
+def few_shot_models() -> list[str]:
+    """The names of the pretrained few-shot models."""
+    return [name for name in zoo.names() if config.read(zoo.HOME / name / CONFIG).get("task") == "few_shot"]
+
+
+def choose_model(examples: Any, fit: Callable[[str], "FewShotClassifier"]) -> tuple[ModelChoice, "FewShotClassifier"]:
+    """The pretrained model for these examples, and the classifier that `fit` returns for its name."""
+    likely = DRAWINGS if are_drawings(examples) else PHOTOS
+    kind = {DRAWINGS: "drawings", PHOTOS: "photos"}[likely]
+    names = sorted(few_shot_models(), key=lambda name: name != likely)
+    fitted: dict[str, FewShotClassifier] = {}
+    hint = None
+    for name in names:
+        try:
+            fitted[name] = fit(name)
+        except MissingDependencyError as error:
+            hint = f"these images look like {kind}, whose model is not installed: {error}" if name == likely else hint
+            continue
+        if max(fitted[name].counts.values()) == 1:  # nothing can be held out
+            reason = f"because the images look like {kind}" if name == likely else f"without the model for {kind}"
+            return ModelChoice(name, reason, hint), fitted[name]
+    if not fitted:
+        raise MissingDependencyError(hint or "model must be installed, got none of the pretrained models")
+    evidence = {name: _evidence(classifier) + LOG_PRIOR * (name == likely) for name, classifier in fitted.items()}
+    best = max(evidence, key=lambda name: evidence[name])
+    accuracies = {name: classifier.estimate().accuracy for name, classifier in fitted.items()}
+    others = ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in accuracies.items() if name != best)
+    reason = f"accuracy {accuracies[best]:.1%} on held-out images" + (f" ({others})" if others else "")
+    return ModelChoice(best, reason, hint), fitted[best]
+
+
+def _evidence(classifier: "FewShotClassifier") -> float:
+    """The log-likelihood of the held-out examples."""
+    held_out = classifier.fitted.held_out
+    logits, labels = (torch.cat([fold[i] for fold in held_out])[None] for i in (0, 1))
+    return float(log_likelihood(logits, labels, fit_scales(logits, labels)))
+
+
+def are_drawings(examples: Any) -> bool:
+    """Whether images are drawings: not in color, and mostly of one gray level, the paper. A few of them are read."""
+    images = _sample(examples)
+    channels = images.amax(1) - images.amin(1)
+    gray = images.mean(1).flatten(1)
+    is_paper = (gray - gray.median(1, keepdim=True).values).abs() < PAPER_TOLERANCE
+    return bool(channels.mean() < MIN_COLOR_RANGE) and bool(is_paper.float().mean() >= MIN_PAPER)
+
+
+def _sample(examples: Any) -> Tensor:
+    """A few images: float (N, 3, side, side), from 0 to 255"""
+    options: dict[str, Any] = {"size": SAMPLE_SIDE, "channels": 3}
+    if isinstance(examples, str | Path):
+        images = load(examples, max_memory=0, class_disjoint=True, **options).train
+        indices = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).astype(int).tolist()
+        return torch.stack([images.read(i).float() for i in indices])
+    rule = "examples must be images if the model is auto"
+    check(isinstance(examples, Mapping), f"{rule}, got {type(examples).__name__}")
+    firsts = [
+        item
+        for label, values in islice(examples.items(), SAMPLE)
+        for item in list_examples(values, f"class {label!r}")[:1]
+    ]
+    try:
+        return torch.stack([read_image(item, **options).float() for item in firsts])
+    except SightlineError as error:
+        raise type(error)(f"{rule}: {error}") from error
