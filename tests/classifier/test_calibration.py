@@ -113,7 +113,8 @@ def test_calibration_with_one_image_per_class(run, drawn):
 
 def test_threshold_is_a_fraction_of_the_distance_from_known_to_unknown():
     """Held-out examples have logit 10, a cosine of 1 over the temperature 0.1; those of held-out classes have 0."""
-    classifier = FewShotClassifier().fit({f"c{i}": torch.eye(M)[[i, i, i]] for i in range(M)})
+    examples = {f"c{i}": torch.eye(M)[[i, i, i]] for i in range(M)}
+    classifier = FewShotClassifier().fit(examples, method="prototypes")
     fraction = calibration.THRESHOLD_FRACTION
     assert classifier.calibration.threshold == pytest.approx(10 * (1 - fraction), abs=1e-4)
     assert classifier.calibration.threshold_scale == pytest.approx(5 * fraction, abs=1e-4)
@@ -143,7 +144,8 @@ def test_confidence_of_a_head_without_parameters_is_calibrated():
     random = torch.Generator().manual_seed(0)
     means = 2.0 + torch.randn(6, 1, 11, generator=random)
     clusters = means + 0.1 * torch.randn(6, 12, 11, generator=random)
-    classifier = FewShotClassifier().fit({f"c{i}": cluster[:6] for i, cluster in enumerate(clusters)})
+    examples = {f"c{i}": cluster[:6] for i, cluster in enumerate(clusters)}
+    classifier = FewShotClassifier().fit(examples, method="prototypes")
     assert classifier.calibration.scale > 1.5
     pairs = [(i, p) for i, cluster in enumerate(clusters) for p in classifier.predict(cluster[6:])]
     accuracy = sum(prediction.label == f"c{i}" for i, prediction in pairs) / len(pairs)

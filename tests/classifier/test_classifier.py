@@ -58,7 +58,7 @@ def test_folder_paths_images_and_arrays_give_the_same_classifier(run, folder, dr
 
 
 def test_examples_of_a_class_can_be_a_folder_an_iterable_or_one_image(run, folder):
-    classifier = FewShotClassifier.pretrained(run).fit(folder)
+    classifier = FewShotClassifier.pretrained(run).fit(folder, method="head")
     name = classifier.classes[0]
     image = np.array(Image.open(folder / name / "0.png"))
     for label, examples, count in (
@@ -112,7 +112,8 @@ def test_predictions_do_not_depend_on_other_images(fitted, drawn):
 def test_logits_at_a_low_temperature_do_not_depend_on_other_images(run, drawn):
     model = FewShotPredictor.load(run).model
     model.head.calibration_scale.fill_(model.head.similarity.temperature().item() / 0.01)
-    classifier = FewShotClassifier(model).fit({name: images[:3] for name, images in list(drawn.items())[:5]})
+    examples = {name: images[:3] for name, images in list(drawn.items())[:5]}
+    classifier = FewShotClassifier(model).fit(examples, method="head")
     pixels = torch.stack([image for class_images in drawn.values() for image in class_images][:75])
     query = BackboneEmbedder(model).embed(pixels)
     state = classifier._current().state
@@ -265,7 +266,7 @@ def test_summary_and_estimate_reuse_the_held_out_results_of_fit(monkeypatch, tmp
     calls = []
     held_out_logits = calibration.held_out_logits
     monkeypatch.setattr(calibration, "held_out_logits", lambda *args: calls.append(args) or held_out_logits(*args))
-    classifier = FewShotClassifier().fit(make_clusters(5, 4))
+    classifier = FewShotClassifier().fit(make_clusters(5, 4), method="prototypes")
     classifier.summary()
     classifier.estimate()
     assert len(calls) == 1
@@ -412,7 +413,7 @@ def test_invalid_inputs_of_a_classifier_of_embeddings_are_refused():
     ],
 )
 def test_unknown_model_is_refused(name, hint):
-    names = re.escape(f"one of efficientnet_lite0, glyphs, photos, got {name!r}{hint}")
+    names = re.escape(f"one of auto, efficientnet_lite0, glyphs, photos, got {name!r}{hint}")
     with pytest.raises(SightlineError, match=f"^model must be the folder of a few-shot run or .*{names}$"):
         FewShotClassifier.pretrained(name)
 

@@ -59,6 +59,12 @@ logits is too uncertain to derive the threshold from.
 """
 MAX_REJECTED = 0.1
 """The fraction of images of known classes that are rejected by default, at most."""
+EXPECTED_KNOWN = (0.14, 0.175)
+"""With one image per class, the mean and standard deviation of the largest logit of known images, from that of unknown
+ones at 0 to that of the support images themselves at 1: medians over thirteen image sets (benchmarks/domains.py)."""
+EXPECTED_SCALE = (1.36, 2.3)
+"""With one image per class, the log calibration scale for classes without similarity, and its decrease with their
+cosine similarity: a linear fit over the same sets."""
 NORMAL_WEIGHT = 20
 """The number of held-out images for which the normal distribution counts as much as they do in the quantile."""
 MIN_THRESHOLD_DISTANCE = 1e-3
@@ -115,7 +121,10 @@ def calibrate(
     `reject` is the fraction of images of known classes to reject. By default it is at most `MAX_REJECTED`.
     """
     known_batches = [(logits, labels) for logits, labels, _ in held_out]
-    known_batches += _copy_logits(head, support, state, embedder)
+    if head.has_regression and not known_batches:
+        return _expected_calibration(head, support, state, reject)
+    if not head.has_regression:
+        known_batches += _copy_logits(head, support, state, embedder)
     known = torch.cat([logits.amax(-1) for logits, _ in known_batches]).double()
     unknown = torch.cat(list(unknown_logits(head, support, state))).double()
     scale = fit_calibration_scale(known_batches, prior_std=PRIOR_STD[head.is_trained])
@@ -126,6 +135,20 @@ def calibrate(
     distance = max(abs(float(known.mean()) - threshold), MIN_THRESHOLD_DISTANCE)
     rates = (_smoothed_rate(known < threshold), _smoothed_rate(unknown >= threshold))
     return Calibration(scale, threshold, distance / 2, auroc(known, unknown), *rates, reject)
+
+
+def _expected_calibration(head: Method, support: SupportSet, state: State, reject: float | None) -> Calibration:
+    """The calibration of a regression on one image per class, from what is usual for image sets of many kinds."""
+    unknown = torch.cat(list(unknown_logits(head, support, state))).double()
+    low = float(unknown.mean())
+    gap = max(float(classify(head, state, support.embeddings).amax(-1).mean()) - low, MIN_THRESHOLD_DISTANCE)
+    known = NormalDist(low + EXPECTED_KNOWN[0] * gap, EXPECTED_KNOWN[1] * gap)
+    rate = MAX_REJECTED if reject is None else reject
+    threshold, spread = known.inv_cdf(rate), math.hypot(known.stdev, float(unknown.std(correction=0)))
+    area = NormalDist().cdf((known.mean - low) / spread)
+    scale = math.exp(EXPECTED_SCALE[0] - EXPECTED_SCALE[1] * head.class_similarity(state))
+    accepted = _smoothed_rate(unknown >= threshold)
+    return Calibration(scale, threshold, (known.mean - threshold) / 2, area, rate, accepted, reject)
 
 
 def _separating_threshold(known: Tensor, unknown: Tensor) -> float:

@@ -181,8 +181,10 @@ class FewShotClassifier(Predictor):
             embedder = as_embedder(embedder)
             _check_same_embedder(embedder, support, rule)
         classifier = cls(model, embedder)
-        classifier._fitted = Fitted(model, support, classifier._embedder, reject=metadata.calibration.reject)
-        classifier._fitted.choice, classifier._fitted.calibration = metadata.choice, metadata.calibration
+        choice, calibration = metadata.choice, metadata.calibration
+        method = AUTO if choice.is_automatic else choice.method
+        classifier._fitted = Fitted(model, support, classifier._embedder, method, calibration.reject)
+        classifier._fitted.choice, classifier._fitted.calibration = choice, calibration
         return classifier
 
     @property

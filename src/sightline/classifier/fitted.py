@@ -87,9 +87,7 @@ class Fitted:
 
     def changed(self, support: SupportSet) -> "Fitted":
         """The same model and options with another support set. A method that was chosen is chosen again."""
-        choice = self.choice
-        method = AUTO if choice.is_automatic else choice.method
-        return Fitted(self.model, support, self.embedder, method, self.reject)
+        return Fitted(self.model, support, self.embedder, self.method, self.reject)
 
     def feature_maps(self, indices: Sequence[int]) -> dict[int, Tensor]:
         """Features (rows, columns, M) of support images, whose mean is the embedding; empty if there are none."""

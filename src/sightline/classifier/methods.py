@@ -45,6 +45,13 @@ class Method(Protocol):
     def is_trained(self) -> bool:
         """Whether it has trained blocks."""
 
+    @property
+    def has_regression(self) -> bool:
+        """Whether it is a regression on the support images."""
+
+    def class_similarity(self, state: Any) -> float:
+        """See `FewShotHead.class_similarity`."""
+
     def encode_support(self, support: Tensor, labels: Tensor, *, way: int) -> Any:
         """See `FewShotHead.encode_support`; returns a `State`."""
 
@@ -89,6 +96,15 @@ class Blend:
         """Whether a member has trained blocks."""
         return any(member.is_trained for member in self.members)
 
+    @property
+    def has_regression(self) -> bool:
+        """True: logistic regression is a member."""
+        return True
+
+    def class_similarity(self, state: BlendState) -> float:
+        """See `FewShotHead.class_similarity`."""
+        return self.members[0].class_similarity(state.members[0])
+
     def encode_support(self, support: Tensor, labels: Tensor, *, way: int) -> BlendState:
         """See `FewShotHead.encode_support`."""
         return BlendState(tuple(member.encode_support(support, labels, way=way) for member in self.members))
@@ -112,13 +128,19 @@ def make_method(head: FewShotHead, name: str, scales: Sequence[float] = ()) -> F
 
 
 def available_methods(head: FewShotHead) -> tuple[str, ...]:
-    """The methods for a model: without `head` if it is no more than one of the readouts."""
-    return tuple(name for name in METHODS if name != "head" or _is_more_than_a_readout(head))
+    """The methods for a model: its head in place of the same readout, unless the head is no more than a readout."""
+    left_out = head.config.readout if _is_more_than_a_readout(head) else "head"
+    return tuple(name for name in METHODS if name != left_out)
+
+
+def default_method(head: FewShotHead) -> str:
+    """The method if nothing can be held out: the head, or ridge regression if it is no more than a readout."""
+    return "head" if _is_more_than_a_readout(head) else "ridge"
 
 
 def blend_members(head: FewShotHead) -> tuple[str, str]:
-    """The methods that are blended: the head, or ridge regression in its place, and logistic regression."""
-    return ("head" if _is_more_than_a_readout(head) else "ridge", "logistic")
+    """The methods that are blended: the default method and logistic regression."""
+    return default_method(head), "logistic"
 
 
 def _single(head: FewShotHead, name: str) -> FewShotHead:

@@ -30,8 +30,10 @@ from .readouts import FitReadout, LinearReadout
 Channels = Annotated[int, rule("1 or 3", lambda channels: channels in (1, 3))]
 SUPPORT_TOKENS_PER_CHUNK = 4096
 """Support tokens that patch matching compares with the queries at a time, which bounds its memory."""
-RIDGE_PENALTY = 1.0
+RIDGE_PENALTY = 0.3
 """Initial penalty of the ridge readout."""
+LOGISTIC_SCALE = 10.0
+"""Calibration scale of logistic regression on vectors of unit length: its penalty makes it underconfident."""
 EMBEDDING_BATCH_SIZES = {"cpu": 64, "cuda": 1024}
 """Images per forward pass of the backbone; on a CPU, activations then stay in its cache."""
 
@@ -282,11 +284,24 @@ class FewShotHead(nn.Module):
         """Whether it has blocks, which are useful after training only."""
         return self.config.depth > 0
 
+    @property
+    def has_regression(self) -> bool:
+        """Whether the readout is a regression on the support images."""
+        return self.config.readout != "prototypes"
+
+    def class_similarity(self, state: SupportState) -> float:
+        """The mean over all classes of the largest cosine similarity of the class mean to that of another class."""
+        means = F.normalize(state.class_means[0], dim=-1)
+        cosines = means @ means.mT - 2 * torch.eye(len(means), dtype=means.dtype, device=means.device)
+        return float(cosines.amax(1).mean())
+
     def without_blocks(self, readout: str) -> "FewShotHead":
         """A head with this readout on the same normalized embeddings, without attention and patch matching."""
         options: dict[str, Any] = {"readout": readout, "depth": 0, "patch_matching": False, "metric": "cosine"}
         head = FewShotHead(self.embed_dim, replace(self.config, **options, temperature=0.05, min_temperature=0.01))
         head.to(self.device).eval().requires_grad_(False).normalization = self.normalization
+        if readout == "logistic":
+            head.calibration_scale.fill_(LOGISTIC_SCALE)
         return head
 
     def _score(self, embed_dim: int) -> Score:
@@ -390,9 +405,19 @@ class FewShotHead(nn.Module):
             logits = state.readout(query.mean(2))
             if self.config.readout == "ridge":
                 logits = logits / self.similarity.temperature()
+            logits = logits + self._similarity_to_predicted(query, logits, state)
         if self.patch_matching is not None:
             logits = logits + self.patch_matching(query, state) / self.similarity.temperature()
         return self.calibration_scale * logits
+
+    def _similarity_to_predicted(self, query: Tensor, logits: Tensor, state: SupportState) -> Tensor:
+        """The similarity of queries (E, Q, T, M) to the mean of the class with their largest logit: (E, Q, 1)
+
+        It is added to the logits of all classes, so it does not change probabilities. The largest logit then also tells
+        known from unknown images, which a regression on the classes alone does not.
+        """
+        similarities = self.similarity(query.mean(2)[:, None], state.class_means[:, None])[:, 0]
+        return similarities.gather(2, logits.argmax(-1, keepdim=True)) / self.calibration_scale
 
     def _support_tokens(self, support: Tensor, membership: Tensor) -> Tensor:
         """Support tokens in the dimension of the blocks, with label and role embeddings."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-SHRINKAGE = 0.5
+SHRINKAGE = 2.0
 """Added to the within-class variances before whitening, as a multiple of their mean over all directions."""
 
 MIN_VALUE = 1e-6

@@ -1,0 +1,427 @@
+"""Few-shot classification on image sets of many kinds, each left out of the statistics of the head in turn.
+
+    python -m benchmarks.domains DATA [--cache FOLDER] [--episodes 2000] [--weights FILE] [--before FOLDER]
+
+DATA has `domains/*.zip`, `cifar100`, `cub200`, `omniglot` and `splits`. Up to 25 classes of 20 images of each set are
+embedded by EfficientNet-Lite0 in seven views and kept in the cache. The head of a set has the normalization statistics
+of all other sets (training classes of CIFAR-FS and CUB; of the left-out set and its training classes nothing), and
+no blocks, as at the initialization of its attention. Every method sees the same episodes. `cheap` is the recipe of
+seven views, square root, background mean, unit length and logistic regression. `fit` is the choice that
+`FewShotClassifier.fit` makes in each episode. `--before` is the folder of an earlier model, without views.
+
+Then: how often each method is chosen; rejection and calibration of fitted classifiers; and readouts without statistics
+on other embeddings. A cell is n/a where a set has too few classes or images.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+import sightline
+from sightline.classifier import calibration
+from sightline.classifier.choice import fit_scales, log_evidence
+from sightline.classifier.fitted import Fitted
+from sightline.classifier.methods import available_methods, blend_members, blended, make_method
+from sightline.classifier.support import SupportSet
+from sightline.data.episodes import ClassIndex, sample_episodes
+from sightline.data.images.class_splits import load_classes
+from sightline.data.images.datasets import ImageSet
+from sightline.metrics import (
+    auroc,
+    classification_metrics,
+    classification_sums,
+    mean_interval,
+    update_classification_sums,
+)
+from sightline.models.baselines import BASELINES
+from sightline.models.embedders import EfficientNetEmbedder, image_views
+from sightline.models.few_shot import FewShot, FewShotConfig, FewShotHead
+from sightline.models.normalization import EmbeddingNormalization
+from sightline.tasks.few_shot.config import Setting
+from sightline.tasks.few_shot.evaluate import evaluate_episodes
+
+from .clock import machine
+
+MAX_CLASSES, IMAGES_PER_CLASS, QUERY, VIEWS = 25, 20, 10, 7
+SETTINGS = tuple(Setting(way, shot) for way in (5, 10) for shot in (1, 3, 5, 10))
+CONFIDENCE_SETTINGS = tuple(Setting(way, shot) for way in (5, 20) for shot in (1, 5))
+STAGES = {8: 80, 11: 112, 15: 192, 16: 320}
+"""Channels after some blocks of EfficientNet-Lite0, whose means are other embeddings."""
+PROJECTIONS = (384, 512, 768)
+TRAINING_IMAGES = {"cifar_fs_train": 4, "cub_train": 5}
+"""Images of each class of the sets that are not evaluated."""
+TRAINING_CLASSES = {"cifar_fs": "cifar_fs_train", "cub": "cub_train"}
+WHITENING_DIM = 256
+BEFORE_EPISODES = 100
+"""Episodes of the earlier model, whose blocks take longer."""
+UNKNOWN_CLASSES, REFUSED = 5, 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class DomainSet:
+    """The embeddings of an image set."""
+
+    views: Tensor
+    """float32 (VIEWS, N, M)"""
+    stages: dict[str, Tensor]
+    """Embeddings (N, M) of earlier stages, of the whole image."""
+    classes: ClassIndex
+    labels: Tensor
+
+    @property
+    def single(self) -> Tensor:
+        """Embeddings of the whole image: (N, 1, M)"""
+        return self.views[0][:, None]
+
+    @property
+    def mean(self) -> Tensor:
+        """Mean embeddings of all views: (N, 1, M)"""
+        return self.views.mean(0)[:, None]
+
+
+def image_sets(data: Path) -> dict[str, Callable[[], ImageSet]]:
+    """A function for each image set that reads it; sets that end in _train are not evaluated."""
+
+    def split(source: str, lists: str | None, part: str) -> ImageSet:
+        splits = load_classes(data / source, split=None if lists is None else data / "splits" / lists, channels=3)
+        return getattr(splits, part)  # type: ignore[no-any-return]
+
+    sets = {
+        path.stem: partial(split, f"domains/{path.name}", None, "train") for path in (data / "domains").glob("*.zip")
+    }
+    cifar, cub = ("cifar100", "cifar100/cifar-fs"), ("cub200/images_84px.zip", "cub")
+    sets = dict(sorted(sets.items()))
+    sets |= {"cifar_fs": partial(split, *cifar, "test"), "cub": partial(split, *cub, "test")}
+    sets["omniglot"] = partial(split, "omniglot/omniglot_105_packed.npz", None, "test")
+    return sets | {"cifar_fs_train": partial(split, *cifar, "train"), "cub_train": partial(split, *cub, "train")}
+
+
+def selection(images: ImageSet, name: str) -> tuple[Tensor, list[int]]:
+    """Indices of up to `IMAGES_PER_CLASS` random images of up to `MAX_CLASSES` random classes, and these classes."""
+    classes = list(range(len(images.classes)))[:: 11 if name == "omniglot" else 1]  # of all alphabets
+    random, indices = torch.Generator().manual_seed(0), {}
+    for label in classes:
+        own = (images.labels == label).nonzero().flatten()
+        indices[label] = own[torch.randperm(len(own), generator=random)[: TRAINING_IMAGES.get(name, IMAGES_PER_CLASS)]]
+    if name == "cub_train":
+        classes = classes[::2]
+    elif name not in TRAINING_IMAGES and len(classes) > MAX_CLASSES:
+        order = torch.randperm(len(classes), generator=torch.Generator().manual_seed(0))
+        classes = [classes[i] for i in sorted(order[:MAX_CLASSES].tolist())]
+    return torch.cat([indices[label] for label in classes]), classes
+
+
+@torch.no_grad()
+def embed(images: ImageSet, name: str, embedder: EfficientNetEmbedder) -> dict[str, Tensor]:
+    """Embeddings of all views and stages, and labels."""
+    indices, classes = selection(images, name)
+    new_labels = torch.full((len(images.classes),), -1)
+    new_labels[classes] = torch.arange(len(classes))
+    views: list[list[Tensor]] = [[] for _ in range(VIEWS)]
+    stages: dict[str, list[Tensor]] = {f"stage of {channels}": [] for channels in STAGES.values()}
+    for batch in images.pixels[indices].split(8):
+        for number, view in enumerate(image_views(embedder.resize(batch), VIEWS)):
+            x = embedder.normalize(view).contiguous(memory_format=torch.channels_last)
+            for i, block in enumerate(embedder.model.blocks):  # type: ignore[arg-type]
+                x = block(x)
+                if number == 0 and i in STAGES:
+                    stages[f"stage of {STAGES[i]}"].append(x.mean((2, 3)))
+            views[number].append(x.mean((2, 3)))
+    tensors = {name: torch.cat(parts) for name, parts in stages.items()}
+    return tensors | {
+        "views": torch.stack([torch.cat(parts) for parts in views]),
+        "labels": new_labels[images.labels[indices]],
+    }
+
+
+def load_sets(data: Path, cache: Path, weights: str | None) -> dict[str, DomainSet]:
+    """All image sets, embedded or from the cache."""
+    embedder, sets = None, {}
+    cache.mkdir(parents=True, exist_ok=True)
+    for name, read in image_sets(data).items():
+        path = cache / f"{name}.safetensors"
+        if not path.is_file():
+            embedder = embedder or EfficientNetEmbedder(weights)
+            tensors = embed(read(), name, embedder)
+            safetensors.torch.save_file({key: x.contiguous() for key, x in tensors.items()}, path)
+        tensors = safetensors.torch.load_file(path)
+        labels = tensors.pop("labels")
+        classes = ClassIndex.from_labels(labels, tuple(map(str, range(int(labels.max()) + 1))))
+        stages = {key: x.float() for key, x in tensors.items() if key != "views"}
+        sets[name] = DomainSet(tensors["views"].float(), stages, classes, labels)
+    return sets
+
+
+def normalized(sets: dict[str, DomainSet], name: str, x: Tensor, *, whitening_dim: int = WHITENING_DIM) -> Tensor:
+    """Embeddings (N, 1, M) of a set, normalized by the statistics of all other sets: (N, 1, D)
+
+    They are rotated into the space that they span, which changes neither lengths nor angles.
+    """
+    left_out = {name, TRAINING_CLASSES.get(name), "cifar_fs", "cub", "omniglot"}
+    normalization = EmbeddingNormalization(x.shape[-1], power=0.5, whitening_dim=whitening_dim)
+    normalization.set_statistics([(other.mean, other.labels) for key, other in sets.items() if key not in left_out])
+    x = normalization(x)[:, 0]
+    return (x @ torch.linalg.svd(x, full_matrices=False).Vh.mT)[:, None]
+
+
+def head_for(x: Tensor, readout: str = "ridge") -> FewShotHead:
+    """A head without blocks for embeddings (N, T, M)."""
+    config = FewShotConfig(backbone="none", embed_dim=x.shape[-1], depth=0, readout=readout)  # type: ignore[arg-type]
+    return FewShot(config).eval().requires_grad_(False).head
+
+
+class Chosen:
+    """The method that `fit` chooses in each episode; all episodes of a batch are computed together."""
+
+    def __init__(self, head: FewShotHead):
+        self.members = blend_members(head)
+        self.heads = {name: make_method(head, name) for name in available_methods(head) if name != "blend"}
+        self.counts = Counter[str]()
+
+    def __call__(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
+        """See `FewShotHead.forward`."""
+        logits = {name: head(support, labels, query, way=way) for name, head in self.heads.items()}
+        shot, episodes = labels.shape[1] // way, len(labels)
+        names, scales = [*logits, "blend"], [torch.ones(episodes)] * len(self.members)
+        chosen = torch.full((episodes,), names.index(self.members[0]))
+        if shot > 1:
+            held_out, targets = self._held_out(support, labels, way, shot)
+            scales = [fit_scales(held_out[name], targets).float() for name in self.members]
+            held_out["blend"] = self._blend(held_out, scales)
+            chosen = torch.stack(list(log_evidence(held_out, targets).values())).argmax(0)
+        logits["blend"] = self._blend(logits, scales)
+        self.counts.update(names[i] for i in chosen.tolist())
+        return torch.stack(list(logits.values()))[chosen, torch.arange(episodes)]
+
+    def _held_out(self, support: Tensor, labels: Tensor, way: int, shot: int) -> tuple[dict[str, Tensor], Tensor]:
+        """Logits of the support images by each method while each is held out, one image of each class at a time."""
+        positions, parts, targets = torch.arange(way * shot) % shot, [], []
+        for fold in range(shot):
+            rest, own = positions != fold, positions == fold
+            episode = (support[:, rest], labels[:, rest], support[:, own])
+            parts.append({name: head(*episode, way=way) for name, head in self.heads.items()})
+            targets.append(labels[:, own])
+        return {name: torch.cat([part[name] for part in parts], 1) for name in self.heads}, torch.cat(targets, 1)
+
+    def _blend(self, logits: dict[str, Tensor], scales: list[Tensor]) -> Tensor:
+        scaled = [scale[:, None, None] * logits[name] for name, scale in zip(self.members, scales, strict=True)]
+        return blended(scaled, [1.0] * len(scaled))
+
+
+Features = dict[str, tuple[Tensor, Tensor]]
+"""For each set, embeddings as the head takes them, and those of the cheap recipe."""
+
+
+def accuracies(
+    sets: dict[str, DomainSet],
+    name: str,
+    features: Features,
+    setting: Setting,
+    episodes: int,
+    before: FewShotHead | None,
+    counts: Counter[str],
+) -> dict[str, Tensor] | None:
+    """The accuracy of each method in each episode; None if the set has too few classes or images."""
+    data = sets[name]
+    images = int(data.classes.counts.min())
+    if setting.way > len(data.classes.names) or setting.shot >= images:
+        return None
+    x, plain = features[name]
+    head = head_for(x)
+    chosen = Chosen(head)
+    methods: dict[str, tuple[Any, Tensor]] = {
+        **{f"1 view {key}": (BASELINES[key], data.single) for key in ("nearest", "protonet", "logistic")},
+        **{f"views {key}": (BASELINES[key], data.mean) for key in ("protonet", "logistic")},
+        "cheap": (BASELINES["logistic"], plain),
+        "prototypes": (head.without_blocks("prototypes"), x),
+        "logistic": (head.without_blocks("logistic"), x),
+        "head": (head, x),
+        "fit": (chosen, x),
+    }
+    options = {"query": min(QUERY, images - setting.shot), "episodes": episodes, "with_unknown": False}
+    results = {
+        key: torch.cat(evaluate_episodes(method, x, data.classes, setting, **options).accuracies).double()
+        for key, (method, x) in methods.items()
+    }
+    if before is not None:
+        options["episodes"] = min(episodes, BEFORE_EPISODES)
+        results["before"] = torch.cat(
+            evaluate_episodes(before, data.single, data.classes, setting, **options).accuracies
+        )
+    counts.update(chosen.counts)
+    return results
+
+
+def print_accuracies(
+    sets: dict[str, DomainSet], features: Features, settings: list[Setting], episodes: int, before: FewShotHead | None
+) -> None:
+    """A table for each setting, and the choices."""
+    counts: dict[Setting, Counter[str]] = {}
+    for setting in settings:
+        counts[setting], rows = Counter(), {}
+        for name in sets:
+            if name not in TRAINING_IMAGES:
+                rows[name] = accuracies(sets, name, features, setting, episodes, before, counts[setting])
+        methods = list(next(row for row in rows.values() if row is not None))
+        baselines = [key for key in methods if key.startswith(("1 view", "views"))] + [
+            "prototypes",
+            "logistic",
+            "cheap",
+        ]
+        print(f"\n{setting.way}-way {setting.shot}-shot, accuracy in %", flush=True)
+        print(f"{'':26}" + "".join(f"{key:>16}" for key in methods) + f"{'fit - best':>16}{'fit - cheap':>16}")
+        means: dict[str, list[float]] = {}
+        for name, row in rows.items():
+            if row is None:
+                print(f"{name:26}{'n/a':>16}")
+                continue
+            best = max(baselines, key=lambda key: float(row[key].mean()))
+            differences = {"fit - best": row["fit"] - row[best], "fit - cheap": row["fit"] - row["cheap"]}
+            for key, values in (row | differences).items():
+                means.setdefault(key, []).append(float(values.mean()))
+            cells = [f"{100 * float(row[key].mean()):.1f}" for key in methods]
+            cells += ["{:+.2f} ± {:.2f}".format(*(100 * x for x in mean_interval(y))) for y in differences.values()]
+            print(f"{name:26}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
+        print(f"{'mean':26}" + "".join(f"{100 * sum(x) / len(x):>16.2f}" for x in means.values()), flush=True)
+    print("\nchosen methods, % of episodes of all sets")
+    for setting, chosen in counts.items():
+        shares = ", ".join(f"{key} {100 * count / chosen.total():.0f}" for key, count in chosen.most_common())
+        print(f"{setting.way}-way {setting.shot}-shot: {shares}")
+
+
+@torch.no_grad()
+def confidence(
+    data: DomainSet, head: FewShotHead, x: Tensor, setting: Setting, classifiers: int, method: str
+) -> list[float]:
+    """Calibration error, AUROC, unknowns accepted if 10% of members are refused, and both rates by default."""
+    way, shot, _ = setting
+    unknown_classes = min(UNKNOWN_CLASSES, len(data.classes.names) - way)
+    query = min(QUERY, int(data.classes.counts.min()) - shot)
+    drawn = sample_episodes(
+        data.classes, episodes=classifiers, way=way + unknown_classes, shot=shot, query=query, seed=1, step=0
+    )
+    labels, names = torch.arange(way).repeat_interleave(shot), tuple(map(str, range(way * shot)))
+    sums, targets = classification_sums(way, torch.device("cpu")), torch.arange(way).repeat_interleave(query)
+    scores: tuple[list[Tensor], list[Tensor]] = ([], [])
+    model = FewShot(head.config).eval()
+    model.head = head
+    for support, queries in zip(drawn.support[:, : way * shot], drawn.query, strict=True):
+        fitted = Fitted(model, SupportSet(x[support], labels, names[:way], names), None, method)
+        logits = calibration.classify(fitted.head, fitted.state, x[queries])
+        known = logits[: way * query]
+        update_classification_sums(sums, fitted.calibration.scale * known, targets)
+        for part, values in zip(scores, (known, logits[way * query :]), strict=True):
+            part.append(fitted.calibration.known_score(values))
+    error = classification_metrics(sums)["calibration_error"]
+    known_scores, unknown_scores = (torch.cat(part) for part in scores)
+    refused = float((known_scores < 0.5).double().mean())
+    if not len(unknown_scores):
+        return [error, torch.nan, torch.nan, refused, torch.nan]
+    accepted = float((unknown_scores >= known_scores.quantile(REFUSED)).double().mean())
+    accepted_by_default = float((unknown_scores >= 0.5).double().mean())
+    return [error, auroc(known_scores, unknown_scores), accepted, refused, accepted_by_default]
+
+
+def print_confidence(
+    sets: dict[str, DomainSet], features: Features, classifiers: int, before: FewShotHead | None
+) -> None:
+    """Rejection and calibration of fitted classifiers."""
+    columns = ("error", "AUROC", "accepted", "refused", "accepted*")
+    print("\ncalibration error; AUROC of known against unknown images; % of unknown images accepted if 10% of known")
+    print("ones are refused; % of known images refused and of unknown ones accepted* at the default threshold")
+    for setting in CONFIDENCE_SETTINGS:
+        print(f"\n{setting.way}-way {setting.shot}-shot, {classifiers} classifiers of each set")
+        print(f"{'':26}" + "".join(f"{key:>11}" for key in columns) + ("   before:" if before is not None else ""))
+        rows = []
+        for name, data in sets.items():
+            if name in TRAINING_IMAGES:
+                continue
+            if setting.way > len(data.classes.names) or setting.shot >= int(data.classes.counts.min()):
+                print(f"{name:26}{'n/a':>11}")
+                continue
+            x = features[name][0]
+            row = confidence(data, head_for(x), x, setting, classifiers, "auto")
+            if before is not None:
+                row += confidence(data, before, data.single, setting, classifiers, "head")
+            rows.append(row)
+            print(f"{name:26}" + _cells(row), flush=True)
+        print(f"{'mean':26}" + _cells(torch.tensor(rows).nanmean(0).tolist()))
+
+
+def _cells(row: list[float]) -> str:
+    return "".join(f"{x:>11.3f}" if i % 5 == 1 else f"{100 * x:>11.1f}" for i, x in enumerate(row))
+
+
+def print_other_embeddings(sets: dict[str, DomainSet], episodes: int) -> None:
+    """Ridge regression, the head without statistics, against logistic regression on other embeddings."""
+    print("\nembeddings without statistics: accuracy in %, and of `fit` against logistic regression (mean over sets)")
+    kinds: dict[str, Callable[[DomainSet], Tensor]] = {
+        key: lambda x, key=key: x.stages[key] for key in next(iter(sets.values())).stages
+    }
+    for size in PROJECTIONS:
+        matrix = torch.randn(1280, size, generator=torch.Generator().manual_seed(size)) / size**0.5
+        kinds[f"projection to {size}"] = lambda x, matrix=matrix: x.single[:, 0] @ matrix
+    for kind, embeddings in kinds.items():
+        for setting in (Setting(5, 1), Setting(5, 5)):
+            differences, values = [], []
+            for name, data in sets.items():
+                if name in TRAINING_IMAGES:
+                    continue
+                x = embeddings(data)[:, None]
+                head = head_for(x)
+                options = {"query": QUERY, "episodes": episodes, "with_unknown": False}
+                pair = [
+                    torch.cat(evaluate_episodes(method, x, data.classes, setting, **options).accuracies)
+                    for method in (Chosen(head), BASELINES["logistic"])
+                ]
+                differences.append(100 * float((pair[0] - pair[1]).mean()))
+                values.append(100 * float(pair[0].mean()))
+            mean, worst = sum(differences) / len(differences), min(differences)
+            text = f"{sum(values) / len(values):6.1f} {mean:+6.2f}, worst set {worst:+.2f}"
+            print(f"{kind:20} {setting.way}-way {setting.shot}-shot {text}", flush=True)
+
+
+def main() -> None:
+    """Print all tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--cache", type=Path, default=Path("domains-cache"), help="folder of embeddings")
+    parser.add_argument("--weights", help="weight file of EfficientNet-Lite0, without the extra `photos`")
+    parser.add_argument("--before", help="folder of an earlier few-shot model for EfficientNet-Lite0")
+    parser.add_argument("--episodes", type=int, default=2000, help="per set and setting")
+    parser.add_argument("--classifiers", type=int, default=100, help="per set and setting, for rejection")
+    parser.add_argument("--parts", default="accuracy,confidence,embeddings")
+    parser.add_argument("--ways", default="5,10", help="of the accuracies")
+    arguments = parser.parse_args()
+    sets = load_sets(arguments.data, arguments.cache, arguments.weights)
+    before = sightline.load(arguments.before).model.head.eval() if arguments.before else None
+    counts = ", ".join(
+        f"{name} {len(x.classes.names)} classes of {int(x.classes.counts.min())}" for name, x in sets.items()
+    )
+    print(f"{machine('cpu')}; {arguments.episodes:,} episodes per set and setting\n{counts}")
+    parts = arguments.parts.split(",")
+    with torch.no_grad():
+        evaluated = [name for name in sets if name not in TRAINING_IMAGES]
+        features = {
+            name: tuple(normalized(sets, name, sets[name].mean, whitening_dim=size) for size in (WHITENING_DIM, 0))
+            for name in evaluated
+        }
+        if "accuracy" in parts:
+            settings = [setting for setting in SETTINGS if str(setting.way) in arguments.ways.split(",")]
+            print_accuracies(sets, features, settings, arguments.episodes, before)
+        if "confidence" in parts:
+            print_confidence(sets, features, arguments.classifiers, before)
+        if "embeddings" in parts:
+            print_other_embeddings(sets, max(1, arguments.episodes // 10))
+
+
+if __name__ == "__main__":
+    main()
