@@ -8,6 +8,7 @@ of all other sets (training classes of CIFAR-FS and CUB; of the left-out set and
 no blocks, as at the initialization of its attention. Every method sees the same episodes. `cheap` is the recipe of
 seven views, square root, background mean, unit length and logistic regression. `fit` is the choice that
 `FewShotClassifier.fit` makes in each episode. `--before` is the folder of an earlier model, without views.
+`--write` writes the pretrained model `photos`.
 
 Then: how often each method is chosen; rejection and calibration of fitted classifiers; and readouts without statistics
 on other embeddings. A cell is n/a where a set has too few classes or images.
@@ -16,7 +17,7 @@ on other embeddings. A cell is n/a where a set has too few classes or images.
 import argparse
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 
 import sightline
+from sightline import config
 from sightline.classifier import calibration
 from sightline.classifier.choice import fit_scales, log_evidence
 from sightline.classifier.fitted import Fitted
@@ -34,6 +36,7 @@ from sightline.classifier.support import SupportSet
 from sightline.data.episodes import ClassIndex, sample_episodes
 from sightline.data.images.class_splits import load_classes
 from sightline.data.images.datasets import ImageSet
+from sightline.files import CONFIG, WEIGHTS, write_bytes
 from sightline.metrics import (
     auroc,
     classification_metrics,
@@ -45,8 +48,9 @@ from sightline.models.baselines import BASELINES
 from sightline.models.embedders import EfficientNetEmbedder, image_views
 from sightline.models.few_shot import FewShot, FewShotConfig, FewShotHead
 from sightline.models.normalization import EmbeddingNormalization
-from sightline.tasks.few_shot.config import Setting
+from sightline.tasks.few_shot.config import FewShotTaskConfig, Setting
 from sightline.tasks.few_shot.evaluate import evaluate_episodes
+from sightline.weights import to_bytes
 
 from .clock import machine
 
@@ -389,6 +393,21 @@ def print_other_embeddings(sets: dict[str, DomainSet], episodes: int) -> None:
             print(f"{kind:20} {setting.way}-way {setting.shot}-shot {text}", flush=True)
 
 
+def write_model(sets: dict[str, DomainSet], folder: Path) -> None:
+    """Write the model of configs/few-shot-photos.yaml with the statistics of all sets, without training its blocks."""
+    task = config.build(FewShotTaskConfig, config.read(Path("configs/few-shot-photos.yaml")))
+    task = replace(task, model=replace(task.model, image_size=task.data.image_size, channels=3))
+    torch.manual_seed(0)
+    model = FewShot(task.model)
+    assert model.head.normalization is not None
+    used = [x for name, x in sets.items() if name not in ("cifar_fs", "cub", "omniglot")]
+    model.head.normalization.set_statistics([(x.mean, x.labels) for x in used])
+    state = {name: x.half() if x.dim() > 1 else x for name, x in model.state_dict().items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_bytes(folder / CONFIG, config.dump(task).encode())
+    write_bytes(folder / WEIGHTS, to_bytes(state))
+
+
 def main() -> None:
     """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -400,8 +419,12 @@ def main() -> None:
     parser.add_argument("--classifiers", type=int, default=100, help="per set and setting, for rejection")
     parser.add_argument("--parts", default="accuracy,confidence,embeddings")
     parser.add_argument("--ways", default="5,10", help="of the accuracies")
+    parser.add_argument("--write", type=Path, help="folder to write the model with the statistics of all sets to")
     arguments = parser.parse_args()
     sets = load_sets(arguments.data, arguments.cache, arguments.weights)
+    if arguments.write is not None:
+        write_model(sets, arguments.write)
+        return
     before = sightline.load(arguments.before).model.head.eval() if arguments.before else None
     counts = ", ".join(
         f"{name} {len(x.classes.names)} classes of {int(x.classes.counts.min())}" for name, x in sets.items()

@@ -88,7 +88,7 @@ def test_unknown_images_are_detected(fitted, drawn):
     assert all(set(prediction.scores) == set(fitted.classes) for prediction in unknown)
 
 
-@pytest.mark.parametrize(("images", "source"), [(1, "augmented copies of the images"), (2, "held-out images")])
+@pytest.mark.parametrize(("images", "source"), [(1, "image sets of many kinds"), (2, "held-out images")])
 def test_summary_names_the_source_of_the_calibration(images, source):
     classifier = FewShotClassifier().fit({"a": torch.randn(images, 5) + 3, "b": torch.randn(images, 5) - 3})
     scale = classifier.calibration.scale

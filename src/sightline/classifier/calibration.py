@@ -118,7 +118,8 @@ def calibrate(
 ) -> Calibration:
     """Calibrate a classifier on its support set; `state` is its encoding, `held_out` are the `held_out_logits`.
 
-    `reject` is the fraction of images of known classes to reject. By default it is at most `MAX_REJECTED`.
+    `reject` is the fraction of images of known classes to reject. By default, the threshold is between known and
+    unknown images, and for a regression at most `MAX_REJECTED` of the known ones are rejected.
     """
     known_batches = [(logits, labels) for logits, labels, _ in held_out]
     if head.has_regression and not known_batches:
@@ -128,10 +129,11 @@ def calibrate(
     known = torch.cat([logits.amax(-1) for logits, _ in known_batches]).double()
     unknown = torch.cat(list(unknown_logits(head, support, state))).double()
     scale = fit_calibration_scale(known_batches, prior_std=PRIOR_STD[head.is_trained])
-    if reject is None:
-        threshold = min(_separating_threshold(known, unknown), _quantile(known, MAX_REJECTED))
-    else:
+    if reject is not None:
         threshold = _quantile(known, reject)
+    else:
+        threshold = _separating_threshold(known, unknown)
+        threshold = min(threshold, _quantile(known, MAX_REJECTED)) if head.has_regression else threshold
     distance = max(abs(float(known.mean()) - threshold), MIN_THRESHOLD_DISTANCE)
     rates = (_smoothed_rate(known < threshold), _smoothed_rate(unknown >= threshold))
     return Calibration(scale, threshold, distance / 2, auroc(known, unknown), *rates, reject)

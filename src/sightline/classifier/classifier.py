@@ -244,7 +244,7 @@ class FewShotClassifier(Predictor):
 
         `method` is `head`, `prototypes`, `ridge`, `logistic` or `blend`; `auto` chooses one by the held-out examples.
         `reject` is the fraction of images of known classes that may be rejected as unknown, above 0 and below 1. By
-        default it is at most 0.1, and less if unknown images differ much from known ones.
+        default the threshold is between known and unknown images.
         """
         check_choice("method", method, (AUTO, *METHODS))
         is_rate = reject is None or (isinstance(reject, int | float) and 0 < reject < 1)
@@ -327,14 +327,15 @@ class FewShotClassifier(Predictor):
         if high > 1:
             with self._lock:
                 estimate = fitted.estimate()
-            single = [name for name, count in zip(fitted.support.classes, counts, strict=True) if count == 1]
-            without = f"; without classes of one image: {_listed(single)}" if single else ""
+            lone = [name for name, count in zip(fitted.support.classes, counts, strict=True) if count == 1]
+            without = f"; without classes of one image: {_listed(lone)}" if lone else ""
             lines.append(f"estimated   {estimate}{without}")
             worst = [f"{name} {accuracy:.0%}" for name, accuracy in estimate.per_class.items() if accuracy < 1]
             lines += [f"lowest      {_listed(worst)}"] if worst else []
         else:
             lines.append("estimated   accuracy unknown: one image per class; add a second image of some class")
-        source = "held-out images" if high > 1 else "augmented copies of the images"
+        single = "image sets of many kinds" if fitted.head.has_regression else "augmented copies of the images"
+        source = "held-out images" if high > 1 else single
         lines.append(f"confidence  logits scaled by {calibration.scale:.2f}, calibrated on {source}")
         unknowns = f"against unknowns: {len(fitted.support):,} examples, each class left out in turn"
         has_enough = len(fitted.support) >= MIN_AUROC_EXAMPLES
