@@ -182,12 +182,24 @@ def head_for(x: Tensor, readout: str = "ridge") -> FewShotHead:
     return FewShot(config).eval().requires_grad_(False).head
 
 
+def _on_part(
+    method: Callable[..., Tensor], size: int, is_last: bool, support: Tensor, labels: Tensor, query: Tensor, *, way: int
+) -> Tensor:
+    """A method on the last `size` dimensions of the embeddings, or on the others."""
+    part = slice(-size, None) if is_last else slice(-size)
+    return method(support[..., part], labels, query[..., part], way=way)
+
+
 class Chosen:
     """The method that `fit` chooses in each episode; all episodes of a batch are computed together."""
 
-    def __init__(self, head: FewShotHead):
+    def __init__(self, head: FewShotHead, plain_dim: int = 0):
+        """The last `plain_dim` dimensions of the embeddings are those that are not whitened, for `logistic`."""
         self.members = blend_members(head)
-        self.heads = {name: make_method(head, name) for name in available_methods(head) if name != "blend"}
+        names = [name for name in available_methods(head) if name != "blend"]
+        self.heads: dict[str, Callable[..., Tensor]] = {name: make_method(head, name) for name in names}  # type: ignore[dict-item]
+        if plain_dim:
+            self.heads = {name: partial(_on_part, f, plain_dim, name == "logistic") for name, f in self.heads.items()}
         self.counts = Counter[str]()
 
     def __call__(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
@@ -240,7 +252,7 @@ def accuracies(
         return None
     x, plain = features[name]
     head = head_for(x)
-    chosen = Chosen(head)
+    chosen = Chosen(head, plain.shape[-1])
     methods: dict[str, tuple[Any, Tensor]] = {
         **{f"1 view {key}": (BASELINES[key], data.single) for key in ("nearest", "protonet", "logistic")},
         **{f"views {key}": (BASELINES[key], data.mean) for key in ("protonet", "logistic")},
@@ -248,7 +260,7 @@ def accuracies(
         "prototypes": (head.without_blocks("prototypes"), x),
         "logistic": (head.without_blocks("logistic"), x),
         "head": (head, x),
-        "fit": (chosen, x),
+        "fit": (chosen, torch.cat((x, plain), -1)),
     }
     options = {"query": min(QUERY, images - setting.shot), "episodes": episodes, "with_unknown": False}
     results = {

@@ -296,12 +296,16 @@ class FewShotHead(nn.Module):
         return float(cosines.amax(1).mean())
 
     def without_blocks(self, readout: str) -> "FewShotHead":
-        """A head with this readout on the same normalized embeddings, without attention and patch matching."""
+        """A head with this readout on the same embeddings, without attention and patch matching.
+
+        For logistic regression they are not whitened, so that methods differ more.
+        """
         options: dict[str, Any] = {"readout": readout, "depth": 0, "patch_matching": False, "metric": "cosine"}
         head = FewShotHead(self.embed_dim, replace(self.config, **options, temperature=0.05, min_temperature=0.01))
         head.to(self.device).eval().requires_grad_(False).normalization = self.normalization
         if readout == "logistic":
             head.calibration_scale.fill_(LOGISTIC_SCALE)
+            head.normalization = None if self.normalization is None else self.normalization.without_whitening()
         return head
 
     def _score(self, embed_dim: int) -> Score:

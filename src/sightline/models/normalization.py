@@ -50,6 +50,12 @@ class EmbeddingNormalization(nn.Module):
         """The power transform, to unit length."""
         return F.normalize(x.sign() * x.abs().clamp_min(MIN_VALUE).pow(self.power), dim=-1)
 
+    def without_whitening(self) -> "EmbeddingNormalization":
+        """The same transform without whitening."""
+        plain = EmbeddingNormalization(len(self.mean), power=self.power).to(self.mean.device)
+        plain.mean.copy_(self.mean)
+        return plain.requires_grad_(False)
+
     @torch.no_grad()
     def set_statistics(self, sources: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Set the statistics from embeddings (N, T, M) and labels (N,) of several data sets, which count equally."""

@@ -1,0 +1,124 @@
+"""The choice of a method and of a pretrained model, and rejection at a given rate."""
+
+import numpy as np
+import pytest
+import torch
+
+from sightline import FewShotClassifier
+from sightline.classifier import model_choice
+from sightline.classifier.methods import METHODS
+from sightline.classifier.model_choice import are_drawings
+from sightline.errors import MissingDependencyError, SightlineError
+
+M = 11
+
+
+def make_clusters(classes: int, count: int, std: float = 0.5, seed: int = 0) -> dict[str, torch.Tensor]:
+    means = torch.randn(classes, 1, M, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(classes, count, M, generator=torch.Generator().manual_seed(seed))
+    return {f"class {i}": cluster for i, cluster in enumerate(means + std * noise)}
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "head"])
+def test_every_method_predicts_explains_and_is_stored(method, tmp_path):
+    classifier = FewShotClassifier().fit(make_clusters(3, 4), method=method)
+    query = make_clusters(3, 5, seed=1)
+    predictions = [p for x in query.values() for p in classifier.predict(x)]
+    labels = [name for name in query for _ in range(5)]
+    assert np.mean([p.label == label for p, label in zip(predictions, labels, strict=True)]) > 0.8
+    assert predictions[0].explain().support[0].contribution != 0
+    loaded = FewShotClassifier.load(classifier.save(tmp_path / "a.sightline"))
+    assert loaded.fitted.choice == classifier.fitted.choice
+    assert loaded.fitted.choice.method == method
+    assert [p.scores for x in query.values() for p in loaded.predict(x)] == [p.scores for p in predictions]
+    assert loaded.add("new", torch.ones(2, M)).fitted.choice.method == method
+
+
+def test_method_is_chosen_by_held_out_examples():
+    """Two classes lie on both sides of the others' mean, so that class means say nothing."""
+    random = torch.Generator().manual_seed(0)
+    axis = torch.zeros(M)
+    axis[0] = 4.0
+    noise = 0.3 * torch.randn(2, 12, M, generator=random)
+    sides = torch.where(torch.arange(12) % 2 == 0, 1.0, -1.0)[:, None]
+    examples = {"outer": sides * axis + noise[0] + 1, "other": sides * axis.roll(1) + noise[1] + 1}
+    choice = FewShotClassifier().fit(examples).fitted.choice
+    assert choice.images == 24
+    accuracies = dict(choice.accuracies)
+    assert accuracies[choice.method] >= max(accuracies.values()) - 0.1
+    assert str(choice).startswith(f"{choice.method}, accuracy ")
+
+
+def test_default_for_one_example_per_class():
+    classifier = FewShotClassifier().fit(make_clusters(5, 1))
+    assert str(classifier.fitted.choice).startswith("ridge, the default; add a second image")
+    assert FewShotClassifier().fit(make_clusters(5, 1), method="logistic").fitted.choice.method == "logistic"
+
+
+@pytest.mark.parametrize("method", ["ridge", "prototypes"])
+def test_rejection_rate_is_met_on_new_images(method):
+    examples, known = make_clusters(5, 10, std=0.7), make_clusters(5, 100, std=0.7, seed=1)
+    rates = []
+    for reject in (0.02, 0.2):
+        classifier = FewShotClassifier().fit(examples, method=method, reject=reject)
+        assert classifier.calibration.reject == reject
+        predictions = [p for x in known.values() for p in classifier.predict(x)]
+        rates.append(np.mean([not p.known for p in predictions]))
+        assert all(p.to_dict()["label"] is None for p in predictions if not p.known)
+    assert rates[0] < 0.1 < rates[1] < 0.35
+    assert "rejection   about" in classifier.summary()
+
+
+def test_invalid_options_are_refused():
+    for options, message in (
+        ({"reject": 0}, "reject must be a rate above 0 and below 1, got 0"),
+        ({"reject": 1.5}, "reject must be a rate above 0 and below 1, got 1.5"),
+        ({"method": "svm"}, "method must be"),
+    ):
+        with pytest.raises(SightlineError, match=message):
+            FewShotClassifier().fit(make_clusters(3, 2), **options)
+
+
+def test_classifier_at_chance_is_refused():
+    random = torch.Generator().manual_seed(3)
+    noise = {name: torch.randn(6, M, generator=random) for name in "abcd"}
+    with pytest.raises(SightlineError, match="classified better than by chance, got"):
+        FewShotClassifier().fit(noise).check_above_chance()
+    FewShotClassifier().fit(make_clusters(4, 6)).check_above_chance()
+    FewShotClassifier().fit(make_clusters(4, 1)).check_above_chance()  # nothing is known about it
+
+
+def test_drawings_are_told_from_photos(drawn):
+    assert are_drawings({name: images[:1] for name, images in drawn.items()})
+    random = np.random.default_rng(0)
+    photos = {name: [random.integers(0, 256, (40, 40, 3), dtype=np.uint8)] for name in "ab"}
+    assert not are_drawings(photos)
+    with pytest.raises(SightlineError, match="examples must be images if the model is auto"):
+        are_drawings({"a": ["no such file"], "b": ["none"]})
+
+
+def test_auto_chooses_an_installed_model(run, drawn, monkeypatch):
+    """Two models: one that separates the drawings, and one that is not installed."""
+    real = FewShotClassifier.pretrained.__func__
+
+    def pretrained(cls, name, **options):
+        if name == "photos":
+            raise MissingDependencyError("pip install weights")
+        return real(cls, run if name == "glyphs" else name, **options)
+
+    monkeypatch.setattr(FewShotClassifier, "pretrained", classmethod(pretrained))
+    examples = {name: images[:3] for name, images in list(drawn.items())[:4]}
+    classifier = FewShotClassifier.pretrained("auto").fit(examples)
+    assert classifier.model_choice.model == "glyphs"
+    assert classifier.model_choice.hint is None
+    assert "model       glyphs, accuracy " in classifier.summary()
+    assert classifier.predict(next(iter(drawn.values()))[5]).label in examples
+    colors = {
+        name: [np.random.default_rng(i).integers(0, 256, (40, 40, 3), dtype=np.uint8)] for i, name in enumerate("ab")
+    }
+    choice = FewShotClassifier.pretrained("auto").fit(colors).model_choice
+    assert choice.model == "glyphs"
+    assert choice.hint == "these images look like photos, whose model is not installed: pip install weights"
+    monkeypatch.setattr(model_choice, "few_shot_models", lambda: ["photos"])
+    with pytest.raises(MissingDependencyError, match="pip install weights"):
+        FewShotClassifier.pretrained("auto").fit(colors)
