@@ -430,7 +430,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=2000, help="per set and setting")
     parser.add_argument("--classifiers", type=int, default=100, help="per set and setting, for rejection")
     parser.add_argument("--parts", default="accuracy,confidence,embeddings")
-    parser.add_argument("--ways", default="5,10", help="of the accuracies")
+    names = ",".join(f"{way}w{shot}s" for way, shot, _ in SETTINGS)
+    parser.add_argument("--settings", default=names, help="of the accuracies")
     parser.add_argument("--write", type=Path, help="folder to write the model with the statistics of all sets to")
     arguments = parser.parse_args()
     sets = load_sets(arguments.data, arguments.cache, arguments.weights)
@@ -450,7 +451,7 @@ def main() -> None:
             for name in evaluated
         }
         if "accuracy" in parts:
-            settings = [setting for setting in SETTINGS if str(setting.way) in arguments.ways.split(",")]
+            settings = [Setting.parse(name) for name in arguments.settings.split(",")]
             print_accuracies(sets, features, settings, arguments.episodes, before)
         if "confidence" in parts:
             print_confidence(sets, features, arguments.classifiers, before)

@@ -18,8 +18,7 @@ def clusters(count: int, embed_dim: int = M) -> torch.Tensor:
     return (means + 0.3 * torch.randn(E, WAY, count, embed_dim, generator=random)).flatten(1, 2).double()
 
 
-@pytest.mark.parametrize("readout", ["ridge", "logistic"])
-@pytest.mark.parametrize("labels", [LABELS, UNEQUAL])
+@pytest.mark.parametrize(("readout", "labels"), [("ridge", LABELS), ("ridge", UNEQUAL), ("logistic", LABELS)])
 def test_readouts_separate_clusters(readout, labels):
     options = {"penalty": 0.3} if readout == "ridge" else {}
     means = torch.randn(E, WAY, M, generator=torch.Generator().manual_seed(0)).double()
