@@ -42,9 +42,11 @@ def test_fit_predict_and_page(run, characters, tmp_path):
     assert output.exit_code == 0, output.stderr
     lines = [line for line in output.stdout.splitlines() if "separates these images poorly" not in line]
     assert lines[0] == f"{run}: 3 classes, 12 examples (4 per class)"
-    assert re.match(r"estimated   accuracy \d+\.\d% on 12 held-out images \(95% interval ", lines[1])
-    assert re.fullmatch(r"confidence  logits scaled by \d+\.\d\d, calibrated on held-out images", lines[-4])
-    assert lines[-3] == "unknown     too few images to estimate the AUROC"
+    assert re.match(r"method      \w+, accuracy \d+\.\d% on 12 held-out images \(", lines[1])
+    assert re.match(r"estimated   accuracy \d+\.\d% on 12 held-out images \(95% interval ", lines[2])
+    assert re.fullmatch(r"confidence  logits scaled by \d+\.\d\d, calibrated on held-out images", lines[-5])
+    assert lines[-4] == "unknown     too few images to estimate the AUROC"
+    assert re.fullmatch(r"rejection   about \d+% of known images are rejected, \d+% of unknown accepted", lines[-3])
     assert lines[-2] == "wrote mine.sightline"
     assert lines[-1] == "next: sightline predict mine.sightline IMAGE... --show page.html"
     output = call("predict", "mine.sightline", "known.png", "noise.png", "--show", "page.html", "--device", "cpu")
@@ -76,11 +78,11 @@ def test_fit_mentions_skipped_files_and_colors(run, characters, monkeypatch):
     assert "in color" not in output
     pretrained = FewShotClassifier.pretrained
     monkeypatch.setattr(FewShotClassifier, "pretrained", lambda name, **options: pretrained(run, **options))
-    assert "in color" not in call("fit", characters, "--device", "cpu", "--overwrite").stdout
+    assert "in color" not in call("fit", characters, "--model", "glyphs", "--device", "cpu", "--overwrite").stdout
     for path in characters.rglob("*.png"):
         gray = Image.open(path)
         Image.merge("RGB", (gray, gray, gray.point(lambda level: 255 - level))).save(path)
-    output = call("fit", characters, "--device", "cpu", "--overwrite").stdout
+    output = call("fit", characters, "--model", "glyphs", "--device", "cpu", "--overwrite").stdout
     assert "these images are in color, and glyphs is for drawings; for photos: --model photos\n" in output
 
 
@@ -216,11 +218,16 @@ def test_fit_suggests_another_model_for_images_it_does_not_separate(tmp_path, mo
             random = torch.Generator().manual_seed(ord(name) * 9 + i)
             noise = torch.randint(256, (20, 20), dtype=torch.uint8, generator=random)
             Image.fromarray(noise.numpy()).save(tmp_path / "noise" / name / f"{i}.png")
-    output = call("fit", "noise", "--device", "cpu").stdout
+    refused = call("fit", "noise", "--model", "glyphs", "--device", "cpu")
+    assert refused.exit_code == 2
+    assert "held-out images must be classified better than by chance, got " in refused.stderr
+    assert not (tmp_path / "noise.sightline").exists()
+    output = call("fit", "noise", "--model", "glyphs", "--force", "--device", "cpu").stdout
+    assert (tmp_path / "noise.sightline").exists()
     assert output.startswith("glyphs: 3 classes")
     assert "glyphs separates these images poorly; add images of each class, or try --model photos, which is" in output
     monkeypatch.setattr(
         FewShotClassifier, "pretrained", lambda *_, real=FewShotClassifier.pretrained, **__: real("glyphs")
     )
-    output = call("fit", "noise", "--model", "photos", "--device", "cpu", "--overwrite").stdout
+    output = call("fit", "noise", "--model", "photos", "--force", "--device", "cpu", "--overwrite").stdout
     assert "photos separates these images poorly; add images of each class, or try --model glyphs, which is" in output

@@ -5,9 +5,11 @@ from sightline.data.episodes import (
     ClassIndex,
     Episodes,
     EpisodeSource,
+    change_labels,
     drop_support_labels,
     sample_episodes,
     sample_from_sources,
+    sample_way,
 )
 from sightline.errors import SightlineError
 
@@ -169,3 +171,28 @@ def test_dropped_support_labels_leave_min_shot_to_shot_images():
 def test_impossible_episodes_are_rejected(way, images_per_class, message):
     with pytest.raises(SightlineError, match=message):
         ClassIndex.from_labels(LABELS, NAMES).check(way, images_per_class)
+
+
+def test_way_is_drawn_and_smaller_sources_are_left_out():
+    sizes = {"small": 3, "large": 11}
+    labels = {name: torch.arange(count).repeat_interleave(2) for name, count in sizes.items()}
+    sources = [
+        EpisodeSource(ClassIndex.from_labels(x, tuple(map(str, range(sizes[name])))), 0, 0.5)
+        for name, x in labels.items()
+    ]
+    ways = set()
+    for step in range(200):
+        way, chosen = sample_way(sources, min_way=2, way=50, seed=0, step=step)
+        ways.add(way)
+        assert len(chosen) == (2 if way <= 3 else 1)
+        assert sum(source.fraction for source in chosen) == pytest.approx(1)
+    assert ways == set(range(2, 12))
+
+
+def test_a_fraction_of_support_labels_is_changed():
+    labels = torch.arange(7).repeat_interleave(5).expand(300, -1)
+    changed = change_labels(labels, way=7, fraction=0.3, seed=0, step=0)
+    assert torch.equal(changed[:, ::5], labels[:, ::5])
+    assert float((changed != labels).float().mean()) == pytest.approx(0.3 * 6 / 7 * 4 / 5, abs=0.02)
+    assert torch.equal(change_labels(labels, way=7, fraction=0.3, seed=0, step=0), changed)
+    assert torch.equal(change_labels(labels, way=7, fraction=0.0, seed=0, step=0), labels)

@@ -12,6 +12,7 @@ from sightline.models.embedders import (
     Embedder,
     ExternalEmbedder,
     Preprocessing,
+    image_views,
     load_embedder,
 )
 from sightline.models.few_shot import FewShot, FewShotConfig
@@ -45,6 +46,10 @@ class MeanEmbedder(Embedder):
         assert not torch.is_grad_enabled()
         patches = torch.nn.functional.avg_pool2d(images, 2).flatten(2).mT
         return patches, patches.mean(1)
+
+    def features_of(self, images):
+        with torch.no_grad():
+            return self.features(self.normalize(images))[1]
 
 
 def test_patch_and_pooled_features_of_normalized_pixels():
@@ -232,3 +237,23 @@ def test_unknown_names_are_refused(name, message):
 def test_invalid_pixels_are_refused(pixels, message):
     with pytest.raises(SightlineError, match=message):
         MeanEmbedder().embed(pixels, "patches")
+
+
+def test_views_are_the_image_its_mirror_image_and_crops():
+    images = torch.arange(100.0).view(1, 1, 10, 10)
+    views = list(image_views(images, 7))
+    assert len(views) == 7
+    assert all(view.shape == images.shape for view in views)
+    assert torch.equal(views[1], images.flip(-1))
+    means = [float(view.mean()) for view in views]
+    assert means[0] == means[1] == 49.5
+    assert means[2] == pytest.approx(49.5, abs=0.5)
+    assert means[3] < means[4] < means[5] < means[6]  # corners, row by row
+    assert [len(list(image_views(images, count))) for count in (1, 2)] == [1, 2]
+
+
+def test_embedding_of_several_views_is_their_mean():
+    embedder, pixels = MeanEmbedder(), random_pixels(3, 4)
+    views = torch.stack([embedder.features_of(view) for view in image_views(embedder.resize(pixels), 7)])
+    torch.testing.assert_close(embedder.embed(pixels, views=7)[:, 0], views.mean(0))
+    torch.testing.assert_close(embedder.embed(pixels, views=1)[:, 0], views[0])
