@@ -285,7 +285,7 @@ def fit(
     fix = "pass --overwrite to replace it, or --out FILE for another"
     check(overwrite or not path.exists(), f"out must be a new file, got {str(path)!r}, which exists; {fix}")
     if folder.endswith(".tsv") and Path(folder).is_file():
-        _fit_texts(folder, path, "minilm" if model == "glyphs" else model, device)
+        _fit_texts(folder, path, "minilm" if model == "auto" else model, device)
         return
     with sightline.runs.progress_bar() as progress:
         classifier = FewShotClassifier.pretrained(model, allow_download=allow_download).to(choose_device(device))

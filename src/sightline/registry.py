@@ -45,7 +45,7 @@ def register(spec: TaskSpec) -> TaskSpec:
     return spec
 
 
-PARTS = ("config", "task", "predictor", "compare", "compare_precision")
+PARTS = ("config", "task", "predictor", "compare", "compare_precision", "export")
 """What a `TaskSpec` can name by its module."""
 
 
@@ -53,13 +53,8 @@ def task_spec(name: object, *parts: str) -> TaskSpec:
     """The task of this name, with its classes and functions imported: these `parts`, or all of them."""
     if not isinstance(name, str) or name not in TASKS:
         raise SightlineError(f"task must be {one_of(str(name), TASKS)}")
-<<<<<<< HEAD
     spec = TASKS[name]
     return replace(spec, **{part: _resolve(getattr(spec, part)) for part in parts or PARTS})
-=======
-    spec, imported = TASKS[name], ("config", "task", "predictor", "compare", "compare_precision", "export")
-    return replace(spec, **{field: _resolve(getattr(spec, field)) for field in imported})
->>>>>>> cfc8407 (Export models to ONNX and torch.export)
 
 
 def supporting(function: str) -> list[str]:
