@@ -210,11 +210,6 @@ class FewShotClassifier(Predictor):
         raise SightlineError("a model must be a run to be shared as a folder, got a fitted classifier; use save(path)")
 
     @property
-    def fitted(self) -> Fitted:
-        """The model with its support set and calibration, for an export."""
-        return self._ready()
-
-    @property
     def calibration(self) -> Calibration:
         """The calibration of the confidence and of the known threshold."""
         return self._ready().calibration
