@@ -92,7 +92,7 @@ def write(export: Export, folder: Path, format: Format) -> Exported:
         with torch.no_grad(), _quiet():
             program = trace(part)
             with atomic_write(path) as file:
-                _save_onnx(program, part, file) if format == "onnx" else torch.export.save(program, file)
+                _save_onnx(program, part, file) if format == "onnx" else _save_program(program, file)
                 differences[part.name] = check_part(part, file, format)
         files.append(path)
     for name, content in export.files.items():
@@ -163,6 +163,11 @@ def _save_onnx(program: torch.export.ExportedProgram, part: Part, path: Path) ->
     converted = torch.onnx.export(program, dynamo=True, verbose=False, **names)
     assert converted is not None
     converted.save(str(path), external_data=False)
+
+
+def _save_program(program: torch.export.ExportedProgram, path: Path) -> None:
+    with path.open("wb") as file:  # torch warns about a path that does not end in .pt2
+        torch.export.save(program, file)
 
 
 def _describe(part: Part) -> dict[str, Any]:
