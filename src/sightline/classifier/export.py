@@ -7,6 +7,7 @@ from ..exporting import BATCH, Dimension, Export, Part
 from ..models.embedding_modules import EmbeddingModule, embedding_module
 from .classifier import FewShotClassifier
 from .fitted import Fitted
+from .methods import Blend
 
 SIZES = ((3, 5), (1, 2), (7, 11))
 """Inputs, and tokens of a text, of the examples."""
@@ -17,7 +18,9 @@ class FittedModule(nn.Module):
 
     def __init__(self, fitted: Fitted, embed: nn.Module):
         super().__init__()
-        self.fitted, self.embed, self.head = fitted, embed, fitted.model.head
+        self.fitted, self.embed, self.head = fitted, embed, fitted.head
+        members = fitted.head.members if isinstance(fitted.head, Blend) else (fitted.head,)
+        self.heads = nn.ModuleList(member for member in members if isinstance(member, nn.Module))  # their parameters
 
     def scores(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
         """embeddings (B, T, M) -> probabilities (B, way), known_score (B,)"""

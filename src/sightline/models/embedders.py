@@ -161,14 +161,17 @@ class Embedder(ABC):
                 rows = slice(start, min(start + size, len(pixels)))
                 batch = pixels[rows].to(self.device)
                 batch = batch if transform is None else transform(batch, rows)
-                if tokens == "patches":
-                    embeddings[rows] = self.features(self.preprocess(batch))[0]
-                else:
-                    images = (self.normalize(view) for view in image_views(self.resize(batch), views))
-                    embeddings[rows, 0] = sum(self.features(view)[1] for view in images) / views
+                embeddings[rows] = self.embed_batch(batch, tokens, views)
                 if progress is not None:
                     progress(rows.stop, len(pixels))
         return embeddings
+
+    def embed_batch(self, pixels: Tensor, tokens: Literal["pooled", "patches"], views: int = 1) -> Tensor:
+        """pixels (B, C, side, side), from 0 to 255 -> (B, T, M), of all images in one pass per view"""
+        if tokens == "patches":
+            return self.features(self.preprocess(pixels))[0]
+        images = (self.normalize(view) for view in image_views(self.resize(pixels), views))
+        return torch.stack([self.features(view)[1] for view in images]).mean(0)[:, None]
 
     def preprocess(self, pixels: Tensor) -> Tensor:
         """pixels uint8 (B, C, side, side) -> normalized images (B, C, image_size, image_size)"""

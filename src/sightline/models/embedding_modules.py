@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import SightlineError
 from .embedders import BackboneEmbedder, Embedder, ExternalEmbedder
-from .few_shot import FewShot
+from .few_shot import FewShot, FewShotConfig
 from .text_embedders import SentenceEncoder, TextEmbedder
 
 Tensors = dict[str, Tensor]
@@ -47,14 +47,13 @@ class BackboneModule(nn.Module):
 class EncoderModule(nn.Module):
     """An external image encoder with its preprocessing."""
 
-    def __init__(self, encoder: Embedder, *, pooled: bool):
+    def __init__(self, encoder: Embedder, config: FewShotConfig):
         super().__init__()
-        self.encoder, self.model, self.pooled = encoder, encoder.model, pooled
+        self.encoder, self.model, self.config = encoder, encoder.model, config
 
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, image_size, image_size), from 0 to 1 -> (B, T, M)"""
-        patches, pooled = self.encoder.features(self.encoder.preprocess(images * 255))
-        return pooled[:, None] if self.pooled else patches
+        return self.encoder.embed_batch(images * 255, self.config.tokens, self.config.views)
 
 
 def embedding_module(embedder: Any) -> EmbeddingModule:
@@ -71,7 +70,7 @@ def _of_backbone(embedder: BackboneEmbedder) -> EmbeddingModule:
 
 
 def _of_encoder(embedder: ExternalEmbedder) -> EmbeddingModule:
-    module = EncoderModule(embedder.encoder.to("cpu"), pooled=embedder.config.tokens == "pooled")
+    module = EncoderModule(embedder.encoder.to("cpu"), embedder.config)
     return _of_images(module, embedder.channels, embedder.image_size)
 
 
