@@ -68,9 +68,9 @@ class EmbeddingNormalization(nn.Module):
             residuals = x - (one_hot.mT @ x / counts[:, None])[labels.cpu()]
             covariances.append(residuals.mT @ residuals / (counts - 1).clamp_min(0).sum().clamp_min(1))
         self.mean.copy_(torch.stack(means).mean(0))
-        variances, directions = torch.linalg.eigh(torch.stack(covariances).mean(0))
         count = len(self.scales)
         if count:
+            variances, directions = torch.linalg.eigh(torch.stack(covariances).mean(0))
             rest = variances[:-count].mean() if count < len(variances) else variances[0]
             added = SHRINKAGE * variances.mean()
             self.basis.copy_(directions[:, -count:])
