@@ -131,7 +131,9 @@ def test_a_pretrained_model_is_small_and_has_a_card(name):
     data = yaml.safe_load((folder / CONFIG).read_text())["data"]
     for source in (data, *data.get("extra_sources", ())):
         assert f"`{source if isinstance(source, str) else source['source']}`" in card
-    assert {tensor.dtype for tensor in load_file(folder / WEIGHTS).values() if tensor.dim() > 1 and tensor.numel() > 1000} == {torch.float16}
+    assert {
+        tensor.dtype for tensor in load_file(folder / WEIGHTS).values() if tensor.dim() > 1 and tensor.numel() > 1000
+    } == {torch.float16}
 
 
 def test_glyphs_separates_drawn_characters(tmp_path):
