@@ -206,10 +206,7 @@ def test_cross_validation_with_two_jobs(backend):
     options = {"cv": KFold(2, shuffle=True, random_state=0), "n_jobs": 2, "error_score": "raise"}
     with joblib.parallel_config(backend):
         assert cross_val_score(FewShotEstimator(), X, labels, **options).tolist() == [1, 1]
-        scores = cross_val_score(FewShotEstimator(embedder=EMBEDDER), images, levels, **options)
-        alone = cross_val_score(FewShotEstimator(embedder=EMBEDDER), images, levels, **options | {"n_jobs": 1})
-        assert scores.tolist() == alone.tolist()  # shades on a line: not all methods separate them
-        assert scores.min() >= 0.5
+        assert cross_val_score(FewShotEstimator(embedder=EMBEDDER), images, levels, **options).tolist() == [1, 1]
 
 
 def test_missing_extra_is_named(monkeypatch):

@@ -78,7 +78,7 @@ def choose(head: FewShotHead, support: SupportSet, method: str = AUTO) -> tuple[
     scales = {name: float(fit_scales(logits[name], labels)) for name in members}
     logits["blend"] = blended([logits[name] for name in members], list(scales.values()))
     if method == AUTO:
-        evidence = log_evidence(logits, labels)
+        evidence = log_evidence(logits, labels, default_method(head))
         method = max(evidence, key=lambda name: float(evidence[name]))
     own_scales = tuple(scales.values()) if method == "blend" else ()
     accuracies = tuple((name, float((x.argmax(-1) == labels).double().mean())) for name, x in logits.items())
@@ -88,12 +88,13 @@ def choose(head: FewShotHead, support: SupportSet, method: str = AUTO) -> tuple[
     return Choice(method, is_automatic, own_scales, labels.shape[1], accuracies), own_logits
 
 
-def log_evidence(logits: Mapping[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
+def log_evidence(logits: Mapping[str, Tensor], labels: Tensor, default: str = "head") -> dict[str, Tensor]:
     """The log-likelihood of each method on the held-out images of support sets, plus its prior: (E,) each
 
-    logits (E, N, way) by method, labels (E, N)
+    logits (E, N, way) by method, labels (E, N). The prior of the method `default` is the largest.
     """
-    return {name: LOG_PRIOR[name] + log_likelihood(x, labels, fit_scales(x, labels)) for name, x in logits.items()}
+    prior = {**LOG_PRIOR, default: 0.0}
+    return {name: prior[name] + log_likelihood(x, labels, fit_scales(x, labels)) for name, x in logits.items()}
 
 
 def fit_scales(logits: Tensor, labels: Tensor) -> Tensor:

@@ -17,6 +17,9 @@ from ..models.few_shot import FewShotHead, SupportState
 READOUTS = ("prototypes", "ridge", "logistic")
 """Methods without attention, on the normalized embeddings: `model.readout` of a head without blocks."""
 METHODS = ("head", *READOUTS, "blend")
+MIN_RIDGE_DIM = 8
+"""Dimension of embeddings from which on ridge regression is the default: it compares centered directions, of which a
+low dimension has few."""
 
 
 class State(Protocol):
@@ -134,8 +137,12 @@ def available_methods(head: FewShotHead) -> tuple[str, ...]:
 
 
 def default_method(head: FewShotHead) -> str:
-    """The method if nothing can be held out: the head, or ridge regression if it is no more than a readout."""
-    return "head" if _is_more_than_a_readout(head) else "ridge"
+    """The method if nothing can be held out: the head; or ridge regression, or prototypes in a low dimension, if the
+    head is no more than a readout.
+    """
+    if _is_more_than_a_readout(head):
+        return "head"
+    return "ridge" if head.embed_dim >= MIN_RIDGE_DIM else "prototypes"
 
 
 def blend_members(head: FewShotHead) -> tuple[str, str]:
