@@ -285,7 +285,7 @@ def fit(
     fix = "pass --overwrite to replace it, or --out FILE for another"
     check(overwrite or not path.exists(), f"out must be a new file, got {str(path)!r}, which exists; {fix}")
     if folder.endswith(".tsv") and Path(folder).is_file():
-        _fit_texts(folder, path, "minilm" if model == "auto" else model, device)
+        _fit_texts(folder, path, "minilm" if model == "auto" else model, device, reject=reject, force=force)
         return
     with sightline.runs.progress_bar() as progress:
         classifier = FewShotClassifier.pretrained(model, allow_download=allow_download).to(choose_device(device))
@@ -307,14 +307,18 @@ def fit(
     _print(f"wrote {classifier.save(path)}\nnext: sightline predict {shlex.quote(str(path))} IMAGE... --show page.html")
 
 
-def _fit_texts(source: str, path: Path, model: str, device: str) -> None:
+def _fit_texts(source: str, path: Path, model: str, device: str, *, reject: float | None, force: bool) -> None:
     """Fit a classifier to a file of texts and labels."""
     from .classifier import FewShotClassifier
     from .training.device import choose_device
 
     with sightline.runs.progress_bar() as progress:
-        classifier = FewShotClassifier.pretrained(model).to(choose_device(device)).fit(source, progress=progress)
-    _print(f"{model}: {classifier.summary()}\nwrote {classifier.save(path)}")
+        classifier = FewShotClassifier.pretrained(model).to(choose_device(device))
+        classifier.fit(source, reject=reject, progress=progress)
+    _print(f"{model}: {classifier.summary()}")
+    if not force:
+        classifier.check_above_chance("try another --model, or write it anyway with --force")
+    _print(f"wrote {classifier.save(path)}")
     _print(f"next: sightline predict {shlex.quote(str(path))} TEXT... --show page.html")
 
 
@@ -322,14 +326,15 @@ def _fit_texts(source: str, path: Path, model: str, device: str) -> None:
 def add(
     file: Annotated[Path, typer.Argument(help="File of `fit`, which is changed.")],
     label: Annotated[str, typer.Argument(help="A class, new or existing.")],
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Images, or folders of images.")],
+    images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Images, or folders of images; or texts.")],
     device: DeviceOption = "auto",
     allow_download: AllowDownloadOption = False,
 ) -> None:
     """Add images of a class to a fitted classifier."""
-    from .data.images.reading import expand_image_paths
 
-    _change(file, device, allow_download, lambda classifier: classifier.add(label, expand_image_paths(images)))
+    _change(
+        file, device, allow_download, lambda classifier: classifier.add(label, list(classifier.parse_inputs(images)))
+    )
 
 
 @app.command()

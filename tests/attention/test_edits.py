@@ -357,3 +357,26 @@ def test_gradients_need_a_graph_and_all_heads():
         record_attention(model, gradients=True, heads=1),
     ):
         model(x)
+
+
+def test_an_integer_selects_a_layer_by_its_index_and_not_by_its_name():
+    def attention():
+        return MultiHeadAttention(EMBED_DIM, NUM_HEADS)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Identity(), attention(), nn.Identity(), attention()).eval()
+    x = torch.randn(B, Q, EMBED_DIM)
+    with torch.no_grad():
+        with record_attention(model) as record, ablate_heads(model, {1: None}):
+            model(x)
+        zero = [float(attention_map.weights.abs().max()) == 0 for attention_map in record]
+    assert zero == [False, True]
+
+
+def test_a_backward_pass_through_ablated_torch_attention_is_refused():
+    torch.manual_seed(0)
+    model = Attention("sdpa").eval()
+    with ablate_heads(model, {0: 0}):
+        output = model(torch.randn(B, Q, EMBED_DIM))
+    with pytest.raises(SightlineError, match=r"run ablations under torch\.no_grad"):
+        output.sum().backward()

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from sightline import FewShotClassifier
+from sightline import FewShotClassifier, config
 from sightline.classifier import model_choice
-from sightline.classifier.choice import log_evidence
+from sightline.classifier.choice import Choice, log_evidence
 from sightline.classifier.methods import METHODS
 from sightline.classifier.model_choice import are_drawings
 from sightline.errors import MissingDependencyError, SightlineError
@@ -53,7 +53,9 @@ def test_method_is_chosen_by_held_out_examples():
 
 def test_default_for_one_example_per_class():
     classifier = FewShotClassifier().fit(make_clusters(5, 1))
-    assert str(classifier.fitted.choice).startswith("ridge, the default; add a second image")
+    assert str(classifier.fitted.choice).startswith(
+        "ridge, the default; methods are compared with two images of a class"
+    )
     assert FewShotClassifier().fit(make_clusters(5, 1), method="logistic").fitted.choice.method == "logistic"
 
 
@@ -124,3 +126,28 @@ def test_auto_chooses_an_installed_model(run, drawn, monkeypatch):
     monkeypatch.setattr(model_choice, "few_shot_models", lambda: ["photos"])
     with pytest.raises(MissingDependencyError, match="pip install weights"):
         FewShotClassifier.pretrained("auto").fit(colors)
+
+
+def test_a_stored_choice_is_checked():
+    for values in (
+        {"method": "blend", "scales": []},
+        {"method": "head", "scales": [1.0]},
+        {"method": "ridge", "accuracies": [["head", 0.5]]},
+        {"method": "ridge", "accuracies": [["ridge", float("nan")]]},
+    ):
+        with pytest.raises(SightlineError):
+            config.build(Choice, values)
+
+
+def test_unequal_classes_are_compared_with_a_balanced_accuracy():
+    torch.manual_seed(0)
+    common, rare = torch.randn(2, 16) * 5
+    examples = {"common": common + torch.randn(10, 16), "rare": (rare + torch.randn(16))[None]}
+    FewShotClassifier().fit(examples).check_above_chance()
+
+
+@pytest.mark.parametrize("reject", [0.5, 0.6])
+def test_a_high_rate_of_rejection_with_one_image_per_class(reject):
+    torch.manual_seed(0)
+    classifier = FewShotClassifier().fit({"a": torch.randn(1, 16), "b": torch.randn(1, 16)}, reject=reject)
+    assert classifier.calibration.threshold_scale > 0

@@ -68,10 +68,15 @@ def _ablate(model: nn.Module, changes: Mapping[Layer, Change], modules: Modules)
     names = ", ".join(tracker.layer_indices) or f"no attention of {type(model).__name__} that ran"
     check(not unused, f"layers must match one of {names}, got {unused}")
     missed = tracker.record.missed
-    tracker.record.missed = {name: missed[name] for name in missed if any(fnmatchcase(name, str(x)) for x in changes)}
+    tracker.record.missed = {name: missed[name] for name in missed if _is_named(name, changes)}
     if tracker.record.missed:
         message = f"the ablation of {type(model).__name__} is partial; {tracker.record.missed_text()}"
         warnings.warn(message, SightlineWarning, stacklevel=5)
+
+
+def _is_named(name: str, layers: Iterable[Layer]) -> bool:
+    """Whether one of the layers is a pattern that matches this name."""
+    return any(isinstance(layer, str) and fnmatchcase(name, layer) for layer in layers)
 
 
 class _AblationTracker(Recorder):
@@ -107,7 +112,9 @@ class _AblationTracker(Recorder):
         if name is None:
             return []
         index = self.layer_indices.setdefault(name, len(self.layer_indices))
-        return [layer for layer in self.changes if layer == index or fnmatchcase(name, str(layer))]
+        return [
+            layer for layer in self.changes if (layer == index if isinstance(layer, int) else fnmatchcase(name, layer))
+        ]
 
 
 class _AblationEdit:
@@ -123,7 +130,16 @@ class _AblationEdit:
 
     def combine(self, output: Tensor, value: Tensor, dropout: float) -> Tensor:
         weights = F.dropout(self.change(self.weights), dropout).to(value.dtype)
-        return weights @ value
+        output = weights @ value
+        if output.requires_grad:
+            output.register_hook(_refuse_gradient)
+        return output
+
+
+def _refuse_gradient(gradient: Tensor) -> None:
+    """The weights of torch's and Hugging Face's attention are computed without gradients, so these would be wrong."""
+    rule = "gradients must not pass through ablated attention of torch or Hugging Face"
+    raise SightlineError(f"{rule}, got a backward pass; run ablations under torch.no_grad()")
 
 
 def _remove_heads(heads: tuple[int, ...] | None) -> Change:

@@ -99,7 +99,7 @@ class Calibration(Config):
     """Estimated fraction of the images of known classes that are rejected; None in files of earlier versions."""
     accepted_unknown: Rate | None = None
     """Estimated fraction of unknown images that are accepted."""
-    reject: Rate | None = None
+    reject: Annotated[float, rule("above 0 and below 1", lambda rate: 0 < rate < 1)] | None = None
     """The fraction of images of known classes to reject, as requested; None for the default."""
 
     def known_score(self, logits: Tensor) -> Tensor:
@@ -150,7 +150,8 @@ def _expected_calibration(head: Method, support: SupportSet, state: State, rejec
     area = NormalDist().cdf((known.mean - low) / spread)
     scale = math.exp(EXPECTED_SCALE[0] - EXPECTED_SCALE[1] * head.class_similarity(state))
     accepted = _smoothed_rate(unknown >= threshold)
-    return Calibration(scale, threshold, (known.mean - threshold) / 2, area, rate, accepted, reject)
+    distance = max(abs(known.mean - threshold), MIN_THRESHOLD_DISTANCE)
+    return Calibration(scale, threshold, distance / 2, area, rate, accepted, reject)
 
 
 def _separating_threshold(known: Tensor, unknown: Tensor) -> float:

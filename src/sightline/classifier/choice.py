@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..config import Config, Positive, choice, rule
+from ..errors import check
 from ..models.few_shot import FewShotHead
 from .calibration import HeldOut, encode, held_out_logits
 from .methods import METHODS, available_methods, blend_members, blended, default_method, make_method
@@ -33,6 +34,7 @@ SCALE_PRIOR_STD = 1.0
 """Standard deviation of the log calibration scale."""
 
 Method = Annotated[str, choice(METHODS)]
+Accuracy = Annotated[float, rule("from 0 to 1", lambda accuracy: 0 <= accuracy <= 1)]
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,24 @@ class Choice(Config):
     """The calibration scale of each member of a blend."""
     images: Annotated[int, rule("at least 0", lambda count: count >= 0)] = 0
     """Images that were held out for the choice; 0 if the prior decided."""
-    accuracies: tuple[tuple[str, float], ...] = ()
+    accuracies: tuple[tuple[str, Accuracy], ...] = ()
     """The accuracy of each method on them."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        expected, names = 2 if self.method == "blend" else 0, [name for name, _ in self.accuracies]
+        check(len(self.scales) == expected, f"scales must be {expected} for {self.method}, got {len(self.scales)}")
+        is_valid = not names or (self.method in names and {*names} <= {*METHODS})
+        check(is_valid, f"accuracies must be those of methods, {self.method} among them, got {names!r:.200}")
 
     def __str__(self) -> str:
         if not self.is_automatic:
             return f"{self.method}, as requested"
         if not self.accuracies:
-            return f"{self.method}, the default; add a second image of each class for a choice by the images"
+            return (
+                f"{self.method}, the default; methods are compared with two images of a class or more, and at most"
+                f" {MAX_CHOICE_EXAMPLES:,} images of {MAX_CHOICE_CLASSES} classes"
+            )
         others = ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in self.accuracies if name != self.method)
         own = dict(self.accuracies)[self.method]
         return f"{self.method}, accuracy {own:.1%} on {self.images:,} held-out images ({others})"

@@ -46,7 +46,16 @@ from .fitted import Fitted
 from .methods import METHODS
 from .model_choice import ModelChoice, choose_model, few_shot_models
 from .predictions import Estimate, FewShotPrediction
-from .support import MIN_CLASSES, SupportSet, as_label, check_embeddings, check_labels, read_pixels, read_support
+from .support import (
+    MIN_CLASSES,
+    SupportSet,
+    as_label,
+    check_embeddings,
+    check_labels,
+    list_examples,
+    read_pixels,
+    read_support,
+)
 
 MAX_LISTED_CLASSES = 3
 MIN_EMBEDDER_COSINE = 0.98
@@ -260,6 +269,8 @@ class FewShotClassifier(Predictor):
 
     def _fit_chosen_model(self, pretrain: Callable[[str], Self], examples: Any, **options: Any) -> Self:
         """Fit every installed pretrained model and keep the best."""
+        if isinstance(examples, Mapping):  # generators are read once, for all models
+            examples = {label: list_examples(values, f"class {label!r}") for label, values in examples.items()}
         choice, chosen = choose_model(examples, lambda name: pretrain(name).to(self.device).fit(examples, **options))
         with self._lock:
             self.model, self._embedder, self._fitted = chosen.model, chosen._embedder, chosen._fitted
@@ -303,12 +314,13 @@ class FewShotClassifier(Predictor):
             return
         with self._lock:
             estimate = fitted.estimate()
-        chance = float(fitted.support.counts.max() / len(fitted.support))
+        chance = 1 / len(fitted.support.classes)
+        accuracy = sum(estimate.per_class.values()) / len(estimate.per_class)  # balanced: classes can differ in size
         error = (chance * (1 - chance) / estimate.images) ** 0.5
         rule = "held-out images must be classified better than by chance"
-        got = f"got {estimate.accuracy:.1%} of {estimate.images:,}, where chance is {chance:.1%}"
+        got = f"got {accuracy:.1%} on average over classes ({estimate.images:,} images), where chance is {chance:.1%}"
         fix = f"check the folders, add images of each class, {fix}"
-        check(estimate.accuracy > chance + error, f"{rule}, {got}; {fix}")
+        check(accuracy > chance + error, f"{rule}, {got}; {fix}")
 
     def summary(self) -> str:
         """A few lines: the classes, the expected accuracy and the calibration."""

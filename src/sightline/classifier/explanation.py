@@ -28,6 +28,8 @@ from .predictions import CELLS, GRID, IMAGES, Explanation, FewShotPrediction
 MIN_CANDIDATES, MAX_CANDIDATES, MAX_OPERATIONS = 8, 128, 1 << 32
 """Support examples that are left out in turn, and the multiplications of all class means; of more examples, the nearest
 are used."""
+REFIT_STEPS = 500
+"""Matrix products of a regression that is fitted again without an example."""
 AGAINST_FRACTION = 0.2
 """Of the occluded cells, those with the lowest estimates: they may speak against the class."""
 
@@ -244,6 +246,8 @@ def _candidates(fitted: Fitted, embedding: Tensor, label: str) -> Tensor:
     """Sorted indices of all support examples, or of those of the class and the nearest others."""
     support = fitted.support
     operations = support.embeddings.numel() * len(support.classes)
+    if fitted.head.has_regression:  # it is fitted again without each example
+        operations += len(support) ** 2 * (len(support) + REFIT_STEPS * len(support.classes))
     maximum = min(MAX_CANDIDATES, max(MIN_CANDIDATES, MAX_OPERATIONS // operations))
     if len(support) <= maximum:
         return torch.arange(len(support))

@@ -63,6 +63,9 @@ def to_bytes(metadata: Metadata, model: FewShot, support: SupportSet) -> bytes:
         tensors["images"] = support.images
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     text = json.dumps(config.plain(metadata), ensure_ascii=False)
+    limit = limits.MAX_CLASSIFIER_JSON_CHARS
+    rule = f"the names of all examples must have fewer than {limit:,} characters"
+    check(len(text) < limit, f"{rule}, got {len(text):,}; use fewer or shorter examples")
     header = {"format": FORMAT, "metadata": text, "versions": versions()}
     return safetensors.torch.save(tensors, header)
 

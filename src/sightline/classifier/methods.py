@@ -151,7 +151,8 @@ def blend_members(head: FewShotHead) -> tuple[str, str]:
 
 
 def _single(head: FewShotHead, name: str) -> FewShotHead:
-    return head if name == "head" else head.without_blocks(name)
+    is_own = name == head.config.readout != "prototypes" and not _is_more_than_a_readout(head)  # with its own penalty
+    return head if name == "head" or is_own else head.without_blocks(name)
 
 
 def _is_more_than_a_readout(head: FewShotHead) -> bool:

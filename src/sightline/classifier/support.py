@@ -168,6 +168,7 @@ def labeled_texts(source: Any) -> dict[str, list[str]]:
         rule = "examples must be a tab-separated file of texts and labels, or {label: texts}"
         check(isinstance(source, Mapping), f"{rule}, got {type(source).__name__}")
         groups = {label: [texts] if isinstance(texts, str) else list(texts) for label, texts in source.items()}
+    check_labels(map(as_label, groups))
     read = {}
     for label, texts in groups.items():
         owner, limit = f"class {label!r}: ", limits.MAX_EXAMPLE_NAME_CHARS

@@ -71,13 +71,13 @@ def _encoded(name: str, value: Any, index: int, tokenizer: Any) -> EncodedTokens
     tokens = _without_padding(tokens, rows.get("attention_mask"))
     types = rows.get("token_type_ids")
     types = None if types is None else [int(i) for i in types]
-    return EncodedTokens(tokens, types if types and len(set(types)) > 1 else None)
+    return EncodedTokens(tokens, types if types and set(types) == {0, 1} else None)
 
 
 def _of_fast(encoding: Any) -> EncodedTokens:
     """An Encoding of the library `tokenizers`."""
     types, is_special = list(encoding.type_ids), encoding.special_tokens_mask
-    if len(set(types)) < 2:  # as in RoBERTa, which has no token types
+    if set(types) != {0, 1}:  # RoBERTa has no token types, XLNet a third one
         types, sequence = [], 0
         for i in encoding.sequence_ids:
             sequence = sequence if i is None else i

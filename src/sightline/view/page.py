@@ -7,7 +7,7 @@ import json
 import operator
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.resources import files
@@ -161,7 +161,7 @@ def attention_page(maps: Sequence[Map], tokens: Any = None, **options: Unpack[Vi
     examples, weights, thumbnails = [], [], []
     for i, index in enumerate(indices):
         of_example = {k: v if v is None or not is_list else v[i] for k, v in given.items()}
-        scores = read_scores(of_example.pop("scores"))
+        scores = read_scores(of_example.pop("scores", None))
         example_maps, of_example = drop_padding(maps, of_example)
         sequences = token_sequences(example_maps, **of_page, **of_example)
         layers = []
@@ -231,7 +231,7 @@ def _batch_indices(batch: Any) -> tuple[bool, list[int]]:
 def _check_examples(indices: list[int], maps: Sequence[Map], options: dict[str, Any]) -> None:
     """Indices must be in every batch; each option must have one entry for each example."""
     for name, value in options.items():
-        count = None if isinstance(value, str) or not hasattr(value, "__len__") else len(value)
+        count = None if isinstance(value, str | Mapping) or not hasattr(value, "__len__") else len(value)
         if value is not None and count != len(indices):
             got = f"one {type(value).__name__}" if count is None else count
             raise SightlineError(f"{name} must have one entry for each of the {len(indices)} examples, got {got}")
