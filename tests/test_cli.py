@@ -594,7 +594,7 @@ def test_data_says_what_is_wrong_with_a_folder(home):
     assert "which contains 2 images and no folders; move the images of each class into a folder" in result.stderr
     write_files(home, {"bad/a/1.png": png(), "bad/a/2.png": png()[:40], "bad/b/3.png": b"text"})
     result = run_cli("data", "bad", status=2)
-    assert "got 2 that are not" in result.stderr
+    assert "got 2 that cannot" in result.stderr
     assert "2.png must be" in result.stderr
     assert "3.png must be" in result.stderr
 

@@ -146,7 +146,7 @@ def test_a_run_must_be_evaluated_and_of_a_supported_task(home, tiny_run):
         ship(tiny_run, "images", license=LICENSE)
     shutil.copytree(tiny_run, "tiny")
     Path(f"tiny/{EVALUATION}").write_text("{}")
-    with pytest.raises(SightlineError, match="must be one of few_shot, translation, got 'image_classification'"):
+    with pytest.raises(SightlineError, match=r"must be one of .*few_shot, .*translation, got 'image_classification'"):
         ship("tiny", "images", license=LICENSE)
 
 

@@ -201,7 +201,7 @@ def search_report(
     ] = None,
     storage: Annotated[str, typer.Option(help="The --storage of the search, if it had one.")] = "",
 ) -> None:
-    """Say which settings of a search mattered, and how sure that is."""
+    """Describe which settings of a search mattered, and how sure that is."""
     from .search.report import SearchReport, read_results
     from .view.page import check_path
 
@@ -441,7 +441,7 @@ def predict(
     device: DeviceOption = "auto",
     allow_download: AllowDownloadOption = False,
 ) -> None:
-    """Predict the class of images or texts, fill masked words, or translate sentences, with confidence.
+    """Predict with a trained model: classes, masked words or translations.
 
     Every input gives one record, in the order given. An input that cannot be used gives a record with an error, and
     the exit status is 2.
@@ -517,7 +517,7 @@ def export(
     ] = None,
     allow_download: AllowDownloadOption = False,
 ) -> None:
-    """Export a model to files that need no Sightline, and check them against the original."""
+    """Export a model to files that need no Sightline, and check them."""
 
     _print(str(sightline.runs.export(run, out, format=format, allow_download=allow_download)))
 
@@ -617,7 +617,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the files it writes.")] = Path("demo"),
     model: Annotated[str, typer.Option(help="A pretrained model, or the folder of a few-shot run.")] = "glyphs",
 ) -> None:
-    """Fit a classifier to a few drawings, explain its predictions, and translate a few sentences."""
+    """Fit a classifier to a few drawings, explain it, and translate sentences."""
     from .demo import run
 
     run(out, model)

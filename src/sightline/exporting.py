@@ -7,7 +7,7 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -85,16 +85,16 @@ def write(export: Export, folder: Path, format: Format) -> Exported:
     """Convert all parts, check them, and write them to a folder."""
     if format == "onnx":
         _check_onnx()
-    folder.mkdir(parents=True, exist_ok=True)
     files, differences = [], {}
-    for part in export.parts:
-        path = folder / f"{part.name}{SUFFIXES[format]}"
-        with torch.no_grad(), _quiet():
-            program = trace(part)
-            with atomic_write(path) as file:
+    with ExitStack() as written:  # no part replaces an older file before all are checked
+        for part in export.parts:
+            path = folder / f"{part.name}{SUFFIXES[format]}"
+            file = written.enter_context(atomic_write(path))
+            with torch.no_grad(), _quiet():
+                program = trace(part)
                 _save_onnx(program, part, file) if format == "onnx" else _save_program(program, file)
                 differences[part.name] = check_part(part, file, format)
-        files.append(path)
+            files.append(path)
     for name, content in export.files.items():
         write_bytes(folder / name, content)
         files.append(folder / name)

@@ -76,6 +76,8 @@ def train(
     task_config, name = _resolve_config(source, [*changes, *further])
     task_class = registry.task_spec(task_config.task).task
     folder = Path(task_config.out or Path("runs") / name)
+    if resume and task_config.start_from is not None:  # its tokenizers are in its own folder by now
+        task_config = dataclasses.replace(task_config, out=str(folder))
     with files.locked_folder(folder) if is_main_process() else nullcontext():
         _check_folder(folder, resume)
         with process_group(choose_device(task_config.training.device)) as group:

@@ -132,3 +132,18 @@ def test_what_cannot_be_read_is_refused(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(SightlineError, match=r"must have its weights in model\.safetensors"):
         with_config()
+
+
+def test_untied_output_embeddings_and_early_names_of_layer_norms(tmp_path):
+    theirs = BertForMaskedLM(BertConfig(**TEXT, tie_word_embeddings=False))
+    folder = saved(theirs, tmp_path)
+    names = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    state = load_file(folder / "model.safetensors")
+    for old, new in names.items():
+        state = {name.replace(old, new): tensor for name, tensor in state.items()}
+    assert any(name.endswith("gamma") for name in state)
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    ids, mask = text_inputs()
+    with torch.no_grad():
+        expected = theirs(ids, attention_mask=mask.long()).logits
+        assert_close(from_hugging_face(folder)(ids, mask)[mask], expected[mask], atol=1e-4, rtol=1e-4)

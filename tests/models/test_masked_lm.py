@@ -112,7 +112,7 @@ def test_segments_change_the_output_and_need_a_table():
 
 
 def test_config_refuses_what_does_not_fit():
-    with pytest.raises(SightlineError, match="num_heads=5"):
+    with pytest.raises(SightlineError, match="num_heads must divide embed_dim=12, got 5"):
         MaskedLMConfig(embed_dim=12, num_heads=5)
     with pytest.raises(SightlineError, match="embed_dim must be even for sinusoidal positions, got 9"):
         MaskedLMConfig(embed_dim=9, num_heads=3, positions="sinusoidal")

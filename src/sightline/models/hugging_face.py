@@ -4,7 +4,7 @@ Only `config.json`, the preprocessing and safetensors are read; transformers is 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,7 @@ def _load(path: Path, plan: Plan) -> nn.Module:
         torch.no_grad(),
     ):
         available = set(file.keys())
+        plan = replace(plan, sources=_with_legacy_names(plan.sources, available))
         for source in (source for group in plan.sources.values() for source in group):
             check(source in available, f"{path} must hold {source}, got a file without it")
         shapes = {name: _shape(file, name, plan) for name in plan.sources}
@@ -102,6 +103,16 @@ def _load(path: Path, plan: Plan) -> nn.Module:
             tensor = torch.cat([_read(file, source, path) for source in group])[plan.first_row.get(name, 0) :]
             state[name].copy_(tensor.view_as(state[name]))
     return model
+
+
+def _with_legacy_names(sources: dict[str, tuple[str, ...]], available: set[str]) -> dict[str, tuple[str, ...]]:
+    """The sources, with the names of layer norms in early checkpoints of BERT where the file has those."""
+
+    def found(name: str) -> str:
+        legacy = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        return legacy if name not in available and legacy in available else name
+
+    return {name: tuple(map(found, group)) for name, group in sources.items()}
 
 
 def _shape(file: Any, name: str, plan: Plan) -> tuple[int, ...]:
@@ -198,11 +209,14 @@ def _encoder(folder: Path, config: dict[str, Any]) -> Plan:
 
 def _masked_lm(folder: Path, config: dict[str, Any]) -> Plan:
     is_roberta = config.get("model_type") in ROBERTA_TYPES
-    options = MaskedLMConfig(**_text_options(config))
+    is_tied = config.get("tie_word_embeddings", True)
+    options = MaskedLMConfig(**_text_options(config), tie_embeddings=is_tied)
     prefix = "lm_head." if is_roberta else "cls.predictions."
     parts = ("dense", "layer_norm", "bias") if is_roberta else ("transform.dense", "transform.LayerNorm", "bias")
     names = [f"{prefix}{part}" for part in parts]
     head = {**_pairs("head.dense", names[0]), **_pairs("head.norm", names[1]), "head.bias": (names[2],)}
+    if not is_tied:
+        head |= {"head.output_embedding.weight": (f"{prefix}decoder.weight",), "head.bias": (f"{prefix}decoder.bias",)}
     theirs = "roberta." if is_roberta else "bert."
     return _text_plan(config, lambda: MaskedLM(options), theirs=theirs, ours="encoder.", head=head)
 
@@ -292,4 +306,6 @@ PLANS: dict[str, Callable[[Path, dict[str, Any]], Plan]] = {
     "RobertaForSequenceClassification": _text_classifier,
     "ViTForImageClassification": _image_classifier,
 }
+TEXT_ENCODERS = tuple(name for name, plan in PLANS.items() if plan is _encoder)
+"""Architectures of text encoders without a head."""
 """How each architecture is read."""

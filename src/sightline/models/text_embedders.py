@@ -23,7 +23,7 @@ from ..files import read_json
 from .embedders import ExternalEmbedder
 from .encoders import TransformerTextEncoder
 from .few_shot import FewShotConfig
-from .hugging_face import CONFIG, FILES, from_hugging_face, read_config
+from .hugging_face import CONFIG, FILES, TEXT_ENCODERS, from_hugging_face, read_config
 
 PREFIX = "text:"
 """Names of text encoders in classifier files begin with it."""
@@ -166,7 +166,7 @@ def is_text_model(name: str | Path) -> bool:
     if hub.is_hub_name(name) or not (folder / CONFIG).is_file():
         return False
     names = read_config(folder).get("architectures") or [""]
-    return isinstance(names[0], str) and names[0].endswith(("BertModel", "RobertaModel", "bertaModel"))
+    return names[0] in TEXT_ENCODERS
 
 
 def text_model_folder(name: str, *, allow_download: bool = True) -> Path:

@@ -37,7 +37,7 @@ def export(predictor: Any) -> Export:
             "input_ids": torch.randint(len(tokenizer), (batch, length)),
             "attention_mask": random_lengths(batch, length),
         }
-        for batch, length in SIZES
+        for batch, length in ((batch, min(length, tokens.max or length)) for batch, length in SIZES)
     ]
     part = Part(
         name="model",

@@ -85,7 +85,12 @@ class TextPredictor(Predictor):
         held_out = self._held_out(splits, is_own)
         if held_out is not None:
             corpus, split = (held_out.validation, "validation") if held_out.test is None else (held_out.test, "test")
-            check(corpus is not None, f"data must have a test or validation set, got neither in {own.source!r}")
+            if corpus is None:
+                raise SightlineError(f"data must have a test or validation set, got neither in {own.source!r}")
+            was_drawn = getattr(splits, split) is None  # from the training data, by the run's seed
+            is_same = not was_drawn or self._digest(split) in (None, corpus.digest())
+            rule = f"the data of {run} must be as in training to hold out the same {split} set"
+            check(is_same, f"{rule}, got other content in {name}; pass a test set with --data PATH")
             return corpus, split
         corpus, split = (splits.train, "full") if splits.test is None else (splits.test, "test")
         trained_on = frozenset().union(*(self._files(source)["train"] for source in own.sources))

@@ -172,3 +172,27 @@ def test_unknown_labels_are_refused():
     text = LabeledText(("x", "y", "z"), ("a", "b", "c"))
     with pytest.raises(SightlineError, match="labels must be classes of the training set, a, b, got 'c'"):
         TextClassificationTask(TextClassificationTaskConfig.starter(), TextSplits(text.take([0, 1]), text.take([2])))
+
+
+def test_a_class_of_one_text_stays_in_the_training_set():
+    texts = tuple(f"text {i}" for i in range(24))
+    corpus = LabeledText(texts, tuple(f"class {i}" if i < 12 else "common" for i in range(24)))
+    data = TextClassificationTaskConfig().data
+    for seed in range(5):
+        splits = data.split(corpus, 0.0, 0.5, seed)
+        held_out = splits.validation.labels if splits.validation else ()
+        assert {*held_out} <= {*splits.train.labels} == {*corpus.labels}
+        assert len(splits.train) + len(held_out) == 24
+
+
+def test_data_that_changed_after_training_is_not_evaluated_as_held_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{'yes' if i % 2 else 'no'} number {i}\t{'yes' if i % 2 else 'no'}" for i in range(60)]
+    path = tmp_path / "texts.tsv"
+    path.write_text("\n".join(rows))
+    changes = [*MODEL, *TRAINING, "training.steps=2", "tokenizer.kind=word", f"data.source={path}", "out=run"]
+    sightline.train(None, ["task=text_classification", *changes], quiet=True)
+    assert sightline.evaluate("run", device="cpu").split == "validation"
+    path.write_text("\n".join(rows[7:]))
+    with pytest.raises(SightlineError, match="must be as in training to hold out the same validation set"):
+        sightline.evaluate("run", device="cpu")

@@ -290,6 +290,21 @@ DATASETS: Mapping[str, PublicDataset] = {
         "python -m benchmarks.icons_from_npm data/glyphs/icons.npz",
         paths=("glyphs",),
     ),
+    "domains": PublicDataset(
+        "ten small image sets of different kinds, at most 60 classes of 40 images, 96 x 96 pixels",
+        "those of the sets, named in the model card of photos",
+        instructions="write one zip file of class folders each to domains/, of Caltech-101, clothing-dataset-small, "
+        "kaa/coins-dataset, glyphs of @fontsource/*, Fruits-360, HiRISE landmarks, PlantVillage, "
+        "Sign-Language-Digits-Dataset, free-spoken-digit-dataset as spectrograms, and icons of @iconify/json",
+        paths=("domains",),
+    ),
+    "languages": PublicDataset(
+        "English, German and Korean sentences of Tatoeba with their language",
+        "CC BY 2.0 FR",
+        instructions="run sightline fetch tatoeba, then "
+        "python -m benchmarks.languages data/de_en.tsv data/ko_en.tsv.gz data/languages",
+        paths=("languages",),
+    ),
 }
 """The data sets by name."""
 DATA_FOLDER = "data"

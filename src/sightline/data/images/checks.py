@@ -95,8 +95,10 @@ def list_folder(folder: Path) -> Listing:
 
     def visit(path: Path, prefix: str, depth: int) -> bool:
         """Whether there is an image below a folder."""
-        check(depth <= limits.MAX_FOLDER_DEPTH, f"{display_path(folder)} must have fewer nested folders")
-        check(len(images) + len(others) <= limits.MAX_IMAGE_FILES, f"{display_path(folder)} must have fewer files")
+        depth_limit, file_limit, name = limits.MAX_FOLDER_DEPTH, limits.MAX_IMAGE_FILES, display_path(folder)
+        check(depth <= depth_limit, f"a data set must have at most {depth_limit} nested folders, got more in {name}")
+        is_few = len(images) + len(others) <= file_limit
+        check(is_few, f"a data set must have at most {file_limit:,} images, got more files in {name}")
         has_images = False
         with os.scandir(path) as entries:
             for entry in sorted(entries, key=lambda entry: entry.name):

@@ -12,7 +12,7 @@ from ...comparison import Comparison, Table
 from ...errors import check
 from ...names import printable
 from ...predictor import SPLIT_NOTES, Progress
-from .evaluate import MAX_SCORED_SENTENCES, MaskedLMEvaluation, count_words, evaluate, scored_sentences
+from .evaluate import MaskedLMEvaluation, count_words, evaluate, scored_indices, scored_sentences
 from .predictor import MaskedLMPredictor
 
 RESAMPLES = 1000
@@ -80,7 +80,7 @@ def compare(
 ) -> MaskedLMComparison:
     """Evaluate masked language models on the test sentences of the runs' data, or of `data`."""
     text, split = predictors[0].evaluation_corpus(data)
-    scored = text.take(range(min(MAX_SCORED_SENTENCES, len(text))))
+    scored = text.take(scored_indices(predictors, text))
     evaluations, scores, seconds = list[MaskedLMEvaluation](), list[Any](), dict[str, float]()
     for i, (name, predictor) in enumerate(zip(names, predictors, strict=True)):
         start = time.perf_counter()

@@ -4,10 +4,11 @@ Shapes: B batch, T tokens, N masked positions of a row.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -148,15 +149,16 @@ def _batches(lengths: Any, max_tokens: int) -> Iterator[tuple[list[tuple[int, in
 
 
 def evaluate(predictor: Any, text: MonolingualText, split: str, progress: Progress | None = None) -> MaskedLMEvaluation:
-    """Masked accuracy of all sentences and pseudo-perplexity of the first ones. Long sentences are cut."""
+    """Masked accuracy of all sentences, which are cut if long, and pseudo-perplexity of the first whole sentences."""
     encoded = encode_sentences(text.sentences, predictor.tokenizer, predictor.config.data.max_tokens)
-    scored = text.take(range(min(MAX_SCORED_SENTENCES, len(text))))
+    indices = scored_indices([predictor], text)
+    scored = text.take(indices)
     with torch.inference_mode():
         sums = masked_sums(predictor.model, predictor.masker, encoded.to(predictor.device), progress=progress)
         log_likelihoods = scored_sentences(predictor, scored)
     tokens, correct = float(sums["tokens"]), float(sums["correct"])
     check(tokens > 0, f"data must have known words to mask, got none in {len(text):,} lines")
-    num_tokens = int((encoded.lengths[: len(scored)] - 2).sum())
+    num_tokens = int((encoded.lengths[indices] - 2).sum())
     total = -float(log_likelihoods.sum())
     return MaskedLMEvaluation(
         split=split,
@@ -169,6 +171,16 @@ def evaluate(predictor: Any, text: MonolingualText, split: str, progress: Progre
         word_pseudo_perplexity=math.exp(min(100.0, total / int(count_words(scored).sum()))),
         scored_lines=len(scored),
     )
+
+
+def scored_indices(predictors: Sequence[Any], text: MonolingualText) -> list[int]:
+    """The first sentences that no predictor cuts, or the first ones if there are none."""
+    fits = np.ones(len(text), dtype=bool)
+    for predictor in predictors:
+        lengths = np.array([len(ids) for ids in predictor.tokenizer.encode(text.sentences)])
+        fits &= (lengths > 0) & (lengths <= predictor.config.data.max_tokens - 2)
+    whole = np.flatnonzero(fits)[:MAX_SCORED_SENTENCES].tolist()
+    return whole or list(range(min(MAX_SCORED_SENTENCES, len(text))))
 
 
 def scored_sentences(predictor: Any, text: MonolingualText, progress: Progress | None = None) -> Tensor:

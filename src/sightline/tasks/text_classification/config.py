@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from ... import limits
 from ...config import Fraction, PositiveInt
@@ -37,6 +37,21 @@ class LabeledData(CorpusConfig):
 
     def files(self, source: str) -> dict[str, frozenset[Path]]:
         return labeled_files(source)
+
+    def split(self, corpus: Any, test_fraction: float, validation_fraction: float, seed: int) -> TextSplits[Any]:
+        """Hold out fractions of a corpus. Held-out texts of a class without others stay in the training set."""
+        splits = super().split(corpus, test_fraction, validation_fraction, seed)
+        train, known, kept = splits.train, {*splits.train.labels}, dict[str, LabeledText | None]()
+        for name in ("validation", "test"):
+            held_out = getattr(splits, name)
+            is_known = [] if held_out is None else [label in known for label in held_out.labels]
+            if not all(is_known):
+                rest = held_out.take([i for i, known_label in enumerate(is_known) if not known_label])
+                train = LabeledText(train.texts + rest.texts, train.labels + rest.labels, train.num_dropped)
+                indices = [i for i, known_label in enumerate(is_known) if known_label]
+                held_out = held_out.take(indices) if indices else None
+            kept[name] = held_out
+        return TextSplits(train, **kept)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...config import for_data
+from ...data.images.datasets import check_class_names
 from ...data.text.batching import LengthBuckets
 from ...data.text.corpora import TextSplits
 from ...data.text.labeled import LabeledText
@@ -39,6 +40,7 @@ class TextClassificationTask(Task):
         progress: Progress | None = None,
     ):
         self.classes = data.train.classes
+        check_class_names(self.classes)
         check(len(self.classes) > 1, f"data must have texts of at least 2 classes, got {self.classes!r:.200}")
         trained = earlier_tokenizer(config)
         text = TokenizedSentences.of(data, config.tokenizer, config.data.max_tokens, trained)

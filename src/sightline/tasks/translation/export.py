@@ -35,8 +35,9 @@ def export(predictor: TranslationPredictor) -> Export:
     longest = reserve_positions(model.decoder, MAX_EXPORTED_TOKENS)
     past_dim = Dimension(name="past", min=0, max=None if longest is None else longest - 1)
     dims = {"batch": BATCH, "source": source_dim, "past": past_dim}
-    inputs = [_source(batch, length, len(source)) for batch, length, _ in SIZES]
-    steps = [_step_inputs(encoder, x, len(target), past) for x, (_, _, past) in zip(inputs, SIZES, strict=True)]
+    sizes = [(batch, _bounded(length, source_dim), _bounded(past, past_dim)) for batch, length, past in SIZES]
+    inputs = [_source(batch, length, len(source)) for batch, length, _ in sizes]
+    steps = [_step_inputs(encoder, x, len(target), past) for x, (_, _, past) in zip(inputs, sizes, strict=True)]
     tokens = {0: BATCH, 1: source_dim}
     state = {name: {axis: dims[key] for axis, key in axes.items()} for name, axes in step.dimensions.items()}
     parts = [
@@ -66,6 +67,10 @@ def export(predictor: TranslationPredictor) -> Export:
     }
     files = {"source_tokenizer.json": source.to_json().encode(), "target_tokenizer.json": target.to_json().encode()}
     return Export(parts=parts, metadata=metadata, files=files)
+
+
+def _bounded(size: int, dimension: Dimension) -> int:
+    return size if dimension.max is None else min(size, dimension.max)
 
 
 def _source(batch: int, length: int, vocab_size: int) -> Tensors:

@@ -100,7 +100,9 @@ def test_images_that_are_not_square_need_an_image_size(folders):
 def test_unreadable_images_are_listed(folders, size):
     for name in ("cat", "dog"):
         (folders / name / "1.png").write_bytes(b"nothing")
-    with pytest.raises(SightlineError, match=r"all images must be readable, got 2 that are not:") as error:
+    with pytest.raises(
+        SightlineError, match=r"must have files and folders that can be used, got 2 that cannot:"
+    ) as error:
         load(folders, size=size)
     assert str(folders / "cat" / "1.png") in str(error.value)
 
