@@ -73,6 +73,13 @@ MAX_LINE_CHARS = 100_000
 MAX_TOKENIZER_VOCAB_SIZE = 100_000
 """Tokens in the vocabulary of a tokenizer."""
 
+# Captions
+
+MAX_CAPTIONED_IMAGES = 1_000_000
+"""Images of one split of a data set with captions."""
+MAX_CAPTIONS_BYTES = 1 << 29
+"""Bytes of a JSON file of captions."""
+
 # Configs and runs
 
 MAX_CONFIG_BYTES = 1 << 16

@@ -93,6 +93,14 @@ TASKS: dict[str, TaskSpec] = {
             compare_precision="tasks.translation.evaluate:compare_precision",
         ),
         TaskSpec(
+            name="captioning",
+            config="tasks.captioning.config:CaptioningTaskConfig",
+            task="tasks.captioning.task:CaptioningTask",
+            predictor="tasks.captioning.predictor:CaptioningPredictor",
+            usage='sightline.load("{name}").predict("photo.jpg")',
+            compare_precision="tasks.captioning.evaluate:compare_precision",
+        ),
+        TaskSpec(
             name="few_shot",
             config="tasks.few_shot.config:FewShotTaskConfig",
             task="tasks.few_shot.task:FewShotTask",

@@ -17,6 +17,7 @@ SHOTS = 6
 SOURCES = 7
 SEARCH = 8
 MASKING = 9
+SAMPLING = 10
 
 
 def make_generator(seed: int, purpose: int, *counters: int) -> np.random.Generator:

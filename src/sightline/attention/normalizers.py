@@ -48,9 +48,11 @@ class Hard(Normalizer):
         check_fraction(momentum=momentum)
         self.gradient, self.momentum, self.softmax = gradient, momentum, Softmax()
         self.log_probs: list[Tensor] = []
-        """Log-probabilities of the samples since the last `reinforce_loss`, each (B,)."""
+        """Log-probabilities of the samples since the last `reinforce_loss`, each (B, Q)."""
+        self.entropies: list[Tensor] = []
+        """Entropies of the distributions that they were drawn from, each (B, Q)."""
         self.register_buffer("baseline", torch.zeros(()))
-        self.register_buffer("has_baseline", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("has_baseline", torch.zeros(()))  # 0 or 1; weights are floating-point numbers
 
     def forward(self, scores: Tensor, allowed: Tensor | None = None) -> Tensor:
         """scores (B, H, Q, K) -> weights (B, H, Q, K)"""
@@ -68,30 +70,38 @@ class Hard(Normalizer):
             fix = "add reinforce(model, losses) to the loss of every batch, or use gradient='straight_through'"
             raise SightlineError(f"{rule}, got more; {fix}")
         log_probs = _mask_scores(scores, allowed).log_softmax(-1, dtype=_sum_dtype(scores))
-        log_prob = (log_probs * weights).flatten(1).sum(-1)
+        log_prob, entropy = (log_probs * weights).sum((1, 3)), -(log_probs * probs).sum((1, 3))
         if not in_backward():  # activation checkpointing repeats the forward pass
             self.log_probs.append(log_prob)
+            self.entropies.append(entropy)
         return weights
 
-    def reinforce_loss(self, losses: Tensor) -> Tensor:
-        """A term with the REINFORCE gradient, (loss - baseline) * grad log p: losses (B,) -> ()
+    def reinforce_loss(self, losses: Tensor, where: Tensor | None = None, entropy_weight: float = 0.0) -> Tensor:
+        """A term with the REINFORCE gradient, (loss - baseline) * grad log p: losses (B,) or (B, Q) -> ()
 
-        The baseline is a running mean of earlier losses. It lowers the variance of the gradient, not its mean.
+        Losses (B, Q) are those of single queries, for models in which a choice affects no other query. `where` (B, Q)
+        is True for queries that count. The baseline is a running mean of earlier losses. It lowers the variance of the
+        gradient, not its mean. `entropy_weight` times the mean entropy is subtracted.
         """
         losses = losses.detach()
         check(self.log_probs, "reinforce must follow a forward pass in training mode with gradients, got none")
-        shape = tuple(self.log_probs[0].shape)
-        has_shape = all(log_prob.shape == losses.shape for log_prob in self.log_probs)
+        pending, entropies = self.log_probs, self.entropies
+        shape = tuple(pending[0].shape[: losses.dim()])
+        has_shape = losses.dim() in (1, 2) and all(x.shape[: losses.dim()] == losses.shape for x in pending)
         check(has_shape, f"losses must have shape {shape}, got {tuple(losses.shape)}")
-        pending, self.log_probs = self.log_probs, []
-        advantage = losses - self.baseline
-        mean = losses.mean().to(self.baseline.dtype)
-        self.baseline = torch.where(self.has_baseline, self.momentum * self.baseline + (1 - self.momentum) * mean, mean)
+        self.log_probs, self.entropies = [], []
+        log_prob, entropy = (_per_loss(x, losses.dim(), where) for x in (pending, entropies))
+        is_counted = torch.ones_like(losses) if where is None or losses.dim() == 1 else where.to(losses.dtype)
+        count = is_counted.sum().clamp_min(1)
+        mean = ((losses * is_counted).sum() / count).to(self.baseline.dtype)
+        advantage = (losses - self.baseline) * is_counted
+        updated = self.momentum * self.baseline + (1 - self.momentum) * mean
+        self.baseline = torch.where(self.has_baseline.bool(), updated, mean)
         self.has_baseline = torch.ones_like(self.has_baseline)
-        return (advantage * torch.stack(pending).sum(0)).mean()
+        return (advantage * log_prob - entropy_weight * entropy).sum() / count
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "log_probs": []}  # copies start without pending samples
+        return {**self.__dict__, "log_probs": [], "entropies": []}  # copies start without pending samples
 
 
 class Standardize(Normalizer):
@@ -142,12 +152,23 @@ def make_normalizer(normalizer: str | Normalizer) -> Normalizer:
     return NORMALIZERS[normalizer]()
 
 
-def reinforce(model: nn.Module, losses: Tensor) -> Tensor:
-    """The term to add to the loss so that every hard attention in the model learns from `losses` (B,) -> ()"""
+def reinforce(model: nn.Module, losses: Tensor, *, where: Tensor | None = None, entropy_weight: float = 0.0) -> Tensor:
+    """The term to add to the loss so that every hard attention in the model learns from `losses`, (B,) or (B, Q) -> ()
+
+    See `Hard.reinforce_loss` for the options.
+    """
     hard = [module for module in model.modules() if isinstance(module, Hard) and module.gradient == "reinforce"]
     check(hard, "reinforce must be given a model with hard attention (gradient='reinforce'), got one without")
     sampled = [module for module in hard if module.log_probs] or hard
-    return torch.stack([module.reinforce_loss(losses) for module in sampled]).sum()
+    return torch.stack([module.reinforce_loss(losses, where, entropy_weight) for module in sampled]).sum()
+
+
+def _per_loss(values: list[Tensor], dimensions: int, where: Tensor | None) -> Tensor:
+    """The sum of tensors (B, Q) over forward passes, and over the queries that count if losses are (B,)."""
+    if dimensions == 2:
+        total = torch.stack(values).sum(0)
+        return total if where is None else total.masked_fill(~where, 0.0)
+    return torch.stack([(x if where is None else x.masked_fill(~where, 0.0)).sum(1) for x in values]).sum(0)
 
 
 def in_backward() -> bool:

@@ -4,7 +4,7 @@ import glob
 from collections.abc import Iterable
 from pathlib import Path
 
-BUILTIN_SOURCES = frozenset({"glyphs", "numbers", "sentences"})
+BUILTIN_SOURCES = frozenset({"glyphs", "numbers", "sentences", "shapes"})
 """Names of data sets that are generated and need no file."""
 
 

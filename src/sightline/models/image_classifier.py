@@ -127,12 +127,21 @@ class ImageClassifier(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, image_size, image_size), values from 0 to 1 -> logits (B, num_classes)"""
-        x = self.patch_embedding((images - self.mean) / self.std)
-        if self.class_token is not None:
-            x = torch.cat((self.class_token.to(x.dtype).expand(x.shape[0], -1, -1), x), 1)
-        x = self.encoder(self.positions(x))
+        x = self._encode((images - self.mean) / self.std)
         pooled = x.mean(1) if self.class_token is None else x[:, 0]
         return self.calibration_scale * self.classifier(pooled)
+
+    def patch_tokens(self, images: Tensor) -> Tensor:
+        """The patches after the last block: normalized images (B, C, image_size, image_size) -> (B, T, M)"""
+        return self._encode(images)[:, self.config.pool == "class_token" :]
+
+    def _encode(self, images: Tensor) -> Tensor:
+        """All tokens after the last block: normalized images (B, C, image_size, image_size) -> (B, T, M)"""
+        x = self.patch_embedding(images)
+        if self.class_token is not None:
+            x = torch.cat((self.class_token.to(x.dtype).expand(x.shape[0], -1, -1), x), 1)
+        tokens: Tensor = self.encoder(self.positions(x))
+        return tokens
 
 
 def _make_mask(c: ImageClassifierConfig) -> Mask | None:

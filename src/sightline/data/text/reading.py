@@ -7,6 +7,7 @@ import math
 import shlex
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -21,14 +22,22 @@ _BYTE_ORDER_MARKS = {
 }
 
 
-def iter_lines(path: Path) -> Iterator[str]:
-    """Lines of a file without their line ends. Only a line feed ends a line. `.gz` files are decompressed."""
-    name, max_chars = display_path(path), limits.MAX_LINE_CHARS
+@contextmanager
+def open_text(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    """A file, opened to read bytes. `.gz` files are decompressed."""
+    name = display_path(path)
     with (
         reraise(f"{name} must be readable", OSError),
         reraise(f"{name} must be a complete gzip file", gzip.BadGzipFile, zlib.error, EOFError),
         gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
     ):
+        yield file
+
+
+def iter_lines(path: Path) -> Iterator[str]:
+    """Lines of a file without their line ends. Only a line feed ends a line. `.gz` files are decompressed."""
+    name, max_chars = display_path(path), limits.MAX_LINE_CHARS
+    with open_text(path) as file:
         for number, line in enumerate(stream_lines(file, name, max_bytes=limits.MAX_TEXT_BYTES), 1):
             if len(line) > max_chars:
                 raise SightlineError(f"line {number:,} of {name} must be at most {max_chars:,} characters, got more")

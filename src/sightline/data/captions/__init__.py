@@ -1,0 +1,1 @@
+"""Images with captions: data sets, their formats, and drawn scenes."""
