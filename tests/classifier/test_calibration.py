@@ -90,7 +90,7 @@ def test_unknown_images_are_detected(fitted, drawn):
 
 @pytest.mark.parametrize(("images", "source"), [(1, "image sets of many kinds"), (2, "held-out images")])
 def test_summary_names_the_source_of_the_calibration(images, source):
-    classifier = FewShotClassifier().fit({"a": torch.randn(images, 5) + 3, "b": torch.randn(images, 5) - 3})
+    classifier = FewShotClassifier().fit({"a": torch.randn(images, 11) + 3, "b": torch.randn(images, 11) - 3})
     scale = classifier.calibration.scale
     assert f"confidence  logits scaled by {scale:.2f}, calibrated on {source}\n" in classifier.summary()
 
