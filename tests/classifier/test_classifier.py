@@ -159,7 +159,7 @@ def test_classes_are_added_and_removed_without_training(run, drawn):
 
 def test_concurrent_adds_are_all_kept(tmp_path):
     """4 threads with 60 adds each, while another thread predicts and saves."""
-    classifier = FewShotClassifier().fit({"a": torch.eye(3)[:2], "b": -torch.eye(3)})
+    classifier = FewShotClassifier().fit({"a": torch.eye(3)[:2], "b": -torch.eye(3)}, method="prototypes")
     names = [[f"{thread}-{i}" for i in range(60)] for thread in range(4)]
     is_done, failures = threading.Event(), []
 
