@@ -114,6 +114,8 @@ class CaptioningTaskConfig(TaskConfig):
                 steps=900,
                 batch_size=512,
                 learning_rate=5e-3,
+                weight_decay=0.01,
+                warmup_steps=50,
                 evaluate_every=150,
                 log_every=20,
             ),
