@@ -3,6 +3,7 @@ import math
 import os
 import random
 import re
+from collections import OrderedDict
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,6 +165,17 @@ def without_dropout(**options):
 def test_steps_match_the_reference(tmp_path, changes, reference):
     train(tmp_path, task=without_dropout(validation=0), schedule="constant", **changes)
     torch.testing.assert_close(weights(tmp_path), reference_states(11, **reference)[-1])
+
+
+def test_the_backbone_has_its_own_learning_rate(tmp_path):
+    task = without_dropout(validation=0)
+    first, *others = task.model
+    task.model = nn.Sequential(OrderedDict(backbone=first, head=nn.Sequential(*others)))
+    before = {name: tensor.clone() for name, tensor in task.model.state_dict().items()}
+    train(tmp_path, task=task, schedule="constant", backbone_lr_ratio=1e-9)
+    after = weights(tmp_path)
+    torch.testing.assert_close(after["backbone.weight"], before["backbone.weight"])
+    assert (after["head.2.weight"] - before["head.2.weight"]).abs().max() > 1e-3
 
 
 def test_gradient_accumulation_gives_the_update_of_the_whole_batch(tmp_path):

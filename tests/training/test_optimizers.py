@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from sightline.errors import SightlineError
 from sightline.models.image_classifier import ImageClassifier, ImageClassifierConfig
 from sightline.training.config import TrainingConfig
 from sightline.training.optimizers import Muon, make_optimizers, orthogonalize
@@ -91,3 +92,19 @@ def test_muon_skips_parameters_without_gradient():
     parameter = nn.Parameter(torch.ones(3, 4))
     Muon([parameter], lr=0.1).step()
     assert parameter.eq(1).all()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_backbone_has_a_fraction_of_the_learning_rate(optimizer):
+    model = nn.ModuleDict({"backbone": nn.Sequential(nn.Conv2d(3, 5, 3)), "head": nn.Linear(5, 7)})
+    built = make_optimizers(model, TrainingConfig(optimizer=optimizer, backbone_lr_ratio=0.25))
+    ratios = {p: group.get("lr_ratio", 1.0) for o in built for group in o.param_groups for p in group["params"]}
+    assert {ratios[p] for p in model["backbone"].parameters()} == {0.25}
+    assert {ratios[p] for p in model["head"].parameters()} == {1.0}
+    assert len(ratios) == 4
+
+
+def test_backbone_of_muon_has_one_learning_rate():
+    model = nn.ModuleDict({"backbone": nn.ModuleList([nn.Linear(5, 7)])})
+    with pytest.raises(SightlineError, match="backbone_lr_ratio must be 1"):
+        make_optimizers(model, TrainingConfig(optimizer="muon", backbone_lr_ratio=0.5))

@@ -163,9 +163,12 @@ class Captioner(nn.Module):
     ) -> Tensor:
         """images as `encode` takes them, target int64 (B, T) -> logits (B, T, V)
 
-        With labels int64 (B, T), -100 where there is none: the summed cross entropy.
+        With labels int64 (B, T), -100 where there is none: the summed cross entropy. A target with K rows for each
+        image, one after another, has (B * K, T) tokens.
         """
         output = self.encode(images)
+        if (rows := target.shape[0] // output.states.shape[0]) > 1:
+            output = output.take(torch.arange(len(target), device=target.device) // rows)
         if labels is None:
             return self.decoder(output, target)
         if self.training and self.config.hard and self.config.hard_gradient == "reinforce":

@@ -39,6 +39,8 @@ class TrainingConfig(Config):
     """muon orthogonalizes the updates of matrices inside the layers and uses AdamW for the rest."""
     learning_rate: Positive = 1e-3
     """Peak learning rate."""
+    backbone_lr_ratio: Annotated[float, rule("above 0 and at most 1", lambda ratio: 0 < ratio <= 1)] = 1.0
+    """Learning rate of the model's `backbone`, as a fraction of `learning_rate`; below 1 for pretrained weights."""
     weight_decay: NonNegative = 0.05
     """Applied to matrices only, not to biases, norms, temperatures, positions and learned masks."""
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)

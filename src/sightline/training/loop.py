@@ -254,7 +254,7 @@ class Trainer:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.max_grad_norm)
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(self.config, self.step, self.total_steps)
+                group["lr"] = learning_rate(self.config, self.step, self.total_steps) * group.get("lr_ratio", 1.0)
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         return torch.stack(losses).sum()

@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..errors import check
 from .config import TrainingConfig
 
 
 def make_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.optim.Optimizer]:
     """Build the optimizers of a model; each parameter has one.
 
-    Weight decay applies to matrices. Vectors and tables of positions (modules marked `is_table`) are exempt.
+    Weight decay applies to matrices. Vectors and tables of positions (modules marked `is_table`) are exempt. A group of
+    parameters with the key `lr_ratio` has this fraction of the scheduled learning rate.
     """
     trainable: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
     table_modules = [module for module in model.modules() if getattr(module, "is_table", False)]
@@ -28,7 +30,11 @@ def make_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.opti
         )
     others = [parameter for parameter in trainable if parameter not in matrices]
     muon = [Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay)] if matrices else []
-    return [*muon, _adam(others, tables, config)] if others else [*muon]
+    backbone: set[Tensor] = set()
+    if config.backbone_lr_ratio < 1:
+        backbone = {p for name, p in model.named_parameters() if "backbone" in name.split(".")}
+        check(not backbone & matrices.keys(), "backbone_lr_ratio must be 1 for a backbone that muon optimizes")
+    return [*muon, _adam(others, tables, backbone, config)] if others else [*muon]
 
 
 class Muon(torch.optim.Optimizer):
@@ -81,10 +87,15 @@ def orthogonalize(matrices: Tensor, iterations: int = 5) -> Tensor:
     return x.mT if matrices.shape[-2] > matrices.shape[-1] else x
 
 
-def _adam(parameters: list[Tensor], tables: set[Tensor], config: TrainingConfig) -> torch.optim.Optimizer:
-    decayed = [parameter for parameter in parameters if _is_matrix(parameter) and parameter not in tables]
-    exempt = [parameter for parameter in parameters if not _is_matrix(parameter) or parameter in tables]
-    groups: list[dict[str, Any]] = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
+def _adam(
+    parameters: list[Tensor], tables: set[Tensor], backbone: set[Tensor], config: TrainingConfig
+) -> torch.optim.Optimizer:
+    groups: list[dict[str, Any]] = []
+    for part, ratio in ((set(parameters) - backbone, 1.0), (backbone, config.backbone_lr_ratio)):
+        own = [parameter for parameter in parameters if parameter in part]
+        decayed = [parameter for parameter in own if _is_matrix(parameter) and parameter not in tables]
+        exempt = [parameter for parameter in own if not _is_matrix(parameter) or parameter in tables]
+        groups += [{"params": decayed, "lr_ratio": ratio}, {"params": exempt, "weight_decay": 0.0, "lr_ratio": ratio}]
     kind = torch.optim.Adam if config.optimizer == "adam" else torch.optim.AdamW
     return kind(
         [group for group in groups if group["params"]],

@@ -193,6 +193,12 @@ def test_self_critical_losses_of_parts_sum_to_that_of_the_batch(data, monkeypatc
     torch.testing.assert_close(sum(losses), task.loss(task.model, whole))
 
 
+def test_a_target_can_have_several_rows_for_each_image(data):
+    model = make_task(data).model.eval()
+    images, target = data.train.pixels[:3], torch.randint(4, 9, (6, 5))
+    torch.testing.assert_close(model(images, target), model(images.repeat_interleave(2, 0), target))
+
+
 class MeanColors(Embedder):
     """The mean color of each cell of a 3 x 3 grid."""
 

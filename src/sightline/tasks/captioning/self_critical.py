@@ -51,8 +51,7 @@ class SelfCritical:
             baseline = (rewards.sum(1, keepdim=True) - rewards) / (num_samples - 1)
         advantage = (rewards - baseline).flatten().to(batch.target.device)
         tokens, labels = self._sequences([h for found in sampled for h in found], batch.target.device)
-        images = batch.images.repeat_interleave(num_samples, 0)
-        logits = model(images, tokens)
+        logits = model(batch.images, tokens)
         log_probs = -F.cross_entropy(logits.mT.float(), labels, ignore_index=IGNORE_INDEX, reduction="none")
         has_captions = (batch.labels != IGNORE_INDEX).any()  # False for an empty part
         return -(advantage * log_probs.sum(1)).sum() * has_captions / (batch.num_captions * num_samples)
