@@ -31,10 +31,6 @@ SIZES = {"embed_dim": "hidden_size", "num_heads": "num_attention_heads", "ffn_di
 """Names of our dimensions in a BertConfig; `depth` is num_hidden_layers."""
 
 
-WARM_UP = 5
-"""Steps that are not timed, as they compile and allocate."""
-
-
 def synchronized_time() -> float:
     """The time at which all kernels that were launched have run."""
     if torch.cuda.is_available():
@@ -42,29 +38,54 @@ def synchronized_time() -> float:
     return time.perf_counter()
 
 
-class StopAfter(Hook):
-    """Counts steps, and stops training after some seconds."""
+class Clock:
+    """Counts the steps and tokens of a training that ends after some seconds.
+
+    The speed is that of the second half, as the first steps compile and allocate.
+    """
 
     def __init__(self, seconds: float):
-        self.seconds, self.start, self.warm, self.end, self.steps = seconds, 0.0, 0.0, 0.0, 0
+        self.seconds, self.start, self.steps, self.half, self.last = seconds, time.perf_counter(), 0, (0.0, 0, 0), ()
+
+    def step(self, tokens: int, *, is_last: bool) -> bool:
+        """Count a step, with the tokens of all steps so far; whether the time is over."""
+        self.steps += 1
+        elapsed = time.perf_counter() - self.start
+        if not self.half[1] and elapsed > self.seconds / 2:
+            self.half = (synchronized_time(), self.steps, tokens)
+        is_over = elapsed > self.seconds
+        if is_over or is_last:
+            self.last: tuple[Any, ...] = (synchronized_time(), self.steps, tokens)
+        return is_over
 
     @property
-    def steps_per_second(self) -> float:
-        """Speed after the first WARM_UP steps."""
-        return max(0, self.steps - WARM_UP) / (self.end - self.warm)
+    def elapsed(self) -> float:
+        """Seconds of all steps."""
+        return float(self.last[0] - self.start)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return float((self.last[2] - self.half[2]) / (self.last[0] - self.half[0]))
+
+    def predict_steps(self, seconds: float) -> int:
+        """The steps that a training of some seconds has, its first steps included."""
+        per_second = (self.last[1] - self.half[1]) / (self.last[0] - self.half[0])
+        return max(10, int(self.steps + per_second * (seconds - self.elapsed)))
+
+
+class StopAfter(Hook):
+    """Stops training after some seconds."""
+
+    def __init__(self, seconds: float, tokens_per_step: float):
+        self.clock, self.tokens_per_step = Clock(seconds), tokens_per_step
 
     def on_start(self, trainer: Any) -> None:
-        self.start = time.perf_counter()
+        self.clock.start = time.perf_counter()
 
     def on_step(self, trainer: Any) -> None:
-        self.steps += 1
-        if self.steps == WARM_UP:
-            self.warm = synchronized_time()
-        is_over = time.perf_counter() - self.start > self.seconds
-        if is_over:
+        tokens = round(self.tokens_per_step * trainer.step)
+        if self.clock.step(tokens, is_last=trainer.step == trainer.total_steps):
             trainer.request_stop("time")
-        if is_over or trainer.step == trainer.total_steps:
-            self.end = synchronized_time()
 
 
 class Bert(nn.Module):
@@ -122,11 +143,11 @@ def make_config(arguments: argparse.Namespace, out: Path, seed: int, steps: int)
     return runs._resolve_config(arguments.config, changes)[0]
 
 
-def train_ours(task_config: Any, data: Any, seconds: float) -> tuple[Any, StopAfter]:
-    """Train for some seconds; the predictor, and the hook that counted."""
-    hook = StopAfter(seconds)
+def train_ours(task_config: Any, data: Any, seconds: float, tokens: float) -> tuple[Any, Clock]:
+    """Train for some seconds with a number of tokens per step; the predictor, and the clock."""
+    hook = StopAfter(seconds, tokens)
     run = sightline.train(task_config, data=data, hooks=[hook], quiet=True)
-    return sightline.load(run.folder), hook
+    return sightline.load(run.folder), hook.clock
 
 
 def tokens_per_step(task: MaskedLMTask, batch_size: int) -> float:
@@ -136,18 +157,16 @@ def tokens_per_step(task: MaskedLMTask, batch_size: int) -> float:
 
 def train_bert(
     task: MaskedLMTask, folder: Path, *, seconds: float, steps: int, seed: int, rows: int, compiled: bool, rate: float
-) -> tuple[nn.Module, float, int]:
-    """Train BertForMaskedLM by transformers.Trainer; the model, its tokens/s and its steps."""
+) -> tuple[nn.Module, Clock]:
+    """Train BertForMaskedLM by transformers.Trainer; the model, and the clock."""
     from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
 
     class Stop(TrainerCallback):  # type: ignore[misc]
         def on_train_begin(self, *_: Any, **__: Any) -> None:
-            self.start, self.tokens = time.perf_counter(), collator.tokens
+            clock.start = time.perf_counter()
 
         def on_step_end(self, _: Any, state: Any, control: Any, **__: Any) -> None:
-            if state.global_step == WARM_UP:
-                self.warm, self.tokens = synchronized_time(), collator.tokens
-            if time.perf_counter() - self.start > seconds:
+            if clock.step(collator.tokens, is_last=state.global_step == steps):
                 control.should_training_stop = True
 
     torch.manual_seed(seed)
@@ -163,17 +182,16 @@ def train_bert(
             attention_probs_dropout_prob=model_config.attention_dropout,
         )
     )
-    collator, stop, on_gpu = Collator(task), Stop(), torch.cuda.is_available()
+    collator, clock, on_gpu = Collator(task), Clock(seconds), torch.cuda.is_available()
     options = TrainingArguments(
         output_dir=str(folder), per_device_train_batch_size=rows, max_steps=steps, learning_rate=rate, bf16=on_gpu,
         optim="adamw_torch_fused", warmup_steps=steps // 20, weight_decay=0.01, save_strategy="no", report_to=[],
         disable_tqdm=True, logging_strategy="no", seed=seed, torch_compile=compiled, remove_unused_columns=False,
         dataloader_num_workers=0, use_cpu=not on_gpu,
     )  # fmt: skip
-    trainer = Trainer(bert, options, train_dataset=Sentences(task.train), data_collator=collator, callbacks=[stop])
+    trainer = Trainer(bert, options, train_dataset=Sentences(task.train), data_collator=collator, callbacks=[Stop()])
     trainer.train()
-    elapsed = synchronized_time() - getattr(stop, "warm", stop.start)
-    return Bert(bert).eval(), (collator.tokens - stop.tokens) / elapsed, trainer.state.global_step
+    return Bert(bert).eval(), clock
 
 
 def accuracy(model: nn.Module, task: MaskedLMTask, device: torch.device) -> float:
@@ -213,32 +231,35 @@ def measure(arguments: argparse.Namespace) -> None:
         task = MaskedLMTask(first, data)
         batch_size = first.training.batch_size
         rows = max(1, round(tokens_per_step(task, batch_size) / float(task.train.lengths.mean())))
-        ours = train_ours(first, data, arguments.speed_seconds)[1].steps_per_second
-        speed = ours * tokens_per_step(task, batch_size)
-        print(f"ours: {speed:,.0f} tokens/s, batches of {rows} sentences on average")
+        tokens = tokens_per_step(task, batch_size)
+        _, ours = train_ours(first, data, arguments.speed_seconds, tokens)
+        print(f"ours: {ours.tokens_per_second:,.0f} tokens/s, batches of {rows} sentences on average", flush=True)
         theirs = {}
         for compiled in variants():
             options: dict[str, Any] = {"rows": rows, "compiled": compiled, "rate": 1e-3, "seed": 0, "steps": long}
-            _, rate, _ = train_bert(task, folder / "bert", seconds=arguments.speed_seconds, **options)
-            theirs[compiled] = rate
-            print(f"BertForMaskedLM, {'compiled' if compiled else 'not compiled'}: {rate:,.0f} tokens/s")
-        compiled = max(theirs, key=lambda key: theirs[key])
-        print(f"ratio {speed / theirs[compiled]:.2f}")
-        print(f"masked accuracy on the validation set after {arguments.seconds:.0f} s of training")
-        bert_steps = max(10, int(theirs[compiled] * arguments.seconds / tokens_per_step(task, batch_size)))
+            _, theirs[compiled] = train_bert(task, folder / "bert", seconds=arguments.speed_seconds, **options)
+            kind = "compiled" if compiled else "not compiled"
+            print(f"BertForMaskedLM, {kind}: {theirs[compiled].tokens_per_second:,.0f} tokens/s", flush=True)
+        compiled = max(theirs, key=lambda key: theirs[key].tokens_per_second)
+        print(f"ratio {ours.tokens_per_second / theirs[compiled].tokens_per_second:.2f}")
+        print(f"masked accuracy on the validation set after at most {arguments.seconds:.0f} s of training")
+        ours_steps, bert_steps = (clock.predict_steps(arguments.seconds) for clock in (ours, theirs[compiled]))
         scores: dict[str, list[float]] = {"ours": []}
         rates = arguments.learning_rates
         for seed in range(arguments.seeds):
-            config = make_config(arguments, folder / f"ours-{seed}", seed, max(10, int(ours * arguments.seconds)))
-            predictor, hook = train_ours(config, data, arguments.seconds)
+            config = make_config(arguments, folder / f"ours-{seed}", seed, ours_steps)
+            predictor, clock = train_ours(config, data, arguments.seconds, tokens)
             scores["ours"].append(accuracy(predictor.model, task, device))
-            print(f"seed {seed}  ours {scores['ours'][-1]:.2%}  {hook.steps:,} steps, {hook.end - hook.start:.0f} s")
+            print(
+                f"seed {seed}  ours {scores['ours'][-1]:.2%}  {clock.steps:,} steps, {clock.elapsed:.0f} s", flush=True
+            )
             for rate in rates:
                 options = {"rows": rows, "compiled": compiled, "rate": rate, "seed": seed, "steps": bert_steps}
-                model, _, steps = train_bert(task, folder / "bert", seconds=arguments.seconds, **options)
+                model, clock = train_bert(task, folder / "bert", seconds=arguments.seconds, **options)
                 values = scores.setdefault(f"BERT, learning rate {rate:g}", [])
                 values.append(accuracy(model, task, device))
-                print(f"seed {seed}  BERT {values[-1]:.2%}  {steps:,} steps, learning rate {rate:g}")
+                counts = f"{clock.steps:,} steps, {clock.elapsed:.0f} s"
+                print(f"seed {seed}  BERT {values[-1]:.2%}  {counts}, learning rate {rate:g}", flush=True)
             rates = [max(rates, key=lambda rate: scores[f"BERT, learning rate {rate:g}"][0])]
         for name, values in scores.items():
             print(f"{name}: {statistics.mean(values):.2%} ({min(values):.2%} to {max(values):.2%})")
