@@ -51,7 +51,7 @@ def run_search(options: argparse.Namespace) -> Results:
     trials, workers = (10, 1) if options.tiny else (options.trials, options.workers)
     finished = search(
         {"task": "image_classification"}, SPACE, changes,
-        trials=trials, workers=workers, sampler="random", pruner="none", out=options.out,
+        trials=trials, workers=workers, sampler="random", pruner="none", out=options.out, timeout=options.timeout,
     )  # fmt: skip
     print(finished.usage)
     return finished.results
@@ -76,7 +76,7 @@ def effects(results: Results) -> dict[str, tuple[Interval, Any]]:
 
 def by_depth(results: Results) -> dict[int, Interval]:
     """The mean accuracy for each number of blocks, in percent."""
-    random, groups = np.random.default_rng(1), {}
+    random, groups = np.random.default_rng(1), dict[int, list[float]]()
     for trial in results.complete:
         groups.setdefault(trial["settings"]["model.depth"], []).append(100 * trial["values"]["accuracy"])
     return {depth: mean_interval(np.array(groups[depth]), random) for depth in sorted(groups)}
@@ -128,6 +128,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=220)
     parser.add_argument("--workers", type=int, default=12, help="trials that share the GPU")
     parser.add_argument("--steps", type=int, default=600, help="training steps of a trial")
+    parser.add_argument("--timeout", type=float, help="seconds after which no further trial is started")
     parser.add_argument("--out", type=Path, default=Path("searches/claim"))
     parser.add_argument("--figure", type=Path, default=FIGURE)
     parser.add_argument("--analyze", type=Path, metavar="FOLDER", help="a finished search, or its trials.json")

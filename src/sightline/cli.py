@@ -176,6 +176,9 @@ def search(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the settings that are tried.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of the search (default: searches/NAME).")] = None,
+    timeout: Annotated[
+        float | None, typer.Option(help="Seconds after which no further trial is started; running ones end.")
+    ] = None,
     train_best: Annotated[
         bool, typer.Option("--train-best", help="Train the best settings fully, as a run in the folder.")
     ] = False,
@@ -187,7 +190,7 @@ def search(
     options: dict[str, Any] = {"trials": trials, "workers": workers, "storage": storage, "sampler": sampler}
     options |= {"pruner": pruner, "minimize": minimize, "in_trials": in_trials or (), "seed": seed, "out": out}
     command = sightline.runs.command_line()
-    finished = search(path, space, changes, **options, train_best=train_best, command=command)
+    finished = search(path, space, changes, **options, timeout=timeout, train_best=train_best, command=command)
     _print(f"{finished}\nwrote {', '.join(str(finished.folder / name) for name in FILES)}")
     if finished.best_run is not None:
         _print(str(finished.best_run))

@@ -2,6 +2,7 @@
 
 import functools
 import io
+import itertools
 import json
 import signal
 
@@ -59,6 +60,16 @@ def test_a_grid_has_every_combination_once(tmp_path):
     assert sorted(map(str, settings(finished))) == sorted(
         str({"model.size": size, "model.kind": kind}) for size in (1, 2, 3) for kind in ("plain", "wide")
     )
+
+
+def test_no_trial_is_started_after_the_timeout_and_the_same_command_continues(tmp_path, monkeypatch):
+    seconds = itertools.count(1000)
+    monkeypatch.setattr("sightline.search.run.time.time", lambda: next(seconds))
+    stopped = run(tmp_path / "parts", timeout=3)
+    assert str(stopped).startswith(f"{tmp_path / 'parts'}: 3 of 6 trials finished: 3 complete")
+    assert settings(run(tmp_path / "parts")) == settings(run(tmp_path / "whole"))
+    with pytest.raises(SightlineError, match="timeout must be a positive number of seconds, got 0"):
+        run(tmp_path / "none", timeout=0)
 
 
 def test_workers_run_the_same_trials_as_one_process(tmp_path):

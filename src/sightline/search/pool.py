@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 
+from .. import registry
 from ..errors import SightlineError, check
 from .liveness import living_pool
 from .plan import Plan
@@ -25,6 +27,15 @@ MAX_DEATHS = 3
 """The search stops if each worker dies so often before a trial ends."""
 
 
+def start_server(task: str) -> None:
+    """Start the process that workers are forked from. It imports what trials need, which takes seconds, while this
+    process goes on."""
+    if sys.platform != "win32":
+        module = registry.task_spec(task, "task").task.__module__
+        multiprocessing.set_forkserver_preload([__name__, module, "sightline.training.loop", "torch._dynamo"])
+        forkserver.ensure_running()
+
+
 @dataclass
 class WorkerPool:
     """The worker processes of a plan on this machine."""
@@ -32,6 +43,8 @@ class WorkerPool:
     plan: Plan
     size: int
     study: Study
+    deadline: float
+    """The `time.time()` after which no trial is started."""
     seconds: float = 0.0
     """Time of the workers that have ended."""
     seconds_in_trials: float = 0.0
@@ -39,10 +52,8 @@ class WorkerPool:
     def run(self, update: Callable[[], int]) -> None:
         """Run all trials. `update` is called regularly and returns the number of trials that have ended."""
         context: Any = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
-        if sys.platform != "win32":
-            context.set_forkserver_preload([__name__])  # its import takes seconds; workers are forked in milliseconds
         with living_pool(self.study.folder) as name:
-            start = partial(_Process, context, self.plan, name, self.size)
+            start = partial(_Process, context, self.plan, name, self.size, self.deadline)
             processes = [start(number) for number in range(self.size)]
             try:
                 self._run(processes, start, update)
@@ -79,10 +90,10 @@ class WorkerPool:
 class _Process:
     """A process that runs `run_worker`."""
 
-    def __init__(self, context: Any, plan: Plan, pool: str, workers: int, number: int):
+    def __init__(self, context: Any, plan: Plan, pool: str, workers: int, deadline: float, number: int):
         self.number, self.started = number, time.monotonic()
         self._receiver, sender = context.Pipe(duplex=False)
-        self.process = context.Process(target=worker_process, args=(plan, pool, workers, number, sender))
+        self.process = context.Process(target=worker_process, args=(plan, pool, workers, deadline, number, sender))
         self.process.start()
         sender.close()
 
@@ -101,14 +112,14 @@ class _Process:
         return f"killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
 
 
-def worker_process(plan: Plan, pool: str, workers: int, number: int, connection: Connection) -> None:
+def worker_process(plan: Plan, pool: str, workers: int, deadline: float, number: int, connection: Connection) -> None:
     """The main function of a worker process: sends the seconds in trials, or an error."""
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
     count = torch.cuda.device_count()
     device = f"cuda:{number % count}" if count > 1 and plan.config.training.device in ("auto", "cuda") else None
     try:
-        connection.send(run_worker(plan, pool=pool, device=device))
+        connection.send(run_worker(plan, pool=pool, device=device, deadline=deadline))
     except (SightlineError, OSError) as error:
         connection.send(error)
     except KeyboardInterrupt as stop:

@@ -1,5 +1,6 @@
 """Run a search: create the study, start the workers, show the progress, write the results."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 from .. import config, files, limits, runs
 from ..errors import check, check_int, check_max
 from .plan import Plan
-from .pool import WorkerPool
+from .pool import WorkerPool, start_server
 from .progress import Progress, duration
 from .results import Results
 from .space import read_space
@@ -37,16 +38,18 @@ class Usage:
 
 @dataclass(frozen=True)
 class FinishedSearch:
-    """A search whose trials have all ended."""
+    """A search whose trials have all ended, or whose time is over."""
 
     folder: Path
     results: Results
     usage: Usage
     best_run: Any = None
     """The run of the best settings, if it was trained."""
+    trials: int | None = None
+    """The number of trials that the search was to have."""
 
     def __str__(self) -> str:
-        return f"{self.folder}: {self.results.summary()}\n{self.usage}"
+        return f"{self.folder}: {self.results.summary(self.trials)}\n{self.usage}"
 
 
 def search(
@@ -63,6 +66,7 @@ def search(
     in_trials: Iterable[str] = (),
     seed: int = 0,
     out: str | Path | None = None,
+    timeout: float | None = None,
     train_best: bool = False,
     quiet: bool = False,
     command: str = "",
@@ -72,12 +76,16 @@ def search(
     `source` and `changes` are a config as in `sightline.train`. `space` is a YAML file or a mapping. `storage` is the
     URL of a database or the path of a journal that several machines share. `pruner` is `halving` or `none` (default:
     halving, with a second objective none). `minimize` is a second objective, `parameters` or `latency`. `in_trials`
-    are `key=value` that hold in trials only. `train_best` trains the best settings without them.
+    are `key=value` that hold in trials only. After `timeout` seconds no further trial is started. `train_best` trains
+    the best settings without `in_trials`.
     """
+    deadline = _deadline(timeout)
     check_int(1, workers=workers)
     check_max(limits.MAX_SEARCH_WORKERS, workers=workers)
     values, name = runs.read_values(source, changes)
-    runs.build_config(values)
+    task = runs.build_config(values).task
+    if workers > 1:
+        start_server(task)
     folder = Path(out or Path("searches") / name)
     short = config.parse_changes(in_trials)
     plan = Plan(
@@ -100,7 +108,7 @@ def search(
         monitor = _Monitor(plan, study, progress)
         monitor.update()
         try:
-            usage = _run(plan, workers, study, monitor)
+            usage = _run(plan, workers, study, monitor, deadline)
         except KeyboardInterrupt:
             progress.message("stopped; the same command continues the search")
             raise
@@ -108,7 +116,14 @@ def search(
         remove_runs(plan, study)
     results.write_best(plan)
     best_run = _train_best(plan, results, command=command, quiet=quiet) if train_best else None
-    return FinishedSearch(folder, results, usage, best_run)
+    return FinishedSearch(folder, results, usage, best_run, plan.trials)
+
+
+def _deadline(timeout: float | None) -> float:
+    if timeout is None:
+        return math.inf
+    check(timeout > 0, f"timeout must be a positive number of seconds, got {timeout}")
+    return time.time() + timeout
 
 
 class _Monitor:
@@ -127,13 +142,13 @@ class _Monitor:
         return results
 
 
-def _run(plan: Plan, workers: int, study: Study, monitor: _Monitor) -> Usage:
+def _run(plan: Plan, workers: int, study: Study, monitor: _Monitor, deadline: float) -> Usage:
     """Run the trials in this process, or in several others."""
     if workers == 1:
         started = time.monotonic()
-        seconds_in_trials = run_worker(plan, on_change=monitor.update)
+        seconds_in_trials = run_worker(plan, deadline=deadline, on_change=monitor.update)
         return Usage(1, time.monotonic() - started, seconds_in_trials)
-    pool = WorkerPool(plan, workers, study)
+    pool = WorkerPool(plan, workers, study, deadline)
     pool.run(lambda: monitor.update().finished)
     return Usage(workers, pool.seconds, pool.seconds_in_trials)
 

@@ -1,5 +1,7 @@
 """A worker: runs trials of a search in this process until none is left."""
 
+import math
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -17,11 +19,17 @@ MAX_FIRST_FAILURES = 5
 
 
 def run_worker(
-    plan: Plan, *, pool: str = "", device: str | None = None, on_change: Callable[[], object] = lambda: None
+    plan: Plan,
+    *,
+    pool: str = "",
+    device: str | None = None,
+    deadline: float = math.inf,
+    on_change: Callable[[], object] = lambda: None,
 ) -> float:
     """Run trials; return the seconds in trials.
 
-    `pool` is the name of the pool of this process. `on_change` is called after every evaluation and every trial.
+    `pool` is the name of the pool of this process. No trial is started after `deadline`, a `time.time()`. `on_change`
+    is called after every evaluation and every trial.
     """
     runner, sampler, pruner = TrialRunner(plan, device, on_change), plan.sampler, make_pruner(plan.pruner)
     with plan.open_study() as study:
@@ -35,7 +43,7 @@ def run_worker(
                 on_change()
                 check_failures(study)
 
-            return work(study, worker, claim, runner, on_finish)
+            return work(study, worker, lambda: None if time.time() > deadline else claim(), runner, on_finish)
 
 
 def shuffled_grid(plan: Plan) -> list[Settings]:
