@@ -213,3 +213,10 @@ def test_de_en_translates_everyday_sentences_and_aligns_their_words():
     weights = prediction.attention.of("cross")[-1].weights[0].mean(0)  # (target tokens, source tokens)
     assert list(prediction.tokens[:2]) == ["good", "evening"]
     assert weights[0].argmax() < weights[1].argmax()
+
+
+def test_fill_mask_predicts_plausible_words():
+    prediction = sightline.load("fill-mask").predict("A man rides a [MASK].")
+    words = prediction.masks[0].words
+    assert {"motorcycle", "bike", "bicycle", "horse"} == {word for word, _ in words[:4]}
+    assert words[0][1] == pytest.approx(0.255, abs=0.01)
