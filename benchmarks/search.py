@@ -55,8 +55,10 @@ TRIAL = ["training.batch_size=32", "training.warmup_steps=9", "training.device=c
 METHODS = {"random search": ("random", "none"), "TPE with halving": ("tpe", "halving")}
 SEEDS = range(5)
 MAX_TRIALS = 2000
-MAX_DELAY = 16
-"""Seconds between the first line that a search writes to its journal and kill -9; its workers start in between."""
+MAX_LINES = 60
+"""Lines that a search may write to its journal before kill -9; a trial has about 14."""
+MAX_DELAY = 2
+"""Seconds between the last of these lines and kill -9."""
 POINTS = 200
 """Times at which searches are compared."""
 
@@ -189,22 +191,24 @@ def overhead(options: argparse.Namespace) -> None:
 
 
 def kills(options: argparse.Namespace) -> None:
-    """Kill a search with its workers at random moments, continue it, and compare it with an undisturbed one."""
-    draw, trials, count = random.Random(0), 4 if options.tiny else 60, 2 if options.tiny else 30
+    """Kill a search with its workers at random moments and continue it; no trial may be lost or end twice."""
+    draw, trials, count = random.Random(0), 4 if options.tiny else 90, 2 if options.tiny else 30
     folder = options.folder / "killed"
     shutil.rmtree(folder, ignore_errors=True)
     words = ("--trials", trials, "--workers", 2, "--sampler", "random", "--pruner", "none")
     before: dict[int, Any] = {}
     moments = Counter[str]()
-    for _ in range(count):
+    for number in range(1, count + 1):
         process = subprocess.Popen(command(folder, options, *words), stderr=subprocess.DEVNULL, start_new_session=True)
-        moments["killed" if _kill_later(process, folder, draw) else "ended before"] += 1
+        is_killed = _kill_later(process, folder, draw)
+        moments["killed" if is_killed else "ended before"] += 1
         after = complete(folder)
         lost = {index for index, trial in before.items() if after.get(index) != trial}
         if lost:
             raise SystemExit(f"trials {sorted(lost)} are lost or were run again")
-        before = after
-        print(f"{sum(moments.values())}: {len(after)} of {trials} trials are complete", flush=True)
+        news, before = len(after) - len(before), after
+        moments["killed with new complete trials"] += news > 0 and is_killed
+        print(f"{number}: {news} trials more are complete, {len(after)} of {trials}", flush=True)
     subprocess.run(command(folder, options, *words), check=True)
     if sorted(complete(folder)) != list(range(trials)):
         raise SystemExit("some trials are missing")
@@ -212,14 +216,17 @@ def kills(options: argparse.Namespace) -> None:
 
 
 def _kill_later(process: subprocess.Popen[bytes], folder: Path, draw: random.Random) -> bool:
-    """Kill a session at a random moment after it has written to the journal; False if it ended before."""
+    """Kill a session after a random number of lines in its journal and a random delay; False if it ended before.
+
+    The number of lines does not depend on the speed of the machine.
+    """
     journal = folder / "journal.log"
 
-    def size() -> int:
-        return journal.stat().st_size if journal.exists() else 0
+    def num_lines() -> int:
+        return journal.read_bytes().count(b"\n") if journal.exists() else 0
 
-    before = size()
-    while process.poll() is None and size() == before:
+    last = num_lines() + draw.randrange(MAX_LINES)
+    while process.poll() is None and num_lines() < last:
         time.sleep(0.01)
     try:
         process.wait(draw.uniform(0, MAX_DELAY))

@@ -150,6 +150,15 @@ def test_a_page_has_every_chart_and_every_trial():
     assert "http" not in page.replace("http-equiv", "")
 
 
+def test_a_range_of_few_integers_has_their_labels_and_the_mean_of_each():
+    charts = re.findall(r'<svg class="chart".*?</svg>', SearchReport(make_results(53)).page().html, re.DOTALL)
+    [depth] = [chart for chart in charts if 'class="name"' in chart and ">model.depth</text>" in chart]
+    assert re.findall(r'text-anchor="middle">(\d.*?)</text>', depth) == ["1", "2", "3", "4", "5", "6"]
+    means = [float(x) for x in re.findall(r'<line class="interval" x1="([\d.]+)"', depth)]
+    assert len(means) == 6
+    assert np.diff(means) == pytest.approx(np.diff(means).mean(), abs=0.11)  # at the places of the labels
+
+
 def test_the_pareto_front_has_the_best_trial_of_each_cost():
     results = make_results(23, noise=0.0)
     page = SearchReport(results).page().html
@@ -197,6 +206,8 @@ def test_the_command_reads_a_folder_a_file_and_a_storage(tmp_path):
     search({"task": "toy_search"}, SPACE, out=tmp_path / "database", storage=url, **options)
     (tmp_path / "copy.json").write_bytes((tmp_path / "journal" / "trials.json").read_bytes())
     expected = read_results(tmp_path / "journal").trials
+    names = [read_results(tmp_path / "journal").name, read_results(tmp_path / "database", url).name]
+    assert names == ["journal", "database"]
     assert [trial["settings"] for trial in read_results(tmp_path / "database", url).trials] == [
         trial["settings"] for trial in expected
     ]

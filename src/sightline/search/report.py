@@ -1,5 +1,6 @@
 """The report of a search: what mattered, as text and as one page with charts of all trials."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ MAX_LISTED = 10
 """Trials in the table."""
 MIN_GROUP = 3
 """Trials of a group whose mean is drawn."""
-NUM_GROUPS = 4
-"""Groups of a range whose means are drawn."""
+NUM_GROUPS, MAX_VALUES = 4, 12
+"""Groups of a range whose means are drawn, and values up to which each has its own mean."""
 MEASURES = {"parameters": "parameters", "seconds": "seconds of training", "latency": "latency in ms per example"}
 
 
@@ -67,6 +68,7 @@ class SearchReport:
         self.objective = results.objectives[0]
         best = results.best
         self._best = None if best is None else best["trial"]
+        self._values = sorted(trial["values"][self.objective.name] for trial in results.complete)
 
     def __str__(self) -> str:
         return "\n".join([self.results.summary(), "", *self.findings])
@@ -130,9 +132,8 @@ class SearchReport:
         if trial["trial"] == self._best:
             kind = "best"
         elif kind == "complete":
-            values = sorted(self._value(other) or 0.0 for other in self.results.complete)
-            rank = np.searchsorted(values, self._value(trial) or 0.0, "right") - 1
-            shade = int(rank * charts.NUM_SHADES / len(values))
+            rank = bisect_right(self._values, trial["values"][self.objective.name]) - 1
+            shade = int(rank * charts.NUM_SHADES / len(self._values))
             kind = f"v{shade if self.objective.maximize else charts.NUM_SHADES - 1 - shade}"
         return Mark(trial["trial"], kind, self._tip(trial))
 
@@ -152,8 +153,8 @@ class SearchReport:
         if "choices" in setting:
             choices = ordered_choices(setting) or setting["choices"]
             return Scale.categories(setting["key"], choices, [format_number(choice) for choice in choices])
-        make = Scale.logarithmic if setting["log"] else Scale.linear
-        return make(setting["key"], [setting["min"], setting["max"]])
+        key, ends = setting["key"], [setting["min"], setting["max"]]
+        return Scale.logarithmic(key, ends) if setting["log"] else Scale.linear(key, ends, integer=setting["integer"])
 
     def _objective_axis(self, trials: Sequence[Mapping[str, Any]]) -> Scale:
         values = [value for trial in trials if (value := self._value(trial)) is not None]
@@ -185,7 +186,8 @@ class SearchReport:
                     placed.append((x.position(trial["settings"][key]), value))
         random = seeds.make_generator(0, seeds.SEARCH, 2)
         means = []
-        for group in _grouped(placed, by_value="choices" in setting):
+        is_discrete = "choices" in setting or setting["integer"] or setting["step"] is not None
+        for group in _grouped(placed, is_discrete=is_discrete):
             mean = mean_interval(np.array([value for _, value in group]), random)
             at = float(np.mean([position for position, _ in group]))
             means.append((at, mean.value, mean.low, mean.high))
@@ -210,7 +212,7 @@ class SearchReport:
             curve = [(step, value) for step, _, value in trial["curve"] if step is not None and value is not None]
             lines.append((self._mark(trial), curve))
         points = [point for _, curve in lines for point in curve]
-        x, y = Scale.linear("training step", [p[0] for p in points]), [p[1] for p in points]
+        x, y = Scale.linear("training step", [p[0] for p in points], integer=True), [p[1] for p in points]
         return charts.curves(x, Scale.linear(self.objective.name, y), lines)
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
@@ -226,11 +228,11 @@ class SearchReport:
         return ["trial", *names, *keys], rows
 
 
-def _grouped(placed: Sequence[tuple[float, float]], *, by_value: bool) -> list[list[tuple[float, float]]]:
+def _grouped(placed: Sequence[tuple[float, float]], *, is_discrete: bool) -> list[list[tuple[float, float]]]:
     """Points in groups of one position, or of about the same size; those of few points are left out."""
-    ordered = sorted(placed)
-    if by_value:
-        positions = dict.fromkeys(position for position, _ in ordered)
+    ordered = sorted((round(position, 9), value) for position, value in placed)
+    positions = dict.fromkeys(position for position, _ in ordered)
+    if is_discrete and len(positions) <= MAX_VALUES:
         groups = [[point for point in ordered if point[0] == position] for position in positions]
     else:
         count = min(NUM_GROUPS, max(1, len(ordered) // MIN_GROUP))

@@ -57,7 +57,7 @@ class Results:
                     "message": result.get("message"),
                 }
             )
-        return cls(study.name, definition, rows)
+        return cls(study.title, definition, rows)
 
     @classmethod
     def read(cls, path: Path) -> "Results":
@@ -117,7 +117,7 @@ class Results:
         with files.atomic_write(folder / CSV) as part, part.open("w", encoding="utf-8", newline="") as stream:
             writer = RecordWriter(stream, "csv", [column.removeprefix("settings.") for column in columns])
             for trial in self.trials:
-                row = {**trial, **trial["values"], "evaluations": len(trial["curve"])}
+                row = {**trial["values"], **trial, "evaluations": len(trial["curve"])}
                 flat = {name: row.get(name) for name in columns if not name.startswith("settings.")}
                 writer.write(flat | trial["settings"], "")
             writer.close()

@@ -67,7 +67,7 @@ class Study:
         `url` is that of a database, the path of a journal, or empty for the journal in the folder.
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.name, self._stack = name, contextlib.ExitStack()
+        self.name, self.title, self._stack = name, folder.resolve().name, contextlib.ExitStack()
         self.folder = folder
         """Where workers show that they are alive."""
         self.storage: BaseStorage

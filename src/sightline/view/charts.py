@@ -35,9 +35,9 @@ class Scale:
     """Positions and texts."""
 
     @classmethod
-    def linear(cls, name: str, values: Sequence[float]) -> "Scale":
-        """A linear axis with round numbers that covers the values."""
-        marks = ticks(min(values, default=0.0), max(values, default=1.0))
+    def linear(cls, name: str, values: Sequence[float], *, integer: bool = False) -> "Scale":
+        """A linear axis with round numbers, or with integers, that covers the values."""
+        marks = ticks(min(values, default=0.0), max(values, default=1.0), 1.0 if integer else 0.0)
         low, span = marks[0], marks[-1] - marks[0]
         return cls(name, lambda x: (x - low) / span, [((mark - low) / span, f"{mark:,g}") for mark in marks])
 

@@ -177,10 +177,11 @@ def _curves(lines: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> str
     return f'<svg class="curves" viewBox="0 0 {width} {height}">{"".join(parts)}</svg>'
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Four to ten round numbers that cover a range."""
+def ticks(low: float, high: float, min_step: float = 0.0) -> list[float]:
+    """Up to ten round numbers that cover a range, and four at least unless their distance would be below `min_step`."""
     span = max(high - low, abs(high) * 1e-3, 1e-9)
     power = 10.0 ** math.floor(math.log10(span))
     step = next(power * factor for factor in (0.1, 0.2, 0.5, 1, 2) if span / (power * factor) <= 8)
+    step = max(step, min_step)
     first, last = math.floor(low / step), max(math.ceil(high / step), math.floor(low / step) + 1)
     return [round(i * step, 12) for i in range(first, last + 1)]
