@@ -187,7 +187,11 @@ def overhead(options: argparse.Namespace) -> None:
     result = subprocess.run(command(folder, options, *words), check=True, capture_output=True, text=True)
     seconds = time.perf_counter() - started
     [line] = re.findall(r"^.* outside trials$", result.stdout, re.MULTILINE)
-    print(f"{trials} trials: {line}; the whole command took {seconds:.0f} s")
+    in_trials = sum(trial["seconds"] for trial in Results.read(folder / "trials.json").trials)
+    print(f"{trials} trials of at most {options.steps} steps: {line}")
+    print(
+        f"the whole command with its start: {seconds:.0f} s, {1 - in_trials / (2 * seconds):.1%} of it outside training"
+    )
 
 
 def kills(options: argparse.Namespace) -> None:

@@ -198,5 +198,5 @@ def test_a_space_of_the_package_is_found_by_its_name(tmp_path, monkeypatch):
     message = "space must be a YAML file or one of image_classification, got 'image_clasification'; did you mean"
     with pytest.raises(SightlineError, match=message):
         read_space("image_clasification", VALUES)
-    with pytest.raises(SightlineError, match=r"a config must be a YAML file, got 'space\.yaml', which is not a file"):
+    with pytest.raises(SightlineError, match=r"space must be a YAML file, got 'space\.yaml', which is not a file"):
         read_space("space.yaml", VALUES)

@@ -6,7 +6,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import forkserver
@@ -33,7 +34,21 @@ def start_server(task: str) -> None:
     if sys.platform != "win32":
         module = registry.task_spec(task, "task").task.__module__
         multiprocessing.set_forkserver_preload([__name__, module, "sightline.training.loop", "torch._dynamo"])
-        forkserver.ensure_running()
+        with _interrupts_ignored():
+            forkserver.ensure_running()
+
+
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """A context in which processes are started that do not stop, with a traceback, when Ctrl-C stops this one."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 @dataclass
@@ -114,6 +129,7 @@ class _Process:
 
 def worker_process(plan: Plan, pool: str, workers: int, deadline: float, number: int, connection: Connection) -> None:
     """The main function of a worker process: sends the seconds in trials, or an error."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by the process that this one was forked from
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     torch.set_num_threads(max(1, torch.get_num_threads() // workers))
     count = torch.cuda.device_count()

@@ -182,7 +182,9 @@ def _find(source: str | Path) -> Path:
     path, known = Path(source), {space.stem: space for space in SPACES.glob("*.yaml")}
     is_known = path.suffix or path.exists() or str(source) in known
     check(is_known, f"space must be a YAML file or {one_of(str(source), known)}")
-    return path if path.suffix or path.exists() else known[str(source)]
+    found = path if path.suffix or path.exists() else known[str(source)]
+    check(found.is_file(), f"space must be a YAML file, got {str(source)!r}, which is not a file")
+    return found
 
 
 def _parse_setting(kind: Any, key: str, described: Any, problems: list[str]) -> Setting:
