@@ -189,9 +189,8 @@ def overhead(options: argparse.Namespace) -> None:
     [line] = re.findall(r"^.* outside trials$", result.stdout, re.MULTILINE)
     in_trials = sum(trial["seconds"] for trial in Results.read(folder / "trials.json").trials)
     print(f"{trials} trials of at most {options.steps} steps: {line}")
-    print(
-        f"the whole command with its start: {seconds:.0f} s, {1 - in_trials / (2 * seconds):.1%} of it outside training"
-    )
+    outside = 1 - in_trials / (2 * seconds)
+    print(f"the whole command with its start: {seconds:.0f} s, {outside:.1%} of it outside training")
 
 
 def kills(options: argparse.Namespace) -> None:
