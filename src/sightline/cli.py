@@ -184,6 +184,10 @@ def search(
     ] = False,
 ) -> None:
     """Search the settings of a config. The same command continues an interrupted search."""
+    from .search.server import start_server
+
+    if workers > 1:
+        start_server()  # before this process imports torch, too
     from .search import FILES, search
 
     path, changes = _config_words(config)

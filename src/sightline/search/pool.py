@@ -6,17 +6,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 
-from .. import registry
 from ..errors import SightlineError, check
 from .liveness import living_pool
 from .plan import Plan
@@ -26,29 +23,6 @@ from .worker import run_worker
 SECONDS_BETWEEN_UPDATES = 0.5
 MAX_DEATHS = 3
 """The search stops if each worker dies so often before a trial ends."""
-
-
-def start_server(task: str) -> None:
-    """Start the process that workers are forked from. It imports what trials need, which takes seconds, while this
-    process goes on."""
-    if sys.platform != "win32":
-        module = registry.task_spec(task, "task").task.__module__
-        multiprocessing.set_forkserver_preload([__name__, module, "sightline.training.loop", "torch._dynamo"])
-        with _interrupts_ignored():
-            forkserver.ensure_running()
-
-
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """A context in which processes are started that do not stop, with a traceback, when Ctrl-C stops this one."""
-    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
 
 
 @dataclass

@@ -10,9 +10,10 @@ from typing import Any
 from .. import config, files, limits, runs
 from ..errors import check, check_int, check_max
 from .plan import Plan
-from .pool import WorkerPool, start_server
+from .pool import WorkerPool
 from .progress import Progress, duration
 from .results import Results
+from .server import start_server
 from .space import read_space
 from .study import Study
 from .trial import remove_runs
@@ -82,10 +83,10 @@ def search(
     deadline = _deadline(timeout)
     check_int(1, workers=workers)
     check_max(limits.MAX_SEARCH_WORKERS, workers=workers)
-    values, name = runs.read_values(source, changes)
-    task = runs.build_config(values).task
     if workers > 1:
-        start_server(task)
+        start_server()
+    values, name = runs.read_values(source, changes)
+    runs.build_config(values)
     folder = Path(out or Path("searches") / name)
     short = config.parse_changes(in_trials)
     plan = Plan(
