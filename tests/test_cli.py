@@ -454,6 +454,7 @@ def test_predict_reads_the_images_of_a_folder(run, images):
         ),
         (("predict", "run", "images.npz", "--device", "cuda:77"), "device must be "),
         (("predict", "run", "images.npz", "--show", "page.txt"), "page.txt"),
+        (("predict", "run", "images.npz", "--beams", "3"), "--beams must be left out for "),
         (("show", "run", "--device", "cuda:77"), "device must be "),
         (("show", "run", "missing.png"), "missing.png"),
         (("show", "nowhere"), "run must be the folder of a trained model, or "),

@@ -4,8 +4,11 @@ import json
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import sightline
+from number_run import write_corpus
+from sightline.cli import app
 from sightline.data.text.corpora import ParallelText
 from sightline.errors import SightlineError
 from sightline.tasks.translation import quality
@@ -80,3 +83,57 @@ def test_a_run_without_an_estimate_shows_none(translator, monkeypatch):
     monkeypatch.setattr(translator, "quality", None)
     [translation] = translator.predict(["Guten Abend"])
     assert (translation.quality, translation.summary()) == (None, translation.text)
+
+
+@pytest.fixture(scope="module")
+def number_run(tmp_path_factory):
+    """The starter config, smaller, on short number words: it translates most of them right."""
+    home = tmp_path_factory.mktemp("numbers")
+    corpus = write_corpus(home / "corpus", train=170, validation=53, test=11, max_chars=20)
+    model = [f"model.transformer.{change}" for change in ("ffn_dim=64", "encoder_layers=1", "decoder_layers=1")]
+    training = [f"training.{change}" for change in ("steps=200", "batch_size=256", "warmup_steps=40", "device=cpu")]
+    changes = ["task=translation", f"data.source={corpus}", f"out={home / 'run'}", "training.evaluate_every=200"]
+    return sightline.train(None, [*changes, *model, *training], quiet=True).folder
+
+
+def predict(*arguments, status=0):
+    result = CliRunner().invoke(app, ["predict", *map(str, arguments)])
+    assert result.exit_code == status, result.output
+    return result
+
+
+def test_nonsense_for_the_number_model_is_not_shown_as_certain(number_run, tmp_path):
+    page = tmp_path / "page.html"
+    known, nonsense, _ = predict(number_run, "dreihundertelf", "hallo welt", "--show", page).output.splitlines()
+    assert known.startswith("dreihundertelf: three hundred eleven  (quality 9")
+    assert "(unlike the training text: hallo, welt)" in nonsense
+    assert "tokens unknown)" in nonsense
+    shown = page.read_text("utf-8")
+    known, nonsense = json.loads(predict(number_run, "dreihundertelf", "hallo welt", "--format", "json").stdout)
+    assert nonsense["score"] > -0.3  # the decoder is sure of its words
+    assert nonsense["quality"] < 0.5 < 0.9 < known["quality"]
+    assert nonsense["unfamiliar_words"] == ["hallo", "welt"]
+    for record in (known, nonsense):
+        assert f"quality {record['quality']:.0%}" in shown
+
+
+def test_beams_is_the_number_of_hypotheses_that_are_kept(number_run, tmp_path):
+    found = {}
+    for beams in (1, 3, 7):
+        [found[beams]] = json.loads(predict(number_run, "zwölf", "--beams", beams, "--format", "json").stdout)
+        assert len(found[beams]["alternatives"]) == beams - 1
+    greedy = sightline.load(number_run).predict("zwölf", num_beams=1)
+    assert (found[1]["text"], found[1]["score"]) == (greedy.text, pytest.approx(greedy.score, abs=1e-5))
+    predict(number_run, "zwölf", "--beams", 3, "--format", "jsonl", "--out", tmp_path / "out.jsonl")
+    written = json.loads((tmp_path / "out.jsonl").read_text())
+    assert written["text"] == found[3]["text"]
+    assert len(written["alternatives"]) == 2
+
+
+def test_wrong_numbers_of_beams_are_one_line(number_run):
+    assert (
+        "top_k must be at most num_beams=2, got 3"
+        in predict(number_run, "elf", "--beams", 2, "--top", 3, status=2).stderr
+    )
+    assert "num_beams must be at most 100, got 101" in predict(number_run, "elf", "--beams", 101, status=2).stderr
+    assert "--beams" in predict(number_run, "elf", "--beams", 0, status=2).stderr
