@@ -8,6 +8,7 @@ from browser import SVG, is_close
 from samples import HOSTILE, record_of, weights
 from sightline.errors import SightlineError
 from sightline.view import figures
+from sightline.view.heatmaps import LOOK
 from sightline.view.plots import attention_overlay, patch_attention, rollout
 
 
@@ -71,11 +72,23 @@ def test_texts_do_not_overlap_and_are_not_cut_off(depth, heads):
         assert not any(box.overlaps(other) for other in boxes[:i])
 
 
-def test_color_images_are_gray_and_downscaled_under_the_maps():
-    image = np.random.default_rng(0).random((200, 200, 3))
-    ax = attention_overlay(image, [np.ones((1, 2, 2))], [np.ones((2, 2))]).axes[0]
-    assert np.asarray(ax.images[0].get_array()).shape == (100, 100)
+def test_color_images_keep_their_colors_where_weights_are_high():
+    image = np.random.default_rng(0).random((200, 210, 3))
+    weights = np.array([[0.0, 0.25], [0.5, 1.0]])
+    ax = attention_overlay(image, [weights[None]], [weights]).axes[0]
+    np.testing.assert_allclose(ax.images[0].get_array(), image.reshape(100, 2, 105, 2, 3).mean((1, 3)))
     np.testing.assert_allclose(ax.images[-1].get_array(), image)
+    for veil in ax.images[2:4]:
+        colors = veil.to_rgba(veil.get_array())
+        assert not colors[..., :3].any()
+        np.testing.assert_allclose(colors[..., 3], 1 - weights**LOOK.gamma, atol=0.005)
+
+
+def test_gray_images_have_a_heat_map_over_them():
+    ax = attention_overlay(np.zeros((6, 6)), [np.array([[[0.0, 1.0]]])], [np.ones((1, 2))]).axes[0]
+    (low, high), _ = (heat.to_rgba(heat.get_array())[0] for heat in ax.images[2:4])
+    assert low[:3].max() < 0.1 < 0.5 < high[:3].min()
+    assert low[3] == high[3] == 0.65
 
 
 def test_svg_files_contain_every_tile_without_resampling(tmp_path):

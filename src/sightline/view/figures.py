@@ -43,8 +43,6 @@ Line = tuple[Sequence[float], Sequence[float]]
 LINE_COLORS = (COLORS["blue"], COLORS["amber"], COLORS["ink"])
 HEAT_COLORS = ("#04040c", "#2a0d54", "#7a1f6d", "#d2493f", "#fb9b06", "#fcffa4")
 """From low to high, as in the viewer."""
-GRAY_WEIGHTS = (0.299, 0.587, 0.114)
-"""Of red, green and blue in a gray image."""
 SMALL_FONT = 8
 TILE_GAP = 0.12
 """Between two tiles, as a fraction of their side."""

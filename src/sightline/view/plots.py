@@ -11,11 +11,13 @@ from ..errors import SightlineError, check
 from ..names import shortened
 from . import figures
 from .encodings import TOKEN_OPTIONS, read_encodings
+from .heatmaps import LOOK
 from .maps import Map, merge_calls
 from .subwords import join_weights
 from .tokens import SPECIAL_TOKENS, drop_padding, query_and_key, token_sequences
 
 if TYPE_CHECKING:
+    from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
 
 MAX_LABELS = 60
@@ -133,14 +135,14 @@ def attention_overlay(
     """Draw an image with its caption, and beside it one row per block: each head and the rollout over the image.
 
     image: (H, W) or (H, W, 3), from 0 to 1. maps: (heads, rows, columns) per block. rollouts: (rows, columns) per
-    block. caption: lines of text below the image. Each map has its own scale; bright regions have a high weight.
+    block. caption: lines of text below the image. Each map has its own scale. Images with colors keep them where
+    weights are high, and are dimmed elsewhere. Gray images have a heat map over them, bright where weights are high.
     """
     image = np.asarray(image, dtype=np.float64)
     is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[-1] == 3)
     check(is_image, f"image must have shape (H, W) or (H, W, 3), got {image.shape}")
     is_complete = 0 < len(maps) == len(rollouts)
     check(is_complete, f"rollouts must have one entry for each of the {len(maps)} blocks, got {len(rollouts)}")
-    from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.patches import Rectangle
 
     tiles = [(i, j, head) for i, block in enumerate(maps) for j, head in enumerate(block)]
@@ -155,10 +157,9 @@ def attention_overlay(
     height = max(depth, image_side + line_height * len(caption))
     fig, axes = figures.figure(size=(width * pitch * tile_inches + 0.3, height * pitch * tile_inches + 0.7))
     ax = axes[0, 0]
-    gray = _downscale(image if image.ndim == 2 else image @ figures.GRAY_WEIGHTS)
-    figures.draw_tiles(ax, ((i, j, gray) for i, j, _ in tiles), cmap="gray", vmin=0, vmax=1)
-    heat = LinearSegmentedColormap.from_list("heat", figures.HEAT_COLORS)
-    figures.draw_tiles(ax, tiles, cmap=heat, vmin=0, alpha=0.65)
+    small = _downscale(image)
+    figures.draw_tiles(ax, ((i, j, small) for i, j, _ in tiles), cmap="gray", vmin=0, vmax=1)
+    figures.draw_tiles(ax, tiles, cmap=_overlay_colors(has_colors=image.ndim == 3), vmin=0)
     figures.label_tiles(ax, [f"block {i}" for i in range(depth)], [f"head {j}" for j in range(heads)] + ["rollout"])
     right, bottom = ax.get_xlim()[1], ax.get_ylim()[0]
     extent = (left, left + image_side, image_side, 0)
@@ -175,11 +176,23 @@ def attention_overlay(
     return fig
 
 
-def _downscale(gray: Any) -> Any:
+def _overlay_colors(*, has_colors: bool) -> Colormap:
+    """Colors of weights over an image: a black veil, as the viewer's, or a heat map if the image has no colors."""
+    from matplotlib.colors import LinearSegmentedColormap, ListedColormap
+
+    shades = np.linspace(0, 1, 256)
+    if has_colors:
+        return ListedColormap([(0, 0, 0, 1 - shade**LOOK.gamma) for shade in shades], name="veil")
+    heat = LinearSegmentedColormap.from_list("heat", figures.HEAT_COLORS)
+    return ListedColormap(heat(shades, alpha=0.65), name="heat")
+
+
+def _downscale(image: Any) -> Any:
     """Reduce to means of square blocks: every tile repeats the image, which would make files large."""
-    step = max(1, min(gray.shape) // MAX_TILE_SIDE)
-    height, width = (size // step * step for size in gray.shape)
-    return gray[:height, :width].reshape(height // step, step, width // step, step).mean((1, 3))
+    step = max(1, min(image.shape[:2]) // MAX_TILE_SIDE)
+    height, width = (size // step for size in image.shape[:2])
+    blocks = image[: height * step, : width * step].reshape(height, step, width, step, *image.shape[2:])
+    return blocks.mean((1, 3))
 
 
 def _prepare(maps: Sequence[Map], batch: int) -> list[Map]:
