@@ -330,5 +330,6 @@ def test_a_sweep_compares_maps_with_those_that_a_model_returns():
         return sweep.examine("model", lambda: case)
 
     is_mean = weights.mean(1, keepdim=True).expand_as(weights)
-    assert outcome([weights, is_mean, weights[:, :, :4], x]).status == "seen"
+    has_queries_first = weights.transpose(1, 2)
+    assert outcome([weights, is_mean, weights[:, :, :4], has_queries_first, x]).status == "seen"
     assert (outcome([weights.flip(-1)]).status, outcome([weights.flip(-1)]).equal_maps) == ("wrong", 0)
