@@ -47,9 +47,10 @@ def rankings(record: Record, target: Tensor, tokens: Tensor, readout: slice, ind
     """The scores of some tokens of one example. `readout` are the tokens that the target is computed from."""
     kind = "cross" if record.of("cross") else "encoder"
     layers = [m.weights[index].mean(0) for m in record.of(kind)]
-    rollout = record.rollout().of(kind)[0].weights[index, 0]
+    rollout = next(m.weights[index, 0] for m in record.rollout() if m.kind == kind)
+    source = next(m.weights[index, 0, 0] for m in record.relevance(target) if m.kind == "encoder")
     scores = {
-        "relevance": record.relevance(target).of("encoder")[0].weights[index, 0, 0],
+        "relevance": source,
         "attention rollout": rollout[readout].mean(0),
         RAW: layers[-1][readout].mean(0),
         "attention of all layers": torch.stack(layers).mean(0)[readout].mean(0),
@@ -149,7 +150,8 @@ def caption_images(run: str, predictor: Any, count: int) -> None:
                 images = painted(image, occlusion_color(image), deleted, side)
                 return _probabilities(decode(images), ids)[:, word]
 
-        scores = rankings(record, logits[:, word, ids[word]], tokens, slice(word, word + 1), 0)
+        target = logits[:, word].log_softmax(-1)[:, ids[word]]
+        scores = rankings(record, target, tokens, slice(word, word + 1), 0)
         methods = list(scores)
         values.append(drops(scores, tokens, float(probabilities[word]), evaluate))
     title = f"captioner {Path(run).name}, {split} set, {side * side} regions, probability of a word"
