@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from sightline import FewShotClassifier
-from sightline.classifier.explanation import cell_masks, occlusion_color
+from sightline.classifier.explanation import cell_masks
 from sightline.classifier.predictions import GRID, Explanation
 from sightline.data.images.glyphs import draw_alphabets
+from sightline.data.images.occlusion import occlusion_color
 from sightline.metrics import mean_interval
 from sightline.tasks.few_shot.config import FewShotData
 from sightline.view.explanations import explanation_page

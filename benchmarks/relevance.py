@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from sightline import Record, load, record_attention
-from sightline.classifier.explanation import occlusion_color
+from sightline.data.images.occlusion import occlusion_color
 from sightline.metrics import mean_interval
 from sightline.tasks.captioning.evaluate import generate
 from sightline.tasks.captioning.predictor import CaptioningPredictor

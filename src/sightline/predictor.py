@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from . import hub, limits, zoo
 from .errors import MissingDependencyError, SightlineError, check, check_page_size
@@ -17,6 +17,7 @@ from .output import Progress as Progress
 if TYPE_CHECKING:
     import torch
 
+    from .view.inspection import Inspection
     from .view.page import Page
 
 SPLIT_NOTES = {"validation": "; it also selected and calibrated the model, so expect less on new data"}
@@ -51,6 +52,13 @@ class FailedPrediction:
 
     def __str__(self) -> str:
         return self.summary()
+
+
+class InputToken(NamedTuple):
+    """A token, or a patch, of a prepared input."""
+
+    text: str
+    is_removable: bool
 
 
 class Evaluation(Protocol):
@@ -118,6 +126,10 @@ class Predictor(ABC):
     """Whether an external model that a file or config names may be downloaded from the hub."""
     needs_data_fingerprint: ClassVar[bool] = False
     """Whether a pretrained model keeps the fingerprint of its training data."""
+    input_kind: Literal["text", "image"] = "text"
+    """What one input is."""
+    has_attention: bool = True
+    """Whether `inspect_batch` has attention to show."""
     external_model: str | None = None
     """The model whose output this one takes, if that is not part of its files."""
 
@@ -219,6 +231,30 @@ class Predictor(ABC):
         self, prepared: list[Any], inputs: list[Any], *, progress: Progress | None = None, top_k: int | None = None
     ) -> "tuple[list[Any], Page]":
         """Predictions for prepared inputs, and a page of them; `inputs` are what they were prepared from."""
+        raise NotImplementedError
+
+    def inspect_batch(
+        self, prepared: list[Any], *, top_k: int | None = None, **options: Any
+    ) -> "list[tuple[Any, Inspection]]":
+        """Predictions for prepared inputs, each with its tokens and attention as plain values."""
+        raise SightlineError(f"attention must be left out for {self.kind}, got it; this model has none to show")
+
+    def input_tokens(self, prepared: Any) -> list[InputToken]:
+        """The tokens of a prepared input, or the patches of an image row by row; none if they cannot be removed."""
+        return []
+
+    def remove_tokens(self, prepared: Any, positions: Sequence[int]) -> Any:
+        """A prepared input without the tokens at these positions of `input_tokens`, of which some must remain."""
+        tokens, removed = self.input_tokens(prepared), frozenset(positions)
+        removable = {i for i, token in enumerate(tokens) if token.is_removable}
+        wrong = sorted(removed - removable)
+        rule = f"remove_tokens must be positions of the {len(tokens)} tokens of the input, without special tokens"
+        check(not wrong, f"{rule}, got {wrong[:10]}")
+        is_partial = not removed or removed < removable
+        check(is_partial, f"remove_tokens must leave at least one token, got all {len(removed)}")
+        return self._without_tokens(prepared, removed) if removed else prepared
+
+    def _without_tokens(self, prepared: Any, positions: frozenset[int]) -> Any:
         raise NotImplementedError
 
     @abstractmethod

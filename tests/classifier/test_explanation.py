@@ -8,7 +8,8 @@ import torch
 
 from sightline import FewShotClassifier
 from sightline.classifier import FewShotPrediction, explanation, predictions
-from sightline.classifier.explanation import Question, cell_masks, occlusion_color
+from sightline.classifier.explanation import Question, cell_masks
+from sightline.data.images.occlusion import occlusion_color
 from sightline.errors import SightlineError
 from sightline.models.embedders import BackboneEmbedder
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import RLock
-from typing import Any, Self
+from typing import Any, Literal, Self
 from weakref import WeakSet
 
 import numpy as np
@@ -34,7 +34,8 @@ from ..names import shortened
 from ..predictor import Predictor, Progress
 from ..tasks.few_shot.predictor import FewShotPredictor
 from ..tasks.text_predictor import parse_texts
-from ..view.explanations import ExplanationCard, explanation_page
+from ..view.explanations import ExplanationCard, explanation_data, explanation_page
+from ..view.inspection import Inspection
 from ..view.page import Page
 from ..view.page import check_path as check_page_path
 from . import file
@@ -256,6 +257,10 @@ class FewShotClassifier(Predictor):
         if self._pretrain is not None:
             return self._fit_chosen_model(self._pretrain, examples, method=method, reject=reject, progress=progress)
         support = read_support(examples, self._embedder, self._embed_dim(), progress, min_classes=2).checked()
+        return self.fit_support(support, method=method, reject=reject)
+
+    def fit_support(self, support: SupportSet, *, method: str = AUTO, reject: float | None = None) -> Self:
+        """Fit the classifier to a support set whose embeddings are those of its own embedder."""
         embed_dim, model = support.embeddings.shape[-1], self.model
         if model is None or (self._embedder is None and model.embed_dim != embed_dim):
             model = nearest_mean_model(embed_dim).to(self.device)
@@ -415,6 +420,21 @@ class FewShotClassifier(Predictor):
         else:
             logits = classify(fitted.head, fitted.state, query)
         return _predictions(fitted, logits, query, pixels, transductive=transductive)
+
+    @property
+    def input_kind(self) -> Literal["text", "image"]:  # type: ignore[override]
+        """What one input is."""
+        return "text" if isinstance(self._embedder, TextEmbedder) else "image"
+
+    def inspect_batch(
+        self, prepared: list[Any], *, top_k: int | None = None, **options: Any
+    ) -> list[tuple[FewShotPrediction, Inspection]]:
+        """Predictions with their explanations; `options` are those of `FewShotPrediction.explain`."""
+        predictions, results = self.predict_batch(prepared), list[tuple[FewShotPrediction, Inspection]]()
+        for prediction in predictions:
+            explanation = explanation_data([prediction.explain(**options).card()])
+            results.append((prediction, Inspection(values={"explanation": explanation})))
+        return results
 
     def explain_batch(
         self, prepared: list[Tensor], inputs: list[Any], *, progress: Progress | None = None, top_k: int | None = None

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import limits
+from ..data.images.occlusion import occlusion_color
 from ..errors import SightlineError, check, check_int, check_max, one_of
 from ..models.embedders import ExternalEmbedder, ImageEmbedder
 from ..models.text_embedders import TextEmbedder, split_words, without_each_word
@@ -235,11 +236,6 @@ def cell_masks(side: int, grid: int) -> Tensor:
     cells = torch.arange(side) * grid // side
     is_in_cell = cells == torch.arange(grid)[:, None]
     return (is_in_cell[:, None, :, None] & is_in_cell[None, :, None, :]).flatten(0, 1)
-
-
-def occlusion_color(pixels: Tensor) -> Tensor:
-    """The median of each channel, (C, 1, 1): of a drawing, the paper"""
-    return pixels.flatten(1).median(1).values[:, None, None]
 
 
 def _candidates(fitted: Fitted, embedding: Tensor, label: str) -> Tensor:

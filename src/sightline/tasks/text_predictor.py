@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -18,10 +18,12 @@ from ..data.sources import same_source
 from ..data.text.batching import PackedSequences
 from ..data.text.corpora import TextSplits
 from ..data.text.reading import STDIN, stream_lines
+from ..data.text.tokenizers import SpecialTokens, Tokenizer
 from ..errors import SightlineError, check
 from ..files import stored_fingerprint
 from ..names import display_path
-from ..predictor import Predictor
+from ..predictor import InputToken, Predictor
+from ..view.inspection import Inspection, Layer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -146,6 +148,24 @@ def without_padding(record: Record, row: int, length: int) -> Record:
     """One row of a recorded batch of self-attention, with its first `length` tokens."""
     maps = [replace(m, weights=m.weights[row : row + 1, :, :length, :length].clone()) for m in record]
     return Record(record.model, maps)
+
+
+def inspection(record: Record | None, tokens: Mapping[str, Sequence[str]], special: SpecialTokens) -> Inspection:
+    """The attention of one text, from a record with one row, and the names of its tokens."""
+    layers = [Layer(m.name, m.kind, m.weights[0].float().numpy()) for m in record or ()]
+    return Inspection(tokens, layers, [special.tokens[i] for i in special.control_ids])
+
+
+def sentence_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> list[InputToken]:
+    """The tokens of a sentence; the start token, the end token and masks cannot be removed."""
+    special = tokenizer.special_tokens
+    fixed = {i for name, i in special.ids.items() if name != "unk"}
+    return [InputToken(text, i not in fixed) for text, i in zip(tokenizer.tokens(ids), ids, strict=True)]
+
+
+def without_positions(ids: Sequence[int], positions: Collection[int]) -> list[int]:
+    """Ids without those at these positions."""
+    return [token for i, token in enumerate(ids) if i not in positions]
 
 
 def attention_figure(record: Record, tokens: Sequence[str], title: str) -> "Figure":

@@ -58,21 +58,22 @@ class CaptionCard:
 def captions_page(cards: Sequence[CaptionCard], *, title: str = "Captions") -> Page:
     """One self-contained page with a card for each image. It makes no network request."""
     check(cards, "cards must contain at least one image, got none")
-    images = ImageTable()
     text = cards[0].captions[0][0] if len(cards) == 1 else f"{len(cards)} captions"
     heading = shortened(text or "Empty caption", 80)
-    data = {
-        "title": heading if title == "Captions" else shortened(title, 80),
-        "look": asdict(heatmaps.LOOK),
-        "cards": [_card(card, images) for card in cards],
-        "images": images.images,
-    }
+    data = {"title": heading if title == "Captions" else shortened(title, 80), **captions_data(cards)}
     script = bundle_script("captions")
     body = BODY.format(data=json_for_html(data), script=script)
     style = read_static("heat-map.css") + read_static("captions.css")
     policy = f"script-src {csp_hash(script)}; img-src data: blob:"
     document = html_document(heading, body, style=style, policy=policy)
     return Page(document.encode("utf-8", "replace").decode("utf-8"))
+
+
+def captions_data(cards: Sequence[CaptionCard]) -> dict[str, Any]:
+    """The cards as plain values, with their images."""
+    images = ImageTable()
+    values = [_card(card, images) for card in cards]
+    return {"look": asdict(heatmaps.LOOK), "cards": values, "images": images.images}
 
 
 def _card(card: CaptionCard, images: ImageTable) -> dict[str, Any]:

@@ -203,21 +203,21 @@ def explanation_page(cards: Sequence[ExplanationCard], *, title: str = "Predicti
     heading, subheading = shortened(title, 80), "Prediction and explanation"
     if len(cards) > 1:
         heading, subheading = f"{len(cards)} predictions", f"{sum(card.known for card in cards)} of {len(cards)} known"
-    images = ImageTable()
-    data = {
-        "title": heading,
-        "subtitle": subheading,
-        "look": asdict(heatmaps.LOOK),
-        "minRelative": MIN_RELATIVE_CONTRIBUTION,
-        "cards": [_card(card, images) for card in cards],
-        "images": images.images,
-    }
+    data = {"title": heading, "subtitle": subheading, **explanation_data(cards)}
     script = bundle_script("explanations")
     body = BODY.format(data=json_for_html(data), script=script)
     style = read_static("heat-map.css") + read_static("explanations.css")
     policy = f"script-src {csp_hash(script)}; img-src data:"
     text = html_document(heading, body, style=style, policy=policy)
     return Page(text.encode("utf-8", "replace").decode("utf-8"))
+
+
+def explanation_data(cards: Sequence[ExplanationCard]) -> dict[str, Any]:
+    """The cards as plain values, with their images."""
+    images = ImageTable()
+    values = [_card(card, images) for card in cards]
+    look = {"look": asdict(heatmaps.LOOK), "minRelative": MIN_RELATIVE_CONTRIBUTION}
+    return {**look, "cards": values, "images": images.images}
 
 
 def _card(card: ExplanationCard, images: ImageTable) -> dict[str, Any]:

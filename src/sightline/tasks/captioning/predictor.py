@@ -12,6 +12,7 @@ from torch import Tensor
 from ... import config, limits, zoo
 from ...attention import Record, record_attention
 from ...data.captions.datasets import CaptionedImages, CaptionSplits
+from ...data.images.occlusion import fill_cells
 from ...data.images.reading import expand_image_paths, read_image
 from ...data.sources import same_source
 from ...data.text.tokenizers import Tokenizer
@@ -20,8 +21,9 @@ from ...errors import SightlineError, check, check_int, check_max, check_page_si
 from ...files import CONFIG, stored_fingerprint
 from ...models.captioner import Captioner
 from ...names import printable
-from ...predictor import Prediction, Predictor, Progress
-from ...view.captions import CaptionCard, WordMap, caption_gif, captions_page
+from ...predictor import InputToken, Prediction, Predictor, Progress
+from ...view.captions import CaptionCard, WordMap, caption_gif, captions_data, captions_page
+from ...view.inspection import Inspection
 from ...view.page import check_path as check_page_path
 from ...weights import read_weights
 from ..figures import FigureFiles, training_curves
@@ -73,6 +75,7 @@ class CaptioningPredictor(Predictor):
     """A trained captioner."""
 
     batch_size = 32
+    input_kind = "image"
     evaluate_options = frozenset({"show"})
     predict_options = frozenset({"num_beams"})
     needs_data_fingerprint = True
@@ -84,6 +87,7 @@ class CaptioningPredictor(Predictor):
         self.model, self.device = model.eval(), torch.device("cpu")
         self.external_model = config.data.embedder
         self._inputs: ImageInputs | None = None
+        self.has_attention = config.model.kind != "rnn"
 
     @classmethod
     def load(cls, path: str | Path) -> "CaptioningPredictor":
@@ -192,13 +196,33 @@ class CaptioningPredictor(Predictor):
         num_beams: int | None = None,
     ) -> "tuple[list[Caption], Page]":
         captions = self.predict_batch(prepared, top_k=top_k, num_beams=num_beams, attention=True)
-        cards = []
-        for caption, pixels, item in zip(captions, prepared, inputs, strict=True):
-            name = Path(item).name if isinstance(item, str | Path) else "image"
-            others = [(other.text, other.score) for other in (caption, *caption.alternatives)]
-            has_attention = self.config.model.kind != "rnn"
-            cards.append(CaptionCard(name, _as_picture(pixels), caption.words, others, has_attention))
+        names = (Path(item).name if isinstance(item, str | Path) else "image" for item in inputs)
+        cards = [self._card(*values) for values in zip(captions, prepared, names, strict=True)]
         return captions, captions_page(cards)
+
+    def _card(self, caption: Caption, pixels: Tensor, name: str = "image") -> CaptionCard:
+        """The caption of prepared pixels for a page."""
+        others = [(other.text, other.score) for other in (caption, *caption.alternatives)]
+        return CaptionCard(name, _as_picture(pixels), caption.words, others, self.has_attention)
+
+    def inspect_batch(
+        self, prepared: list[Tensor], *, top_k: int | None = None, **options: Any
+    ) -> list[tuple[Caption, Inspection]]:
+        captions = self.predict_batch(prepared, top_k=top_k, attention=True, **options)
+        results = []
+        for caption, pixels in zip(captions, prepared, strict=True):
+            data = captions_data([self._card(caption, pixels)])
+            words = {"generated": [word.word for word in caption.words]}
+            values = {"grid": list(self.config.model.grid), "captions": data}
+            results.append((caption, Inspection(words, values=values)))
+        return results
+
+    def input_tokens(self, prepared: Tensor) -> list[InputToken]:
+        rows, columns = self.config.model.grid
+        return [InputToken(f"{i + 1},{j + 1}", True) for i in range(rows) for j in range(columns)]
+
+    def _without_tokens(self, prepared: Tensor, positions: frozenset[int]) -> Tensor:
+        return fill_cells(prepared, self.config.model.grid, positions)
 
     def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
         """Write the training curves, and for each image an animation (.gif) of its caption, to a folder.

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from ... import config
 from ...attention import Record, record_attention
 from ...data.images.datasets import Images, Splits, check_class_names
+from ...data.images.occlusion import fill_cells
 from ...data.images.reading import expand_image_paths, read_image
 from ...data.images.statistics import sample_histogram
 from ...data.sources import same_source
@@ -18,7 +20,9 @@ from ...errors import SightlineError, check, check_page_size
 from ...files import CONFIG, read_json, stored_fingerprint
 from ...models.image_classifier import ImageClassifier
 from ...names import printable, shortened
-from ...predictor import Predictor, Progress
+from ...predictor import InputToken, Predictor, Progress
+from ...view.images import data_url
+from ...view.inspection import Inspection, Layer
 from ...weights import read_weights
 from ..figures import FigureFiles
 from . import figures
@@ -56,6 +60,7 @@ class ImagePrediction:
 class ImageClassificationPredictor(Predictor):
     """A trained image classifier."""
 
+    input_kind = "image"
     config: ImageClassificationTaskConfig
     model: ImageClassifier
 
@@ -116,6 +121,28 @@ class ImageClassificationPredictor(Predictor):
     ) -> "tuple[list[ImagePrediction], Page]":
         pixels, predictions, record = self._recorded(prepared)
         return predictions, self._page(pixels, predictions, record, inputs)
+
+    def inspect_batch(
+        self, prepared: list[Tensor], *, top_k: int | None = None, **options: Any
+    ) -> list[tuple[ImagePrediction, Inspection]]:
+        _, predictions, record = self._recorded(prepared)
+        side, has_token = self.config.model.grid_size, self.config.model.pool == "class_token"
+        names = ["[class]"] * has_token + [token.text for token in self.input_tokens(prepared[0])]
+        results = []
+        for i, (image, prediction) in enumerate(zip(prepared, predictions, strict=True)):
+            layers = [Layer(m.name, m.kind, m.weights[i].float().numpy()) for m in record]
+            values = {"grid": [side, side], "has_class_token": has_token}
+            values |= {"image": data_url(Image.fromarray(image.permute(1, 2, 0).squeeze(-1).numpy()), "png")}
+            results.append((prediction, Inspection({"source": names}, layers, ["[class]"] * has_token, values)))
+        return results
+
+    def input_tokens(self, prepared: Tensor) -> list[InputToken]:
+        side = range(1, self.config.model.grid_size + 1)
+        return [InputToken(f"{row},{column}", True) for row in side for column in side]
+
+    def _without_tokens(self, prepared: Tensor, positions: frozenset[int]) -> Tensor:
+        side = self.config.model.grid_size
+        return fill_cells(prepared, (side, side), positions)
 
     def _page(
         self, pixels: Tensor, predictions: list[ImagePrediction], record: Record, inputs: Sequence[Any]

@@ -16,11 +16,21 @@ from ...errors import check, check_int, check_page_size
 from ...files import CONFIG
 from ...models.masked_lm import MaskedLM
 from ...names import printable, shortened
-from ...predictor import Prediction, Progress
+from ...predictor import InputToken, Prediction, Progress
+from ...view.inspection import Inspection
 from ...weights import read_weights
 from ..figures import FigureFiles, training_curves
 from ..text_data import TOKENIZER, read_tokenizers
-from ..text_predictor import TextPredictor, attention_figure, input_batch, padded, without_padding
+from ..text_predictor import (
+    TextPredictor,
+    attention_figure,
+    input_batch,
+    inspection,
+    padded,
+    sentence_tokens,
+    without_padding,
+    without_positions,
+)
 from .config import MaskedLMTaskConfig
 from .evaluate import MaskedLMEvaluation, evaluate
 
@@ -183,6 +193,18 @@ class MaskedLMPredictor(TextPredictor):
         logits, record = self._recorded(prepared)
         filled = self._filled(prepared, logits, top_k)
         return filled, self._page(inputs, filled, record)
+
+    def inspect_batch(
+        self, prepared: list[list[int]], *, top_k: int | None = None, **options: Any
+    ) -> list[tuple[FilledText, Inspection]]:
+        predictions, special = self.predict_batch(prepared, top_k=top_k, attention=True), self.tokenizer.special_tokens
+        return [(p, inspection(p.attention, {"source": p.tokens}, special)) for p in predictions]
+
+    def input_tokens(self, prepared: list[int]) -> list[InputToken]:
+        return sentence_tokens(self.tokenizer, prepared)
+
+    def _without_tokens(self, prepared: list[int], positions: frozenset[int]) -> list[int]:
+        return without_positions(prepared, positions)
 
     def _page(self, texts: Sequence[str], filled: Sequence[FilledText], record: Record) -> "Page":
         """The viewer with one example per text; each mask has the name of its best word."""

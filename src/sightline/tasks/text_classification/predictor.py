@@ -18,11 +18,21 @@ from ...errors import check, check_page_size
 from ...files import CONFIG, read_json
 from ...models.text_classifier import TextClassifier
 from ...names import printable, shortened
-from ...predictor import Progress
+from ...predictor import InputToken, Progress
+from ...view.inspection import Inspection
 from ...weights import read_weights
 from ..figures import FigureFiles, training_curves
 from ..text_data import TOKENIZER, read_tokenizers
-from ..text_predictor import TextPredictor, attention_figure, input_batch, padded, without_padding
+from ..text_predictor import (
+    TextPredictor,
+    attention_figure,
+    input_batch,
+    inspection,
+    padded,
+    sentence_tokens,
+    without_padding,
+    without_positions,
+)
 from .config import TextClassificationTaskConfig
 from .evaluate import TextEvaluation, evaluate, label_indices, logits_of
 from .task import CLASSES
@@ -141,6 +151,18 @@ class TextClassificationPredictor(TextPredictor):
         logits, record = self._recorded(prepared)
         predictions = self._predictions(prepared, logits)
         return predictions, self._page(inputs, predictions, record)
+
+    def inspect_batch(
+        self, prepared: list[list[int]], *, top_k: int | None = None, **options: Any
+    ) -> list[tuple[TextPrediction, Inspection]]:
+        predictions, special = self.predict_batch(prepared, top_k=top_k, attention=True), self.tokenizer.special_tokens
+        return [(p, inspection(p.attention, {"source": p.tokens}, special)) for p in predictions]
+
+    def input_tokens(self, prepared: list[int]) -> list[InputToken]:
+        return sentence_tokens(self.tokenizer, prepared)
+
+    def _without_tokens(self, prepared: list[int], positions: frozenset[int]) -> list[int]:
+        return without_positions(prepared, positions)
 
     def _page(self, texts: Sequence[str], predictions: Sequence[TextPrediction], record: Record) -> "Page":
         """The viewer with one example per text; the token that the classifier reads has the name of the prediction."""

@@ -19,11 +19,12 @@ from ...errors import check, check_int, check_max, check_page_size
 from ...files import CONFIG, read_json
 from ...models.seq2seq import Seq2Seq
 from ...names import shortened
-from ...predictor import Prediction, Progress
+from ...predictor import InputToken, Prediction, Progress
+from ...view.inspection import Inspection
 from ...weights import read_weights
 from ..figures import FigureFiles, training_curves
 from ..text_data import read_tokenizers
-from ..text_predictor import TextPredictor, padded
+from ..text_predictor import TextPredictor, inspection, padded, sentence_tokens, without_positions
 from . import quality
 from .config import TranslationTaskConfig
 from .evaluate import TranslationEvaluation, evaluate, translate
@@ -65,6 +66,7 @@ class TranslationPredictor(TextPredictor):
     ):
         self.folder, self.config, self.tokenizers, self.quality = folder, config, tokenizers, quality
         self.model, self.device = model.eval(), torch.device("cpu")
+        self.has_attention = config.model.kind != "rnn"
 
     @classmethod
     def load(cls, path: str | Path) -> "TranslationPredictor":
@@ -168,13 +170,35 @@ class TranslationPredictor(TextPredictor):
     def explain_batch(
         self, prepared: list[SourceText], inputs: list[Any], *, progress: Progress | None = None, **options: Any
     ) -> "tuple[list[Translation], Page]":
+        translations, record = self._recorded(prepared, **options)
+        return translations, self._page(inputs, translations, record)
+
+    def _recorded(self, prepared: list[SourceText], **options: Any) -> tuple[list[Translation], Record]:
+        """Translations with the attention of the best one of each text, and the record of all."""
         hypotheses = self._search(prepared, **options)
         record = self._record(prepared, [best for best, *_ in hypotheses])
         translations = []
         for i, (text, found) in enumerate(zip(prepared, hypotheses, strict=True)):
             best, *rest = self._translations(text, found)
             translations.append(replace(with_attention(best, record, i), alternatives=tuple(rest)))
-        return translations, self._page(inputs, translations, record)
+        return translations, record
+
+    def inspect_batch(self, prepared: list[SourceText], **options: Any) -> list[tuple[Translation, Inspection]]:
+        translations = self._recorded(prepared, **options)[0]
+        special, results = self.tokenizers[1].special_tokens, []
+        for translation in translations:
+            read = (special.bos, *translation.tokens)[: len(translation.tokens)]
+            tokens = {"source": translation.source_tokens, "target": read, "generated": translation.tokens}
+            results.append((translation, inspection(translation.attention, tokens, special)))
+        return results
+
+    def input_tokens(self, prepared: SourceText) -> list[InputToken]:
+        tokenizer = self.tokenizers[0]
+        return sentence_tokens(tokenizer, [*prepared.ids, tokenizer.special_tokens.id("eos")])
+
+    def _without_tokens(self, prepared: SourceText, positions: frozenset[int]) -> SourceText:
+        ids, tokenizer = without_positions(prepared.ids, positions), self.tokenizers[0]
+        return replace(prepared, text=tokenizer.decode(ids), ids=ids, unknown_tokens=tokenizer.count_unknown(ids))
 
     def _page(self, texts: Sequence[str], translations: Sequence[Translation], record: Record) -> "Page":
         """The viewer with one example per text."""
