@@ -599,6 +599,41 @@ def fetch(
         _print(f"{name} is in {out}; remove it to fetch it again")
 
 
+@app.command()
+def serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN|FILE]...", help="Runs, pretrained models or files of `fit` (default: the pretrained ones)."
+        ),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to serve on. Beyond this machine, a token is required.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to serve on; 0 for a free one.")] = 8000,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    store: Annotated[
+        str, typer.Option(help="File or database URL of the classifiers (default: ~/.sightline/classifiers.sqlite).")
+    ] = "",
+    token: Annotated[
+        str | None, typer.Option(envvar="SIGHTLINE_TOKEN", help="What requests must carry (16 characters or more).")
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A further name of this server in the address; can be repeated.")
+    ] = None,
+) -> None:
+    """Serve models and few-shot classifiers: a page for the browser, and a JSON API."""
+    try:
+        from .web.server import serve as run_server
+        from .web.settings import Settings
+    except ImportError as error:
+        missing = getattr(error, "name", None)
+        raise SightlineError(f"serve needs {missing}, which is not installed: pip install 'sightline[web]'") from error
+
+    settings = Settings(tuple(models or ()), host, port, workers, store, token, tuple(allow_host or ()))
+    run_server(settings, _print)
+
+
 @app.command(hidden=True)
 def ship(
     run: Annotated[Path, typer.Argument(help="Folder of an evaluated run.")],

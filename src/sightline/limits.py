@@ -175,3 +175,58 @@ MAX_CLASSIFIER_JSON_CHARS = 1 << 24
 
 MAX_EXAMPLES_PER_PAGE = 64
 """Examples shown on one HTML page."""
+
+# Web app
+
+MAX_WEB_JSON_BYTES = 1 << 18
+"""Bytes of a request without files."""
+MAX_WEB_UPLOAD_BYTES = 1 << 26
+"""Bytes of a request with images or an archive."""
+MAX_WEB_BYTES_IN_FLIGHT = 1 << 28
+"""Bytes of all request bodies that one process reads at the same time."""
+MAX_WEB_IMAGE_BYTES = 1 << 25
+"""Bytes of one uploaded image."""
+MAX_WEB_IMAGE_PIXELS = 40_000_000
+"""Pixels of one uploaded image. Those being decoded at the same time are bounded by `MAX_DECODING_PIXELS`."""
+MAX_WEB_IMAGE_SIDE = 512
+"""Side length of the images that are stored; larger ones are downscaled."""
+MAX_WEB_ARCHIVE_BYTES = 1 << 28
+"""Uncompressed bytes of the images of an uploaded archive."""
+MAX_WEB_TEXT_CHARS = 2000
+"""Characters of one text."""
+MAX_WEB_INPUTS = 16
+"""Texts or images of one prediction request."""
+MAX_WEB_FILES = 64
+"""Images that are added to a classifier in one request."""
+MAX_WEB_TOP_K = 20
+"""Classes, words or translations of one prediction."""
+MAX_WEB_BEAMS = 10
+"""Beams of one prediction."""
+MAX_WEB_CLASSES = 100
+"""Classes of a stored classifier."""
+MAX_WEB_EXAMPLES = 2000
+"""Images of a stored classifier."""
+MAX_WEB_NAME_CHARS = 100
+"""Characters of the name of a classifier or of one of its classes."""
+MAX_WEB_CLASSIFIERS = 1000
+"""Stored classifiers."""
+MAX_WEB_CLASSIFIER_BYTES = 1 << 28
+"""Bytes of the images of a stored classifier, with those that can be restored by undo."""
+MAX_WEB_STORE_BYTES = 1 << 33
+"""Bytes of the images of all stored classifiers."""
+MAX_WEB_UNDO_STEPS = 50
+"""Changes of a stored classifier that can be undone."""
+MAX_WEB_WAITING = 256
+"""Requests that wait for one model or one kind of work; further ones are refused."""
+MAX_WEB_CONNECTIONS = 1000
+"""Open connections of one process."""
+MAX_WEB_SECONDS = 30
+"""Seconds until a request that still waits or computes is answered with an error."""
+MAX_WEB_BODY_SECONDS = 60
+"""Seconds in which the body of a request must arrive."""
+MAX_WEB_WORKERS = 64
+"""Processes of one server."""
+MAX_WEB_FITS = 64
+"""Fitted classifiers that one process keeps."""
+MAX_WEB_EMBEDDINGS = 8192
+"""Embedded images that one process keeps."""

@@ -192,7 +192,7 @@ def image_findings(thumbnails: Thumbnails) -> list[Finding]:
             same.setdefault(digest, []).append(i)
     exact = [group for group in same.values() if len(group) > 1]
     first = [group[0] for group in same.values() if not is_blank[group[0]]]  # one of each file
-    near = [[*group] for group in _near_groups(thumbnails.pixels[first], first)]
+    near = [[*group] for group in near_groups(thumbnails.pixels[first], first)]
     for kind, text, groups in (("duplicate", "the same file", exact), ("similar", "nearly the same image", near)):
         worded = [_worded(thumbnails, group, text) for group in groups]
         findings += [Finding(kind, text) for _, text in sorted(worded, key=lambda pair: pair[0])]
@@ -209,7 +209,7 @@ def _skipped(names: Sequence[str], reason: str) -> Finding | None:
     return Finding("skipped", f"{len(names):,} file{plural}, {reason}: {_listed(names)}")
 
 
-def _near_groups(pixels: Tensor, indices: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def near_groups(pixels: Tensor, indices: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Groups of images whose thumbnails correlate, by their indices."""
     vectors = pixels.float().flatten(1)
     vectors = vectors - vectors.mean(1, keepdim=True)

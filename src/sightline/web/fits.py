@@ -1,0 +1,277 @@
+"""Fitted classifiers of the store. A change embeds new images only, and fits again."""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from .. import limits
+from ..classifier import FewShotClassifier
+from ..classifier.data_checks import doubtful_labels
+from ..classifier.model_choice import choose_model
+from ..classifier.support import SupportSet
+from ..data.images.checks import MIN_STD, near_groups
+from ..data.images.reading import read_image
+from ..errors import MissingDependencyError, SightlineError
+from .metrics import FIT_SECONDS
+from .rows import StoredClassifier, StoredExample
+from .store import Store
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+AUTO = "auto"
+"""Name of the model that is chosen by the images."""
+THUMBNAIL_SIDE = 32
+LUMA = (0.299, 0.587, 0.114)
+MAX_WARNINGS = 20
+"""Warnings of one kind."""
+
+
+class Recent(Generic[K, V]):
+    """The values that were used last, at most `size`."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self._lock = size, threading.Lock()
+        self._values: OrderedDict[K, V] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        """The value of a key; None if it is not kept."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
+
+    def put(self, key: K, value: V) -> V:
+        """Keep a value, and forget the one that was not used for the longest time."""
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            while len(self._values) > self.size:
+                self._values.popitem(last=False)
+        return value
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Something about the images that their owner should know."""
+
+    kind: str
+    """duplicate, similar, blank or label."""
+    text: str
+    examples: tuple[int, ...]
+    suggestion: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A classifier that was fitted to one version of a stored one."""
+
+    version: int
+    classifier: FewShotClassifier | None = None
+    """None if there are too few classes or images."""
+    reason: str | None = None
+    """Why there is none."""
+    values: dict[str, Any] | None = None
+    """Model, method, estimate and time as plain values."""
+    class_accuracy: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[Warned, ...] = ()
+
+    def ready(self) -> FewShotClassifier:
+        """The classifier; an error if there is none."""
+        if self.classifier is None:
+            raise SightlineError(self.reason or "a classifier must be fitted first, got one without images")
+        return self.classifier
+
+
+class Fits:
+    """Fits by classifier, and embeddings by image, of one process."""
+
+    def __init__(self, store: Store, models: Mapping[str, str]) -> None:
+        self.store, self.models = store, dict(models)
+        self._bases: dict[str, FewShotClassifier] = {}
+        self._fits: Recent[str, Fit] = Recent(limits.MAX_WEB_FITS)
+        self._embedded: Recent[tuple[str, str], tuple[Tensor, Tensor]] = Recent(limits.MAX_WEB_EMBEDDINGS)
+        self._thumbnails: Recent[str, Tensor] = Recent(limits.MAX_WEB_EMBEDDINGS)
+        self._locks: Recent[str, threading.Lock] = Recent(limits.MAX_WEB_CLASSIFIERS)
+        self._lock = threading.Lock()
+
+    def kept(self, identifier: str, version: int) -> Fit | None:
+        """The fit of this version, if it is kept."""
+        fit = self._fits.get(identifier)
+        return fit if fit is not None and fit.version == version else None
+
+    def fit(self, stored: StoredClassifier) -> Fit:
+        """The fit of a stored classifier. Of one classifier, one thread fits at a time."""
+        with self._lock:
+            lock = self._locks.get(stored.id) or self._locks.put(stored.id, threading.Lock())
+        with lock:
+            fit = self.kept(stored.id, stored.version)
+            return fit or self._fits.put(stored.id, self._fitted(stored))
+
+    def base(self, name: str) -> FewShotClassifier:
+        """A pretrained few-shot model, loaded on first use."""
+        with self._lock:
+            if name not in self._bases:
+                self._bases[name] = FewShotClassifier.pretrained(self.models[name])
+            return self._bases[name]
+
+    def unavailable(self, name: str) -> str | None:
+        """Why a model cannot be used; None if it can."""
+        try:
+            embedder = self.base(name)._embedder
+            assert embedder is not None
+            embedder.embed(torch.zeros(1, embedder.channels, embedder.image_size, embedder.image_size).byte())
+        except MissingDependencyError as error:
+            return str(error)
+        return None
+
+    def _fitted(self, stored: StoredClassifier) -> Fit:
+        start = time.perf_counter()
+        groups = [group for group in stored.classes if group.examples]
+        shown = [example for group in groups for example in group.examples]
+        images = _Images(self, stored)
+        if len(groups) < 2:
+            reason = f"a classifier must have images in 2 classes, got {len(groups)}; add images of another class"
+            return Fit(stored.version, reason=reason, warnings=tuple(_image_warnings(stored, images.thumbnails(shown))))
+        choice = None
+        if stored.model == AUTO:
+            sample = {group.name: [images.thumbnails(group.examples[:1])[0]] for group in groups}
+            choice, classifier = choose_model(sample, lambda name: images.fitted(name))
+        else:
+            classifier = images.fitted(stored.model)
+        has_estimate = max(classifier.counts.values()) > 1
+        estimate = classifier.estimate() if has_estimate else None
+        warnings = [*_image_warnings(stored, images.thumbnails(shown)), *_label_warnings(stored, classifier, shown)]
+        fitted = classifier.fitted
+        seconds = time.perf_counter() - start
+        FIT_SECONDS.observe(seconds)
+        low, high = (0.0, 0.0) if estimate is None else estimate.interval
+        values = {
+            "model": stored.model if choice is None else choice.model,
+            "model_reason": None if choice is None else choice.reason,
+            "hint": None if choice is None else choice.hint,
+            "method": str(fitted.choice),
+            "seconds": round(seconds, 4),
+            "estimate": None
+            if estimate is None
+            else {"accuracy": estimate.accuracy, "low": low, "high": high, "images": estimate.images},
+            "rejected_known": fitted.calibration.rejected_known,
+            "accepted_unknown": fitted.calibration.accepted_unknown,
+        }
+        accuracy = {} if estimate is None else estimate.per_class
+        return Fit(stored.version, classifier, None, values, accuracy, tuple(warnings))
+
+
+class _Images:
+    """The images of a stored classifier; only those that are not kept are read from the store."""
+
+    def __init__(self, fits: Fits, stored: StoredClassifier) -> None:
+        self.fits, self.stored = fits, stored
+        self._read: dict[int, bytes] = {}
+
+    def data(self, wanted: Sequence[StoredExample]) -> list[bytes]:
+        """The encoded images."""
+        missing = [example.id for example in wanted if example.id not in self._read]
+        if missing:
+            self._read |= self.fits.store.images(self.stored.id, missing)
+        lost = [example.id for example in wanted if example.id not in self._read]
+        if lost:  # deleted by another process in the meantime
+            raise SightlineError("a classifier must exist while it is fitted, got one that was deleted")
+        return [self._read[example.id] for example in wanted]
+
+    def thumbnails(self, wanted: Sequence[StoredExample]) -> list[Tensor]:
+        """Small color images, uint8 (3, side, side)."""
+        kept = self.fits._thumbnails
+        return self._cached(
+            wanted,
+            lambda example: kept.get(example.digest),
+            lambda example, data: kept.put(
+                example.digest, read_image(data, size=THUMBNAIL_SIDE, channels=3, name=example.name)
+            ),
+        )
+
+    def fitted(self, name: str) -> FewShotClassifier:
+        """A classifier with this model, fitted to the images."""
+        base, kept = self.fits.base(name), self.fits._embedded
+        embedder = base._embedder
+        assert embedder is not None
+
+        def embed(example: StoredExample, data: bytes) -> tuple[Tensor, Tensor]:
+            options: dict[str, Any] = {"size": embedder.image_size, "channels": embedder.channels}
+            pixels = read_image(data, name=example.name, **options)
+            return kept.put((name, example.digest), (pixels, embedder.embed(pixels[None]).cpu()[0]))
+
+        groups = [group for group in self.stored.classes if group.examples]
+        wanted = [example for group in groups for example in group.examples]
+        pairs = self._cached(wanted, lambda example: kept.get((name, example.digest)), embed)
+        counts = torch.tensor([len(group.examples) for group in groups])
+        support = SupportSet(
+            torch.stack([embedding for _, embedding in pairs]),
+            torch.arange(len(groups)).repeat_interleave(counts),
+            tuple(group.name for group in groups),
+            tuple(example.name for example in wanted),
+            torch.stack([pixels for pixels, _ in pairs]),
+        ).checked()
+        return FewShotClassifier(base.model, embedder).fit_support(support)
+
+    def _cached(
+        self,
+        wanted: Sequence[StoredExample],
+        get: Callable[[StoredExample], V | None],
+        compute: Callable[[StoredExample, bytes], V],
+    ) -> list[V]:
+        found = {example.id: get(example) for example in wanted}
+        missing = [example for example in wanted if found[example.id] is None]
+        for example, data in zip(missing, self.data(missing), strict=True):
+            found[example.id] = compute(example, data)
+        return [value for value in found.values() if value is not None]
+
+
+def _image_warnings(stored: StoredClassifier, thumbnails: Sequence[Tensor]) -> list[Warned]:
+    """Blank images, duplicates and near duplicates."""
+    entries = [(group, example) for group in stored.classes for example in group.examples]
+    if not entries:
+        return []
+    gray = (torch.stack(list(thumbnails)).float() * torch.tensor(LUMA)[:, None, None]).sum(1)
+    is_blank = (gray.flatten(1).std(1) < MIN_STD).tolist()
+    warnings = [
+        Warned("blank", f"{example.name}: all pixels are alike", (example.id,))
+        for (_, example), blank in zip(entries, is_blank, strict=True)
+        if blank
+    ]
+    same: dict[str, list[int]] = {}
+    for i, (_, example) in enumerate(entries):
+        same.setdefault(example.digest, []).append(i)
+    firsts = [group[0] for group in same.values() if not is_blank[group[0]]]
+    exact = [group for group in same.values() if len(group) > 1]
+    similar = [list(group) for group in near_groups(gray[firsts], firsts)] if firsts else []
+    for kind, text, groups in (("duplicate", "the same image", exact), ("similar", "nearly the same image", similar)):
+        for indices in groups[:MAX_WARNINGS]:
+            names = ", ".join(f"{entries[i][0].name}/{entries[i][1].name}" for i in indices[:3])
+            more = f" and {len(indices) - 3} more" if len(indices) > 3 else ""
+            count = len({entries[i][0].id for i in indices})
+            where = f" in {count} classes" if count > 1 else ""
+            ids = tuple(entries[i][1].id for i in indices)
+            warnings.append(Warned(kind, f"{names}{more}: {text}{where}", ids))
+    return warnings
+
+
+def _label_warnings(
+    stored: StoredClassifier, classifier: FewShotClassifier, shown: Sequence[StoredExample]
+) -> list[Warned]:
+    """Images that look like another class while they are held out."""
+    ids = {group.name: group.id for group in stored.classes}
+    names = {example.id: group.name for group in stored.classes for example in group.examples}
+    warnings = []
+    for index, other, probability in list(doubtful_labels(classifier))[:MAX_WARNINGS]:
+        example = shown[index]
+        text = f"{names[example.id]}/{example.name} looks like {other} ({probability:.0%})"
+        suggestion = {"class_id": ids[other], "name": other, "probability": probability}
+        warnings.append(Warned("label", text, (example.id,), suggestion))
+    return warnings

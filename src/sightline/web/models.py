@@ -1,0 +1,212 @@
+"""The served models: what they are, and predictions in batches."""
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import config, hub, limits, runs, zoo
+from ..attention import ablate_heads
+from ..errors import SightlineError, check
+from ..files import CARD, CONFIG
+from ..names import shortened
+from ..predictor import FailedPrediction, Predictor
+from .batching import Batcher
+from .errors import not_found
+
+FEW_SHOT = "few_shot"
+SLOW_CHARS = 200
+"""Characters from which on a text runs apart from shorter ones."""
+MAX_BATCH = 32
+EXAMPLES = {
+    "de-en": ("Kannst du mir bitte helfen?", "Ein Hund rennt durch das Wasser.", "Wo ist der nächste Bahnhof?"),
+    "ko-en": ("저는 학생입니다.",),
+    "masked_lm": ("A dog runs {mask} the water.",),
+}
+"""Texts to try, by the name of a pretrained model or by task."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How inputs are predicted. Inputs with equal options run together."""
+
+    top_k: int | None = None
+    num_beams: int | None = None
+    inspect: bool = False
+    ablate_heads: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Names of layers with the heads to switch off; no heads means all of them."""
+
+    def to_predict(self) -> dict[str, Any]:
+        """The options of `Predictor.predict_batch`."""
+        beams = {} if self.num_beams is None else {"num_beams": self.num_beams}
+        return {"top_k": self.top_k, **beams}
+
+
+@dataclass(frozen=True)
+class Input:
+    """A prepared input, and what was removed from it."""
+
+    prepared: Any
+    tokens: tuple[tuple[str, bool], ...] = ()
+    """All tokens of the input, and whether each can be removed."""
+    removed: frozenset[int] = frozenset()
+
+    def values(self) -> dict[str, Any]:
+        """Plain values beside those of an inspection."""
+        return {
+            "input_tokens": [text for text, _ in self.tokens],
+            "removable": [is_removable for _, is_removable in self.tokens],
+            "kept": [i for i in range(len(self.tokens)) if i not in self.removed],
+        }
+
+
+class ServedModel:
+    """A trained model with its queues: short inputs, and those that take longer or run alone."""
+
+    def __init__(self, name: str, task: str, predictor: Predictor) -> None:
+        self.name, self.task, self.predictor = name, task, predictor
+        self._quick = Batcher(name, self._run, MAX_BATCH)
+        self._slow = Batcher(f"{name} slow", self._run, MAX_BATCH)
+
+    def close(self) -> None:
+        """Finish what waits."""
+        self._quick.close()
+        self._slow.close()
+
+    def describe(self) -> dict[str, Any]:
+        """Plain values for the list of models."""
+        predictor, details = self.predictor, self.predictor.details()
+        special = getattr(getattr(predictor, "tokenizer", None), "special_tokens", None)
+        mask = getattr(special, "mask", None) if self.task == "masked_lm" else None
+        texts = EXAMPLES.get(self.name, EXAMPLES.get(self.task, ()))
+        classes = details.get("classes")
+        return {
+            "name": self.name,
+            "task": self.task,
+            "input": predictor.input_kind,
+            "title": str(details.get("languages", self.name)),
+            "description": _description(predictor),
+            "options": sorted(predictor.predict_options),
+            "examples": [text.format(mask=mask) for text in texts],
+            "max_chars": limits.MAX_WEB_TEXT_CHARS,
+            "has_attention": predictor.has_attention,
+            "mask": mask,
+            "classes": None if classes is None else list(classes),
+        }
+
+    def check_options(self, options: Options) -> None:
+        """Check the options of a request for this model."""
+        if options.num_beams is not None:
+            is_known = "num_beams" in self.predictor.predict_options
+            check(is_known, f"num_beams must be left out for {self.name}, got {options.num_beams}")
+        has_heads = self.task != FEW_SHOT
+        check(has_heads or not options.ablate_heads, f"ablate_heads must be left out for {self.name}, got it")
+
+    def prepare(self, item: Any, remove: Sequence[int] = ()) -> Input | FailedPrediction:
+        """Read one input; a failed prediction if it cannot be used."""
+        predictor = self.predictor
+        try:
+            prepared = predictor.prepare(item)
+            tokens = tuple((token.text, token.is_removable) for token in predictor.input_tokens(prepared))
+            return Input(predictor.remove_tokens(prepared, remove), tokens, frozenset(remove))
+        except SightlineError as error:
+            return FailedPrediction(str(error))
+
+    async def predict(self, item: Input, options: Options, size: int = 0) -> Any:
+        """A prediction, or a prediction and its inspection; `size` is the length of a text."""
+        is_slow = options.ablate_heads or size > SLOW_CHARS
+        return await (self._slow if is_slow else self._quick).submit(options, item)
+
+    def _run(self, options: Options, items: list[Input]) -> Sequence[Any]:
+        prepared = [item.prepared for item in items]
+        heads: Mapping[Any, Any] = {
+            int(layer) if layer.isdigit() else layer: indices or None for layer, indices in options.ablate_heads
+        }
+        with ablate_heads(self.predictor.model, heads) if heads else nullcontext():
+            if not options.inspect:
+                return self.predictor.predict_batch(prepared, **options.to_predict())
+            return self.predictor.inspect_batch(prepared, **options.to_predict())
+
+
+class ServedModels:
+    """All served models, and the few-shot models that classifiers can be fitted with."""
+
+    def __init__(self, sources: Sequence[str]) -> None:
+        self.models: dict[str, ServedModel] = {}
+        self.few_shot: dict[str, str] = {}
+        for source in sources or zoo.names():
+            self._add(source)
+        for name in zoo.names():
+            if _task(zoo.HOME / name) == FEW_SHOT:
+                self.few_shot.setdefault(name, name)
+
+    def __getitem__(self, name: str) -> ServedModel:
+        if name not in self.models:
+            raise not_found("a model", name)
+        return self.models[name]
+
+    def close(self) -> None:
+        """Finish what waits."""
+        for model in self.models.values():
+            model.close()
+
+    def _add(self, source: str) -> None:
+        folder = hub.run_folder(source)
+        is_file = folder.suffix == runs.CLASSIFIER and not folder.is_dir()
+        task = FEW_SHOT if is_file else _task(folder)
+        name = self._free_name(shortened(folder.name.removesuffix(runs.CLASSIFIER), limits.MAX_WEB_NAME_CHARS))
+        if task == FEW_SHOT and not is_file:
+            self.few_shot[name] = str(folder)
+            return
+        predictor = runs.load(source)
+        predictor.check_ready()
+        self.models[name] = ServedModel(name, task, predictor)
+
+    def _free_name(self, name: str) -> str:
+        candidate, number = name or "model", 2
+        while candidate in self.models or candidate in self.few_shot:
+            candidate, number = f"{name}-{number}", number + 1
+        return candidate
+
+
+def answer(prediction: Any, item: Input | FailedPrediction, form: Any) -> dict[str, Any]:
+    """A prediction, with its inspection if there is one, as plain values."""
+    if isinstance(prediction, tuple):
+        result, inspection = prediction
+        assert isinstance(item, Input)
+        return {**result.to_dict(), "inspection": {**item.values(), **inspection.to_dict(form)}}
+    values: dict[str, Any] = prediction.to_dict()
+    return {**values, "inspection": None}
+
+
+class Stopwatch:
+    """The time since it was made, in seconds."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Rounded to 0.1 ms."""
+        return round(time.perf_counter() - self._start, 4)
+
+
+def _task(folder: Path) -> str:
+    """The task of a run; `runs.load` reports a folder without one."""
+    path = folder / CONFIG
+    return str(config.read(path).get("task", "")) if path.is_file() else ""
+
+
+def _description(predictor: Predictor) -> str:
+    """The paragraphs of the model card before its first section, without its usage line."""
+    try:
+        path = predictor.folder / CARD
+    except SightlineError:  # a classifier is one file
+        return ""
+    text = path.read_text(encoding="utf-8", errors="replace")[: limits.MAX_RUN_FILE_BYTES] if path.is_file() else ""
+    body = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+    lines = [line for line in body.partition("\n## ")[0].splitlines() if line and not line.startswith("#")]
+    return shortened(" ".join(line for line in lines if not line.startswith("A pretrained model of Sightline")), 600)

@@ -1,0 +1,163 @@
+"""The images of stored classifiers, and predictions for new ones."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, File, Form, Response, UploadFile
+
+from ... import limits
+from ...errors import SightlineError, check
+from ...predictor import FailedPrediction
+from .. import schemas, uploads
+from ..errors import not_found
+from ..fits import Fit
+from ..models import Stopwatch
+from ..rows import NewImage
+from ..services import Served
+from . import REFUSALS
+from .classifiers import Version, state
+
+router = APIRouter(prefix="/api/classifiers/{identifier}", tags=["classifiers"], responses=REFUSALS)
+
+
+@router.post("/examples", status_code=201, response_model=schemas.AddedExamples)
+async def add_examples(
+    identifier: schemas.Identifier,
+    services: Served,
+    image: Annotated[list[UploadFile], File(max_length=limits.MAX_WEB_FILES, description="One or several images.")],
+    label: Annotated[schemas.Name | None, Form(description="Name of the class, which is added if it is new.")] = None,
+    class_id: Annotated[schemas.RowId | None, Form(description="The class, instead of its name.")] = None,
+    version: Version = None,
+) -> dict[str, Any]:
+    """Add images to a class. Those that cannot be used are listed in `errors`."""
+    check((label is None) != (class_id is None), "label or class_id must be given, got both or none")
+    read = [(upload.filename or "", await upload.read()) for upload in image]
+    found = await asyncio.gather(*(services.reading.run(_to_stored, data, name) for name, data in read))
+    images = [item for item in found if isinstance(item, NewImage)]
+    errors = [item for item in found if isinstance(item, dict)]
+    if not images:
+        raise SightlineError(errors[0]["error"])
+
+    def run() -> list[int]:
+        with services.store.change(identifier, version) as changed:
+            known = {group.name: group.id for group in changed.before.classes}
+            if class_id is not None:
+                target = changed.find_class(class_id).id
+            else:
+                assert label is not None
+                target = known[label] if label in known else changed.add_class(label)
+            return changed.add_images(target, images)
+
+    added = await services.database.run(run)
+    return {**await state(services, identifier), "added": added, "errors": errors}
+
+
+@router.patch("/examples/{example_id}", response_model=schemas.ClassifierState)
+async def move_example(
+    identifier: schemas.Identifier,
+    example_id: schemas.RowId,
+    request: schemas.ExampleChange,
+    services: Served,
+    version: Version = None,
+) -> dict[str, Any]:
+    """Move an image to another class."""
+
+    def run() -> None:
+        with services.store.change(identifier, version) as changed:
+            changed.move_example(example_id, request.class_id)
+
+    await services.database.run(run)
+    return await state(services, identifier)
+
+
+@router.delete("/examples/{example_id}", response_model=schemas.ClassifierState)
+async def remove_example(
+    identifier: schemas.Identifier, example_id: schemas.RowId, services: Served, version: Version = None
+) -> dict[str, Any]:
+    """Remove an image."""
+
+    def run() -> None:
+        with services.store.change(identifier, version) as changed:
+            changed.remove_example(example_id)
+
+    await services.database.run(run)
+    return await state(services, identifier)
+
+
+@router.get(
+    "/examples/{example_id}/image",
+    response_class=Response,
+    responses={200: {"content": {"image/png": {}, "image/jpeg": {}}, "description": "The image."}},
+)
+async def example_image(identifier: schemas.Identifier, example_id: schemas.RowId, services: Served) -> Response:
+    """An image as it is stored. It never changes under this address."""
+    found = await services.database.run(services.store.images, identifier, [example_id])
+    if example_id not in found:
+        raise not_found("an image", example_id)
+    data = found[example_id]
+    return Response(
+        data, media_type=uploads.media_type(data), headers={"cache-control": "private, max-age=604800, immutable"}
+    )
+
+
+@router.post("/predict", response_model=schemas.FewShotAnswers)
+async def predict(
+    identifier: schemas.Identifier,
+    services: Served,
+    image: Annotated[list[UploadFile], File(max_length=limits.MAX_WEB_INPUTS, description="One or several images.")],
+) -> dict[str, Any]:
+    """Classify images, or reject them as none of the classes."""
+    watch, fit = Stopwatch(), await services.current(identifier)
+    fit.ready()
+    files = [await upload.read() for upload in image]
+    prepared = await asyncio.gather(*(services.reading.run(_prepared, fit, data) for data in files))
+    if len(prepared) == 1 and isinstance(prepared[0], FailedPrediction):
+        raise SightlineError(prepared[0].error)
+    found = await asyncio.gather(*(services.classify(identifier, fit, item) for item in prepared))
+    return {"version": fit.version, "seconds": watch.seconds, "predictions": [_answer(item) for item in found]}
+
+
+@router.post("/explain", response_model=schemas.ExplainedAnswer)
+async def explain(
+    identifier: schemas.Identifier,
+    services: Served,
+    image: Annotated[UploadFile, File(description="The image.")],
+    label: Annotated[schemas.Name | None, Form(description="Class to explain (default: the predicted one).")] = None,
+    other: Annotated[schemas.Name | None, Form(description="Class to compare it with (default: all others).")] = None,
+) -> dict[str, Any]:
+    """Classify an image, with the images and regions that speak for the class and against it."""
+    watch, fit = Stopwatch(), await services.current(identifier)
+    classifier = fit.ready()
+    prepared = await services.reading.run(_prepared, fit, await image.read())
+    if isinstance(prepared, FailedPrediction):
+        raise SightlineError(prepared.error)
+    [(prediction, inspection)] = await services.explaining.run(
+        classifier.inspect_batch, [prepared], label=label, other=other
+    )
+    values = {"version": fit.version, "seconds": watch.seconds, "prediction": _answer(prediction)}
+    return {**values, **inspection.values}
+
+
+def _to_stored(data: bytes, name: str) -> NewImage | dict[str, str]:
+    """An image to store, or why it cannot be used."""
+    try:
+        return uploads.to_stored(data, name)
+    except SightlineError as error:
+        return {"name": uploads.display_name(name), "error": str(error)}
+
+
+def _prepared(fit: Fit, data: bytes) -> Any:
+    """A prepared image, or a failed prediction."""
+    try:
+        uploads.check_image(data)
+        return fit.ready().prepare(data)
+    except SightlineError as error:
+        return FailedPrediction(str(error))
+
+
+def _answer(prediction: Any) -> dict[str, Any]:
+    """A prediction as plain values, with the score of none of the classes."""
+    values = prediction.to_dict()
+    if prediction.error is None:
+        values["none_score"] = 1 - prediction.known_score
+    return values

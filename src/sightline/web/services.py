@@ -1,0 +1,97 @@
+"""What the routes use: the models, the store, fits, and the threads that run them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+
+from ..predictor import FailedPrediction
+from .batching import Batcher
+from .errors import BusyError
+from .fits import Fit, Fits
+from .lanes import Lane
+from .models import MAX_BATCH, ServedModels
+from .rows import StoredClassifier
+from .settings import Settings
+from .store import Store
+
+LARGE_FIT = 200
+"""Images from which on a classifier is fitted apart from smaller ones."""
+STILL_FITTING = "the classifier must be fitted first, got one with many new images that takes longer; try again"
+
+
+@dataclass(frozen=True)
+class _Key:
+    """Queries of one version of a classifier run together."""
+
+    identifier: str
+    version: int
+
+
+class Services:
+    """The parts of a running server, in one process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.store = Store(settings.store_url)
+        self.models = ServedModels(settings.models)
+        self.fits = Fits(self.store, self.models.few_shot)
+        self.unavailable = {name: self.fits.unavailable(name) for name in self.models.few_shot}
+        self.database, self.reading = Lane("database", 4), Lane("reading", 2)
+        self.fitting, self.fitting_large, self.explaining = (
+            Lane("fitting", 1),
+            Lane("large fits", 1),
+            Lane("explain", 1),
+        )
+        self._queries = Batcher("few-shot", self._predict, MAX_BATCH)
+        self.is_ready = True
+
+    def close(self) -> None:
+        """Finish what has begun, and close the store."""
+        self.is_ready = False
+        self.models.close()
+        self._queries.close()
+        for lane in (self.reading, self.fitting, self.fitting_large, self.explaining, self.database):
+            lane.close()
+        self.store.close()
+
+    async def fit(self, stored: StoredClassifier) -> Fit:
+        """The fit of a stored classifier; small ones do not wait for large ones."""
+        kept = self.fits.kept(stored.id, stored.version)
+        if kept is not None:
+            return kept
+        lane = self.fitting_large if stored.num_examples > LARGE_FIT else self.fitting
+        return await lane.run(self.fits.fit, stored)
+
+    async def fit_or_reason(self, stored: StoredClassifier) -> Fit:
+        """The fit, or one without a classifier if it takes too long: the change itself was made."""
+        try:
+            return await self.fit(stored)
+        except BusyError:
+            return Fit(stored.version, reason=STILL_FITTING)
+
+    async def current(self, identifier: str) -> Fit:
+        """The fit of the current version of a classifier."""
+        version = await self.database.run(self.store.version, identifier)
+        kept = self.fits.kept(identifier, version)
+        return kept or await self.fit(await self.database.run(self.store.read, identifier))
+
+    async def classify(self, identifier: str, fit: Fit, prepared: Any) -> Any:
+        """The prediction of a fitted classifier for a prepared image."""
+        if isinstance(prepared, FailedPrediction):
+            return prepared
+        return await self._queries.submit(_Key(identifier, fit.version), (fit, prepared))
+
+    def _predict(self, key: _Key, items: list[tuple[Fit, Any]]) -> Sequence[Any]:
+        classifier = items[0][0].ready()
+        return classifier.predict_batch([prepared for _, prepared in items])
+
+
+def _services(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services
+
+
+Served = Annotated[Services, Depends(_services)]
+"""The services as an argument of a route."""

@@ -1,0 +1,84 @@
+"""What `sightline serve` was asked for. Worker processes read it from the environment."""
+
+import ipaddress
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import limits
+from ..errors import SightlineError, check, check_int, check_max
+
+VARIABLE = "SIGHTLINE_SERVE"
+"""Environment variable with the settings of a worker process."""
+MIN_TOKEN_CHARS = 16
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a server."""
+
+    models: tuple[str, ...] = ()
+    """Runs, pretrained models and classifier files; the pretrained models if empty."""
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = 1
+    store: str = ""
+    """URL of the database of classifiers; by default a SQLite file in the user's folder."""
+    token: str | None = None
+    """What requests must carry; required if the host is not loopback."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names in the Host header beside loopback and the address of the server."""
+
+    def __post_init__(self) -> None:
+        check_int(0, port=self.port)
+        check_max(65_535, port=self.port)
+        check_int(1, workers=self.workers)
+        check_max(limits.MAX_WEB_WORKERS, workers=self.workers)
+        fix = "pass --token or set SIGHTLINE_TOKEN"
+        if not is_loopback(self.host):
+            check(self.token, f"token must be given for a host beyond loopback, got none for {self.host!r}; {fix}")
+        if self.token is not None:
+            is_valid = len(self.token) >= MIN_TOKEN_CHARS and self.token.isascii() and self.token.isprintable()
+            rule = f"token must be at least {MIN_TOKEN_CHARS} printable ASCII characters without spaces"
+            check(is_valid and " " not in self.token, f"{rule}, got {len(self.token)} characters")
+
+    @property
+    def store_url(self) -> str:
+        """The URL of the database."""
+        return store_url(self.store)
+
+    def to_environment(self) -> None:
+        """Make these the settings of processes that this one starts."""
+        os.environ[VARIABLE] = json.dumps(asdict(self))
+
+    @classmethod
+    def from_environment(cls) -> "Settings":
+        """The settings of the process that started this one."""
+        values: dict[str, Any] = json.loads(os.environ.get(VARIABLE, "{}"))
+        lists: dict[str, Any] = {name: tuple(values.pop(name, ())) for name in ("models", "allowed_hosts")}
+        return cls(**lists, **values)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is this machine only."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def store_url(store: str) -> str:
+    """The SQLAlchemy URL of a store: of a path, or of the default file."""
+    if not store:
+        store = str(Path.home() / ".sightline" / "classifiers.sqlite")
+    if "://" not in store:
+        return f"sqlite:///{Path(store).expanduser().absolute()}"
+    scheme = store.partition("://")[0]
+    if scheme in ("postgresql", "postgres"):
+        return f"postgresql+psycopg://{store.partition('://')[2]}"
+    known = scheme == "sqlite" or scheme.startswith(("sqlite+", "postgresql+"))
+    if not known:
+        raise SightlineError(f"store must be a path, or a URL of SQLite or PostgreSQL, got scheme {scheme!r}")
+    return store

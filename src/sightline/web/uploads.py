@@ -1,0 +1,140 @@
+"""Uploaded images and archives: bounded, decoded once, and stored upright without metadata."""
+
+import io
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import PurePosixPath
+
+from PIL import Image
+
+from .. import limits
+from ..data.images.reading import is_hidden, is_image_name, read_header, read_image
+from ..errors import SightlineError, check
+from ..names import shortened
+from .rows import NewImage
+
+MAX_PNG_BYTES = 1 << 17
+"""Bytes from which on an image is stored as JPEG."""
+JPEG_QUALITY = 92
+
+
+def check_image(data: bytes, name: str = "the image") -> None:
+    """Check the size of an uploaded image before it is decoded."""
+    limit = limits.MAX_WEB_IMAGE_BYTES
+    check(data, f"{name} must be an image file, got an empty one")
+    check(len(data) <= limit, f"{name} must be at most {limit:,} bytes, got {len(data):,}; make it smaller")
+    header, limit = read_header(data, name), limits.MAX_WEB_IMAGE_PIXELS
+    got = f"{header.width} x {header.height}"
+    check(header.width * header.height <= limit, f"{name} must have at most {limit:,} pixels, got {got}; resize it")
+
+
+def to_stored(data: bytes, name: str) -> NewImage:
+    """Decode an uploaded image, and encode it as it is stored."""
+    name = display_name(name)
+    check_image(data, name)
+    pixels = read_image(data, name=name)
+    array = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).contiguous().numpy()
+    image, side = Image.fromarray(array), limits.MAX_WEB_IMAGE_SIDE
+    image.thumbnail((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
+    encoded = _encoded(image, "png")
+    if len(encoded) > MAX_PNG_BYTES:
+        encoded = _encoded(image, "jpeg", quality=JPEG_QUALITY, subsampling=0)
+    return NewImage(name, encoded, image.width, image.height)
+
+
+def display_name(name: str | None) -> str:
+    """The last part of a file name as text; it is shown, and never used as a path."""
+    last = (name or "").replace("\\", "/").rpartition("/")[2]
+    return shortened(last, limits.MAX_WEB_NAME_CHARS) or "image"
+
+
+def media_type(data: bytes) -> str:
+    """The media type of a stored image."""
+    return "image/png" if data.startswith(b"\x89PNG") else "image/jpeg"
+
+
+def read_archive(data: bytes) -> list[tuple[str, list[NewImage]]]:
+    """The classes of a zip file with one folder of images per class. Nothing is unpacked to disk."""
+    rule = "archive must be a zip file with one folder of images per class"
+    errors = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError, zlib.error)
+    with _readable(rule, *errors), zipfile.ZipFile(io.BytesIO(data)) as archive:
+        entries = _image_entries(archive)
+        count, limit = sum(map(len, entries.values())), limits.MAX_WEB_EXAMPLES
+        check(count, f"{rule}, got no image in a folder")
+        check(count <= limit, f"archive must have at most {limit:,} images, got {count:,}")
+        limit = limits.MAX_WEB_CLASSES
+        check(len(entries) <= limit, f"archive must have at most {limit} classes, got {len(entries):,}")
+        size, limit = sum(info.file_size for group in entries.values() for info in group), limits.MAX_WEB_ARCHIVE_BYTES
+        check(size <= limit, f"archive must have at most {limit:,} bytes of images, got {size:,}")
+        return [
+            (label, [to_stored(_read(archive, info), info.filename) for info in group])
+            for label, group in entries.items()
+        ]
+
+
+def write_archive(content: Iterable[tuple[str, Sequence[tuple[str, bytes]]]]) -> bytes:
+    """A zip file with one folder of images per class. Folders and files are numbered, so that names are no paths."""
+    file, names = io.BytesIO(), set[str]()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for label, images in content:
+            folder = _unique(_file_name(label), names)
+            for i, (_, data) in enumerate(images, start=1):
+                suffix = media_type(data).rpartition("/")[2].replace("jpeg", "jpg")
+                archive.writestr(f"{folder}/{i:04}.{suffix}", data)
+    return file.getvalue()
+
+
+def _image_entries(archive: zipfile.ZipFile) -> dict[str, list[zipfile.ZipInfo]]:
+    """The entries of images by the name of their folder."""
+    limit = limits.MAX_WEB_EXAMPLES * 4
+    infos = archive.infolist()
+    check(len(infos) <= limit, f"archive must have at most {limit:,} entries, got {len(infos):,}")
+    groups: dict[str, list[zipfile.ZipInfo]] = {}
+    for info in infos:
+        *folders, name = PurePosixPath(info.filename.replace("\\", "/")).parts or ("",)
+        if info.is_dir() or not folders or any(map(is_hidden, folders)) or not is_image_name(name):
+            continue
+        groups.setdefault(shortened(folders[-1], limits.MAX_WEB_NAME_CHARS), []).append(info)
+    return dict(sorted(groups.items()))
+
+
+def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    """The bytes of an entry. Its size in the archive is not trusted."""
+    limit, name = limits.MAX_WEB_IMAGE_BYTES, display_name(info.filename)
+    with archive.open(info) as entry:
+        data = entry.read(min(info.file_size, limit) + 1)
+    check(len(data) <= min(info.file_size, limit), f"{name} must be at most {limit:,} bytes, got more")
+    return data
+
+
+@contextmanager
+def _readable(rule: str, *errors: type[Exception]) -> Iterator[None]:
+    """Raise the errors of a damaged archive as one; those about its images remain."""
+    try:
+        yield
+    except SightlineError:
+        raise
+    except errors as error:
+        raise SightlineError(f"{rule}, got an error: {error!s:.200}") from error
+
+
+def _encoded(image: Image.Image, kind: str, **options: object) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def _file_name(label: str) -> str:
+    """A class name as the name of a folder on any system."""
+    kept = "".join(char if char.isalnum() or char in " -_." else "_" for char in label).strip(" .")
+    return kept[:60] or "class"
+
+
+def _unique(name: str, taken: set[str]) -> str:
+    candidate, number = name, 2
+    while candidate.lower() in taken:
+        candidate, number = f"{name} {number}", number + 1
+    taken.add(candidate.lower())
+    return candidate
