@@ -283,6 +283,14 @@ class FewShotClassifier(Predictor):
         return self
 
     @property
+    def image_embedder(self) -> ImageEmbedder:
+        """What embeds images; an error for a classifier of texts or of embeddings."""
+        embedder = self._embedder
+        if embedder is None or isinstance(embedder, TextEmbedder):
+            raise SightlineError("a classifier must embed images here, got one that does not")
+        return embedder
+
+    @property
     def fitted(self) -> Fitted:
         """The model with its support set, encoding and calibration."""
         return self._ready()

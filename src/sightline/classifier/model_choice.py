@@ -4,7 +4,7 @@ Every installed model is fitted, and the log-likelihood of the held-out examples
 the model for the kind of the images, drawings or photos. With one image per class it decides alone.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -55,11 +55,16 @@ def few_shot_models() -> list[str]:
     return [name for name in zoo.names() if config.read(zoo.HOME / name / CONFIG).get("task") == "few_shot"]
 
 
-def choose_model(examples: Any, fit: Callable[[str], "FewShotClassifier"]) -> tuple[ModelChoice, "FewShotClassifier"]:
-    """The pretrained model for these examples, and the classifier that `fit` returns for its name."""
+def choose_model(
+    examples: Any, fit: Callable[[str], "FewShotClassifier"], models: Iterable[str] | None = None
+) -> tuple[ModelChoice, "FewShotClassifier"]:
+    """The model for these examples, and the classifier that `fit` returns for its name.
+
+    `models` are the names to choose from (default: the pretrained models).
+    """
     likely = DRAWINGS if are_drawings(examples) else PHOTOS
     kind = {DRAWINGS: "drawings", PHOTOS: "photos"}[likely]
-    names = sorted(few_shot_models(), key=lambda name: name != likely)
+    names = sorted(few_shot_models() if models is None else models, key=lambda name: name != likely)
     fitted: dict[str, FewShotClassifier] = {}
     hint = None
     for name in names:

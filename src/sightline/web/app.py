@@ -1,9 +1,11 @@
 """The application: its routes, its errors, and what starts and stops with it."""
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import torch
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -30,6 +32,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // (2 * settings.workers)))  # lanes run side by side
         app.state.services = services = await run_in_threadpool(Services, settings)
         metrics.event("start", models=len(services.models.models), versions=versions())
         yield

@@ -95,6 +95,8 @@ class Fits:
     def __init__(self, store: Store, models: Mapping[str, str]) -> None:
         self.store, self.models = store, dict(models)
         self._bases: dict[str, FewShotClassifier] = {}
+        self.missing: dict[str, str] = {}
+        """Why models cannot be used."""
         self._fits: Recent[str, Fit] = Recent(limits.MAX_WEB_FITS)
         self._embedded: Recent[tuple[str, str], tuple[Tensor, Tensor]] = Recent(limits.MAX_WEB_EMBEDDINGS)
         self._thumbnails: Recent[str, Tensor] = Recent(limits.MAX_WEB_EMBEDDINGS)
@@ -121,15 +123,14 @@ class Fits:
                 self._bases[name] = FewShotClassifier.pretrained(self.models[name])
             return self._bases[name]
 
-    def unavailable(self, name: str) -> str | None:
-        """Why a model cannot be used; None if it can."""
-        try:
-            embedder = self.base(name)._embedder
-            assert embedder is not None
-            embedder.embed(torch.zeros(1, embedder.channels, embedder.image_size, embedder.image_size).byte())
-        except MissingDependencyError as error:
-            return str(error)
-        return None
+    def load_models(self) -> None:
+        """Load all models. Those whose dependencies are not installed are `missing`."""
+        for name in self.models:
+            try:
+                embedder = self.base(name).image_embedder
+                embedder.embed(torch.zeros(1, embedder.channels, embedder.image_size, embedder.image_size).byte())
+            except MissingDependencyError as error:
+                self.missing[name] = str(error)
 
     def _fitted(self, stored: StoredClassifier) -> Fit:
         start = time.perf_counter()
@@ -142,7 +143,7 @@ class Fits:
         choice = None
         if stored.model == AUTO:
             sample = {group.name: [images.thumbnails(group.examples[:1])[0]] for group in groups}
-            choice, classifier = choose_model(sample, lambda name: images.fitted(name))
+            choice, classifier = choose_model(sample, images.fitted, self.models)
         else:
             classifier = images.fitted(stored.model)
         has_estimate = max(classifier.counts.values()) > 1
@@ -198,9 +199,10 @@ class _Images:
 
     def fitted(self, name: str) -> FewShotClassifier:
         """A classifier with this model, fitted to the images."""
+        if name in self.fits.missing:
+            raise MissingDependencyError(self.fits.missing[name])
         base, kept = self.fits.base(name), self.fits._embedded
-        embedder = base._embedder
-        assert embedder is not None
+        embedder = base.image_embedder
 
         def embed(example: StoredExample, data: bytes) -> tuple[Tensor, Tensor]:
             options: dict[str, Any] = {"size": embedder.image_size, "channels": embedder.channels}

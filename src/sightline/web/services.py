@@ -37,7 +37,7 @@ class Services:
         self.store = Store(settings.store_url)
         self.models = ServedModels(settings.models)
         self.fits = Fits(self.store, self.models.few_shot)
-        self.unavailable = {name: self.fits.unavailable(name) for name in self.models.few_shot}
+        self.fits.load_models()
         self.database, self.reading = Lane("database", 4), Lane("reading", 2)
         self.fitting, self.fitting_large, self.explaining = (
             Lane("fitting", 1),

@@ -215,7 +215,7 @@ def _file(fit: Fit) -> bytes:
 
 def _check_model(services: Services, name: str) -> None:
     check_choice("model", name, (AUTO, *services.models.few_shot))
-    reason = services.unavailable.get(name)
+    reason = services.fits.missing.get(name)
     if reason is not None:
         raise RequestError(409, f"model must be installed, got {name!r}: {reason}")
 

@@ -39,9 +39,8 @@ _HEADS: TypeAdapter[dict[str, list[int]]] = TypeAdapter(schemas.Heads)
 @router.get("", response_model=schemas.ModelList)
 async def list_models(services: Served) -> dict[str, Any]:
     """The served models, the models that classifiers can be fitted with, and bounds on requests."""
-    few_shot = [
-        {"name": name, "available": not reason, "reason": reason} for name, reason in services.unavailable.items()
-    ]
+    reasons = {name: services.fits.missing.get(name) for name in services.models.few_shot}
+    few_shot = [{"name": name, "available": not reason, "reason": reason} for name, reason in reasons.items()]
     return {
         "models": [model.describe() for model in services.models.models.values()],
         "few_shot_models": [{"name": AUTO, "available": True, "reason": None}, *few_shot],
