@@ -19,7 +19,7 @@ from .bodies import BoundedBodies
 from .errors import RequestError, validation_message
 from .metrics import Observed
 from .routes import classifiers, examples, models, status
-from .security import Secured
+from .security import Secured, SecurityHeaders
 from .services import Services
 from .settings import Settings
 
@@ -52,6 +52,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_middleware(BoundedBodies)
     app.add_middleware(Secured, settings=settings)
     app.add_middleware(Observed)
+    app.add_middleware(SecurityHeaders)
     return app
 
 

@@ -30,7 +30,8 @@ def validation_message(error: dict[str, Any]) -> str:
     if error.get("type") == "missing":
         return f"{name} must be given, got nothing"
     if error.get("type") == "json_invalid":
-        return f"the request body must be JSON, got an error: {text}"
+        is_body = not error.get("loc") or error["loc"][0] == "body"
+        return f"{'the request body' if is_body else name} must be JSON, got an error: {text}"
     for start in ("Input should be", "Value should be", "List should", "String should", "Dictionary should"):
         if text.startswith(start):
             rule = text[len(start) :].strip()

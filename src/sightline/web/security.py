@@ -38,8 +38,27 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(self), microphone=(), geolocation=(), display-capture=(), usb=(), payment=()",
+    "cache-control": "no-store",
 }
-"""Headers of every answer. An answer of the API is not stored by caches unless its route says so."""
+"""Headers of every answer, unless its route has set them."""
+ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+
+
+class SecurityHeaders:
+    """Adds the security headers to every answer, refusals and failures included."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def secured(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.lower() for name, _ in message["headers"]}
+                further = [pair for pair in ENCODED_HEADERS if pair[0] not in given]
+                message = {**message, "headers": [*message["headers"], *further]}
+            await send(message)
+
+        await self.app(scope, receive, secured)
 
 
 class Secured:
@@ -55,16 +74,15 @@ class Secured:
             await self.app(scope, receive, send)
             return
         headers = _headers(scope["headers"])
-        secured = _with_headers(send)
         refusal = self._refusal(scope, headers)
         if refusal is not None:
             reason, status, message = refusal
             REFUSED.labels(reason).inc()
-            await answer(secured, status, message)
+            await answer(send, status, message)
         elif (token := self._token_in_address(scope)) is not None:
-            await _sign_in(secured, token, is_secure=scope.get("scheme") == "https")
+            await _sign_in(send, token, is_secure=scope.get("scheme") == "https")
         else:
-            await self.app(scope, receive, secured)
+            await self.app(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> tuple[str, int, str] | None:
         """The reason, status and sentence of a refusal; None if the request is accepted."""
@@ -129,18 +147,6 @@ async def _sign_in(send: Send, token: str, *, is_secure: bool) -> None:
     headers = [(b"location", b"/"), (b"set-cookie", cookie[COOKIE].OutputString().encode()), (b"content-length", b"0")]
     await send({"type": "http.response.start", "status": 303, "headers": headers})
     await send({"type": "http.response.body", "body": b""})
-
-
-def _with_headers(send: Send) -> Send:
-    async def secured(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            given = {name.lower() for name, _ in message["headers"]}
-            added = {**HEADERS, "cache-control": "no-store"}
-            further = [(name.encode(), value.encode()) for name, value in added.items() if name.encode() not in given]
-            message = {**message, "headers": [*message["headers"], *further]}
-        await send(message)
-
-    return secured
 
 
 def _is_same_origin(headers: Mapping[str, str], host: str) -> bool:

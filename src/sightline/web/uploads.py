@@ -128,7 +128,7 @@ def _encoded(image: Image.Image, kind: str, **options: object) -> bytes:
 
 def _file_name(label: str) -> str:
     """A class name as the name of a folder on any system."""
-    kept = "".join(char if char.isalnum() or char in " -_." else "_" for char in label).strip(" .")
+    kept = "".join(char if char.isalnum() or char in " -_" else "_" for char in label).strip()
     return kept[:60] or "class"
 
 

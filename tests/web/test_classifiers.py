@@ -1,0 +1,274 @@
+"""Stored few-shot classifiers over the API."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sightline import FewShotClassifier, limits
+from web_client import LABELS, characters, files, new_classifier, png, web_client
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    with web_client(tmp_path_factory.mktemp("web"), "glyphs") as client:
+        yield client
+
+
+@pytest.fixture
+def state(client):
+    return new_classifier(client)
+
+
+def call(client, method, path, status=200, **options):
+    response = client.request(method, f"/api/classifiers{path}", **options)
+    assert response.status_code == status, response.text
+    return response.json() if response.content else None
+
+
+def names(state):
+    return {group["name"]: len(group["examples"]) for group in state["classes"]}
+
+
+def test_a_classifier_is_fitted_after_each_change(client):
+    state = call(client, "POST", "", 201, json={"name": "signs", "model": "glyphs"})
+    assert state["fitted"] is False
+    assert "must have images in 2 classes, got 0" in state["reason"]
+    path = f"/{state['id']}"
+    for count, label in enumerate(LABELS, start=1):
+        images = files(*characters()[label][:2])
+        state = call(client, "POST", f"{path}/examples", 201, data={"label": label}, files=images)
+        assert len(state["added"]) == 2
+        assert state["fitted"] is (count > 1)
+    assert names(state) == dict.fromkeys(LABELS, 2)
+    assert state["fit"]["model"] == "glyphs"
+    assert state["fit"]["estimate"]["images"] == 6
+    assert state["num_examples"] == 6
+    answer = call(client, "POST", f"{path}/predict", files=files(*(characters()[label][-1] for label in LABELS)))
+    assert [prediction["closest"] for prediction in answer["predictions"]] == list(LABELS)
+    first = answer["predictions"][0]
+    assert sum(first["scores"].values()) == pytest.approx(1)
+    assert first["none_score"] == pytest.approx(1 - first["known_score"])
+    assert first["label"] == ("ka" if first["known"] else None)
+
+
+def test_predictions_are_those_of_the_downloaded_file(client, state, tmp_path):
+    response = client.get(f"/api/classifiers/{state['id']}/download")
+    assert response.headers["content-disposition"] == 'attachment; filename="signs.sightline"'
+    path = tmp_path / "signs.sightline"
+    path.write_bytes(response.content)
+    query = characters()["mo"][-1]
+    expected = FewShotClassifier.load(path).predict(Image.open(io.BytesIO(query)))
+    [prediction] = call(client, "POST", f"/{state['id']}/predict", files=files(query))["predictions"]
+    assert prediction["scores"] == pytest.approx(expected.scores, abs=1e-4)
+    assert prediction["known"] == expected.known
+
+
+def test_an_explanation_names_images_for_and_against(client, state):
+    query = files(characters()["ka"][-1])
+    answer = call(client, "POST", f"/{state['id']}/explain", files=query, data={"label": "mo", "other": "ka"})
+    [card] = answer["explanation"]["cards"]
+    assert card["classes"][card["label"]] == "mo"
+    assert card["classes"][card["other"]] == "ka"
+    assert answer["prediction"]["closest"] == "ka"
+    assert card["examples"]
+    refused = call(client, "POST", f"/{state['id']}/explain", 422, files=query, data={"label": "none"})
+    assert "label must be one of ka, mo, ti, got 'none'" in refused["error"]
+
+
+def test_every_change_can_be_undone_in_turn(client, state):
+    path, before = f"/{state['id']}", state
+    ka, mo, _ = state["classes"]
+    steps = [state]
+    steps.append(call(client, "PATCH", f"{path}/classes/{ka['id']}", json={"name": "kaa"}))
+    steps.append(call(client, "DELETE", f"{path}/examples/{ka['examples'][0]['id']}"))
+    example = mo["examples"][1]["id"]
+    steps.append(call(client, "PATCH", f"{path}/examples/{example}", json={"class_id": ka["id"]}))
+    steps.append(call(client, "DELETE", f"{path}/classes/{ka['id']}"))
+    steps.append(call(client, "POST", f"{path}/classes", 201, json={"name": "new"}))
+    added = files(characters()["ti"][2])
+    steps.append(call(client, "POST", f"{path}/examples", 201, data={"label": "newer"}, files=added))
+    steps.append(call(client, "PATCH", path, json={"name": "renamed", "model": "auto"}))
+    assert [step["undo"] for step in steps[1:]] == [
+        "rename ka to kaa",
+        "remove an image from kaa",
+        "move an image from mo to kaa",
+        "remove the class kaa",
+        "add the class new",
+        "add the class newer",
+        "rename the classifier",
+    ]
+    assert names(steps[4]) == {"mo": 1, "ti": 2}
+    for step in reversed(steps[:-1]):
+        undone = call(client, "POST", f"{path}/undo")
+        assert undone["classes"] == step["classes"]
+        assert (undone["name"], undone["model"]) == (step["name"], step["model"])
+    assert undone["classes"] == before["classes"]
+    assert "must have a change to undo" in call(client, "POST", f"{path}/undo", 409)["error"]
+
+
+def test_old_changes_cannot_be_undone_and_their_images_are_deleted(client, state, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_WEB_UNDO_STEPS", 2)
+    path, size = f"/{state['id']}", state["bytes"]
+    removed = state["classes"][0]["examples"][0]["id"]
+    state = call(client, "DELETE", f"{path}/examples/{removed}")
+    assert state["bytes"] == size  # it can be restored
+    for name in ("a", "b"):
+        state = call(client, "PATCH", path, json={"name": name})
+    assert state["bytes"] < size
+    assert client.get(f"/api/classifiers{path}/examples/{removed}/image").status_code == 404
+    call(client, "POST", f"{path}/undo")
+    call(client, "POST", f"{path}/undo")
+    call(client, "POST", f"{path}/undo", 409)
+
+
+def test_duplicates_blank_images_and_wrong_labels_are_found(client):
+    state = new_classifier(client, shot=4)
+    wrong, blank = characters()["mo"][0], png(np.full((20, 20), 255, np.uint8))
+    images = files(wrong, blank)
+    state = call(client, "POST", f"/{state['id']}/examples", 201, data={"label": "ka"}, files=images)
+    by_kind = {warning["kind"]: warning for warning in state["warnings"]}
+    first = state["classes"][1]["examples"][0]["id"]
+    assert sorted(by_kind["duplicate"]["examples"]) == sorted([state["added"][0], first])
+    assert "in 2 classes" in by_kind["duplicate"]["text"]
+    assert by_kind["blank"]["examples"] == [state["added"][1]]
+    labels = [warning for warning in state["warnings"] if warning["kind"] == "label"]
+    suggestions = {warning["examples"][0]: warning["suggestion"]["name"] for warning in labels}
+    assert suggestions[state["added"][0]] == "mo"
+
+
+def test_an_archive_of_images_can_be_imported_again(client, state):
+    response = client.get(f"/api/classifiers/{state['id']}/download", params={"format": "zip"})
+    with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
+        assert len(archive.namelist()) == 6
+    archive = [("archive", ("a.zip", response.content, "application/zip"))]
+    copy = call(client, "POST", "/import", 201, files=archive, data={"name": "copy"})
+    assert copy["name"] == "copy"
+    assert names(copy) == names(state)
+    listed = call(client, "GET", "")["classifiers"]
+    assert (listed[0]["id"], listed[0]["num_classes"], listed[0]["num_examples"]) == (copy["id"], 3, 6)
+
+
+def test_class_names_never_become_paths(client):
+    state = new_classifier(client, labels=("ka",))
+    path = f"/{state['id']}"
+    for name in ("../../etc", "a/b", "..", "CON"):
+        image = files(characters()["mo"][0])
+        call(client, "POST", f"{path}/examples", 201, data={"label": name}, files=image)
+    response = client.get(f"/api/classifiers{path}/download", params={"format": "zip"})
+    with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
+        for entry in archive.namelist():
+            assert entry.count("/") == 1
+            assert ".." not in entry
+
+
+def test_images_are_stored_upright_small_and_without_metadata(client, state):
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010E] = 6, "a secret place"
+    file = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 255, (700, 1100, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(file, "jpeg", exif=exif)
+    changed = call(client, "POST", f"/{state['id']}/examples", 201, data={"label": "ka"}, files=files(file.getvalue()))
+    [example] = [e for e in changed["classes"][0]["examples"] if e["id"] == changed["added"][0]]
+    assert (example["width"], example["height"]) == (326, 512)
+    response = client.get(example["url"])
+    assert response.headers["content-type"] == "image/jpeg"
+    assert "immutable" in response.headers["cache-control"]
+    assert b"a secret place" not in response.content
+    assert Image.open(io.BytesIO(response.content)).size == (326, 512)
+
+
+def test_a_bad_file_of_several_does_not_cost_the_others(client, state):
+    images = files(b"not an image", characters()["ka"][3])
+    changed = call(client, "POST", f"/{state['id']}/examples", 201, data={"label": "ka"}, files=images)
+    assert len(changed["added"]) == 1
+    [error] = changed["errors"]
+    assert error["name"] == "0.png"
+    assert "0.png must be a complete PNG" in error["error"]
+    refused = call(client, "POST", f"/{state['id']}/examples", 422, data={"label": "new"}, files=images[:1])
+    assert "0.png must be a complete PNG" in refused["error"]
+    assert names(call(client, "GET", f"/{state['id']}")) == {"ka": 3, "mo": 2, "ti": 2}  # nothing was added
+    good, bad = call(client, "POST", f"/{state['id']}/predict", files=images[::-1])["predictions"]
+    assert good["error"] is None
+    assert "must be a complete PNG" in bad["error"]
+
+
+def test_a_change_of_another_version_is_refused(client, state):
+    path, params = f"/{state['id']}", {"version": state["version"]}
+    call(client, "PATCH", path, json={"name": "first"}, params=params)
+    refused = call(client, "PATCH", path, 409, json={"name": "second"}, params=params)
+    assert "version must be that of the classifier" in refused["error"]
+    assert call(client, "GET", path)["name"] == "first"
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "message"),
+    [
+        ("MAX_WEB_CLASSES", 3, "a classifier must have at most 3 classes, got more"),
+        ("MAX_WEB_EXAMPLES", 6, "a classifier must have at most 6 images, got 7"),
+        ("MAX_WEB_CLASSIFIER_BYTES", 1000, "the images of a classifier must have at most 1,000 bytes"),
+        ("MAX_WEB_STORE_BYTES", 1000, "the images of all classifiers must have at most 1,000 bytes"),
+    ],
+)
+def test_the_size_of_stored_classifiers_is_bounded(client, state, monkeypatch, limit, value, message):
+    monkeypatch.setattr(limits, limit, value)
+    request = {"data": {"label": "new"}, "files": files(characters()["ka"][2])}
+    assert message in call(client, "POST", f"/{state['id']}/examples", 409, **request)["error"]
+    assert call(client, "GET", f"/{state['id']}")["classes"] == state["classes"]
+
+
+def test_the_number_of_classifiers_is_bounded_and_deletion_makes_room(client, state, monkeypatch):
+    count = len(call(client, "GET", "")["classifiers"])
+    monkeypatch.setattr(limits, "MAX_WEB_CLASSIFIERS", count)
+    assert "stored classifiers must be at most" in call(client, "POST", "", 409, json={})["error"]
+    call(client, "DELETE", f"/{state['id']}", 204)
+    call(client, "GET", f"/{state['id']}", 404)
+    call(client, "POST", "", 201, json={})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "options", "message"),
+    [
+        ("GET", "/0123456789abcdef", 404, {}, "a classifier must exist"),
+        ("GET", "/../../etc/passwd", 404, {}, "the address must be one of this server"),
+        ("GET", "/nothing", 422, {}, "identifier must match pattern"),
+        ("POST", "", 422, {"json": {"name": " "}}, "name must be valid"),
+        ("POST", "", 422, {"json": {"name": "a\x1bb"}}, "name must be valid"),
+        ("POST", "", 422, {"json": {"name": "a" * 101}}, "name must have at most 100 characters"),
+        ("POST", "", 422, {"json": {"model": "glyph"}}, "did you mean 'glyphs'?"),
+        (
+            "POST",
+            "",
+            422,
+            {"content": b"{", "headers": {"content-type": "application/json"}},
+            "the request body must be JSON",
+        ),
+        ("PUT", "", 405, {}, "the method must be another one"),
+    ],
+)
+def test_malformed_requests_are_refused_with_a_sentence(client, method, path, status, options, message):
+    assert message in call(client, method, path, status, **options)["error"]
+
+
+def test_labels_are_given_once(client, state):
+    class_id = state["classes"][0]["id"]
+    image = files(characters()["ka"][2])
+    for data in ({}, {"label": "ka", "class_id": class_id}):
+        refused = call(client, "POST", f"/{state['id']}/examples", 422, data=data, files=image)
+        assert "label or class_id must be given, got both or none" in refused["error"]
+    changed = call(client, "POST", f"/{state['id']}/examples", 201, data={"class_id": class_id}, files=image)
+    assert names(changed)["ka"] == 3
+    refused = call(client, "POST", f"/{state['id']}/classes", 409, json={"name": "ka"})
+    assert "a class name must be new, got 'ka'" in refused["error"]
+
+
+def test_classes_and_images_of_another_classifier_are_not_found(client, state):
+    other = new_classifier(client, labels=("ka",))
+    path = f"/{other['id']}"
+    class_id, example_id = state["classes"][0]["id"], state["classes"][0]["examples"][0]["id"]
+    call(client, "DELETE", f"{path}/classes/{class_id}", 404)
+    call(client, "DELETE", f"{path}/examples/{example_id}", 404)
+    call(client, "PATCH", f"{path}/classes/{class_id}", 404, json={"name": "x"})
+    assert client.get(f"/api/classifiers{path}/examples/{example_id}/image").status_code == 404

@@ -1,0 +1,194 @@
+"""Predictions of served models, and what they attend to."""
+
+import json
+
+import numpy as np
+import pytest
+
+import sightline
+from sightline import limits
+from sightline.data.captions import shapes
+from sightline.data.captions.datasets import CaptionSplits
+from sightline.view.payload import LEVELS
+from web_client import characters, files, new_classifier, png, web_client
+
+TEXT_MODEL = ("model.embed_dim=16", "model.num_heads=2", "model.depth=2", "training.steps=2", "training.device=cpu")
+CAPTIONING = {
+    "task": "captioning",
+    "data": {"max_tokens": 12},
+    "model": {"backbone_channels": [5, 7, 11], "embed_dim": 16, "ffn_dim": 24, "num_heads": 2, "max_positions": 12},
+    "training": {"steps": 2, "batch_size": 256, "device": "cpu"},
+}
+SENTENCE = "Kannst du mir bitte helfen?"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory, tiny_run):
+    folder = tmp_path_factory.mktemp("web")
+    for task in ("masked_lm", "text_classification"):
+        sightline.train(None, [f"task={task}", *TEXT_MODEL, f"out={folder / task}"], quiet=True)
+    data = CaptionSplits(shapes.draw(37, seed=0), shapes.draw(7, seed=1), shapes.draw(11, seed=2))
+    sightline.train({**CAPTIONING, "out": str(folder / "captioning")}, data=data, quiet=True)
+    names = ("masked_lm", "text_classification", "captioning")
+    with web_client(folder, "de-en", tiny_run, *(folder / name for name in names)) as client:
+        yield client
+
+
+def predict(client, name, *, status=200, **request):
+    response = client.post(f"/api/models/{name}/predict", json=request)
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+def test_the_list_names_every_model_and_its_task(client):
+    answer = client.get("/api/models").json()
+    tasks = {model["name"]: model["task"] for model in answer["models"]}
+    assert tasks == {
+        "de-en": "translation",
+        "run": "image_classification",
+        "masked_lm": "masked_lm",
+        "text_classification": "text_classification",
+        "captioning": "captioning",
+    }
+    assert [model["name"] for model in answer["few_shot_models"]][0] == "auto"
+    assert answer["limits"]["max_text_chars"] == limits.MAX_WEB_TEXT_CHARS
+    [masked] = [model for model in answer["models"] if model["task"] == "masked_lm"]
+    assert masked["mask"] in masked["examples"][0]
+
+
+def test_a_translation_is_that_of_the_predictor(client):
+    expected = sightline.load("de-en").predict(SENTENCE)
+    [prediction] = predict(client, "de-en", texts=[SENTENCE])["predictions"]
+    assert prediction["text"] == expected.text
+    assert prediction["score"] == pytest.approx(expected.score, abs=1e-5)
+    assert prediction["inspection"] is None
+
+
+def test_attention_has_a_row_for_each_token_in_both_forms(client):
+    [lists] = predict(client, "de-en", texts=[SENTENCE], attention="lists")["predictions"]
+    [packed] = predict(client, "de-en", texts=[SENTENCE], attention="packed")["predictions"]
+    inspection = lists["inspection"]
+    assert inspection["input_tokens"] == lists["source_tokens"]
+    assert inspection["removable"] == [True] * (len(lists["source_tokens"]) - 1) + [False]
+    for layer in inspection["layers"]:
+        weights = np.array(layer["weights"])
+        expected = (len(inspection["tokens"][layer[side]]) for side in ("queries", "keys"))
+        assert list(weights.shape) == layer["shape"] == [4, *expected]
+        assert weights.sum(-1) == pytest.approx(1, abs=0.005)
+    assert packed["inspection"]["levels"] == pytest.approx(LEVELS.tolist(), rel=1e-5)
+    assert all("weights" not in layer for layer in packed["inspection"]["layers"])
+
+
+def test_a_removed_token_keeps_the_indices_of_the_others(client):
+    full = predict(client, "de-en", texts=[SENTENCE], attention="lists")["predictions"][0]
+    [without] = predict(client, "de-en", texts=[SENTENCE], attention="lists", remove_tokens=[2])["predictions"]
+    assert without["inspection"]["input_tokens"] == full["inspection"]["input_tokens"]
+    assert without["inspection"]["kept"] == [0, 1, 3, 4, 5, 6]
+    assert without["inspection"]["tokens"]["source"] == [t for i, t in enumerate(full["source_tokens"]) if i != 2]
+    assert without["text"] != full["text"]
+    [back] = predict(client, "de-en", texts=[SENTENCE], remove_tokens=[])["predictions"]
+    assert back["text"] == full["text"]
+
+
+def test_heads_are_switched_off_for_one_request_only(client):
+    layer = "decoder.stack.layers.1.cross_attention"
+    before = predict(client, "de-en", texts=[SENTENCE])["predictions"][0]
+    request = {"texts": [SENTENCE], "attention": "lists", "ablate_heads": {layer: []}}
+    [without] = predict(client, "de-en", **request)["predictions"]
+    [ablated] = [entry for entry in without["inspection"]["layers"] if entry["name"] == layer]
+    assert np.abs(ablated["weights"]).max() == 0
+    assert without["score"] != pytest.approx(before["score"], abs=1e-3)
+    assert predict(client, "de-en", texts=[SENTENCE])["predictions"][0]["score"] == pytest.approx(before["score"])
+
+
+def test_one_bad_text_of_several_does_not_cost_the_others(client):
+    good, bad = predict(client, "de-en", texts=[SENTENCE, ""])["predictions"]
+    assert good["text"] and good["error"] is None
+    assert "text must have at least one word" in bad["error"]
+    assert "text must have at least one word" in predict(client, "de-en", texts=[""], status=422)["error"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "message"),
+    [
+        ({"texts": []}, 422, "texts must have at least 1 item"),
+        ({"texts": ["a"] * 17}, 422, "texts must have at most 16 items"),
+        ({"texts": ["a" * 2001]}, 422, "texts.0 must have at most 2000 characters"),
+        ({"texts": [SENTENCE], "top_k": 0}, 422, "top_k must be greater than or equal to 1"),
+        ({"texts": [SENTENCE], "num_beams": 11}, 422, "num_beams must be less than or equal to 10"),
+        ({"texts": [SENTENCE], "remove_tokens": [99]}, 422, "remove_tokens must be positions of the 7 tokens"),
+        ({"texts": [SENTENCE], "remove_tokens": [6]}, 422, "without special tokens, got [6]"),
+        ({"texts": [SENTENCE], "remove_tokens": [0, 1, 2, 3, 4, 5]}, 422, "must leave at least one token"),
+        ({"texts": [SENTENCE], "ablate_heads": {"nothing": [0]}}, 422, "layers must match one of"),
+        (
+            {"texts": [SENTENCE], "ablate_heads": {"encoder.stack.layers.0.attention": [9]}},
+            422,
+            "heads must be below 4",
+        ),
+        ({"texts": [SENTENCE], "beams": 3}, 422, "beams must be left out"),
+        ({"texts": "a"}, 422, "texts must be a valid list"),
+    ],
+)
+def test_requests_are_refused_with_a_sentence(client, request_, status, message):
+    assert message in predict(client, "de-en", status=status, **request_)["error"]
+
+
+def test_unknown_models_and_kinds_are_refused(client):
+    assert "a model must exist, got 'nothing'" in predict(client, "nothing", texts=["a"], status=404)["error"]
+    assert "model must be one of texts here" in predict(client, "run", texts=["a"], status=422)["error"]
+    response = client.post("/api/models/de-en/predict-image", files=files(characters()["ka"][0]))
+    assert response.status_code == 422
+    assert "use /api/models/de-en/predict" in response.json()["error"]
+
+
+@pytest.mark.parametrize("task", ["masked_lm", "text_classification"])
+def test_encoders_of_text_show_attention_and_remove_tokens(client, task):
+    text = "A dog runs [MASK] the water." if task == "masked_lm" else "A dog runs through the water."
+    [full] = predict(client, task, texts=[text], attention="lists", top_k=3)["predictions"]
+    count = len(full["tokens"])
+    assert [layer["shape"] for layer in full["inspection"]["layers"]] == [[2, count, count]] * 2
+    [shorter] = predict(client, task, texts=[text], attention="lists", remove_tokens=[1])["predictions"]
+    assert shorter["tokens"] == full["tokens"][:1] + full["tokens"][2:]
+    if task == "masked_lm":
+        assert len(full["masks"][0]["words"]) == 3
+        mask = full["inspection"]["input_tokens"].index("[MASK]")
+        assert full["inspection"]["removable"][mask] is False
+
+
+def test_an_image_is_classified_with_attention_and_without_patches(client):
+    image = png(np.random.default_rng(0).integers(0, 255, (28, 28), dtype=np.uint8))
+    data = {"attention": "packed", "remove_tokens": "[0, 5]", "ablate_heads": json.dumps({"0": [1]})}
+    url = "/api/models/run/predict-image"
+    plain = client.post(url, files=files(image)).json()["predictions"][0]
+    changed = client.post(url, files=files(image), data=data).json()["predictions"][0]
+    assert changed["scores"] != plain["scores"]
+    assert changed["inspection"]["grid"] == [4, 4]
+    assert changed["inspection"]["kept"] == [1, 2, 3, 4, *range(6, 16)]
+    assert changed["inspection"]["image"].startswith("data:image/png;base64,")
+    for field, message in (("remove_tokens", "[-1]"), ("remove_tokens", "{}"), ("ablate_heads", "[")):
+        response = client.post(url, files=files(image), data={field: message})
+        assert response.status_code == 422
+        assert response.json()["error"].startswith(f"{field}")
+
+
+def test_a_caption_comes_with_a_map_for_each_word(client):
+    image = png(np.random.default_rng(1).integers(0, 255, (16, 16, 3), dtype=np.uint8))
+    response = client.post("/api/models/captioning/predict-image", files=files(image), data={"attention": "packed"})
+    [prediction] = response.json()["predictions"]
+    [card] = prediction["inspection"]["captions"]["cards"]
+    assert " ".join(card["words"]) == prediction["text"]
+    assert card["maps"] is None or card["maps"]["shape"][0] == len(card["words"])
+
+
+def test_a_classifier_file_is_served_with_reasons(client, tmp_path):
+    state = new_classifier(client)
+    path = tmp_path / "signs.sightline"
+    path.write_bytes(client.get(f"/api/classifiers/{state['id']}/download").content)
+    with web_client(tmp_path, path) as served:
+        data, image = {"attention": "packed"}, characters()["ka"][-1]
+        response = served.post("/api/models/signs/predict-image", files=files(image), data=data)
+        [prediction] = response.json()["predictions"]
+        assert prediction["closest"] == "ka"
+        assert prediction["inspection"]["explanation"]["cards"][0]["prediction"] == "ka"
+        heads = {"ablate_heads": json.dumps({"0": [0]})}
+        assert served.post("/api/models/signs/predict-image", files=files(image), data=heads).status_code == 422

@@ -1,0 +1,271 @@
+"""Hosts, tokens, origins, headers, and bounds on bodies and images."""
+
+import io
+import struct
+import zipfile
+import zlib
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from sightline import limits
+from sightline.errors import SightlineError
+from sightline.web import bodies, security
+from sightline.web.settings import Settings, is_loopback, store_url
+from web_client import characters, files, new_classifier, png, web_client
+
+TOKEN = "a-token-of-22-characters"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    with web_client(tmp_path_factory.mktemp("web"), "glyphs", allowed_hosts=("signs.example",)) as client:
+        yield client
+
+
+async def _answer(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+def secured(**settings):
+    """A client of an application that answers every request that is let through."""
+    return TestClient(security.Secured(_answer, Settings(**settings)), base_url="http://localhost")
+
+
+def test_every_answer_has_the_security_headers(client):
+    for path in ("/healthz", "/api/models", "/nothing", "/docs", "/static/docs.js"):
+        headers = client.get(path).headers
+        assert "script-src 'self';" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert "access-control-allow-origin" not in headers
+    assert client.get("/api/models").headers["cache-control"] == "no-store"
+    assert client.get("/docs").headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8000", "127.0.0.1:8000", "[::1]:80", "signs.example"])
+def test_names_of_the_server_are_accepted(client, host):
+    assert client.get("/healthz", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "", "127.0.0.1.evil.example", "10.0.0.1"])
+def test_foreign_host_names_are_refused(client, host):
+    response = client.get("/healthz", headers={"host": host})
+    assert response.status_code == 400
+    assert "host must be a name of this server" in response.json()["error"]
+
+
+def test_the_address_of_the_connection_is_accepted():
+    app = security.Secured(_answer, Settings(host="0.0.0.0", token=TOKEN))
+    for address, expected in (("10.1.2.3", 200), ("10.1.2.4", 400)):
+        with TestClient(app, base_url="http://10.1.2.3") as client:  # its scope names 10.1.2.3 as the server
+            assert client.get("/healthz", headers={"host": address}).status_code == expected
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, 200),
+        ({"origin": "http://localhost"}, 200),
+        ({"origin": "http://localhost", "sec-fetch-site": "same-origin"}, 200),
+        ({"origin": "http://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://localhost:8001"}, 403),
+        ({"sec-fetch-site": "cross-site"}, 403),
+        ({"sec-fetch-site": "same-site"}, 403),
+    ],
+)
+def test_pages_of_other_sites_cannot_change_anything(headers, expected):
+    client = secured()
+    for method in ("POST", "PATCH", "DELETE", "PUT"):
+        assert client.request(method, "/api/classifiers", headers=headers).status_code == expected
+    assert client.get("/api/classifiers", headers=headers).status_code == 200
+
+
+def test_a_token_is_required_beyond_loopback():
+    for host in ("0.0.0.0", "::", "192.168.0.7", "example.org"):
+        with pytest.raises(SightlineError, match="token must be given for a host beyond loopback"):
+            Settings(host=host)
+    with pytest.raises(SightlineError, match="token must be at least 16 printable ASCII characters"):
+        Settings(token="short")
+    assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.9.9.9", "::1", "[::1]")))
+
+
+def test_requests_carry_the_token_in_a_header_or_a_cookie():
+    client = secured(token=TOKEN)
+    assert client.get("/healthz").status_code == 200
+    refused = client.get("/api/models")
+    assert refused.status_code == 401
+    assert refused.headers["www-authenticate"] == "Bearer"
+    for given in ("", "Bearer", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \xe9"):
+        assert client.get("/api/models", headers={"authorization": given.encode("latin-1")}).status_code == 401
+    assert client.get("/api/models", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
+    assert client.get("/api/models", params={"token": TOKEN}).status_code == 401  # only the page takes it there
+    assert client.get("/", params={"token": "wrong"}).status_code == 401
+    response = client.get("/", params={"token": TOKEN}, follow_redirects=False)
+    assert (response.status_code, response.headers["location"]) == (303, "/")
+    cookie = response.headers["set-cookie"].lower()
+    assert "httponly" in cookie and "samesite=strict" in cookie
+    assert client.get("/api/models").status_code == 200  # the client keeps the cookie
+
+
+def test_an_announced_body_that_is_too_large_is_not_read(client):
+    headers = {"content-type": "application/json", "content-length": str(limits.MAX_WEB_JSON_BYTES + 1)}
+    response = client.post("/api/classifiers", content=b"{}", headers=headers)
+    assert response.status_code == 413
+    assert "a request body must be at most 262,144 bytes" in response.json()["error"]
+
+
+def test_a_streamed_body_is_refused_when_it_grows_too_large(client, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_WEB_JSON_BYTES", 1000)
+    sent = 0
+
+    def content():
+        nonlocal sent
+        for _ in range(100):
+            sent += 100
+            yield b" " * 100
+
+    response = client.post("/api/classifiers", content=content(), headers={"content-type": "application/json"})
+    assert response.status_code == 413
+    monkeypatch.setattr(limits, "MAX_WEB_UPLOAD_BYTES", 1000)
+    state = new_classifier_path(client)
+    response = client.post(f"{state}/predict", files=files(b"x" * 2000))
+    assert response.status_code == 413
+
+
+def new_classifier_path(client):
+    """The address of an empty classifier, made within small limits."""
+    return f"/api/classifiers/{client.post('/api/classifiers', json={}).json()['id']}"
+
+
+def test_bytes_in_flight_are_bounded(client, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_WEB_BYTES_IN_FLIGHT", 1000)
+    response = client.post(f"{new_classifier_path(client)}/predict", files=files(b"x" * 2000))
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "1"
+    assert client.post("/api/classifiers", json={}).status_code == 201  # what was refused is not counted any more
+
+
+@pytest.mark.anyio
+async def test_a_body_that_stops_is_refused(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_WEB_BODY_SECONDS", 0.05)
+
+    async def app(scope, receive, send):
+        while (await receive()).get("more_body"):
+            pass
+
+    async def receive():
+        receive.count += 1
+        if receive.count == 1:
+            return {"type": "http.request", "body": b"x", "more_body": True}
+        import asyncio
+
+        await asyncio.Event().wait()
+
+    receive.count = 0
+    scope = {"type": "http", "headers": []}
+    with pytest.raises(bodies.RequestError, match="a request body must arrive in 0.05 seconds") as error:
+        await bodies.BoundedBodies(app)(scope, receive, None)
+    assert error.value.status == 408
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+def bomb(width, height):
+    """A small PNG file that announces many pixels."""
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b"\0" * 1000))
+        + chunk(b"IEND", b"")
+    )
+
+
+def test_a_decompression_bomb_is_refused_before_it_is_decoded(client, monkeypatch):
+    monkeypatch.setattr(Image.Image, "load", lambda self: pytest.fail("decoded"))
+    image = files(bomb(20_000, 20_000))
+    path = new_classifier_path(client)
+    for url, data in ((f"{path}/examples", {"label": "a"}),):
+        response = client.post(url, data=data, files=image)
+        assert response.status_code == 422
+        assert "pixels" in response.json()["error"]
+        assert "must have" in response.json()["error"]
+
+
+def test_a_zip_bomb_is_refused(client, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_WEB_IMAGE_BYTES", 10_000)
+    monkeypatch.setattr(limits, "MAX_WEB_ARCHIVE_BYTES", 50_000)
+    for size, message in ((20_000, "must be at most 10,000 bytes"), (60_000, "at most 50,000 bytes of images")):
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a/1.png", b"\0" * size)
+        response = client.post("/api/classifiers/import", files={"archive": ("a.zip", file.getvalue())})
+        assert response.status_code == 422
+        assert message in response.json()["error"]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"no zip", zlib.compress(b"x")])
+def test_a_damaged_archive_is_refused(client, content):
+    response = client.post("/api/classifiers/import", files={"archive": ("a.zip", content)})
+    assert response.status_code == 422
+    assert "archive must be a zip file with one folder of images per class" in response.json()["error"]
+
+
+def test_the_number_of_files_is_bounded(client):
+    image = png(np.zeros((3, 5), np.uint8))
+    response = client.post(f"{new_classifier_path(client)}/examples", data={"label": "a"}, files=files(*[image] * 65))
+    assert response.status_code == 422
+    assert "image must have at most 64 items" in response.json()["error"]
+
+
+def test_metrics_and_logs_have_no_content_of_users(client, caplog):
+    secret = "a very secret name"
+    with caplog.at_level("INFO"):
+        state = new_classifier(client, name=secret)
+        client.post(f"/api/classifiers/{state['id']}/predict", files=files(characters()["ka"][0]))
+        client.get(f"/{secret}")
+    metrics = client.get("/metrics").text
+    assert 'route="/api/classifiers/{identifier}/predict",status="200"' in metrics
+    logged = [str(vars(record)) for record in caplog.records if record.name == "sightline.web"]
+    assert len(logged) == 3
+    for text in (metrics, *logged):
+        assert secret not in text
+        assert state["id"] not in text
+
+
+def test_a_failure_is_answered_without_details(client, monkeypatch, caplog):
+    monkeypatch.setattr(client.app.state.services.store, "list", lambda: 1 / 0)
+    response = client.get("/api/classifiers")
+    assert response.status_code == 500
+    assert response.json() == {"error": "the server failed to answer; its log has the details"}
+    assert "nosniff" in response.headers["x-content-type-options"]
+
+
+def test_stores_are_paths_or_urls(tmp_path):
+    assert store_url(str(tmp_path / "a.sqlite")) == f"sqlite:///{tmp_path}/a.sqlite"
+    assert store_url("postgresql://me@host/db") == "postgresql+psycopg://me@host/db"
+    with pytest.raises(SightlineError, match="store must be a path, or a URL of SQLite or PostgreSQL, got scheme"):
+        store_url("mysql://me@host/db")
+
+
+def test_the_pages_make_no_request_to_other_hosts(client):
+    for path in ("/docs", "/static/docs.js", "/static/docs.css"):
+        response = client.get(path)
+        assert response.status_code == 200
+        assert "//" not in response.text.replace("http://www.w3.org/", "").replace("// ", "")
+    assert httpx.URL(str(client.base_url)).host == "localhost"
