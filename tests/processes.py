@@ -27,6 +27,7 @@ FORKSERVER.set_forkserver_preload(
         "sightline.tasks.few_shot.task",
         "sightline.tasks.translation.task",
         "torch._dynamo",
+        "sightline.web.app",
     ]
 )
 

@@ -3,12 +3,13 @@
 import io
 import os
 import re
+import sys
 import time
 import zipfile
 from contextlib import contextmanager
 from functools import cache
 
-import httpx
+import httpx2 as httpx
 from PIL import Image
 from starlette.testclient import TestClient
 
@@ -70,7 +71,8 @@ class WebServer:
 
     def __init__(self, folder, *arguments, prepare=None):
         options = ("--port", 0, "--store", folder / "store.sqlite")
-        self.command = CommandProcess("serve", "glyphs", *options, *arguments, cwd=folder, prepare=prepare)
+        arguments = ("serve", "glyphs", *options, *arguments)
+        self.command = CommandProcess(*arguments, cwd=folder, prepare=prepare or _without_stdin)
         self.command.wait_for(lambda: "serving on" in self.command.output)
         found = re.search(r"serving on (http://\S+/)", self.command.output)
         assert found, self.command.output
@@ -95,6 +97,11 @@ class WebServer:
         self.client.close()
         self.command.process.kill()
         self.command.process.join()
+
+
+def _without_stdin():
+    """Workers would inherit it, which a forked process cannot pass on."""
+    sys.stdin = None
 
 
 def kill_after(count):

@@ -71,7 +71,7 @@ async def _refused_input(request: Request, error: Any) -> JSONResponse:
 
 
 async def _refused(request: Request, error: Any) -> JSONResponse:
-    return _sentence(error.status, error.message, error.headers)
+    return _sentence(error.status_code, error.detail, error.headers)
 
 
 async def _invalid(request: Request, error: Any) -> JSONResponse:

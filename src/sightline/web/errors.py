@@ -2,13 +2,14 @@
 
 from typing import Any
 
+from starlette.exceptions import HTTPException
 
-class RequestError(Exception):
-    """A request that is refused with a status and a sentence."""
+
+class RequestError(HTTPException):
+    """A request that is refused with a status and a sentence. FastAPI lets this type pass while it reads a body."""
 
     def __init__(self, status: int, message: str, **headers: str) -> None:
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, headers
+        super().__init__(status, message, headers)
 
 
 class BusyError(RequestError):
