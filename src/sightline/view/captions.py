@@ -63,7 +63,7 @@ def captions_page(cards: Sequence[CaptionCard], *, title: str = "Captions") -> P
     data = {"title": heading if title == "Captions" else shortened(title, 80), **captions_data(cards)}
     script = bundle_script("captions")
     body = BODY.format(data=json_for_html(data), script=script)
-    style = read_static("heat-map.css") + read_static("captions.css")
+    style = "".join(map(read_static, ("heat-map.css", "caption-card.css", "captions.css")))
     policy = f"script-src {csp_hash(script)}; img-src data: blob:"
     document = html_document(heading, body, style=style, policy=policy)
     return Page(document.encode("utf-8", "replace").decode("utf-8"))

@@ -206,7 +206,7 @@ def explanation_page(cards: Sequence[ExplanationCard], *, title: str = "Predicti
     data = {"title": heading, "subtitle": subheading, **explanation_data(cards)}
     script = bundle_script("explanations")
     body = BODY.format(data=json_for_html(data), script=script)
-    style = read_static("heat-map.css") + read_static("explanations.css")
+    style = "".join(map(read_static, ("heat-map.css", "explanation-card.css", "explanations.css")))
     policy = f"script-src {csp_hash(script)}; img-src data:"
     text = html_document(heading, body, style=style, policy=policy)
     return Page(text.encode("utf-8", "replace").decode("utf-8"))

@@ -12,3 +12,10 @@ export function element(tag, props = {}, ...children) {
 }
 
 export const button = (props, ...children) => element("button", { type: "button", ...props }, ...children);
+
+export function svg(tag, attributes = {}, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+}

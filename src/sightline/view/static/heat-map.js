@@ -1,9 +1,8 @@
 // A picture with a heat map over it: one value per cell of a grid. Cells of little effect are dimmed, so the picture keeps
 // its colors where it matters. Outlines mark the strongest cells, solid where they count for and dashed where against.
-import { element } from "./elements.js";
+import { element, svg } from "./elements.js";
 import { outline } from "./outline.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
 // `look` is that of Python's `heatmaps.Look`. `describe(row, column, value)` is the text of a cell; the map shows it for
@@ -71,10 +70,4 @@ function strongest(values, columns) {
   const order = values.map((_, i) => i).filter((i) => values[i] !== 0);
   order.sort((i, j) => Math.abs(values[j]) - Math.abs(values[i]));
   return order.slice(0, 3).map((i) => [Math.floor(i / columns), i % columns]);
-}
-
-function svg(tag, attributes) {
-  const node = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  return node;
 }
