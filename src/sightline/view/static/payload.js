@@ -9,22 +9,11 @@ export function createPayload(meta, onLoad) {
   const loading = new Set();
   let cachedBytes = 0;
 
-  async function load(id, [heads, queries, keys]) {
-    const compressed = decodeBase64(await elementText(id));
-    const { readable, writable } = new DecompressionStream("deflate");
-    const writer = writable.getWriter();
-    writer.write(compressed);
-    writer.close();
-    const raw = await new Response(readable).arrayBuffer();
-    const [rows, cells] = [heads * queries, heads * queries * keys];
-    loaded.set(id, {
-      rowMaxima: new Float32Array(raw, 0, rows),
-      codes: new Uint8Array(raw, 4 * rows, cells),
-      negativeCodes: raw.byteLength > 4 * rows + cells ? new Uint8Array(raw, 4 * rows + cells) : null,
-      size: raw.byteLength,
-    });
+  async function load(id, shape) {
+    const layer = await unpack(await elementText(id), shape);
+    loaded.set(id, layer);
     loading.delete(id);
-    cachedBytes += raw.byteLength;
+    cachedBytes += layer.size;
     for (const [oldId, { size }] of loaded) {
       if (cachedBytes <= CACHE_BYTES || oldId === id) break;
       loaded.delete(oldId);
@@ -49,6 +38,22 @@ export function createPayload(meta, onLoad) {
   }
 
   return { get };
+}
+
+// The codes of a layer from base64 of a compressed stream, as `payload.py` packs them.
+export async function unpack(data, [heads, queries, keys]) {
+  const { readable, writable } = new DecompressionStream("deflate");
+  const writer = writable.getWriter();
+  writer.write(decodeBase64(data));
+  writer.close();
+  const raw = await new Response(readable).arrayBuffer();
+  const [rows, cells] = [heads * queries, heads * queries * keys];
+  return {
+    rowMaxima: new Float32Array(raw, 0, rows),
+    codes: new Uint8Array(raw, 4 * rows, cells),
+    negativeCodes: raw.byteLength > 4 * rows + cells ? new Uint8Array(raw, 4 * rows + cells) : null,
+    size: raw.byteLength,
+  };
 }
 
 // The script runs while the page is still being parsed. An element is complete once another node follows it.

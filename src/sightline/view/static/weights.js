@@ -179,7 +179,11 @@ function decode(raw, first, queries, keys, scale) {
   return data;
 }
 
-function createMatrix(data, queries, keys) {
+// The weights of one head of an unpacked layer.
+export const headMatrix = (raw, head, [, queries, keys], levels) =>
+  createMatrix(decode(raw, head * queries, queries, keys, { levels, normalize: false }), queries, keys);
+
+export function createMatrix(data, queries, keys) {
   const rowMaxima = new Float32Array(queries); // of absolute weights
   for (let q = 0, i = 0; q < queries; q++) {
     for (const end = i + keys; i < end; i++) if (Math.abs(data[i]) > rowMaxima[q]) rowMaxima[q] = Math.abs(data[i]);

@@ -1,0 +1,42 @@
+// The Classify tab: texts are typed, images are dropped.
+import { element } from "../view/elements.js";
+import { loadModels } from "./api.js";
+import { createImageTask } from "./image-task.js";
+import { before, createTextTask, modelsOf, noModel } from "./text-task.js";
+import { barList, choice, lead, percent } from "./widgets.js";
+
+const MAX_CLASSES = 8;
+
+export function scoreBars(prediction) {
+  const bars = barList("Probability of each class");
+  const label = prediction.label ?? null;
+  bars.update(Object.entries(prediction.scores).slice(0, MAX_CLASSES).map(([name, score]) => ({ name, share: score, text: percent(score), kind: name === label ? "first" : "" })));
+  return bars.node;
+}
+
+function answer(prediction, { base }) {
+  const isKnown = prediction.known !== false;
+  const title = element("p", { className: `answer ${isKnown ? "" : "rejected"}` }, element("b", {}, isKnown ? prediction.label : "None of these"),
+    element("span", {}, isKnown ? `${percent(prediction.confidence)} sure` : `closest: ${prediction.closest}`));
+  const old = base ? [before(`${base.label ?? "None of these"}, ${percent(base.confidence)}`)] : [];
+  return [title, ...old, scoreBars(prediction)];
+}
+
+export async function start(panel) {
+  panel.append(lead("Classify", "Type a text or drop an image. Remove a word or a part of the image, or switch a head off, and see the answer change."));
+  const models = modelsOf(await loadModels(), "text_classification", "image_classification", "few_shot");
+  if (!models.length) return void panel.append(noModel("classifies", "Train one in a minute or two and start the server with it. To teach your own classes here, use the tab Few-shot.", "sightline train && sightline serve runs/glyphs\nsightline train task=text_classification && sightline serve runs/topics\nsightline serve characters.sightline"));
+  const groups = { text: models.filter(({ input }) => input === "text"), image: models.filter(({ input }) => input === "image") };
+  const kinds = Object.keys(groups).filter((kind) => groups[kind].length);
+  const tasks = {};
+  const place = element("div", {});
+  const build = {
+    text: () => createTextTask({ models: groups.text, label: "Text", placeholder: "Type a text", names: { source: "Text" }, answer }),
+    image: () => createImageTask({ models: groups.image, answer }),
+  };
+  const show = (kind) => place.replaceChildren((tasks[kind] ??= build[kind]()).node);
+  if (kinds.length > 1) panel.append(element("div", { className: "kind-row" }, choice({ legend: "Classify", name: "classify-kind", value: kinds[0], options: kinds.map((kind) => [kind, kind === "text" ? "Text" : "Image"]), onChange: show }).node));
+  panel.append(place);
+  show(kinds[0]);
+  return { hide: () => tasks.image?.close() };
+}

@@ -1,0 +1,80 @@
+// The bar above the classes: name, undo, download, and the kept classifiers.
+import { button, element } from "../view/elements.js";
+import { request } from "./api.js";
+import { filePicker } from "./images.js";
+import { icon, openDialog, showError, toast } from "./widgets.js";
+
+const when = (text) => new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+const amount = (count, one, many) => `${count} ${count === 1 ? one : many}`;
+
+export function createLibrary(store) {
+  const name = element("input", { type: "text", className: "classifier-name", maxLength: 80, ariaLabel: "Name of the classifier", placeholder: "Name your classifier", autocomplete: "off" });
+  const kept = element("span", { className: "badge", role: "status" });
+  const undoButton = button({ className: "tool", onclick: undo }, icon("undo"), "Undo");
+  const download = (format, text) => element("a", { className: "tool", download: "" }, icon("download"), text);
+  const downloads = { sightline: download("sightline", ".sightline"), zip: download("zip", "Images (zip)") };
+  downloads.sightline.title = "The fitted classifier, for “sightline predict” and Python";
+  const picker = filePicker({ label: "Zip file with one folder of images for each class", multiple: false, accept: ".zip,application/zip", onFiles: importZip });
+  const fresh = button({ className: "tool", onclick: () => store.open(null) }, icon("plus"), "New");
+  const openButton = button({ className: "tool", onclick: openList }, "Open…");
+  const node = element("div", { className: "library", role: "toolbar", ariaLabel: "Classifier" },
+    element("span", { className: "name-field" }, name, kept), element("span", { className: "tools" }, undoButton, downloads.sightline, downloads.zip, openButton, fresh, picker.node));
+
+  name.addEventListener("keydown", (event) => event.key === "Enter" && name.blur());
+  name.addEventListener("change", () => name.value.trim() && store.update({ name: name.value.trim() }));
+
+  async function undo() {
+    const { undo: step } = store.state() ?? {};
+    if (step && (await store.undo())) toast(`Undone: ${step}`);
+  }
+  async function importZip([file]) {
+    try {
+      store.open(await request("api/classifiers/import", { form: { archive: file, name: file.name.replace(/\.zip$/i, "") } }));
+    } catch (error) {
+      showError(error);
+    }
+  }
+  async function openList() {
+    let classifiers;
+    try {
+      ({ classifiers } = await request("api/classifiers"));
+    } catch (error) {
+      return showError(error);
+    }
+    const rows = classifiers.map((item) => {
+      const open = button({ className: "entry", onclick: () => store.openId(item.id).then(() => dialog.close(), showError) },
+        element("b", {}, item.name || "Untitled"), element("span", {}, `${amount(item.num_classes, "class", "classes")}, ${amount(item.num_examples, "image", "images")}, ${when(item.updated)}`));
+      const remove = button({ className: "tool quiet", ariaLabel: `Delete ${item.name || "Untitled"}`, onclick: async () => {
+        if (remove.textContent !== "Delete for good?") return void (remove.textContent = "Delete for good?");
+        try {
+          await request(`api/classifiers/${item.id}`, { method: "DELETE" });
+          row.remove();
+          if (store.state()?.id === item.id) store.open(null);
+        } catch (error) {
+          showError(error);
+        }
+      } }, "Delete");
+      const row = element("li", {}, open, remove);
+      return row;
+    });
+    const content = rows.length ? element("ul", { className: "entries", ariaLabel: "Kept classifiers" }, ...rows) : element("p", { className: "note" }, "Nothing is kept yet. Every classifier that has an image is kept on this server.");
+    const dialog = openDialog("Kept classifiers", [content, element("div", { className: "tools" },
+      button({ className: "tool", onclick: () => (dialog.close(), picker.open()) }, icon("upload"), "Open a zip of images"))]);
+  }
+  function update(state) {
+    if (document.activeElement !== name) name.value = state?.name ?? "";
+    const hasImages = Boolean(state?.num_examples);
+    kept.hidden = !state;
+    kept.textContent = store.isBusy() ? "Learning…" : "Kept";
+    kept.className = `badge ${store.isBusy() ? "" : "good"}`;
+    kept.title = "Kept on this server, also after a restart";
+    undoButton.disabled = !state?.undo;
+    undoButton.title = state?.undo ? `Undo: ${state.undo}` : "Nothing to undo";
+    fresh.disabled = !state;
+    for (const [format, link] of Object.entries(downloads)) {
+      link.hidden = !hasImages || (format === "sightline" && !state.fitted);
+      if (!link.hidden) link.href = `${store.path("/download")}?format=${format}`;
+    }
+  }
+  return { node, update, undo };
+}

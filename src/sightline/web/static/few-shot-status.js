@@ -1,0 +1,57 @@
+// What the classifier says about itself: expected accuracy, the pretrained model, and hints about the images.
+import { button, element } from "../view/elements.js";
+import { percent } from "./widgets.js";
+
+const MODEL_NAMES = { auto: "Choose for me", glyphs: "Drawings and signs", photos: "Photos" };
+const dismissedKey = ({ kind, examples }) => `${kind} ${examples.join(" ")}`;
+
+export function createStatus(store) {
+  const accuracy = element("div", { className: "accuracy", role: "status" });
+  const details = element("p", { className: "note" });
+  const hints = element("ul", { className: "hints", ariaLabel: "Hints about the images" });
+  const model = element("select", { ariaLabel: "Kind of images", onchange: () => store.update({ model: model.value }) });
+  const kind = element("label", { className: "field" }, element("span", {}, "Kind of images"), model);
+  const node = element("div", { className: "card status-card" }, element("h3", {}, "How good is it?"), accuracy, details, hints, kind);
+  const dismissed = new Set();
+  let models = [];
+
+  function setModels(answer) {
+    models = answer.few_shot_models;
+    model.replaceChildren(...models.map(({ name, available, reason }) =>
+      element("option", { value: name, disabled: !available, title: reason ?? "" }, `${MODEL_NAMES[name] ?? name}${available ? "" : " (not installed)"}`)));
+    update(store.state());
+  }
+
+  function hint(warning, state) {
+    const all = state.classes.flatMap(({ examples }) => examples);
+    const shown = warning.examples.map((id) => all.find((example) => example.id === id)).filter(Boolean);
+    const pictures = shown.slice(0, 2).map(({ url, name }) => element("img", { src: url.replace(/^\//, ""), alt: name }));
+    const last = warning.examples.at(-1);
+    const { suggestion } = warning;
+    const actions = [
+      suggestion && button({ className: "tool", onclick: () => store.moveImage(last, suggestion.class_id) }, `Move to ${suggestion.name}`),
+      warning.kind !== "label" && shown.length > 0 && button({ className: "tool", onclick: () => store.removeImage(last) }, warning.kind === "blank" ? "Remove it" : "Remove one"),
+      button({ className: "tool quiet", onclick: () => (dismissed.add(dismissedKey(warning)), update(store.state())) }, "Keep"),
+    ].filter(Boolean);
+    return element("li", {}, element("div", { className: "pictures" }, ...pictures), element("p", {}, warning.text), element("div", { className: "tools" }, ...actions));
+  }
+
+  function update(state) {
+    node.hidden = !state?.num_examples;
+    if (node.hidden) return;
+    const { fit, fitted } = state;
+    const estimate = fitted ? fit?.estimate : null;
+    accuracy.replaceChildren(...(estimate
+      ? [element("b", {}, percent(estimate.accuracy)), element("span", {}, `expected accuracy, between ${percent(estimate.low)} and ${percent(estimate.high)}, from ${estimate.images} images that were left out one at a time`)]
+      : [element("span", {}, fitted ? "Add three images to each class, and the expected accuracy is shown here." : "It is not ready yet.")]));
+    const updating = store.isBusy() ? "Learning…" : "";
+    const chosen = fit ? `Uses the model for ${(MODEL_NAMES[fit.model] ?? fit.model).toLowerCase()}. Fitted in ${fit.seconds.toFixed(2)} s.` : "";
+    details.textContent = updating || (fitted ? chosen : state.reason ?? "");
+    details.title = fit?.model_reason ?? "";
+    const open = state.warnings.filter((warning) => !dismissed.has(dismissedKey(warning)));
+    hints.replaceChildren(...open.slice(0, 4).map((warning) => hint(warning, state)), ...(open.length > 4 ? [element("li", { className: "note" }, `and ${open.length - 4} more hints`)] : []));
+    hints.hidden = !open.length;
+    if (models.length) model.value = state.model;
+  }
+  return { node, update, setModels };
+}

@@ -1,0 +1,40 @@
+// The Fill the mask tab.
+import { button, element } from "../view/elements.js";
+import { loadModels } from "./api.js";
+import { before, createTextTask, modelsOf, noModel } from "./text-task.js";
+import { barList, lead, percent } from "./widgets.js";
+
+// A button that puts a mask where the cursor is.
+function prepare({ model, input, extra, typed }) {
+  const insert = () => {
+    const { selectionStart: from, selectionEnd: to, value } = input;
+    const [head, tail] = [value.slice(0, from).trimEnd(), value.slice(to).trimStart()];
+    input.value = [head, model.mask, tail].filter(Boolean).join(" ");
+    input.focus();
+    input.setSelectionRange(head.length + model.mask.length + 1, head.length + model.mask.length + 1);
+    typed(0);
+  };
+  extra.replaceChildren(button({ className: "tool", onclick: insert, title: "Replaces the selected text" }, `Hide a word (${model.mask})`));
+}
+
+function answer(prediction, { base, hover, inspection }) {
+  const text = element("p", { className: "big-answer" }, prediction.text);
+  const lists = prediction.masks.map(({ position, words }, i) => {
+    const bars = barList(`Words for blank ${i + 1}`);
+    bars.update(words.map(({ word, probability }, rank) => ({ name: word, share: probability, text: percent(probability), kind: rank ? "" : "first" })));
+    const group = element("div", {}, prediction.masks.length > 1 ? element("h4", {}, `Blank ${i + 1}`) : null, bars.node);
+    const at = inspection?.kept ? inspection.kept.indexOf(position) : position;
+    group.addEventListener("pointerenter", () => hover("source", at >= 0 ? at : null));
+    group.addEventListener("pointerleave", () => hover("source", null));
+    return group;
+  });
+  const none = prediction.masks.length ? [] : [element("p", { className: "note" }, "There is no blank in this text. Select a word and hide it.")];
+  return [text, ...(base ? [before(base.text)] : []), ...none, element("div", { className: "columns" }, ...lists)];
+}
+
+export async function start(panel) {
+  panel.append(lead("Fill the mask", "Hide a word, and the model guesses it from the words around it. Remove another word or switch a head off, and the guess changes."));
+  const models = modelsOf(await loadModels(), "masked_lm");
+  if (!models.length) return void panel.append(noModel("fills in words", "Train one in about a minute and start the server with it:", "sightline train task=masked_lm\nsightline serve runs/sentences"));
+  panel.append(createTextTask({ models, label: "Text", placeholder: "Type a sentence with a blank", names: { source: "Text" }, options: { top_k: 6 }, prepare, answer }).node);
+}

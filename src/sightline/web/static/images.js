@@ -1,0 +1,75 @@
+// Images from files, by drop, file picker and paste.
+import { element } from "../view/elements.js";
+import { toast } from "./widgets.js";
+
+const MAX_SIDE = 512; // the server keeps images at most this large
+const IMAGE_NAME = /\.(png|jpe?g|gif|bmp|webp|tiff?|heic|heif|avif)$/i;
+const isImage = (file) => file.type.startsWith("image/") || IMAGE_NAME.test(file.name ?? "");
+
+// The image as the page sends it: upright and at most 512 pixels a side. One that the browser cannot read is sent as it is.
+export async function prepareImage(file) {
+  let bitmap;
+  try {
+    bitmap = await createImageBitmap(file, { imageOrientation: "from-image" });
+  } catch {
+    return file;
+  }
+  const scale = Math.min(1, MAX_SIDE / Math.max(bitmap.width, bitmap.height));
+  if (scale === 1 && file.size < 400e3 && ["image/png", "image/jpeg"].includes(file.type)) return file;
+  const canvas = element("canvas", { width: Math.max(1, Math.round(bitmap.width * scale)), height: Math.max(1, Math.round(bitmap.height * scale)) });
+  const context = canvas.getContext("2d");
+  context.imageSmoothingQuality = "high";
+  context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  bitmap.close();
+  return canvasFile(canvas, file.name ?? "image", file.type === "image/jpeg" ? "image/jpeg" : "image/png");
+}
+
+export function canvasFile(canvas, name, type = "image/png") {
+  return new Promise((resolve) => canvas.toBlob((blob) => resolve(new File([blob], name, { type })), type, 0.92));
+}
+
+// A hidden file input. `open` shows the picker.
+export function filePicker({ label, multiple = true, accept = "image/*", onFiles }) {
+  const input = element("input", { type: "file", accept, multiple, className: "visually-hidden", ariaLabel: label, tabIndex: -1 });
+  input.addEventListener("change", () => {
+    const files = [...input.files];
+    input.value = "";
+    if (files.length) onFiles(files);
+  });
+  return { node: input, open: () => input.click() };
+}
+
+const targets = new Map(); // node -> { onFiles, fallback }
+
+// Let a node take dropped and pasted images. A paste goes to the target that has the focus or is under the pointer, or
+// otherwise to the visible target with `fallback`.
+export function acceptImages(node, onFiles, { fallback = false } = {}) {
+  targets.set(node, { onFiles, fallback });
+  let depth = 0; // of nested elements that the pointer has entered
+  const mark = (change) => node.classList.toggle("dropping", (depth = Math.max(0, depth + change)) > 0);
+  node.addEventListener("dragenter", (event) => (event.preventDefault(), mark(1)));
+  node.addEventListener("dragleave", () => mark(-1));
+  node.addEventListener("dragover", (event) => event.preventDefault());
+  node.addEventListener("drop", (event) => {
+    event.preventDefault();
+    mark(-depth);
+    give([...event.dataTransfer.files], onFiles);
+  });
+}
+
+function give(files, onFiles) {
+  const images = files.filter(isImage);
+  if (images.length) onFiles(images);
+  else toast(files.length ? "Only images can be used here." : "Drop or paste an image file. Links to images are not read.", { kind: "error" });
+}
+
+document.addEventListener("paste", (event) => {
+  const files = [...event.clipboardData.files];
+  if (!files.length) return; // text
+  const visible = [...targets].filter(([node]) => node.isConnected && node.offsetParent !== null);
+  const found = visible.find(([node]) => node.contains(document.activeElement)) ?? visible.find(([node]) => node.matches(":hover")) ?? visible.find(([, { fallback }]) => fallback);
+  if (!found) return;
+  event.preventDefault();
+  give(files, found[1].onFiles);
+});
+for (const name of ["dragover", "drop"]) addEventListener(name, (event) => event.preventDefault()); // do not leave the page

@@ -1,0 +1,107 @@
+// A tab for models that read text: a box to type in, the answer, and its attention. Used by Translate, Fill and Classify.
+import { button, element } from "../view/elements.js";
+import { createAttention } from "./attention.js";
+import { newestOnly } from "./api.js";
+
+const TYPING_PAUSE = 280; // milliseconds after the last key
+
+// `models` is a list of models of /api/models. `answer(prediction, context)` returns nodes; its context has the model, the
+// inspection, the prediction without changes (`base`, null if there are none), and `hover(sequence, index)` for its words.
+export function createTextTask({ models, label, placeholder, names, options = {}, answer, prepare = () => {}, rows = 3 }) {
+  let [model] = models;
+  let base = null;
+  let timer = null;
+  const ask = newestOnly();
+  const attention = createAttention({ names, onChange: send });
+  const input = element("textarea", { rows, ariaLabel: label, placeholder, spellcheck: false });
+  const select = element("select", { ariaLabel: "Model", onchange: () => use(models.find(({ name }) => name === select.value)) },
+    ...models.map(({ name, title }) => element("option", { value: name }, title ?? name)));
+  const examples = element("div", { className: "tools examples-row" });
+  const extra = element("div", { className: "tools" });
+  const output = element("div", { className: "output" });
+  const time = element("span", { className: "note" });
+  const reset = button({ className: "tool", hidden: true, onclick: () => (attention.reset(), send()) }, "Put everything back");
+  const about = element("p", { className: "note about" });
+  const node = element("div", { className: "task" },
+    element("div", { className: "task-row" },
+      element("section", { className: "card", ariaLabel: "Input" }, element("div", { className: "card-head" }, element("h3", {}, label), models.length > 1 ? select : null), input, extra, examples, about),
+      element("section", { className: "card", ariaLabel: "Answer" }, element("div", { className: "card-head" }, element("h3", {}, "Answer"), reset), output, time)),
+    attention.node);
+  output.setAttribute("aria-live", "polite");
+
+  function use(next) {
+    model = next;
+    input.maxLength = model.max_chars ?? -1;
+    about.textContent = model.description ?? "";
+    examples.replaceChildren(...(model.examples ?? []).slice(0, 4).map((text) => button({ className: "tool example", onclick: () => type(text) }, text)));
+    prepare({ model, input, extra, typed });
+    if (!input.value.trim() && model.examples?.length) input.value = model.examples[0];
+    typed(0);
+  }
+  function type(text) {
+    input.value = text;
+    typed(0);
+  }
+  // The text has changed: forget the changes to the old one.
+  function typed(wait = TYPING_PAUSE) {
+    clearTimeout(timer);
+    attention.reset();
+    base = null;
+    timer = setTimeout(send, wait);
+  }
+  input.addEventListener("input", () => typed());
+
+  async function send() {
+    const text = input.value.trim();
+    if (!text) return void (output.replaceChildren(), (time.textContent = ""), attention.update(null));
+    const isChanged = attention.isChanged();
+    const [asked, started] = [model, performance.now()];
+    node.classList.add("busy");
+    try {
+      const result = await ask(`api/models/${encodeURIComponent(model.name)}/predict`, { json: { texts: [text], attention: model.has_attention ? "packed" : null, ...options, ...attention.changes() } });
+      if (!result || asked !== model) return;
+      const [prediction] = result.predictions;
+      if (prediction.error) throw new Error(prediction.error);
+      if (!isChanged) base = prediction;
+      await attention.update(prediction.inspection ?? null);
+      output.replaceChildren(...answer(prediction, { model, inspection: prediction.inspection, base: isChanged ? base : null, hover: attention.focusQuery }));
+      time.textContent = `${Math.round(performance.now() - started)} ms`;
+      reset.hidden = !isChanged;
+    } catch (error) {
+      output.replaceChildren(element("p", { className: "refusal", role: "alert" }, error.message));
+      time.textContent = "";
+      reset.hidden = !isChanged;
+      if (!isChanged) attention.update(null);
+    }
+    node.classList.remove("busy");
+  }
+  use(model);
+  return { node, use };
+}
+
+// A text whose tokens can be pointed at, as nodes. Tokens that are not found in the text are left out.
+export function hoverableText(text, tokens, hover) {
+  const nodes = [];
+  let at = 0;
+  tokens.forEach((token, index) => {
+    const found = token ? text.indexOf(token, at) : -1;
+    if (found < 0) return;
+    if (found > at) nodes.push(text.slice(at, found));
+    const word = element("span", { className: "hoverable", tabIndex: 0 }, token);
+    for (const name of ["pointerenter", "focus"]) word.addEventListener(name, () => hover(index));
+    for (const name of ["pointerleave", "blur"]) word.addEventListener(name, () => hover(null));
+    nodes.push(word);
+    at = found + token.length;
+  });
+  return [...nodes, text.slice(at)];
+}
+
+// What the answer was before the user removed something.
+export const before = (text) => element("p", { className: "before" }, element("span", {}, "Before: "), text);
+
+// What to show in a tab whose task has no model.
+export function noModel(what, text, commands) {
+  return element("div", { className: "empty" }, element("p", {}, `This server has no model that ${what}. ${text}`), element("pre", {}, commands));
+}
+
+export const modelsOf = (all, ...tasks) => all.models.filter(({ task }) => tasks.includes(task));
