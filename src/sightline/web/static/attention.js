@@ -1,10 +1,11 @@
 // The attention of one prediction: tokens that can be removed, lines between tokens, and heads that can be switched off.
-import { headColor, matrixImage, themeColors } from "../view/colors.js";
+import { headColor, themeColors } from "../view/colors.js";
 import { button, element } from "../view/elements.js";
 import { displayText } from "../view/format.js";
 import { unpack } from "../view/payload.js";
 import { canvasRenderer } from "../view/renderer.js";
 import { createMatrix, headMatrix, strongest } from "../view/weights.js";
+import { createSwitches, headGrid, keepingFocus } from "./heads.js";
 import { choice } from "./widgets.js";
 
 const ROW = 30; // height of a token in the drawing, in pixels
@@ -24,9 +25,10 @@ async function readLayers({ layers, levels }) {
 }
 
 // `names` has the titles of the sequences: source, target and generated. `onChange` is called when a token or head is switched.
-export function createAttention({ names, onChange }) {
+// `home(inspection, layer)` is the query whose lines are shown while no word is pointed at; null for the strongest lines of all.
+export function createAttention({ names, onChange, home = () => null }) {
   const removed = new Set(); // indices of input tokens
-  const ablated = new Map(); // layer name -> set of heads
+  const switches = createSwitches();
   let inspection = null;
   let layers = [];
   let shown = { layer: null, head: null }; // head is null for the mean
@@ -39,18 +41,17 @@ export function createAttention({ names, onChange }) {
   const drawing = element("div", { className: "attention-drawing" }, leftTitle, element("span", {}), rightTitle, left, canvas, right);
   const caption = element("p", { className: "finding", role: "status" });
   const kinds = element("div", {});
-  const heads = element("div", { className: "head-grid" });
+  const heads = element("div", {});
   const node = element("div", { className: "attention" },
     element("section", { className: "card", ariaLabel: "Text" }, element("h3", {}, "What the model reads"), tokens, element("p", { className: "note" }, "Choose a word to remove it and see the answer change.")),
     element("div", { className: "attention-row" },
       element("section", { className: "card", ariaLabel: "Attention" }, element("h3", {}, "What it looks at"), caption, drawing),
       element("section", { className: "card", ariaLabel: "Heads" }, element("h3", {}, "Heads"), element("p", { className: "note" }, "A head is one way of looking. Choose a picture to see it; use its switch to turn the head off."), kinds, heads)));
 
-  function toggle(set, value) {
-    if (!set.delete(value)) set.add(value);
+  function toggleToken(index) {
+    if (!removed.delete(index)) removed.add(index);
     onChange();
   }
-  const isAblated = (layer, head) => ablated.get(layer.name)?.has(head) ?? false;
   const current = () => layers.find(({ index }) => index === shown.layer) ?? null;
   const matrix = () => (current() ? (shown.head === null ? current().mean : current().heads[shown.head]) : null);
 
@@ -58,7 +59,7 @@ export function createAttention({ names, onChange }) {
     tokens.replaceChildren(...(inspection.input_tokens ?? []).map((token, i) => {
       const [text, isRemoved] = [displayText(token), removed.has(i)];
       if (!inspection.removable[i]) return element("span", { className: "token special" }, text);
-      const chip = button({ className: `token ${isRemoved ? "removed" : ""}`, ariaLabel: `${isRemoved ? "Put back" : "Remove"} ${text}`, onclick: () => toggle(removed, i) }, text);
+      const chip = button({ className: `token ${isRemoved ? "removed" : ""}`, ariaLabel: `${isRemoved ? "Put back" : "Remove"} ${text}`, onclick: () => toggleToken(i) }, text);
       chip.dataset.index = i;
       chip.dataset.focus = `token-${i}`;
       chip.addEventListener("pointerenter", () => focus({ side: "key", index: inspection.kept.indexOf(i) }));
@@ -88,7 +89,8 @@ export function createAttention({ names, onChange }) {
   }
 
   function focus(next) {
-    focused = next && next.index >= 0 ? next : null;
+    const start = next ? null : home(inspection, current());
+    focused = next && next.index >= 0 ? next : start === null ? null : { side: "query", index: start };
     draw();
   }
   function links(shownMatrix) {
@@ -136,7 +138,7 @@ export function createAttention({ names, onChange }) {
   }
   function describe(shownMatrix) {
     const layer = current();
-    const what = shown.head === null ? "all heads on average" : `head ${shown.head + 1}${isAblated(layer, shown.head) ? ", which is off" : ""}`;
+    const what = shown.head === null ? "all heads on average" : `head ${shown.head + 1}${switches.isOff(layer.name, shown.head) ? ", which is off" : ""}`;
     if (!focused) return void (caption.textContent = `Layer ${depth(layer) + 1}, ${what}. Point at a word to see its lines.`);
     const name = (side_, index) => `“${displayText(inspection.tokens[side_ === "query" ? layer.queries : layer.keys][index])}”`;
     const { side: from, index } = focused;
@@ -153,40 +155,12 @@ export function createAttention({ names, onChange }) {
       legend: "Attention", name: "attention-kind", hideLegend: true, value: kind, options: present.map((name) => [name, KINDS[name]]),
       onChange: (next) => show({ layer: layers.filter((layer) => layer.kind === next).at(-1).index, head: null }),
     }).node] : []));
-    heads.replaceChildren(...layers.filter((layer) => layer.kind === kind).flatMap((layer) => [headRow(layer)]));
-  }
-  function headRow(layer) {
-    const isShown = (head) => layer.index === shown.layer && shown.head === head;
-    const cell = (head, title, shownMatrix, isOff) => {
-      const picture = matrixImage(shownMatrix, theme(), false);
-      picture.className = "thumbnail-map";
-      const picker = button({ className: `head ${isOff ? "off" : ""}`, ariaPressed: String(isShown(head)), ariaLabel: `Show ${title}`, onclick: () => show({ layer: layer.index, head }) }, picture);
-      picker.dataset.focus = `head-${layer.index}-${head}`;
-      return picker;
-    };
-    const number = depth(layer) + 1;
-    const cells = layer.heads.map((shownMatrix, head) => {
-      const isOff = isAblated(layer, head);
-      const toggleHead = button({ className: "switch", role: "switch", ariaChecked: String(!isOff), ariaLabel: `Layer ${number}, head ${head + 1}`, onclick: () => {
-        if (!ablated.has(layer.name)) ablated.set(layer.name, new Set());
-        toggle(ablated.get(layer.name), head);
-      } }, element("span", {}));
-      toggleHead.dataset.focus = `switch-${layer.index}-${head}`;
-      const label = element("span", { className: "head-name" }, String(head + 1));
-      return element("div", { className: "head-cell" }, cell(head, `layer ${number}, head ${head + 1}`, shownMatrix, isOff), element("span", { className: "head-foot" }, label, toggleHead));
-    });
-    const all = element("div", { className: "head-cell" }, cell(null, `layer ${number}, mean of all heads`, layer.mean, false), element("span", { className: "head-foot" }, element("span", { className: "head-name" }, "mean")));
-    return element("div", { className: "head-row", role: "group", ariaLabel: `Layer ${number}` }, element("span", { className: "layer-name" }, `Layer ${number}`), element("div", { className: "head-cells" }, all, ...cells));
-  }
-  // Rebuild parts of the page and leave the keyboard focus where it was.
-  function keepingFocus(rebuild) {
-    const key = node.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
-    rebuild();
-    if (key) node.querySelector(`[data-focus="${key}"]`)?.focus({ preventScroll: true });
+    const rows = layers.filter((layer) => layer.kind === kind).map((layer) => ({ layer: layer.index, mean: layer.mean, heads: layer.heads.map((matrix_, head) => ({ matrix: matrix_, isOff: switches.isOff(layer.name, head) })) }));
+    heads.replaceChildren(headGrid({ rows, shown, onShow: show, onToggle: (index, head) => (switches.toggle(layers.find((layer) => layer.index === index).name, head), onChange()) }));
   }
   function show(next) {
     shown = next;
-    keepingFocus(() => (showHeads(), showDrawing()));
+    keepingFocus(node, () => (showHeads(), showDrawing()));
   }
   addEventListener("themechange", () => layers.length && (showHeads(), draw()));
   new ResizeObserver(() => draw()).observe(canvas);
@@ -196,11 +170,10 @@ export function createAttention({ names, onChange }) {
     // The changes that the user made, as options of a request.
     changes: () => ({
       remove_tokens: [...removed].sort((a, b) => a - b),
-      ablate_heads: Object.fromEntries([...ablated].filter(([, set]) => set.size).map(([name, set]) => [name, [...set].sort((a, b) => a - b)])),
+      ablate_heads: switches.toObject(),
     }),
-    isChanged: () => removed.size > 0 || [...ablated.values()].some((set) => set.size > 0),
-    reset: () => (removed.clear(), ablated.clear()),
-    resetTokens: () => removed.clear(),
+    isChanged: () => removed.size > 0 || switches.isChanged(),
+    reset: () => (removed.clear(), switches.clear()),
     // Show only the lines of a token of a sequence; null for all.
     focusQuery: (sequence, index) => current()?.queries === sequence && focus(index === null ? null : { side: "query", index }),
     async update(next) {
@@ -210,7 +183,7 @@ export function createAttention({ names, onChange }) {
       if (!layers.length) return;
       const preferred = layers.filter(({ kind }) => kind === "cross").at(-1) ?? layers.at(-1);
       if (!current() || (shown.head !== null && shown.head >= current().heads.length)) shown = { layer: preferred.index, head: null };
-      keepingFocus(() => (showTokens(), showHeads(), showDrawing()));
+      keepingFocus(node, () => (showTokens(), showHeads(), showDrawing()));
     },
   };
 }

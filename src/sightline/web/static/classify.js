@@ -5,7 +5,7 @@ import { createImageTask } from "./image-task.js";
 import { before, createTextTask, modelsOf, noModel } from "./text-task.js";
 import { barList, choice, lead, percent } from "./widgets.js";
 
-const MAX_CLASSES = 8;
+const MAX_CLASSES = 6;
 
 export function scoreBars(prediction) {
   const bars = barList("Probability of each class");

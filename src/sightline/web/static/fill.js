@@ -17,14 +17,16 @@ function prepare({ model, input, extra, typed }) {
   extra.replaceChildren(button({ className: "tool", onclick: insert, title: "Replaces the selected text" }, `Hide a word (${model.mask})`));
 }
 
-function answer(prediction, { base, hover, inspection }) {
+const maskPositions = (inspection, { mask }) => [...(inspection?.tokens.source ?? []).keys()].filter((i) => inspection.tokens.source[i] === mask);
+
+function answer(prediction, { model, base, hover, inspection }) {
   const text = element("p", { className: "big-answer" }, prediction.text);
-  const lists = prediction.masks.map(({ position, words }, i) => {
+  const lists = prediction.masks.map(({ words }, i) => {
     const bars = barList(`Words for blank ${i + 1}`);
     bars.update(words.map(({ word, probability }, rank) => ({ name: word, share: probability, text: percent(probability), kind: rank ? "" : "first" })));
     const group = element("div", {}, prediction.masks.length > 1 ? element("h4", {}, `Blank ${i + 1}`) : null, bars.node);
-    const at = inspection?.kept ? inspection.kept.indexOf(position) : position;
-    group.addEventListener("pointerenter", () => hover("source", at >= 0 ? at : null));
+    const at = maskPositions(inspection, model)[i] ?? null;
+    group.addEventListener("pointerenter", () => hover("source", at));
     group.addEventListener("pointerleave", () => hover("source", null));
     return group;
   });
@@ -36,5 +38,5 @@ export async function start(panel) {
   panel.append(lead("Fill the mask", "Hide a word, and the model guesses it from the words around it. Remove another word or switch a head off, and the guess changes."));
   const models = modelsOf(await loadModels(), "masked_lm");
   if (!models.length) return void panel.append(noModel("fills in words", "Train one in about a minute and start the server with it:", "sightline train task=masked_lm\nsightline serve runs/sentences"));
-  panel.append(createTextTask({ models, label: "Text", placeholder: "Type a sentence with a blank", names: { source: "Text" }, options: { top_k: 6 }, prepare, answer }).node);
+  panel.append(createTextTask({ models, label: "Text", placeholder: "Type a sentence with a blank", names: { source: "Text" }, options: { top_k: 6 }, prepare, answer, home: (inspection, _, model) => maskPositions(inspection, model)[0] ?? null }).node);
 }

@@ -3,9 +3,10 @@ import { heatMap } from "../view/heat-map.js";
 import { explanationCard } from "../view/explanation-card.js";
 import { button, element } from "../view/elements.js";
 import { unpack } from "../view/payload.js";
-import { headMatrix } from "../view/weights.js";
+import { createMatrix, headMatrix } from "../view/weights.js";
 import { newestOnly } from "./api.js";
 import { createDrop } from "./drop.js";
+import { createSwitches, headGrid, keepingFocus } from "./heads.js";
 
 const LOOK = { veil: 0.62, gamma: 0.6, outline: 2 }; // as heatmaps.Look, without outlines
 
@@ -13,8 +14,8 @@ export function createImageTask({ models, answer }) {
   let [model] = models;
   let [image, base, inspection, layers] = [null, null, null, []];
   const removed = new Set(); // patches
-  const ablated = new Map(); // layer name -> set of heads
-  let shown = { layer: -1, head: null };
+  const switches = createSwitches();
+  let shown = { layer: null, head: null };
   const ask = newestOnly();
   const drop = createDrop({ what: "the image to classify", onImage: (file) => ((image = file), reset()) });
   const select = element("select", { ariaLabel: "Model", onchange: () => ((model = models.find(({ name }) => name === select.value)), image && reset()) },
@@ -32,17 +33,16 @@ export function createImageTask({ models, answer }) {
 
   function reset() {
     removed.clear();
-    ablated.clear();
+    switches.clear();
     base = null;
     send();
   }
   async function send() {
-    const isChanged = removed.size > 0 || [...ablated.values()].some((set) => set.size);
+    const isChanged = removed.size > 0 || switches.isChanged();
     const started = performance.now();
-    const heads = Object.fromEntries([...ablated].filter(([, set]) => set.size).map(([name, set]) => [name, [...set]]));
     try {
       const result = await ask(`api/models/${encodeURIComponent(model.name)}/predict-image`, {
-        form: { image, attention: "packed", remove_tokens: removed.size ? JSON.stringify([...removed]) : null, ablate_heads: Object.keys(heads).length ? JSON.stringify(heads) : null },
+        form: { image, attention: "packed", remove_tokens: removed.size ? JSON.stringify([...removed]) : null, ablate_heads: switches.isChanged() ? JSON.stringify(switches.toObject()) : null },
       });
       if (!result) return;
       const [prediction] = result.predictions;
@@ -60,34 +60,36 @@ export function createImageTask({ models, answer }) {
     }
   }
 
-  // Weights over the patches: of the class token, or the mean over all queries, of one head or of the mean of all.
-  function patchWeights(layer) {
+  // Weights over the patches: of the class token, or the mean over all queries; of one head, or the mean of all (null).
+  function patchWeights(layer, chosen) {
     const [rows, columns] = inspection.grid;
     const skip = layer.shape[2] - rows * columns;
     const total = new Float32Array(rows * columns);
-    const heads = shown.head === null ? [...Array(layer.shape[0]).keys()] : [shown.head];
+    const heads = chosen === null ? [...Array(layer.shape[0]).keys()] : [chosen];
     for (const head of heads) {
       const matrix = headMatrix(layer.raw, head, layer.shape, inspection.levels);
       const queries = inspection.has_class_token ? [0] : [...Array(matrix.queries).keys()];
       for (const query of queries) matrix.row(query).subarray(skip).forEach((weight, i) => (total[i] += weight / heads.length / queries.length));
     }
-    return [...total];
+    return createMatrix(total, rows, columns);
   }
 
   function showDetails() {
     if (inspection?.explanation) return details.replaceChildren(element("section", { className: "card", ariaLabel: "Reason" }, explanationCard(inspection.explanation, inspection.explanation.cards[0])));
     if (!layers.length || !inspection.grid) return details.replaceChildren();
-    const layer = layers.at(shown.layer) ?? layers.at(-1);
+    if (!layers[shown.layer] || shown.head >= layers[shown.layer].shape[0]) shown = { layer: layers.length - 1, head: null };
+    const layer = layers[shown.layer];
     const [rows, columns] = inspection.grid;
     const picture = element("img", { src: inspection.image, alt: "The image as the model sees it", className: "pixelated" });
     const describe = (row, column, value) => `${removed.has(row * columns + column) ? "removed; " : ""}row ${row + 1}, column ${column + 1}: ${(100 * value).toFixed(1)}%`;
     const map = heatMap({ picture, rows, columns, look: LOOK, name: "Attention over the image; press Enter to remove a part", describe });
-    const values = patchWeights(layer);
-    map.update(values, Math.max(...values));
+    const { data, max } = patchWeights(layer, shown.head);
+    map.update([...data], max);
     const toggle = (row, column) => {
       if (!removed.delete(row * columns + column)) removed.add(row * columns + column);
       send();
     };
+    map.node.dataset.focus = "map";
     map.node.addEventListener("click", (event) => {
       const box = map.node.getBoundingClientRect();
       toggle(Math.min(rows - 1, Math.floor(((event.clientY - box.top) / box.height) * rows)), Math.min(columns - 1, Math.floor(((event.clientX - box.left) / box.width) * columns)));
@@ -96,24 +98,14 @@ export function createImageTask({ models, answer }) {
       const cursor = event.key === "Enter" ? map.node.querySelector(".cursor") : null;
       if (cursor) toggle(Number(cursor.getAttribute("y")), Number(cursor.getAttribute("x")));
     });
-    details.replaceChildren(element("div", { className: "attention-row" },
+    keepingFocus(details, () => details.replaceChildren(element("div", { className: "attention-row" },
       element("section", { className: "card", ariaLabel: "Attention" }, element("h3", {}, "What it looks at"), element("div", { className: "patch-map" }, map.node),
         element("p", { className: "note" }, "Bright parts get much attention. Click a part to remove it; click it again to put it back.")),
-      element("section", { className: "card", ariaLabel: "Heads" }, element("h3", {}, "Heads"), element("p", { className: "note" }, "Choose which head is shown; use its switch to turn it off."), headList())));
+      element("section", { className: "card", ariaLabel: "Heads" }, element("h3", {}, "Heads"), element("p", { className: "note" }, "A head is one way of looking. Choose a picture to see it; use its switch to turn the head off."), headList()))));
   }
   function headList() {
-    const chosen = shown.layer < 0 ? layers.length - 1 : shown.layer;
-    return element("div", { className: "head-grid" }, ...layers.map((layer, i) => {
-      const off = ablated.get(layer.name) ?? new Set();
-      const pick = (head, text) => button({ className: "tool", ariaPressed: String(i === chosen && shown.head === head), ariaLabel: `Show layer ${i + 1}, ${head === null ? "mean of all heads" : `head ${head + 1}`}`, onclick: () => ((shown = { layer: i, head }), showDetails()) }, text);
-      const cells = Array.from({ length: layer.shape[0] }, (_, head) => element("span", { className: "head-foot" }, pick(head, String(head + 1)),
-        button({ className: "switch", role: "switch", ariaChecked: String(!off.has(head)), ariaLabel: `Layer ${i + 1}, head ${head + 1}`, onclick: () => {
-          if (!off.delete(head)) off.add(head);
-          ablated.set(layer.name, off);
-          send();
-        } }, element("span", {}))));
-      return element("div", { className: "head-row", role: "group", ariaLabel: `Layer ${i + 1}` }, element("span", { className: "layer-name" }, `Layer ${i + 1}`), element("div", { className: "head-cells" }, pick(null, "mean"), ...cells));
-    }));
+    const rows = layers.map((layer, i) => ({ layer: i, mean: patchWeights(layer, null), heads: Array.from({ length: layer.shape[0] }, (_, head) => ({ matrix: patchWeights(layer, head), isOff: switches.isOff(layer.name, head) })) }));
+    return headGrid({ rows, shown, onShow: (next) => ((shown = next), showDetails()), onToggle: (layer, head) => (switches.toggle(layers[layer].name, head), send()) });
   }
   return { node, close: drop.close };
 }

@@ -34,7 +34,7 @@ const MASKS = {
   },
 };
 // Fixed scores, so that every mask is shown on the same ones: near and alike words score higher.
-const score = (query, key, tokens) => 1.2 * Math.cos(0.9 * (query - key)) - 0.18 * Math.abs(query - key) + (tokens[query] === tokens[key] ? 0.9 : 0);
+const score = (query, key, tokens) => 0.8 * Math.cos(0.9 * (query - key)) - 0.12 * Math.abs(query - key) + (tokens[query] === tokens[key] ? 0.5 : 0);
 
 export function masksLesson() {
   const state = { mask: "causal", query: 4, sizes: Object.fromEntries(Object.entries(MASKS).map(([name, { setting }]) => [name, setting?.[3] ?? 0])) };

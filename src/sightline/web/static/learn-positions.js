@@ -60,7 +60,7 @@ export function positionsLesson() {
   paint();
   update();
   return [
-    element("p", {}, "Attention has no order of its own: it would read “dog bites man” and “man bites dog” alike. So every position gets a pattern of waves, added to its word. Left channels change quickly, right ones slowly, as the digits of a clock do."),
+    element("p", {}, "Attention has no order of its own: it would read “dog bites man” and “man bites dog” alike. So every position gets a pattern of waves, added to its word. Left channels change quickly, right ones slowly. Move over the table."),
     element("div", { className: "split" },
       element("div", { className: "stack" }, table, position.node, channel.node),
       element("div", { className: "stack" }, waveTitle, wave.node, alikeTitle, alike.node, summary)),

@@ -6,7 +6,7 @@ import { barList, percent } from "./widgets.js";
 const UNIT = 30; // pixels per unit
 const [LEFT, TOP, RIGHT, BOTTOM] = [-2.4, 7.4, 11, -1.6]; // of the plane that is shown
 const COSINE_TEMPERATURE = 0.2;
-const START = { query: [2, 2], cat: [3, 3], dog: [4.5, 0.4] };
+const START = { query: [1.4, 2.6], cat: [2.7, 3.9], dog: [4, 0.5] };
 const NAMES = { query: "Query", cat: "Cat", dog: "Dog" };
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 

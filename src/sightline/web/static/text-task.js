@@ -7,12 +7,12 @@ const TYPING_PAUSE = 280; // milliseconds after the last key
 
 // `models` is a list of models of /api/models. `answer(prediction, context)` returns nodes; its context has the model, the
 // inspection, the prediction without changes (`base`, null if there are none), and `hover(sequence, index)` for its words.
-export function createTextTask({ models, label, placeholder, names, options = {}, answer, prepare = () => {}, rows = 3 }) {
+export function createTextTask({ models, label, placeholder, names, options = {}, answer, prepare = () => {}, home = () => null, rows = 3 }) {
   let [model] = models;
   let base = null;
   let timer = null;
   const ask = newestOnly();
-  const attention = createAttention({ names, onChange: send });
+  const attention = createAttention({ names, onChange: send, home: (inspection, layer) => home(inspection, layer, model) });
   const input = element("textarea", { rows, ariaLabel: label, placeholder, spellcheck: false });
   const select = element("select", { ariaLabel: "Model", onchange: () => use(models.find(({ name }) => name === select.value)) },
     ...models.map(({ name, title }) => element("option", { value: name }, title ?? name)));
