@@ -2,7 +2,7 @@
 import { button, element } from "../view/elements.js";
 import { acceptImages, prepareImage } from "./images.js";
 import { imageSources } from "./sources.js";
-import { icon, percent } from "./widgets.js";
+import { icon, percent, toast } from "./widgets.js";
 
 const MAX_FILES = 64; // of one request
 
@@ -55,9 +55,10 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
     send();
   }
   function removeClass() {
-    if (classId === null) onRemoved();
-    else store.removeClass(classId);
+    if (classId === null) return onRemoved();
+    store.removeClass(classId).then((done) => done && offerUndo(`Removed ${what()}.`));
   }
+  const offerUndo = (text) => toast(text, { action: "Undo", onAction: store.undo });
   function label() {
     close.ariaLabel = close.title = `Remove ${what()}`;
     node.ariaLabel = `Class ${title.value}`;
@@ -65,7 +66,7 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
   function thumbnail({ id, url, name: fileName }, state) {
     const warning = state.warnings.find(({ examples }) => examples.includes(id));
     const image = element("img", { src: url.replace(/^\//, ""), alt: fileName, loading: "lazy", title: warning?.text ?? fileName, draggable: false });
-    const remove = button({ className: "remove", ariaLabel: `Remove image ${fileName}`, onclick: () => store.removeImage(id) }, icon("close"));
+    const remove = button({ className: "remove", ariaLabel: `Remove image ${fileName}`, onclick: () => store.removeImage(id).then((done) => done && offerUndo(`Removed ${fileName}.`)) }, icon("close"));
     const tile = element("div", { className: `thumbnail ${warning ? "doubtful" : ""}` }, image, remove);
     tile.dataset.id = id;
     return tile;

@@ -3,11 +3,13 @@ import { element } from "../view/elements.js";
 import { lengthsLesson } from "./learn-lengths.js";
 import { masksLesson } from "./learn-masks.js";
 import { positionsLesson } from "./learn-positions.js";
+import { stepLesson } from "./learn-step.js";
 import { temperatureLesson } from "./learn-temperature.js";
 import { vectorsLesson } from "./learn-vectors.js";
 import { lead } from "./widgets.js";
 
 const LESSONS = [
+  ["lesson-step", "One step of attention", stepLesson],
   ["lesson-vectors", "Direction or length?", vectorsLesson],
   ["lesson-temperature", "Temperature", temperatureLesson],
   ["lesson-masks", "Masks", masksLesson],
