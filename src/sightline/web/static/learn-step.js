@@ -8,10 +8,11 @@ const TEMPERATURE = 0.35;
 const [SIDE, RADIUS] = [320, 104];
 const radians = (angle) => (angle * Math.PI) / 180;
 const at = (angle, radius) => [SIDE / 2 + radius * Math.cos(radians(angle)), SIDE / 2 - radius * Math.sin(radians(angle))];
+const signed = (x) => x.toFixed(1).replace(/^-0\.0$/, "0.0").replace("-", "−");
 const css = (color) => `rgb(${color.map(Math.round).join(" ")})`;
 
 export function stepLesson() {
-  let angle = 60;
+  let angle = 20;
   const bars = barList("Weights of the three keys");
   const arrow = svg("path", { class: "query-arrow" });
   const spokes = KEYS.map(([, keyAngle]) => {
@@ -19,18 +20,19 @@ export function stepLesson() {
     return svg("path", { class: "spoke", d: `M${SIDE / 2} ${SIDE / 2}L${x} ${y}` });
   });
   const keys = KEYS.flatMap(([name, keyAngle, color]) => {
-    const [[x, y], [labelX, labelY]] = [at(keyAngle, RADIUS), at(keyAngle, RADIUS + 38)];
+    const [x, y] = at(keyAngle, RADIUS);
     const dot = svg("circle", { cx: x, cy: y, r: 17 });
     dot.style.fill = css(color);
-    const label = svg("text", { x: labelX, y: labelY + 4, "text-anchor": "middle" });
+    const label = svg("text", { x, y: y < SIDE / 2 ? y - 26 : y + 36, "text-anchor": "middle" });
     label.textContent = name;
     return [dot, label];
   });
   const middle = svg("circle", { cx: SIDE / 2, cy: SIDE / 2, r: 27, class: "mix" });
-  const dial = svg("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, class: "dial", role: "img", "aria-label": "A query that points between three keys" }, svg("circle", { cx: SIDE / 2, cy: SIDE / 2, r: RADIUS, class: "ring" }), ...spokes, arrow, ...keys, middle);
+  const dial = svg("svg", { viewBox: `0 18 ${SIDE} ${SIDE - 58}`, class: "dial", role: "img", "aria-label": "A query that points between three keys" }, svg("circle", { cx: SIDE / 2, cy: SIDE / 2, r: RADIUS, class: "ring" }), ...spokes, arrow, ...keys, middle);
   const turn = (event) => {
     const box = dial.getBoundingClientRect();
-    const [x, y] = [event.clientX - box.left - box.width / 2, event.clientY - box.top - box.height / 2];
+    const scale = SIDE / box.width; // the middle of the dial is not the middle of the picture
+    const [x, y] = [(event.clientX - box.left) * scale - SIDE / 2, (event.clientY - box.top) * scale + 18 - SIDE / 2];
     angle = Math.round(((Math.atan2(-y, x) * 180) / Math.PI + 360) % 360);
     control.set(angle);
     update();
@@ -53,7 +55,7 @@ export function stepLesson() {
     });
     middle.style.fill = swatch.style.background = css(mix);
     const highest = Math.max(...weights);
-    bars.update(KEYS.map(([name, , color], i) => ({ name, share: weights[i], text: `score ${(cosines[i] / TEMPERATURE).toFixed(2)}, weight ${percent(weights[i])}`, color: css(color), kind: weights[i] === highest ? "first" : "" })));
+    bars.update(KEYS.map(([name, , color], i) => ({ name, share: weights[i], text: `score ${signed(cosines[i] / TEMPERATURE)}, weight ${percent(weights[i])}`, color: css(color), kind: weights[i] === highest ? "first" : "" })));
     formula.textContent = `The result is ${KEYS.map(([name], i) => `${percent(weights[i])} ${name}`).join(" + ")}.`;
   }
   update();

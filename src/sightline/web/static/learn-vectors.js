@@ -6,7 +6,7 @@ import { barList, percent } from "./widgets.js";
 const UNIT = 30; // pixels per unit
 const [LEFT, TOP, RIGHT, BOTTOM] = [-2.4, 7.4, 11, -1.6]; // of the plane that is shown
 const COSINE_TEMPERATURE = 0.2;
-const START = { query: [1.4, 2.6], cat: [2.7, 3.9], dog: [4, 0.5] };
+const START = { query: [1.6, 2.4], cat: [4.2, 3.6], dog: [4, 0.5] };
 const NAMES = { query: "Query", cat: "Cat", dog: "Dog" };
 const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] };
 
@@ -69,7 +69,7 @@ export function vectorsLesson() {
       parts.line.setAttribute("d", `M${originX} ${originY}L${originX + ((x - originX) * (size - 9)) / size} ${originY + ((y - originY) * (size - 9)) / size}`);
       parts.head.setAttribute("transform", `translate(${x} ${y}) rotate(${angle})`);
       parts.grip.setAttribute("cx", x), parts.grip.setAttribute("cy", y);
-      parts.label.setAttribute("x", x + (x > width - 60 ? -44 : 12)), parts.label.setAttribute("y", y - 10);
+      parts.label.setAttribute("x", x + (x > width - 60 || name === "query" ? -58 : 12)), parts.label.setAttribute("y", y - 10);
       parts.label.textContent = NAMES[name];
       parts.node.setAttribute("aria-valuenow", length(vectors[name]).toFixed(1));
       parts.node.setAttribute("aria-valuetext", `length ${length(vectors[name]).toFixed(1)}, angle ${degrees(vectors[name])} degrees`);
