@@ -43,7 +43,7 @@ export function createAttention({ names, onChange, home = () => null }) {
   const kinds = element("div", {});
   const heads = element("div", {});
   const node = element("div", { className: "attention" },
-    element("section", { className: "card", ariaLabel: "Text" }, element("h3", {}, "What the model reads"), tokens, element("p", { className: "note" }, "Choose a word to remove it and see the answer change.")),
+    element("section", { className: "card", ariaLabel: "What the model reads" }, element("h3", {}, "What the model reads"), tokens, element("p", { className: "note" }, "Choose a word to remove it and see the answer change.")),
     element("div", { className: "attention-row" },
       element("section", { className: "card", ariaLabel: "Attention" }, element("h3", {}, "What it looks at"), caption, drawing),
       element("section", { className: "card", ariaLabel: "Heads" }, element("h3", {}, "Heads"), element("p", { className: "note" }, "A head is one way of looking. Choose a picture to see it; use its switch to turn the head off."), kinds, heads)));

@@ -3,6 +3,17 @@ import { button, element } from "../view/elements.js";
 import { percent } from "./widgets.js";
 
 const MODEL_NAMES = { auto: "Choose for me", glyphs: "Drawings and signs", photos: "Photos" };
+// A hint in plain words, with the names of the classes of its images.
+function sentence({ kind, examples, suggestion, text }, state) {
+  const names = [...new Set(examples.map((id) => state.classes.find((item) => item.examples.some((example) => example.id === id))?.name))].filter(Boolean);
+  const [many, where] = [examples.length > 2 ? `${examples.length} images` : "Two images", names.length > 1 ? `in ${names.join(" and ")}` : `in ${names[0]}`];
+  if (!names.length) return text;
+  if (kind === "duplicate") return `${many} ${where} are the same. A copy adds nothing${names.length > 1 ? ", and it cannot belong to both" : ""}.`;
+  if (kind === "similar") return `${many} ${where} are nearly the same. More different images teach more.`;
+  if (kind === "blank") return `An image in ${names[0]} is empty.`;
+  if (kind === "label" && suggestion) return `This image in ${names[0]} looks like ${suggestion.name}. Is it in the right class?`;
+  return text;
+}
 const dismissedKey = ({ kind, examples }) => `${kind} ${examples.join(" ")}`;
 
 export function createStatus(store) {
@@ -33,7 +44,7 @@ export function createStatus(store) {
       warning.kind !== "label" && shown.length > 0 && button({ className: "tool", onclick: () => store.removeImage(last) }, warning.kind === "blank" ? "Remove it" : "Remove one"),
       button({ className: "tool quiet", onclick: () => (dismissed.add(dismissedKey(warning)), update(store.state())) }, "Keep"),
     ].filter(Boolean);
-    return element("li", {}, element("div", { className: "pictures" }, ...pictures), element("p", {}, warning.text), element("div", { className: "tools" }, ...actions));
+    return element("li", {}, element("div", { className: "pictures" }, ...pictures), element("p", { title: warning.text }, sentence(warning, state)), element("div", { className: "tools" }, ...actions));
   }
 
   function update(state) {
@@ -46,7 +57,7 @@ export function createStatus(store) {
       : [element("span", {}, fitted ? "Add three images to each class, and the expected accuracy is shown here." : "It is not ready yet.")]));
     const updating = store.isBusy() ? "Learning…" : "";
     const chosen = fit ? `Uses the model for ${(MODEL_NAMES[fit.model] ?? fit.model).toLowerCase()}. Fitted in ${fit.seconds.toFixed(2)} s.` : "";
-    details.textContent = updating || (fitted ? chosen : state.reason ?? "");
+    details.textContent = updating || (fitted ? [chosen, fit?.hint].filter(Boolean).join(" ") : state.reason ?? "");
     details.title = fit?.model_reason ?? "";
     const open = state.warnings.filter((warning) => !dismissed.has(dismissedKey(warning)));
     hints.replaceChildren(...open.slice(0, 4).map((warning) => hint(warning, state)), ...(open.length > 4 ? [element("li", { className: "note" }, `and ${open.length - 4} more hints`)] : []));

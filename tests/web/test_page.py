@@ -1,0 +1,535 @@
+"""The web page in Chromium, used as a person uses it: one server and one browser for all tests."""
+
+import base64
+import io
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from playwright.sync_api import expect, sync_playwright
+
+import sightline
+from browser import FLAGS, NoBrowserError, find_browser
+from sightline.classifier import FewShotClassifier
+from sightline.data.captions import shapes
+from sightline.data.captions.datasets import CaptionSplits
+from sightline.data.images import glyphs
+
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+TABS = ["few-shot", "captions", "translate", "fill", "classify", "learn"]
+TIMEOUT = 60_000
+"""Milliseconds, also on a busy machine."""
+expect.set_options(timeout=TIMEOUT)
+STEPS = ("training.steps=2", "training.evaluate_every=2", "training.device=cpu", "training.batch_size=64")
+TINY = ("model.embed_dim=16", "model.ffn_dim=24", "model.depth=2", *STEPS)
+CAPTIONER = {
+    "task": "captioning",
+    "data": {"max_tokens": 12},
+    "model": {
+        "backbone_channels": [5, 7, 11],
+        "embed_dim": 16,
+        "ffn_dim": 24,
+        "num_heads": 2,
+        "encoder_layers": 0,
+        "decoder_layers": 2,
+        "max_positions": 12,
+    },
+    "search": {"num_beams": 2},
+    "training": {"steps": 2, "batch_size": 64, "evaluate_every": 2, "device": "cpu"},
+}
+DROP = """(node, { files, type }) => {
+    const transfer = new DataTransfer();
+    for (const [name, text] of files) {
+        const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+        transfer.items.add(new File([bytes], name, { type: "image/png" }));
+    }
+    const options = { bubbles: true, cancelable: true };
+    if (type === "paste") node.dispatchEvent(new ClipboardEvent("paste", { ...options, clipboardData: transfer }));
+    else for (const name of ["dragenter", "dragover", "drop"])
+        node.dispatchEvent(new DragEvent(name, { ...options, dataTransfer: transfer }));
+}"""
+UNNAMED = """() => {
+    const isShown = (node) => node.checkVisibility() && !node.closest("[aria-hidden=true]");
+    const text = (id) => document.getElementById(id)?.textContent;
+    const name = (node) => [
+        node.ariaLabel, text(node.getAttribute("aria-labelledby")), node.labels?.[0]?.textContent, node.alt,
+        node.tagName !== "SELECT" && node.textContent,
+    ].find((candidate) => candidate && candidate.trim());
+    const roles = "img, [role=img], [role=slider], [role=switch], [tabindex='0'], section, article";
+    const nodes = document.querySelectorAll(`button, a, input:not([type=file]), select, textarea, ${roles}`);
+    return [...nodes].filter((node) => isShown(node) && !name(node)).map((node) => node.outerHTML.slice(0, 160));
+}"""
+"""Visible controls, pictures and regions without an accessible name."""
+
+
+class Server:
+    """`sightline serve` in a process of its own. It keeps its port and its store if it is started again."""
+
+    def __init__(self, home, models):
+        self.home, self.models, self.process = home, models, None
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.port = listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def start(self):
+        command = [sys.executable, "-m", "sightline", "serve", *map(str, self.models), "--port", str(self.port)]
+        command += ["--store", str(self.home / "store.sqlite")]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        with (self.home / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.home)
+        end = time.monotonic() + 120
+        while True:
+            try:
+                with urllib.request.urlopen(f"{self.url}/readyz", timeout=10):
+                    return
+            except (OSError, urllib.error.HTTPError):
+                assert self.process.poll() is None, (self.home / "log").read_text()
+                assert time.monotonic() < end, (self.home / "log").read_text()
+                time.sleep(0.1)
+
+    def stop(self, number=signal.SIGTERM):
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(60)
+
+
+class App:
+    """A window with the page. `errors` collects console errors, dialogs and requests to other hosts."""
+
+    def __init__(self, page, url):
+        self.page, self.url, self.errors = page, url, []
+        page.set_default_timeout(TIMEOUT)
+        page.on("console", lambda message: message.type == "error" and self.errors.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: self.errors.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (self.errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on("request", lambda request: self._check(request.url))
+
+    def _check(self, url):
+        if not url.startswith((self.url + "/", "data:", "blob:")):
+            self.errors.append(f"request: {url}")
+
+    def open(self, tab):
+        self.page.goto(f"{self.url}/#{tab}")
+        self.wait(tab)
+        return self.page.locator(f"#panel-{tab}")
+
+    def wait(self, tab):
+        self.page.locator(f"#panel-{tab}[data-ready=true]").wait_for()
+
+    def give(self, locator, *images, type="drop"):
+        """Drop or paste images on an element."""
+        files = [[name, base64.b64encode(data).decode()] for name, data in images]
+        locator.evaluate(DROP, {"files": files, "type": type})
+
+    def draw(self, sheet, *points):
+        """Draw a line with the mouse; points are fractions of the sheet."""
+        sheet.scroll_into_view_if_needed()
+        box = sheet.bounding_box()
+        [(x, y), *others] = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in points]
+        self.page.mouse.move(x, y)
+        self.page.mouse.down()
+        for x, y in others:
+            self.page.mouse.move(x, y, steps=4)
+        self.page.mouse.up()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Models of all tasks after two steps."""
+    home = tmp_path_factory.mktemp("web-runs")
+    sightline.train(None, ["task=masked_lm", *TINY, f"out={home / 'sentences'}"], quiet=True)
+    sightline.train(None, ["task=text_classification", *TINY, f"out={home / 'topics'}"], quiet=True)
+    data = CaptionSplits(shapes.draw(37, seed=0), shapes.draw(7, seed=1), shapes.draw(11, seed=2))
+    sightline.train({**CAPTIONER, "out": str(home / "shapes")}, data=data, quiet=True)
+    return [home / name for name in ("sentences", "topics", "shapes")]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory, runs, tiny_run):
+    server = Server(tmp_path_factory.mktemp("web-server"), ["de-en", *runs, tiny_run])
+    server.start()
+    yield server
+    server.stop(signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_playwright() as playwright:
+        try:
+            path = find_browser(playwright)
+        except NoBrowserError as error:
+            pytest.fail(str(error), pytrace=False)
+        flags = [*FLAGS, "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+        browser = playwright.chromium.launch(executable_path=path, args=flags, timeout=TIMEOUT)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def app(browser, server):
+    """A new window, with a storage of its own."""
+    with browser.new_context(viewport={"width": 1280, "height": 900}, accept_downloads=True) as window:
+        app = App(window.new_page(), server.url)
+        yield app
+        assert app.errors == []
+
+
+@pytest.fixture(scope="module")
+def characters():
+    """Five characters, seven drawings of each, as (name, PNG file)."""
+    drawn = glyphs.draw(classes=5, per_class=7)
+    result = {i: [] for i in range(5)}
+    for pixels, label in zip(drawn.pixels.numpy(), drawn.labels.tolist(), strict=True):
+        result[label].append((f"{label}-{len(result[label])}.png", png(pixels[0])))
+    return result
+
+
+def png(pixels):
+    file = io.BytesIO()
+    Image.fromarray(np.asarray(pixels)).save(file, "PNG")
+    return file.getvalue()
+
+
+def payload(*images):
+    """Files for a file picker."""
+    return [{"name": name, "mimeType": "image/png", "buffer": data} for name, data in images]
+
+
+def teach(app, panel, images_by_class):
+    """Name classes and add images with the file picker."""
+    for i, (name, images) in enumerate(images_by_class.items()):
+        if i >= 2:
+            panel.get_by_role("button", name="Add class").click()
+        card = panel.locator(".class-card").nth(i)
+        card.get_by_label("Class name").fill(name)
+        card.get_by_label("Class name").press("Enter")
+        card.locator("input[type=file]").set_input_files(payload(*images))
+        expect(card.locator(".thumbnail:not(.waiting)")).to_have_count(len(images))
+
+
+def test_few_shot_by_drop_paste_and_files_survives_a_restart(app, server, characters, tmp_path):
+    panel = app.open("few-shot")
+    cards = panel.locator(".class-card")
+    expect(cards).to_have_count(2)
+    names = ["ka", '<img src=x onerror="alert(1)">', "mi"]
+    cards.nth(0).get_by_label("Class name").fill(names[0])
+    cards.nth(0).locator("input[type=file]").set_input_files(payload(*characters[0][:3]))
+    expect(cards.nth(0).get_by_text("3 images")).to_be_visible()
+    expect(panel.get_by_text("a classifier must have images in 2 classes").first).to_be_visible()
+    cards.nth(1).get_by_label("Class name").fill(names[1])
+    app.give(cards.nth(1).locator(".drop-hint"), *characters[1][:3])
+    expect(cards.nth(1).get_by_text("3 images")).to_be_visible()
+    panel.get_by_role("button", name="Add class").click()
+    cards.nth(2).get_by_label("Class name").fill(names[2])
+    cards.nth(2).get_by_label("Class name").press("Enter")
+    cards.nth(2).hover()
+    app.give(app.page.locator("body"), *characters[2][:2], type="paste")
+    cards.nth(2).get_by_role("button", name="Upload").focus()
+    app.give(cards.nth(2).get_by_role("button", name="Upload"), characters[2][2], type="paste")
+    expect(cards.nth(2).get_by_text("3 images")).to_be_visible()
+    expect(panel.get_by_text(re.compile(r"expected accuracy, between \d+% and \d+%, from 9 images"))).to_be_visible()
+
+    app.give(panel.locator(".try-card"), characters[1][5])  # the query
+    expect(panel.locator(".answer b")).to_have_text(names[1])
+    rows = panel.get_by_role("list", name="Probability of each class").get_by_role("listitem")
+    assert rows.locator(".name").all_inner_texts() == names
+    panel.get_by_role("button", name="Why?").click()
+    dialog = app.page.get_by_role("dialog")
+    expect(dialog.get_by_role("img", name=re.compile("strongest of"))).not_to_have_count(0)
+    expect(dialog.locator(".examples figure")).not_to_have_count(0)
+    app.page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    app.give(panel.locator(".try-card"), characters[4][0])
+    expect(panel.locator(".answer b")).to_have_text("None of these")
+
+    app.give(cards.nth(0), characters[0][1])  # a copy
+    hint = panel.get_by_role("list", name="Hints about the images").get_by_role("listitem")
+    expect(hint).to_contain_text("Two images in ka are the same.")
+    expect(cards.nth(0).locator(".doubtful")).to_have_count(2)
+    hint.get_by_role("button", name="Remove one").click()
+    expect(cards.nth(0).get_by_text("3 images")).to_be_visible()
+    expect(hint).to_have_count(0)
+    cards.nth(2).get_by_role("button", name="Remove class mi").click()
+    expect(cards).to_have_count(2)
+    app.page.keyboard.press("Control+z")
+    expect(cards).to_have_count(3)
+
+    panel.get_by_label("Name of the classifier").fill("My characters")
+    panel.get_by_label("Name of the classifier").press("Enter")
+    files = {}
+    for name in (".sightline", "Images (zip)"):
+        with app.page.expect_download() as download:
+            panel.get_by_role("link", name=name).click()
+        files[name] = tmp_path / download.value.suggested_filename
+        download.value.save_as(files[name])
+    assert len(FewShotClassifier.load(files[".sightline"]).classes) == 3
+    assert len(zipfile.ZipFile(files["Images (zip)"]).namelist()) == 9
+
+    server.stop()
+    server.start()
+    app.page.reload()
+    expect(cards).to_have_count(3)
+    expect(panel.get_by_label("Name of the classifier")).to_have_value("My characters")
+    expect(panel.locator(".thumbnail img")).to_have_count(9)
+    app.give(panel.locator(".try-card"), characters[2][5])
+    expect(panel.locator(".answer b")).to_have_text("mi")
+    panel.get_by_role("button", name="New").click()
+    expect(panel.locator(".thumbnail")).to_have_count(0)
+    panel.get_by_role("button", name="Open…").click()
+    app.page.get_by_role("dialog").get_by_role("button", name=re.compile("^My characters")).click()
+    expect(cards).to_have_count(3)
+
+
+def test_few_shot_with_the_webcam(app, characters):
+    panel = app.open("few-shot")
+    teach(app, panel, {"ka": characters[0][:2], "lo": characters[1][:2]})
+    card = panel.locator(".class-card").nth(1)
+    card.get_by_role("button", name="Webcam").click()
+    video = card.get_by_label("Webcam", exact=True).and_(card.locator("video"))
+    expect(video).to_be_visible()
+    shutter = card.get_by_role("button", name="Take picture")
+    app.page.wait_for_timeout(500)
+    shutter.focus()
+    app.page.keyboard.press("Enter")
+    expect(card.get_by_text("3 images")).to_be_visible()
+    card.get_by_role("button", name="Webcam").click()
+    expect(video).to_have_count(0)
+
+    panel.get_by_role("radio", name="Webcam").check(force=True)
+    rows = panel.locator(".results .bars li")
+    expect(rows).to_have_count(3)
+    assert rows.locator(".name").all_inner_texts() == ["ka", "lo", "None of these"]
+    with app.page.expect_response(re.compile("/predict$")), app.page.expect_response(re.compile("/predict$")):
+        pass  # it keeps asking
+    assert panel.locator(".try-card video").evaluate("(video) => video.srcObject !== null")
+    app.page.get_by_role("tab", name="Learn").click()
+    app.wait("learn")
+    app.page.get_by_role("tab", name="Few-shot").click()
+    expect(panel.get_by_role("radio", name="Image")).to_be_checked()
+    expect(panel.locator(".try-card video")).to_have_count(0)
+
+
+def test_few_shot_with_drawings(app):
+    panel = app.open("few-shot")
+    lines = {"Class 1": [(0.2, 0.2), (0.8, 0.8)], "Class 2": [(0.2, 0.7), (0.5, 0.2), (0.8, 0.7), (0.2, 0.7)]}
+    for i, points in enumerate(lines.values()):
+        card = panel.locator(".class-card").nth(i)
+        card.get_by_role("button", name="Draw").click()
+        for j in range(2):
+            app.draw(card.get_by_role("img", name=re.compile("Sheet")), *[(x + 0.04 * j, y) for x, y in points])
+            card.get_by_role("button", name="Add drawing").click()
+            expect(card.locator(".thumbnail:not(.waiting)")).to_have_count(j + 1)
+    panel.get_by_role("radio", name="Drawing").check(force=True)
+    sheet = panel.get_by_role("img", name=re.compile("Sheet to draw a query"))
+    app.draw(sheet, *[(x + 0.02, y + 0.02) for x, y in lines["Class 2"]])
+    expect(panel.locator(".results")).to_be_visible()
+    scores = panel.get_by_role("list", name="Probability of each class").locator(".value")
+    expect(scores.nth(1)).to_have_text(re.compile(r"^([6-9]\d|100)%$"))
+    panel.locator(".try-card").get_by_role("button", name="Clear").click()
+    expect(panel.locator(".results")).to_be_hidden()
+
+
+def test_a_refused_image_is_explained_and_the_rest_is_used(app, characters):
+    panel = app.open("few-shot")
+    card = panel.locator(".class-card").first
+    card.locator("input[type=file]").set_input_files(payload(characters[0][0], ("broken.png", b"no image")))
+    expect(card.get_by_text("1 image", exact=True)).to_be_visible()
+    expect(app.page.locator("#toasts")).to_contain_text("broken.png")
+    card.locator("input[type=file]").set_input_files(payload(("broken.png", b"no image")))
+    expect(app.page.locator(".toast.error").last).to_be_visible()
+    expect(card.locator(".waiting")).to_have_count(0)
+    app.errors = [error for error in app.errors if "status of 4" not in error]  # the browser logs refused requests
+
+
+def test_translation_changes_without_a_token_and_without_a_head(app):
+    panel = app.open("translate")
+    text = panel.get_by_role("textbox", name="Sentence")
+    text.fill("Ein Hund rennt durch das Wasser.")
+    answer = panel.locator(".big-answer")
+    expect(answer).to_have_text("a dog runs through the water.")
+    answer.locator(".hoverable", has_text="dog").hover()
+    finding = panel.locator(".attention .finding")
+    expect(finding).to_contain_text("“dog” looks at “hund”")
+    chip = panel.get_by_role("button", name="Remove hund", exact=True)
+    assert float(chip.evaluate("(node) => node.style.getPropertyValue('--strength')")) > 0.5
+    chip.focus()
+    app.page.keyboard.press("Enter")
+    expect(panel.locator(".before")).to_have_text("Before: a dog runs through the water.")
+    expect(answer).not_to_contain_text("dog")
+    back = panel.get_by_role("button", name="Put back hund", exact=True)
+    expect(back).to_be_focused()
+    back.click()
+    expect(answer).to_have_text("a dog runs through the water.")
+    expect(panel.locator(".before")).to_have_count(0)
+
+    for layer in range(1, 5):  # without cross-attention, the source is unknown
+        for head in range(1, 5):
+            switch = panel.get_by_role("switch", name=f"Layer {layer}, head {head}", exact=True)
+            with app.page.expect_response(re.compile("/predict$")):
+                switch.click()
+            expect(switch).to_have_attribute("aria-checked", "false")
+    expect(answer).not_to_contain_text("dog")
+    panel.get_by_role("button", name="Put everything back").click()
+    expect(answer).to_have_text("a dog runs through the water.")
+    panel.get_by_role("button", name="Show layer 2, head 3").click()
+    expect(finding).to_contain_text("Layer 2, head 3")
+    panel.get_by_role("radio", name="Inside the text").check(force=True)
+    expect(panel.locator(".side.query .word")).to_have_text(panel.locator(".side.key .word").all_inner_texts())
+    text.fill("")
+    expect(answer).to_have_count(0)
+
+
+def test_filling_the_mask(app):
+    panel = app.open("fill")
+    text = panel.get_by_role("textbox", name="Text")
+    text.fill("A dog runs in the water.")
+    expect(panel.get_by_text("There is no blank")).to_be_visible()
+    text.evaluate("(node) => node.setSelectionRange(2, 5)")
+    panel.get_by_role("button", name="Hide a word").click()
+    expect(text).to_have_value("A [MASK] runs in the water.")
+    words = panel.get_by_role("list", name="Words for blank 1").get_by_role("listitem")
+    expect(words).to_have_count(6)
+    first = words.all_inner_texts()
+    expect(panel.locator(".attention .finding")).to_contain_text("“[MASK]” looks at")
+    panel.get_by_role("button", name="Remove water", exact=True).click()
+    expect(panel.locator(".before")).to_be_visible()
+    assert words.all_inner_texts() != first
+
+
+def test_classifying_texts_and_images(app, characters):
+    panel = app.open("classify")
+    panel.get_by_role("textbox", name="Text").fill("a dog runs through the water")
+    values = panel.locator(".output .bars .value")
+    expect(values).to_have_count(4)
+    before = values.all_inner_texts()
+    panel.get_by_role("button", name="Remove dog", exact=True).click()
+    expect(panel.locator(".before")).to_be_visible()
+    for switch in panel.get_by_role("switch").all():
+        switch.click()
+    expect(panel.get_by_role("switch", checked=True)).to_have_count(0)
+    assert len(before) == len(values.all_inner_texts())
+
+    panel.get_by_role("radio", name="Image").check(force=True)
+    app.give(panel.locator(".drop-zone"), characters[0][0])
+    expect(panel.locator(".answer b")).to_be_visible()
+    image_map = panel.get_by_role("img", name=re.compile("Attention over the image"))
+    picture = image_map.locator("img")
+    original = picture.get_attribute("src")
+    image_map.focus()
+    app.page.keyboard.press("ArrowRight")
+    app.page.keyboard.press("Enter")
+    expect(panel.locator(".before")).to_be_visible()
+    assert picture.get_attribute("src") != original
+    panel.get_by_role("button", name="Put everything back").click()
+    expect(panel.locator(".before")).to_have_count(0)
+    expect(picture).to_have_attribute("src", original)
+    panel.get_by_role("switch", name="Layer 1, head 2").click()
+    expect(panel.locator(".before")).to_be_visible()
+
+
+def test_a_caption_shows_where_each_word_looked(app):
+    panel = app.open("captions")
+    scene = shapes.draw(1, seed=5).pixels[0].numpy().transpose(1, 2, 0)
+    app.give(panel.locator(".drop-zone"), ("scene.png", png(scene)))
+    words = panel.get_by_role("group", name="Words of the caption").get_by_role("button")
+    expect(words.first).to_be_visible()
+    veil = panel.locator(".caption canvas.veil")
+    maps = set()
+    for word in words.all():
+        word.hover()
+        expect(word).to_have_attribute("aria-pressed", "true")
+        maps.add(veil.evaluate("(canvas) => canvas.toDataURL()"))
+    assert len(maps) > 1
+
+
+def test_learn_is_live(app):
+    panel = app.open("learn")
+    dial = panel.get_by_role("slider", name="Direction of the query")
+    dial.fill("90")
+    expect(panel.locator("#lesson-step .bars .first .name")).to_have_text("strawberry")
+
+    vectors = panel.locator("#lesson-vectors")
+    expect(vectors.locator(".finding")).to_contain_text("Both agree.")
+    dog = vectors.get_by_role("slider", name="Dog vector")
+    box = dog.locator(".grip").bounding_box()
+    app.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    app.page.mouse.down()
+    app.page.mouse.move(box["x"] + 250, box["y"], steps=5)
+    app.page.mouse.up()
+    expect(vectors.locator(".finding")).to_contain_text("The trap")
+    vectors.get_by_role("button", name="Reset").click()
+    expect(vectors.locator(".finding")).to_contain_text("Both agree.")
+    dog.focus()
+    for _ in range(18):
+        app.page.keyboard.press("ArrowRight")
+    expect(dog).to_have_attribute("aria-valuetext", re.compile(r"^length 8\.5, angle 3 degrees"))
+    expect(vectors.locator(".finding")).to_contain_text("The trap")
+
+    temperature = panel.locator("#lesson-temperature")
+    shares = temperature.locator(".bars .value")
+    temperature.get_by_role("slider", name="Temperature").fill("-2")
+    assert shares.all_inner_texts() == ["100%", "0%", "0%", "0%"]  # softmax of cosines / 0.01
+    temperature.get_by_role("slider", name="Temperature").fill("1")
+    assert shares.all_inner_texts() == ["26%", "26%", "25%", "24%"]
+
+    masks = panel.locator("#lesson-masks")
+    for name, masked in (("None", 0), ("Padding", 24), ("Causal", 28), ("Window", 42), ("Episode", 21)):
+        masks.get_by_role("radio", name=name).check(force=True)
+        expect(masks.locator(".masked")).to_have_count(masked)
+    masks.get_by_role("slider", name="Labelled images").fill("2")
+    expect(masks.locator(".masked")).to_have_count(8 * 6 - 6)
+
+    positions = panel.locator("#lesson-positions")
+    positions.get_by_role("slider", name="Channel (column)").fill("1")
+    expect(positions.get_by_text("Channel 1: a cosine with a period of 6.3 positions")).to_be_visible()
+
+
+def test_figures_of_the_lesson_on_lengths_are_measured(app):
+    panel = app.open("learn")
+    lesson = panel.locator("#lesson-lengths")
+    logs = [(RESULTS / f"multi30k-{name}.txt").read_text() for name in ("rnn", "rnn-attention", "transformer")]
+    groups = [re.findall(r"^ +(\d+ to \d+) +([\d.]+)  (\d+) pairs$", log, re.MULTILINE)[:5] for log in logs]
+    for i, (words, _, pairs) in enumerate(groups[0]):
+        lesson.get_by_role("slider", name="Sentence length").fill(str(i))
+        expect(lesson.locator("caption")).to_have_text(f"BLEU for sentences of {words} words ({pairs} sentences)")
+        assert lesson.locator("td").all_inner_texts() == [group[i][1] for group in groups]
+
+
+def test_tabs_keyboard_names_themes_and_narrow_windows(app):
+    app.open("few-shot")
+    app.page.get_by_role("tab", name="Few-shot").focus()
+    titles = []
+    for tab in TABS:
+        app.wait(tab)
+        expect(app.page.locator("[role=tabpanel]:visible")).to_have_count(1)
+        expect(app.page.locator(f"#tab-{tab}")).to_be_focused()
+        titles.append(app.page.title())
+        assert app.page.evaluate(UNNAMED) == []
+        app.page.keyboard.press("ArrowRight")
+    assert len(set(titles)) == len(TABS)
+    app.wait("few-shot")
+
+    app.page.set_viewport_size({"width": 390, "height": 844})
+    for tab in TABS:
+        app.open(tab)
+        assert app.page.evaluate("() => document.documentElement.scrollWidth") == 390, tab
+    background = "() => getComputedStyle(document.body).backgroundColor"
+    light = app.page.evaluate(background)
+    app.page.get_by_role("button", name="Use dark colors").click()
+    dark = app.page.evaluate(background)
+    assert dark != light
+    app.page.reload()
+    assert app.page.evaluate(background) == dark
+    app.page.get_by_role("button", name="Use light colors").click()
+    assert app.page.evaluate(background) == light
