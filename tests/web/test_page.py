@@ -295,7 +295,7 @@ def test_few_shot_with_the_webcam(app, characters):
     panel = app.open("few-shot")
     teach(app, panel, {"ka": characters[0][:2], "lo": characters[1][:2]})
     card = panel.locator(".class-card").nth(1)
-    card.get_by_role("button", name="Webcam").click()
+    card.get_by_role("button", name="Webcam", exact=True).click()
     video = card.get_by_label("Webcam", exact=True).and_(card.locator("video"))
     expect(video).to_be_visible()
     shutter = card.get_by_role("button", name="Take picture")
@@ -303,7 +303,7 @@ def test_few_shot_with_the_webcam(app, characters):
     shutter.focus()
     app.page.keyboard.press("Enter")
     expect(card.get_by_text("3 images")).to_be_visible()
-    card.get_by_role("button", name="Webcam").click()
+    card.get_by_role("button", name="Webcam", exact=True).click()
     expect(video).to_have_count(0)
 
     panel.get_by_role("radio", name="Webcam").check(force=True)
@@ -462,6 +462,7 @@ def test_learn_is_live(app):
     vectors = panel.locator("#lesson-vectors")
     expect(vectors.locator(".finding")).to_contain_text("Both agree.")
     dog = vectors.get_by_role("slider", name="Dog vector")
+    dog.scroll_into_view_if_needed()
     box = dog.locator(".grip").bounding_box()
     app.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     app.page.mouse.down()
@@ -471,9 +472,9 @@ def test_learn_is_live(app):
     vectors.get_by_role("button", name="Reset").click()
     expect(vectors.locator(".finding")).to_contain_text("Both agree.")
     dog.focus()
-    for _ in range(18):
+    for _ in range(22):
         app.page.keyboard.press("ArrowRight")
-    expect(dog).to_have_attribute("aria-valuetext", re.compile(r"^length 8\.5, angle 3 degrees"))
+    expect(dog).to_have_attribute("aria-valuetext", re.compile(r"^length 9\.5, angle 3 degrees"))
     expect(vectors.locator(".finding")).to_contain_text("The trap")
 
     temperature = panel.locator("#lesson-temperature")

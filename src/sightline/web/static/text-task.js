@@ -7,7 +7,8 @@ const TYPING_PAUSE = 280; // milliseconds after the last key
 
 // `models` is a list of models of /api/models. `answer(prediction, context)` returns nodes; its context has the model, the
 // inspection, the prediction without changes (`base`, null if there are none), and `hover(sequence, index)` for its words.
-export function createTextTask({ models, label, placeholder, names, options = {}, answer, prepare = () => {}, home = () => null, rows = 3 }) {
+// `missing(text, model)` says what a text still needs before it can be sent, or null.
+export function createTextTask({ models, label, placeholder, names, options = {}, answer, prepare = () => {}, home = () => null, missing = () => null, rows = 3 }) {
   let [model] = models;
   let base = null;
   let timer = null;
@@ -53,7 +54,12 @@ export function createTextTask({ models, label, placeholder, names, options = {}
 
   async function send() {
     const text = input.value.trim();
-    if (!text) return void (output.replaceChildren(), (time.textContent = ""), attention.update(null));
+    const request = text ? missing(text, model) : "";
+    if (request !== null) {
+      output.replaceChildren(element("p", { className: "note" }, request));
+      time.textContent = "";
+      return void attention.update(null);
+    }
     const isChanged = attention.isChanged();
     const [asked, started] = [model, performance.now()];
     node.classList.add("busy");
