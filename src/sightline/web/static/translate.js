@@ -8,7 +8,7 @@ const QUALITY = [[0.6, "good", "good"], [0.4, "fair", ""], [0, "poor", "warn"]];
 
 function answer(prediction, { inspection, base, hover }) {
   const tokens = inspection?.tokens.generated ?? prediction.tokens ?? [];
-  const text = element("p", { className: "big-answer", lang: "en" }, ...hoverableText(prediction.text, tokens, (index) => hover("generated", index)));
+  const text = element("p", { className: "big-answer" }, ...hoverableText(prediction.text, tokens, (index) => hover("generated", index)));
   const notes = [];
   if (prediction.quality !== undefined && prediction.quality !== null) {
     const [, word, kind] = QUALITY.find(([least]) => prediction.quality >= least);
