@@ -252,8 +252,13 @@ def test_few_shot_by_drop_paste_and_files_survives_a_restart(app, server, charac
     expect(panel.locator(".answer b")).to_have_text("mi")
     panel.get_by_role("button", name="New").click()
     expect(panel.locator(".thumbnail")).to_have_count(0)
+    panel.locator(".library input[type=file]").set_input_files(files["Images (zip)"])
+    expect(panel.locator(".thumbnail img")).to_have_count(10)
+    panel.get_by_label("Name of the classifier").fill("A copy")
+    panel.get_by_label("Name of the classifier").press("Enter")
     panel.get_by_role("button", name="Open…").click()
     app.page.get_by_role("dialog").get_by_role("button", name=re.compile("^My characters")).click()
+    expect(panel.get_by_label("Name of the classifier")).to_have_value("My characters")
     expect(cards).to_have_count(3)
 
 

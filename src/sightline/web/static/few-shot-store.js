@@ -34,11 +34,17 @@ export function createStore() {
         pending--;
         notify();
         showError(error);
+        if (error.status === 404) await reread();
         return null;
       }
     });
     queue = result;
     return result;
+  }
+  // Something that was changed is not there: show what the server has. Another window may have deleted it.
+  async function reread() {
+    const { id } = state;
+    await request(`api/classifiers/${id}`).then(set).catch((error) => error.status === 404 && open(null));
   }
   const patch = (rest, json) => change((at) => request(at(rest), { method: "PATCH", json }));
   const remove = (rest) => change((at) => request(at(rest), { method: "DELETE" }));

@@ -3,6 +3,7 @@ import { element } from "../view/elements.js";
 import { toast } from "./widgets.js";
 
 const MAX_SIDE = 512; // the server keeps images at most this large
+const MAX_FILES = 500; // of a folder that is dropped
 const IMAGE_NAME = /\.(png|jpe?g|gif|bmp|webp|tiff?|heic|heif|avif)$/i;
 const isImage = (file) => file.type.startsWith("image/") || IMAGE_NAME.test(file.name ?? "");
 
@@ -53,8 +54,26 @@ export function acceptImages(node, onFiles, { fallback = false } = {}) {
   node.addEventListener("drop", (event) => {
     event.preventDefault();
     mark(-depth);
-    give([...event.dataTransfer.files], onFiles);
+    droppedFiles(event.dataTransfer).then((files) => give(files, onFiles));
   });
+}
+
+// The files of a drop, also those in folders.
+async function droppedFiles({ files, items }) {
+  const all = [...files];
+  const entries = [...items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+  return entries.some(({ isDirectory }) => isDirectory) ? (await Promise.all(entries.map(filesOf))).flat().slice(0, MAX_FILES) : all;
+}
+async function filesOf(entry) {
+  if (entry.isFile) return [await new Promise((resolve, reject) => entry.file(resolve, reject))];
+  const reader = entry.createReader();
+  const found = [];
+  while (found.length < MAX_FILES) {
+    const batch = await new Promise((resolve, reject) => reader.readEntries(resolve, reject)); // at most 100 at a time
+    if (!batch.length) break;
+    found.push(...(await Promise.all(batch.map(filesOf))).flat());
+  }
+  return found;
 }
 
 function give(files, onFiles) {

@@ -38,7 +38,7 @@ const score = (query, key, tokens) => 0.8 * Math.cos(0.9 * (query - key)) - 0.12
 
 export function masksLesson() {
   const state = { mask: "causal", query: 4, sizes: Object.fromEntries(Object.entries(MASKS).map(([name, { setting }]) => [name, setting?.[3] ?? 0])) };
-  const grid = element("div", { className: "mask-grid", role: "grid", ariaLabel: "Attention weights: one row for each query" });
+  const grid = element("div", { className: "mask-grid", role: "table", ariaLabel: "Attention weights: one row for each query" });
   const explanation = element("p", {});
   const detail = element("p", { className: "finding", role: "status" });
   const setting = element("div", { className: "setting" });
@@ -67,7 +67,7 @@ export function masksLesson() {
       ...rows.map((weights, query) => {
         const cells = weights.map((weight, key) => {
           const isAllowed = mask.allows(query, key, size);
-          const node = cell(isAllowed ? "weight" : "weight masked", isAllowed ? String(Math.round(100 * weight)) : "", "gridcell");
+          const node = cell(isAllowed ? "weight" : "weight masked", isAllowed ? String(Math.round(100 * weight)) : "", "cell");
           node.style.setProperty("--weight", percent(weight ** 0.7));
           node.ariaLabel = isAllowed ? `${tokens[query]} to ${tokens[key]}: ${percent(weight)}` : `${tokens[query]} may not attend to ${tokens[key]}`;
           node.classList.toggle("strong", weight > 0.4);

@@ -33,7 +33,8 @@ export function vectorsLesson() {
     const head = svg("path", { class: "head", d: "M0 0l-13 -5.500v11Z" });
     const label = svg("text", { class: "name" });
     const grip = svg("circle", { class: "grip", r: 17 });
-    const node = svg("g", { class: `vector ${name}`, tabindex: 0, role: "slider", "aria-label": `${NAMES[name]} vector` }, line, head, label, grip);
+    const limits = { "aria-valuemin": 0, "aria-valuemax": Math.ceil(Math.hypot(RIGHT, TOP)) };
+    const node = svg("g", { class: `vector ${name}`, tabindex: 0, role: "slider", "aria-label": `${NAMES[name]} vector`, ...limits }, line, head, label, grip);
     grip.addEventListener("pointerdown", (event) => {
       event.preventDefault();
       node.focus();

@@ -18,11 +18,12 @@ export function createWebcam() {
     if (stream) return;
     if (!navigator.mediaDevices) throw new Error("Browsers allow the webcam only on this machine (localhost) or over HTTPS.");
     try {
-      stream = await navigator.mediaDevices.getUserMedia({ video: { width: { ideal: 640 }, height: { ideal: 480 } } });
+      stream = await navigator.mediaDevices.getUserMedia({ video: { width: { ideal: 640 }, height: { ideal: 480 }, facingMode: { ideal: "environment" } } });
     } catch (error) {
       throw new Error(REASONS[error.name] ?? `The webcam cannot be used: ${error.message}`);
     }
     video.srcObject = stream;
+    video.classList.toggle("mirrored", stream.getVideoTracks()[0].getSettings().facingMode !== "environment");
     await video.play().catch(() => {}); // interrupted if it is stopped meanwhile
   }
   function stop() {
