@@ -130,13 +130,14 @@ def load(run: str | Path, *, device: str = "cpu", allow_download: bool = False) 
 
         predictor: Predictor = FewShotClassifier.load(folder, allow_download=allow_download)
     else:
-        predictor = _predictor_class(run, folder).load(folder)
+        predictor = predictor_class(run, folder).load(folder)
         predictor.allow_download = allow_download
         files.warn_unfinished(folder)
     return predictor.to(choose_device(device))
 
 
-def _predictor_class(run: str | Path, folder: Path) -> Any:
+def predictor_class(run: str | Path, folder: Path) -> Any:
+    """The class that loads a run; an error if the folder holds none."""
     hint = f"; for a model on the hub write {hub.PREFIX}{run}" if str(run).count("/") == 1 else ""
     rule = f"run must be the folder of a trained model, or {zoo.known(str(run))}; there is no such folder"
     check(folder.is_dir(), f"{rule}: train a model with sightline train{hint}")

@@ -1,11 +1,9 @@
 """The application: its routes, its errors, and what starts and stops with it."""
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import torch
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -27,13 +25,13 @@ DESCRIPTION = """Predictions of trained models, with their attention, and few-sh
 images. Every refusal is a JSON object with one sentence, `error`."""
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """The application with these settings. Models are loaded when it starts."""
+def create_app(settings: Settings, loaded: Services | None = None) -> FastAPI:
+    """The application with these settings. Unless its services are given, they start with it."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // (2 * settings.workers)))  # lanes run side by side
-        app.state.services = services = await run_in_threadpool(Services, settings)
+        services = loaded or await run_in_threadpool(Services, settings)
+        app.state.services = services
         metrics.event("start", models=len(services.models.models), versions=versions())
         yield
         await run_in_threadpool(services.close)

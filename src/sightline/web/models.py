@@ -154,11 +154,10 @@ class ServedModels:
             model.close()
 
     def _add(self, source: str) -> None:
-        folder = hub.run_folder(source)
-        is_file = folder.suffix == runs.CLASSIFIER and not folder.is_dir()
-        task = FEW_SHOT if is_file else _task(folder)
+        folder, task = source_task(source)
+        is_file = folder.suffix == runs.CLASSIFIER
         name = self._free_name(shortened(folder.name.removesuffix(runs.CLASSIFIER), limits.MAX_WEB_NAME_CHARS))
-        if task == FEW_SHOT and not is_file:
+        if task == FEW_SHOT and not is_file:  # classifiers are fitted with it
             self.few_shot[name] = str(folder)
             return
         predictor = runs.load(source)
@@ -182,6 +181,16 @@ def answer(prediction: Any, item: Input | FailedPrediction, form: Any) -> dict[s
     return {**values, "inspection": None}
 
 
+def source_task(source: str) -> tuple[Path, str]:
+    """The folder or file of a model and its task; an error if there is no such model."""
+    folder = hub.run_folder(source)
+    if folder.suffix == runs.CLASSIFIER and not folder.is_dir():
+        check(folder.is_file(), f"a model must exist, got {source!r}, which does not")
+        return folder, FEW_SHOT
+    runs.predictor_class(source, folder)
+    return folder, _task(folder)
+
+
 class Stopwatch:
     """The time since it was made, in seconds."""
 
@@ -195,9 +204,8 @@ class Stopwatch:
 
 
 def _task(folder: Path) -> str:
-    """The task of a run; `runs.load` reports a folder without one."""
-    path = folder / CONFIG
-    return str(config.read(path).get("task", "")) if path.is_file() else ""
+    """The task of a run."""
+    return str(config.read(folder / CONFIG).get("task", ""))
 
 
 def _description(predictor: Predictor) -> str:

@@ -1,9 +1,12 @@
 """`sightline serve`: binds the address, starts the processes, and stops them cleanly."""
 
 import os
+import signal
 import socket
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
@@ -11,39 +14,64 @@ from uvicorn.supervisors import Multiprocess
 from .. import limits
 from ..errors import SightlineError
 from . import metrics
+from .app import create_app
+from .models import source_task
+from .services import Services
 from .settings import Settings
 from .store import Store
 
 APP = "sightline.web.app:from_environment"
 GRACE_SECONDS = limits.MAX_WEB_SECONDS + 5
 """Seconds in which requests are finished after a signal to stop."""
+OPTIONS: dict[str, Any] = {
+    "log_config": None,
+    "access_log": False,
+    "server_header": False,
+    "proxy_headers": False,
+    "limit_concurrency": limits.MAX_WEB_CONNECTIONS,
+    "timeout_keep_alive": 30,
+    "timeout_graceful_shutdown": GRACE_SECONDS,
+    "timeout_worker_healthcheck": 120,  # a worker that loads its models on a busy machine is not dead
+}
+"""Of uvicorn."""
 
 
 def serve(settings: Settings, report: Callable[[str], None]) -> None:
     """Serve until a signal stops it; `report` receives the address."""
-    Store(settings.store_url).close()  # one process creates the tables, and errors are raised before any starts
-    settings.to_environment()
     with bind(settings.host, settings.port) as listener:
-        report(f"serving on {address(settings, listener)}")
-        options = uvicorn.Config(
-            APP,
-            factory=True,
-            workers=settings.workers,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            limit_concurrency=limits.MAX_WEB_CONNECTIONS,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        )
+        text = f"serving on {address(settings, listener)}"
         if settings.workers == 1:
-            uvicorn.Server(options).run([listener])
-            return
-        with tempfile.TemporaryDirectory(prefix="sightline-metrics-") as folder:
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read by the workers
-            metrics.configure_log()
-            Multiprocess(options, sockets=[listener]).run()
+            _serve_here(settings, listener, lambda: report(text))
+        else:
+            _serve_by_workers(settings, listener, lambda: report(text))
+
+
+def _serve_here(settings: Settings, listener: socket.socket, report: Callable[[], None]) -> None:
+    """Serve in this process."""
+    app = create_app(settings, Services(settings))  # errors that a user can fix are raised before the address is shown
+    report()
+    metrics.configure_log()
+    signal.signal(signal.SIGTERM, _stop)  # uvicorn raises the signal again when all requests are answered
+    with suppress(KeyboardInterrupt):
+        uvicorn.Server(uvicorn.Config(app, **OPTIONS)).run([listener])
+
+
+def _serve_by_workers(settings: Settings, listener: socket.socket, report: Callable[[], None]) -> None:
+    """Serve in worker processes, which share the store."""
+    for source in settings.models:
+        source_task(source)
+    Store(settings.store_url).close()  # one process creates the tables
+    settings.to_environment()
+    report()
+    with tempfile.TemporaryDirectory(prefix="sightline-metrics-") as folder:
+        os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read by the workers
+        metrics.configure_log()
+        options = uvicorn.Config(APP, factory=True, workers=settings.workers, **OPTIONS)
+        Multiprocess(options, sockets=[listener]).run()
+
+
+def _stop(*_: Any) -> None:
+    raise SystemExit(0)
 
 
 def bind(host: str, port: int) -> socket.socket:

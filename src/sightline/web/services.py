@@ -1,9 +1,11 @@
 """What the routes use: the models, the store, fits, and the threads that run them."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
+import torch
 from fastapi import Depends, Request
 
 from ..predictor import FailedPrediction
@@ -33,6 +35,7 @@ class Services:
     """The parts of a running server, in one process."""
 
     def __init__(self, settings: Settings) -> None:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // (2 * settings.workers)))  # threads run side by side
         self.settings = settings
         self.store = Store(settings.store_url)
         self.models = ServedModels(settings.models)
