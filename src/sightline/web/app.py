@@ -30,7 +30,7 @@ def create_app(settings: Settings, loaded: Services | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        services = loaded or await run_in_threadpool(Services, settings)
+        services: Services = await run_in_threadpool(Services, settings) if loaded is None else loaded
         app.state.services = services
         metrics.event("start", models=len(services.models.models), versions=versions())
         yield
