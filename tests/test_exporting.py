@@ -9,6 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 from typer.testing import CliRunner
 
+import caption_run
 import glyph_run
 import number_run
 import sightline
@@ -17,9 +18,12 @@ from sightline.attention import SCORES
 from sightline.cli import app
 from sightline.errors import MissingDependencyError, SightlineError
 from sightline.exporting import BATCH, Export, Part, check_part, trace, write
+from sightline.models.captioner import Captioner, CaptionerConfig
 from sightline.models.decoding_parts import make_step
 from sightline.models.image_classifier import ImageClassifier, ImageClassifierConfig
 from sightline.models.seq2seq import RecurrentSeq2SeqConfig, Seq2Seq, TransformerSeq2SeqConfig
+from sightline.tasks.captioning.export import CaptionEncoder
+from sightline.tasks.decoder_export import decoder_parts
 from sightline.tasks.translation.export import TranslationEncoder, _source
 
 
@@ -119,6 +123,57 @@ def test_transformer_translator_runs_with_its_cache(tmp_path):
         token = int(logits[0].argmax())
         found.append(token)
     assert predictor.tokenizers[1].decode(found) == "the dog is sleeping."
+
+
+def test_captioner_runs_at_two_batch_sizes(tmp_path):
+    run = caption_run.train(tmp_path / "run")
+    exported = sightline.export(run, tmp_path / "export")
+    assert max(exported.differences.values()) <= 1e-4
+    predictor, metadata = sightline.load(run), json.loads((tmp_path / "export" / "export.json").read_text())
+    encoder, decoder = (
+        onnxruntime.InferenceSession(tmp_path / "export" / f"{name}.onnx") for name in ("encoder", "decoder")
+    )
+    for batch in (2, 5):
+        pixels = caption_run.scenes().test.pixels[:batch]
+        names = metadata["models"]["encoder"]["outputs"]
+        values = encoder.run(None, {"images": pixels.numpy().astype(np.float32) / 255})
+        state, target = dict(zip(names, values, strict=True)), torch.randint(len(predictor.tokenizer), (batch, 3))
+        with torch.no_grad():
+            expected = predictor.model(pixels, target)
+        for t in range(3):
+            logits, state["past"] = decoder.run(None, {"tokens": target[:, t].numpy(), **state})
+            assert_close(torch.from_numpy(logits), expected[:, t], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [{"kind": "rnn_attention", "hard": True}, {"kind": "rnn"}])
+def test_recurrent_captioners_are_traced(kind):
+    sizes = {"channels": 3, "feature_dim": 7, "num_regions": 9, "vocab_size": 13, "embed_dim": 8, "num_heads": 2}
+    model = Captioner(CaptionerConfig(backbone="none", ffn_dim=11, encoder_layers=1, decoder_layers=1, **sizes, **kind))
+    step = make_step(model.eval().decoder)
+    encoder, examples = CaptionEncoder(model, FixedFeatures(), step), [torch.rand(n, 3, 6, 6) for n in (3, 1)]
+    parts = decoder_parts(
+        encoder.eval(),
+        step,
+        [{"images": x} for x in examples],
+        [2, 0],
+        vocab_size=13,
+        dimensions={"images": {0: BATCH}},
+    )
+    with torch.no_grad():
+        for part in parts:
+            program = trace(part).module()
+            for example in part.examples:
+                assert_close(program(**example), part.module(**example), atol=1e-5, rtol=1e-4)
+
+
+class FixedFeatures:
+    """An encoder with fixed weights: the values of a 3 x 3 grid, seven for each cell."""
+
+    model = nn.Identity()
+
+    def embed_batch(self, pixels, tokens):
+        values = nn.functional.adaptive_avg_pool2d(pixels, 3).flatten(2).mT
+        return torch.cat((values, values, values[..., :1]), -1)
 
 
 @pytest.fixture(scope="module")

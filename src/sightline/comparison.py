@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import config
+import numpy as np
+
+from . import config, seeds
 from .files import WEIGHTS, read_log
 from .names import printable, shortened
 from .output import aligned, flatten
@@ -19,6 +21,9 @@ Table = list[list[str]]
 """Rows of cells; the first row is the header."""
 MAX_VALUE_CHARS = 40
 """Characters of a config value that are shown."""
+RESAMPLES = 1000
+"""Bootstrap resamples of the examples."""
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,23 @@ class Comparison(ABC):
             if len(set(values)) > 1:
                 rows.append([key, *(shortened(value, MAX_VALUE_CHARS) for value in values)])
         return [["key", *(printable(run.name) for run in self.runs)], *rows] if rows else []
+
+
+def resample_weights(count: int) -> Array:
+    """How often each example is in each bootstrap resample: (RESAMPLES, count)"""
+    generator = seeds.make_generator(0, seeds.DATA)
+    return generator.multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(np.float64)
+
+
+def percentile_interval(values: Array) -> tuple[float, float]:
+    """The 95% interval of resampled values."""
+    low, high = np.percentile(values, (2.5, 97.5))
+    return float(low), float(high)
+
+
+def bootstrap_p_value(differences: Array) -> float:
+    """Two-sided: twice the share of resamples in which the difference has the other sign or is 0, at most 1."""
+    return min(1.0, 2 * float(min((differences <= 0).mean(), (differences >= 0).mean())))
 
 
 def names_of(runs: Sequence[str | Path]) -> list[str]:

@@ -98,6 +98,8 @@ TASKS: dict[str, TaskSpec] = {
             task="tasks.captioning.task:CaptioningTask",
             predictor="tasks.captioning.predictor:CaptioningPredictor",
             usage='sightline.load("{name}").predict("photo.jpg")',
+            compare="tasks.captioning.compare:compare",
+            export="tasks.captioning.export:export",
             compare_precision="tasks.captioning.evaluate:compare_precision",
         ),
         TaskSpec(

@@ -6,7 +6,7 @@ from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward
 from .efficientnet import EfficientNetLite0
 from .embeddings import TokenEmbedding
 from .patches import PatchEmbedding
-from .positions import LearnedPositions, PositionEmbedding, SinusoidalPositions, sinusoids
+from .positions import GridPositions, LearnedPositions, PositionEmbedding, SinusoidalPositions, sinusoids
 from .recurrent import RNN, RecurrentEncoder
 from .stacks import SIZES, Decoder, Encoder, Transformer, TransformerSize
 
@@ -23,6 +23,7 @@ __all__ = [
     "Encoder",
     "EncoderBlock",
     "FeedForward",
+    "GridPositions",
     "LearnedPositions",
     "PatchEmbedding",
     "PositionEmbedding",

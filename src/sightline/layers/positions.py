@@ -93,6 +93,18 @@ class LearnedPositions(PositionEmbedding):
             raise SightlineError(f"positions must be below max_positions={self.max_positions}, got {length - 1}")
 
 
+class GridPositions(LearnedPositions):
+    """One learned vector for each cell of a grid, in row-major order.
+
+    The vectors are linear in row and column at first, so that attention can compare places from the first step on.
+    """
+
+    def __init__(self, rows: int, columns: int, embed_dim: int):
+        super().__init__(rows * columns, embed_dim)
+        cells = torch.cartesian_prod(torch.linspace(-1, 1, rows), torch.linspace(-1, 1, columns))
+        self.table = nn.Parameter(cells @ torch.randn(2, embed_dim))
+
+
 def reserve_positions(module: nn.Module, length: int) -> int | None:
     """The largest number of tokens that a module takes without growing a table; None if it has no positions.
 

@@ -18,7 +18,7 @@ from ..attention.scores import SCORES
 from ..config import Config, Fraction, ModelDim, NonNegative, NonNegativeInt, PositiveInt, at_least, at_most, choice
 from ..errors import SightlineError, check, check_divides
 from ..kernels.cross_entropy import IGNORE_INDEX
-from ..layers import Dropout, Encoder, LearnedPositions
+from ..layers import Dropout, Encoder, GridPositions
 from ..layers.backbones import BACKBONES, Backbone
 from ..layers.efficientnet import EfficientNetLite0
 from ..layers.recurrent import Cell
@@ -116,7 +116,7 @@ class RegionEncoder(nn.Module):
         c = config
         self.norm = nn.LayerNorm(c.required("feature_dim"))
         self.proj = nn.Linear(c.required("feature_dim"), c.embed_dim)
-        self.positions = LearnedPositions(c.required("num_regions"), c.embed_dim)
+        self.positions = GridPositions(*c.grid, c.embed_dim)
         self.dropout = Dropout(c.dropout)
         options: dict[str, Any] = {"norm": "pre", "activation": "gelu", "dropout": c.dropout, "score": c.score}
         blocks = (c.embed_dim, c.num_heads, c.ffn_dim, c.encoder_layers)

@@ -24,9 +24,9 @@ from .text_decoder import (
 
 
 class DecoderStep(nn.Module):
-    """One step of a decoder: `forward(tokens, attention_mask, **tensors)` returns logits and the new state.
+    """One step of a decoder: `forward(tokens, **tensors, attention_mask)` returns logits and the new state.
 
-    `tokens` int64 (B,), `attention_mask` bool (B, S), and the tensors of `start`.
+    `tokens` int64 (B,), the tensors of `start`, and `attention_mask` bool (B, S) or None for all positions.
     """
 
     source_names: tuple[str, ...]
@@ -80,7 +80,12 @@ class TransformerStep(DecoderStep):
         return keys, values, keys.new_zeros(shape)
 
     def forward(
-        self, tokens: Tensor, attention_mask: Tensor, cross_keys: Tensor, cross_values: Tensor, past: Tensor
+        self,
+        tokens: Tensor,
+        cross_keys: Tensor,
+        cross_values: Tensor,
+        past: Tensor,
+        attention_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """tokens (B,), attention_mask (B, S) -> logits (B, V), past (L, B, 2 H, T + 1, D)"""
         decoder, length = self.decoder, past.shape[3]
@@ -89,8 +94,9 @@ class TransformerStep(DecoderStep):
         caches = [
             DecoderCache(_AppendedCache(own), KeyValueCache(*source)) for own, source in zip(past, sources, strict=True)
         ]
-        context = x.expand(-1, attention_mask.shape[1], -1)  # unused: the caches hold its keys and values
-        x = decoder.stack(x, context, cross_mask=Padding(attention_mask, has_no_empty_rows=True), cache=caches)
+        context = x.expand(-1, cross_keys.shape[3], -1)  # unused: the caches hold its keys and values
+        mask = None if attention_mask is None else Padding(attention_mask, has_no_empty_rows=True)
+        x = decoder.stack(x, context, cross_mask=mask, cache=caches)
         return decoder.logits(x[:, 0]), torch.stack([cache.target.tensors[0] for cache in caches])
 
 
@@ -112,12 +118,12 @@ class RecurrentStep(DecoderStep):
     def forward(
         self,
         tokens: Tensor,
-        attention_mask: Tensor,
         states: Tensor,
         keys: Tensor,
         context: Tensor,
         hidden: Tensor,
         cell: Tensor | None = None,
+        attention_mask: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         """tokens (B,), attention_mask (B, S) -> logits (B, V), hidden (L, B, M), and the cell of an LSTM"""
         source = EncoderOutput(states, attention_mask)

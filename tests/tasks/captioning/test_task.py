@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +7,9 @@ import torch
 from PIL import Image
 from torch import nn
 
+import caption_run
 import sightline
+from caption_run import SMALL
 from sightline import config, limits
 from sightline.data.captions import shapes
 from sightline.data.captions.datasets import CaptionSplits
@@ -21,33 +24,15 @@ from sightline.tasks.captioning.predictor import CaptioningPredictor
 from sightline.tasks.captioning.task import CaptioningTask
 from sightline.training.task import BatchSlice
 
-SMALL = {
-    "task": "captioning",
-    "data": {"max_tokens": 12},
-    "model": {
-        "backbone_channels": [5, 7, 11],
-        "embed_dim": 16,
-        "ffn_dim": 24,
-        "num_heads": 2,
-        "encoder_layers": 0,
-        "decoder_layers": 2,
-        "max_positions": 12,
-    },
-    "search": {"num_beams": 2},
-    "training": {"steps": 3, "batch_size": 256, "evaluate_every": 3, "device": "cpu"},
-}
-
 
 @pytest.fixture(scope="module")
 def data():
-    return CaptionSplits(shapes.draw(37, seed=0), shapes.draw(7, seed=1), shapes.draw(11, seed=2))
+    return caption_run.scenes()
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, data):
-    folder = tmp_path_factory.mktemp("captions") / "run"
-    sightline.train({**SMALL, "out": str(folder)}, data=data, quiet=True)
-    return folder
+def run(tmp_path_factory):
+    return caption_run.train(tmp_path_factory.mktemp("captions") / "run")
 
 
 def make_task(data, **changes):
@@ -252,6 +237,15 @@ def test_pointing_counts_words_in_their_objects(data):
     result = count_pointing(images, captions, wrong, (24, 24))
     assert result.words == 12
     assert result.accuracy < 1
+
+
+def test_pointing_ignores_case_and_punctuation(data):
+    images = data.test.take(range(2))
+    written = replace(images, captions=tuple((f"{a.capitalize()}.", b) for a, b in images.captions))
+    values = np.zeros(9)
+    maps = [[(word, values) for word in texts[0].split()] for texts in written.captions]
+    result = count_pointing(written, [texts[0] for texts in images.captions], maps, (3, 3))
+    assert result.words == 8
 
 
 @pytest.mark.parametrize(

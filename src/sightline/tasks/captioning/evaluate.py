@@ -175,12 +175,13 @@ def count_pointing(
     rows, columns = grid
     total, hits, areas = 0, 0, list[float]()
     for texts, objects, text, word_maps in zip(images.captions, images.objects, captions, maps, strict=True):
-        if text not in texts:
+        matches = [words(text) == words(reference) for reference in texts]
+        if not any(matches):
             continue
-        order = objects if text == texts[0] else tuple(reversed(objects))
+        order = objects if matches[0] else tuple(reversed(objects))
         expected = [(word, item) for item in order for word in item.words]
         for word, values in word_maps:
-            if expected and word == expected[0][0]:
+            if expected and words(word) == [expected[0][0]]:
                 item = expected.pop(0)[1]
                 cell = int(np.argmax(values))
                 total += 1

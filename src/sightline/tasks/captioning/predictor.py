@@ -281,19 +281,25 @@ class CaptioningPredictor(Predictor):
         self, images: CaptionedImages, split: str, *, progress: Progress | None = None, page: Path | None = None
     ) -> CaptionEvaluation:
         """Caption these images and compare with their references."""
-        inputs, search = self.inputs.load(images, progress), config.plain(self.config.search)
-        max_tokens = self.config.data.max_tokens
-        found = generate(self.model, inputs, self.tokenizer, max_tokens, progress=progress, n_best=1, **search)
-        best = [captions[0] for captions in found]
+        inputs, best = self.caption_images(images, progress)
         texts, pointing = [caption.text for caption in best], None
         if images.objects and self.config.model.kind != "rnn":
             maps = self._word_maps(inputs.to(self.device), best)
             means = [[(word.word, word.mean().ravel()) for word in words] for words in maps]
             pointing = count_pointing(images, texts, means, self.config.model.grid)
-        evaluation = score_captions(split, images, texts, pointing=pointing, **search)
+        evaluation = score_captions(split, images, texts, pointing=pointing, **config.plain(self.config.search))
         if page is not None:
             examples_page(evaluation, images, texts, lambda i: self._picture(images, i)).save(page)
         return evaluation
+
+    def caption_images(
+        self, images: CaptionedImages, progress: Progress | None = None
+    ) -> tuple[Tensor, list[GeneratedCaption]]:
+        """What the model takes for each image, and the best caption of each by the search of the config."""
+        inputs, max_tokens = self.inputs.load(images, progress), self.config.data.max_tokens
+        options: dict[str, Any] = {"n_best": 1, **config.plain(self.config.search)}
+        found = generate(self.model, inputs, self.tokenizer, max_tokens, progress=progress, **options)
+        return inputs, [captions[0] for captions in found]
 
     def _picture(self, images: CaptionedImages, index: int) -> Any:
         one = images.take([index])

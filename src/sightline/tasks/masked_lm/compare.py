@@ -7,16 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ... import seeds
-from ...comparison import Comparison, Table
+from ...comparison import RESAMPLES, Comparison, Table, percentile_interval, resample_weights
 from ...errors import check
 from ...names import printable
 from ...predictor import SPLIT_NOTES, Progress
 from .evaluate import MaskedLMEvaluation, count_words, evaluate, scored_indices, scored_sentences
 from .predictor import MaskedLMPredictor
-
-RESAMPLES = 1000
-"""Bootstrap resamples of the sentences."""
 
 
 @dataclass(frozen=True)
@@ -92,12 +88,10 @@ def compare(
         seconds[name] = time.perf_counter() - start
         if progress is not None:
             progress(i + 1, len(predictors))
-    generator, words = seeds.make_generator(0, seeds.DATA), count_words(scored).numpy()
-    weights = generator.multinomial(len(scored), np.full(len(scored), 1 / len(scored)), size=RESAMPLES)
+    weights, words = resample_weights(len(scored)), count_words(scored).numpy()
     resampled = [np.exp(-(weights @ score) / (weights @ words)) for score in scores]
     results = []
     for name, evaluation, perplexities in zip(names, evaluations, resampled, strict=True):
-        low, high = np.percentile(perplexities - resampled[0], (2.5, 97.5))
         results.append(
             MaskedLMResult(
                 name=name,
@@ -106,7 +100,7 @@ def compare(
                 pseudo_perplexity=evaluation.pseudo_perplexity,
                 word_pseudo_perplexity=evaluation.word_pseudo_perplexity,
                 difference=evaluation.word_pseudo_perplexity - evaluations[0].word_pseudo_perplexity,
-                difference_interval=(float(low), float(high)),
+                difference_interval=percentile_interval(perplexities - resampled[0]),
             )
         )
     return MaskedLMComparison(split=split, lines=len(text), results=tuple(results), seconds=seconds)

@@ -7,18 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ... import config, seeds
-from ...comparison import Comparison, Table
+from ... import config
+from ...comparison import RESAMPLES, Array, Comparison, Table, bootstrap_p_value, percentile_interval, resample_weights
 from ...data.text.corpora import ParallelText
 from ...errors import check
 from ...names import printable
 from ...predictor import SPLIT_NOTES, Progress
 from .evaluate import TranslationEvaluation, score_translations, translations_of
 from .predictor import TranslationPredictor
-
-RESAMPLES = 1000
-"""Bootstrap resamples of the sentences."""
-Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -105,12 +101,12 @@ def compare(
             TranslationResult(
                 name=name,
                 bleu_lowercase=evaluation.bleu_lowercase,
-                interval=_interval(resampled),
+                interval=percentile_interval(resampled),
                 bleu=evaluation.bleu,
                 chrf=evaluation.chrf,
                 difference=evaluation.bleu_lowercase - evaluations[0].bleu_lowercase,
-                difference_interval=_interval(differences),
-                p_value=min(1.0, 2 * float(min((differences <= 0).mean(), (differences >= 0).mean()))),
+                difference_interval=percentile_interval(differences),
+                p_value=bootstrap_p_value(differences),
             )
         )
     return TranslationComparison(split=split, pairs=len(pairs), results=tuple(results), seconds=seconds)
@@ -130,12 +126,6 @@ def bleu_statistics(translations: Sequence[str], pairs: ParallelText) -> Array:
     return np.array(rows, dtype=np.float64)
 
 
-def resample_weights(count: int) -> Array:
-    """How often each sentence is in each bootstrap resample: (RESAMPLES, count)"""
-    generator = seeds.make_generator(0, seeds.DATA)
-    return generator.multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(np.float64)
-
-
 def corpus_bleu(sums: Array) -> Array:
     """Corpus BLEU of sums of statistics (R, 10): (R,)"""
     from sacrebleu import BLEU
@@ -146,8 +136,3 @@ def corpus_bleu(sums: Array) -> Array:
             for row in sums.round()
         ]
     )
-
-
-def _interval(values: Array) -> tuple[float, float]:
-    low, high = np.percentile(values, (2.5, 97.5))
-    return float(low), float(high)

@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor, nn
 
-from ...exporting import BATCH, Dimension, Export, Part, Tensors, random_lengths
+from ...exporting import BATCH, Dimension, Export, Tensors, random_lengths
 from ...layers.positions import reserve_positions
 from ...limits import MAX_EXPORTED_TOKENS
 from ...models.decoding_parts import DecoderStep, make_step
 from ...models.seq2seq import Seq2Seq
+from ..decoder_export import decoder_parts, decoding_metadata
 from .predictor import TranslationPredictor
 
 SIZES = ((3, 5, 2), (1, 4, 0), (2, 1, 1), (5, 11, 7))
@@ -30,47 +31,26 @@ def export(predictor: TranslationPredictor) -> Export:
     """The parts `encoder` and `decoder`, and both tokenizers."""
     model, (source, target) = predictor.model, predictor.tokenizers
     step = make_step(model.decoder)
-    encoder = TranslationEncoder(model, step).eval()
     source_dim = Dimension(name="source", max=reserve_positions(model.encoder, MAX_EXPORTED_TOKENS))
-    longest = reserve_positions(model.decoder, MAX_EXPORTED_TOKENS)
-    past_dim = Dimension(name="past", min=0, max=None if longest is None else longest - 1)
-    dims = {"batch": BATCH, "source": source_dim, "past": past_dim}
-    sizes = [(batch, _bounded(length, source_dim), _bounded(past, past_dim)) for batch, length, past in SIZES]
-    inputs = [_source(batch, length, len(source)) for batch, length, _ in sizes]
-    steps = [_step_inputs(encoder, x, len(target), past) for x, (_, _, past) in zip(inputs, sizes, strict=True)]
+    lengths = [length if source_dim.max is None else min(length, source_dim.max) for _, length, _ in SIZES]
     tokens = {0: BATCH, 1: source_dim}
-    state = {name: {axis: dims[key] for axis, key in axes.items()} for name, axes in step.dimensions.items()}
-    parts = [
-        Part(
-            name="encoder",
-            module=encoder,
-            examples=inputs,
-            dimensions={"input_ids": tokens, "attention_mask": tokens},
-            outputs=step.names,
-        ),
-        Part(
-            name="decoder",
-            module=step,
-            examples=steps,
-            dimensions={"tokens": {0: BATCH}, "attention_mask": tokens, **state},
-            outputs=("logits", *(f"new_{name}" for name in step.state_names)),
-        ),
-    ]
-    special = target.special_tokens
+    parts = decoder_parts(
+        TranslationEncoder(model, step).eval(),
+        step,
+        [_source(batch, length, len(source)) for (batch, _, _), length in zip(SIZES, lengths, strict=True)],
+        [past for _, _, past in SIZES],
+        vocab_size=len(target),
+        dimensions={"input_ids": tokens, "attention_mask": tokens},
+        source=source_dim,
+        shared=("attention_mask",),
+    )
     metadata = {
         "task": predictor.config.task,
         "source_eos": source.special_tokens.id("eos"),
-        "bos": special.id("bos"),
-        "eos": special.id("eos"),
-        "suppressed_ids": list(special.suppressed_ids),
-        "control_ids": list(special.control_ids),
+        **decoding_metadata(target),
     }
     files = {"source_tokenizer.json": source.to_json().encode(), "target_tokenizer.json": target.to_json().encode()}
     return Export(parts=parts, metadata=metadata, files=files)
-
-
-def _bounded(size: int, dimension: Dimension) -> int:
-    return size if dimension.max is None else min(size, dimension.max)
 
 
 def _source(batch: int, length: int, vocab_size: int) -> Tensors:
@@ -78,16 +58,3 @@ def _source(batch: int, length: int, vocab_size: int) -> Tensors:
         "input_ids": torch.randint(vocab_size, (batch, length)),
         "attention_mask": random_lengths(batch, length),
     }
-
-
-@torch.no_grad()
-def _step_inputs(encoder: TranslationEncoder, inputs: Tensors, vocab_size: int, past: int) -> Tensors:
-    """The inputs of the decoder after this many tokens."""
-    step, mask = encoder.step, {"attention_mask": inputs["attention_mask"]}
-    state = dict(zip(step.names, encoder(**inputs), strict=True))
-    for _ in range(past):
-        tokens = torch.randint(vocab_size, (mask["attention_mask"].shape[0],))
-        _, *new = step(tokens, **mask, **state)
-        state |= dict(zip(step.state_names, new, strict=True))
-    tokens = torch.randint(vocab_size, (mask["attention_mask"].shape[0],))
-    return {"tokens": tokens} | mask | state
