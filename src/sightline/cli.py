@@ -558,15 +558,24 @@ def show(
 def data(
     name: Annotated[str, typer.Argument(help="Name (glyphs) or path of a data set.")] = "glyphs",
     image_size: Annotated[int | None, typer.Option(help="Side to resize every image to.")] = None,
-    show: Annotated[Path | None, typer.Option(help="Write a picture (.png) with examples of each class.")] = None,
+    show: Annotated[
+        Path | None, typer.Option(help="Write a picture (.png) with examples of each class, or with captions.")
+    ] = None,
 ) -> None:
-    """Describe a data set of images, and check its files, duplicates and labels."""
+    """Describe a data set of images, and check its files, duplicates and labels; or describe captioned images."""
     from .classifier.data_checks import check_data
+    from .data.captions import summary as captions
+    from .data.captions.formats import has_captions, load_captions
     from .data.images.checks import as_text
     from .data.images.loading import load
     from .data.images.summary import contact_sheet, summarize
-    from .files import atomic_write
 
+    if has_captions(name):
+        captioned = load_captions(name)
+        _print(captions.summarize(captioned, name))
+        if show is not None:
+            _write_picture(captions.contact_sheet(captioned.train), show)
+        return
     splits = load(name, size=image_size, class_disjoint=True)
     _print(str(summarize(splits)))
     with sightline.runs.progress_bar() as progress:
@@ -574,9 +583,15 @@ def data(
     if report:
         _print(f"\n{report}")
     if show is not None:
-        with atomic_write(show) as part:
-            contact_sheet(splits.train).save(part, "png")
-        _print(f"wrote {show}")
+        _write_picture(contact_sheet(splits.train), show)
+
+
+def _write_picture(picture: Any, path: Path) -> None:
+    from .files import atomic_write
+
+    with atomic_write(path) as part:
+        picture.save(part, "png")
+    _print(f"wrote {path}")
 
 
 @app.command()

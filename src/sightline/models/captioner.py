@@ -151,7 +151,8 @@ class Captioner(nn.Module):
         """Images uint8 (B, C, height, width), or features (B, R, F), which are returned as they are -> (B, R, F)"""
         if self.backbone is None:
             return images
-        return self.backbone((images.to(self.mean.dtype) - self.mean) / self.std)
+        normalized = (images.to(self.mean.dtype) - self.mean) / self.std
+        return self.backbone(normalized.contiguous(memory_format=torch.channels_last))
 
     def encode(self, images: Tensor) -> EncoderOutput:
         """Images uint8 (B, C, height, width), or features (B, R, F) -> states (B, R, M)"""

@@ -38,6 +38,7 @@ IMAGE_FOLDERS = (
     "train2017",
     "val2017",
 )
+CAPTION_FILES = ("captions.jsonl", "captions.jsonl.gz", "captions.txt", "captions.txt.gz", "Flickr8k.token.txt")
 VALIDATION_NAMES, TEST_NAMES = ("validation", "valid", "val", "dev"), ("test",)
 
 
@@ -77,6 +78,17 @@ def load_captions(
     return _assigned(splits, validation_split, test_split, display_path(path))
 
 
+def has_captions(source: str | Path) -> bool:
+    """Whether a source is one of captioned images: `shapes`, a file of captions, or a folder that has one."""
+    if str(source) == shapes.NAME:
+        return True
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return bool(_find_caption_files(path))
+    names = (*CAPTION_FILES, "captions_*.json", "captions_*.json.gz", "*.jsonl", "*.jsonl.gz", "*.token.txt")
+    return path.is_file() and any(path.match(name) for name in names)
+
+
 def _assigned(splits: dict[str, CaptionedImages], validation: str | None, test: str | None, name: str) -> CaptionSplits:
     """Splits by their role. Other splits are left out. A single split that no option names is the training set."""
     if len(splits) == 1 and validation is None and test is None:
@@ -110,17 +122,23 @@ def _check_disjoint(splits: dict[str, CaptionedImages], name: str) -> None:
 
 
 def _caption_files(folder: Path) -> list[Path]:
+    """The files of captions in a folder, which must exist."""
+    files = _find_caption_files(folder)
+    rule = "a folder of captions must have captions.txt, Flickr8k.token.txt, captions.jsonl or captions_*.json"
+    check(files, f"{rule}, got none of them in {display_path(folder)}")
+    return files
+
+
+def _find_caption_files(folder: Path) -> list[Path]:
     """The files of captions in a folder: all of COCO's, or the first of the other layouts."""
     candidates = [folder, folder / "annotations", folder / "Flickr8k_text"]
     coco = [file for place in candidates for file in sorted(place.glob("captions_*.json"))]
     compressed = [file for place in candidates for file in sorted(place.glob("captions_*.json.gz"))]
     coco += [file for file in compressed if file.with_suffix("") not in coco]
-    for name in ("captions.jsonl", "captions.jsonl.gz", "captions.txt", "captions.txt.gz", "Flickr8k.token.txt"):
+    for name in CAPTION_FILES:
         for place in candidates:
             if (place / name).is_file():
                 return [place / name]
-    rule = "a folder of captions must have captions.txt, Flickr8k.token.txt, captions.jsonl or captions_*.json"
-    check(coco, f"{rule}, got none of them in {display_path(folder)}")
     return coco
 
 

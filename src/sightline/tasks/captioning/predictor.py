@@ -138,7 +138,7 @@ class CaptioningPredictor(Predictor):
         """
         inputs = self.inputs.from_pixels(torch.stack(prepared)).to(self.device)
         found = self._search(inputs, top_k, num_beams)
-        maps = self._word_maps(inputs, [best for best, *_ in found]) if attention else [()] * len(found)
+        maps = self.word_maps(inputs, [best for best, *_ in found]) if attention else [()] * len(found)
         predictions = []
         for captions, words in zip(found, maps, strict=True):
             best, *rest = [
@@ -166,7 +166,7 @@ class CaptioningPredictor(Predictor):
             self.model(inputs, target)
         return record.of("cross")
 
-    def _word_maps(self, inputs: Tensor, captions: Sequence[GeneratedCaption]) -> list[list[WordMap]]:
+    def word_maps(self, inputs: Tensor, captions: Sequence[GeneratedCaption]) -> list[list[WordMap]]:
         """The words of each caption with their maps, averaged over the tokens of a word."""
         if self.config.model.kind == "rnn":
             return [[WordMap(word, None) for word in caption.text.split()] for caption in captions]
@@ -284,7 +284,7 @@ class CaptioningPredictor(Predictor):
         inputs, best = self.caption_images(images, progress)
         texts, pointing = [caption.text for caption in best], None
         if images.objects and self.config.model.kind != "rnn":
-            maps = self._word_maps(inputs.to(self.device), best)
+            maps = self.word_maps(inputs.to(self.device), best)
             means = [[(word.word, word.mean().ravel()) for word in words] for words in maps]
             pointing = count_pointing(images, texts, means, self.config.model.grid)
         evaluation = score_captions(split, images, texts, pointing=pointing, **config.plain(self.config.search))
