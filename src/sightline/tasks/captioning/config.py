@@ -100,7 +100,7 @@ class CaptioningTaskConfig(TaskConfig):
         return cls(
             data=CaptionData(max_tokens=16),
             model=CaptionerConfig(
-                backbone_channels=(16, 32, 64),
+                backbone_channels=(12, 24, 64),
                 embed_dim=64,
                 ffn_dim=128,
                 encoder_layers=1,
@@ -111,9 +111,9 @@ class CaptioningTaskConfig(TaskConfig):
             search=CaptionSearchConfig(num_beams=3),
             training=TrainingConfig(
                 optimizer="muon",
-                steps=600,
+                steps=900,
                 batch_size=512,
-                learning_rate=1e-2,
+                learning_rate=5e-3,
                 weight_decay=0.01,
                 warmup_steps=50,
                 evaluate_every=150,
