@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from sightline.layers import LearnedPositions, SinusoidalPositions, sinusoids
+from sightline.layers import GridPositions, LearnedPositions, SinusoidalPositions, sinusoids
 
 
 def test_sinusoids_equal_the_formula():
@@ -94,3 +94,11 @@ def test_positions_keep_the_dtype_of_the_input():
 def test_invalid_input_raises(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         call()
+
+
+def test_grid_positions_are_linear_in_row_and_column_at_first():
+    table = GridPositions(3, 5, 7).table.detach().view(3, 5, 7)
+    assert_close(table[1:] - table[:-1], (table[1] - table[0]).expand(2, 5, 7))
+    assert_close(table[:, 1:] - table[:, :-1], (table[:, 1] - table[:, 0])[:, None].expand(3, 4, 7))
+    assert (table[0, 0] - table[2, 4]).abs().max() > 0.1
+    assert_close(table.mean((0, 1)), torch.zeros(7))

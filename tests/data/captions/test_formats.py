@@ -1,14 +1,17 @@
 import gzip
 import json
+import re
 import zipfile
 
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from sightline import limits
+from sightline.cli import app
 from sightline.data.captions.datasets import hold_out
-from sightline.data.captions.formats import load_captions
+from sightline.data.captions.formats import has_captions, load_captions
 from sightline.errors import SightlineError
 
 NAMES = ("a.jpg", "b.jpg", "c.jpg")
@@ -138,3 +141,30 @@ def test_held_out_images_keep_their_captions(folder):
         for name, texts in zip(part.names, part.captions, strict=True)
         for text in texts
     )
+
+
+def test_data_with_captions_has_a_summary_and_a_contact_sheet(folder, tmp_path):
+    long = "a very long caption " * 9
+    lines = ["image,caption", *(f"{name},A dog runs" for name in NAMES), f"a.jpg,{long}"]
+    (folder / "captions.txt").write_text("\n".join(lines))
+    sheet = tmp_path / "sheet.png"
+    result = CliRunner().invoke(app, ["data", str(folder), "--show", str(sheet)])
+    assert result.exit_code == 0, result.output
+    assert re.search(r"train +3 +4 +1 to 2 +11.2, at most 36 +6\n", result.stdout)
+    assert "most frequent words: a," in result.stdout
+    with Image.open(sheet) as picture:
+        pixels = np.asarray(picture.convert("RGB")).astype(int)
+    for i in range(len(NAMES)):  # the images, side by side
+        np.testing.assert_allclose(pixels[60, 90 + 172 * i], 40 * i, atol=3)
+    dark = (pixels[190:] < 60).all(-1)
+    assert dark[:, 12:172].sum() > 2 * dark[:, 184:344].sum() > 0  # the first image has a long caption as well
+
+
+@pytest.mark.parametrize(("name", "expected"), [("captions.txt", True), ("rows.jsonl", True), ("notes.txt", False)])
+def test_sources_with_captions_are_recognized(folder, name, expected):
+    assert not has_captions(folder)
+    (folder / name).write_text("image,caption")
+    assert has_captions(folder / name) == expected
+    assert has_captions(folder) == (name == "captions.txt")
+    assert has_captions("shapes")
+    assert not has_captions("glyphs")

@@ -230,7 +230,7 @@ def test_pointing_counts_words_in_their_objects(data):
     right, wrong = [], []
     for objects in images.objects:
         maps = []
-        for item in reversed(objects):
+        for item in objects:
             values = np.zeros((24, 24))
             values[int(item.y * 24), int(item.x * 24)] = 1
             maps += [(word, values.ravel()) for word in ("a", *item.words)]

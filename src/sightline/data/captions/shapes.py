@@ -1,8 +1,9 @@
 """Drawn scenes with captions: two colored shapes and where they are, such as "a red circle left of a blue square".
 
-Every scene has two captions, one from each object's side. The boxes of the objects are known, so that attention maps
-can be compared with them. Only uniform random numbers and basic arithmetic are used, so the pixels are the same on
-every machine.
+Every scene has two captions that differ in wording. The object whose color, then shape, is first in the lists below is
+named first, so that an image alone determines which object a word is about. The boxes of the objects are known, so that
+attention maps can be compared with them. Only uniform random numbers and basic arithmetic are used, so the pixels are
+the same on every machine.
 """
 
 from dataclasses import dataclass
@@ -25,6 +26,13 @@ COLORS = {
     "gray": (110, 110, 110),
 }
 SHAPES = ("circle", "square", "triangle", "cross", "ring")
+RELATIONS = {
+    "left of": "to the left of",
+    "right of": "to the right of",
+    "above": "over",
+    "below": "under",
+}
+"""Where the first object is, in both wordings."""
 IMAGE_SIZE = 48
 _MIN_RADIUS, _MAX_RADIUS, _MARGIN = 0.11, 0.17, 0.02  # fractions of the side
 _NUMBERS = 14  # uniform random numbers of a scene
@@ -71,19 +79,18 @@ def splits(train: int = 4000, validation: int = 200, test: int = 400) -> Caption
 
 
 def captions(objects: tuple[SceneObject, SceneObject]) -> tuple[str, str]:
-    """The two captions of a scene."""
-    first, second = objects
-    return _caption(first, second), _caption(second, first)
-
-
-def _caption(a: SceneObject, b: SceneObject) -> str:
+    """The two captions of a scene, whose objects are in the order of their mention."""
+    a, b = objects
     dx, dy = b.x - a.x, b.y - a.y
     where = ("left of" if dx > 0 else "right of") if abs(dx) > abs(dy) else ("above" if dy > 0 else "below")
-    return f"a {a.color} {a.shape} {where} a {b.color} {b.shape}"
+    first, second = (f"a {a.color} {a.shape} {wording} a {b.color} {b.shape}" for wording in (where, RELATIONS[where]))
+    return first, second
 
 
 def _scene(numbers: Array) -> tuple[tuple[SceneObject, SceneObject], Array]:
     """Two different objects that do not overlap and are clearly apart along one axis, and the background color.
+
+    The objects are in the order of their mention.
 
     Rows of numbers (tries, _NUMBERS) are tried in turn. The last one is used if no row fits, moved apart.
     """
@@ -92,9 +99,15 @@ def _scene(numbers: Array) -> tuple[tuple[SceneObject, SceneObject], Array]:
         dx, dy = abs(a.x - b.x), abs(a.y - b.y)
         is_apart = max(dx, dy) > a.radius + b.radius + _MARGIN and max(dx, dy) > 1.5 * min(dx, dy)
         if a.words != b.words and is_apart:
-            return (a, b), 225 + 30 * row[10:13]
+            first, second = sorted((a, b), key=_rank)
+            return (first, second), 225 + 30 * row[10:13]
     a = SceneObject("red", "circle", 0.3, 0.5, 0.15)
     return (a, SceneObject("blue", "square", 0.7, 0.5, 0.15)), np.full(3, 240.0)
+
+
+def _rank(item: SceneObject) -> tuple[int, int]:
+    """The place of an object in the order of mention."""
+    return list(COLORS).index(item.color), SHAPES.index(item.shape)
 
 
 def _object(numbers: Array) -> SceneObject:

@@ -100,10 +100,10 @@ class CaptioningTaskConfig(TaskConfig):
         return cls(
             data=CaptionData(max_tokens=16),
             model=CaptionerConfig(
-                backbone_channels=(12, 24, 64),
+                backbone_channels=(12, 64),
                 embed_dim=64,
                 ffn_dim=128,
-                encoder_layers=1,
+                encoder_layers=0,
                 decoder_layers=2,
                 max_positions=16,
                 dropout=0.0,
@@ -111,7 +111,7 @@ class CaptioningTaskConfig(TaskConfig):
             search=CaptionSearchConfig(num_beams=3),
             training=TrainingConfig(
                 optimizer="muon",
-                steps=900,
+                steps=700,
                 batch_size=512,
                 learning_rate=5e-3,
                 weight_decay=0.01,

@@ -169,17 +169,15 @@ def count_pointing(
 ) -> Pointing:
     """Count the words of right captions whose map has its maximum inside the object that they describe.
 
-    `maps` has, for each caption, its words in order with a map (rows * columns) of each. The first two words of objects
-    in a caption describe its first object, and the next two its second one.
+    `maps` has, for each caption, its words in order with a map (rows * columns) of each. The objects
+    of an image are in the order of their mention.
     """
     rows, columns = grid
     total, hits, areas = 0, 0, list[float]()
     for texts, objects, text, word_maps in zip(images.captions, images.objects, captions, maps, strict=True):
-        matches = [words(text) == words(reference) for reference in texts]
-        if not any(matches):
+        if not equals_one(text, texts):
             continue
-        order = objects if matches[0] else tuple(reversed(objects))
-        expected = [(word, item) for item in order for word in item.words]
+        expected = [(word, item) for item in objects for word in item.words]
         for word, values in word_maps:
             if expected and words(word) == [expected[0][0]]:
                 item = expected.pop(0)[1]
