@@ -10,6 +10,7 @@ everything runs.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -182,15 +183,38 @@ def overhead(options: argparse.Namespace) -> None:
     """Run a search with two workers and print the share of the time that is not spent in trials."""
     folder, trials = options.folder / "overhead", 2 if options.tiny else options.trials
     shutil.rmtree(folder, ignore_errors=True)
-    started = time.perf_counter()
-    words = ("--trials", trials, "--workers", 2)
-    result = subprocess.run(command(folder, options, *words), check=True, capture_output=True, text=True)
-    seconds = time.perf_counter() - started
-    [line] = re.findall(r"^.* outside trials$", result.stdout, re.MULTILINE)
-    in_trials = sum(trial["seconds"] for trial in Results.read(folder / "trials.json").trials)
-    print(f"{trials} trials of at most {options.steps} steps: {line}")
-    outside = 1 - in_trials / (2 * seconds)
-    print(f"the whole command with its start: {seconds:.0f} s, {outside:.1%} of it outside training")
+    words, log = command(folder, options, "--trials", trials, "--workers", 2), folder.with_suffix(".txt")
+    before, last = dict[int, float](), dict[int, float]()
+    with log.open("w") as out:
+        process = subprocess.Popen(words, stdout=out, stderr=subprocess.DEVNULL, start_new_session=True)
+        while process.poll() is None:
+            last |= cpu_seconds(process.pid)
+            if not count_in(folder, '"index"'):  # no trial has started
+                before = dict(last)
+            time.sleep(0.2)
+    [line] = re.findall(r"^.* outside trials$", log.read_text(), re.MULTILINE)
+    total, workers = sum(last.values()), sorted(last, key=lambda pid: -last[pid])[:2]
+    in_trials = sum(last[pid] - before.get(pid, 0.0) for pid in workers)
+    start, outside = sum(before.values()), 1 - in_trials / total
+    print(f"{trials} trials of at most {options.steps} steps, wall-clock time: {line}")
+    print(f"CPU time of all processes: {total:.0f} s, {outside:.1%} outside trials, {start:.1f} s before the first one")
+
+
+def cpu_seconds(session: int) -> dict[int, float]:
+    """The CPU time of each process of a session (Linux). It does not depend on what else the machine does."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[3]) == session:
+                found[int(path.parent.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def count_in(folder: Path, text: str) -> int:
+    """How often a journal has a text."""
+    journal = folder / "journal.log"
+    return journal.read_text().count(text) if journal.exists() else 0
 
 
 def kills(options: argparse.Namespace) -> None:
@@ -223,13 +247,8 @@ def _kill_later(process: subprocess.Popen[bytes], folder: Path, draw: random.Ran
 
     The number of lines does not depend on the speed of the machine.
     """
-    journal = folder / "journal.log"
-
-    def num_lines() -> int:
-        return journal.read_bytes().count(b"\n") if journal.exists() else 0
-
-    last = num_lines() + draw.randrange(MAX_LINES)
-    while process.poll() is None and num_lines() < last:
+    last = count_in(folder, "\n") + draw.randrange(MAX_LINES)
+    while process.poll() is None and count_in(folder, "\n") < last:
         time.sleep(0.01)
     try:
         process.wait(draw.uniform(0, MAX_DELAY))
