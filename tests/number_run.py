@@ -34,7 +34,7 @@ def write_corpus(folder: Path, *, train: int, validation: int, test: int, max_ch
     return folder
 
 
-def train(home: Path) -> Path:
+def train(home: Path, *changes: str) -> Path:
     """Write a corpus and train a run on it, both in `home`."""
     corpus = write_corpus(home / "corpus", train=60, validation=5, test=11, max_chars=24)
-    return sightline.train(None, [*SMALL, f"data.source={corpus}", f"out={home / 'run'}"], quiet=True).folder
+    return sightline.train(None, [*SMALL, *changes, f"data.source={corpus}", f"out={home / 'run'}"], quiet=True).folder

@@ -108,21 +108,27 @@ def test_recurrent_translator_runs_at_any_length(recurrent, tmp_path, format):
 
 
 def test_transformer_translator_runs_with_its_cache(tmp_path):
-    exported = sightline.export("de-en", tmp_path, format="torch")
+    """docs/export.md does the same with the pretrained model."""
+    sizes = ("embed_dim=16", "num_heads=2", "ffn_dim=11", "encoder_layers=1", "decoder_layers=1")
+    changes = ["model.kind=transformer", *(f"model.transformer.{size}" for size in sizes)]
+    run = number_run.train(tmp_path / "run", *changes)
+    exported = sightline.export(run, tmp_path, format="torch")
     assert max(exported.differences.values()) <= 1e-4
-    predictor = sightline.load("de-en")
+    predictor = sightline.load(run)
     encoder, decoder = (load_program(tmp_path / f"{name}.pt2") for name in ("encoder", "decoder"))
     metadata = json.loads((tmp_path / "export.json").read_text())
     names = metadata["models"]["encoder"]["outputs"]
-    ids = torch.tensor([predictor.tokenizers[0].encode(["Der Hund schläft."])[0] + [metadata["source_eos"]]])
-    inputs = {"attention_mask": torch.ones_like(ids, dtype=torch.bool)}
-    state, token, found = dict(zip(names, encoder(input_ids=ids, **inputs), strict=True)), metadata["bos"], []
-    while token != metadata["eos"] and len(found) < 20:
-        logits, state["past"] = decoder(tokens=torch.tensor([token]), **inputs, **state)
-        logits[:, metadata["suppressed_ids"]] = -torch.inf
-        token = int(logits[0].argmax())
-        found.append(token)
-    assert predictor.tokenizers[1].decode(found) == "the dog is sleeping."
+    for text in ("dreihundertelf", "eins"):
+        ids = torch.tensor([predictor.tokenizers[0].encode([text])[0] + [metadata["source_eos"]]])
+        inputs = {"attention_mask": torch.ones_like(ids, dtype=torch.bool)}
+        state, token, found = dict(zip(names, encoder(input_ids=ids, **inputs), strict=True)), metadata["bos"], []
+        while token != metadata["eos"] and len(found) < 20:
+            logits, state["past"] = decoder(tokens=torch.tensor([token]), **inputs, **state)
+            logits[:, metadata["suppressed_ids"]] = -torch.inf
+            token = int(logits[0].argmax())
+            found.append(token)
+        expected = predictor.predict(text, num_beams=1).tokens[:20]
+        assert tuple(predictor.tokenizers[1].tokens(found)) == expected
 
 
 def test_captioner_runs_at_two_batch_sizes(tmp_path):
