@@ -131,6 +131,49 @@ class DeformableAttention(nn.Module):
         return x[..., :9].unflatten(-1, (H, 3)).softmax(-1)
 
 
+class NystromAttention(nn.Module):
+    """Over landmarks, the means of neighbors."""
+
+    num_heads = H
+
+    def __init__(self, neighbors):
+        super().__init__()
+        self.neighbors = neighbors
+
+    def forward(self, x):
+        landmarks = heads_of(x.unflatten(1, (-1, self.neighbors)).mean(2))
+        return (heads_of(x) @ landmarks.mT).softmax(-1) @ (landmarks @ heads_of(x).mT).softmax(-1)
+
+
+class BlockSparseAttention(nn.Module):
+    """Of the first block to all tokens and of each other one to three blocks, as in BigBird."""
+
+    num_heads = H
+
+    def forward(self, x):
+        x = heads_of(x)
+        return (x[:, :, :2] @ x.mT).softmax(-1), (x[:, :, 2:4] @ x[:, :, :6].mT).softmax(-1)
+
+
+class LongformerAttention(nn.Module):
+    """Over a token and its two neighbors on each side."""
+
+    num_heads = H
+
+    def forward(self, x):
+        x = heads_of(x)
+        return (x.unsqueeze(-2) @ F.pad(x, (0, 0, 2, 2)).unfold(2, 5, 1)).squeeze(-2).softmax(-1)
+
+
+class LEDDecoderAttention(nn.Module):
+    """Over all tokens, in a model whose encoder has windows."""
+
+    num_heads = H
+
+    def forward(self, x):
+        return (heads_of(x) @ heads_of(x).mT).softmax(-1)
+
+
 class ChannelsFirstAttention(nn.Module):
     """Over tokens in the last dimension, as in SqueezeBERT."""
 
@@ -155,6 +198,9 @@ def test_channels_first_tokens_are_tokens():
         (ReducedAttention(), (B, H, 10, 5), "10 tokens and 5 reduced ones"),
         (GroupedAttn(), (B * 2, H, 5, 5), "2 groups of 5 x 5 tokens"),
         (DeformableAttention(), (B, H, 10, 3), "sampling points of each query"),
+        (NystromAttention(2), (B, H, 10, 5), "tokens and landmarks"),
+        (BlockSparseAttention(), (B, H, 2, 10), "blocks of tokens"),
+        (LongformerAttention(), (B, H, 10, 5), "nearby tokens of each query"),
     ],
 )
 def test_other_positions_are_named(model, shape, over):
@@ -162,6 +208,20 @@ def test_other_positions_are_named(model, shape, over):
         model(torch.randn(B, 10, H * HEAD_DIM))
     assert (tuple(record[0].weights.shape), record[0].over, record[0].kind) == (shape, over, "encoder")
     assert f"{shape[2]} x {shape[3]} over {over}" in repr(record)
+
+
+def test_kinds_of_other_positions_do_not_depend_on_shapes():
+    for model in (NystromAttention(2), BlockSparseAttention()):
+        with record_attention(model) as record:
+            model(torch.randn(B, 10, H * HEAD_DIM))
+        assert [(m.kind, m.over == "tokens") for m in record] == [("encoder", False)] * 2
+
+
+def test_attention_over_all_tokens_is_not_named_after_its_class():
+    for model, kind in ((NystromAttention(1), "encoder"), (LEDDecoderAttention(), "decoder")):
+        with record_attention(model) as record:
+            model(torch.randn(B, 10, H * HEAD_DIM))
+        assert {(m.kind, m.over, m.weights.shape[2:]) for m in record} == {(kind, "tokens", (10, 10))}
 
 
 class PatchAttention(nn.Module):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .calls import Call
 from .functional import Kind
+from .layout import TOKENS
 from .record import AttentionMap
 
 CROSS_NAMES = ("cross", "encoder_attn", "encdec")
@@ -25,15 +26,18 @@ def is_causal(weights: Tensor) -> bool:
     return not weights[0].triu(first_later).any()
 
 
-def infer_kind(name: str, calls: Sequence[Call], weights: Tensor, *, causal: bool, cross: bool | None) -> Kind:
+def infer_kind(
+    name: str, calls: Sequence[Call], weights: Tensor, *, causal: bool, cross: bool | None, over: str
+) -> Kind:
     """The kind by what the module was given, by shapes and by names: weights (B, H, Q, K)
 
-    `calls` are those under way, outermost first. `cross` is None if it is unknown.
+    `calls` are those under way, outermost first. `cross` is None if it is unknown. `over` is what the map is over:
+    shapes tell about tokens only.
     """
     if cross is None:
         queries, keys = weights.shape[-2:]
         is_fed_another = calls[-1].is_cross(queries, keys)
-        has_another_length = is_fed_another is None and not causal and 1 < queries != keys
+        has_another_length = is_fed_another is None and not causal and 1 < queries != keys and over == TOKENS
         cross = is_fed_another or has_another_length or any(word in name.lower() for word in CROSS_NAMES)
     if cross:
         return "cross"
@@ -51,14 +55,14 @@ def correct_kinds(
     cross-attention, unless it is causal and has a sliding window.
     """
     sizes: dict[str, list[tuple[int, int]]] = {}
-    for attention_map in maps:
+    for attention_map in (m for m in maps if m.over == TOKENS):
         queries, keys = attention_map.weights.shape[2:]
         sizes.setdefault(attention_map.name, []).append((queries, keys))
     growing = {name for name, calls in sizes.items() if any(_grows(*pair) for pair in pairwise(calls))}
 
     def correct(attention_map: AttentionMap) -> AttentionMap:
         name, queries = attention_map.name, attention_map.weights.shape[2]
-        if attention_map not in inferred:
+        if attention_map not in inferred or attention_map.over != TOKENS:
             return attention_map
         if name in growing or (queries == 1 and name in causal):
             return replace(attention_map, kind="decoder")

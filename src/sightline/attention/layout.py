@@ -16,12 +16,13 @@ from .calls import Call
 
 TOKENS = "tokens"
 MAX_IMAGE_CHANNELS = 4
+LANDMARKS = "tokens and landmarks"
 CLASS_POSITIONS = {
     "deformable": "sampling points of each query",
-    "nystrom": "tokens and landmarks",
-    "bigbird": "blocks of tokens",
+    "nystrom": LANDMARKS,
+    "blocksparse": "blocks of tokens",
     "longformer": "nearby tokens of each query",
-    "led": "nearby tokens of each query",
+    "ledencoder": "nearby tokens of each query",
 }
 """What attention is over, by a word in the class name of its module."""
 
@@ -82,9 +83,10 @@ def find_layout(calls: Sequence[Call], weights: Tensor) -> tuple[str, Windows | 
     batch, heads, queries, keys = weights.shape
     if windows := next(_find_windows(calls, batch, queries, keys), None):
         return TOKENS, windows
-    if positions := class_positions(calls[-1].module):
-        return positions, None
     states = next(iter(calls[-1].sequences().values()), None)
+    positions, is_full = class_positions(calls[-1].module), states is not None and queries == keys == states.shape[1]
+    if positions and not (positions == LANDMARKS and is_full):  # with a landmark for each token there are none
+        return positions, None
     if states is None or states.dim() != 3:
         return TOKENS, None
     tokens, channels = states.shape[1:]
@@ -100,10 +102,7 @@ def find_layout(calls: Sequence[Call], weights: Tensor) -> tuple[str, Windows | 
 def class_positions(module: nn.Module) -> str | None:
     """What the attention of a module is over, if its class name says that it is not over tokens."""
     class_name = type(module).__name__.lower()
-    for word, positions in CLASS_POSITIONS.items():
-        if class_name.startswith(word) or (len(word) > 4 and word in class_name):
-            return positions
-    return None
+    return next((positions for word, positions in CLASS_POSITIONS.items() if word in class_name), None)
 
 
 def find_image_tokens(call: Call) -> tuple[int, int] | None:

@@ -209,7 +209,7 @@ class Recorder:
         calls = self.running[: self.running.index(call) + 1]
         over, windows = find_layout(calls, weights)
         if kind is None:
-            kind = infer_kind(name, calls, weights, causal=causal, cross=cross)
+            kind = infer_kind(name, calls, weights, causal=causal, cross=cross, over=over)
         attention_map = AttentionMap(
             name=name,
             kind=kind,
