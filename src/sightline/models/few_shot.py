@@ -208,7 +208,7 @@ class PatchMatching(nn.Module):
         assert state.tokens is not None
         assert state.token_labels is not None
         q, way = F.normalize(query.flatten(1, 2), dim=-1), state.class_means.shape[1]
-        if state.tokens.shape[1] <= SUPPORT_TOKENS_PER_CHUNK:
+        if torch.compiler.is_exporting() or state.tokens.shape[1] <= SUPPORT_TOKENS_PER_CHUNK:
             classes = torch.arange(way, device=q.device)
             total, weight = self._sums(q, state.tokens, state.token_labels, classes)
         else:
