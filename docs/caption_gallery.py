@@ -2,8 +2,8 @@
 
     python docs/caption_gallery.py RUN [IMAGE or FOLDER ...] [--out docs/images/captions-shapes.png] [--count 12]
 
-Without images, new scenes are drawn, and a wrong caption is printed in red with a reference. `--names` prints the file
-names below the images.
+Without images, new scenes are drawn: the first ones, and at the end up to four of the next ones whose captions are
+wrong, in red and with a reference. `--names` prints the file names below the images.
 """
 
 import argparse
@@ -22,10 +22,13 @@ from sightline.view.captions import WordMap
 
 DRAWN_SEED = 3
 """Not that of training, validation or test scenes."""
+DRAWN_SCENES, WRONG_SCENES = 200, 4
+"""Drawn scenes among which wrong captions are looked for, and how many are shown."""
 SIDE, GAP, LINE, MAX_WORDS, COLUMNS = 132, 6, 18, 4, 2
 FUNCTION_WORDS = frozenset(
     words(
-        "a an the of in on at to by with and or is are his her their its it he she they through left right above below"
+        "a an the of in on at to by with and or is are his her their its it he she they through "
+        "left right above below over under"
     )
 )
 Array = np.ndarray[Any, Any]
@@ -68,6 +71,19 @@ def draw_gallery(rows: Sequence[Image.Image]) -> Image.Image:
     return sheet
 
 
+def drawn_scenes(predictor: Any, count: int) -> tuple[list[Any], list[tuple[str, ...]], list[Path]]:
+    """Pixels, references and names: the first scenes, and wrong ones of the next scenes."""
+    scenes = shapes.draw(DRAWN_SCENES, seed=DRAWN_SEED)
+    _, captions = predictor.caption_images(scenes)
+    pairs = zip(captions, scenes.captions, strict=True)
+    wrong = [i for i, (caption, texts) in enumerate(pairs) if not equals_one(caption.text, texts)]
+    print(f"{len(wrong)} of {len(scenes)} captions are wrong")
+    shown = [i for i in wrong if i >= count - WRONG_SCENES][:WRONG_SCENES]
+    chosen = scenes.take([*range(count - len(shown)), *shown])
+    assert chosen.pixels is not None
+    return list(chosen.pixels), list(chosen.captions), [Path(name) for name in chosen.names]
+
+
 def main() -> None:
     """Caption, draw, and print the captions."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -82,8 +98,7 @@ def main() -> None:
         paths = predictor.parse_inputs(arguments.images)[: arguments.count]
         pictures, references, names = [predictor.prepare(path) for path in paths], [()] * len(paths), paths
     else:
-        scenes = shapes.draw(arguments.count, seed=DRAWN_SEED)
-        pictures, references, names = list(scenes.pixels), scenes.captions, [Path(name) for name in scenes.names]
+        pictures, references, names = drawn_scenes(predictor, arguments.count)
     rows = []
     captions = predictor.predict_batch(pictures, attention=True)
     for pixels, caption, texts, name in zip(pictures, captions, references, names, strict=True):
