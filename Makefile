@@ -1,14 +1,22 @@
 # make demo   install into .venv and run the demo
 # make test   install into .venv, find or install a browser, lint and test
+# make web    install into .venv and start the web app on http://127.0.0.1:8000/
+# make soak   fuzz the web app for some minutes (2,000 requests, 500 damaged files)
 # make bench  run the benchmarks on the CPU (10 minutes on two idle cores); peers are optional, see benchmarks/README.md
 # make test-kernels   test the Triton kernels on the CPU, in Triton's interpreter (installs 1 GB into .triton)
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-kernels lint bench docs setup browser clean
+.PHONY: demo web soak test test-kernels lint bench docs setup browser clean
 
 demo: .venv/ready
 	$(BIN)/sightline demo --out demo
+
+web: .venv/web
+	$(BIN)/sightline serve
+
+soak: .venv/tools
+	OMP_NUM_THREADS=1 $(BIN)/python tests/web_soak.py
 
 # Four workers on two cores: tests also wait for browsers, disks and other processes.
 test: lint browser
@@ -41,6 +49,11 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 .venv/ready: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) '.[plot]'
+	touch $@
+
+# Dependencies of the web app.
+.venv/web: .venv/ready
+	$(PIP) '.[web]'
 	touch $@
 
 # Dependencies of tests, linters and benchmarks.

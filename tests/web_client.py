@@ -69,9 +69,8 @@ def class_folders(labels=LABELS, shot=2):
 class WebServer:
     """`sightline serve` in a process of its own."""
 
-    def __init__(self, folder, *arguments, prepare=None):
-        options = ("--port", 0, "--store", folder / "store.sqlite")
-        arguments = ("serve", "glyphs", *options, *arguments)
+    def __init__(self, folder, model="glyphs", *arguments, prepare=None):
+        arguments = ("serve", model, "--port", 0, "--store", folder / "store.sqlite", *arguments)
         self.command = CommandProcess(*arguments, cwd=folder, prepare=prepare or _without_stdin)
         self.command.wait_for(lambda: "serving on" in self.command.output)
         found = re.search(r"serving on (http://\S+/)", self.command.output)

@@ -39,7 +39,7 @@ def test_a_classifier_survives_a_clean_stop_and_a_kill_during_a_change(tmp_path)
 
 
 def test_workers_see_the_changes_of_each_other(tmp_path):
-    with WebServer(tmp_path, "--workers", 2) as server:
+    with WebServer(tmp_path, "glyphs", "--workers", 2) as server:
         state = new_classifier(server.client)
         path = f"/api/classifiers/{state['id']}"
 
