@@ -5,6 +5,7 @@ import random
 import struct
 from collections import Counter
 
+import hypothesis
 import numpy as np
 import schemathesis.checks as checks
 from hypothesis import HealthCheck, given, settings
@@ -28,27 +29,26 @@ def call_operations(schema, client, max_examples, seed=0):
     """
     statuses, rng = Counter(), random.Random(seed)
     for result in schema.get_all_operations():
-        operation = result.ok()
         state = new_classifier(client)
-
-        @given(case=operation.as_strategy())
-        @settings(
-            max_examples=max_examples,
-            database=None,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        )
-        def run(case, state=state):
-            if rng.random() < 0.7:
-                _make_real(case, state, rng)
-            response = case.call(timeout=120)
-            statuses[response.status_code] += 1
-            case.validate_response(response, checks=CHECKS)
-
-        run()
+        _call_operation(result.ok(), state, max_examples, rng, statuses, seed)
         client.delete(f"/api/classifiers/{state['id']}")
     return statuses
+
+
+def _call_operation(operation, state, max_examples, rng, statuses, seed):
+    options = {"database": None, "deadline": None, "suppress_health_check": list(HealthCheck)}
+
+    @hypothesis.seed(seed)
+    @given(case=operation.as_strategy())
+    @settings(max_examples=max_examples, derandomize=False, **options)
+    def run(case):
+        if rng.random() < 0.7:
+            _make_real(case, state, rng)
+        response = case.call(timeout=120)
+        statuses[response.status_code] += 1
+        case.validate_response(response, checks=CHECKS)
+
+    run()
 
 
 def _make_real(case, state, rng):

@@ -28,7 +28,7 @@ def main():
         schema = schemathesis.openapi.from_url(f"{client.base_url}openapi.json")
         cases, files, memory, start = 0, 0, [], time.monotonic()
         for i in range(ROUNDS):
-            statuses = call_operations(schema, client, max_examples=32, seed=i)
+            statuses = call_operations(schema, client, max_examples=25, seed=i)
             broken = send_broken_files(client, FILES // ROUNDS, seed=i)
             cases, files = cases + sum(statuses.values()), files + sum(broken.values())
             memory.append(resident_mib(pid))
