@@ -7,30 +7,15 @@ import pytest
 
 import sightline
 from sightline import limits
-from sightline.data.captions import shapes
-from sightline.data.captions.datasets import CaptionSplits
 from sightline.view.payload import LEVELS
 from web_client import characters, files, new_classifier, png, web_client
 
-TEXT_MODEL = ("model.embed_dim=16", "model.num_heads=2", "model.depth=2", "training.steps=2", "training.device=cpu")
-CAPTIONING = {
-    "task": "captioning",
-    "data": {"max_tokens": 12},
-    "model": {"backbone_channels": [5, 7, 11], "embed_dim": 16, "ffn_dim": 24, "num_heads": 2, "max_positions": 12},
-    "training": {"steps": 2, "batch_size": 256, "device": "cpu"},
-}
 SENTENCE = "Kannst du mir bitte helfen?"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory, tiny_run):
-    folder = tmp_path_factory.mktemp("web")
-    for task in ("masked_lm", "text_classification"):
-        sightline.train(None, [f"task={task}", *TEXT_MODEL, f"out={folder / task}"], quiet=True)
-    data = CaptionSplits(shapes.draw(37, seed=0), shapes.draw(7, seed=1), shapes.draw(11, seed=2))
-    sightline.train({**CAPTIONING, "out": str(folder / "captioning")}, data=data, quiet=True)
-    names = ("masked_lm", "text_classification", "captioning")
-    with web_client(folder, "de-en", tiny_run, *(folder / name for name in names)) as client:
+def client(tmp_path_factory, tiny_run, web_runs):
+    with web_client(tmp_path_factory.mktemp("web"), "de-en", tiny_run, *web_runs) as client:
         yield client
 
 
@@ -46,9 +31,9 @@ def test_the_list_names_every_model_and_its_task(client):
     assert tasks == {
         "de-en": "translation",
         "run": "image_classification",
-        "masked_lm": "masked_lm",
-        "text_classification": "text_classification",
-        "captioning": "captioning",
+        "sentences": "masked_lm",
+        "topics": "text_classification",
+        "shapes": "captioning",
     }
     assert answer["few_shot_models"][0]["name"] == "auto"
     assert answer["limits"]["max_text_chars"] == limits.MAX_WEB_TEXT_CHARS
@@ -142,15 +127,15 @@ def test_unknown_models_and_kinds_are_refused(client):
     assert "use /api/models/de-en/predict" in response.json()["error"]
 
 
-@pytest.mark.parametrize("task", ["masked_lm", "text_classification"])
-def test_encoders_of_text_show_attention_and_remove_tokens(client, task):
-    text = "A dog runs [MASK] the water." if task == "masked_lm" else "A dog runs through the water."
-    [full] = predict(client, task, texts=[text], attention="lists", top_k=3)["predictions"]
+@pytest.mark.parametrize("name", ["sentences", "topics"])
+def test_encoders_of_text_show_attention_and_remove_tokens(client, name):
+    text = "A dog runs [MASK] the water." if name == "sentences" else "A dog runs through the water."
+    [full] = predict(client, name, texts=[text], attention="lists", top_k=3)["predictions"]
     count = len(full["tokens"])
-    assert [layer["shape"] for layer in full["inspection"]["layers"]] == [[2, count, count]] * 2
-    [shorter] = predict(client, task, texts=[text], attention="lists", remove_tokens=[1])["predictions"]
+    assert [layer["shape"][1:] for layer in full["inspection"]["layers"]] == [[count, count]] * 2
+    [shorter] = predict(client, name, texts=[text], attention="lists", remove_tokens=[1])["predictions"]
     assert shorter["tokens"] == full["tokens"][:1] + full["tokens"][2:]
-    if task == "masked_lm":
+    if name == "sentences":
         assert len(full["masks"][0]["words"]) == 3
         mask = full["inspection"]["input_tokens"].index("[MASK]")
         assert full["inspection"]["removable"][mask] is False
@@ -174,7 +159,7 @@ def test_an_image_is_classified_with_attention_and_without_patches(client):
 
 def test_a_caption_comes_with_a_map_for_each_word(client):
     image = png(np.random.default_rng(1).integers(0, 255, (16, 16, 3), dtype=np.uint8))
-    response = client.post("/api/models/captioning/predict-image", files=files(image), data={"attention": "packed"})
+    response = client.post("/api/models/shapes/predict-image", files=files(image), data={"attention": "packed"})
     [prediction] = response.json()["predictions"]
     [card] = prediction["inspection"]["captions"]["cards"]
     assert " ".join(card["words"]) == prediction["text"]
