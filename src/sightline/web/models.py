@@ -23,10 +23,16 @@ SLOW_CHARS = 200
 MAX_BATCH = 32
 EXAMPLES = {
     "de-en": ("Kannst du mir bitte helfen?", "Ein Hund rennt durch das Wasser.", "Wo ist der nächste Bahnhof?"),
-    "ko-en": ("저는 학생입니다.",),
-    "masked_lm": ("A dog runs {mask} the water.",),
+    "masked_lm": ("A dog runs {mask} the water.", "Two children {mask} in the park."),
+    "text_classification": ("A dog runs through the water.", "Two children play in the park."),
 }
 """Texts to try, by the name of a pretrained model or by task."""
+DESCRIPTIONS = {
+    "de-en": "Translates short everyday sentences and image captions. It writes lower case.",
+    "fill-mask": "Fills masks in sentences that describe pictures.",
+}
+"""Of pretrained models whose cards have none."""
+LANGUAGES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "ko": "Korean"}
 
 
 @dataclass(frozen=True)
@@ -87,8 +93,8 @@ class ServedModel:
             "name": self.name,
             "task": self.task,
             "input": predictor.input_kind,
-            "title": str(details.get("languages", self.name)),
-            "description": _description(predictor),
+            "title": " ".join(LANGUAGES.get(word, word) for word in details.get("languages", self.name).split(" ")),
+            "description": _description(predictor) or DESCRIPTIONS.get(self.name, ""),
             "options": sorted(predictor.predict_options),
             "examples": [text.format(mask=mask) for text in texts],
             "max_chars": limits.MAX_WEB_TEXT_CHARS,
@@ -209,12 +215,12 @@ def _task(folder: Path) -> str:
 
 
 def _description(predictor: Predictor) -> str:
-    """The paragraphs of the model card before its first section, without its usage line."""
+    """The paragraphs of the model card before its first section, without those that are code."""
     try:
         path = predictor.folder / CARD
     except SightlineError:  # a classifier is one file
         return ""
     text = path.read_text(encoding="utf-8", errors="replace")[: limits.MAX_RUN_FILE_BYTES] if path.is_file() else ""
     body = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
-    lines = [line for line in body.partition("\n## ")[0].splitlines() if line and not line.startswith("#")]
-    return shortened(" ".join(line for line in lines if not line.startswith("A pretrained model of Sightline")), 600)
+    paragraphs = body.partition("\n## ")[0].split("\n\n")
+    return shortened(" ".join(p for p in paragraphs if not p.lstrip().startswith("#") and "`" not in p), 600)
