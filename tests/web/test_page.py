@@ -14,12 +14,16 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 from playwright.sync_api import expect, sync_playwright
 
 from browser import FLAGS, NoBrowserError, find_browser
+from sightline.attention import attention_weights
+from sightline.attention.masks import Causal, Episode, Padding, Window
 from sightline.classifier import FewShotClassifier
 from sightline.data.captions import shapes
 from sightline.data.images import glyphs
+from sightline.layers import sinusoids
 from web_client import png
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -452,16 +456,22 @@ def test_learn_is_live(app):
     temperature.get_by_role("slider", name="Temperature").fill("1")
     assert shares.all_inner_texts() == ["26%", "26%", "25%", "24%"]
 
-    masks = panel.locator("#lesson-masks")
-    for name, masked in (("None", 0), ("Padding", 24), ("Causal", 28), ("Window", 42), ("Episode", 21)):
-        masks.get_by_role("radio", name=name).check(force=True)
-        expect(masks.locator(".masked")).to_have_count(masked)
-    masks.get_by_role("slider", name="Labelled images").fill("2")
-    expect(masks.locator(".masked")).to_have_count(8 * 6 - 6)
+    lesson, x = panel.locator("#lesson-masks"), torch.zeros(1, 1, 8, 2)
+    padding = Padding(torch.arange(8)[None] < 5)
+    for name, mask in {"Padding": padding, "Causal": Causal(), "Window": Window(1), "Episode": Episode(5)}.items():
+        lesson.get_by_role("radio", name=name).check(force=True)
+        is_masked = (attention_weights(x, x, mask=mask) == 0).flatten().tolist()
+        classes = lesson.locator(".weight").evaluate_all("(cells) => cells.map((cell) => cell.className)")
+        assert ["masked" in value for value in classes] == is_masked
+    lesson.get_by_role("slider", name="Labelled images").fill("2")
+    expect(lesson.locator(".masked")).to_have_count(42)
 
     positions = panel.locator("#lesson-positions")
     positions.get_by_role("slider", name="Channel (column)").fill("1")
     expect(positions.get_by_text("Channel 1: a cosine with a period of 6.3 positions")).to_be_visible()
+    table = sinusoids(64, 64)
+    near, far = (torch.cosine_similarity(table[20], table[other], dim=0).item() for other in (21, 63))
+    expect(positions.locator(".finding")).to_contain_text(f"{near:.2f} to position 21, {far:.2f} to position 63")
 
 
 def test_figures_of_the_lesson_on_lengths_are_measured(app):

@@ -3,7 +3,7 @@ import { captionCard } from "../view/caption-card.js";
 import { element } from "../view/elements.js";
 import { loadModels, newestOnly } from "./api.js";
 import { createDrop } from "./drop.js";
-import { modelsOf, noModel } from "./text-task.js";
+import { modelsOf, noModel, plainDescription } from "./text-task.js";
 import { lead } from "./widgets.js";
 
 export async function start(panel) {
@@ -17,7 +17,7 @@ export async function start(panel) {
   const select = element("select", { ariaLabel: "Model", onchange: () => ((model = models.find(({ name }) => name === select.value)), describe(), image && send()) },
     ...models.map(({ name, title }) => element("option", { value: name }, title ?? name)));
   const about = element("p", { className: "note about" });
-  const describe = () => (about.textContent = model.description ?? "");
+  const describe = () => (about.textContent = plainDescription(model));
   const output = element("div", { className: "output" }, element("p", { className: "note" }, "The sentence appears here."));
   output.setAttribute("aria-live", "polite");
 

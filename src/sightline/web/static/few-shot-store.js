@@ -34,7 +34,7 @@ export function createStore() {
         pending--;
         notify();
         showError(error);
-        if (error.status === 404) await reread();
+        if (state && error.status === 404) await reread();
         return null;
       }
     });

@@ -33,7 +33,7 @@ export function createTextTask({ models, label, placeholder, names, options = {}
   function use(next) {
     model = next;
     input.maxLength = model.max_chars ?? -1;
-    about.textContent = model.description ?? "";
+    about.textContent = plainDescription(model);
     examples.replaceChildren(...(model.examples ?? []).slice(0, 4).map((text) => button({ className: "tool example", onclick: () => type(text) }, text)));
     prepare({ model, input, extra, typed });
     if (!input.value.trim() && model.examples?.length) input.value = model.examples[0];
@@ -109,5 +109,8 @@ export const before = (text) => element("p", { className: "before" }, element("s
 export function noModel(what, text, commands) {
   return element("div", { className: "empty" }, element("p", {}, `This server has no model that ${what}. ${text}`), element("pre", {}, commands));
 }
+
+// What a model does, if it is said in plain words and not in code.
+export const plainDescription = ({ description }) => (description && !/[`/\\]/.test(description) ? description : "");
 
 export const modelsOf = (all, ...tasks) => all.models.filter(({ task }) => tasks.includes(task));
