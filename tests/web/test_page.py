@@ -246,7 +246,7 @@ def test_few_shot_by_drop_paste_and_files_survives_a_restart(app, server, charac
     assert len(FewShotClassifier.load(files[".sightline"]).classes) == 3
     assert len(zipfile.ZipFile(files["Images (zip)"]).namelist()) == 10
 
-    server.stop()
+    assert server.stop() == 0
     server.start()
     app.page.reload()
     expect(cards).to_have_count(3)
@@ -325,6 +325,22 @@ def test_a_refused_image_is_explained_and_the_rest_is_used(app, characters):
     expect(app.page.locator(".toast.error").last).to_be_visible()
     expect(card.locator(".waiting")).to_have_count(0)
     app.errors = [error for error in app.errors if "status of 4" not in error]  # the browser logs refused requests
+
+
+def test_a_fit_that_takes_longer_than_a_request_is_waited_for(app, characters):
+    panel = app.open("few-shot")
+    teach(app, panel, {"ka": characters[0][:2]})
+
+    def still_fitting(route):
+        response = route.fetch()
+        changes = {"fitted": False, "fit": None, "reason": "it takes longer; try again"}
+        route.fulfill(response=response, json=response.json() | changes)
+
+    app.page.route("**/examples", still_fitting, times=1)
+    app.give(panel.locator(".class-card").nth(1), *characters[1][:2])
+    expect(panel.locator(".blocked")).to_have_text("Learning…")
+    expect(panel.get_by_text("expected accuracy")).to_be_visible()
+    expect(panel.locator(".blocked")).to_be_hidden()
 
 
 def test_translation_changes_without_a_token_and_without_a_head(app):

@@ -2,6 +2,7 @@
 import { request } from "./api.js";
 import { showError } from "./widgets.js";
 
+const POLL_MILLISECONDS = 1500; // between questions whether a long fit is done
 const LAST = "sightline-classifier"; // the id of the classifier that was open, in the browser's storage
 
 export function createStore() {
@@ -9,13 +10,21 @@ export function createStore() {
   let state = null; // null until the first change makes a classifier
   let queue = Promise.resolve();
   let pending = 0;
+  let timer = null;
 
   const notify = () => listeners.forEach((listener) => listener(state));
   function set(next) {
     state = next;
     if (state) localStorage.setItem(LAST, state.id);
     else localStorage.removeItem(LAST);
+    pollFit();
     notify();
+  }
+  // Whether there are images of two classes, but the fit takes longer than a request may.
+  const isFitting = () => Boolean(state) && !state.fitted && state.classes.filter(({ examples }) => examples.length).length > 1;
+  function pollFit() {
+    clearTimeout(timer);
+    if (isFitting()) timer = setTimeout(() => pending || reread(), POLL_MILLISECONDS);
   }
   const path = (rest = "") => `api/classifiers/${state.id}${rest}`;
 
@@ -41,10 +50,16 @@ export function createStore() {
     queue = result;
     return result;
   }
-  // Something that was changed is not there: show what the server has. Another window may have deleted it.
+  // Show what the server has: a fit that is done by now, or what another window changed.
   async function reread() {
     const { id } = state;
-    await request(`api/classifiers/${id}`).then(set).catch((error) => error.status === 404 && open(null));
+    try {
+      const answer = await request(`api/classifiers/${id}`);
+      if (!pending && state?.id === id && answer.version >= state.version) set(answer);
+    } catch (error) {
+      if (error.status === 404) open(null);
+      else pollFit();
+    }
   }
   const patch = (rest, json) => change((at) => request(at(rest), { method: "PATCH", json }));
   const remove = (rest) => change((at) => request(at(rest), { method: "DELETE" }));
@@ -57,7 +72,7 @@ export function createStore() {
     subscribe: (listener) => listeners.push(listener),
     onOpen: (listener) => openListeners.push(listener), // before another classifier is shown
     state: () => state,
-    isBusy: () => pending > 0,
+    isBusy: () => pending > 0 || isFitting(),
     path,
     open,
     openId: async (id) => open(await request(`api/classifiers/${id}`)),
