@@ -6,7 +6,7 @@ import torch
 
 from sightline import FewShotClassifier, config
 from sightline.classifier import model_choice
-from sightline.classifier.choice import Choice, log_evidence
+from sightline.classifier.choice import Choice, method_weights
 from sightline.classifier.methods import METHODS
 from sightline.classifier.model_choice import are_drawings
 from sightline.errors import MissingDependencyError, SightlineError
@@ -35,20 +35,35 @@ def test_every_method_predicts_explains_and_is_stored(method, tmp_path):
     assert loaded.add("new", torch.ones(2, M)).fitted.choice.method == method
 
 
-def test_evidence_is_the_log_likelihood_and_a_prior():
-    labels = torch.arange(3).repeat(1, 4)
-    right = 3 * torch.nn.functional.one_hot(labels, 3).double()
-    evidence = log_evidence({"ridge": right, "blend": right, "prototypes": right.roll(1, -1)}, labels)
-    assert evidence["ridge"] > evidence["blend"] > evidence["prototypes"] + 5
-    assert log_evidence({"ridge": right.roll(1, -1), "logistic": right}, labels)["logistic"] > -3
+def test_weights_follow_the_log_likelihood_and_the_prior():
+    labels = torch.arange(3).repeat(2, 4)
+    right, members = 3 * torch.nn.functional.one_hot(labels, 3).double(), ("head", "logistic")
+    equal = {"head": right, "logistic": right, "prototypes": right.roll(1, -1)}
+    weights = method_weights(equal, labels, members, has_prior=False)
+    torch.testing.assert_close(weights["head"], torch.full((2,), 0.5, dtype=torch.float64))
+    weights = method_weights(equal, labels, members, has_prior=True)
+    torch.testing.assert_close(weights["logistic"], torch.tensor(-2.0).sigmoid().double().expand(2))
+    assert weights["prototypes"].tolist() == [0, 0]
+    logits = {
+        name: torch.stack((x[0], right[1].roll(1, -1) if name != "logistic" else x[1])) for name, x in equal.items()
+    }
+    assert method_weights(logits, labels, members, has_prior=True)["logistic"][1] == 1
+    logits = {"head": right.roll(1, -1), "logistic": right.roll(1, -1), "prototypes": right}
+    weights = method_weights(logits, labels, members, has_prior=True)
+    assert {name: x.tolist() for name, x in weights.items()} == {
+        "head": [0, 0],
+        "logistic": [0, 0],
+        "prototypes": [1, 1],
+    }
 
 
 def test_method_is_chosen_by_held_out_examples():
-    choice = FewShotClassifier().fit(make_clusters(4, 5)).fitted.choice
+    choice = FewShotClassifier().fit(make_clusters(4, 5, std=1.0)).fitted.choice
     assert choice.is_automatic
     assert choice.images == 20
-    assert str(choice).startswith(f"{choice.method}, accuracy ")
+    assert str(choice).startswith("blend, accuracy ")
     assert {name for name, _ in choice.accuracies} == {"prototypes", "ridge", "logistic", "blend"}
+    assert all(factor > 0 for factor in choice.scales)
 
 
 def test_default_for_one_example_per_class():

@@ -49,7 +49,8 @@ MAX_QUERIES_PER_BATCH, MAX_TOKENS_PER_BATCH = 256, 512
 PRIOR_STD = {True: 0.5, False: 1.5}
 """Standard deviation of the log calibration scale expected for a trained head, and for one without parameters.
 
-Selected on held-out alphabets of Omniglot's background set.
+Selected on held-out alphabets of Omniglot's background set. A regression has that of a trained head, which is best on
+image sets of many kinds (benchmarks/domains.py).
 """
 THRESHOLD_FRACTION = 0.36
 """The known threshold, as a fraction of the distance from the mean logit of known images to that of unknown ones.
@@ -128,7 +129,7 @@ def calibrate(
         known_batches += _copy_logits(head, support, state, embedder)
     known = torch.cat([logits.amax(-1) for logits, _ in known_batches]).double()
     unknown = torch.cat(list(unknown_logits(head, support, state))).double()
-    scale = fit_calibration_scale(known_batches, prior_std=PRIOR_STD[head.is_trained])
+    scale = fit_calibration_scale(known_batches, prior_std=PRIOR_STD[head.is_trained or head.has_regression])
     if reject is not None:
         threshold = _quantile(known, reject)
     else:

@@ -1,11 +1,12 @@
 """The choice of a method by the user's own examples.
 
-Every method classifies the support images while each is held out. The method with the largest log-likelihood is chosen,
-where a prior counts in favor of methods that were best on average over data sets of many kinds. With one image per
-class nothing can be held out, so the prior decides alone.
+Every method classifies the support images while each is held out. The log-likelihoods, plus a prior in favor of methods
+that were best on average over data sets of many kinds, give the probability of each method. The most probable one is
+used; the default method and logistic regression are blended with their probabilities as weights, unless one of them is
+next to certain. With one image per class nothing can be held out, so the default method is used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,13 +17,16 @@ from ..config import Config, Positive, choice, rule
 from ..errors import check
 from ..models.few_shot import FewShotHead
 from .calibration import HeldOut, encode, held_out_logits
-from .methods import METHODS, available_methods, blend_members, blended, default_method, make_method
+from .methods import METHODS, available_methods, blend_members, blended, default_method, has_prior, make_method
 from .support import SupportSet
 
 AUTO = "auto"
-LOG_PRIOR = {"head": 0.0, "ridge": 0.0, "blend": -1.0, "logistic": -2.0, "prototypes": -2.0}
-"""Log prior of each method, in units of the log-likelihood of all held-out images: the head is the best single method
-on most of thirteen image sets of different kinds (benchmarks/domains.py)."""
+LOG_PRIOR = {"ridge": 0.0, "logistic": -2.0, "prototypes": -2.0}
+"""Log prior of each method against the default one, in units of the log-likelihood of all held-out images: a trained
+head, or one with normalization statistics, is the best single method on most image sets (benchmarks/domains.py). If the
+model has neither, as for embeddings of any encoder, logistic regression is as likely as the default method."""
+MIN_WEIGHT = 0.05
+"""A member of a blend with a lower weight is left out."""
 MAX_CHOICE_EXAMPLES = 2000
 """Examples up to which methods are compared; for more, and for more classes than `MAX_CHOICE_CLASSES`, the head."""
 MAX_CHOICE_CLASSES = 200
@@ -45,7 +49,7 @@ class Choice(Config):
     is_automatic: bool = True
     """Whether it was chosen by the examples, so that it is chosen again when they change."""
     scales: tuple[Positive, ...] = ()
-    """The calibration scale of each member of a blend."""
+    """The factor of the logits of each member of a blend."""
     images: Annotated[int, rule("at least 0", lambda count: count >= 0)] = 0
     """Images that were held out for the choice; 0 if the prior decided."""
     accuracies: tuple[tuple[str, Accuracy], ...] = ()
@@ -87,26 +91,42 @@ def choose(head: FewShotHead, support: SupportSet, method: str = AUTO) -> tuple[
         return Choice(chosen, is_automatic, (1.0,) * len(members) if chosen == "blend" else ()), None
     logits = {name: torch.cat([values for values, _, _ in folds])[None] for name, folds in held_out.items()}
     labels = torch.cat([labels for _, labels, _ in held_out[names[0]]])[None]
-    scales = {name: float(fit_scales(logits[name], labels)) for name in members}
-    logits["blend"] = blended([logits[name] for name in members], list(scales.values()))
     if method == AUTO:
-        evidence = log_evidence(logits, labels, default_method(head))
-        method = max(evidence, key=lambda name: float(evidence[name]))
-    own_scales = tuple(scales.values()) if method == "blend" else ()
+        weights = method_weights(logits, labels, members, has_prior(head))
+    else:
+        weights = {name: torch.full((1,), 1 / len(members)) for name in members}
+    used, factors = [name for name, weight in weights.items() if weight > 0], tuple[float, ...]()
+    method = used[0]
+    if len(used) > 1:
+        method = "blend"
+        factors = tuple(float(len(used) * weights[name] * fit_scales(logits[name], labels)) for name in members)
+        logits[method] = blended([logits[name] for name in members], factors)
     accuracies = tuple((name, float((x.argmax(-1) == labels).double().mean())) for name, x in logits.items())
     sizes = [len(indices) for _, _, indices in held_out[names[0]]]
     folds = zip(logits[method][0].split(sizes), held_out[names[0]], strict=True)
     own_logits = [(x, own_labels, indices) for x, (_, own_labels, indices) in folds]
-    return Choice(method, is_automatic, own_scales, labels.shape[1], accuracies), own_logits
+    return Choice(method, is_automatic, factors, labels.shape[1], accuracies), own_logits
 
 
-def log_evidence(logits: Mapping[str, Tensor], labels: Tensor, default: str = "head") -> dict[str, Tensor]:
-    """The log-likelihood of each method on the held-out images of support sets, plus its prior: (E,) each
+def method_weights(
+    logits: Mapping[str, Tensor], labels: Tensor, members: Sequence[str], has_prior: bool
+) -> dict[str, Tensor]:
+    """The weight of each method for support sets, by its probability given their held-out images: (E,) each
 
-    logits (E, N, way) by method, labels (E, N). The prior of the method `default` is the largest.
+    logits (E, N, way) by method, labels (E, N). If the most probable method is one of `members`, these share the
+    weight, and the first is the default method. Otherwise all weight is on the most probable one. The prior of logistic
+    regression counts if `has_prior`.
     """
-    prior = {**LOG_PRIOR, default: 0.0}
-    return {name: prior[name] + log_likelihood(x, labels, fit_scales(x, labels)) for name, x in logits.items()}
+    prior = {name: 0.0 if name == members[0] else LOG_PRIOR[name] for name in logits}
+    prior["logistic"] *= has_prior
+    evidence = {name: prior[name] + log_likelihood(x, labels, fit_scales(x, labels)) for name, x in logits.items()}
+    names = list(evidence)
+    best = torch.stack(list(evidence.values())).argmax(0)
+    shared = torch.stack([evidence[name] for name in members]).softmax(0)
+    shared = torch.where(shared.amin(0) < MIN_WEIGHT, shared.round(), shared)
+    is_member = torch.isin(best, torch.tensor([names.index(name) for name in members]))
+    weights = {name: (best == i).double() for i, name in enumerate(names)}
+    return weights | {name: shared[i] * is_member for i, name in enumerate(members)}
 
 
 def fit_scales(logits: Tensor, labels: Tensor) -> Tensor:

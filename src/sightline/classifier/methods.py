@@ -84,7 +84,7 @@ class BlendState:
 
 
 class Blend:
-    """The mean of the logits of several heads, each multiplied by its calibration scale."""
+    """The mean of the logits of several heads, each multiplied by a factor: its calibration scale and weight."""
 
     def __init__(self, members: Sequence[FewShotHead], scales: Sequence[float]):
         self.members, self.scales = tuple(members), tuple(scales)
@@ -143,6 +143,11 @@ def default_method(head: FewShotHead) -> str:
     if _is_more_than_a_readout(head):
         return "head"
     return "ridge" if head.embed_dim >= MIN_RIDGE_DIM else "prototypes"
+
+
+def has_prior(head: FewShotHead) -> bool:
+    """Whether the default method has seen other images of the same encoder: in training, or in its statistics."""
+    return head.normalization is not None or _is_more_than_a_readout(head)
 
 
 def blend_members(head: FewShotHead) -> tuple[str, str]:
