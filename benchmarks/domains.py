@@ -10,13 +10,14 @@ seven views, square root, background mean, unit length and logistic regression. 
 `FewShotClassifier.fit` makes in each episode. `--before` is the folder of an earlier model, without views.
 `--write` writes the pretrained model `photos`.
 
-Then: how often each method is chosen; rejection and calibration of fitted classifiers; and readouts without statistics
-on other embeddings. A cell is n/a where a set has too few classes or images.
+Then: how often each method is chosen; calibration and rejection of fitted classifiers; and methods without statistics
+on other embeddings. A cell is n/a where a set has too few classes or images. `benchmarks.domain_constants` chooses the
+constants of the methods, `benchmarks.domain_models` the pretrained model.
 """
 
 import argparse
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,9 +30,9 @@ from torch import Tensor
 import sightline
 from sightline import config
 from sightline.classifier import calibration
-from sightline.classifier.choice import fit_scales, log_evidence
+from sightline.classifier.choice import fit_scales, method_weights
 from sightline.classifier.fitted import Fitted
-from sightline.classifier.methods import available_methods, blend_members, blended, make_method
+from sightline.classifier.methods import available_methods, blend_members, make_method
 from sightline.classifier.support import SupportSet
 from sightline.data.episodes import ClassIndex, sample_episodes
 from sightline.data.images.class_splits import load_classes
@@ -63,10 +64,14 @@ PROJECTIONS = (384, 512, 768)
 TRAINING_IMAGES = {"cifar_fs_train": 4, "cub_train": 5}
 """Images of each class of the sets that are not evaluated."""
 TRAINING_CLASSES = {"cifar_fs": "cifar_fs_train", "cub": "cub_train"}
+TEST_SETS = ("cifar_fs", "cub", "omniglot")
+"""Sets of test classes, of which nothing is used for any other set."""
 WHITENING_DIM = 256
+LOG_SCALES = torch.linspace(-2.5, 2.5, 101, dtype=torch.float64)
+"""Log calibration scales that are compared."""
 BEFORE_EPISODES = 100
 """Episodes of the earlier model, whose blocks take longer."""
-UNKNOWN_CLASSES, REFUSED = 5, 0.1
+UNKNOWN_CLASSES, REFUSED, ERROR = 5, 0.1, "calibration_error"
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +89,11 @@ class DomainSet:
     def single(self) -> Tensor:
         """Embeddings of the whole image: (N, 1, M)"""
         return self.views[0][:, None]
+
+    def to(self, device: str) -> "DomainSet":
+        """The same on another device."""
+        stages = {key: x.to(device) for key, x in self.stages.items()}
+        return DomainSet(self.views.to(device), stages, self.classes, self.labels)
 
     @property
     def mean(self) -> Tensor:
@@ -164,22 +174,24 @@ def load_sets(data: Path, cache: Path, weights: str | None) -> dict[str, DomainS
     return sets
 
 
-def normalized(sets: dict[str, DomainSet], name: str, x: Tensor, *, whitening_dim: int = WHITENING_DIM) -> Tensor:
-    """Embeddings (N, 1, M) of a set, normalized by the statistics of all other sets: (N, 1, D)
+def rotated(x: Tensor) -> Tensor:
+    """Embeddings (N, 1, M) in the space that they span, of at most N dimensions: (N, 1, D)
 
-    They are rotated into the space that they span, which changes neither lengths nor angles.
+    Lengths and angles do not change, so the results of all methods do not, and episodes are computed faster.
     """
-    left_out = {name, TRAINING_CLASSES.get(name), "cifar_fs", "cub", "omniglot"}
-    normalization = EmbeddingNormalization(x.shape[-1], power=0.5, whitening_dim=whitening_dim)
-    normalization.set_statistics([(other.mean, other.labels) for key, other in sets.items() if key not in left_out])
-    x = normalization(x)[:, 0]
-    return (x @ torch.linalg.svd(x, full_matrices=False).Vh.mT)[:, None]
+    return (x[:, 0] @ torch.linalg.svd(x[:, 0], full_matrices=False).Vh.mT)[:, None]
+
+
+def other_sets(sets: dict[str, DomainSet], name: str) -> list[tuple[Tensor, Tensor]]:
+    """Embeddings and labels of all sets but one, and but test classes."""
+    left_out = {name, TRAINING_CLASSES.get(name), *TEST_SETS}
+    return [(other.mean, other.labels) for key, other in sets.items() if key not in left_out]
 
 
 def head_for(x: Tensor, readout: str = "ridge") -> FewShotHead:
     """A head without blocks for embeddings (N, T, M)."""
     config = FewShotConfig(backbone="none", embed_dim=x.shape[-1], depth=0, readout=readout)  # type: ignore[arg-type]
-    return FewShot(config).eval().requires_grad_(False).head
+    return FewShot(config).to(x.device).eval().requires_grad_(False).head
 
 
 def _on_part(
@@ -193,47 +205,100 @@ def _on_part(
 class Chosen:
     """The method that `fit` chooses in each episode; all episodes of a batch are computed together."""
 
-    def __init__(self, head: FewShotHead, plain_dim: int = 0):
-        """The last `plain_dim` dimensions of the embeddings are those that are not whitened, for `logistic`."""
-        self.members = blend_members(head)
+    def __init__(
+        self,
+        head: FewShotHead,
+        plain_dim: int = 0,
+        *,
+        has_prior: bool = True,
+        is_calibrated: bool = False,
+        expected: Sequence[float] = calibration.EXPECTED_SCALE,
+    ):
+        """The last `plain_dim` dimensions of the embeddings are those that are not whitened, for `logistic`.
+
+        `has_prior` is that of `methods.has_prior`. If `is_calibrated`, logits are multiplied by the calibration scale;
+        with one image per class, it is that of the constants `expected`.
+        """
+        self.members, self.has_prior = blend_members(head), has_prior
+        self.head, self.is_calibrated, self.expected = head, is_calibrated, expected
         names = [name for name in available_methods(head) if name != "blend"]
         self.heads: dict[str, Callable[..., Tensor]] = {name: make_method(head, name) for name in names}  # type: ignore[dict-item]
         if plain_dim:
             self.heads = {name: partial(_on_part, f, plain_dim, name == "logistic") for name, f in self.heads.items()}
+        self.plain_dim = plain_dim
         self.counts = Counter[str]()
 
     def __call__(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
         """See `FewShotHead.forward`."""
-        logits = {name: head(support, labels, query, way=way) for name, head in self.heads.items()}
-        shot, episodes = labels.shape[1] // way, len(labels)
-        names, scales = [*logits, "blend"], [torch.ones(episodes)] * len(self.members)
-        chosen = torch.full((episodes,), names.index(self.members[0]))
-        if shot > 1:
-            held_out, targets = self._held_out(support, labels, way, shot)
-            scales = [fit_scales(held_out[name], targets).float() for name in self.members]
-            held_out["blend"] = self._blend(held_out, scales)
-            chosen = torch.stack(list(log_evidence(held_out, targets).values())).argmax(0)
-        logits["blend"] = self._blend(logits, scales)
-        self.counts.update(names[i] for i in chosen.tolist())
-        return torch.stack(list(logits.values()))[chosen, torch.arange(episodes)]
+        shot, default = labels.shape[1] // way, self.members[0]
+        if shot == 1:
+            self.counts[default] += len(labels)
+            logits = self.heads[default](support, labels, query, way=way)
+            if not self.is_calibrated:
+                return logits
+            own = support[..., : support.shape[-1] - self.plain_dim]
+            similarity = self.head.class_similarity(self.head.encode_support(own, labels, way=way))
+            return calibration.expected_scale(similarity, way, self.expected).float()[:, None, None] * logits
+        held_out, targets = self.held_out(support, labels, way, shot)
+        weights = method_weights(held_out, targets, self.members, self.has_prior)
+        factors = {name: (weights[name] * fit_scales(x, targets)).float() for name, x in held_out.items()}
+        combined = self._combined(self.heads, factors, (support, labels, query), way)
+        if self.is_calibrated:
+            own = sum(factors[name][:, None, None] * x for name, x in held_out.items())
+            combined = combined * calibration_scales(own, targets).to(combined)[:, None, None]
+        for chosen in torch.stack(list(weights.values()), 1) > 0:
+            names = [name for name, is_used in zip(weights, chosen.tolist(), strict=True) if is_used]
+            self.counts["blend" if len(names) > 1 else names[0]] += 1
+        return combined
 
-    def _held_out(self, support: Tensor, labels: Tensor, way: int, shot: int) -> tuple[dict[str, Tensor], Tensor]:
+    def held_out(self, support: Tensor, labels: Tensor, way: int, shot: int) -> tuple[dict[str, Tensor], Tensor]:
         """Logits of the support images by each method while each is held out, one image of each class at a time."""
         positions, parts, targets = torch.arange(way * shot) % shot, [], []
         for fold in range(shot):
             rest, own = positions != fold, positions == fold
             episode = (support[:, rest], labels[:, rest], support[:, own])
-            parts.append({name: head(*episode, way=way) for name, head in self.heads.items()})
-            targets.append(labels[:, own])
+            parts.append({name: head(*episode, way=way).cpu() for name, head in self.heads.items()})
+            targets.append(labels[:, own].cpu())
         return {name: torch.cat([part[name] for part in parts], 1) for name in self.heads}, torch.cat(targets, 1)
 
-    def _blend(self, logits: dict[str, Tensor], scales: list[Tensor]) -> Tensor:
-        scaled = [scale[:, None, None] * logits[name] for name, scale in zip(self.members, scales, strict=True)]
-        return blended(scaled, [1.0] * len(scaled))
+    @staticmethod
+    def _combined(
+        heads: dict[str, Callable[..., Tensor]], factors: dict[str, Tensor], episode: tuple[Tensor, ...], way: int
+    ) -> Tensor:
+        """The sum of the logits of all methods, each multiplied by its factors (E,); methods of factor 0 are skipped."""
+        total = None
+        for name, head in heads.items():
+            used = (factors[name] > 0).nonzero().flatten().to(episode[0].device)
+            if len(used):
+                logits = head(*(x[used] for x in episode), way=way)
+                if total is None:
+                    total = logits.new_zeros(len(episode[0]), *logits.shape[1:])
+                total[used] += factors[name].to(logits)[used][:, None, None] * logits
+        assert total is not None
+        return total
 
 
-Features = dict[str, tuple[Tensor, Tensor]]
-"""For each set, embeddings as the head takes them, and those of the cheap recipe."""
+def calibration_scales(logits: Tensor, labels: Tensor, prior_std: float = calibration.PRIOR_STD[True]) -> Tensor:
+    """`metrics.fit_calibration_scale` of many support sets, on a grid: logits (E, N, way), labels (E, N) -> (E,)"""
+    targets, losses = labels[..., None], []
+    for log_scale in LOG_SCALES:
+        loss = -(log_scale.exp() * logits.double()).log_softmax(-1).gather(2, targets).sum((1, 2))
+        losses.append(loss + (log_scale / prior_std) ** 2 / 2)
+    return LOG_SCALES[torch.stack(losses).argmin(0)].exp()
+
+
+Features = dict[str, tuple[Tensor, Tensor, Tensor, Tensor]]
+"""For each set, embeddings as the head takes them, those of the cheap recipe, of one view, and the mean of all views."""
+
+
+def make_features(sets: dict[str, DomainSet], name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The embeddings of a set, see `Features`."""
+    data = sets[name]
+    normalization = EmbeddingNormalization(data.views.shape[-1], whitening_dim=WHITENING_DIM)
+    normalization.set_statistics(other_sets(sets, name))
+    normalization.to(data.views.device)
+    whitened, plain = normalization(data.mean), normalization.without_whitening()(data.mean)
+    return rotated(whitened), rotated(plain), rotated(data.single), rotated(data.mean)
 
 
 def accuracies(
@@ -250,12 +315,12 @@ def accuracies(
     images = int(data.classes.counts.min())
     if setting.way > len(data.classes.names) or setting.shot >= images:
         return None
-    x, plain = features[name]
+    x, plain, single, mean = features[name]
     head = head_for(x)
     chosen = Chosen(head, plain.shape[-1])
     methods: dict[str, tuple[Any, Tensor]] = {
-        **{f"1 view {key}": (BASELINES[key], data.single) for key in ("nearest", "protonet", "logistic")},
-        **{f"views {key}": (BASELINES[key], data.mean) for key in ("protonet", "logistic")},
+        **{f"1 view {key}": (BASELINES[key], single) for key in ("nearest", "protonet", "logistic")},
+        **{f"views {key}": (BASELINES[key], mean) for key in ("protonet", "logistic")},
         "cheap": (BASELINES["logistic"], plain),
         "prototypes": (head.without_blocks("prototypes"), x),
         "logistic": (head.without_blocks("logistic"), x),
@@ -311,6 +376,76 @@ def print_accuracies(
     for setting, chosen in counts.items():
         shares = ", ".join(f"{key} {100 * count / chosen.total():.0f}" for key, count in chosen.most_common())
         print(f"{setting.way}-way {setting.shot}-shot: {shares}")
+
+
+def print_calibration(sets: dict[str, DomainSet], features: Features, episodes: int) -> None:
+    """Calibration errors of fitted classifiers; the constants for one image per class leave the set out, too."""
+    print(f"\ncalibration error in %, {episodes} classifiers of each set: choice of `fit`; head alone, not calibrated")
+    print(f"{'':26}" + "".join(f"{f'{way}-way {shot}-shot':>22}" for way, shot, _ in CONFIDENCE_SETTINGS))
+    columns: dict[Setting, list[list[float]]] = {setting: [] for setting in CONFIDENCE_SETTINGS}
+    for name in features:
+        x, plain, _, _ = features[name]
+        data, cells = sets[name], []
+        head, expected = head_for(x), fit_expected_scale(sets, features, left_out=name)
+        for setting in CONFIDENCE_SETTINGS:
+            images = int(data.classes.counts.min())
+            if setting.way > len(data.classes.names) or setting.shot >= images:
+                cells.append("n/a")
+                continue
+            chosen = Chosen(head, plain.shape[-1], is_calibrated=True, expected=expected)
+            options = {"query": min(QUERY, images - setting.shot), "episodes": episodes, "with_unknown": False}
+            row = [
+                100 * classification_metrics(evaluate_episodes(*method, data.classes, setting, **options).sums)[ERROR]
+                for method in ((chosen, torch.cat((x, plain), -1)), (head, x))
+            ]
+            columns[setting].append(row)
+            cells.append("{:.1f}; {:.1f}".format(*row))
+        print(f"{name:26}" + "".join(f"{cell:>22}" for cell in cells), flush=True)
+    for label, function in (("mean", lambda x: x.mean(0)), ("largest", lambda x: x.amax(0))):
+        rows = [function(torch.tensor(rows)).tolist() for rows in columns.values()]
+        print(f"{label:26}" + "".join(f"{'{:.1f}; {:.1f}'.format(*row):>22}" for row in rows), flush=True)
+
+
+def fit_expected_scale(
+    sets: dict[str, DomainSet], features: Features, left_out: str | None = None
+) -> tuple[float, float, float]:
+    """`calibration.EXPECTED_SCALE` that minimizes the cross entropy on all sets but one; test classes are not used."""
+    batches = []
+    for name in features:
+        if name not in (left_out, *TEST_SETS):
+            x, data = features[name][0], sets[name]
+            batches += [_one_shot_logits(data, x, way) for way in (5, 10, 20) if way <= len(data.classes.names)]
+    constants = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.LBFGS([constants], max_iter=50, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        losses = []
+        for logits, labels, similarity in batches:
+            scales = calibration.expected_scale(similarity, logits.shape[-1], constants)  # type: ignore[arg-type]
+            scaled = scales.to(logits)[:, None, None] * logits
+            losses.append(-scaled.log_softmax(-1).gather(2, labels[..., None]).mean())
+        loss = torch.stack(losses).mean()
+        loss.backward()
+        return loss
+
+    with torch.enable_grad():
+        optimizer.step(closure)
+    return tuple(constants.tolist())  # type: ignore[return-value]
+
+
+_ONE_SHOT: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = {}
+
+
+def _one_shot_logits(data: DomainSet, x: Tensor, way: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits and labels of queries of episodes with one image per class, and the similarity of the classes."""
+    key = (id(data), way)
+    if key not in _ONE_SHOT:
+        drawn = sample_episodes(data.classes, episodes=1000 // way, way=way, shot=1, query=3, seed=1, step=0)
+        head, labels, queries = head_for(x), drawn.support_labels.to(x.device), drawn.query_labels.to(x.device)
+        state = head.encode_support(x[drawn.support], labels, way=way)
+        _ONE_SHOT[key] = (head.classify(state, x[drawn.query]).float(), queries, head.class_similarity(state))
+    return _ONE_SHOT[key]
 
 
 @torch.no_grad()
@@ -377,31 +512,32 @@ def _cells(row: list[float]) -> str:
 
 
 def print_other_embeddings(sets: dict[str, DomainSet], episodes: int) -> None:
-    """Ridge regression, the head without statistics, against logistic regression on other embeddings."""
-    print("\nembeddings without statistics: accuracy in %, and of `fit` against logistic regression (mean over sets)")
+    """The choice of `fit` without statistics against logistic regression, on other embeddings."""
+    print("\nother embeddings, one view, without statistics: accuracy in % of `fit`, and its difference from logistic")
+    print(f"regression; means over all sets, and the set with the least difference; {episodes} episodes of each set")
     kinds: dict[str, Callable[[DomainSet], Tensor]] = {
         key: lambda x, key=key: x.stages[key] for key in next(iter(sets.values())).stages
     }
     for size in PROJECTIONS:
         matrix = torch.randn(1280, size, generator=torch.Generator().manual_seed(size)) / size**0.5
-        kinds[f"projection to {size}"] = lambda x, matrix=matrix: x.single[:, 0] @ matrix
+        kinds[f"projection to {size}"] = lambda x, matrix=matrix: x.single[:, 0] @ matrix.to(x.views.device)
+    evaluated = {name: data for name, data in sets.items() if name not in TRAINING_IMAGES}
     for kind, embeddings in kinds.items():
         for setting in (Setting(5, 1), Setting(5, 5)):
-            differences, values = [], []
-            for name, data in sets.items():
-                if name in TRAINING_IMAGES:
-                    continue
-                x = embeddings(data)[:, None]
-                head = head_for(x)
+            differences, values = {}, []
+            for name, data in evaluated.items():
+                x = rotated(embeddings(data)[:, None])
                 options = {"query": QUERY, "episodes": episodes, "with_unknown": False}
-                pair = [
-                    torch.cat(evaluate_episodes(method, x, data.classes, setting, **options).accuracies)
-                    for method in (Chosen(head), BASELINES["logistic"])
-                ]
-                differences.append(100 * float((pair[0] - pair[1]).mean()))
-                values.append(100 * float(pair[0].mean()))
-            mean, worst = sum(differences) / len(differences), min(differences)
-            text = f"{sum(values) / len(values):6.1f} {mean:+6.2f}, worst set {worst:+.2f}"
+                fit, regression = (
+                    torch.cat(evaluate_episodes(method, x, data.classes, setting, **options).accuracies).double()
+                    for method in (Chosen(head_for(x), has_prior=False), BASELINES["logistic"])
+                )
+                differences[name] = tuple(100 * value for value in mean_interval(fit - regression))
+                values.append(100 * float(fit.mean()))
+            mean = sum(difference for difference, _ in differences.values()) / len(differences)
+            worst = min(differences, key=lambda name: differences[name][0])
+            least = "{} {:+.2f} ± {:.2f}".format(worst, *differences[worst])
+            text = f"{sum(values) / len(values):6.1f} {mean:+6.2f}, {least}"
             print(f"{kind:20} {setting.way}-way {setting.shot}-shot {text}", flush=True)
 
 
@@ -412,7 +548,7 @@ def write_model(sets: dict[str, DomainSet], folder: Path) -> None:
     torch.manual_seed(0)
     model = FewShot(task.model)
     assert model.head.normalization is not None
-    used = [x for name, x in sets.items() if name not in ("cifar_fs", "cub", "omniglot")]
+    used = [x for name, x in sets.items() if name not in TEST_SETS]
     model.head.normalization.set_statistics([(x.mean, x.labels) for x in used])
     state = {name: x.half() if x.dim() > 1 else x for name, x in model.state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -429,7 +565,8 @@ def main() -> None:
     parser.add_argument("--before", help="folder of an earlier few-shot model for EfficientNet-Lite0")
     parser.add_argument("--episodes", type=int, default=2000, help="per set and setting")
     parser.add_argument("--classifiers", type=int, default=100, help="per set and setting, for rejection")
-    parser.add_argument("--parts", default="accuracy,confidence,embeddings")
+    parser.add_argument("--parts", default="accuracy,calibration,confidence,embeddings")
+    parser.add_argument("--device", default="cpu")
     names = ",".join(f"{way}w{shot}s" for way, shot, _ in SETTINGS)
     parser.add_argument("--settings", default=names, help="of the accuracies")
     parser.add_argument("--write", type=Path, help="folder to write the model with the statistics of all sets to")
@@ -438,21 +575,21 @@ def main() -> None:
     if arguments.write is not None:
         write_model(sets, arguments.write)
         return
-    before = sightline.load(arguments.before).model.head.eval() if arguments.before else None
+    sets = {name: x.to(arguments.device) for name, x in sets.items()}
+    before = sightline.load(arguments.before).model.head.eval().to(arguments.device) if arguments.before else None
     counts = ", ".join(
         f"{name} {len(x.classes.names)} classes of {int(x.classes.counts.min())}" for name, x in sets.items()
     )
-    print(f"{machine('cpu')}; {arguments.episodes:,} episodes per set and setting\n{counts}")
+    print(f"{machine(arguments.device)}; {arguments.episodes:,} episodes per set and setting\n{counts}")
     parts = arguments.parts.split(",")
     with torch.no_grad():
         evaluated = [name for name in sets if name not in TRAINING_IMAGES]
-        features = {
-            name: tuple(normalized(sets, name, sets[name].mean, whitening_dim=size) for size in (WHITENING_DIM, 0))
-            for name in evaluated
-        }
+        features = {name: make_features(sets, name) for name in evaluated}
         if "accuracy" in parts:
             settings = [Setting.parse(name) for name in arguments.settings.split(",")]
             print_accuracies(sets, features, settings, arguments.episodes, before)
+        if "calibration" in parts:
+            print_calibration(sets, features, max(1, arguments.episodes // 10))
         if "confidence" in parts:
             print_confidence(sets, features, arguments.classifiers, before)
         if "embeddings" in parts:

@@ -8,7 +8,7 @@ Shapes: S support images, Q queries, T tokens per image, M embedding dimension.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Annotated
@@ -63,9 +63,9 @@ MAX_REJECTED = 0.1
 EXPECTED_KNOWN = (0.14, 0.175)
 """With one image per class, the mean and standard deviation of the largest logit of known images, from that of unknown
 ones at 0 to that of the support images themselves at 1: medians over thirteen image sets (benchmarks/domains.py)."""
-EXPECTED_SCALE = (1.36, 2.3)
-"""With one image per class, the log calibration scale for classes without similarity, and its decrease with their
-cosine similarity: a linear fit over the same sets."""
+EXPECTED_SCALE = (1.01, 2.06, 0.31)
+"""With one image per class, the log calibration scale for five classes without similarity, its decrease with their
+cosine similarity, and its increase with the logarithm of their number (benchmarks/domain_constants.py)."""
 NORMAL_WEIGHT = 20
 """The number of held-out images for which the normal distribution counts as much as they do in the quantile."""
 MIN_THRESHOLD_DISTANCE = 1e-3
@@ -149,10 +149,16 @@ def _expected_calibration(head: Method, support: SupportSet, state: State, rejec
     rate = MAX_REJECTED if reject is None else reject
     threshold, spread = known.inv_cdf(rate), math.hypot(known.stdev, float(unknown.std(correction=0)))
     area = NormalDist().cdf((known.mean - low) / spread)
-    scale = math.exp(EXPECTED_SCALE[0] - EXPECTED_SCALE[1] * head.class_similarity(state))
+    scale = float(expected_scale(head.class_similarity(state), len(support.classes)))
     accepted = _smoothed_rate(unknown >= threshold)
     distance = max(abs(known.mean - threshold), MIN_THRESHOLD_DISTANCE)
     return Calibration(scale, threshold, distance / 2, area, rate, accepted, reject)
+
+
+def expected_scale(similarity: Tensor, way: int, constants: Sequence[float] = EXPECTED_SCALE) -> Tensor:
+    """The calibration scale of a regression on one image per class, by the similarity (E,) of the classes: (E,)"""
+    offset, decrease, increase = constants
+    return (offset - decrease * similarity + increase * math.log(way / 5)).exp()
 
 
 def _separating_threshold(known: Tensor, unknown: Tensor) -> float:

@@ -52,7 +52,7 @@ class Method(Protocol):
     def has_regression(self) -> bool:
         """Whether it is a regression on the support images."""
 
-    def class_similarity(self, state: Any) -> float:
+    def class_similarity(self, state: Any) -> Tensor:
         """See `FewShotHead.class_similarity`."""
 
     def encode_support(self, support: Tensor, labels: Tensor, *, way: int) -> Any:
@@ -104,7 +104,7 @@ class Blend:
         """True: logistic regression is a member."""
         return True
 
-    def class_similarity(self, state: BlendState) -> float:
+    def class_similarity(self, state: BlendState) -> Tensor:
         """See `FewShotHead.class_similarity`."""
         return self.members[0].class_similarity(state.members[0])
 

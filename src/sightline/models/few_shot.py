@@ -289,11 +289,11 @@ class FewShotHead(nn.Module):
         """Whether the readout is a regression on the support images."""
         return self.config.readout != "prototypes"
 
-    def class_similarity(self, state: SupportState) -> float:
-        """The mean over all classes of the largest cosine similarity of the class mean to that of another class."""
-        means = F.normalize(state.class_means[0], dim=-1)
-        cosines = means @ means.mT - 2 * torch.eye(len(means), dtype=means.dtype, device=means.device)
-        return float(cosines.amax(1).mean())
+    def class_similarity(self, state: SupportState) -> Tensor:
+        """The mean over classes of the largest cosine similarity of the class mean to that of another class: (E,)"""
+        means = F.normalize(state.class_means, dim=-1)
+        cosines = means @ means.mT - 2 * torch.eye(means.shape[1], dtype=means.dtype, device=means.device)
+        return cosines.amax(-1).mean(-1)
 
     def without_blocks(self, readout: str) -> "FewShotHead":
         """A head with this readout on the same embeddings, without attention and patch matching.

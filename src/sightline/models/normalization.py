@@ -63,6 +63,13 @@ class EmbeddingNormalization(nn.Module):
     @torch.no_grad()
     def set_statistics(self, sources: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Set the statistics from embeddings (N, T, M) and labels (N,) of several data sets, which count equally."""
+        mean, covariance = self.statistics(sources)
+        self.mean.copy_(mean)
+        if len(self.scales):
+            self.set_whitening(*torch.linalg.eigh(covariance))
+
+    def statistics(self, sources: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        """The mean (M,) of transformed embeddings and their covariance (M, M) within classes, see `set_statistics`."""
         means, covariances = [], []
         for embeddings, labels in sources:
             x = self.transform(embeddings.float().mean(1)).double().cpu()
@@ -71,11 +78,12 @@ class EmbeddingNormalization(nn.Module):
             counts = one_hot.sum(0).clamp_min(1)
             residuals = x - (one_hot.mT @ x / counts[:, None])[labels.cpu()]
             covariances.append(residuals.mT @ residuals / (counts - 1).clamp_min(0).sum().clamp_min(1))
-        self.mean.copy_(torch.stack(means).mean(0))
+        return torch.stack(means).mean(0), torch.stack(covariances).mean(0)
+
+    def set_whitening(self, variances: Tensor, directions: Tensor) -> None:
+        """Set the whitened directions from the variances (M,) within classes, in ascending order, along (M, M)."""
         count = len(self.scales)
-        if count:
-            variances, directions = torch.linalg.eigh(torch.stack(covariances).mean(0))
-            rest = variances[:-count].mean() if count < len(variances) else variances[0]
-            added = SHRINKAGE * variances.mean()
-            self.basis.copy_(directions[:, -count:])
-            self.scales.copy_(((rest + added) / (variances[-count:] + added)).pow(WHITENING_EXPONENT))
+        rest = variances[:-count].mean() if count < len(variances) else variances[0]
+        added = SHRINKAGE * variances.mean()
+        self.basis.copy_(directions[:, -count:])
+        self.scales.copy_(((rest + added) / (variances[-count:] + added)).pow(WHITENING_EXPONENT))

@@ -1,0 +1,206 @@
+"""The constants of few-shot methods, chosen on training sets only, and again with each of them left out.
+
+    python -m benchmarks.domain_constants DATA [--cache FOLDER] [--episodes 200]
+
+DATA and the cache are those of `benchmarks.domains`. Training sets are those of `domains/` and the training classes of
+CIFAR-FS and CUB; the test classes of CIFAR-FS, CUB and Omniglot are not used. Every set is evaluated with normalization
+statistics of the other sets. For each constant, a table has the mean over all sets of every value. It is followed by
+the value that all sets choose and by those that are chosen when one set is left out: the one with the strongest
+regularization within one standard error of the best mean. The error is that of the difference over sets.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sightline.classifier import calibration, choice
+from sightline.data.episodes import sample_episodes
+from sightline.metrics import classification_metrics, classification_sums, update_classification_sums
+from sightline.models import normalization
+from sightline.models.few_shot import RIDGE_PENALTY
+from sightline.models.normalization import EmbeddingNormalization
+from sightline.tasks.few_shot.config import Setting
+from sightline.tasks.few_shot.evaluate import evaluate_episodes
+
+from .clock import machine
+from .domains import (
+    QUERY,
+    TEST_SETS,
+    WHITENING_DIM,
+    Chosen,
+    DomainSet,
+    calibration_scales,
+    fit_expected_scale,
+    head_for,
+    load_sets,
+    make_features,
+    other_sets,
+    rotated,
+)
+
+EXPONENTS, SHRINKAGES = (0.0, 0.125, 0.25, 0.375, 0.5), (0.25, 1.0)
+PENALTIES, PRIORS, PRIOR_STDS = (3.0, 1.0, 0.3, 0.1, 0.03), (0.0, -1.0, -2.0, -4.0), (0.25, 0.5, 1.0, 2.0)
+"""Values of each constant; the first is that of the strongest regularization."""
+SETTINGS = (Setting(5, 1), Setting(5, 3), Setting(10, 5))
+CHOICE_SETTING, CALIBRATION_SETTING = Setting(5, 3), Setting(5, 5)
+
+Scores = dict[Any, dict[str, float]]
+"""The score of each value of a constant on each set; higher is better."""
+
+
+@contextmanager
+def changed(module: Any, **values: Any) -> Iterator[None]:
+    """Constants of a module with other values."""
+    before = {name: getattr(module, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)
+
+
+def settings_of(data: DomainSet, settings: Sequence[Setting]) -> list[Setting]:
+    """The settings that a set has enough classes and images for."""
+    images = int(data.classes.counts.min())
+    return [setting for setting in settings if setting.way <= len(data.classes.names) and setting.shot < images]
+
+
+def accuracy(method: Any, x: Tensor, data: DomainSet, setting: Setting, episodes: int) -> float:
+    """The accuracy in percent."""
+    query = min(QUERY, int(data.classes.counts.min()) - setting.shot)
+    options = {"query": query, "episodes": episodes, "with_unknown": False}
+    return 100 * evaluate_episodes(method, x, data.classes, setting, **options).interval()[0]
+
+
+def ridge_accuracy(x: Tensor, data: DomainSet, penalty: float, episodes: int) -> float:
+    """The mean accuracy of ridge regression over the settings."""
+    head = head_for(x)
+    assert head.log_penalty is not None
+    head.log_penalty.fill_(penalty).log_()
+    values = [accuracy(head, x, data, setting, episodes) for setting in settings_of(data, SETTINGS)]
+    return sum(values) / len(values)
+
+
+def whitening_scores(sets: dict[str, DomainSet], names: Sequence[str], episodes: int) -> Scores:
+    """Scores of pairs of exponent and shrinkage."""
+    pairs = [(exponent, shrinkage) for exponent in EXPONENTS for shrinkage in SHRINKAGES[: None if exponent else 1]]
+    scores: Scores = {pair: {} for pair in pairs}
+    for name in names:
+        x = sets[name].mean
+        own = EmbeddingNormalization(x.shape[-1], whitening_dim=WHITENING_DIM)
+        mean, covariance = own.statistics(other_sets(sets, name))
+        own.mean.copy_(mean)
+        variances, directions = torch.linalg.eigh(covariance)
+        for exponent, shrinkage in pairs:
+            with changed(normalization, WHITENING_EXPONENT=exponent, SHRINKAGE=shrinkage):
+                own.set_whitening(variances, directions)
+            scores[exponent, shrinkage][name] = ridge_accuracy(rotated(own(x)), sets[name], RIDGE_PENALTY, episodes)
+    return scores
+
+
+def mean_score(scores: Scores, value: Any, names: Sequence[str]) -> float:
+    """The mean score of a value over sets."""
+    return sum(scores[value][name] for name in names) / len(names)
+
+
+def acceptable(scores: Scores, names: Sequence[str]) -> list[Any]:
+    """The values whose mean score is within one standard error of the best, that of their difference over sets."""
+    best = max(scores, key=lambda value: mean_score(scores, value, names))
+    values = []
+    for value, row in scores.items():
+        difference = torch.tensor([scores[best][name] - row[name] for name in names], dtype=torch.float64)
+        if difference.mean() <= difference.std() / len(names) ** 0.5:
+            values.append(value)
+    return values
+
+
+def choose_first(scores: Scores, names: Sequence[str]) -> Any:
+    """The first acceptable value."""
+    return acceptable(scores, names)[0]
+
+
+def choose_whitening(scores: Scores, names: Sequence[str]) -> tuple[float, float]:
+    """The smallest acceptable exponent, and the best shrinkage for it."""
+    exponent = acceptable(scores, names)[0][0]
+    pairs = [pair for pair in scores if pair[0] == exponent]
+    return max(pairs, key=lambda pair: mean_score(scores, pair, names))
+
+
+def calibration_error(chosen: Chosen, x: Tensor, data: DomainSet, prior_std: float, episodes: int) -> float:
+    """Minus the calibration error of the head in percent, for a standard deviation of the log calibration scale."""
+    way, shot, _ = CALIBRATION_SETTING
+    drawn = sample_episodes(data.classes, episodes=episodes, way=way, shot=shot, query=QUERY, seed=2, step=0)
+    head, labels = chosen.heads[chosen.members[0]], drawn.support_labels
+    chosen.heads = {chosen.members[0]: head}
+    held_out, targets = chosen.held_out(x[drawn.support], labels, way, shot)
+    scales = calibration_scales(held_out[chosen.members[0]], targets, prior_std)
+    logits = head(x[drawn.support], labels, x[drawn.query], way=way)
+    sums = classification_sums(way, torch.device("cpu"))
+    scaled = scales.to(logits)[:, None, None] * logits
+    update_classification_sums(sums, scaled.flatten(0, 1), drawn.query_labels.flatten())
+    return -100 * classification_metrics(sums)["calibration_error"]
+
+
+def report(title: str, scores: Scores, used: Any, choose: Any = choose_first) -> None:
+    """Print the mean of each value, the choice of all sets, and the choices when one is left out."""
+    names = list(next(iter(scores.values())))
+    print(f"\n{title}; used: {used}")
+    for value in scores:
+        print(f"  {value!s:16}{mean_score(scores, value, names):8.2f}")
+    left_out = Counter(choose(scores, [other for other in names if other != name]) for name in names)
+    counts = ", ".join(f"{value} ({count} of {len(names)})" for value, count in left_out.most_common())
+    print(f"  chosen by all sets: {choose(scores, names)}; with one left out: {counts}", flush=True)
+
+
+@torch.no_grad()
+def main() -> None:
+    """Print a table for each constant."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--cache", type=Path, default=Path("domains-cache"), help="folder of embeddings")
+    parser.add_argument("--weights", help="weight file of EfficientNet-Lite0, without the extra `photos`")
+    parser.add_argument("--episodes", type=int, default=200, help="per set and setting")
+    arguments = parser.parse_args()
+    sets = load_sets(arguments.data, arguments.cache, arguments.weights)
+    names, episodes = [name for name in sets if name not in TEST_SETS], arguments.episodes
+    print(f"{machine('cpu')}; {episodes} episodes per set and setting; {', '.join(names)}")
+    used = (normalization.WHITENING_EXPONENT, normalization.SHRINKAGE)
+    title = "exponent of whitening and shrinkage: accuracy in %"
+    report(title, whitening_scores(sets, names, episodes), used, choose_whitening)
+    features = {name: make_features(sets, name) for name in names}
+    scores: Scores = {
+        value: {name: ridge_accuracy(x[0], sets[name], value, episodes) for name, x in features.items()}
+        for value in PENALTIES
+    }
+    report("ridge penalty: accuracy in %", scores, RIDGE_PENALTY)
+    scores = {value: {} for value in PRIORS}
+    for value in PRIORS:
+        with changed(choice, LOG_PRIOR=choice.LOG_PRIOR | {"logistic": value, "prototypes": value}):
+            for name, (x, plain, _, _) in features.items():
+                chosen, both = Chosen(head_for(x), plain.shape[-1]), torch.cat((x, plain), -1)
+                scores[value][name] = accuracy(chosen, both, sets[name], CHOICE_SETTING, max(1, episodes // 4))
+    report("log prior of logistic regression and prototypes: accuracy in %", scores, choice.LOG_PRIOR["logistic"])
+    scores = {
+        value: {
+            name: calibration_error(Chosen(head_for(x[0])), x[0], sets[name], value, episodes)
+            for name, x in features.items()
+            if settings_of(sets[name], [Setting(CALIBRATION_SETTING.way, CALIBRATION_SETTING.shot + QUERY - 1)])
+        }
+        for value in PRIOR_STDS
+    }
+    title = "standard deviation of the log calibration scale: minus the calibration error in %"
+    report(title, scores, calibration.PRIOR_STD[True])
+    print(f"\ncalibration scale for one image per class; used: {calibration.EXPECTED_SCALE}")
+    print("  fitted on all sets: ({:.2f}, {:.2f}, {:.2f})".format(*fit_expected_scale(sets, features)))
+
+
+if __name__ == "__main__":
+    main()
