@@ -265,7 +265,7 @@ class Chosen:
     def _combined(
         heads: dict[str, Callable[..., Tensor]], factors: dict[str, Tensor], episode: tuple[Tensor, ...], way: int
     ) -> Tensor:
-        """The sum of the logits of all methods, each multiplied by its factors (E,); methods of factor 0 are skipped."""
+        """The sum of the logits of all methods, multiplied by factors (E,); methods of factor 0 are skipped."""
         total = None
         for name, head in heads.items():
             used = (factors[name] > 0).nonzero().flatten().to(episode[0].device)
@@ -288,7 +288,7 @@ def calibration_scales(logits: Tensor, labels: Tensor, prior_std: float = calibr
 
 
 Features = dict[str, tuple[Tensor, Tensor, Tensor, Tensor]]
-"""For each set, embeddings as the head takes them, those of the cheap recipe, of one view, and the mean of all views."""
+"""For each set, embeddings as the head takes them, those of the cheap recipe, of one view, and means of all views."""
 
 
 def make_features(sets: dict[str, DomainSet], name: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
