@@ -30,7 +30,7 @@ from torch import Tensor
 import sightline
 from sightline import config
 from sightline.classifier import calibration
-from sightline.classifier.choice import fit_scales, method_weights
+from sightline.classifier.choice import fit_scales, log_likelihood, method_weights
 from sightline.classifier.fitted import Fitted
 from sightline.classifier.methods import available_methods, blend_members, make_method
 from sightline.classifier.support import SupportSet
@@ -227,6 +227,8 @@ class Chosen:
             self.heads = {name: partial(_on_part, f, plain_dim, name == "logistic") for name, f in self.heads.items()}
         self.plain_dim = plain_dim
         self.counts = Counter[str]()
+        self.evidence: list[float] = []
+        """The log-likelihood of the held-out images of each episode."""
 
     def __call__(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
         """See `FewShotHead.forward`."""
@@ -243,8 +245,9 @@ class Chosen:
         weights = method_weights(held_out, targets, self.members, self.has_prior)
         factors = {name: (weights[name] * fit_scales(x, targets)).float() for name, x in held_out.items()}
         combined = self._combined(self.heads, factors, (support, labels, query), way)
+        own = torch.stack([factors[name][:, None, None] * x for name, x in held_out.items()]).sum(0)
+        self.evidence += log_likelihood(own, targets, fit_scales(own, targets)).tolist()
         if self.is_calibrated:
-            own = sum(factors[name][:, None, None] * x for name, x in held_out.items())
             combined = combined * calibration_scales(own, targets).to(combined)[:, None, None]
         for chosen in torch.stack(list(weights.values()), 1) > 0:
             names = [name for name, is_used in zip(weights, chosen.tolist(), strict=True) if is_used]
@@ -515,30 +518,33 @@ def print_other_embeddings(sets: dict[str, DomainSet], episodes: int) -> None:
     """The choice of `fit` without statistics against logistic regression, on other embeddings."""
     print("\nother embeddings, one view, without statistics: accuracy in % of `fit`, and its difference from logistic")
     print(f"regression; means over all sets, and the set with the least difference; {episodes} episodes of each set")
-    kinds: dict[str, Callable[[DomainSet], Tensor]] = {
-        key: lambda x, key=key: x.stages[key] for key in next(iter(sets.values())).stages
-    }
+    evaluated = {name: data for name, data in sets.items() if name not in TRAINING_IMAGES}
+    for kind in next(iter(sets.values())).stages:
+        compare_with_logistic(kind, sets, {name: data.stages[kind] for name, data in evaluated.items()}, episodes)
     for size in PROJECTIONS:
         matrix = torch.randn(1280, size, generator=torch.Generator().manual_seed(size)) / size**0.5
-        kinds[f"projection to {size}"] = lambda x, matrix=matrix: x.single[:, 0] @ matrix.to(x.views.device)
-    evaluated = {name: data for name, data in sets.items() if name not in TRAINING_IMAGES}
-    for kind, embeddings in kinds.items():
-        for setting in (Setting(5, 1), Setting(5, 5)):
-            differences, values = {}, []
-            for name, data in evaluated.items():
-                x = rotated(embeddings(data)[:, None])
-                options = {"query": QUERY, "episodes": episodes, "with_unknown": False}
-                fit, regression = (
-                    torch.cat(evaluate_episodes(method, x, data.classes, setting, **options).accuracies).double()
-                    for method in (Chosen(head_for(x), has_prior=False), BASELINES["logistic"])
-                )
-                differences[name] = tuple(100 * value for value in mean_interval(fit - regression))
-                values.append(100 * float(fit.mean()))
-            mean = sum(difference for difference, _ in differences.values()) / len(differences)
-            worst = min(differences, key=lambda name: differences[name][0])
-            least = "{} {:+.2f} ± {:.2f}".format(worst, *differences[worst])
-            text = f"{sum(values) / len(values):6.1f} {mean:+6.2f}, {least}"
-            print(f"{kind:20} {setting.way}-way {setting.shot}-shot {text}", flush=True)
+        projected = {name: data.views[0] @ matrix.to(data.views) for name, data in evaluated.items()}
+        compare_with_logistic(f"projection to {size}", sets, projected, episodes)
+
+
+def compare_with_logistic(kind: str, sets: dict[str, DomainSet], embeddings: dict[str, Tensor], episodes: int) -> None:
+    """Print the accuracy of `fit` and its difference from logistic regression on embeddings (N, M) of each set."""
+    for setting in (Setting(5, 1), Setting(5, 5)):
+        differences, values = {}, []
+        for name, vectors in embeddings.items():
+            x, classes = rotated(vectors[:, None]), sets[name].classes
+            options = {"query": QUERY, "episodes": episodes, "with_unknown": False}
+            fit, regression = (
+                torch.cat(evaluate_episodes(method, x, classes, setting, **options).accuracies).double()
+                for method in (Chosen(head_for(x), has_prior=False), BASELINES["logistic"])
+            )
+            differences[name] = tuple(100 * value for value in mean_interval(fit - regression))
+            values.append(100 * float(fit.mean()))
+        mean = sum(difference for difference, _ in differences.values()) / len(differences)
+        worst = min(differences, key=lambda name: differences[name][0])
+        least = "{} {:+.2f} ± {:.2f}".format(worst, *differences[worst])
+        text = f"{sum(values) / len(values):6.1f} {mean:+6.2f}, {least}"
+        print(f"{kind:20} {setting.way}-way {setting.shot}-shot {text}", flush=True)
 
 
 def write_model(sets: dict[str, DomainSet], folder: Path) -> None:

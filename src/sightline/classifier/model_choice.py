@@ -33,7 +33,7 @@ SAMPLE, SAMPLE_SIDE = 9, 32
 """Images that show the kind of all, and the side length at which they are compared."""
 MIN_COLOR_RANGE = 12
 """Mean distance of the channels of a pixel, of 255, from which on images are in color."""
-PAPER_TOLERANCE, MIN_PAPER = 24, 0.45
+PAPER_TOLERANCE, MIN_PAPER = 12, 0.55
 """A drawing has at least this fraction of its pixels within this distance of its median gray level."""
 
 

@@ -1,0 +1,117 @@
+"""How `--model auto` chooses between `photos` and `glyphs` on image sets of many kinds, and what this gives.
+
+    python -m benchmarks.domain_models DATA [--cache FOLDER] [--episodes 200]
+
+DATA and the cache are those of `benchmarks.domains`; the embeddings of `glyphs` are added to the cache. `photos` has
+the normalization statistics of all other sets. In each episode, both models choose their method, and `auto` chooses the
+model: by the kind of the images with one image per class, otherwise by the held-out images, too. A choice is right if
+the model has the higher mean accuracy on the set. The last lines compare `fit` with logistic regression on the
+embeddings of `glyphs`, as for embeddings of an unknown encoder.
+"""
+
+import argparse
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+import sightline
+from sightline.classifier.model_choice import LOG_PRIOR, are_drawings
+from sightline.data.images.reading import read_image
+from sightline.models.embedders import BackboneEmbedder
+from sightline.models.few_shot import FewShotHead
+from sightline.tasks.few_shot.config import Setting
+from sightline.tasks.few_shot.evaluate import evaluate_episodes
+
+from .clock import machine
+from .domains import (
+    QUERY,
+    TRAINING_IMAGES,
+    Chosen,
+    DomainSet,
+    compare_with_logistic,
+    head_for,
+    image_sets,
+    load_sets,
+    make_features,
+    selection,
+)
+
+SETTINGS = (Setting(5, 1), Setting(5, 5))
+DRAWS = 20
+"""Random draws of five images that are classified as drawings or photos."""
+
+
+def glyphs_features(data: Path, cache: Path, name: str, embedder: BackboneEmbedder) -> tuple[Tensor, Tensor]:
+    """Embeddings (N, T, M) of a set by `glyphs`, and whether five random images are drawings (DRAWS,)."""
+    path = cache / f"{name}-glyphs.safetensors"
+    if not path.is_file():
+        images = image_sets(data)[name]()
+        arrays = [image.permute(1, 2, 0).numpy() for image in images.pixels[selection(images, name)[0]]]
+        options = {"size": embedder.image_size, "channels": embedder.channels}
+        pixels = torch.stack([read_image(array, **options) for array in arrays])
+        random = torch.Generator().manual_seed(0)
+        draws = [torch.randperm(len(arrays), generator=random)[:5].tolist() for _ in range(DRAWS)]
+        kinds = [are_drawings({str(i): [arrays[i]] for i in draw}) for draw in draws]
+        tensors = {"embeddings": embedder.embed(pixels), "are_drawings": torch.tensor(kinds)}
+        safetensors.torch.save_file(tensors, path)
+    tensors = safetensors.torch.load_file(path)
+    return tensors["embeddings"], tensors["are_drawings"]
+
+
+def print_choices(
+    sets: dict[str, DomainSet], glyphs: dict[str, tuple[Tensor, Tensor]], head: FewShotHead, episodes: int
+) -> None:
+    """A table for each setting."""
+    for setting in SETTINGS:
+        print(f"\n{setting.way}-way {setting.shot}-shot, accuracy in %")
+        print(f"{'':26}{'photos':>10}{'glyphs':>10}{'auto':>10}{'photos chosen, %':>20}{'right, %':>12}", flush=True)
+        rows = []
+        for name, (tokens, kinds) in glyphs.items():
+            x, plain, _, _ = make_features(sets, name)
+            options = {"query": QUERY, "episodes": episodes, "with_unknown": False}
+            choices = (Chosen(head_for(x), plain.shape[-1]), Chosen(head))
+            accuracies = [
+                torch.cat(evaluate_episodes(chosen, y, sets[name].classes, setting, **options).accuracies).double()
+                for chosen, y in zip(choices, (torch.cat((x, plain), -1), tokens), strict=True)
+            ]
+            prior = LOG_PRIOR * (1 - 2 * kinds[torch.arange(episodes) % DRAWS].double())  # in favor of photos
+            if setting.shot > 1:
+                prior += torch.tensor(choices[0].evidence) - torch.tensor(choices[1].evidence)
+            is_photos = prior > 0
+            auto = torch.where(is_photos, *accuracies)
+            is_right = is_photos == (accuracies[0].mean() > accuracies[1].mean())
+            columns = (*accuracies, auto, is_photos.double(), is_right.double())
+            rows.append([100 * float(column.mean()) for column in columns])
+            print(f"{name:26}" + _cells(rows[-1]), flush=True)
+        print(f"{'mean':26}" + _cells(torch.tensor(rows).mean(0).tolist()), flush=True)
+
+
+def _cells(row: list[float]) -> str:
+    return "".join(f"{value:>{width}.1f}" for value, width in zip(row, (10, 10, 10, 20, 12), strict=True))
+
+
+@torch.no_grad()
+def main() -> None:
+    """Print all tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--cache", type=Path, default=Path("domains-cache"), help="folder of embeddings")
+    parser.add_argument("--weights", help="weight file of EfficientNet-Lite0, without the extra `photos`")
+    parser.add_argument("--episodes", type=int, default=200, help="per set and setting")
+    arguments = parser.parse_args()
+    sets = load_sets(arguments.data, arguments.cache, arguments.weights)
+    model = sightline.load("glyphs").model.eval()
+    names = [name for name in sets if name not in TRAINING_IMAGES]
+    embedder = BackboneEmbedder(model)
+    glyphs = {name: glyphs_features(arguments.data, arguments.cache, name, embedder) for name in names}
+    print(f"{machine('cpu')}; {arguments.episodes} episodes per set and setting")
+    print_choices(sets, glyphs, model.head, arguments.episodes)
+    print("\naccuracy in % of `fit` on embeddings, and its difference from logistic regression")
+    embeddings = {name: tokens.mean(1) for name, (tokens, _) in glyphs.items()}
+    compare_with_logistic("embeddings of glyphs", sets, embeddings, arguments.episodes)
+
+
+if __name__ == "__main__":
+    main()
