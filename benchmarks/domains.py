@@ -383,7 +383,8 @@ def print_accuracies(
 
 def print_calibration(sets: dict[str, DomainSet], features: Features, episodes: int) -> None:
     """Calibration errors of fitted classifiers; the constants for one image per class leave the set out, too."""
-    print(f"\ncalibration error in %, {episodes} classifiers of each set: choice of `fit`; head alone, not calibrated")
+    print(f"\ncalibration error in %, {episodes} classifiers of 20 classes or {4 * episodes} of 5 classes of each set:")
+    print("choice of `fit`; head alone, not calibrated")
     print(f"{'':26}" + "".join(f"{f'{way}-way {shot}-shot':>22}" for way, shot, _ in CONFIDENCE_SETTINGS))
     columns: dict[Setting, list[list[float]]] = {setting: [] for setting in CONFIDENCE_SETTINGS}
     for name in features:
@@ -396,7 +397,8 @@ def print_calibration(sets: dict[str, DomainSet], features: Features, episodes: 
                 cells.append("n/a")
                 continue
             chosen = Chosen(head, plain.shape[-1], is_calibrated=True, expected=expected)
-            options = {"query": min(QUERY, images - setting.shot), "episodes": episodes, "with_unknown": False}
+            query, count = min(QUERY, images - setting.shot), episodes * 20 // setting.way
+            options = {"query": query, "episodes": count, "with_unknown": False}
             row = [
                 100 * classification_metrics(evaluate_episodes(*method, data.classes, setting, **options).sums)[ERROR]
                 for method in ((chosen, torch.cat((x, plain), -1)), (head, x))
