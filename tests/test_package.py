@@ -19,6 +19,7 @@ COMMANDS = (
     "train",
     "search",
     "search-report",
+    "serve",
     "export",
     "evaluate",
     "fit",
@@ -66,7 +67,7 @@ def test_help_of_every_command_starts_with_an_imperative_sentence(name):
     assert f"sightline {name}" in result.output or f" {name} " in result.output
     sentence = typer.main.get_command(app).commands[name].help.splitlines()[0]
     verbs = ("Train", "Search", "Evaluate", "Fit", "Add", "Remove", "Predict", "Draw", "Describe", "Download")
-    verbs += ("Convert", "Export")
+    verbs += ("Convert", "Export", "Serve")
     assert sentence.startswith(verbs)
     assert sentence.endswith(".") or sentence.count(".") > 1
     assert sentence.split(".")[0] in result.output

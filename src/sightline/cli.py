@@ -562,7 +562,7 @@ def data(
         Path | None, typer.Option(help="Write a picture (.png) with examples of each class, or with captions.")
     ] = None,
 ) -> None:
-    """Describe a data set of images, and check its files, duplicates and labels; or describe captioned images."""
+    """Describe a data set of images or captions, and check its images."""
     from .classifier.data_checks import check_data
     from .data.captions import summary as captions
     from .data.captions.formats import has_captions, load_captions
