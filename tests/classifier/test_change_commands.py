@@ -72,6 +72,7 @@ def test_errors_leave_the_file(home, arguments, message):
 
 def test_info_describes_a_classifier(home, fitted):
     output = call("info", "signs.sightline").stdout
+    assert "None" not in output
     assert "kind               a fitted classifier" in output
     assert f"versions           sightline {sightline.__version__}, torch {torch.__version__}" in output
     assert f"bytes              {Path('signs.sightline').stat().st_size:,}" in output
