@@ -47,6 +47,8 @@ class Load:
     seconds: float = 0.0
     latencies: list[float] = field(default_factory=list)
     failures: int = 0
+    cpu_seconds: float = 0.0
+    """Of the server."""
 
     @property
     def rate(self) -> float:
@@ -72,30 +74,37 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         ours = ["-m", "sightline", "serve", "de-en", "--port", "0", "--store", f"{folder}/store.sqlite"]
-        with started(ours) as (port, pid), started(["-m", "benchmarks.serve", "--plain"]) as (plain_port, _):
-            compare(port, plain_port, options)
+        with started(ours) as (port, pid), started(["-m", "benchmarks.serve", "--plain"]) as (plain_port, plain_pid):
+            if options.rounds:
+                compare((port, pid), (plain_port, plain_pid), options)
             if options.minutes:
                 watch_memory(port, pid, options)
 
 
-def compare(port: int, plain_port: int, options: argparse.Namespace) -> None:
-    """Load both servers in turn and print a table."""
-    targets = {"sightline serve": (port, "/api/models/de-en/predict"), "plain FastAPI": (plain_port, "/predict")}
+def compare(ours: tuple[int, int], plain: tuple[int, int], options: argparse.Namespace) -> None:
+    """Load both servers, each a port and a process, in turn and print a table."""
+    targets = {"sightline serve": (ours[0], "/api/models/de-en/predict"), "plain FastAPI": (plain[0], "/predict")}
+    processes = {"sightline serve": ours[1], "plain FastAPI": plain[1]}
     for target in targets.values():
         asyncio.run(load(*target, seconds=2, connections=options.connections))  # warm
     print(f"de-en, 5 beams, {options.connections} connections, {options.seconds:g} s, {os.cpu_count()} cores\n")
-    print("server           round  answers/s  p50 ms  p99 ms  failed")
+    print("server           round  answers/s  p50 ms  p99 ms  CPU ms per answer  failed")
     loads: dict[str, list[Load]] = {name: [] for name in targets}
     for i in range(options.rounds):
         for name, target in targets.items():
+            before = cpu_seconds(processes[name])
             found = asyncio.run(load(*target, seconds=options.seconds, connections=options.connections))
+            found.cpu_seconds = cpu_seconds(processes[name]) - before
             loads[name].append(found)
-            numbers = f"{found.rate:9.1f}  {found.percentile(50):6.0f}  {found.percentile(99):6.0f}  {found.failures:6}"
-            print(f"{name:<15}  {i + 1:5}  {numbers}", flush=True)
+            cost = 1000 * found.cpu_seconds / len(found.latencies)
+            numbers = f"{found.rate:9.1f}  {found.percentile(50):6.0f}  {found.percentile(99):6.0f}  {cost:17.1f}"
+            print(f"{name:<15}  {i + 1:5}  {numbers}  {found.failures:6}", flush=True)
     pairs = list(zip(*loads.values(), strict=True))
-    ratio = statistics.median(ours.rate / plain.rate for ours, plain in pairs)
-    tail = statistics.median(ours.percentile(99) / plain.percentile(99) for ours, plain in pairs)
+    ratio = statistics.median(a.rate / b.rate for a, b in pairs)
+    tail = statistics.median(a.percentile(99) / b.percentile(99) for a, b in pairs)
     print(f"\nratio of the rounds, median: {ratio:.2f} times the answers per second, {tail:.2f} times the p99")
+    cost = statistics.median(a.cpu_seconds / len(a.latencies) * len(b.latencies) / b.cpu_seconds for a, b in pairs)
+    print(f"CPU time per answer: {cost:.2f} times that of the plain handler")
     print(f"failed requests: {sum(found.failures for rounds in loads.values() for found in rounds)}")
 
 
@@ -116,6 +125,12 @@ def resident_mib(pid: int) -> float:
     """Resident memory of a process."""
     [kib] = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(kib) / 1024
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def load(port: int, path: str, *, seconds: float, connections: int) -> Load:

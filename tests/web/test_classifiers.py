@@ -252,6 +252,17 @@ def test_malformed_requests_are_refused_with_a_sentence(client, method, path, st
     assert message in call(client, method, path, status, **options)["error"]
 
 
+def test_a_classifier_whose_model_is_not_served_says_so(client, state):
+    with client.app.state.services.store.change(state["id"]) as change:
+        change.rename(model="gone")
+    found = call(client, "GET", f"/{state['id']}")
+    assert found["fitted"] is False
+    assert "the model of a classifier must be served, got 'gone'" in found["reason"]
+    refused = call(client, "POST", f"/{state['id']}/predict", 422, files=files(characters()["ka"][0]))
+    assert "got 'gone'" in refused["error"]
+    assert call(client, "POST", f"/{state['id']}/undo")["fitted"]
+
+
 def test_labels_are_given_once(client, state):
     class_id = state["classes"][0]["id"]
     image = files(characters()["ka"][2])
@@ -260,8 +271,10 @@ def test_labels_are_given_once(client, state):
         assert "label or class_id must be given, got both or none" in refused["error"]
     changed = call(client, "POST", f"/{state['id']}/examples", 201, data={"class_id": class_id}, files=image)
     assert names(changed)["ka"] == 3
-    refused = call(client, "POST", f"/{state['id']}/classes", 409, json={"name": "ka"})
-    assert "a class name must be new, got 'ka'" in refused["error"]
+    call(client, "POST", f"/{state['id']}/classes", 201, json={"name": "\u00e9"})
+    for name in ("ka", " ka ", "e\u0301"):
+        refused = call(client, "POST", f"/{state['id']}/classes", 409, json={"name": name})
+        assert "a class name must be new, got " in refused["error"]
 
 
 def test_classes_and_images_of_another_classifier_are_not_found(client, state):

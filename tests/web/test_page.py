@@ -1,6 +1,7 @@
 """The web page in Chromium, used as a person uses it: one server and one browser for all tests."""
 
 import base64
+import json
 import os
 import re
 import signal
@@ -528,3 +529,18 @@ def test_tabs_keyboard_names_themes_and_narrow_windows(app):
     assert app.page.evaluate(background) == dark
     app.page.get_by_role("button", name="Use light colors").click()
     assert app.page.evaluate(background) == light
+
+
+def test_the_page_of_the_api_lists_the_operations_and_sends_a_request(app, server):
+    app.page.goto(f"{server.url}/docs")
+    operations = app.page.locator("details")
+    operations.first.wait_for()
+    with urllib.request.urlopen(f"{server.url}/openapi.json") as answer:
+        paths = json.load(answer)["paths"]
+    assert operations.count() == sum(map(len, paths.values()))
+    predict = operations.filter(has_text="/api/models/{name}/predict").first
+    predict.locator("summary").click()
+    predict.get_by_label("name").fill("de-en")
+    predict.get_by_label("body").fill('{"texts": ["Kannst du mir bitte helfen?"]}')
+    predict.get_by_role("button", name="Send").click()
+    predict.get_by_text("can you help me?").first.wait_for()

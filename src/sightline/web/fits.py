@@ -17,7 +17,7 @@ from ..classifier.model_choice import choose_model
 from ..classifier.support import SupportSet
 from ..data.images.checks import MIN_STD, near_groups
 from ..data.images.reading import read_image
-from ..errors import MissingDependencyError, SightlineError
+from ..errors import MissingDependencyError, SightlineError, check
 from .metrics import FIT_SECONDS
 from .rows import StoredClassifier, StoredExample
 from .store import Store
@@ -199,6 +199,8 @@ class _Images:
 
     def fitted(self, name: str) -> FewShotClassifier:
         """A classifier with this model, fitted to the images."""
+        rule = "the model of a classifier must be served"
+        check(name in self.fits.models, f"{rule}, got {name!r}, which is not; choose another, or start with it")
         if name in self.fits.missing:
             raise MissingDependencyError(self.fits.missing[name])
         base, kept = self.fits.base(name), self.fits._embedded

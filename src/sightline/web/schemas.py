@@ -1,5 +1,6 @@
 """Requests and answers of the API. They are checked where they enter, and documented by OpenAPI."""
 
+import unicodedata
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -9,8 +10,8 @@ from ..names import printable
 
 
 def _name(value: str) -> str:
-    """Printable text with something to see in it."""
-    value = value.strip()
+    """Printable text with something to see in it, in the form in which equal names are equal."""
+    value = unicodedata.normalize("NFC", value.strip())
     if not value or printable(value) != value or not any(char.isprintable() and not char.isspace() for char in value):
         raise ValueError("printable text with at least one character is expected")
     return value

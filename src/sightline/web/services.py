@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import torch
 from fastapi import Depends, Request
 
+from ..errors import SightlineError
 from ..predictor import FailedPrediction
 from .batching import Batcher
 from .errors import BusyError
@@ -68,11 +69,13 @@ class Services:
         return await lane.run(self.fits.fit, stored)
 
     async def fit_or_reason(self, stored: StoredClassifier) -> Fit:
-        """The fit, or one without a classifier if it takes too long: the change itself was made."""
+        """The fit, or one without a classifier if it fails or takes too long: the change itself was made."""
         try:
             return await self.fit(stored)
         except BusyError:
             return Fit(stored.version, reason=STILL_FITTING)
+        except SightlineError as error:
+            return Fit(stored.version, reason=str(error))
 
     async def current(self, identifier: str) -> Fit:
         """The fit of the current version of a classifier."""

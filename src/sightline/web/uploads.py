@@ -1,6 +1,7 @@
 """Uploaded images and archives: bounded, decoded once, and stored upright without metadata."""
 
 import io
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -96,7 +97,8 @@ def _image_entries(archive: zipfile.ZipFile) -> dict[str, list[zipfile.ZipInfo]]
         *folders, name = PurePosixPath(info.filename.replace("\\", "/")).parts or ("",)
         if info.is_dir() or not folders or any(map(is_hidden, folders)) or not is_image_name(name):
             continue
-        groups.setdefault(shortened(folders[-1], limits.MAX_WEB_NAME_CHARS), []).append(info)
+        label = shortened(unicodedata.normalize("NFC", folders[-1]), limits.MAX_WEB_NAME_CHARS)
+        groups.setdefault(label or "class", []).append(info)
     return dict(sorted(groups.items()))
 
 

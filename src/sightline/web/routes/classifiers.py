@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, File, Form, Query, Response, UploadFile
 
-from ... import limits
 from ...errors import check_choice
 from .. import schemas, uploads
 from ..errors import RequestError
@@ -48,7 +47,6 @@ async def import_archive(
     """Store a classifier with the images of a zip file, such as one that was downloaded."""
     _check_model(services, model)
     content = await services.fitting_large.run(uploads.read_archive, await archive.read())
-    content = [(_label(label), images) for label, images in content]
     return await state(services, await services.database.run(services.store.create, name, model, content))
 
 
@@ -218,11 +216,6 @@ def _check_model(services: Services, name: str) -> None:
     reason = services.fits.missing.get(name)
     if reason is not None:
         raise RequestError(409, f"model must be installed, got {name!r}: {reason}")
-
-
-def _label(name: str) -> str:
-    """The name of a folder as that of a class."""
-    return name[: limits.MAX_WEB_NAME_CHARS].strip() or "class"
 
 
 def _time(seconds: float) -> str:
