@@ -35,18 +35,22 @@ class _Job:
 
 
 class Batcher:
-    """Runs items of the same key together, in one thread.
+    """Runs items of the same key together.
 
-    `run(key, items)` returns a result for each item. No request waits for others to come: a batch is what has arrived
-    while the last one ran.
+    `run(key, items)` returns a result for each item, in one of the threads. No request waits for others to come: a
+    batch is what has arrived while all threads were busy.
     """
 
-    def __init__(self, name: str, run: Callable[[Any, list[Any]], Sequence[Any]], max_batch: int = 32) -> None:
+    def __init__(
+        self, name: str, run: Callable[[Any, list[Any]], Sequence[Any]], max_batch: int = 32, threads: int = 1
+    ) -> None:
         self.name, self._run, self.max_batch = name, run, max_batch
         self._jobs: list[_Job] = []
         self._changed, self._closed = threading.Condition(), False
-        self._thread = threading.Thread(target=self._work, name=f"sightline-{name}", daemon=True)
-        self._thread.start()
+        options: dict[str, Any] = {"target": self._work, "name": f"sightline-{name}", "daemon": True}
+        self._threads = [threading.Thread(**options) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
 
     async def submit(self, key: Hashable, item: Any) -> Any:
         """The result for an item; `BusyError` if too many wait, or after `MAX_WEB_SECONDS`."""
@@ -70,8 +74,9 @@ class Batcher:
         """Finish all that waits, then stop."""
         with self._changed:
             self._closed = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
 
     def _work(self) -> None:
         while batch := self._next():

@@ -72,9 +72,9 @@ class Input:
 class ServedModel:
     """A trained model with its queues: short inputs, and those that take longer or run alone."""
 
-    def __init__(self, name: str, task: str, predictor: Predictor) -> None:
+    def __init__(self, name: str, task: str, predictor: Predictor, threads: int = 1) -> None:
         self.name, self.task, self.predictor = name, task, predictor
-        self._quick = Batcher(name, self._run, MAX_BATCH)
+        self._quick = Batcher(name, self._run, MAX_BATCH, threads)
         self._slow = Batcher(f"{name} slow", self._run, MAX_BATCH)
 
     def close(self) -> None:
@@ -140,8 +140,9 @@ class ServedModel:
 class ServedModels:
     """All served models, and the few-shot models that classifiers can be fitted with."""
 
-    def __init__(self, sources: Sequence[str]) -> None:
+    def __init__(self, sources: Sequence[str], threads: int = 1) -> None:
         self.models: dict[str, ServedModel] = {}
+        self._threads = threads
         self.few_shot: dict[str, str] = {}
         for source in sources or zoo.names():
             self._add(source)
@@ -168,7 +169,7 @@ class ServedModels:
             return
         predictor = runs.load(source)
         predictor.check_ready()
-        self.models[name] = ServedModel(name, task, predictor)
+        self.models[name] = ServedModel(name, task, predictor, self._threads)
 
     def _free_name(self, name: str) -> str:
         candidate, number = name or "model", 2

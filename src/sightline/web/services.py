@@ -19,6 +19,8 @@ from .rows import StoredClassifier
 from .settings import Settings
 from .store import Store
 
+MAX_THREADS = 4
+"""Batches of one model that run at the same time."""
 LARGE_FIT = 200
 """Images from which on a classifier is fitted apart from smaller ones."""
 STILL_FITTING = "the classifier must be fitted first, got one with many new images that takes longer; try again"
@@ -36,10 +38,12 @@ class Services:
     """The parts of a running server, in one process."""
 
     def __init__(self, settings: Settings) -> None:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // (2 * settings.workers)))  # threads run side by side
+        cores = max(1, (os.cpu_count() or 1) // settings.workers)
+        threads = min(cores, MAX_THREADS)  # of each model; batches run side by side
+        torch.set_num_threads(max(1, cores // threads))
         self.settings = settings
         self.store = Store(settings.store_url)
-        self.models = ServedModels(settings.models)
+        self.models = ServedModels(settings.models, threads)
         self.fits = Fits(self.store, self.models.few_shot)
         self.fits.load_models()
         self.database, self.reading = Lane("database", 4), Lane("reading", 2)
@@ -48,7 +52,7 @@ class Services:
             Lane("large fits", 1),
             Lane("explain", 1),
         )
-        self._queries = Batcher("few-shot", self._predict, MAX_BATCH)
+        self._queries = Batcher("few-shot", self._predict, MAX_BATCH, threads)
         self.is_ready = True
 
     def close(self) -> None:
