@@ -154,7 +154,7 @@ def test_glyphs_separates_drawn_characters(tmp_path):
     ("name", "expected"),
     [
         ("glyphs", [1.661811, -0.668564, 3.035056, 2.284679, 0.579607]),
-        ("photos", [2.973031, 2.949309, 2.914806, 3.077832, 2.879441]),
+        ("photos", [2.951086, 2.914809, 2.878556, 3.061864, 2.86612]),
     ],
 )
 def test_logits_of_pretrained_heads_equal_the_recorded_ones(name, expected):
