@@ -5,7 +5,7 @@ import { displayText } from "../view/format.js";
 import { unpack } from "../view/payload.js";
 import { canvasRenderer } from "../view/renderer.js";
 import { createMatrix, headMatrix, strongest } from "../view/weights.js";
-import { createSwitches, headGrid, keepingFocus } from "./heads.js";
+import { createSwitches, headGrid, keepingFocus, released } from "./heads.js";
 import { choice } from "./widgets.js";
 
 const ROW = 30; // height of a token in the drawing, in pixels
@@ -59,7 +59,7 @@ export function createAttention({ names, onChange, home = () => null }) {
     tokens.replaceChildren(...(inspection.input_tokens ?? []).map((token, i) => {
       const [text, isRemoved] = [displayText(token), removed.has(i)];
       if (!inspection.removable[i]) return element("span", { className: "token special" }, text);
-      const chip = button({ className: `token ${isRemoved ? "removed" : ""}`, ariaLabel: `${isRemoved ? "Put back" : "Remove"} ${text}`, onclick: () => toggleToken(i) }, text);
+      const chip = button({ className: `token ${isRemoved ? "removed" : ""}`, ariaLabel: `${isRemoved ? "Put back" : "Remove"} ${text}`, onclick: () => (chip.classList.toggle("removed"), toggleToken(i)) }, text); // marked at once; the answer follows
       chip.dataset.index = i;
       chip.dataset.focus = `token-${i}`;
       chip.addEventListener("pointerenter", () => focus({ side: "key", index: inspection.kept.indexOf(i) }));
@@ -178,6 +178,7 @@ export function createAttention({ names, onChange, home = () => null }) {
     focusQuery: (sequence, index) => current()?.queries === sequence && focus(index === null ? null : { side: "query", index }),
     async update(next) {
       const read = next ? await readLayers(next) : [];
+      await released();
       [inspection, layers] = [next, read];
       node.hidden = !layers.length;
       if (!layers.length) return;

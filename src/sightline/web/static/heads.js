@@ -18,7 +18,10 @@ export function headGrid({ rows, shown, onShow, onToggle }) {
     const number = i + 1;
     const cells = heads.map(({ matrix, isOff }, head) => {
       const title = `layer ${number}, head ${head + 1}`;
-      const extra = button({ className: "switch", role: "switch", ariaChecked: String(!isOff), ariaLabel: `L${title.slice(1)}`, onclick: () => onToggle(layer, head) }, element("span", {}));
+      const extra = button({ className: "switch", role: "switch", ariaChecked: String(!isOff), ariaLabel: `L${title.slice(1)}`, onclick: () => {
+        extra.ariaChecked = String(extra.ariaChecked !== "true"); // at once; the answer follows
+        onToggle(layer, head);
+      } }, element("span", {}));
       extra.dataset.focus = `switch-${layer}-${head}`;
       return cell({ layer, head, name: String(head + 1), title, matrix, isOff, extra });
     });
@@ -26,6 +29,14 @@ export function headGrid({ rows, shown, onShow, onToggle }) {
     return element("div", { className: "head-row", role: "group", ariaLabel: `Layer ${number}` }, element("span", { className: "layer-name" }, `Layer ${number}`), element("div", { className: "head-cells" }, all, ...cells));
   };
   return element("div", { className: "head-grid" }, ...rows.map(row));
+}
+
+let isPressed = false;
+for (const name of ["pointerdown", "pointerup", "pointercancel"]) addEventListener(name, () => (isPressed = name === "pointerdown"), true);
+
+// Resolves when no button of the mouse is pressed: a click on a control that is replaced meanwhile would be lost.
+export async function released() {
+  while (isPressed) await new Promise((done) => setTimeout(done, 20));
 }
 
 // Rebuild parts of a node and leave the keyboard focus where it was.

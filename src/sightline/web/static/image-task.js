@@ -6,7 +6,7 @@ import { unpack } from "../view/payload.js";
 import { createMatrix, headMatrix } from "../view/weights.js";
 import { newestOnly } from "./api.js";
 import { createDrop } from "./drop.js";
-import { createSwitches, headGrid, keepingFocus } from "./heads.js";
+import { createSwitches, headGrid, keepingFocus, released } from "./heads.js";
 
 const LOOK = { veil: 0.62, gamma: 0.6, outline: 2 }; // as heatmaps.Look, without outlines
 
@@ -50,6 +50,7 @@ export function createImageTask({ models, answer }) {
       if (!isChanged) base = prediction;
       inspection = prediction.inspection;
       layers = await Promise.all((inspection?.layers ?? []).map(async (layer) => ({ ...layer, raw: await unpack(layer.packed.data, layer.shape) })));
+      await released();
       output.replaceChildren(...answer(prediction, { model, base: isChanged ? base : null }));
       time.textContent = `${Math.round(performance.now() - started)} ms`;
       putBack.hidden = !isChanged;
