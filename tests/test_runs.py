@@ -101,6 +101,15 @@ def test_command_line_includes_torchrun(monkeypatch, world_size, prefix):
     assert runs.command_line() == prefix + "sightline train 'a b.yaml'"
 
 
+def test_keys_that_older_versions_lack_are_not_part_of_the_digest_of_a_config():
+    """Otherwise older runs could not be resumed. The digest is that of the version without these keys."""
+    fixed = runs._fixed_values(ImageClassificationTaskConfig.starter())
+    assert not fixed.keys() & {"start_from", "training.backbone_lr_ratio"}
+    training = replace(ImageClassificationTaskConfig.starter().training, backbone_lr_ratio=0.5)
+    changed = runs._fixed_values(replace(ImageClassificationTaskConfig.starter(), training=training))
+    assert changed["training.backbone_lr_ratio"] == 0.5
+
+
 def test_changes_keep_the_other_values_of_their_section():
     """Without a config they change the starter; with one, missing values are defaults."""
     starter = ImageClassificationTaskConfig.starter()

@@ -562,7 +562,7 @@ def data(
         Path | None, typer.Option(help="Write a picture (.png) with examples of each class, or with captions.")
     ] = None,
 ) -> None:
-    """Describe a data set of images or captions, and check its images."""
+    """Describe a data set of images, and check it; or describe captions."""
     from .classifier.data_checks import check_data
     from .data.captions import summary as captions
     from .data.captions.formats import has_captions, load_captions
@@ -571,6 +571,7 @@ def data(
     from .data.images.summary import contact_sheet, summarize
 
     if has_captions(name):
+        check(image_size is None, f"image_size must be left out for captions, got {image_size}")
         captioned = load_captions(name)
         _print(captions.summarize(captioned, name))
         if show is not None:

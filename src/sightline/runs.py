@@ -36,6 +36,8 @@ RESUMABLE_KEYS = re.compile(
     r"|learning_rate|max_grad_norm|min_lr_ratio|schedule|step_size|steps|tensorboard|warmup_steps|weight_decay)"
 )
 """Keys that may change when a run is resumed, because the checkpoints still fit."""
+LATER_KEYS = {"start_from": None, "training.backbone_lr_ratio": 1.0}
+"""Keys that configs of older versions lack, with the values that change nothing."""
 NO_RUN = "--resume must name a run, got no run in {}; train it without --resume first"
 SCORE, VERSIONS = "## Evaluation", "## Versions"
 """Headings of a model card."""
@@ -349,8 +351,12 @@ def _check_same_config(folder: Path, task_config: Any) -> None:
 def _fixed_values(task_config: Any) -> dict[str, Any]:
     """The values of a config that cannot change when a run is resumed, by dotted key."""
     values = flatten(config.plain(task_config))
-    fixed = {key: value for key, value in values.items() if not RESUMABLE_KEYS.fullmatch(key)}
-    return {key: value for key, value in fixed.items() if (key, value) != ("start_from", None)}  # older runs lack it
+    return without_later_keys({key: value for key, value in values.items() if not RESUMABLE_KEYS.fullmatch(key)})
+
+
+def without_later_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a config by dotted key, without those of `LATER_KEYS`, which older runs and searches lack."""
+    return {key: value for key, value in values.items() if (key, value) not in LATER_KEYS.items()}
 
 
 def _config_digest(task_config: Any) -> str:

@@ -86,3 +86,13 @@ def test_largest_logit_of_a_regression_is_low_far_from_all_classes():
         state = head.encode_support(support, LABELS, way=WAY)
         known, unknown = (head.classify(state, x).amax(-1) for x in (means, -means.sum(1, keepdim=True)))
     assert known.min() > unknown.max()
+
+
+def test_logistic_regression_leaves_classes_without_images_out():
+    """Without their own logit, the intercept of such a class would fall for all steps."""
+    x, query = clusters(SHOT)[:, : S - SHOT], clusters(2)
+    labels = LABELS[:, : S - SHOT]
+    logits = readouts.logistic(x, class_membership(labels, WAY).double())(query)
+    expected = readouts.logistic(x, class_membership(labels, WAY - 1).double())(query)
+    torch.testing.assert_close(logits[..., : WAY - 1], expected)
+    assert (logits[..., -1] < expected.amin() - 30).all()

@@ -5,6 +5,8 @@ import io
 import itertools
 import json
 import signal
+import time
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -64,7 +66,9 @@ def test_a_grid_has_every_combination_once(tmp_path):
 
 def test_no_trial_is_started_after_the_timeout_and_the_same_command_continues(tmp_path, monkeypatch):
     seconds = itertools.count(1000)
-    monkeypatch.setattr("sightline.search.run.time.time", lambda: next(seconds))
+    clock = SimpleNamespace(**vars(time) | {"time": lambda: next(seconds)})
+    for module in ("run", "worker"):
+        monkeypatch.setattr(f"sightline.search.{module}.time", clock)
     stopped = run(tmp_path / "parts", timeout=3)
     assert str(stopped).startswith(f"{tmp_path / 'parts'}: 3 of 6 trials finished: 3 complete")
     assert settings(run(tmp_path / "parts")) == settings(run(tmp_path / "whole"))

@@ -106,5 +106,10 @@ def test_backbone_has_a_fraction_of_the_learning_rate(optimizer):
 
 def test_backbone_of_muon_has_one_learning_rate():
     model = nn.ModuleDict({"backbone": nn.ModuleList([nn.Linear(5, 7)])})
-    with pytest.raises(SightlineError, match="backbone_lr_ratio must be 1"):
+    with pytest.raises(SightlineError, match=r"must be 1 for a backbone that muon optimizes, got 0\.5"):
         make_optimizers(model, TrainingConfig(optimizer="muon", backbone_lr_ratio=0.5))
+
+
+def test_a_model_without_a_backbone_has_one_learning_rate():
+    with pytest.raises(SightlineError, match=r"must be 1 for a model without a trained backbone, got 0\.5"):
+        make_optimizers(nn.Linear(5, 7), TrainingConfig(backbone_lr_ratio=0.5))

@@ -13,7 +13,7 @@ SHRINKAGE = 0.25
 """Added to the within-class variances before whitening, as a multiple of their mean over all directions."""
 WHITENING_EXPONENT = 0.25
 """Power of the variances by which directions are divided; 0.5 is complete whitening, 0 is none. The smallest whose mean
-accuracy on image sets of many kinds is within one standard error of the best (`benchmarks.domains --parts constants`):
+accuracy on image sets of many kinds is within one standard error of the best (`benchmarks.domain_constants`):
 in a set of another kind, classes may differ in the directions that are scaled down."""
 
 MIN_VALUE = 1e-6

@@ -17,6 +17,8 @@ CHECK_EVERY = 10
 """Steps between two convergence checks."""
 TOLERANCE = 1e-5
 """Largest gradient at which logistic regression has converged."""
+EMPTY_CLASS_LOGIT = -60.0
+"""Logit of a class without images in logistic regression, whose own value is minus infinity."""
 C = 1.0
 """Weight of the loss of logistic regression relative to the L2 penalty, as in scikit-learn."""
 
@@ -69,7 +71,7 @@ def logistic(x: Tensor, membership: Tensor) -> LinearReadout:
     vectors are centered: this does not change the solution, because the intercept is not penalized, and it decouples
     the intercept from the weights. The optimizer is accelerated gradient descent with restarts.
     """
-    is_used = membership.sum(1)[..., None]
+    is_used, is_empty = membership.sum(1)[..., None], (membership.sum(-1) == 0)[:, None]
     x = F.normalize(x, dim=-1) * is_used
     count = is_used.sum(1, keepdim=True).clamp_min(1)
     center = x.sum(1, keepdim=True) / count
@@ -79,7 +81,8 @@ def logistic(x: Tensor, membership: Tensor) -> LinearReadout:
     coefficients, intercept = torch.zeros_like(targets), torch.zeros_like(targets[:, :1])
     lookahead, intercept_lookahead, age = coefficients, intercept, torch.ones_like(lipschitz)
     for step in range(1, MAX_STEPS + 1):
-        residual = C * ((gram @ lookahead + intercept_lookahead).softmax(-1) - targets) * is_used
+        logits = (gram @ lookahead + intercept_lookahead).masked_fill(is_empty, EMPTY_CLASS_LOGIT)
+        residual = C * (logits.softmax(-1) - targets) * is_used
         gradient, intercept_gradient = residual + lookahead, residual.sum(1, keepdim=True)
         previous, previous_intercept = coefficients, intercept
         coefficients = lookahead - gradient / lipschitz
@@ -96,7 +99,8 @@ def logistic(x: Tensor, membership: Tensor) -> LinearReadout:
             if largest < TOLERANCE:
                 break
     weights = x.mT @ coefficients
-    return LinearReadout(torch.zeros_like(center), weights, intercept - center @ weights)
+    bias = (intercept - center @ weights).masked_fill(is_empty, EMPTY_CLASS_LOGIT)
+    return LinearReadout(torch.zeros_like(center), weights, bias)
 
 
 def class_center(x: Tensor, membership: Tensor) -> Tensor:

@@ -99,7 +99,8 @@ class Plan:
 
     def definition(self) -> dict[str, Any]:
         """What must stay the same when the search is continued, by key, as JSON values."""
-        values = {key: value for key, value in flatten(config.plain(self.config)).items() if key not in MACHINE_KEYS}
+        values = runs.without_later_keys(flatten(config.plain(self.config)))
+        values = {key: value for key, value in values.items() if key not in MACHINE_KEYS}
         definition = {
             "task": self.config.task,
             "objectives": [[objective.name, objective.direction] for objective in self.objectives],

@@ -195,7 +195,8 @@ class Trainer:
         final = [line for line in read_log(self.folder) if FINAL in line]
         if not (self.is_done and final and all((self.folder / name).is_file() for name in (CARD, WEIGHTS))):
             return None
-        self._message(f"{self.folder} is fully trained; nothing was changed; a larger training.epochs extends it")
+        key = "training.steps" if self.config.steps else "training.epochs"
+        self._message(f"{self.folder} is fully trained; nothing was changed; a larger {key} extends it")
         report = (final[-1].get("stop_reason"), final[-1].get("calibration", ""))
         return Run(self.folder, final[-1][FINAL], self.step, self.seconds, *report)
 

@@ -32,8 +32,11 @@ def make_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.opti
     muon = [Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay)] if matrices else []
     backbone: set[Tensor] = set()
     if config.backbone_lr_ratio < 1:
-        backbone = {p for name, p in model.named_parameters() if "backbone" in name.split(".")}
-        check(not backbone & matrices.keys(), "backbone_lr_ratio must be 1 for a backbone that muon optimizes")
+        backbone = {p for name, p in model.named_parameters() if "backbone" in name.split(".") and p.requires_grad}
+        got = f"got {config.backbone_lr_ratio}"
+        check(backbone, f"training.backbone_lr_ratio must be 1 for a model without a trained backbone, {got}")
+        is_adam = not backbone & matrices.keys()
+        check(is_adam, f"training.backbone_lr_ratio must be 1 for a backbone that muon optimizes, {got}")
     return [*muon, _adam(others, tables, backbone, config)] if others else [*muon]
 
 
