@@ -156,6 +156,8 @@ def test_a_finished_run_is_extended(run, capfd):
     rates = {line["step"]: line["learning_rate"] for line in lines if "loss" in line}
     assert list(rates) == [3, 6, 9, 12, 15, 18, 20, 21, 24, 26]
     assert rates[21] > rates[20]  # the cosine schedule of 26 steps
+    losses = {line["step"]: line["loss"] for line in lines if "loss" in line}
+    assert losses[21] > losses[20] / 2  # the mean of one step, not a third of it
     assert [line["step"] for line in lines if "final" in line] == [26]
     assert "  steps: 26\n" in (run / "config.yaml").read_text()
     assert "26 steps" in (run / "README.md").read_text()

@@ -121,11 +121,12 @@ def train(
 
 def _report_training_data(path: str | None, changes: list[str]) -> None:
     """Print the findings about a folder of images before a model is trained on it."""
+    from .data.images import glyphs
     from .training.distributed import is_main_process
 
     task_config = sightline.runs.build_config(sightline.runs.read_values(path, changes)[0])
     source, has_images = task_config.data.source, TASKS[task_config.task].has_images
-    if not (has_images and Path(source).expanduser().is_dir() and is_main_process()):
+    if not (has_images and source != glyphs.NAME and Path(source).expanduser().is_dir() and is_main_process()):
         return
     from .classifier.data_checks import check_training_data
 

@@ -27,6 +27,13 @@ LOG, EVALUATION, CHECKPOINTS, LOCK = "metrics.jsonl", "evaluation.json", "checkp
 """Files of a run."""
 
 
+def warn_of_path(name: str) -> None:
+    """Warn that a path has the name of a generated data set, which is used instead."""
+    if Path(name).exists():
+        message = f"{name} is a generated data set, and {name} in this folder is not read; for that: ./{name}"
+        warnings.warn(message, SightlineWarning, stacklevel=3)
+
+
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds and is removed when it fails.

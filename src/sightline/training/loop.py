@@ -124,6 +124,8 @@ class Trainer:
         self._checkpoint_step = 0
         self._stop_request: str | None = None
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=group.device)
+        self._logged_step = 0
+        """The last step of the losses that were logged."""
         """Sum of the losses since the last log."""
 
     def restore(self) -> None:
@@ -150,6 +152,8 @@ class Trainer:
         self._started -= metadata.get("seconds", 0.0)
         self.evaluations_without_improvement = metadata["evaluations_without_improvement"]
         self._loss_sum.fill_(metadata["loss_sum"] if self.group.is_main else 0.0)
+        is_logged = metadata["loss_sum"] == 0  # also at the last step, which an extended run continues from
+        self._logged_step = self.step if is_logged else self.step - self.step % self.config.log_every
         self._report_resumption(metadata.get("total_steps", self.total_steps))
 
     def _report_resumption(self, old: int) -> None:
@@ -268,8 +272,9 @@ class Trainer:
 
     def _log(self, first_step: int, start_time: float) -> None:
         """Report the mean loss since the last log, over all processes, and the speed since a step and a time."""
-        mean_loss = self._finite_sum(self._loss_sum) / ((self.step - 1) % self.config.log_every + 1)
+        mean_loss = self._finite_sum(self._loss_sum) / (self.step - self._logged_step)
         self._loss_sum.zero_()
+        self._logged_step = self.step
         processed = (self.step - first_step) * self.config.batch_size
         values = {
             "loss": mean_loss,

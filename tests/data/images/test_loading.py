@@ -7,7 +7,7 @@ from sightline.data import ImageFiles, load, load_classes
 from sightline.data.images import formats, glyphs, loading
 from sightline.data.images.formats.arrays import image_sets
 from sightline.data.images.loading import detect_format
-from sightline.errors import SightlineError
+from sightline.errors import SightlineError, SightlineWarning
 
 
 def test_glyphs_are_loaded_by_name():
@@ -117,3 +117,10 @@ def test_images_of_a_zip_file_can_stay_in_it(tmp_path):
     for name, images in loaded.available.items():
         assert torch.equal(lazy.available[name].load().pixels, images.pixels)
     assert not loaded.class_disjoint
+
+
+def test_a_path_with_the_name_of_a_generated_data_set_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "glyphs").mkdir()
+    with pytest.warns(SightlineWarning, match="glyphs in this folder is not read; for that: ./glyphs"):
+        assert load("glyphs").format == load("glyphs", size=7).format

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from ... import limits
 from ...errors import SightlineError, check, reraise
+from ...files import warn_of_path
 from ...names import display_path, printable
 from ..fetching.catalog import fetch_hint
 from ..images.archives import open_archive
@@ -58,6 +59,7 @@ def load_captions(
         test_split: Name of the split to test on (default: test).
     """
     if str(source) == shapes.NAME:
+        warn_of_path(shapes.NAME)
         return shapes.splits()
     path = Path(source).expanduser()
     check(

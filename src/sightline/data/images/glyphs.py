@@ -17,6 +17,7 @@ from ...errors import check, check_int
 from .datasets import Images, ImageSet, Splits, select_classes, split
 from .formats.arrays import Array, convert
 
+NAME = "glyphs"
 _POINTS = 7  # control points of a stroke: two cubic curves that share the fourth
 _SEGMENTS = 5  # line segments that approximate a curve
 _MAX_STROKES = 4

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...errors import SightlineError, check_int, one_of, reraise
+from ...files import warn_of_path
 from ...names import display_path
 from ..fetching.catalog import fetch_hint
 from ..sources import single_archive
@@ -42,7 +43,8 @@ def load(
     """
     check_image_options(size, channels)
     check_int(0, max_memory=max_memory)
-    if source == "glyphs":
+    if source == glyphs.NAME:
+        warn_of_path(glyphs.NAME)
         return glyphs.splits(size, channels)
     images, format_name = read_source(source, size, channels)
     has_own_classes = any(part.classes != images["train"].classes for part in images.values())
@@ -57,7 +59,7 @@ def read_source(source: str | Path, size: int | None, channels: int | None) -> t
     """Images of each split of a path, not decoded where they are image files, and the name of the format."""
     path = Path(source).expanduser()
     if not path.exists():
-        rule = f"a data set must be an existing path, or {one_of(str(source), ['glyphs'])}"
+        rule = f"a data set must be an existing path, or {one_of(str(source), [glyphs.NAME])}"
         raise UnknownSourceError(f"{rule}{fetch_hint(source)}")
     with reraise(f"{display_path(path)} must be readable", OSError):
         for candidate in dict.fromkeys((path, single_archive(path))):
