@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from sightline import limits
 from sightline.errors import SightlineError
-from sightline.web import bodies, security
+from sightline.web import bodies, security, server
 from sightline.web.settings import Settings, is_loopback, store_url
 from web_client import characters, files, new_classifier, png, web_client
 
@@ -78,6 +78,7 @@ def test_the_address_of_the_connection_is_accepted():
         ({"origin": "http://localhost", "sec-fetch-site": "same-origin"}, 200),
         ({"origin": "http://evil.example"}, 403),
         ({"origin": "null"}, 403),
+        ({"origin": "http://["}, 403),
         ({"origin": "http://localhost:8001"}, 403),
         ({"sec-fetch-site": "cross-site"}, 403),
         ({"sec-fetch-site": "same-site"}, 403),
@@ -116,6 +117,21 @@ def test_requests_carry_the_token_in_a_header_or_a_cookie():
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
     assert client.get("/api/models").status_code == 200  # the client keeps the cookie
+
+
+@pytest.mark.parametrize("token", [TOKEN, 'a;token&with=50%+"\\#,?/ signs'.replace(" ", "-")])
+def test_the_printed_address_sets_a_cookie_that_survives_malformed_ones(token):
+    settings = Settings(host="127.0.0.1", port=0, token=token)
+    with server.bind(settings.host, settings.port) as listener:
+        query = server.address(settings, listener).partition("/?")[2]
+    client = secured(token=token)
+    response = client.get(f"/?{query}", follow_redirects=False)
+    assert response.status_code == 303
+    own = response.headers["set-cookie"].partition("; ")[0]
+    client.cookies.clear()
+    for cookie in (own, f'other={{"a": [1]}}; {own}', f"\xe9@=; ; =; {own}; a b"):
+        assert client.get("/api/models", headers={"cookie": cookie.encode("latin-1")}).status_code == 200
+    assert client.get("/api/models", headers={"cookie": f"{own}x"}).status_code == 401
 
 
 def test_an_announced_body_that_is_too_large_is_not_read(client):

@@ -4,9 +4,10 @@ import hmac
 import ipaddress
 import json
 from collections.abc import Iterable, Mapping
-from http.cookies import CookieError, SimpleCookie
+from http.cookies import SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
+from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .metrics import REFUSED
@@ -111,11 +112,8 @@ class Secured:
         scheme, _, credentials = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self._is_token(credentials.strip())
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        return (cookie is not None and self._is_token(cookie.value)) or self._token_in_address(scope) is not None
+        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE)
+        return (cookie is not None and self._is_token(cookie)) or self._token_in_address(scope) is not None
 
     def _is_token(self, text: str) -> bool:
         assert self.token is not None
@@ -154,7 +152,10 @@ def _is_same_origin(headers: Mapping[str, str], host: str) -> bool:
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc.lower() == host.lower()
+    try:
+        return origin is None or urlsplit(origin).netloc.lower() == host.lower()
+    except ValueError:
+        return False
 
 
 def _host_name(host: str) -> str:

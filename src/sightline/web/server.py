@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 import uvicorn
 from uvicorn.supervisors import Multiprocess
@@ -89,4 +90,4 @@ def address(settings: Settings, listener: socket.socket) -> str:
     port = listener.getsockname()[1]
     host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
     host = f"[{host}]" if ":" in host else host
-    return f"http://{host}:{port}/" + (f"?token={settings.token}" if settings.token else "")
+    return f"http://{host}:{port}/" + (f"?token={quote(settings.token, safe='')}" if settings.token else "")
