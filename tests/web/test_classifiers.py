@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from sightline import FewShotClassifier, limits
+from sightline.web import uploads
 from web_client import LABELS, characters, files, new_classifier, png, web_client
 
 
@@ -149,6 +150,17 @@ def test_an_archive_of_images_can_be_imported_again(client, state):
     assert names(copy) == names(state)
     listed = call(client, "GET", "")["classifiers"]
     assert (listed[0]["id"], listed[0]["num_classes"], listed[0]["num_examples"]) == (copy["id"], 3, 6)
+
+
+def test_class_names_survive_a_download_and_an_import():
+    labels = ["\U0001f600", "\U0001f44d\U0001f3fd", "C++", "C#", "50% & more", "na\u00efve", "\u6f22\u5b57", "L" * 100]
+    images = [("0.png", characters()["ka"][0])]
+    found = uploads.read_archive(uploads.write_archive([(label, images) for label in labels]))
+    assert [label for label, _ in found] == sorted(labels)
+    changed = ["__hidden", "..", ".", "???", "a:b", "end. ", "\U0001f600" * 100]
+    found = uploads.read_archive(uploads.write_archive([(label, images) for label in changed]))
+    expected = ["a_b", "class", "class 2", "class 3", "end", "hidden", "\U0001f600" * 50]
+    assert [label for label, _ in found] == expected
 
 
 def test_class_names_never_become_paths(client):

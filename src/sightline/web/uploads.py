@@ -19,6 +19,10 @@ from .rows import NewImage
 MAX_PNG_BYTES = 1 << 17
 """Bytes from which on an image is stored as JPEG."""
 JPEG_QUALITY = 92
+RESERVED = frozenset('<>:"/\\|?*')
+"""Characters that are not in file names of every system."""
+MAX_FOLDER_BYTES = 200
+"""Bytes of the name of a folder; file systems have at most 255."""
 
 
 def check_image(data: bytes, name: str = "the image") -> None:
@@ -129,9 +133,10 @@ def _encoded(image: Image.Image, kind: str, **options: object) -> bytes:
 
 
 def _file_name(label: str) -> str:
-    """A class name as the name of a folder on any system."""
-    kept = "".join(char if char.isalnum() or char in " -_" else "_" for char in label).strip()
-    return kept[:60] or "class"
+    """A class name as the name of a folder on any system; it keeps all characters that it can, and is not hidden."""
+    kept = "".join("_" if char in RESERVED or unicodedata.category(char) == "Cc" else char for char in label)
+    short = kept.lstrip(" ._").encode("utf-8", "ignore")[:MAX_FOLDER_BYTES].decode("utf-8", "ignore")
+    return short.rstrip(" .") or "class"
 
 
 def _unique(name: str, taken: set[str]) -> str:
