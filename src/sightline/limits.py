@@ -188,10 +188,14 @@ MAX_WEB_IMAGE_BYTES = 1 << 25
 """Bytes of one uploaded image."""
 MAX_WEB_IMAGE_PIXELS = 40_000_000
 """Pixels of one uploaded image. Those being decoded at the same time are bounded by `MAX_DECODING_PIXELS`."""
+MAX_WEB_UPLOAD_PIXELS = 200_000_000
+"""Pixels of all images of one request."""
 MAX_WEB_IMAGE_SIDE = 512
 """Side length of the images that are stored; larger ones are downscaled."""
 MAX_WEB_ARCHIVE_BYTES = 1 << 28
 """Uncompressed bytes of the images of an uploaded archive."""
+MAX_WEB_ARCHIVE_PIXELS = 600_000_000
+"""Pixels of the images of an uploaded archive: at least those of the largest stored classifier."""
 MAX_WEB_TEXT_CHARS = 2000
 """Characters of one text."""
 MAX_WEB_INPUTS = 16

@@ -15,9 +15,10 @@ from starlette.testclient import TestClient
 
 from sightline import limits
 from sightline.errors import SightlineError
-from sightline.web import bodies, security, server
+from sightline.web import bodies, security, server, uploads
+from sightline.web.errors import RequestError
 from sightline.web.settings import Settings, is_loopback, store_url
-from web_client import characters, files, new_classifier, png, web_client
+from web_client import characters, class_folders, files, new_classifier, png, web_client
 
 TOKEN = "a-token-of-22-characters"
 
@@ -226,6 +227,32 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(client, monkeypatc
         assert response.status_code == 422
         assert re.search("(0.png|the image) must have .* pixels, got ", response.json()["error"])
     assert not decoded
+
+
+def test_the_pixels_of_a_request_and_of_an_archive_are_bounded(client, monkeypatch):
+    state, decoded = new_classifier(client), []
+    monkeypatch.setattr(limits, "MAX_WEB_UPLOAD_PIXELS", 2 * 3000**2)
+    monkeypatch.setattr(limits, "MAX_WEB_ARCHIVE_PIXELS", 3000**2 - 1)
+    monkeypatch.setattr(ImageFile.ImageFile, "load", decoded.append)
+    path, images = f"/api/classifiers/{state['id']}", files(*[bomb(3000, 3000)] * 3)
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("a/1.png", bomb(3000, 3000))
+    for address, data, sent, message in (
+        (f"{path}/examples", {"label": "ka"}, images, "images of a request must have at most 18,000,000 pixels"),
+        (f"{path}/predict", {}, images, "got 27,000,000; send fewer, or resize them"),
+        ("/api/classifiers/import", {}, files(archive.getvalue(), name="archive"), "an archive must have at most 8,9"),
+    ):
+        response = client.post(address, data=data, files=sent)
+        assert response.status_code == 422
+        assert message in response.json()["error"]
+    assert not decoded
+
+
+def test_an_archive_that_takes_too_long_is_given_up(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_WEB_SECONDS", 0)
+    with pytest.raises(RequestError, match="an archive must be read in 0 seconds"):
+        uploads.read_archive(class_folders())
 
 
 def test_a_zip_bomb_is_refused(client, monkeypatch):

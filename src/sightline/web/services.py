@@ -1,15 +1,17 @@
 """What the routes use: the models, the store, fits, and the threads that run them."""
 
+import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import torch
 from fastapi import Depends, Request
 
 from ..errors import SightlineError
 from ..predictor import FailedPrediction
+from . import uploads
 from .batching import Batcher
 from .errors import BusyError
 from .fits import Fit, Fits
@@ -18,6 +20,8 @@ from .models import MAX_BATCH, ServedModels
 from .rows import StoredClassifier
 from .settings import Settings
 from .store import Store
+
+T = TypeVar("T")
 
 MAX_THREADS = 4
 """Batches of one model that run at the same time."""
@@ -46,12 +50,9 @@ class Services:
         self.models = ServedModels(settings.models, threads)
         self.fits = Fits(self.store, self.models.few_shot)
         self.fits.load_models()
-        self.database, self.reading = Lane("database", 4), Lane("reading", 2)
-        self.fitting, self.fitting_large, self.explaining = (
-            Lane("fitting", 1),
-            Lane("large fits", 1),
-            Lane("explain", 1),
-        )
+        self.database, self.texts, self.reading = Lane("database", 4), Lane("texts", 1), Lane("reading", 2)
+        self.fitting, self.fitting_large = Lane("fitting", 1), Lane("large fits", 1)
+        self.explaining = Lane("explain", 1)
         self._queries = Batcher("few-shot", self._predict, MAX_BATCH, threads)
         self.is_ready = True
 
@@ -60,9 +61,16 @@ class Services:
         self.is_ready = False
         self.models.close()
         self._queries.close()
-        for lane in (self.reading, self.fitting, self.fitting_large, self.explaining, self.database):
+        lanes = (self.texts, self.reading, self.fitting, self.fitting_large, self.explaining, self.database)
+        for lane in lanes:
             lane.close()
         self.store.close()
+
+    async def read_images(self, read: Callable[..., T], files: Sequence[bytes], *further: Sequence[Any]) -> list[T]:
+        """`read(file, ...)` for each image of a request, whose pixels are bounded together."""
+        if len(files) > 1:
+            await self.reading.run(uploads.check_images, files)
+        return await asyncio.gather(*(self.reading.run(read, *values) for values in zip(files, *further, strict=True)))
 
     async def fit(self, stored: StoredClassifier) -> Fit:
         """The fit of a stored classifier; small ones do not wait for large ones."""

@@ -1,11 +1,12 @@
 """Uploaded images and archives: bounded, decoded once, and stored upright without metadata."""
 
 import io
+import time
 import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
 
 from PIL import Image
@@ -14,6 +15,7 @@ from .. import limits
 from ..data.images.reading import is_hidden, is_image_name, read_header, read_image
 from ..errors import SightlineError, check
 from ..names import shortened
+from .errors import BusyError
 from .rows import NewImage
 
 MAX_PNG_BYTES = 1 << 17
@@ -25,14 +27,25 @@ MAX_FOLDER_BYTES = 200
 """Bytes of the name of a folder; file systems have at most 255."""
 
 
-def check_image(data: bytes, name: str = "the image") -> None:
-    """Check the size of an uploaded image before it is decoded."""
+def check_image(data: bytes, name: str = "the image") -> int:
+    """Check the size of an uploaded image before it is decoded; returns its pixels."""
     limit = limits.MAX_WEB_IMAGE_BYTES
     check(data, f"{name} must be an image file, got an empty one")
     check(len(data) <= limit, f"{name} must be at most {limit:,} bytes, got {len(data):,}; make it smaller")
     header, limit = read_header(data, name), limits.MAX_WEB_IMAGE_PIXELS
-    got = f"{header.width} x {header.height}"
-    check(header.width * header.height <= limit, f"{name} must have at most {limit:,} pixels, got {got}; resize it")
+    got, pixels = f"{header.width} x {header.height}", header.width * header.height
+    check(pixels <= limit, f"{name} must have at most {limit:,} pixels, got {got}; resize it")
+    return pixels
+
+
+def check_images(files: Iterable[bytes]) -> None:
+    """Check the pixels of all images of a request before one is decoded. Those that are refused do not count."""
+    pixels, limit = 0, limits.MAX_WEB_UPLOAD_PIXELS
+    for data in files:
+        with suppress(SightlineError):
+            pixels += check_image(data)
+    fix = "send fewer, or resize them"
+    check(pixels <= limit, f"the images of a request must have at most {limit:,} pixels, got {pixels:,}; {fix}")
 
 
 def to_stored(data: bytes, name: str) -> NewImage:
@@ -73,10 +86,7 @@ def read_archive(data: bytes) -> list[tuple[str, list[NewImage]]]:
         check(len(entries) <= limit, f"archive must have at most {limit} classes, got {len(entries):,}")
         size, limit = sum(info.file_size for group in entries.values() for info in group), limits.MAX_WEB_ARCHIVE_BYTES
         check(size <= limit, f"archive must have at most {limit:,} bytes of images, got {size:,}")
-        return [
-            (label, [to_stored(_read(archive, info), info.filename) for info in group])
-            for label, group in entries.items()
-        ]
+        return _decoded(archive, entries)
 
 
 def write_archive(content: Iterable[tuple[str, Sequence[tuple[str, bytes]]]]) -> bytes:
@@ -104,6 +114,22 @@ def _image_entries(archive: zipfile.ZipFile) -> dict[str, list[zipfile.ZipInfo]]
         label = shortened(unicodedata.normalize("NFC", folders[-1]), limits.MAX_WEB_NAME_CHARS)
         groups.setdefault(label or "class", []).append(info)
     return dict(sorted(groups.items()))
+
+
+def _decoded(archive: zipfile.ZipFile, entries: dict[str, list[zipfile.ZipInfo]]) -> list[tuple[str, list[NewImage]]]:
+    """The images of an archive, within the limits on their pixels and on the time of a request."""
+    found: list[tuple[str, list[NewImage]]] = [(label, []) for label in entries]
+    pixels, limit, fix = 0, limits.MAX_WEB_ARCHIVE_PIXELS, "use fewer or smaller images"
+    end = time.monotonic() + limits.MAX_WEB_SECONDS
+    for (_, images), infos in zip(found, entries.values(), strict=True):
+        for info in infos:
+            if time.monotonic() >= end:  # the request was answered by now
+                raise BusyError(f"an archive must be read in {limits.MAX_WEB_SECONDS} seconds, got a larger one; {fix}")
+            data = _read(archive, info)
+            pixels += check_image(data, display_name(info.filename))
+            check(pixels <= limit, f"the images of an archive must have at most {limit:,} pixels, got more; {fix}")
+            images.append(to_stored(data, info.filename))
+    return found
 
 
 def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:

@@ -1,6 +1,7 @@
 """The images of stored classifiers, and predictions for new ones."""
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Form, Response, UploadFile
@@ -31,8 +32,8 @@ async def add_examples(
 ) -> dict[str, Any]:
     """Add images to a class. Those that cannot be used are listed in `errors`."""
     check((label is None) != (class_id is None), "label or class_id must be given, got both or none")
-    read = [(upload.filename or "", await upload.read()) for upload in image]
-    found = await asyncio.gather(*(services.reading.run(_to_stored, data, name) for name, data in read))
+    data, names = [await upload.read() for upload in image], [upload.filename or "" for upload in image]
+    found = await services.read_images(_to_stored, data, names)
     images = [item for item in found if isinstance(item, NewImage)]
     errors = [item for item in found if isinstance(item, dict)]
     if not images:
@@ -110,7 +111,7 @@ async def predict(
     watch, fit = Stopwatch(), await services.current(identifier)
     fit.ready()
     files = [await upload.read() for upload in image]
-    prepared = await asyncio.gather(*(services.reading.run(_prepared, fit, data) for data in files))
+    prepared = await services.read_images(partial(_prepared, fit), files)
     if len(prepared) == 1 and isinstance(prepared[0], FailedPrediction):
         raise SightlineError(prepared[0].error)
     found = await asyncio.gather(*(services.classify(identifier, fit, item) for item in prepared))

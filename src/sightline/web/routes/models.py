@@ -1,6 +1,7 @@
 """The served models: their list, and predictions for texts and images."""
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, File, Form, UploadFile
@@ -55,7 +56,7 @@ async def predict(name: str, request: schemas.PredictRequest, services: Served) 
     heads = tuple((layer, tuple(indices)) for layer, indices in sorted(request.ablate_heads.items()))
     options = Options(request.top_k, request.num_beams, request.attention is not None, heads)
     model.check_options(options)
-    items = await services.reading.run(lambda: [model.prepare(text, request.remove_tokens) for text in request.texts])
+    items = await services.texts.run(lambda: [model.prepare(text, request.remove_tokens) for text in request.texts])
     sizes = [len(text) for text in request.texts]
     return await _answers(model, items, sizes, options, request.attention, watch)
 
@@ -79,11 +80,11 @@ async def predict_image(
     options = Options(top_k, num_beams, attention is not None, ablated)
     model.check_options(options)
     files = [await upload.read() for upload in image]
-    items = await asyncio.gather(*(services.reading.run(_prepared, model, data, removed) for data in files))
-    return await _answers(model, list(items), [0] * len(items), options, attention, watch)
+    items = await services.read_images(partial(_prepared, model, removed=removed), files)
+    return await _answers(model, items, [0] * len(items), options, attention, watch)
 
 
-def _prepared(model: ServedModel, data: bytes, removed: list[int]) -> Any:
+def _prepared(model: ServedModel, data: bytes, *, removed: list[int]) -> Any:
     """A prepared image, or a failed prediction."""
     try:
         uploads.check_image(data)
