@@ -1,6 +1,7 @@
 """Predictions of served models, and what they attend to."""
 
 import json
+import threading
 
 import numpy as np
 import pytest
@@ -8,6 +9,8 @@ import pytest
 import sightline
 from sightline import limits
 from sightline.view.payload import LEVELS
+from sightline.web.encoding import to_json
+from sightline.web.routes import models
 from web_client import characters, files, new_classifier, png, web_client
 
 SENTENCE = "Kannst du mir bitte helfen?"
@@ -62,6 +65,29 @@ def test_attention_has_a_row_for_each_token_in_both_forms(client):
         assert weights.sum(-1) == pytest.approx(1, abs=0.005)
     assert packed["inspection"]["levels"] == pytest.approx(LEVELS.tolist(), rel=1e-5)
     assert all("weights" not in layer for layer in packed["inspection"]["layers"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {},
+        [],
+        {"a": [], "b": {}, "c": None, 'quote"': "\u00e9\n\U0001f600", "d": (1, 2.5, True)},
+        [[], [1], {"a": [[0.1, -2e-9], [3, 4]]}, "text", None],
+        [{"weights": [[[0.25] * 3] * 2] * 2}, 5],
+    ],
+)
+def test_answers_are_encoded_in_pieces(value):
+    assert to_json(value) == json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        to_json([value, float("nan")])
+
+
+def test_attention_is_encoded_outside_of_the_event_loop(client, monkeypatch):
+    threads = []
+    monkeypatch.setattr(models, "to_json", lambda value: threads.append(threading.current_thread().name) or b"{}")
+    client.post("/api/models/de-en/predict", json={"texts": [SENTENCE], "attention": "lists"})
+    assert threads[0].startswith("sightline-answers")
 
 
 def test_a_removed_token_keeps_the_indices_of_the_others(client):

@@ -52,7 +52,7 @@ class Services:
         self.fits.load_models()
         self.database, self.texts, self.reading = Lane("database", 4), Lane("texts", 1), Lane("reading", 2)
         self.fitting, self.fitting_large = Lane("fitting", 1), Lane("large fits", 1)
-        self.explaining = Lane("explain", 1)
+        self.explaining, self.answering = Lane("explain", 1), Lane("answers", 2)
         self._queries = Batcher("few-shot", self._predict, MAX_BATCH, threads)
         self.is_ready = True
 
@@ -61,8 +61,8 @@ class Services:
         self.is_ready = False
         self.models.close()
         self._queries.close()
-        lanes = (self.texts, self.reading, self.fitting, self.fitting_large, self.explaining, self.database)
-        for lane in lanes:
+        computing = (self.texts, self.reading, self.fitting, self.fitting_large, self.explaining, self.answering)
+        for lane in (*computing, self.database):
             lane.close()
         self.store.close()
 

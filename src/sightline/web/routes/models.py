@@ -4,14 +4,14 @@ import asyncio
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, File, Form, UploadFile
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, File, Form, Response, UploadFile
 from pydantic import TypeAdapter, ValidationError
 
 from ... import limits
 from ...errors import SightlineError, check
 from ...predictor import FailedPrediction
 from .. import schemas, uploads
+from ..encoding import to_json
 from ..errors import validation_message
 from ..fits import AUTO
 from ..models import Options, ServedModel, Stopwatch, answer
@@ -50,7 +50,7 @@ async def list_models(services: Served) -> dict[str, Any]:
 
 
 @router.post("/{name}/predict", response_model=schemas.ModelAnswers)
-async def predict(name: str, request: schemas.PredictRequest, services: Served) -> JSONResponse:
+async def predict(name: str, request: schemas.PredictRequest, services: Served) -> Response:
     """Predict with a model of texts: translate, fill masks, classify."""
     watch, model = Stopwatch(), _model(services, name, "text")
     heads = tuple((layer, tuple(indices)) for layer, indices in sorted(request.ablate_heads.items()))
@@ -58,7 +58,7 @@ async def predict(name: str, request: schemas.PredictRequest, services: Served) 
     model.check_options(options)
     items = await services.texts.run(lambda: [model.prepare(text, request.remove_tokens) for text in request.texts])
     sizes = [len(text) for text in request.texts]
-    return await _answers(model, items, sizes, options, request.attention, watch)
+    return await _answers(services, model, items, sizes, options, request.attention, watch)
 
 
 @router.post("/{name}/predict-image", response_model=schemas.ModelAnswers)
@@ -71,7 +71,7 @@ async def predict_image(
     attention: Annotated[schemas.Form | None, Form()] = None,
     remove_tokens: Annotated[str, Form(max_length=10_000, description="Patches to leave out, a JSON list.")] = "[]",
     ablate_heads: Annotated[str, Form(max_length=10_000, description="Heads to switch off, a JSON object.")] = "{}",
-) -> JSONResponse:
+) -> Response:
     """Predict with a model of images: caption, classify."""
     watch, model = Stopwatch(), _model(services, name, "image")
     heads = _json("ablate_heads", _HEADS, ablate_heads)
@@ -81,7 +81,7 @@ async def predict_image(
     model.check_options(options)
     files = [await upload.read() for upload in image]
     items = await services.read_images(partial(_prepared, model, removed=removed), files)
-    return await _answers(model, items, [0] * len(items), options, attention, watch)
+    return await _answers(services, model, items, [0] * len(items), options, attention, watch)
 
 
 def _prepared(model: ServedModel, data: bytes, *, removed: list[int]) -> Any:
@@ -94,8 +94,14 @@ def _prepared(model: ServedModel, data: bytes, *, removed: list[int]) -> Any:
 
 
 async def _answers(
-    model: ServedModel, items: list[Any], sizes: list[int], options: Options, form: str | None, watch: Stopwatch
-) -> JSONResponse:
+    services: Services,
+    model: ServedModel,
+    items: list[Any],
+    sizes: list[int],
+    options: Options,
+    form: str | None,
+    watch: Stopwatch,
+) -> Response:
     """Predictions for inputs that can be used. A single one that cannot be is an error of the request."""
     if len(items) == 1 and isinstance(items[0], FailedPrediction):
         raise SightlineError(items[0].error)
@@ -104,9 +110,14 @@ async def _answers(
         return item if isinstance(item, FailedPrediction) else await model.predict(item, options, size)
 
     found = await asyncio.gather(*map(predicted, items, sizes))
-    predictions = [answer(prediction, item, form) for prediction, item in zip(found, items, strict=True)]
-    values = {"model": model.name, "task": model.task, "seconds": watch.seconds, "predictions": predictions}
-    return JSONResponse(values)
+    values = {"model": model.name, "task": model.task, "seconds": watch.seconds}
+
+    def encoded() -> bytes:
+        predictions = [answer(prediction, item, form) for prediction, item in zip(found, items, strict=True)]
+        return to_json({**values, "predictions": predictions})
+
+    body = encoded() if form is None else await services.answering.run(encoded)  # attention can be large
+    return Response(body, media_type="application/json")
 
 
 def _model(services: Services, name: str, kind: str) -> ServedModel:
