@@ -77,6 +77,8 @@ class Fit:
     """None if there are too few classes or images."""
     reason: str | None = None
     """Why there is none."""
+    is_pending: bool = False
+    """Whether it is still being fitted."""
     values: dict[str, Any] | None = None
     """Model, method, estimate and time as plain values."""
     class_accuracy: Mapping[str, float] = field(default_factory=dict)
@@ -166,7 +168,9 @@ class Fits:
             "accepted_unknown": fitted.calibration.accepted_unknown,
         }
         accuracy = {} if estimate is None else estimate.per_class
-        return Fit(stored.version, classifier, None, values, accuracy, tuple(warnings))
+        return Fit(
+            stored.version, classifier, values=values, class_accuracy=accuracy, warnings=tuple(warnings)
+        )
 
 
 class _Images:

@@ -152,7 +152,8 @@ class ClassifierState(BaseModel):
     bytes: int
     undo: str | None
     fitted: bool
-    reason: str | None
+    fitting: Annotated[bool, Field(description="Whether it is still being fitted: read it again later.")]
+    reason: Annotated[str | None, Field(description="Why it is not fitted.")]
     fit: FitState | None
     warnings: list[WarningState]
 

@@ -85,7 +85,7 @@ class Services:
         try:
             return await self.fit(stored)
         except BusyError:
-            return Fit(stored.version, reason=STILL_FITTING)
+            return Fit(stored.version, reason=STILL_FITTING, is_pending=True)
         except SightlineError as error:
             return Fit(stored.version, reason=str(error))
 

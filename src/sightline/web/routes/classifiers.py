@@ -192,6 +192,7 @@ def state_values(stored: StoredClassifier, fit: Fit) -> dict[str, Any]:
         "classes": groups,
         "num_examples": stored.num_examples,
         "fitted": fit.classifier is not None,
+        "fitting": fit.is_pending,
         "reason": fit.reason,
         "fit": fit.values,
         "warnings": warnings,

@@ -2,11 +2,12 @@
 import { button, element } from "../view/elements.js";
 import { acceptImages, prepareImage } from "./images.js";
 import { imageSources } from "./sources.js";
-import { icon, percent, toast } from "./widgets.js";
+import { icon, percent } from "./widgets.js";
 
 const MAX_FILES = 64; // of one request
 
 export function createClassCard(store, { classId: firstId, name: firstName, onRemoved }) {
+  const owner = store.owner();
   let classId = firstId;
   let waiting = []; // images that are not sent yet: { file, tile }
   let isSending = false;
@@ -48,7 +49,7 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
     const [batch, rest] = [waiting.slice(0, MAX_FILES), waiting.slice(MAX_FILES)];
     waiting = rest;
     const files = await Promise.all(batch.map(({ file }) => file));
-    await store.addImages(classId === null ? { label: title.value.trim() || firstName } : { class_id: classId }, files);
+    await store.addImages(classId === null ? { label: title.value.trim() || firstName } : { class_id: classId }, files, owner);
     batch.forEach(({ tile }) => tile.remove());
     isSending = false;
     update(store.state());
@@ -56,9 +57,8 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
   }
   function removeClass() {
     if (classId === null) return onRemoved();
-    store.removeClass(classId).then((done) => done && offerUndo(`Removed ${what()}.`));
+    store.removeClass(classId).then((answer) => answer && store.offerUndo(`Removed ${what()}.`, answer));
   }
-  const offerUndo = (text) => toast(text, { action: "Undo", onAction: store.undo });
   function label() {
     close.ariaLabel = close.title = `Remove ${what()}`;
     node.ariaLabel = `Class ${title.value}`;
@@ -66,7 +66,7 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
   function thumbnail({ id, url, name: fileName }, state) {
     const warning = state.warnings.find(({ examples }) => examples.includes(id));
     const image = element("img", { src: url.replace(/^\//, ""), alt: fileName, loading: "lazy", title: warning?.text ?? fileName, draggable: false });
-    const remove = button({ className: "remove", ariaLabel: `Remove image ${fileName}`, onclick: () => store.removeImage(id).then((done) => done && offerUndo(`Removed ${fileName}.`)) }, icon("close"));
+    const remove = button({ className: "remove", ariaLabel: `Remove image ${fileName}`, onclick: () => store.removeImage(id).then((answer) => answer && store.offerUndo(`Removed ${fileName}.`, answer)) }, icon("close"));
     const tile = element("div", { className: `thumbnail ${warning ? "doubtful" : ""}` }, image, remove);
     tile.dataset.id = id;
     return tile;

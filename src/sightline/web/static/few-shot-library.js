@@ -45,7 +45,10 @@ export function createLibrary(store) {
       const open = button({ className: "entry", onclick: () => store.openId(item.id).then(() => dialog.close(), showError) },
         element("b", {}, item.name || "Untitled"), element("span", {}, `${amount(item.num_classes, "class", "classes")}, ${amount(item.num_examples, "image", "images")}, ${when(item.updated)}`));
       const remove = button({ className: "tool quiet", ariaLabel: `Delete ${item.name || "Untitled"}`, onclick: async () => {
-        if (remove.textContent !== "Delete for good?") return void (remove.textContent = "Delete for good?");
+        if (remove.textContent !== "Delete for good?") {
+          remove.removeAttribute("aria-label"); // the text is its name
+          return void (remove.textContent = "Delete for good?");
+        }
         try {
           await request(`api/classifiers/${item.id}`, { method: "DELETE" });
           row.remove();

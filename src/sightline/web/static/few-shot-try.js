@@ -15,6 +15,7 @@ export function createTry(store) {
   let query = null; // the image that was last sent
   let version = null; // of the classifier that answered
   let timer = null;
+  let turn = 0; // counts starts and stops of the live webcam
   const ask = newestOnly();
   const webcam = createWebcam();
   const sketch = createSketch({ label: "Sheet to draw a query on. Draw with a mouse, a finger or a pen.", onStroke: drawn });
@@ -53,20 +54,22 @@ export function createTry(store) {
     preview.removeAttribute("src");
   }
   async function startLive() {
+    const own = ++turn;
     stage.replaceChildren(webcam.node);
     try {
-      await webcam.start();
+      if (!(await webcam.start())) return;
     } catch (error) {
       showError(error);
       return setMode("image");
     }
-    while (mode === "webcam" && webcam.isOn()) {
+    while (own === turn) {
       const image = isFitted() ? await webcam.grab() : null;
       if (image) await predict(image);
       await pause(image ? LIVE_PAUSE : 300);
     }
   }
   function pauseLive() {
+    turn++;
     webcam.stop();
     clearTimeout(timer);
   }

@@ -25,16 +25,15 @@ export function imageSources({ what, onFiles, multiple = true, add = "Add" }) {
     area.replaceChildren();
     Object.values(tools).forEach((tool) => (tool.ariaPressed = "false"));
   }
-  async function toggle(name) {
+  function toggle(name) {
     const wasOpen = open?.name === name;
     close();
     if (wasOpen) return;
     tools[name].ariaPressed = "true";
-    open = { name, ...(name === "webcam" ? await openWebcam() : openSketch()) };
-    if (tools[name].ariaPressed !== "true") close(); // closed meanwhile
+    open = { name, ...(name === "webcam" ? openWebcam() : openSketch()) };
   }
 
-  async function openWebcam() {
+  function openWebcam() {
     const webcam = createWebcam();
     let timer = null;
     const take = async () => {
@@ -49,7 +48,7 @@ export function imageSources({ what, onFiles, multiple = true, add = "Add" }) {
     });
     for (const name of ["pointerup", "pointerleave", "pointercancel"]) shutter.addEventListener(name, release);
     area.append(webcam.node, element("div", { className: "tools" }, shutter));
-    await webcam.start().catch((error) => (showError(error), close()));
+    webcam.start().catch((error) => (showError(error), close()));
     return { close: () => (release(), webcam.stop()) };
   }
 

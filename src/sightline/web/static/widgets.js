@@ -71,6 +71,7 @@ export function toast(text, { action = null, onAction = null, kind = "", seconds
   while (box.children.length > 2) box.firstChild.remove();
   box.append(node);
   setTimeout(() => node.remove(), 1000 * seconds);
+  return node;
 }
 
 export const showError = (error) => toast(error.message, { kind: "error", seconds: 9 });
