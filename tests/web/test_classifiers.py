@@ -269,6 +269,7 @@ def test_a_classifier_whose_model_is_not_served_says_so(client, state):
         change.rename(model="gone")
     found = call(client, "GET", f"/{state['id']}")
     assert found["fitted"] is False
+    assert found["fitting"] is False
     assert "the model of a classifier must be served, got 'gone'" in found["reason"]
     refused = call(client, "POST", f"/{state['id']}/predict", 422, files=files(characters()["ka"][0]))
     assert "got 'gone'" in refused["error"]

@@ -43,6 +43,17 @@ DROP = """(node, { files, type }) => {
     else for (const name of ["dragenter", "dragover", "drop"])
         node.dispatchEvent(new DragEvent(name, { ...options, dataTransfer: transfer }));
 }"""
+SLOW_WEBCAM = """() => {
+    window.streams = [];
+    const original = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+    navigator.mediaDevices.getUserMedia = async (options) => {
+        const stream = await original(options);
+        await new Promise((done) => setTimeout(done, 700));
+        window.streams.push(stream);
+        return stream;
+    };
+}"""
+"""Let the browser allow the webcam late, and keep all streams that it opened."""
 UNNAMED = """() => {
     const isShown = (node) => node.checkVisibility() && !node.closest("[aria-hidden=true]");
     const text = (id) => document.getElementById(id)?.textContent;
@@ -295,6 +306,14 @@ def test_few_shot_with_the_webcam(app, characters):
     expect(panel.get_by_role("radio", name="Image")).to_be_checked()
     expect(panel.locator(".try-card video")).to_have_count(0)
 
+    app.page.evaluate(SLOW_WEBCAM)
+    for name in ("Webcam", "Image", "Webcam", "Image"):
+        panel.get_by_role("radio", name=name).check(force=True)
+    for _ in range(4):
+        card.get_by_role("button", name="Webcam", exact=True).click()
+    ended = "streams.every((stream) => stream.getTracks().every(({ readyState }) => readyState === 'ended'))"
+    app.page.wait_for_function(f"() => streams.length === 4 && {ended}")
+
 
 def test_few_shot_with_drawings(app):
     panel = app.open("few-shot")
@@ -334,7 +353,7 @@ def test_a_fit_that_takes_longer_than_a_request_is_waited_for(app, characters):
 
     def still_fitting(route):
         response = route.fetch()
-        changes = {"fitted": False, "fit": None, "reason": "it takes longer; try again"}
+        changes = {"fitted": False, "fitting": True, "fit": None, "reason": "it takes longer; try again"}
         route.fulfill(response=response, json=response.json() | changes)
 
     app.page.route("**/examples", still_fitting, times=1)
@@ -342,6 +361,52 @@ def test_a_fit_that_takes_longer_than_a_request_is_waited_for(app, characters):
     expect(panel.locator(".blocked")).to_have_text("Learning…")
     expect(panel.get_by_text("expected accuracy")).to_be_visible()
     expect(panel.locator(".blocked")).to_be_hidden()
+
+    def failed(route):
+        response, reason = route.fetch(), "the model of a classifier must be served"
+        changes = {"fitted": False, "fitting": False, "fit": None, "reason": reason}
+        route.fulfill(response=response, json=response.json() | changes)
+
+    app.page.route("**/examples", failed, times=1)
+    app.give(panel.locator(".class-card").nth(1), characters[1][2])
+    expect(panel.locator(".blocked")).to_have_text("the model of a classifier must be served")
+    expect(panel.locator(".badge")).to_have_text("Kept")
+
+
+def test_changes_and_undo_are_those_of_the_classifier_that_was_shown(app, characters):
+    panel = app.open("few-shot")
+    cards, toasts, held = panel.locator(".class-card"), app.page.locator(".toast"), []
+    teach(app, panel, {"ka": characters[0][:2]})
+    panel.get_by_label("Name of the classifier").fill("In a queue")
+    panel.get_by_label("Name of the classifier").press("Enter")
+    app.page.route("**/examples", lambda route: held.append(route), times=1)
+    with app.page.expect_request("**/examples"):
+        app.give(cards.nth(0), characters[0][2])
+    app.give(cards.nth(1), characters[1][0])  # waits for the image before it
+    panel.get_by_role("button", name="New").click()  # waits for both
+    app.page.wait_for_function("() => document.querySelectorAll('.thumbnail.waiting').length === 2")
+    held[0].continue_()
+    expect(panel.locator(".thumbnail")).to_have_count(0)
+    expect(panel.get_by_label("Name of the classifier")).to_have_value("")
+    panel.get_by_role("button", name="Open…").click()
+    dialog = app.page.get_by_role("dialog")
+    dialog.get_by_role("button", name=re.compile("^In a queue.*2 classes, 4 images")).click()
+    expect(panel.locator(".thumbnail img")).to_have_count(4)
+
+    for count in (3, 2):
+        cards.nth(0).get_by_role("button", name=re.compile("Remove image")).first.click()
+        expect(panel.locator(".thumbnail img")).to_have_count(count)
+        expect(toasts).to_have_count(1)  # that of the change before is gone
+    toasts.get_by_role("button", name="Undo").click()
+    expect(panel.locator(".thumbnail img")).to_have_count(3)
+    expect(toasts).to_have_count(0)
+
+    panel.get_by_role("button", name="Open…").click()
+    row = dialog.get_by_role("listitem").filter(has_text="In a queue")
+    row.get_by_role("button", name="Delete In a queue", exact=True).click()
+    row.get_by_role("button", name="Delete for good?", exact=True).click()
+    expect(row).to_have_count(0)
+    expect(panel.locator(".thumbnail")).to_have_count(0)
 
 
 def test_translation_changes_without_a_token_and_without_a_head(app):

@@ -168,9 +168,7 @@ class Fits:
             "accepted_unknown": fitted.calibration.accepted_unknown,
         }
         accuracy = {} if estimate is None else estimate.per_class
-        return Fit(
-            stored.version, classifier, values=values, class_accuracy=accuracy, warnings=tuple(warnings)
-        )
+        return Fit(stored.version, classifier, values=values, class_accuracy=accuracy, warnings=tuple(warnings))
 
 
 class _Images:
