@@ -125,6 +125,30 @@ def test_old_changes_cannot_be_undone_and_their_images_are_deleted(client, state
     call(client, "POST", f"{path}/undo", 409)
 
 
+def test_old_changes_are_dropped_where_a_classifier_would_be_too_large(client, state, monkeypatch):
+    path, size = f"/{state['id']}", state["bytes"]
+    monkeypatch.setattr(limits, "MAX_WEB_CLASSIFIER_BYTES", size)
+    call(client, "DELETE", f"{path}/examples/{state['classes'][0]['examples'][0]['id']}")
+    image = files(characters()["ka"][0])
+    changed = call(client, "POST", f"{path}/examples", 201, data={"label": "ka"}, files=image)
+    assert changed["bytes"] == size
+    call(client, "POST", f"{path}/undo")
+    assert "must have a change to undo" in call(client, "POST", f"{path}/undo", 409)["error"]
+
+
+def test_a_request_that_changes_nothing_keeps_the_version(client, state):
+    path, group = f"/{state['id']}", state["classes"][0]
+    for address, values in (
+        (path, {}),
+        (path, {"name": state["name"], "model": state["model"]}),
+        (f"{path}/classes/{group['id']}", {"name": group["name"]}),
+        (f"{path}/examples/{group['examples'][0]['id']}", {"class_id": group["id"]}),
+    ):
+        found = call(client, "PATCH", address, json=values)
+        assert (found["version"], found["updated"], found["undo"]) == (state["version"], state["updated"], None)
+    assert call(client, "PATCH", path, json={"name": "renamed"})["version"] == state["version"] + 1
+
+
 def test_duplicates_blank_images_and_wrong_labels_are_found(client):
     state = new_classifier(client, shot=4)
     wrong, blank = characters()["mo"][0], png(np.full((20, 20), 255, np.uint8))

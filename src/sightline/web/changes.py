@@ -8,7 +8,17 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from .. import limits
 from .errors import RequestError, not_found
-from .rows import NewImage, StoredClass, StoredClassifier, StoredExample, add_class, add_images, check_size, require
+from .rows import (
+    NewImage,
+    StoredClass,
+    StoredClassifier,
+    StoredExample,
+    add_class,
+    add_images,
+    check_size,
+    image_bytes,
+    require,
+)
 from .tables import changes, classes, classifiers, examples
 
 
@@ -19,12 +29,19 @@ class Change:
         self._connection, self.before = connection, before
         self._undo: list[tuple[str, Any]] = []
         self._text: str | None = None
+        self._is_undo = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was changed."""
+        return not self._undo and not self._is_undo
 
     def rename(self, name: str | None = None, model: str | None = None) -> None:
         """Change the name of the classifier, its model, or both."""
-        values = {key: value for key, value in (("name", name), ("model", model)) if value is not None}
+        given = {"name": name, "model": model}
+        values = {k: value for k, value in given.items() if value not in (None, getattr(self.before, k))}
         if values:
-            self._note("rename the classifier" if name else "choose another model")
+            self._note("rename the classifier" if "name" in values else "choose another model")
             self._undo.append(("set", {key: getattr(self.before, key) for key in values}))
             self._connection.execute(update(classifiers).where(self._is_own(classifiers)).values(**values))
 
@@ -41,8 +58,9 @@ class Change:
     def rename_class(self, class_id: int, name: str) -> None:
         """Change the name of a class."""
         group = self.find_class(class_id)
-        if name != group.name:
-            self._check_new_name(name)
+        if name == group.name:
+            return
+        self._check_new_name(name)
         self._note(f"rename {group.name} to {name}")
         self._undo.append(("rename_class", [class_id, group.name]))
         self._connection.execute(update(classes).where(classes.c.id == class_id).values(name=name))
@@ -66,6 +84,8 @@ class Change:
         """Move an image to another class."""
         group, _ = self.find_example(example_id)
         target = self.find_class(class_id)
+        if target.id == group.id:
+            return
         self._note(f"move an image from {group.name} to {target.name}")
         self._undo.append(("move_example", [example_id, group.id]))
         self._connection.execute(update(examples).where(examples.c.id == example_id).values(class_id=class_id))
@@ -78,6 +98,7 @@ class Change:
 
     def undo(self) -> None:
         """Take back the last change."""
+        self._is_undo = True
         own = self._is_own(changes)
         query = select(changes).where(own).order_by(changes.c.version.desc()).limit(1)
         last = self._connection.execute(query).first()
@@ -133,18 +154,22 @@ class Change:
         return (table.c.id if table is classifiers else table.c.classifier_id) == self.before.id
 
     def finish(self) -> None:
-        """Keep what undoes this change, drop what undoes the oldest one, and check the size."""
+        """Keep what undoes this change, drop what undoes the oldest ones, and check the size."""
         if self._undo:
             values = {"classifier_id": self.before.id, "version": self.before.version}
             content = {"text": (self._text or "")[:400], "undo": json.dumps(self._undo)}
             self._connection.execute(insert(changes).values(**values, **content))
-            self._drop_old_changes()
+            steps = limits.MAX_WEB_UNDO_STEPS
+            self._drop_old_changes(steps)
+            while steps > 1 and image_bytes(self._connection, self.before.id) > limits.MAX_WEB_CLASSIFIER_BYTES:
+                steps -= 1
+                self._drop_old_changes(steps)
         check_size(self._connection, self.before.id)
 
-    def _drop_old_changes(self) -> None:
-        """Delete the changes that cannot be undone any more, and the images that they removed."""
+    def _drop_old_changes(self, steps: int) -> None:
+        """Delete the changes before the last `steps`, which cannot be undone any more, and the images they removed."""
         own, execute = self._is_own(changes), self._connection.execute
-        query = select(changes).where(own).order_by(changes.c.version.desc()).offset(limits.MAX_WEB_UNDO_STEPS)
+        query = select(changes).where(own).order_by(changes.c.version.desc()).offset(steps)
         for old in execute(query).all():
             for name, value in json.loads(old.undo):
                 for table in (examples, classes):

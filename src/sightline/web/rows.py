@@ -102,11 +102,17 @@ def add_images(connection: Connection, identifier: str, class_id: int, images: S
     return ids
 
 
+def image_bytes(connection: Connection, identifier: str) -> int:
+    """Bytes of the images of a classifier, with those that can be restored by undo."""
+    query = select(func.coalesce(func.sum(examples.c.bytes), 0)).where(examples.c.classifier_id == identifier)
+    return int(connection.execute(query).scalar_one())
+
+
 def check_size(connection: Connection, identifier: str) -> None:
     """Check the number of images and the bytes of a classifier, and of all; keep its bytes."""
-    own = examples.c.classifier_id == identifier
-    query = select(func.count().filter(~examples.c.removed), func.coalesce(func.sum(examples.c.bytes), 0)).where(own)
-    count, size = connection.execute(query).one()
+    own = (examples.c.classifier_id == identifier) & ~examples.c.removed
+    count = connection.execute(select(func.count()).select_from(examples).where(own)).scalar_one()
+    size = image_bytes(connection, identifier)
     limit = limits.MAX_WEB_EXAMPLES
     require(count <= limit, 409, f"a classifier must have at most {limit:,} images, got {count:,}; remove some")
     limit, fix = limits.MAX_WEB_CLASSIFIER_BYTES, "remove images, or use several classifiers"

@@ -102,7 +102,12 @@ class Store:
             require(version in (None, before.version - 1), 409, f"{rule}; read it again")
             change = Change(connection, before)
             yield change
-            change.finish()
+            if change.is_empty:
+                transaction = connection.get_transaction()
+                assert transaction is not None
+                transaction.rollback()  # it keeps its version
+            else:
+                change.finish()
 
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
