@@ -28,6 +28,15 @@ def tiny_run(tmp_path_factory):
     return train(None, [*changes, f"out={folder / 'run'}"], quiet=True).folder
 
 
+@pytest.fixture(scope="session")
+def browser_driver():
+    """Playwright, of which a process can have one at a time."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        yield playwright
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)

@@ -1,13 +1,15 @@
 """What the tests of the web app share: images, a client of an application, and a server in a process of its own."""
 
+import asyncio
 import io
 import os
 import re
 import sys
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 
 import httpx2 as httpx
 from PIL import Image
@@ -19,6 +21,17 @@ from sightline.web.app import create_app
 from sightline.web.settings import Settings
 
 LABELS, DRAWERS = ("ka", "mo", "ti"), 5
+
+
+def in_own_loop(test):
+    """Run an asynchronous test in a thread of its own: browser tests keep an event loop in the main thread."""
+
+    @wraps(test)
+    def run(*args, **options):
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: asyncio.run(test(*args, **options))).result()
+
+    return run
 
 
 @cache

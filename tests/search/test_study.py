@@ -258,9 +258,9 @@ def test_a_database_has_heartbeats(tmp_path, expected):
         assert claimer(study, other, 3)().index == 2
 
 
-def test_a_database_that_does_not_answer_is_an_error_without_its_password():
+def test_a_database_that_does_not_answer_is_an_error_without_its_password(tmp_path):
     assert shown_url("postgresql://me:secret@host/db") == "postgresql://me:***@host/db"
     with pytest.raises(SightlineError, match=r"storage must be a database that answers, got sqlite:////no/such"):
-        Study("sqlite:////no/such/folder/trials.db", "search", None, ["maximize"])
+        Study("sqlite:////no/such/folder/trials.db", "search", tmp_path, ["maximize"])
     with pytest.raises(SightlineError, match=r"the driver of storage must be installed, got: .*"):
-        Study("mysql+pymysql://me:secret@host/db", "search", None, ["maximize"])
+        Study("mysql+pymysql://me:secret@host/db", "search", tmp_path, ["maximize"])

@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from playwright.sync_api import sync_playwright
 
 from browser import NoBrowserError, launch, new_window, open_viewer
 from samples import SOURCE, TARGET, WORDS, AttentionMap, record_of, weights
@@ -8,14 +7,13 @@ from sightline.attention import Record
 
 
 @pytest.fixture(scope="session")
-def browser():
-    with sync_playwright() as playwright:
-        try:
-            browser = launch(playwright)
-        except NoBrowserError as error:
-            pytest.fail(str(error), pytrace=False)
-        yield browser
-        browser.close()
+def browser(browser_driver):
+    try:
+        browser = launch(browser_driver)
+    except NoBrowserError as error:
+        pytest.fail(str(error), pytrace=False)
+    yield browser
+    browser.close()
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,7 @@ from sightline import limits
 from sightline.web.batching import Batcher
 from sightline.web.errors import BusyError
 from sightline.web.lanes import Lane
-
-pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
+from web_client import in_own_loop
 
 
 class Runner:
@@ -42,6 +36,7 @@ async def waiting(batcher, count):
         await asyncio.sleep(0)
 
 
+@in_own_loop
 async def test_requests_that_arrive_during_a_batch_are_the_next_one():
     runner = Runner()
     batcher = Batcher("test", runner, max_batch=3)
@@ -56,6 +51,7 @@ async def test_requests_that_arrive_during_a_batch_are_the_next_one():
     await asyncio.to_thread(batcher.close)
 
 
+@in_own_loop
 async def test_an_item_that_fails_costs_no_other():
     runner = Runner()
     batcher = Batcher("test", runner)
@@ -70,6 +66,7 @@ async def test_an_item_that_fails_costs_no_other():
     await asyncio.to_thread(batcher.close)
 
 
+@in_own_loop
 async def test_a_full_queue_and_a_late_answer_are_refused(monkeypatch):
     monkeypatch.setattr(limits, "MAX_WEB_WAITING", 2)
     runner = Runner()
@@ -92,6 +89,7 @@ async def test_a_full_queue_and_a_late_answer_are_refused(monkeypatch):
     assert all("late" not in items for _, items in runner.batches)  # what was given up does not run
 
 
+@in_own_loop
 async def test_closing_finishes_what_waits():
     runner = Runner()
     batcher = Batcher("test", runner)
@@ -106,6 +104,7 @@ async def test_closing_finishes_what_waits():
         await batcher.submit("a", 3)
 
 
+@in_own_loop
 async def test_a_slow_lane_does_not_stop_another_and_is_bounded(monkeypatch):
     monkeypatch.setattr(limits, "MAX_WEB_WAITING", 1)
     slow, quick, release = Lane("slow", 1), Lane("quick", 1), threading.Event()

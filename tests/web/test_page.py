@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 from browser import FLAGS, NoBrowserError, find_browser
 from sightline.attention import attention_weights
@@ -148,16 +148,15 @@ def server(tmp_path_factory, web_runs, tiny_run):
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with sync_playwright() as playwright:
-        try:
-            path = find_browser(playwright)
-        except NoBrowserError as error:
-            pytest.fail(str(error), pytrace=False)
-        flags = [*FLAGS, "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
-        browser = playwright.chromium.launch(executable_path=path, args=flags, timeout=TIMEOUT)
-        yield browser
-        browser.close()
+def browser(browser_driver):
+    try:
+        path = find_browser(browser_driver)
+    except NoBrowserError as error:
+        pytest.fail(str(error), pytrace=False)
+    flags = [*FLAGS, "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    browser = browser_driver.chromium.launch(executable_path=path, args=flags, timeout=TIMEOUT)
+    yield browser
+    browser.close()
 
 
 @pytest.fixture

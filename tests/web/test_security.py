@@ -18,7 +18,7 @@ from sightline.errors import SightlineError
 from sightline.web import bodies, security, server, uploads
 from sightline.web.errors import RequestError
 from sightline.web.settings import Settings, is_loopback, store_url
-from web_client import characters, class_folders, files, new_classifier, png, web_client
+from web_client import characters, class_folders, files, in_own_loop, new_classifier, png, web_client
 
 TOKEN = "a-token-of-22-characters"
 
@@ -173,7 +173,7 @@ def test_bytes_in_flight_are_bounded(client, monkeypatch):
     assert client.post("/api/classifiers", json={}).status_code == 201  # what was refused is not counted any more
 
 
-@pytest.mark.anyio
+@in_own_loop
 async def test_a_body_that_stops_is_refused(monkeypatch):
     monkeypatch.setattr(limits, "MAX_WEB_BODY_SECONDS", 0.05)
 
@@ -193,11 +193,6 @@ async def test_a_body_that_stops_is_refused(monkeypatch):
         await bodies.BoundedBodies(app)(scope, receive, None)
     assert error.value.status_code == 408
     assert "a request body must arrive in 0.05 seconds" in error.value.detail
-
-
-@pytest.fixture
-def anyio_backend():
-    return "asyncio"
 
 
 def bomb(width, height):
