@@ -151,7 +151,7 @@ def test_run_killed_in_calibration_loads_with_a_warning_and_resumes_exactly(cwd)
 def test_resume_of_a_finished_run_changes_nothing(cwd):
     before = files(cwd / "whole")
     output = assert_success(CommandProcess("train", "whole", "--resume", cwd=cwd))
-    assert "whole is fully trained; nothing was changed; a larger training.epochs extends it" in output
+    assert "whole is fully trained; nothing was changed; a larger training.steps extends it" in output
     assert files(cwd / "whole") == before
 
 
