@@ -39,13 +39,21 @@ def postgres_server():
         subprocess.run(initdb, check=True, **options)
         settings = ["-c", "listen_addresses=", "-c", "fsync=off", "-c", f"unix_socket_directories={folder}"]
         with subprocess.Popen([_find("postgres"), "-D", f"{folder}/data", *settings], **options) as process:
-            while not Path(f"{folder}/.s.PGSQL.5432").exists():
+            while not _is_ready(folder):
                 assert process.poll() is None
                 time.sleep(0.01)
             yield f"postgresql://{user}@/postgres?host={folder}"
             process.send_signal(signal.SIGINT)  # a fast shutdown
     finally:
         shutil.rmtree(folder)
+
+
+def _is_ready(folder):
+    """Whether the server accepts connections. The last line of its process file says so; the socket exists earlier."""
+    try:
+        return Path(f"{folder}/data/postmaster.pid").read_text().splitlines()[-1].strip() == "ready"
+    except (FileNotFoundError, IndexError):
+        return False
 
 
 def _find(program):

@@ -140,16 +140,18 @@ class _NormalizePair(torch.autograd.Function):
             needed = [x for x in inputs if x.requires_grad]
             found = iter(torch.autograd.grad(outputs, needed, gradients, create_graph=True))
             return *(next(found) if x.requires_grad else None for x in inputs), None, None
-        lengths = torch.ones_like(norms)
+        num_queries = q.numel() // q.shape[3]
+        lengths = torch.ones_like(norms[:num_queries])
         _split_heads(lengths, (*q.shape[:3], 1)).div_(divisors)
-        sizes = (q.numel() // q.shape[3], k.numel() // k.shape[3])
-        parts = zip(gradients, *(x.split(sizes) for x in (rows, norms, lengths)), strict=True)
-        (dq, parallel), (dk, _) = (_backward_rows(*part) for part in parts)
+        dq, parallel = _backward_rows(gradients[0], rows[:num_queries], norms[:num_queries], lengths)
         d_offset = None
         if ctx.needs_input_grad[2]:
             d_heads = parallel.view(-1, q.shape[1]).sum(0)
             d_heads = (d_heads if offset.numel() > 1 else d_heads.sum()).view(offset.shape)
             d_offset = torch.where(offset < -ctx.options[0], d_heads, -d_heads) / divisors
+        del lengths, parallel  # before the keys need as much
+        lengths = torch.ones_like(norms[num_queries:])
+        dk, _ = _backward_rows(gradients[1], rows[num_queries:], norms[num_queries:], lengths)
         return _split_heads(dq, q.shape), _split_heads(dk, k.shape), d_offset, None, None
 
 
