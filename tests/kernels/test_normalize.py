@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+import sightline.kernels.normalize
 from sightline.kernels.normalize import normalize, normalize_pair, reference_normalize, reference_normalize_pair
 
 B, H, T, D = 2, 3, 5, 7
@@ -32,6 +33,13 @@ def test_length_is_the_inverse_of_the_divisor_and_zero_vectors_stay_zero():
     assert_close(lengths, torch.tensor([4.0, 4.0, 0.0, 4.0, 4.0]))
 
 
+@pytest.fixture(params=["saved", "computed again"])
+def normalized_vectors(request, monkeypatch):
+    if request.param == "computed again":
+        monkeypatch.setattr(sightline.kernels.normalize, "MAX_SAVED_ELEMENTS", 0)
+
+
+@pytest.mark.usefixtures("normalized_vectors")
 @pytest.mark.parametrize("num_offsets", [1, H])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
 def test_pair_equals_the_reference(num_offsets, dtype, tolerance):
@@ -49,6 +57,7 @@ def test_pair_equals_the_reference(num_offsets, dtype, tolerance):
         assert_close(normalize_pair(*inputs, -0.3, 0.7), pairs[1], atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.usefixtures("normalized_vectors")
 def test_gradients_of_a_pair():
     q, k = (torch.randn(1, 2, n, 3, dtype=torch.float64, requires_grad=True) for n in (2, 3))
     offset = torch.zeros(2, 1, 1, dtype=torch.float64, requires_grad=True)

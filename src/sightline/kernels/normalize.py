@@ -12,6 +12,8 @@ from torch import Tensor
 
 MIN_NORM = 1e-12
 """Vectors that are not longer count as zero vectors."""
+MAX_SAVED_ELEMENTS = 1 << 20
+"""Normalized queries and keys of at most so many elements are saved for the backward pass; more are computed again."""
 
 
 def normalize(x: Tensor, divisor: Tensor) -> Tensor:
@@ -122,12 +124,12 @@ def _split_heads(rows: Tensor, shape: tuple[int, ...], start: int = 0) -> Tensor
 
 
 class _NormalizePair(torch.autograd.Function):
-    """`normalize_pair` with gradients. It saves its inputs and outputs, and one number per vector."""
+    """`normalize_pair` with gradients. It saves its inputs, one number per vector, and its outputs if small."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, offset: Tensor, *options: float) -> tuple[Tensor, Tensor]:
-        queries, keys, *saved = _normalize_rows(q, k, offset, *options)
-        ctx.save_for_backward(q, k, offset, *saved)
+        queries, keys, rows, *saved = _normalize_rows(q, k, offset, *options)
+        ctx.save_for_backward(q, k, offset, rows if rows.numel() <= MAX_SAVED_ELEMENTS else None, *saved)
         ctx.options = options
         return queries, keys
 
@@ -140,19 +142,26 @@ class _NormalizePair(torch.autograd.Function):
             needed = [x for x in inputs if x.requires_grad]
             found = iter(torch.autograd.grad(outputs, needed, gradients, create_graph=True))
             return *(next(found) if x.requires_grad else None for x in inputs), None, None
-        num_queries = q.numel() // q.shape[3]
-        lengths = torch.ones_like(norms[:num_queries])
+        norms_of_q, norms_of_k = norms.split((q.numel() // q.shape[3], k.numel() // k.shape[3]))
+        lengths = torch.ones_like(norms_of_q)
         _split_heads(lengths, (*q.shape[:3], 1)).div_(divisors)
-        dq, parallel = _backward_rows(gradients[0], rows[:num_queries], norms[:num_queries], lengths)
+        dq, parallel = _backward_rows(gradients[0], _rows_of(q, rows, norms_of_q), norms_of_q, lengths)
         d_offset = None
         if ctx.needs_input_grad[2]:
             d_heads = parallel.view(-1, q.shape[1]).sum(0)
             d_heads = (d_heads if offset.numel() > 1 else d_heads.sum()).view(offset.shape)
             d_offset = torch.where(offset < -ctx.options[0], d_heads, -d_heads) / divisors
         del lengths, parallel  # before the keys need as much
-        lengths = torch.ones_like(norms[num_queries:])
-        dk, _ = _backward_rows(gradients[1], rows[num_queries:], norms[num_queries:], lengths)
+        rows_of_k = _rows_of(k, rows if rows is None else rows[len(norms_of_q) :], norms_of_k)
+        dk, _ = _backward_rows(gradients[1], rows_of_k, norms_of_k, torch.ones_like(norms_of_k))
         return _split_heads(dq, q.shape), _split_heads(dk, k.shape), d_offset, None, None
+
+
+def _rows_of(x: Tensor, rows: Tensor | None, norms: Tensor) -> Tensor:
+    """The first of the saved rows, or x (B, H, T, D) normalized again: (B * T * H, D)"""
+    if rows is not None:
+        return rows[: len(norms)]
+    return x.transpose(1, 2).reshape(len(norms), -1).div(norms)
 
 
 def _backward_rows(gradient: Tensor, rows: Tensor, norms: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
