@@ -31,8 +31,8 @@ SIZES = {"embed_dim": "hidden_size", "num_heads": "num_attention_heads", "ffn_di
 """Names of our dimensions in a BertConfig; `depth` is num_hidden_layers."""
 
 
-WARM_UP_STEPS = 40
-"""Steps of a first run of each model, which compiles it. Later runs read the compiler's cache."""
+WARM_UP_STEPS = 300
+"""Steps before the speed is measured, which compile the model for batches of different lengths."""
 WORKERS = 8
 """Processes that collate batches for transformers.Trainer on a GPU; Sightline makes batches on the device."""
 
@@ -45,17 +45,23 @@ def synchronized_time() -> float:
 
 
 class Clock:
-    """Counts the steps and tokens of a training that ends after some seconds.
+    """Counts the steps and tokens of a training that ends some seconds after its first `warm_up` steps.
 
-    The speed is that of the second half, as the first steps compile and allocate.
+    The speed is that of the second half of these seconds.
     """
 
-    def __init__(self, seconds: float):
-        self.seconds, self.start, self.steps, self.half, self.last = seconds, time.perf_counter(), 0, (0.0, 0, 0), ()
+    def __init__(self, seconds: float, warm_up: int = 0):
+        self.seconds, self.warm_up, self.start, self.warm_up_seconds = seconds, warm_up, time.perf_counter(), 0.0
+        self.steps, self.half, self.last = 0, (0.0, 0, 0), ()
 
     def step(self, tokens: int, *, is_last: bool) -> bool:
         """Count a step, with the tokens of all steps so far; whether the time is over."""
         self.steps += 1
+        if self.steps == self.warm_up:
+            now = synchronized_time()
+            self.start, self.warm_up_seconds = now, now - self.start
+        if self.steps <= self.warm_up:
+            return False
         elapsed = time.perf_counter() - self.start
         if not self.half[1] and elapsed > self.seconds / 2:
             self.half = (synchronized_time(), self.steps, tokens)
@@ -66,7 +72,7 @@ class Clock:
 
     @property
     def elapsed(self) -> float:
-        """Seconds of all steps."""
+        """Seconds of all steps after the warm-up."""
         return float(self.last[0] - self.start)
 
     @property
@@ -76,14 +82,14 @@ class Clock:
     def predict_steps(self, seconds: float) -> int:
         """The steps that a training of some seconds has, its first steps included."""
         per_second = (self.last[1] - self.half[1]) / (self.last[0] - self.half[0])
-        return max(10, int(self.steps + per_second * (seconds - self.elapsed)))
+        return max(10, int(self.steps - self.warm_up + per_second * (seconds - self.elapsed)))
 
 
 class StopAfter(Hook):
     """Stops training after some seconds."""
 
-    def __init__(self, seconds: float, tokens_per_step: float):
-        self.clock, self.tokens_per_step = Clock(seconds), tokens_per_step
+    def __init__(self, clock: Clock, tokens_per_step: float):
+        self.clock, self.tokens_per_step = clock, tokens_per_step
 
     def on_start(self, trainer: Any) -> None:
         self.clock.start = time.perf_counter()
@@ -148,11 +154,10 @@ def make_config(arguments: argparse.Namespace, out: Path, seed: int, steps: int)
     return runs._resolve_config(arguments.config, changes)[0]
 
 
-def train_ours(task_config: Any, data: Any, seconds: float, tokens: float) -> tuple[Any, Clock]:
-    """Train for some seconds with a number of tokens per step; the predictor, and the clock."""
-    hook = StopAfter(seconds, tokens)
-    run = sightline.train(task_config, data=data, hooks=[hook], quiet=True)
-    return sightline.load(run.folder), hook.clock
+def train_ours(task_config: Any, data: Any, clock: Clock, tokens: float) -> Any:
+    """Train by a clock with a number of tokens per step; the predictor."""
+    run = sightline.train(task_config, data=data, hooks=[StopAfter(clock, tokens)], quiet=True)
+    return sightline.load(run.folder)
 
 
 def tokens_per_step(task: MaskedLMTask, batch_size: int) -> float:
@@ -161,9 +166,9 @@ def tokens_per_step(task: MaskedLMTask, batch_size: int) -> float:
 
 
 def train_bert(
-    task: MaskedLMTask, folder: Path, *, seconds: float, steps: int, seed: int, rows: int, compiled: bool, rate: float
-) -> tuple[nn.Module, Clock]:
-    """Train BertForMaskedLM by transformers.Trainer; the model, and the clock."""
+    task: MaskedLMTask, folder: Path, clock: Clock, *, steps: int, seed: int, rows: int, compiled: bool, rate: float
+) -> nn.Module:
+    """Train BertForMaskedLM by transformers.Trainer; the model."""
     from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
 
     class Stop(TrainerCallback):  # type: ignore[misc]
@@ -187,7 +192,7 @@ def train_bert(
             attention_probs_dropout_prob=model_config.attention_dropout,
         )
     )
-    tokens, clock, on_gpu = rows * float(task.train.lengths.mean()), Clock(seconds), torch.cuda.is_available()
+    tokens, on_gpu = rows * float(task.train.lengths.mean()), torch.cuda.is_available()
     options = TrainingArguments(
         output_dir=str(folder), per_device_train_batch_size=rows, max_steps=steps, learning_rate=rate, bf16=on_gpu,
         optim="adamw_torch_fused", warmup_steps=steps // 20, weight_decay=0.01, save_strategy="no", report_to=[],
@@ -198,7 +203,7 @@ def train_bert(
         bert, options, train_dataset=Sentences(task.train), data_collator=Collator(task), callbacks=[Stop()]
     )
     trainer.train()
-    return Bert(bert).eval(), clock
+    return Bert(bert).eval()
 
 
 def accuracy(model: nn.Module, task: MaskedLMTask, device: torch.device) -> float:
@@ -239,19 +244,17 @@ def measure(arguments: argparse.Namespace) -> None:
         batch_size = first.training.batch_size
         rows = max(1, round(tokens_per_step(task, batch_size) / float(task.train.lengths.mean())))
         tokens = tokens_per_step(task, batch_size)
-        seconds = arguments.speed_seconds
-        _, clock = train_ours(make_config(arguments, folder / "first", 0, WARM_UP_STEPS), data, 1000, tokens)
-        print(f"ours: the first {WARM_UP_STEPS} steps take {clock.elapsed:.0f} s", flush=True)
-        _, ours = train_ours(first, data, seconds, tokens)
-        print(f"ours: {ours.tokens_per_second:,.0f} tokens/s, batches of {rows} sentences on average", flush=True)
-        theirs = {}
+        clock = Clock(arguments.speed_seconds, WARM_UP_STEPS)
+        train_ours(first, data, clock, tokens)
+        print(f"batches of {rows} sentences on average; after a warm-up of {WARM_UP_STEPS} steps", flush=True)
+        print(f"ours: {clock.tokens_per_second:,.0f} tokens/s, warm-up {clock.warm_up_seconds:.0f} s", flush=True)
+        ours, theirs = clock, {}
         for compiled in variants():
             options: dict[str, Any] = {"rows": rows, "compiled": compiled, "rate": 1e-3, "seed": 0, "steps": long}
-            _, clock = train_bert(task, folder / "bert", seconds=1000, **{**options, "steps": WARM_UP_STEPS})
-            print(f"BertForMaskedLM: the first {WARM_UP_STEPS} steps take {clock.elapsed:.0f} s", flush=True)
-            _, theirs[compiled] = train_bert(task, folder / "bert", seconds=seconds, **options)
-            kind = "compiled" if compiled else "not compiled"
-            print(f"BertForMaskedLM, {kind}: {theirs[compiled].tokens_per_second:,.0f} tokens/s", flush=True)
+            theirs[compiled] = clock = Clock(arguments.speed_seconds, WARM_UP_STEPS)
+            train_bert(task, folder / "bert", clock, **options)
+            kind, warm_up = "compiled" if compiled else "not compiled", f"warm-up {clock.warm_up_seconds:.0f} s"
+            print(f"BertForMaskedLM, {kind}: {clock.tokens_per_second:,.0f} tokens/s, {warm_up}", flush=True)
         compiled = max(theirs, key=lambda key: theirs[key].tokens_per_second)
         print(f"ratio {ours.tokens_per_second / theirs[compiled].tokens_per_second:.2f}")
         print(f"masked accuracy on the validation set after at most {arguments.seconds:.0f} s of training")
@@ -260,14 +263,16 @@ def measure(arguments: argparse.Namespace) -> None:
         rates = arguments.learning_rates
         for seed in range(arguments.seeds):
             config = make_config(arguments, folder / f"ours-{seed}", seed, ours_steps)
-            predictor, clock = train_ours(config, data, arguments.seconds, tokens)
+            clock = Clock(arguments.seconds)
+            predictor = train_ours(config, data, clock, tokens)
             scores["ours"].append(accuracy(predictor.model, task, device))
             print(
                 f"seed {seed}  ours {scores['ours'][-1]:.2%}  {clock.steps:,} steps, {clock.elapsed:.0f} s", flush=True
             )
             for rate in rates:
                 options = {"rows": rows, "compiled": compiled, "rate": rate, "seed": seed, "steps": bert_steps}
-                model, clock = train_bert(task, folder / "bert", seconds=arguments.seconds, **options)
+                clock = Clock(arguments.seconds)
+                model = train_bert(task, folder / "bert", clock, **options)
                 values = scores.setdefault(f"BERT, learning rate {rate:g}", [])
                 values.append(accuracy(model, task, device))
                 counts = f"{clock.steps:,} steps, {clock.elapsed:.0f} s"

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from sightline import record_attention
 from sightline.attention import SCORES, MultiHeadAttention, attend, attention_weights, recording
 from sightline.attention.masks import Causal, Padding
+from sightline.attention.torch_functions import TorchAttentionMode
 from sightline.errors import SightlineWarning
 from sightline.layers import Transformer
 from sizes import B, K, Q
@@ -270,6 +271,68 @@ def test_hugging_face_models_are_recorded(implementation):
             ours = record.of(attention_kind)
             for attention_map, expected in zip(ours, theirs if len(ours) else (), strict=True):
                 assert_close(attention_map.weights, expected, atol=1e-5, rtol=1e-4)
+
+
+class SoftmaxModule(nn.Module):
+    def forward(self, scores):
+        return scores.softmax(-1)
+
+
+class AttentionWithSoftmaxModule(nn.Module):
+    """Self-attention whose softmax is a module inside it."""
+
+    num_heads = NUM_HEADS
+
+    def __init__(self):
+        super().__init__()
+        self.project, self.softmax = nn.Linear(EMBED_DIM, 3 * EMBED_DIM), SoftmaxModule()
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2) for y in self.project(x).chunk(3, -1))
+        return (self.softmax(q @ k.mT) @ v).transpose(1, 2).flatten(2)
+
+
+def test_every_call_of_a_softmax_module_is_recorded():
+    model = nn.Sequential(AttentionWithSoftmaxModule(), AttentionWithSoftmaxModule())
+    with record_attention(model) as record:
+        for _ in range(3):
+            model(torch.randn(B, Q, EMBED_DIM))
+    assert [m.name for m in record.maps] == ["0", "1"] * 3
+    assert not record.missed
+
+
+def test_code_without_attention_is_not_intercepted_again(monkeypatch):
+    """Its first call is; later ones only inside the modules with attention, also after an exception."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attend, self.mlp = MultiHeadAttention(EMBED_DIM, NUM_HEADS), nn.Sequential(nn.Sequential(nn.Tanh()))
+
+        def forward(self, x, fails=False):
+            x = self.mlp(self.attend(x).sinh())
+            return x.unflatten(0, (-1, B + 1)) if fails else x.cosh()
+
+    intercepted, intercept = [], TorchAttentionMode.__torch_function__
+
+    def count(mode, function, *args):
+        intercepted.append(getattr(function, "__name__", ""))
+        return intercept(mode, function, *args)
+
+    monkeypatch.setattr(TorchAttentionMode, "__torch_function__", count)
+    model, x = nn.Sequential(Block(), Block()).eval(), torch.randn(B, Q, EMBED_DIM)
+    with torch.no_grad(), record_attention(model) as record:
+        model(x)
+        first = list(intercepted)
+        with pytest.raises(RuntimeError, match="unflatten"):
+            model[0](x, fails=True)
+        intercepted.clear()
+        model(x)
+        x.sinh()
+    assert {"sinh", "tanh", "cosh"} <= set(first)
+    assert {"tanh", "cosh"}.isdisjoint(intercepted)
+    assert intercepted.count("sinh") == 1  # outside of the model
+    assert len(record) == 5
 
 
 def test_softmax_outside_attention_is_not_recorded():

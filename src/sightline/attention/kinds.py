@@ -64,11 +64,12 @@ def correct_kinds(
         name, queries = attention_map.name, attention_map.weights.shape[2]
         if attention_map not in inferred or attention_map.over != TOKENS:
             return attention_map
+        kind = attention_map.kind
         if name in growing or (queries == 1 and name in causal):
-            return replace(attention_map, kind="decoder")
-        if growing and name not in causal and _has_constant_keys(sizes[name]):
-            return replace(attention_map, kind="cross")
-        return attention_map
+            kind = "decoder"
+        elif growing and name not in causal and _has_constant_keys(sizes[name]):
+            kind = "cross"
+        return attention_map if kind == attention_map.kind else replace(attention_map, kind=kind)
 
     return [correct(attention_map) for attention_map in maps]
 

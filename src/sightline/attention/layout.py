@@ -81,7 +81,7 @@ def find_layout(calls: Sequence[Call], weights: Tensor) -> tuple[str, Windows | 
     `calls` are those under way, outermost first. The last one computes the map.
     """
     batch, heads, queries, keys = weights.shape
-    if windows := next(_find_windows(calls, batch, queries, keys), None):
+    if queries == keys and (windows := next(_find_windows(calls, batch, queries), None)):
         return TOKENS, windows
     states = next(iter(calls[-1].sequences().values()), None)
     positions, is_full = class_positions(calls[-1].module), states is not None and queries == keys == states.shape[1]
@@ -127,11 +127,11 @@ def patch_grid(weight: Tensor, output: Tensor) -> tuple[int, int] | None:
     return (rows, columns) if is_patches else None
 
 
-def _find_windows(calls: Sequence[Call], batch: int, queries: int, keys: int) -> Iterator[Windows]:
+def _find_windows(calls: Sequence[Call], batch: int, tokens: int) -> Iterator[Windows]:
     """Windows by the attributes `window_size` and `shift_size` of a module around the attention, and by its input."""
     for call in reversed(calls):
         size = _pair(getattr(call.module, "window_size", None))
-        if size is None or not queries == keys == size[0] * size[1]:
+        if size is None or tokens != size[0] * size[1]:
             continue
         shift = _pair(getattr(call.module, "shift_size", 0)) or (0, 0)
         for num_images, grid in _grids(call):

@@ -138,7 +138,8 @@ class Recorder:
         if not self.in_this_thread() or not self.running or paused.is_active:
             return False
         call = call or self.running[-1]
-        call.has_attention = call.has_own_attention = True
+        for part in self.running[self.running.index(call) :]:
+            part.has_attention = part.has_own_attention = True
         name = self.names[call.module]
         index = self.layer_indices.setdefault(name, len(self.layer_indices))
         return self.layers is None or any(

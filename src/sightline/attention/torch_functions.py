@@ -49,8 +49,8 @@ class TorchAttentionMode(TorchFunctionMode):
             self.handlers |= dict.fromkeys(NORMALIZING_FUNCTIONS, self._on_normalization)
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        output, handler = func(*args, **kwargs), self.handlers.get(func)
+        kwargs, handler = kwargs or {}, self.handlers.get(func)
+        output = func(*args, **kwargs)
         if handler is None:
             return output
         try:
