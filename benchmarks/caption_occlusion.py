@@ -21,6 +21,7 @@ from torch import Tensor
 
 from sightline import load
 from sightline.comparison import RESAMPLES, percentile_interval, resample_weights
+from sightline.data.images.occlusion import fill_cells
 from sightline.decoding import decoder_inputs
 from sightline.tasks.captioning.evaluate import GeneratedCaption
 from sightline.tasks.captioning.metrics import words
@@ -63,15 +64,6 @@ def windows(rows: int, columns: int) -> Array:
     return np.stack(masks)
 
 
-def occlude(pixels: Tensor, masks: Array) -> Tensor:
-    """Paint the windows of one image uint8 (C, side, side) with its mean color: (windows, C, side, side)"""
-    side = pixels.shape[-1]
-    hidden = torch.from_numpy(masks)[:, None].float()
-    hidden = torch.nn.functional.interpolate(hidden, (side, side), mode="nearest-exact").bool()
-    color = pixels.float().mean((1, 2), keepdim=True).round().to(torch.uint8)
-    return torch.where(hidden, color, pixels)
-
-
 @torch.inference_mode()
 def word_log_probs(predictor: CaptioningPredictor, inputs: Tensor, caption: GeneratedCaption) -> Array:
     """The log-probability of each word for every input: (inputs, words)"""
@@ -89,7 +81,8 @@ def caption_drops(
 ) -> Drops:
     """The drops of the words of one image uint8 (C, side, side)."""
     masks = windows(*predictor.config.model.grid)
-    images = torch.cat((pixels[None], occlude(pixels, masks)))
+    color = pixels.float().mean((1, 2), keepdim=True).round().to(torch.uint8)
+    images = torch.cat((pixels[None], fill_cells(pixels, torch.from_numpy(masks), color)))
     log_probs = word_log_probs(predictor, predictor.inputs.from_pixels(images), caption)
     drops = log_probs[:1] - log_probs[1:]  # (windows, words)
     weights = np.stack([word.mean() for word in maps])

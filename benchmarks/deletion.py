@@ -20,7 +20,7 @@ from sightline import FewShotClassifier
 from sightline.classifier.explanation import cell_masks
 from sightline.classifier.predictions import GRID, Explanation
 from sightline.data.images.glyphs import draw_alphabets
-from sightline.data.images.occlusion import occlusion_color
+from sightline.data.images.occlusion import cell_mask, fill_cells, occlusion_color
 from sightline.metrics import mean_interval
 from sightline.tasks.few_shot.config import FewShotData
 from sightline.view.explanations import explanation_page
@@ -40,9 +40,8 @@ def is_changed(
     cells = (masks & (image != color).any(0)).flatten(1).any(1).numpy().nonzero()[0]
     effects = explanation.image.regions.flatten()[cells]
     orders = (cells[np.argsort(-effects)], random.permutation(cells), cells[np.argsort(effects)])
-    occluded = [
-        torch.where(masks[torch.from_numpy(order[:count])].any(0), color, image) for order in orders for count in COUNTS
-    ]
+    hidden = [cell_mask((GRID, GRID), order[:count].tolist()) for order in orders for count in COUNTS]
+    occluded = list(fill_cells(image, torch.stack(hidden)))
     changed = [prediction.label != explanation.label for prediction in classifier.predict(occluded)]
     return torch.tensor(changed).float().view(len(ORDERS), len(COUNTS))
 

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from sightline import Record, load, record_attention
-from sightline.data.images.occlusion import occlusion_color
+from sightline.data.images.occlusion import cell_mask, fill_cells, occlusion_color
 from sightline.metrics import mean_interval
 from sightline.tasks.captioning.evaluate import generate
 from sightline.tasks.captioning.predictor import CaptioningPredictor
@@ -83,13 +83,9 @@ def _print_row(name: str, values: Tensor) -> None:
     print(f"{name:<46}" + "".join(f"{cell:>18}" for cell in cells))
 
 
-def painted(image: Tensor, color: Tensor, deleted: list[Tensor], side: int) -> Tensor:
-    """The image (C, H, W) with some cells of a grid in one color, for each list of cells: (N, C, H, W)"""
-    masks = torch.zeros(len(deleted), side * side)
-    for row, cells in enumerate(deleted):
-        masks[row, cells] = 1
-    masks = torch.nn.functional.interpolate(masks.view(-1, 1, side, side), size=image.shape[1:])
-    return torch.where(masks > 0, color, image)
+def masks(deleted: list[Tensor], side: int) -> Tensor:
+    """The cells of each list as a mask of a grid: bool (N, side, side)"""
+    return torch.stack([cell_mask((side, side), cells.tolist()) for cells in deleted])
 
 
 def classify_images(run: str, predictor: Any, count: int) -> None:
@@ -111,7 +107,7 @@ def classify_images(run: str, predictor: Any, count: int) -> None:
         print(f"{len(values) + 1} of {count}", end="\r", file=sys.stderr)
 
         def evaluate(deleted: list[Tensor], image: Tensor = image, label: int = label, color: Tensor = color) -> Tensor:
-            images = painted(image, color, [patches - prefix for patches in deleted], side)
+            images = fill_cells(image, masks([patches - prefix for patches in deleted], side), color)
             with torch.no_grad():
                 return model(images).softmax(-1)[:, label]
 
@@ -147,7 +143,7 @@ def caption_images(run: str, predictor: Any, count: int) -> None:
             deleted: list[Tensor], image: Any = image, ids: Any = ids, word: int = word, decode: Any = decode
         ) -> Tensor:
             with torch.no_grad():
-                images = painted(image, occlusion_color(image), deleted, side)
+                images = fill_cells(image, masks(deleted, side))
                 return _probabilities(decode(images), ids)[:, word]
 
         target = logits[:, word].log_softmax(-1)[:, ids[word]]

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import limits
-from ..data.images.occlusion import occlusion_color
+from ..data.images.occlusion import cell_pixels, occlusion_color
 from ..errors import SightlineError, check, check_int, check_max, one_of
 from ..models.embedders import ExternalEmbedder, ImageEmbedder
 from ..models.text_embedders import TextEmbedder, split_words, without_each_word
@@ -233,9 +233,7 @@ def _region_shares(fitted: Fitted, query: Tensor, indices: Sequence[int]) -> dic
 
 def cell_masks(side: int, grid: int) -> Tensor:
     """The pixels of each cell of a grid: bool (G, side, side), row by row"""
-    cells = torch.arange(side) * grid // side
-    is_in_cell = cells == torch.arange(grid)[:, None]
-    return (is_in_cell[:, None, :, None] & is_in_cell[None, :, None, :]).flatten(0, 1)
+    return cell_pixels(torch.eye(grid * grid, dtype=torch.bool).view(-1, grid, grid), (side, side))
 
 
 def _candidates(fitted: Fitted, embedding: Tensor, label: str) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from ... import config, limits, zoo
 from ...attention import Record, record_attention
 from ...data.captions.datasets import CaptionedImages, CaptionSplits
-from ...data.images.occlusion import fill_cells
+from ...data.images.occlusion import cell_mask, fill_cells
 from ...data.images.reading import expand_image_paths, read_image
 from ...data.sources import same_source
 from ...data.text.tokenizers import Tokenizer
@@ -222,7 +222,7 @@ class CaptioningPredictor(Predictor):
         return [InputToken(f"{i + 1},{j + 1}", True) for i in range(rows) for j in range(columns)]
 
     def _without_tokens(self, prepared: Tensor, positions: frozenset[int]) -> Tensor:
-        return fill_cells(prepared, self.config.model.grid, positions)
+        return fill_cells(prepared, cell_mask(self.config.model.grid, positions)[None])[0]
 
     def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
         """Write the training curves, and for each image an animation (.gif) of its caption, to a folder.

@@ -12,7 +12,7 @@ from torch import Tensor
 from ... import config
 from ...attention import Record, record_attention
 from ...data.images.datasets import Images, Splits, check_class_names
-from ...data.images.occlusion import fill_cells
+from ...data.images.occlusion import cell_mask, fill_cells
 from ...data.images.reading import expand_image_paths, read_image
 from ...data.images.statistics import sample_histogram
 from ...data.sources import same_source
@@ -142,7 +142,7 @@ class ImageClassificationPredictor(Predictor):
 
     def _without_tokens(self, prepared: Tensor, positions: frozenset[int]) -> Tensor:
         side = self.config.model.grid_size
-        return fill_cells(prepared, (side, side), positions)
+        return fill_cells(prepared, cell_mask((side, side), positions)[None])[0]
 
     def _page(
         self, pixels: Tensor, predictions: list[ImagePrediction], record: Record, inputs: Sequence[Any]
