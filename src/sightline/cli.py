@@ -282,19 +282,28 @@ def fit(
     allow_download: AllowDownloadOption = False,
 ) -> None:
     """Fit a few-shot classifier to a few images per class. No weights are trained."""
-    from .classifier import FewShotClassifier
-    from .classifier.data_checks import check_data
     from .classifier.file import SUFFIX, check_path
-    from .data.images.checks import as_text
-    from .data.images.summary import has_colors
-    from .training.device import choose_device
 
     path = check_path(out or Path(f"{Path(folder).resolve().name.removesuffix('.tsv')}{SUFFIX}"))
     fix = "pass --overwrite to replace it, or --out FILE for another"
     check(overwrite or not path.exists(), f"out must be a new file, got {str(path)!r}, which exists; {fix}")
     if folder.endswith(".tsv") and Path(folder).is_file():
         _fit_texts(folder, path, "minilm" if model == "auto" else model, device, reject=reject, force=force)
-        return
+    else:
+        options: dict[str, Any] = {"reject": reject, "force": force, "allow_download": allow_download}
+        _fit_images(folder, path, model, device, **options)
+
+
+def _fit_images(
+    folder: str, path: Path, model: str, device: str, *, reject: float | None, force: bool, allow_download: bool
+) -> None:
+    """Fit a classifier to images, and print what is known about it and about the images."""
+    from .classifier import FewShotClassifier
+    from .classifier.data_checks import check_data
+    from .classifier.model_choice import KINDS, other_model
+    from .data.images.checks import as_text
+    from .training.device import choose_device
+
     with sightline.runs.progress_bar() as progress:
         classifier = FewShotClassifier.pretrained(model, allow_download=allow_download).to(choose_device(device))
         classifier.fit(folder, reject=reject, progress=progress)
@@ -303,15 +312,17 @@ def fit(
     _print(f"{model}: {classifier.summary()}")
     if report := as_text(check_data(folder, classifier), folder):
         _print(report)
+    other = None if choice is not None else other_model(folder, model)
     if choice is not None and choice.hint is not None:
         _print(choice.hint)
-    elif choice is None and model == "glyphs" and has_colors(folder):
-        _print("these images are in color, and glyphs is for drawings; for photos: --model photos")
+    elif other is not None and model in KINDS:
+        _print(f"these images look like {KINDS[other]}, and {model} is for {KINDS[model]}; try --model {other}")
     elif classifier.calibration.auroc < MIN_SEPARATION:
-        other = "glyphs, which is for drawings" if model == "photos" else "photos, which is for photos"
-        _print(f"{model} separates these images poorly; add images of each class, or try --model {other}")
+        fix = "" if other is None else f", or try --model {other}, which is for {KINDS[other]}"
+        _print(f"{model} separates these images poorly; add images of each class{fix}")
     if not force:
-        classifier.check_above_chance("try another --model, or write it anyway with --force")
+        fix = "" if other is None else f"try --model {other}, "
+        classifier.check_above_chance(f"{fix}or write it anyway with --force")
     _print(f"wrote {classifier.save(path)}\nnext: sightline predict {shlex.quote(str(path))} IMAGE... --show page.html")
 
 

@@ -70,7 +70,7 @@ def test_errors_leave_the_file(home, arguments, message):
     assert Path("signs.sightline").read_bytes() == before
 
 
-def test_info_describes_a_classifier(home, fitted):
+def test_info_describes_a_classifier(home, fitted, run):
     output = call("info", "signs.sightline").stdout
     assert "None" not in output
     assert "kind               a fitted classifier" in output
@@ -78,10 +78,21 @@ def test_info_describes_a_classifier(home, fitted):
     assert f"bytes              {Path('signs.sightline').stat().st_size:,}" in output
     assert f"  {fitted.classes[0]}  3\n" in output
     assert "  threshold        " in output
+    assert f"model              {run}\n" in output
+    assert "  held_out_images  15\n" in output
+    assert "auroc" not in output  # of few images it is not sure
     [record] = json.loads(call("info", "signs.sightline", "--format", "json").stdout)
     assert record["classes"] == fitted.counts
     assert record["calibration"]["threshold"] == fitted.calibration.threshold
+    assert (record["model"], record["calibration"]["auroc"]) == (str(run), None)
     assert record == sightline.info("signs.sightline")
+
+
+def test_details_have_the_auroc_of_enough_images(run, drawn):
+    classifier = FewShotClassifier.pretrained(run).fit({name: drawn[name][:5] for name in list(drawn)[:4]})
+    calibration = classifier.details()["calibration"]
+    assert (calibration["held_out_images"], calibration["auroc"]) == (20, classifier.calibration.auroc)
+    assert calibration["rejected_known"] == classifier.calibration.rejected_known
 
 
 def test_info_describes_a_run(tiny_run):

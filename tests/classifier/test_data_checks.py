@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from class_folders import write_zip
 from sightline.cli import app
 from sightline.data.images.glyphs import draw
 
@@ -35,6 +36,7 @@ def test_fit_lists_doubtful_labels_and_does_not_overwrite(folder, tmp_path, monk
     assert "2 findings" in output
     assert "  skipped  1 file, not images (.txt): notes.txt\n" in output
     assert "  label    a/17.png looks like c (" in output
+    assert "model              glyphs\n" in invoke("info", "pets.sightline").stdout
     before = (tmp_path / "pets.sightline").stat().st_mtime_ns
     error = invoke("fit", folder, "--out", "pets.sightline", status=2).stderr
     assert "out must be a new file, got 'pets.sightline', which exists; pass --overwrite" in error
@@ -48,6 +50,15 @@ def test_data_lists_the_same_findings(folder):
     output = invoke("data", folder, "--image-size", "28").stdout
     assert "2 findings" in output
     assert "a/17.png looks like c (" in output
+
+
+def test_findings_about_a_zip_file_name_the_file_in_it(folder, tmp_path):
+    files = {f"pets/{path.parent.name}/{path.name}": path.read_bytes() for path in folder.glob("*/*.png")}
+    path = write_zip(tmp_path / "pets.zip", files)
+    finding = "  label  pets/a/17.png looks like c ("
+    assert finding in invoke("data", path, "--image-size", "28").stdout
+    options = ("--model", "glyphs", "--out", tmp_path / "pets.sightline", "--device", "cpu")
+    assert finding in invoke("fit", path, *options).stdout
 
 
 def test_train_on_a_small_folder_lists_findings_and_suggests_fit(folder, tmp_path):

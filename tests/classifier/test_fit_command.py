@@ -46,7 +46,7 @@ def test_fit_predict_and_page(run, characters, tmp_path):
     assert re.match(r"estimated   accuracy \d+\.\d% on 12 held-out images \(95% interval ", lines[2])
     assert re.fullmatch(r"confidence  logits scaled by \d+\.\d\d, calibrated on held-out images", lines[-5])
     assert lines[-4] == "unknown     too few images to estimate the AUROC"
-    assert re.fullmatch(r"rejection   about \d+% of known images are rejected, \d+% of unknown accepted", lines[-3])
+    assert lines[-3] == "rejection   too few images to estimate the rates: one of 12 held-out images is 8%"
     assert lines[-2] == "wrote mine.sightline"
     assert lines[-1] == "next: sightline predict mine.sightline IMAGE... --show page.html"
     output = call("predict", "mine.sightline", "known.png", "noise.png", "--show", "page.html", "--device", "cpu")
@@ -67,6 +67,17 @@ def test_fit_reports_how_unknowns_are_estimated(run, characters, drawn):
             write(characters / f"sign {number}" / f"more {i}.png", pixels)
     lines = call("fit", characters, "--model", run, "--device", "cpu").stdout
     assert re.search(r"AUROC \d+\.\d% against unknowns: 24 examples, each class left out in turn\n", lines)
+    rates = (
+        r"rejection   \d+% of known images are rejected \(95% interval \d+% to \d+%; 24 held-out images{}\), \d+% of "
+    )
+    assert re.search(rates.format(""), lines)
+    lines = call("fit", characters, "--model", run, "--device", "cpu", "--reject", "0.01", "--overwrite").stdout
+    assert re.search(rates.format(", too few for 1%"), lines)
+
+
+def test_fit_says_that_few_images_cannot_set_a_rate(run, characters):
+    lines = call("fit", characters, "--model", run, "--device", "cpu", "--reject", "0.05").stdout
+    assert "rejection   too few images to set a rate of 5% or estimate it: one of 12 held-out images is 8%\n" in lines
 
 
 def test_fit_mentions_skipped_files_and_colors(run, characters, monkeypatch):
@@ -75,15 +86,28 @@ def test_fit_mentions_skipped_files_and_colors(run, characters, monkeypatch):
     (characters / "sign 0" / ".hidden").write_text("x")
     output = call("fit", characters, "--model", run, "--device", "cpu").stdout
     assert "skipped    1 file, not images (.pdf): sign 0/scan.pdf" in output.replace("skipped  ", "skipped    ")
-    assert "in color" not in output
+    assert "look like" not in output
     pretrained = FewShotClassifier.pretrained
     monkeypatch.setattr(FewShotClassifier, "pretrained", lambda name, **options: pretrained(run, **options))
-    assert "in color" not in call("fit", characters, "--model", "glyphs", "--device", "cpu", "--overwrite").stdout
+    assert "look like" not in call("fit", characters, "--model", "glyphs", "--device", "cpu", "--overwrite").stdout
     for path in characters.rglob("*.png"):
         gray = Image.open(path)
         Image.merge("RGB", (gray, gray, gray.point(lambda level: 255 - level))).save(path)
     output = call("fit", characters, "--model", "glyphs", "--device", "cpu", "--overwrite").stdout
-    assert "these images are in color, and glyphs is for drawings; for photos: --model photos\n" in output
+    assert "these images look like photos, and glyphs is for drawings; try --model photos\n" in output
+
+
+def test_fit_suggests_by_the_images_and_never_the_model_that_was_used(run, characters, monkeypatch):
+    monkeypatch.setattr("sightline.cli.MIN_SEPARATION", 2.0)
+    options = ("--device", "cpu", "--overwrite")
+    fix = "separates these images poorly; add images of each class"
+    output = call("fit", characters, "--model", run, *options).stdout
+    assert f"{run} {fix}, or try --model glyphs, which is for drawings\n" in output
+    pretrained = FewShotClassifier.pretrained
+    monkeypatch.setattr(FewShotClassifier, "pretrained", lambda name, **options: pretrained(run, **options))
+    assert f"\nglyphs {fix}\n" in call("fit", characters, "--model", "glyphs", *options).stdout
+    output = call("fit", characters, "--model", "photos", *options).stdout
+    assert "these images look like drawings, and photos is for photos; try --model glyphs\n" in output
 
 
 def test_records_of_predictions(fitted, characters):
@@ -221,13 +245,14 @@ def test_fit_suggests_another_model_for_images_it_does_not_separate(tmp_path, mo
     refused = call("fit", "noise", "--model", "glyphs", "--device", "cpu")
     assert refused.exit_code == 2
     assert "held-out images must be classified better than by chance, got " in refused.stderr
+    assert "add images of each class, try --model photos, or write it anyway with --force\n" in refused.stderr
     assert not (tmp_path / "noise.sightline").exists()
     output = call("fit", "noise", "--model", "glyphs", "--force", "--device", "cpu").stdout
     assert (tmp_path / "noise.sightline").exists()
     assert output.startswith("glyphs: 3 classes")
-    assert "glyphs separates these images poorly; add images of each class, or try --model photos, which is" in output
+    assert "these images look like photos, and glyphs is for drawings; try --model photos\n" in output
     monkeypatch.setattr(
         FewShotClassifier, "pretrained", lambda *_, real=FewShotClassifier.pretrained, **__: real("glyphs")
     )
     output = call("fit", "noise", "--model", "photos", "--force", "--device", "cpu", "--overwrite").stdout
-    assert "photos separates these images poorly; add images of each class, or try --model glyphs, which is" in output
+    assert "photos separates these images poorly; add images of each class\n" in output

@@ -21,7 +21,7 @@ from ..config import Config, Positive, rule
 from ..data.images import augmentation
 from ..data.images.augmentation import AugmentConfig
 from ..errors import check
-from ..metrics import auroc, fit_calibration_scale
+from ..metrics import auroc, fit_calibration_scale, wilson_interval
 from ..models.embedders import ImageEmbedder
 from .methods import Method, State
 from .support import SupportSet
@@ -68,6 +68,8 @@ EXPECTED_SCALE = (1.01, 2.06, 0.31)
 cosine similarity, and its increase with the logarithm of their number (benchmarks/domain_constants.py)."""
 NORMAL_WEIGHT = 20
 """The number of held-out images for which the normal distribution counts as much as they do in the quantile."""
+MIN_ESTIMATE_IMAGES = 20
+"""Held-out images from which on the AUROC and the rates of rejection are reported."""
 MIN_THRESHOLD_DISTANCE = 1e-3
 """Distance of the threshold from the mean logit of known images if all logits are equal."""
 INTERPOLATION = 0.47
@@ -106,6 +108,21 @@ class Calibration(Config):
     def known_score(self, logits: Tensor) -> Tensor:
         """logits (Q, way) -> (Q,), from 0 to 1, 0.5 at the threshold"""
         return torch.sigmoid((logits.double().amax(-1) - self.threshold) / self.threshold_scale)
+
+    def rejection(self, images: int) -> str:
+        """The estimated rates of rejection on one line; `images` is the number of held-out images behind them."""
+        requested = "" if self.reject is None else f"{100 * self.reject:g}%"
+        if images < MIN_ESTIMATE_IMAGES or self.rejected_known is None or self.accepted_unknown is None:
+            aim = f"set a rate of {requested} or estimate it" if requested else "estimate the rates"
+            reason = f"one of {images} held-out images is {1 / images:.0%}" if images else "none can be held out"
+            return f"too few images to {aim}: {reason}"
+        low, high = wilson_interval(self.rejected_known * images, images)
+        is_coarse = self.reject is not None and self.reject * images < 1
+        source = f"{images:,} held-out images" + (f", too few for {requested}" if is_coarse else "")
+        known = (
+            f"{self.rejected_known:.0%} of known images are rejected (95% interval {low:.0%} to {high:.0%}; {source})"
+        )
+        return f"{known}, {self.accepted_unknown:.0%} of unknown accepted"
 
 
 @torch.no_grad()

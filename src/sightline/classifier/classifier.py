@@ -30,7 +30,7 @@ from ..models.embedders import (
 )
 from ..models.few_shot import FewShot, nearest_mean_model
 from ..models.text_embedders import TextEmbedder, check_text, is_text_model
-from ..names import shortened
+from ..names import printable, shortened
 from ..predictor import Predictor, Progress
 from ..tasks.few_shot.predictor import FewShotPredictor
 from ..tasks.text_predictor import parse_texts
@@ -39,7 +39,7 @@ from ..view.inspection import Inspection
 from ..view.page import Page
 from ..view.page import check_path as check_page_path
 from . import file
-from .calibration import Calibration, classify
+from .calibration import MIN_ESTIMATE_IMAGES, Calibration, classify
 from .choice import AUTO
 from .evaluation import ClassifierEvaluation, evaluate
 from .explanation import explain
@@ -61,8 +61,6 @@ from .support import (
 MAX_LISTED_CLASSES = 3
 MIN_EMBEDDER_COSINE = 0.98
 """Cosine similarity of the embeddings of one image by the custom embedder of a classifier and by that given to load."""
-MIN_AUROC_EXAMPLES = 20
-"""Examples from which on the AUROC of known against unknown images is reported."""
 
 
 class FewShotClassifier(Predictor):
@@ -99,6 +97,8 @@ class FewShotClassifier(Predictor):
         self._pretrain: Callable[[str], Self] | None = None  # loads a model by its name, if one is to be chosen
         self.model_choice: ModelChoice | None = None
         """The pretrained model that was chosen in place of `auto`, and why."""
+        self.model_name: str | None = None
+        """The name that `pretrained` was called with; that of the chosen model in place of `auto`."""
         _classifiers.add(self)
 
     @classmethod
@@ -115,7 +115,7 @@ class FewShotClassifier(Predictor):
         if is_text_model(name):
             check(weights is None, "weights must be left out for a text encoder, got a file")
             text_embedder = TextEmbedder(str(name))
-            return cls(nearest_mean_model(text_embedder.encoder.embed_dim), text_embedder)
+            return cls(nearest_mean_model(text_embedder.encoder.embed_dim), text_embedder)._named(name)
         folder, weights = zoo.folder(name), None if weights is None else str(weights)
         if str(name) == AUTO and not (folder / CONFIG).is_file():
             check(weights is None, f"weights must be left out if the model is {AUTO}, got {weights!r}")
@@ -123,7 +123,7 @@ class FewShotClassifier(Predictor):
             classifier._pretrain = partial(cls.pretrained, allow_download=allow_download)
             return classifier
         if not (folder / CONFIG).is_file():
-            return cls(*_load_encoder(str(name), weights))
+            return cls(*_load_encoder(str(name), weights))._named(name)
         task = config.read(folder / CONFIG).get("task", "few_shot")
         fix = "train one with sightline train task=few_shot"
         check(task == "few_shot", f"model must be a few-shot model, got {str(name)!r} of task {task!r}; {fix}")
@@ -132,7 +132,8 @@ class FewShotClassifier(Predictor):
         model, data = run.model, run.config.data
         model.classifier, model.config = None, replace(model.config, num_classes=0)  # only training needs it
         weights = data.weights if weights is None else weights
-        return cls(model, make_embedder(model, data.embedder, weights, allow_download=allow_download))
+        embedder = make_embedder(model, data.embedder, weights, allow_download=allow_download)
+        return cls(model, embedder)._named(zoo.display_name(folder))
 
     @classmethod
     def load(
@@ -151,17 +152,21 @@ class FewShotClassifier(Predictor):
         """
         return cls._restored(file.read(Path(path)), embedder, weights=weights, allow_download=allow_download)
 
+    def _named(self, name: str | Path) -> Self:
+        self.model_name = str(name)
+        return self
+
     def save(self, path: str | Path) -> Path:
         """Write the weights, the support set and the calibration to one `.sightline` file.
 
         A custom embedder is not part of it.
         """
-        content, _ = _to_bytes(self._ready())
+        content, _ = _to_bytes(self._ready(), self.model_name)
         return file.write(Path(path), content)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the content of the file; a custom embedder is pickled with it."""
-        return type(self)._from_bytes, _to_bytes(self._ready())
+        return type(self)._from_bytes, _to_bytes(self._ready(), self.model_name)
 
     @classmethod
     def _from_bytes(cls, data: bytes, embedder: CustomEmbedder | None) -> Self:
@@ -191,6 +196,7 @@ class FewShotClassifier(Predictor):
             embedder = as_embedder(embedder)
             _check_same_embedder(embedder, support, rule)
         classifier = cls(model, embedder)
+        classifier.model_name = metadata.model_name
         choice, calibration = metadata.choice, metadata.calibration
         method = AUTO if choice.is_automatic else choice.method
         classifier._fitted = Fitted(model, support, classifier._embedder, method, calibration.reject)
@@ -279,7 +285,7 @@ class FewShotClassifier(Predictor):
         choice, chosen = choose_model(examples, lambda name: pretrain(name).to(self.device).fit(examples, **options))
         with self._lock:
             self.model, self._embedder, self._fitted = chosen.model, chosen._embedder, chosen._fitted
-            self.model_choice = choice
+            self.model_choice, self.model_name = choice, chosen.model_name
         return self
 
     @property
@@ -358,14 +364,11 @@ class FewShotClassifier(Predictor):
         source = "held-out images" if high > 1 else single
         lines.append(f"confidence  logits scaled by {calibration.scale:.2f}, calibrated on {source}")
         unknowns = f"against unknowns: {len(fitted.support):,} examples, each class left out in turn"
-        has_enough = len(fitted.support) >= MIN_AUROC_EXAMPLES
+        has_enough = fitted.num_held_out >= MIN_ESTIMATE_IMAGES
         area = f"AUROC {calibration.auroc:.1%} {unknowns}" if has_enough else "too few images to estimate the AUROC"
         lines.append(f"unknown     {area}")
-        if calibration.rejected_known is not None and calibration.accepted_unknown is not None:
-            known, unknown = calibration.rejected_known, calibration.accepted_unknown
-            lines.append(
-                f"rejection   about {known:.0%} of known images are rejected, {unknown:.0%} of unknown accepted"
-            )
+        if calibration.rejected_known is not None:  # None in files of earlier versions
+            lines.append(f"rejection   {calibration.rejection(fitted.num_held_out)}")
         return "\n".join(lines)
 
     @property
@@ -472,12 +475,19 @@ class FewShotClassifier(Predictor):
         return fitted.embedder.embed(stacked).cpu(), stacked
 
     def details(self) -> dict[str, Any]:
-        """The classes with their numbers of examples, the calibration, and what embeds the images."""
+        """The model and its embedder, the classes with their numbers of examples, and the calibration.
+
+        Rates that are estimated on fewer than `MIN_ESTIMATE_IMAGES` held-out images are None.
+        """
         fitted = self._ready()
         name = None if fitted.embedder is None else getattr(fitted.embedder, "name", None)
-        values = {"embedder": name, "method": str(fitted.choice)}
+        model = None if self.model_name is None else printable(self.model_name)
+        values = {"model": model, "embedder": name, "method": str(fitted.choice)}
         values |= {"examples": len(fitted.support), "classes": self.counts}
-        return values | {"calibration": config.plain(fitted.calibration)}
+        calibration = config.plain(fitted.calibration) | {"held_out_images": fitted.num_held_out}
+        if fitted.num_held_out < MIN_ESTIMATE_IMAGES:
+            calibration |= dict.fromkeys(("auroc", "rejected_known", "accepted_unknown"))
+        return values | {"calibration": calibration}
 
     def columns(self, top: int | None = None) -> list[str]:
         return ["label", "closest", "confidence", "known", "known_score", *(f"scores.{name}" for name in self.classes)]
@@ -589,11 +599,18 @@ def _load_encoder(name: str, weights: str | None) -> tuple[FewShot, ExternalEmbe
     return model, embedder
 
 
-def _to_bytes(fitted: Fitted) -> tuple[bytes, CustomEmbedder | None]:
+def _to_bytes(fitted: Fitted, model_name: str | None) -> tuple[bytes, CustomEmbedder | None]:
     """The content of the file, and the custom embedder that is needed to read it."""
     support, embedder, custom = fitted.support, fitted.embedder, None
     metadata = file.Metadata(
-        fitted.model.config, None, None, support.classes, support.names, fitted.calibration, fitted.choice
+        model=fitted.model.config,
+        embedder=None,
+        weights=None,
+        classes=support.classes,
+        names=support.names,
+        calibration=fitted.calibration,
+        choice=fitted.choice,
+        model_name=model_name,
     )
     if isinstance(embedder, ExternalEmbedder):
         metadata = replace(metadata, embedder=embedder.name, weights=embedder.weights)

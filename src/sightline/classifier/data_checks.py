@@ -1,7 +1,7 @@
 """Checks of a data set of images before it is used: files, duplicates, and labels by leave-one-out."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +10,11 @@ from ..data.images import checks
 from ..data.images.checks import Finding
 from ..data.images.datasets import ImageFiles, Images, open_image_file
 from ..data.images.loading import read_source
-from ..data.images.summary import has_colors
 from ..errors import MissingDependencyError, SightlineError
 from ..names import printable
 from ..predictor import Progress
 from .classifier import FewShotClassifier
+from .model_choice import likely_model
 
 MAX_CHECKED_LABELS = 500
 """Images whose labels are checked; of more, an evenly spaced sample."""
@@ -101,27 +101,30 @@ def _image_files(source: str | Path) -> dict[str, Images]:
 def _label_findings(
     images: Images, root: Path, classifier: FewShotClassifier | None, progress: Progress | None
 ) -> list[Finding]:
+    assert isinstance(images, ImageFiles)
+    indices = images.labels.argsort(stable=True).tolist()  # the order of the support set
     if classifier is None:
+        count = min(len(images), MAX_CHECKED_LABELS)
+        chosen = set(np.linspace(0, len(images) - 1, count).round().astype(int).tolist())
+        indices = [i for i in indices if i in chosen]
         try:
-            classifier = _fitted_to_sample(images, root, progress)
+            classifier = FewShotClassifier.pretrained(likely_model(root))
+            classifier.fit(_examples(images, indices), progress=progress)
         except MissingDependencyError as error:
             return [Finding("note", f"labels were not checked: {error}")]
         except SightlineError:  # one image per class, or images that cannot be read, which are listed
             return []
-    support, findings = classifier._ready().support, list[Finding]()
+    findings = list[Finding]()
     for i, other, probability in doubtful_labels(classifier):
-        name = f"{support.classes[int(support.labels[i])]}/{support.names[i]}"
+        name = checks.relative_name(images.paths[indices[i]], root)
         findings.append(Finding("label", printable(f"{name} looks like {other} ({probability:.0%})")))
     return findings
 
 
-def _fitted_to_sample(images: Images, root: Path, progress: Progress | None) -> FewShotClassifier:
-    """A pretrained model that suits the images, fitted to at most `MAX_CHECKED_LABELS` of them."""
-    assert isinstance(images, ImageFiles)
-    classifier = FewShotClassifier.pretrained("photos" if has_colors(root) else "glyphs")
-    count = min(len(images), MAX_CHECKED_LABELS)
+def _examples(images: ImageFiles, indices: Sequence[int]) -> dict[str, list[Path | bytes]]:
+    """The image files at these indices, by class."""
     examples: dict[str, list[Path | bytes]] = {}
-    for i in np.linspace(0, len(images) - 1, count).round().astype(int).tolist():
+    for i in indices:
         source, _ = open_image_file(images.paths[i], images.archive)
         examples.setdefault(images.classes[int(images.labels[i])], []).append(source)
-    return classifier.fit(examples, progress=progress)
+    return examples

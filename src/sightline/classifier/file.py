@@ -43,13 +43,17 @@ class Metadata:
     """The method that is used; the head of the model in files of earlier versions."""
     custom_embedder: str | None = None
     """Name of the embedder of the images if it was passed as an object, so that it is needed to load the file."""
+    model_name: str | None = None
+    """Name of the model that was fitted; None for embeddings, and in files of earlier versions."""
 
     def __post_init__(self) -> None:
         check_class_count(len(self.classes))
         check_labels(self.classes)
         check_example_count(len(self.names))
-        longest, limit = max(map(len, self.names), default=0), limits.MAX_EXAMPLE_NAME_CHARS
-        check(longest <= limit, f"the name of an example must be at most {limit:,} characters, got {longest:,}")
+        names = (*self.names, self.model_name or "")
+        longest, limit = max(map(len, names)), limits.MAX_EXAMPLE_NAME_CHARS
+        rule = f"the name of an example or a model must be at most {limit:,} characters"
+        check(longest <= limit, f"{rule}, got {longest:,}")
 
 
 Content = tuple[Metadata, FewShot, SupportSet]

@@ -50,6 +50,12 @@ class Fitted:
         return make_method(self.model.head, self.choice.method, self.choice.scales)
 
     @property
+    def num_held_out(self) -> int:
+        """The number of support images that are classified while they are held out."""
+        counts = self.support.counts
+        return min(int(counts[counts > 1].sum()), calibration.MAX_HELD_OUT)
+
+    @property
     def has_inputs(self) -> bool:
         """Whether the classifier takes images or texts; otherwise it takes embeddings."""
         return self.support.images is not None or isinstance(self.embedder, TextEmbedder)

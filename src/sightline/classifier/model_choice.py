@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from .classifier import FewShotClassifier
 
 DRAWINGS, PHOTOS = "glyphs", "photos"
-"""The pretrained models for the two kinds of images."""
+KINDS = {DRAWINGS: "drawings", PHOTOS: "photos"}
+"""The kind of images that each of the pretrained models is for."""
 LOG_PRIOR = 3.0
 """Log odds of the model for the kind of the images against another."""
 SAMPLE, SAMPLE_SIDE = 9, 32
@@ -62,8 +63,8 @@ def choose_model(
 
     `models` are the names to choose from (default: the pretrained models).
     """
-    likely = DRAWINGS if are_drawings(examples) else PHOTOS
-    kind = {DRAWINGS: "drawings", PHOTOS: "photos"}[likely]
+    likely = likely_model(examples)
+    kind = KINDS[likely]
     names = sorted(few_shot_models() if models is None else models, key=lambda name: name != likely)
     fitted: dict[str, FewShotClassifier] = {}
     hint = None
@@ -93,8 +94,19 @@ def _evidence(classifier: "FewShotClassifier") -> float:
     return float(log_likelihood(logits, labels, fit_scales(logits, labels)))
 
 
+def likely_model(examples: Any) -> str:
+    """The name of the pretrained model for the kind of these images. A few of them are read."""
+    return DRAWINGS if are_drawings(examples) else PHOTOS
+
+
+def other_model(examples: Any, used: str) -> str | None:
+    """The pretrained model to try instead of the one that was used; None if that is for the kind of these images."""
+    likely = likely_model(examples)
+    return None if likely == used else likely
+
+
 def are_drawings(examples: Any) -> bool:
-    """Whether images are drawings: not in color, and mostly of one gray level, the paper. A few of them are read."""
+    """Whether images are drawings: not in color, and mostly of one gray level, the paper."""
     images = _sample(examples)
     channels = images.amax(1) - images.amin(1)
     gray = images.mean(1).flatten(1)

@@ -173,7 +173,7 @@ def read_thumbnails(
             digests.append(digest)
             if progress is not None:
                 progress(len(digests), len(entries))
-    names = tuple(_relative(images.paths[i], root) for _, images, i in entries)
+    names = tuple(relative_name(images.paths[i], root) for _, images, i in entries)
     classes = tuple(images.classes[int(images.labels[i])] for _, images, i in entries)
     splits_of = tuple(split for split, _, _ in entries)
     return Thumbnails(names, classes, splits_of, pixels, tuple(digests), tuple(sorted(errors)), total)
@@ -250,5 +250,6 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(printable, names[:MAX_NAMES])) + more
 
 
-def _relative(path: Path, root: Path) -> str:
+def relative_name(path: Path, root: Path) -> str:
+    """The path of an image inside its folder or archive."""
     return path.relative_to(root).as_posix() if path.is_relative_to(root) else path.as_posix()

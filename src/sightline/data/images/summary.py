@@ -1,7 +1,6 @@
 """Summary of a data set as text, and a contact sheet of its classes."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,11 +11,8 @@ from ...names import shortened
 from ...output import aligned
 from .class_splits import ClassSplits, class_groups
 from .datasets import Images, ImageSet, Splits
-from .loading import load
 from .statistics import histogram, mean_and_std
 
-COLOR_SAMPLE, MIN_COLOR_RANGE = 8, 8.0
-"""Images that are read to find out whether a data set is in color, and the mean difference of their channels."""
 MAX_READ = 500
 """Image files that are read for mean and standard deviation."""
 MAX_SHEET_CLASSES = 100
@@ -112,14 +108,6 @@ def contact_sheet(images: Images, per_class: int = 8) -> Image.Image:
     if more:
         draw.text((6, sheet.height - 10), f"and {more:,} more classes", fill="black", font=font, anchor="lm")
     return sheet
-
-
-def has_colors(source: str | Path) -> bool:
-    """Whether the images of a data set are colorful on average, judged from a few of them."""
-    images = load(source, size=32, channels=3, max_memory=0, class_disjoint=True).train
-    sample = [images.read(i).int() for i in np.linspace(0, len(images) - 1, COLOR_SAMPLE).astype(int).tolist()]
-    ranges = torch.stack([image.amax(0) - image.amin(0) for image in sample])
-    return bool(ranges.float().mean() > MIN_COLOR_RANGE)
 
 
 def _summarize_split(images: Images) -> SplitSummary:
