@@ -109,6 +109,17 @@ def test_settings_that_other_data_does_not_allow_are_skipped(folder, tmp_path):
     assert (list(result.results[0][1]), result.skipped_settings) == (["2w1s"], ("3w2s",))
 
 
+def test_data_of_fewer_classes_than_any_setting_is_evaluated_on_all_of_them(folder, tmp_path):
+    data = write_classes(tmp_path / "two.npz", ["Signs/k", "Signs/l"], per_class=4)
+    copy = shutil.copytree(folder / "one", tmp_path / "run")
+    (copy / "config.yaml").write_text((copy / "config.yaml").read_text().replace("2w1s", "5w1s"))
+    output = call("evaluate", copy, "--data", data, "--device", "cpu").stdout
+    assert "too few classes or images for 3w2s, 5w1s" in output.splitlines()[0]
+    assert re.search(r"^2w1s +\d+\.\d\d% ", output, re.MULTILINE)
+    with pytest.raises(SightlineError, match=r"5w1s: way must be at most the number of classes, 2"):
+        sightline.evaluate(copy, data, "cpu", settings=["5w1s"])
+
+
 def test_fewer_queries_are_used_if_other_data_has_fewer_images(folder, tmp_path):
     classes = [f"Signs/{letter}" for letter in "klm"]
     data = write_classes(tmp_path / "few.npz", classes, per_class=3)

@@ -119,6 +119,10 @@ def test_settings_that_the_classes_do_not_allow_are_refused_or_skipped():
     config = EvaluationConfig(settings=("5w1s", "2w9s"))
     with pytest.raises(SightlineError, match=r"5w1s: way must be at most .*; choose other settings with --settings"):
         select_settings(config, classes, skip_infeasible=True)
+    assert select_settings(config, classes, skip_infeasible=True, can_lower_way=True) == (["4w1s"], 4)
+    for too_few in (make_images(1, per_class=5), make_images(4, per_class=1)):
+        with pytest.raises(SightlineError, match="5w1s: way must be at most"):
+            select_settings(config, episode_classes(too_few), skip_infeasible=True, can_lower_way=True)
 
 
 def test_evaluation_report_and_record():

@@ -118,7 +118,8 @@ def compare(
     sets = _evaluation_sets(predictors, names, data, progress)
     images, split = sets[0]
     classes = episode_classes(images)
-    feasible, query = select_settings(config, classes, skip_infeasible=data is not None)
+    adapt: dict[str, Any] = {"skip_infeasible": data is not None, "can_lower_way": not settings}
+    feasible, query = select_settings(config, classes, **adapt)
 
     def accuracies(classifier: Classifier, embeddings: Tensor) -> dict[str, Tensor]:
         options: dict[str, Any] = {"query": query, "episodes": config.episodes, "with_unknown": False}

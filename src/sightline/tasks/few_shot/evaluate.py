@@ -5,7 +5,7 @@ Every image is embedded once; thousands of episodes are then drawn from the embe
 Shapes: N images, E episodes, S support images, Q queries, T tokens per image, M embedding dimension.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -205,27 +205,39 @@ def _draw_episodes(
         yield known, drawn.query[:, num_query:]
 
 
-def select_settings(config: EvaluationConfig, classes: ClassIndex, *, skip_infeasible: bool) -> tuple[list[str], int]:
+def select_settings(
+    config: EvaluationConfig, classes: ClassIndex, *, skip_infeasible: bool, can_lower_way: bool = False
+) -> tuple[list[str], int]:
     """The settings to evaluate, and the queries per class, after a check that these classes have enough images.
 
     With `skip_infeasible`, settings that the classes do not allow are left out, and fewer queries are used if a class
-    has too few images. Raises SightlineError if no setting is left.
+    has too few images. If no setting is left, `can_lower_way` replaces the way of all by the number of classes.
+    Otherwise SightlineError is raised.
     """
     if not skip_infeasible:
         for name in config.settings:
             Setting.parse(name).check(classes, config.query)
         return list(config.settings), config.query
+    feasible, errors = _feasible_settings(config.settings, classes)
+    if not feasible and can_lower_way:
+        shots = dict.fromkeys(Setting.parse(name).shot for name in config.settings)
+        feasible, _ = _feasible_settings([f"{len(classes.names)}w{shot}s" for shot in shots], classes)
+    if not feasible:
+        raise SightlineError(errors[0])
+    shot = max(Setting.parse(name).shot for name in feasible)
+    return feasible, min(config.query, int(classes.counts.min()) - shot)
+
+
+def _feasible_settings(names: Iterable[str], classes: ClassIndex) -> tuple[list[str], list[str]]:
+    """The settings that the classes allow with one query per class, and why they do not allow the others."""
     feasible, errors = [], []
-    for name in config.settings:
+    for name in names:
         try:
             Setting.parse(name).check(classes, 1)
             feasible.append(name)
         except SightlineError as error:
             errors.append(f"{name}: {error}; choose other settings with --settings")
-    if not feasible:
-        raise SightlineError(errors[0])
-    shot = max(Setting.parse(name).shot for name in feasible)
-    return feasible, min(config.query, int(classes.counts.min()) - shot)
+    return feasible, errors
 
 
 @torch.no_grad()

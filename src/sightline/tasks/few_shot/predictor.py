@@ -68,11 +68,13 @@ class FewShotPredictor(Predictor):
     ) -> FewShotEvaluation:
         """Metrics over seeded episodes of test classes, in every setting of the run's config or in `settings`.
 
-        Settings for which other data has too few classes or images are skipped.
+        Settings for which other data has too few classes or images are skipped. If none of the config is left, all
+        classes of the data are one episode.
         """
         images, split = self.evaluation_split(data, progress)
         config, classes = self.config.evaluation.changed(settings, episodes), episode_classes(images)
-        names, query = select_settings(config, classes, skip_infeasible=data is not None)
+        options: dict[str, Any] = {"skip_infeasible": data is not None, "can_lower_way": not settings}
+        names, query = select_settings(config, classes, **options)
         embeddings, done = self.embed(images.pixels, progress), 0
 
         def advance(count: int) -> None:
@@ -81,7 +83,7 @@ class FewShotPredictor(Predictor):
             if progress is not None:
                 progress(done, len(names) * config.episodes)
 
-        options: dict[str, Any] = {"query": query, "episodes": config.episodes, "progress": advance}
+        options = {"query": query, "episodes": config.episodes, "progress": advance}
         options["with_unknown"] = not self.config.model.transductive  # known queries would attend to unknown ones
         head, parsed = self.model.head, map(Setting.parse, names)
         results = [evaluate_episodes(head, embeddings, classes, setting, **options) for setting in parsed]
