@@ -71,6 +71,22 @@ def test_help_of_every_command_starts_with_an_imperative_sentence(name):
     assert sentence.startswith(verbs)
     assert sentence.endswith(".") or sentence.count(".") > 1
     assert sentence.split(".")[0] in result.output
+    assert not re.search(r"[<{]|\bbool\b", result.output)  # the types of Python
+
+
+def test_help_shows_how_arguments_and_values_are_written():
+    output = CliRunner().invoke(app, ["predict", "--help"], terminal_width=200).output
+    assert output.splitlines()[0].endswith(" predict [OPTIONS] RUN INPUT...")
+    for line in (
+        "--show PATH",
+        "--top N",
+        "--format [text|json|jsonl|csv]",
+        "--allow-download",
+        "--device DEVICE",
+        "--help",
+    ):
+        assert re.search(rf"^  {re.escape(line)}  +\w", output, re.MULTILINE), line
+    assert " data [OPTIONS] [NAME]\n" in CliRunner().invoke(app, ["data", "--help"]).output
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "ship"])

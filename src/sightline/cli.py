@@ -1,6 +1,7 @@
 """The command `sightline`: parse arguments, call, print. Heavy modules are imported by the command that needs them."""
 
 import os
+import re
 import shlex
 import sys
 import warnings
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 import sightline
 
@@ -23,6 +24,8 @@ from .registry import TASKS
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 """Read when torch is imported: threads that spin while they wait slow down a busy machine."""
 SHOW_HELP = "Write a page (.html) that explains each prediction: evidence of a fitted classifier, attention of a run."
+TYPE_NAMES = {"path": "PATH", "int": "N", "int range": "N", "float": "NUMBER"}
+"""Names of types in the help of options; others are named after the option."""
 MIN_SEPARATION = 0.7
 """AUROC of known against unknown images below which `fit` suggests another model."""
 
@@ -50,7 +53,44 @@ class _Group(TyperGroup):
             raise typer.Exit(getattr(stop, "exit_code", 130)) from stop
 
 
-app = typer.Typer(cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+class _Command(TyperCommand):
+    """Prints help in the words of the command: no types of Python, and nothing after a flag."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["[OPTIONS]", *(_metavar(param) for param in self.params if param.param_type_name == "argument")]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            name, text = param.get_help_record(ctx) or ("", "")
+            if param.param_type_name == "argument":
+                rows["Arguments"].append((_metavar(param), text))
+            elif name:
+                name = re.sub("<([^|>]*)>", lambda match, param=param: TYPE_NAMES.get(match[1], _metavar(param)), name)
+                rows["Options"].append((name.replace("<", "[").replace(">", "]"), text))  # of choices
+        for title, items in rows.items():
+            if items:
+                with formatter.section(title):
+                    formatter.write_dl(items)
+
+
+def _metavar(param: Any) -> str:
+    """How an argument or the value of an option is written; the name of the parameter, if nothing else is said."""
+    name = str(param.name).strip("_").upper()
+    is_optional = param.param_type_name == "argument" and not param.required
+    return str(param.metavar or (f"[{name}]" if is_optional else name))
+
+
+class _App(typer.Typer):
+    """Its commands are `_Command`."""
+
+    def command(self, *args: Any, **options: Any) -> Any:
+        return super().command(*args, cls=_Command, **options)
+
+
+app = _App(
+    cls=_Group, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
 
 RunArgument = Annotated[str, typer.Argument(help="Folder of a run, or name of a pretrained model.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
@@ -414,7 +454,10 @@ def compare(
     ],
     data: Annotated[str | None, typer.Option(help="Evaluate on this data set instead of the runs' own.")] = None,
     with_: Annotated[
-        str, typer.Option("--with", help="Baselines on the first run's embeddings, such as protonet,nearest,svm.")
+        str,
+        typer.Option(
+            "--with", metavar="BASELINES", help="Evaluated on the first run's embeddings: protonet,nearest,svm."
+        ),
     ] = "",
     settings: SettingsOption = "",
     episodes: EpisodesOption = None,
