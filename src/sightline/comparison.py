@@ -1,18 +1,20 @@
 """Comparison of several models on identical data: results with paired differences, and how their runs differ."""
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from . import config, seeds
+from .errors import check
 from .files import WEIGHTS, read_log
 from .names import printable, shortened
 from .output import aligned, flatten
-from .predictor import Predictor
+from .predictor import SPLIT_NOTES, Predictor, Progress
 from .training.hooks import FINAL
 from .view.page import Page
 from .view.reports import Report
@@ -24,6 +26,8 @@ MAX_VALUE_CHARS = 40
 RESAMPLES = 1000
 """Bootstrap resamples of the examples."""
 Array = np.ndarray[Any, Any]
+AnyPredictor = TypeVar("AnyPredictor", bound=Predictor)
+Output = TypeVar("Output")
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,80 @@ class Comparison(ABC):
             if len(set(values)) > 1:
                 rows.append([key, *(shortened(value, MAX_VALUE_CHARS) for value in values)])
         return [["key", *(printable(run.name) for run in self.runs)], *rows] if rows else []
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedComparison(Comparison):
+    """Models on the same examples, each with its paired difference to the first one.
+
+    A subclass has a field named `noun`, the number of examples.
+    """
+
+    noun: ClassVar[str]
+    """What the examples are, in the plural."""
+    description: ClassVar[str]
+    """What the columns are, for the title."""
+    columns: ClassVar[tuple[str, ...]]
+    """The names of the metrics."""
+    paired: ClassVar[tuple[str, ...]] = ("difference", "difference_interval", "p_value")
+    """The fields of a result that compare it with the first one."""
+    factor: ClassVar[float] = 1.0
+    """Differences are multiplied by it in the table."""
+    digits: ClassVar[int] = 2
+    """Digits of a difference after the point."""
+
+    split: str
+    results: tuple[Any, ...]
+    """A dataclass for each model, with its `name`, its metrics, and the fields of `paired`."""
+
+    @abstractmethod
+    def metrics(self, result: Any) -> list[str]:
+        """The metrics of a model as text, below `columns`."""
+
+    def title(self) -> str:
+        count, note = getattr(self, self.noun), SPLIT_NOTES.get(self.split, "")
+        return f"{self.split} set, the same {count:,} {self.noun} for all models{note}; {self.description}"
+
+    def table(self) -> Table:
+        has_test = "p_value" in self.paired
+        rows = [["", *self.columns, "difference", "95% interval", *["p-value"] * has_test]]
+        for i, result in enumerate(self.results):
+            values = (result.difference, *result.difference_interval)
+            difference, low, high = (f"{self.factor * value:+.{self.digits}f}" for value in values)
+            cells = [difference, f"{low} to {high}", *(f"{result.p_value:.2g}" for _ in range(has_test))]
+            rows.append([printable(result.name), *self.metrics(result), *(cells if i else [""] * len(cells))])
+        return rows
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """One record for each model. The reference has no difference."""
+        records = []
+        for i, result in enumerate(self.results):
+            values = asdict(result) | ({} if i else dict.fromkeys(self.paired))
+            records.append({**values, "split": self.split, self.noun: getattr(self, self.noun)})
+        return records
+
+
+def evaluate_each(
+    predictors: Sequence[AnyPredictor],
+    names: Sequence[str],
+    evaluate: Callable[[str, AnyPredictor], Output],
+    progress: Progress | None = None,
+) -> tuple[list[Output], dict[str, float]]:
+    """What `evaluate` returns for the name and predictor of each model, and the seconds that it took."""
+    outputs, seconds = list[Output](), dict[str, float]()
+    for name, predictor in zip(names, predictors, strict=True):
+        start = time.perf_counter()
+        outputs.append(evaluate(name, predictor))
+        seconds[name] = time.perf_counter() - start
+        if progress is not None:
+            progress(len(outputs), len(predictors))
+    return outputs, seconds
+
+
+def check_same_data(is_same: bool, noun: str, name: str, first: str) -> None:
+    """Raise SightlineError if a model is evaluated on other data than the first one."""
+    rule = f"runs must be evaluated on the same {noun} to be compared"
+    check(is_same, f"{rule}, got others for {name} than for {first}; pass --data PATH")
 
 
 def resample_weights(count: int) -> Array:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..comparison import Comparison, Table
+from ..comparison import PairedComparison
 from ..metrics import (
     classification_metrics,
     classification_sums,
@@ -99,44 +99,23 @@ class ClassifierResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifierComparison(Comparison):
+class ClassifierComparison(PairedComparison):
     """Classifiers on identical examples. A subclass has a field named `noun`, the number of examples."""
 
-    noun: ClassVar[str]
-    """What is classified, in the plural."""
+    description = (
+        "accuracy with its 95% interval, the paired difference to the first model in percentage points with its 95% "
+        "interval, and the p-value of McNemar's test"
+    )
+    columns = ("accuracy", "95% interval", "loss", "calibration error")
+    paired = ("difference", "difference_interval", "only_right", "only_wrong", "p_value")
+    factor = 100.0
 
-    split: str
     results: tuple[ClassifierResult, ...]
 
-    def title(self) -> str:
-        note, count = SPLIT_NOTES.get(self.split, ""), getattr(self, self.noun)
-        difference = "the paired difference to the first model in percentage points with its 95% interval"
-        return (
-            f"{self.split} set, the same {count:,} {self.noun} for all models{note}; accuracy with its 95% interval, "
-            f"{difference}, and the p-value of McNemar's test"
-        )
-
-    def table(self) -> Table:
-        rows = [["", "accuracy", "95% interval", "loss", "calibration error", "difference", "95% interval", "p-value"]]
-        for i, result in enumerate(self.results):
-            (low, high), (lower, upper) = result.interval, result.difference_interval
-            paired = [
-                f"{100 * result.difference:+.2f}", f"{100 * lower:+.2f} to {100 * upper:+.2f}", f"{result.p_value:.2g}"
-            ]  # fmt: skip
-            metrics = [f"{result.accuracy:.2%}", f"{low:.2%} to {high:.2%}", f"{result.loss:.4f}"]
-            metrics.append(f"{result.calibration_error:.4f}")
-            rows.append([printable(result.name), *metrics, *(paired if i else [""] * 3)])
-        return rows
-
-    def to_records(self) -> list[dict[str, Any]]:
-        """One record for each model. The reference has no difference."""
-        paired = ("difference", "difference_interval", "only_right", "only_wrong", "p_value")
-        records = []
-        for i, result in enumerate(self.results):
-            values = asdict(result)
-            values |= {} if i else dict.fromkeys(paired)
-            records.append({**values, "split": self.split, self.noun: getattr(self, self.noun)})
-        return records
+    def metrics(self, result: ClassifierResult) -> list[str]:
+        low, high = result.interval
+        values = [f"{result.accuracy:.2%}", f"{low:.2%} to {high:.2%}", f"{result.loss:.4f}"]
+        return [*values, f"{result.calibration_error:.4f}"]
 
 
 def classifier_results(names: Sequence[str], outputs: Sequence[tuple[Tensor, Tensor]]) -> tuple[ClassifierResult, ...]:

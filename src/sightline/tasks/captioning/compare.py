@@ -1,16 +1,21 @@
 """Comparison of captioners on identical images, with paired bootstrap intervals."""
 
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
-from ...comparison import RESAMPLES, Array, Comparison, Table, bootstrap_p_value, percentile_interval, resample_weights
-from ...errors import check
-from ...names import printable
-from ...predictor import SPLIT_NOTES, Progress
+from ...comparison import (
+    RESAMPLES,
+    Array,
+    PairedComparison,
+    bootstrap_p_value,
+    check_same_data,
+    evaluate_each,
+    percentile_interval,
+    resample_weights,
+)
+from ...predictor import Progress
 from .metrics import CiderD, bleu, chrf
 from .predictor import CaptioningPredictor
 
@@ -34,38 +39,24 @@ class CaptionResult:
     """Two-sided: twice the share of resamples in which the difference has the other sign or is 0, at most 1."""
 
 
-@dataclass(frozen=True)
-class CaptionComparison(Comparison):
+@dataclass(frozen=True, kw_only=True)
+class CaptionComparison(PairedComparison):
     """Captioners on identical images."""
 
-    split: str
+    noun = "images"
+    description = (
+        "the paired difference of CIDEr-D to the first model, with 95% intervals and p-value of "
+        f"{RESAMPLES:,} bootstrap resamples"
+    )
+    columns = ("CIDEr-D", "95% interval", "BLEU-4", "chrF")
+    digits = 3
+
     images: int
     results: tuple[CaptionResult, ...]
 
-    def title(self) -> str:
-        note = SPLIT_NOTES.get(self.split, "")
-        return (
-            f"{self.split} set, the same {self.images:,} images for all models{note}; the paired difference of CIDEr-D "
-            f"to the first model, with 95% intervals and p-value of {RESAMPLES:,} bootstrap resamples"
-        )
-
-    def table(self) -> Table:
-        rows = [["", "CIDEr-D", "95% interval", "BLEU-4", "chrF", "difference", "95% interval", "p-value"]]
-        for i, result in enumerate(self.results):
-            (low, high), (lower, upper) = result.interval, result.difference_interval
-            paired = [f"{result.difference:+.3f}", f"{lower:+.3f} to {upper:+.3f}", f"{result.p_value:.2g}"]
-            metrics = [f"{result.cider:.3f}", f"{low:.3f} to {high:.3f}", f"{result.bleu_4:.1f}", f"{result.chrf:.1f}"]
-            rows.append([printable(result.name), *metrics, *(paired if i else [""] * 3)])
-        return rows
-
-    def to_records(self) -> list[dict[str, Any]]:
-        """One record for each model. The reference has no difference."""
-        records = []
-        for i, result in enumerate(self.results):
-            values = asdict(result)
-            values |= {} if i else dict.fromkeys(("difference", "difference_interval", "p_value"))
-            records.append({**values, "split": self.split, "images": self.images})
-        return records
+    def metrics(self, result: CaptionResult) -> list[str]:
+        low, high = result.interval
+        return [f"{result.cider:.3f}", f"{low:.3f} to {high:.3f}", f"{result.bleu_4:.1f}", f"{result.chrf:.1f}"]
 
 
 def compare(
@@ -77,16 +68,14 @@ def compare(
 ) -> CaptionComparison:
     """Caption the test images of the runs' data, or of `data`, each run with the search of its config."""
     images, split = predictors[0].evaluation_images(data)
-    cider, captions, seconds = CiderD(images.captions), list[list[str]](), dict[str, float]()
-    for i, (name, predictor) in enumerate(zip(names, predictors, strict=True)):
-        start = time.perf_counter()
-        rule = "runs must be evaluated on the same images to be compared"
+
+    def captions_of(name: str, predictor: CaptioningPredictor) -> list[str]:
         is_same = predictor.evaluation_images(data)[0].digest() == images.digest()
-        check(is_same, f"{rule}, got others for {name} than for {names[0]}; pass --data PATH")
-        captions.append([caption.text for caption in predictor.caption_images(images)[1]])
-        seconds[name] = time.perf_counter() - start
-        if progress is not None:
-            progress(i + 1, len(predictors))
+        check_same_data(is_same, "images", name, names[0])
+        return [caption.text for caption in predictor.caption_images(images)[1]]
+
+    captions, seconds = evaluate_each(predictors, names, captions_of, progress)
+    cider = CiderD(images.captions)
     scores: list[Array] = [
         np.array([cider.score(*pair) for pair in zip(texts, images.captions, strict=True)]) for texts in captions
     ]

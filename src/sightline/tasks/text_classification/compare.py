@@ -1,10 +1,11 @@
 """Comparison of text classifiers on identical texts."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...errors import check
+from torch import Tensor
+
+from ...comparison import check_same_data, evaluate_each
 from ...predictor import Progress
 from ..classification import ClassifierComparison, classifier_results
 from .predictor import TextClassificationPredictor
@@ -27,15 +28,12 @@ def compare(
 ) -> TextComparison:
     """Evaluate text classifiers on the test texts of their data, or of `data`."""
     text, split = predictors[0].evaluation_corpus(data)
-    outputs, seconds = [], dict[str, float]()
-    for i, (name, predictor) in enumerate(zip(names, predictors, strict=True)):
-        start = time.perf_counter()
-        rule = "runs must be evaluated on the same texts and classes to be compared"
-        has_same = predictor.evaluation_corpus(data)[0] == text and predictor.classes == predictors[0].classes
-        check(has_same, f"{rule}, got others for {name} than for {names[0]}; pass --data PATH")
+
+    def outputs_of(name: str, predictor: TextClassificationPredictor) -> tuple[Tensor, Tensor]:
+        is_same = predictor.evaluation_corpus(data)[0] == text and predictor.classes == predictors[0].classes
+        check_same_data(is_same, "texts and classes", name, names[0])
         logits, labels = predictor.logits_and_labels(text)
-        outputs.append((logits.double(), labels))
-        seconds[name] = time.perf_counter() - start
-        if progress is not None:
-            progress(i + 1, len(predictors))
+        return logits.double(), labels
+
+    outputs, seconds = evaluate_each(predictors, names, outputs_of, progress)
     return TextComparison(split=split, texts=len(text), results=classifier_results(names, outputs), seconds=seconds)

@@ -1,19 +1,24 @@
 """Comparison of translators on identical sentences, with paired bootstrap intervals."""
 
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from ... import config
-from ...comparison import RESAMPLES, Array, Comparison, Table, bootstrap_p_value, percentile_interval, resample_weights
+from ...comparison import (
+    RESAMPLES,
+    Array,
+    PairedComparison,
+    bootstrap_p_value,
+    check_same_data,
+    evaluate_each,
+    percentile_interval,
+    resample_weights,
+)
 from ...data.text.corpora import ParallelText
-from ...errors import check
-from ...names import printable
-from ...predictor import SPLIT_NOTES, Progress
-from .evaluate import TranslationEvaluation, score_translations, translations_of
+from ...predictor import Progress
+from .evaluate import score_translations, translations_of
 from .predictor import TranslationPredictor
 
 
@@ -36,39 +41,24 @@ class TranslationResult:
     """Two-sided: twice the share of resamples in which the difference has the other sign or is 0, at most 1."""
 
 
-@dataclass(frozen=True)
-class TranslationComparison(Comparison):
+@dataclass(frozen=True, kw_only=True)
+class TranslationComparison(PairedComparison):
     """Translators on identical sentences."""
 
-    split: str
+    noun = "pairs"
+    description = (
+        "the paired difference of the lower-cased BLEU to the first model, with 95% intervals and p-value of "
+        f"{RESAMPLES:,} bootstrap resamples"
+    )
+    columns = ("BLEU, lower-cased", "95% interval", "BLEU", "chrF")
+
     pairs: int
     results: tuple[TranslationResult, ...]
 
-    def title(self) -> str:
-        note = SPLIT_NOTES.get(self.split, "")
-        difference = "the paired difference of the lower-cased BLEU to the first model"
-        return (
-            f"{self.split} set, the same {self.pairs:,} pairs for all models{note}; {difference}, with 95% intervals "
-            f"and p-value of {RESAMPLES:,} bootstrap resamples"
-        )
-
-    def table(self) -> Table:
-        rows = [["", "BLEU, lower-cased", "95% interval", "BLEU", "chrF", "difference", "95% interval", "p-value"]]
-        for i, result in enumerate(self.results):
-            (low, high), (lower, upper) = result.interval, result.difference_interval
-            paired = [f"{result.difference:+.2f}", f"{lower:+.2f} to {upper:+.2f}", f"{result.p_value:.2g}"]
-            metrics = [f"{result.bleu_lowercase:.2f}", f"{low:.2f} to {high:.2f}", f"{result.bleu:.2f}"]
-            rows.append([printable(result.name), *metrics, f"{result.chrf:.2f}", *(paired if i else [""] * 3)])
-        return rows
-
-    def to_records(self) -> list[dict[str, Any]]:
-        """One record for each model. The reference has no difference."""
-        records = []
-        for i, result in enumerate(self.results):
-            values = asdict(result)
-            values |= {} if i else dict.fromkeys(("difference", "difference_interval", "p_value"))
-            records.append({**values, "split": self.split, "pairs": self.pairs})
-        return records
+    def metrics(self, result: TranslationResult) -> list[str]:
+        low, high = result.interval
+        values = [f"{result.bleu_lowercase:.2f}", f"{low:.2f} to {high:.2f}", f"{result.bleu:.2f}"]
+        return [*values, f"{result.chrf:.2f}"]
 
 
 def compare(
@@ -80,20 +70,18 @@ def compare(
 ) -> TranslationComparison:
     """Translate the test sentences of the runs' data, or of `data`, each run with the search of its config."""
     pairs, split = predictors[0].evaluation_pairs(data)
-    evaluations, statistics, seconds = list[TranslationEvaluation](), list[Array](), dict[str, float]()
-    for i, (name, predictor) in enumerate(zip(names, predictors, strict=True)):
-        start = time.perf_counter()
-        rule = "runs must be evaluated on the same sentences to be compared"
-        is_same = predictor.evaluation_pairs(data)[0] == pairs
-        check(is_same, f"{rule}, got others for {name} than for {names[0]}; pass --data PATH")
-        texts = translations_of(predictor, pairs)
-        seconds[name] = time.perf_counter() - start
-        evaluations.append(score_translations(split, pairs, texts, **config.plain(predictor.config.search)))
-        statistics.append(bleu_statistics(texts, pairs))
-        if progress is not None:
-            progress(i + 1, len(predictors))
+
+    def translate(name: str, predictor: TranslationPredictor) -> list[str]:
+        check_same_data(predictor.evaluation_pairs(data)[0] == pairs, "sentences", name, names[0])
+        return translations_of(predictor, pairs)
+
+    translations, seconds = evaluate_each(predictors, names, translate, progress)
+    evaluations = [
+        score_translations(split, pairs, texts, **config.plain(predictor.config.search))
+        for predictor, texts in zip(predictors, translations, strict=True)
+    ]
     weights = resample_weights(len(pairs))
-    scores = [corpus_bleu(weights @ statistic) for statistic in statistics]
+    scores = [corpus_bleu(weights @ bleu_statistics(texts, pairs)) for texts in translations]
     results = []
     for name, evaluation, resampled in zip(names, evaluations, scores, strict=True):
         differences = resampled - scores[0]
