@@ -1,19 +1,19 @@
-"""What the tasks on text share: the config of their data, held-out sets, tokenizers of earlier runs, fingerprints."""
+"""What the tasks on text share: configs, held-out sets, tokenizers of earlier runs, fingerprints."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from .. import config, hub, zoo
-from ..config import Fraction, at_least, at_most
+from .. import config, hub, limits, zoo
+from ..config import Config, Fraction, at_least, at_most, rule
 from ..data.text.batching import LENGTH_MULTIPLE, padded_length
 from ..data.text.corpora import Corpus, TextSplits, split
 from ..data.text.tokenizers import SpecialTokens, Tokenizer, TokenizerConfig
-from ..errors import check
+from ..errors import check, check_max
 from ..files import CONFIG, read_json
 from ..models.encoders import TextEncoderConfig
-from ..training.config import DataConfig
+from ..training.config import DataConfig, TaskConfig
 
 TOKENIZER = "tokenizer.json"
 """The tokenizer file of a run with one vocabulary."""
@@ -71,6 +71,27 @@ class CorpusConfig(DataConfig):
     def load(self, seed: int) -> TextSplits[Any]:
         """Read the source and hold out test and validation sets."""
         return self.hold_out(self.read(), seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig(Config):
+    """Decoding of a trained model."""
+
+    num_beams: Annotated[int, at_least(1), at_most("MAX_BEAMS")] = 5
+    """Beams of the beam search; 1 for greedy decoding."""
+    length_penalty: Annotated[float, rule("from 0 to 10", lambda penalty: 0 <= penalty <= 10)] = 1.0
+    """Exponent of the length by which log-probabilities are divided: 0 compares sums, 1 compares means over tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextTaskConfig(TaskConfig):
+    """Base class of the config of a task with a tokenizer. `training.batch_size` counts tokens, padding included."""
+
+    inherited_sections: ClassVar[tuple[str, ...]] = ("model", "tokenizer")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_max(limits.MAX_TOKEN_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
 
 
 def data_fingerprint(splits: TextSplits[Any], noun: str, **dropped: int) -> dict[str, Any]:

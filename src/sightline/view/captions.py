@@ -14,15 +14,12 @@ from ..files import atomic_write
 from ..names import shortened
 from . import heatmaps
 from .images import ImageTable
-from .page import Page, bundle_script, csp_hash, html_document, json_for_html, read_static
+from .page import Page, cards_page
 
 Array = np.ndarray[Any, Any]
 PICTURE_SIDE = 448
 """Largest width and height of an image on a page, and width of an animation, in pixels."""
 FRAME_MILLISECONDS = 700
-BODY = """<noscript>This page requires JavaScript, which is disabled.</noscript>
-<script type="application/json" id="sightline-captions">{data}</script>
-<script type="module">{script}</script>"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,12 +58,8 @@ def captions_page(cards: Sequence[CaptionCard], *, title: str = "Captions") -> P
     text = cards[0].captions[0][0] if len(cards) == 1 else f"{len(cards)} captions"
     heading = shortened(text or "Empty caption", 80)
     data = {"title": heading if title == "Captions" else shortened(title, 80), **captions_data(cards)}
-    script = bundle_script("captions")
-    body = BODY.format(data=json_for_html(data), script=script)
-    style = "".join(map(read_static, ("heat-map.css", "caption-card.css", "captions.css")))
-    policy = f"script-src {csp_hash(script)}; img-src data: blob:"
-    document = html_document(heading, body, style=style, policy=policy)
-    return Page(document.encode("utf-8", "replace").decode("utf-8"))
+    styles = ("heat-map.css", "caption-card.css", "captions.css")
+    return cards_page("captions", heading, data, styles, images="data: blob:")
 
 
 def captions_data(cards: Sequence[CaptionCard]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from ..names import shortened
 from . import heatmaps
 from .figures import COLORS, figure, short_label, wrap
 from .images import ImageTable
-from .page import Page, bundle_script, csp_hash, html_document, json_for_html, read_static
+from .page import Page, cards_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,9 +33,6 @@ MIN_RELATIVE_CONTRIBUTION = 0.02
 QUERY_SIDE, EXAMPLE_SIDE, FIGURE_SIDE = 224, 112, 336
 """Largest width and height of a query, of a support example on a page, and of an image in a figure, in pixels."""
 UNKNOWN_COLOR = "#b25e00"
-BODY = """<noscript>This page requires JavaScript, which is disabled.</noscript>
-<script type="application/json" id="sightline-explanations">{data}</script>
-<script type="module">{script}</script>"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,12 +201,8 @@ def explanation_page(cards: Sequence[ExplanationCard], *, title: str = "Predicti
     if len(cards) > 1:
         heading, subheading = f"{len(cards)} predictions", f"{sum(card.known for card in cards)} of {len(cards)} known"
     data = {"title": heading, "subtitle": subheading, **explanation_data(cards)}
-    script = bundle_script("explanations")
-    body = BODY.format(data=json_for_html(data), script=script)
-    style = "".join(map(read_static, ("heat-map.css", "explanation-card.css", "explanations.css")))
-    policy = f"script-src {csp_hash(script)}; img-src data:"
-    text = html_document(heading, body, style=style, policy=policy)
-    return Page(text.encode("utf-8", "replace").decode("utf-8"))
+    styles = ("heat-map.css", "explanation-card.css", "explanations.css")
+    return cards_page("explanations", heading, data, styles)
 
 
 def explanation_data(cards: Sequence[ExplanationCard]) -> dict[str, Any]:

@@ -50,6 +50,9 @@ VIEWER_BODY = """<noscript>The attention viewer requires JavaScript, which is di
 <script type="application/json" id="sightline-meta">{meta}</script>
 <script type="module" async>{script}</script>
 {weights}"""
+CARDS_BODY = """<noscript>This page requires JavaScript, which is disabled.</noscript>
+<script type="application/json" id="sightline-{name}">{data}</script>
+<script type="module">{script}</script>"""
 EXAMPLE_OPTIONS = (
     "tokens",
     "source",
@@ -189,6 +192,17 @@ def attention_page(maps: Sequence[Map], tokens: Any = None, **options: Unpack[Vi
     body = VIEWER_BODY.format(meta=json_for_html(meta), script=script, weights="\n".join(thumbnails + weights))
     policy = f"script-src {csp_hash(script)}; img-src data: blob:"
     return Page(html_document(title, body, style=read_static("viewer.css"), policy=policy), height)
+
+
+def cards_page(name: str, title: str, data: Mapping[str, Any], styles: Sequence[str], *, images: str = "data:") -> Page:
+    """A page that the script of this name draws from plain values. `images` are the sources that its images may have.
+
+    It makes no network request.
+    """
+    script, style = bundle_script(name), "".join(map(read_static, styles))
+    body = CARDS_BODY.format(name=name, data=json_for_html(data), script=script)
+    document = html_document(title, body, style=style, policy=f"script-src {csp_hash(script)}; img-src {images}")
+    return Page(document.encode("utf-8", "replace").decode("utf-8"))
 
 
 def html_document(title: str, body: str, *, style: str, policy: str) -> str:

@@ -14,8 +14,8 @@ from sightline.cli import app
 from sightline.data.text.corpora import ParallelText
 from sightline.errors import SightlineError
 from sightline.runs import compare
+from sightline.tasks.text_data import SearchConfig
 from sightline.tasks.translation import compare as comparison
-from sightline.tasks.translation.config import SearchConfig
 from sightline.tasks.translation.evaluate import bleu
 
 SIZES, ANIMALS = ("big", "small", "old"), ("dog", "cat", "horse", "bird")

@@ -1,17 +1,17 @@
 """Config of image captioning."""
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from ... import limits
-from ...config import Config, Fraction, NonNegativeInt, PositiveInt, at_least, at_most, rule
+from ...config import Fraction, NonNegativeInt, PositiveInt, at_least, at_most
 from ...data.captions.datasets import CaptionSplits, hold_out
 from ...data.captions.formats import load_captions
 from ...data.images.augmentation import AugmentConfig
 from ...data.text.tokenizers import TokenizerConfig
-from ...errors import check, check_max
+from ...errors import check
 from ...models.captioner import CaptionerConfig
-from ...training.config import DataConfig, TaskConfig, TrainingConfig
+from ...training.config import DataConfig, TrainingConfig
+from ..text_data import SearchConfig, TextTaskConfig
 
 DEFAULT_IMAGE_SIZE = 96
 
@@ -63,23 +63,12 @@ class CaptionData(DataConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CaptionSearchConfig(Config):
-    """Decoding of a trained model."""
-
-    num_beams: Annotated[int, at_least(1), at_most("MAX_BEAMS")] = 5
-    """Beams of the beam search; 1 for greedy decoding."""
-    length_penalty: Annotated[float, rule("from 0 to 10", lambda penalty: 0 <= penalty <= 10)] = 1.0
-    """Exponent of the length by which log-probabilities are divided: 0 compares sums, 1 compares means over tokens."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaptioningTaskConfig(TaskConfig):
+class CaptioningTaskConfig(TextTaskConfig):
     """Config of a run that trains an image captioner.
 
     `training.batch_size` counts tokens of captions, padding included.
     """
 
-    inherited_sections: ClassVar[tuple[str, ...]] = ("model", "tokenizer")
     task: Literal["captioning"] = "captioning"
     data: CaptionData = field(default_factory=CaptionData)
     tokenizer: TokenizerConfig = field(default_factory=lambda: TokenizerConfig(kind="word", lowercase=True))
@@ -91,7 +80,7 @@ class CaptioningTaskConfig(TaskConfig):
     greedy one, weights its log-probability."""
     self_critical_samples: PositiveInt = 1
     """Captions that are sampled for each image of such a step."""
-    search: CaptionSearchConfig = field(default_factory=CaptionSearchConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(batch_size=4096))
 
     @classmethod
@@ -108,7 +97,7 @@ class CaptioningTaskConfig(TaskConfig):
                 max_positions=16,
                 dropout=0.0,
             ),
-            search=CaptionSearchConfig(num_beams=3),
+            search=SearchConfig(num_beams=3),
             training=TrainingConfig(
                 optimizer="muon",
                 steps=700,
@@ -123,7 +112,6 @@ class CaptioningTaskConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_max(limits.MAX_TOKEN_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
         if self.self_critical_steps:
             rule = "training.steps must be given with self_critical_steps"
             check(self.training.steps is not None, f"{rule}, got null")

@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from ... import limits
 from ...config import Config, at_least, rule
 from ...data.text.corpora import MonolingualText, TextSplits, load_monolingual, monolingual_files
 from ...data.text.groups import split_groups
-from ...errors import check, check_max
+from ...errors import check
 from ...models.masked_lm import MaskedLMConfig
-from ...training.config import TaskConfig, TrainingConfig
-from ..text_data import CorpusConfig, EncoderTokenizerConfig, check_positions
+from ...training.config import TrainingConfig
+from ..text_data import CorpusConfig, EncoderTokenizerConfig, TextTaskConfig, check_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +47,11 @@ class MaskingConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskedLMTaskConfig(TaskConfig):
+class MaskedLMTaskConfig(TextTaskConfig):
     """Config of a run that trains a masked language model.
 
     `training.batch_size` counts tokens, padding included.
     """
-
-    inherited_sections: ClassVar[tuple[str, ...]] = ("model", "tokenizer")
 
     task: Literal["masked_lm"] = "masked_lm"
     data: SentenceData = field(default_factory=SentenceData)
@@ -83,7 +80,6 @@ class MaskedLMTaskConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_max(limits.MAX_TOKEN_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
         check(self.data.max_tokens >= 3, f"data.max_tokens must be at least 3, got {self.data.max_tokens}")
         has_mask = self.tokenizer.special_tokens.mask is not None
         check(has_mask, "tokenizer.special_tokens.mask must be a token such as [MASK], got null")

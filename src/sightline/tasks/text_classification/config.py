@@ -2,16 +2,15 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from ... import limits
 from ...config import Fraction, PositiveInt
 from ...data.text.corpora import TextSplits
 from ...data.text.labeled import LabeledText, labeled_files, load_labeled
-from ...errors import check, check_max
+from ...errors import check
 from ...models.text_classifier import TextClassifierConfig
-from ...training.config import TaskConfig, TrainingConfig
-from ..text_data import CorpusConfig, EncoderTokenizerConfig, check_positions
+from ...training.config import TrainingConfig
+from ..text_data import CorpusConfig, EncoderTokenizerConfig, TextTaskConfig, check_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +54,11 @@ class LabeledData(CorpusConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextClassificationTaskConfig(TaskConfig):
+class TextClassificationTaskConfig(TextTaskConfig):
     """Config of a run that trains a text classifier.
 
     `training.batch_size` counts tokens, padding included.
     """
-
-    inherited_sections: ClassVar[tuple[str, ...]] = ("model", "tokenizer")
 
     task: Literal["text_classification"] = "text_classification"
     data: LabeledData = field(default_factory=LabeledData)
@@ -84,6 +81,5 @@ class TextClassificationTaskConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_max(limits.MAX_TOKEN_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
         check(self.data.max_tokens >= 3, f"data.max_tokens must be at least 3, got {self.data.max_tokens}")
         check_positions(self.model, self.data.max_tokens)

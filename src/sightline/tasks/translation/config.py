@@ -2,17 +2,16 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from ... import limits
 from ...config import Config, Fraction, PositiveInt, at_least, at_most, for_data, rule
 from ...data.text.batching import LENGTH_MULTIPLE, padded_length
 from ...data.text.corpora import ParallelText, TextSplits, extend_training, load_parallel, source_files
 from ...data.text.tokenizers import TokenizerConfig
-from ...errors import check, check_max
+from ...errors import check
 from ...models.seq2seq import RecurrentSeq2SeqConfig, Seq2SeqConfig, TransformerSeq2SeqConfig
-from ...training.config import TaskConfig, TrainingConfig
-from ..text_data import CorpusConfig
+from ...training.config import TrainingConfig
+from ..text_data import CorpusConfig, SearchConfig, TextTaskConfig
 
 Language = Annotated[
     str, rule("a file suffix such as de", lambda text: text.replace("-", "").replace("_", "").isalnum())
@@ -96,23 +95,11 @@ class ModelConfig(Config):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchConfig(Config):
-    """Decoding of a trained model."""
-
-    num_beams: Annotated[int, at_least(1), at_most("MAX_BEAMS")] = 5
-    """Beams of the beam search; 1 for greedy decoding."""
-    length_penalty: Annotated[float, rule("from 0 to 10", lambda penalty: 0 <= penalty <= 10)] = 1.0
-    """Exponent of the length by which log-probabilities are divided: 0 compares sums, 1 compares means over tokens."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TranslationTaskConfig(TaskConfig):
+class TranslationTaskConfig(TextTaskConfig):
     """Config of a run that trains a translator.
 
     `training.batch_size` counts tokens, padding included, on the longer side of a batch.
     """
-
-    inherited_sections: ClassVar[tuple[str, ...]] = ("model", "tokenizer")
 
     task: Literal["translation"] = "translation"
     data: TextData = field(default_factory=TextData)
@@ -145,7 +132,6 @@ class TranslationTaskConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_max(limits.MAX_TOKEN_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
         rule = "training.fsdp must be false for translation, which decodes with whole weights"
         check(not self.training.fsdp, f"{rule}, got true")
         is_shared = self.model.chosen.tie_embeddings != "all" or self.tokenizer.shared_vocab
