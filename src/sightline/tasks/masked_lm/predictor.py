@@ -1,41 +1,26 @@
 """A trained masked language model: the best words for masked positions, and the attention behind them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ... import config
-from ...attention import Record, record_attention
+from ...attention import Record
 from ...data.text.masking import TokenMasker
 from ...data.text.tokenizers import Tokenizer
-from ...errors import check, check_int, check_page_size
+from ...errors import check, check_int
 from ...files import CONFIG
 from ...models.masked_lm import MaskedLM
 from ...names import printable, shortened
-from ...predictor import InputToken, Prediction, Progress
-from ...view.inspection import Inspection
+from ...predictor import Prediction, Progress
 from ...weights import read_weights
-from ..figures import FigureFiles, training_curves
+from ..encoder_predictor import EncoderPredictor
 from ..text_data import TOKENIZER, read_tokenizers
-from ..text_predictor import (
-    TextPredictor,
-    attention_figure,
-    input_batch,
-    inspection,
-    padded,
-    sentence_tokens,
-    without_padding,
-    without_positions,
-)
 from .config import MaskedLMTaskConfig
 from .evaluate import MaskedLMEvaluation, evaluate
-
-if TYPE_CHECKING:
-    from ...view.page import Page
 
 DEFAULT_TOP = 5
 """Words for each mask."""
@@ -94,7 +79,7 @@ class FilledText:
         return self.text
 
 
-class MaskedLMPredictor(TextPredictor):
+class MaskedLMPredictor(EncoderPredictor):
     """A trained masked language model."""
 
     batch_size = 64
@@ -134,33 +119,15 @@ class MaskedLMPredictor(TextPredictor):
         check(is_short, f"{rule}, got {len(ids) + 2} in {shown!r}; split it into sentences")
         return [special.id("bos"), *ids, special.id("eos")]
 
-    def predict_batch(
-        self, prepared: list[list[int]], *, top_k: int | None = None, attention: bool = False
-    ) -> list[FilledText]:
-        """The best words for each mask of prepared texts.
-
-        `top_k` is the number of words for each mask (default: 5). `attention` records the attention.
-        """
-        if not attention:
-            return self._filled(prepared, self._logits(prepared), top_k)
-        logits, record = self._recorded(prepared)
-        filled = self._filled(prepared, logits, top_k)
-        return [replace(text, attention=without_padding(record, i, len(prepared[i]))) for i, text in enumerate(filled)]
-
-    def _logits(self, prepared: list[list[int]]) -> Tensor:
-        """Logits (B, T, V) without those of special tokens."""
-        pad_id = self.tokenizer.special_tokens.id("pad")
+    def logits(self, prepared: list[list[int]]) -> Tensor:
+        """float32 (B, T, V) on the CPU, without special tokens"""
         with torch.inference_mode():
-            logits: Tensor = self.model(*input_batch(prepared, pad_id, self.device)).float()
+            logits = super().logits(prepared)
             logits[..., : self.masker.num_special] = -torch.inf
-        return logits.cpu()
+        return logits
 
-    def _recorded(self, prepared: list[list[int]]) -> tuple[Tensor, Record]:
-        with record_attention(self.model, cpu=True) as record:
-            logits = self._logits(prepared)
-        return logits, record
-
-    def _filled(self, prepared: list[list[int]], logits: Tensor, top_k: int | None) -> list[FilledText]:
+    def predictions(self, prepared: list[list[int]], logits: Tensor, top_k: int | None) -> list[FilledText]:
+        """The best `top_k` words for each mask (default: 5)."""
         count = DEFAULT_TOP if top_k is None else top_k
         check_int(1, top_k=count)
         count, mask_id = min(count, len(self.tokenizer) - self.masker.num_special), self.masker.mask_id
@@ -182,58 +149,13 @@ class MaskedLMPredictor(TextPredictor):
         is_part = self.config.tokenizer.kind == "bpe" and not self.masker.word_starts[token]
         return f"##{text}" if is_part else text
 
-    def explain_batch(
-        self,
-        prepared: list[list[int]],
-        inputs: list[Any],
-        *,
-        progress: Progress | None = None,
-        top_k: int | None = None,
-    ) -> "tuple[list[FilledText], Page]":
-        logits, record = self._recorded(prepared)
-        filled = self._filled(prepared, logits, top_k)
-        return filled, self._page(inputs, filled, record)
+    def shown_tokens(self, prediction: FilledText) -> list[str]:
+        """Each mask has the name of its best word."""
+        return prediction.labels()
 
-    def inspect_batch(
-        self, prepared: list[list[int]], *, top_k: int | None = None, **options: Any
-    ) -> list[tuple[FilledText, Inspection]]:
-        predictions, special = self.predict_batch(prepared, top_k=top_k, attention=True), self.tokenizer.special_tokens
-        return [(p, inspection(p.attention, {"source": p.tokens}, special)) for p in predictions]
-
-    def input_tokens(self, prepared: list[int]) -> list[InputToken]:
-        return sentence_tokens(self.tokenizer, prepared)
-
-    def _without_tokens(self, prepared: list[int], positions: frozenset[int]) -> list[int]:
-        return without_positions(prepared, positions)
-
-    def _page(self, texts: Sequence[str], filled: Sequence[FilledText], record: Record) -> "Page":
-        """The viewer with one example per text; each mask has the name of its best word."""
-        special, length = self.tokenizer.special_tokens, max(len(text.tokens) for text in filled)
-        names = []
-        for text, prediction in zip(texts, filled, strict=True):
-            words = "; ".join(mask.summary(SHOWN_WORDS) for mask in prediction.masks)
-            names.append(shortened(f"{text} → {words}", 160))
-        return record.view(
-            [padded(text.labels(), length) for text in filled],
-            batch=list(range(len(filled))),
-            special_tokens={special.tokens[i] for i in special.control_ids},
-            title=names[0] if len(names) == 1 else f"{len(names)} texts",
-            names=names,
-        )
-
-    def show(self, inputs: Sequence[str] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
-        """Write figures of the training curves, and of the attention on these texts, to a folder."""
-        files = FigureFiles.create(self.folder, out, format)
-        if inputs:
-            check_page_size(inputs=len(inputs))
-        prepared = [self.prepare(text) for text in inputs]
-        files.add("training", training_curves, self.folder, "accuracy")
-        if inputs:
-            filled = self.predict_batch(prepared, attention=True)
-            for i, text in enumerate(filled, start=1):
-                files.add(f"text-{i}", attention_figure, text.attention, text.labels(), text.text)
-            files.add_page(self.explain_batch(prepared, [*inputs])[1])
-        return files
+    def page_name(self, text: str, prediction: FilledText) -> str:
+        words = "; ".join(mask.summary(SHOWN_WORDS) for mask in prediction.masks)
+        return shortened(f"{text} → {words}", 160)
 
     def details(self) -> dict[str, Any]:
         return {"vocabulary": len(self.tokenizer), "max_tokens": self.config.data.max_tokens}

@@ -1,44 +1,30 @@
 """A trained text classifier: class, confidence and attention for a text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ... import config
-from ...attention import Record, record_attention
+from ...attention import Record
 from ...data.images.datasets import check_class_names
 from ...data.text.labeled import LabeledText
 from ...data.text.tokenized import encode_sentences
 from ...data.text.tokenizers import Tokenizer
-from ...errors import check, check_page_size
+from ...errors import check
 from ...files import CONFIG, read_json
 from ...models.text_classifier import TextClassifier
 from ...names import printable, shortened
-from ...predictor import InputToken, Progress
-from ...view.inspection import Inspection
+from ...predictor import Progress
 from ...weights import read_weights
-from ..figures import FigureFiles, training_curves
+from ..encoder_predictor import EncoderPredictor
 from ..text_data import TOKENIZER, read_tokenizers
-from ..text_predictor import (
-    TextPredictor,
-    attention_figure,
-    input_batch,
-    inspection,
-    padded,
-    sentence_tokens,
-    without_padding,
-    without_positions,
-)
 from .config import TextClassificationTaskConfig
 from .evaluate import TextEvaluation, evaluate, label_indices, logits_of
 from .task import CLASSES
-
-if TYPE_CHECKING:
-    from ...view.page import Page
 
 DEFAULT_TOP = 3
 
@@ -69,7 +55,7 @@ class TextPrediction:
         return f"{printable(self.label)} ({self.confidence:.1%})"
 
 
-class TextClassificationPredictor(TextPredictor):
+class TextClassificationPredictor(EncoderPredictor):
     """A trained text classifier."""
 
     config: TextClassificationTaskConfig
@@ -106,32 +92,8 @@ class TextClassificationPredictor(TextPredictor):
         special, max_tokens = self.tokenizer.special_tokens, self.config.data.max_tokens
         return [special.id("bos"), *ids[: max_tokens - 2], special.id("eos")]  # cut as in training
 
-    def predict_batch(
-        self, prepared: list[list[int]], *, top_k: int | None = None, attention: bool = False
-    ) -> list[TextPrediction]:
-        """The classes of prepared texts. `attention` records the attention."""
-        if not attention:
-            return self._predictions(prepared, self._logits(prepared))
-        logits, record = self._recorded(prepared)
-        predictions = self._predictions(prepared, logits)
-        return [
-            replace(prediction, attention=without_padding(record, i, len(prepared[i])))
-            for i, prediction in enumerate(predictions)
-        ]
-
-    def _logits(self, prepared: list[list[int]]) -> Tensor:
-        """(B, C) on the CPU"""
-        pad_id = self.tokenizer.special_tokens.id("pad")
-        with torch.inference_mode():
-            logits: Tensor = self.model(*input_batch(prepared, pad_id, self.device))
-        return logits.float().cpu()
-
-    def _recorded(self, prepared: list[list[int]]) -> tuple[Tensor, Record]:
-        with record_attention(self.model, cpu=True) as record:
-            logits = self._logits(prepared)
-        return logits, record
-
-    def _predictions(self, prepared: list[list[int]], logits: Tensor) -> list[TextPrediction]:
+    def predictions(self, prepared: list[list[int]], logits: Tensor, top_k: int | None) -> list[TextPrediction]:
+        """The classes of prepared texts."""
         predictions = []
         for ids, row in zip(prepared, logits.softmax(-1), strict=True):
             order = row.argsort(descending=True, stable=True).tolist()
@@ -140,57 +102,13 @@ class TextClassificationPredictor(TextPredictor):
             predictions.append(TextPrediction(label, scores[label], scores, tuple(self.tokenizer.tokens(ids))))
         return predictions
 
-    def explain_batch(
-        self,
-        prepared: list[list[int]],
-        inputs: list[Any],
-        *,
-        progress: Progress | None = None,
-        top_k: int | None = None,
-    ) -> "tuple[list[TextPrediction], Page]":
-        logits, record = self._recorded(prepared)
-        predictions = self._predictions(prepared, logits)
-        return predictions, self._page(inputs, predictions, record)
+    def shown_tokens(self, prediction: TextPrediction) -> list[str]:
+        """The token that the classifier reads has the name of the prediction."""
+        first, *rest = prediction.tokens
+        return [str(prediction) if self.config.model.pool == "first" else first, *rest]
 
-    def inspect_batch(
-        self, prepared: list[list[int]], *, top_k: int | None = None, **options: Any
-    ) -> list[tuple[TextPrediction, Inspection]]:
-        predictions, special = self.predict_batch(prepared, top_k=top_k, attention=True), self.tokenizer.special_tokens
-        return [(p, inspection(p.attention, {"source": p.tokens}, special)) for p in predictions]
-
-    def input_tokens(self, prepared: list[int]) -> list[InputToken]:
-        return sentence_tokens(self.tokenizer, prepared)
-
-    def _without_tokens(self, prepared: list[int], positions: frozenset[int]) -> list[int]:
-        return without_positions(prepared, positions)
-
-    def _page(self, texts: Sequence[str], predictions: Sequence[TextPrediction], record: Record) -> "Page":
-        """The viewer with one example per text; the token that the classifier reads has the name of the prediction."""
-        special, length = self.tokenizer.special_tokens, max(len(prediction.tokens) for prediction in predictions)
-        reads_first = self.config.model.pool == "first"
-        names = [shortened(f"{text}: {prediction}", 100) for text, prediction in zip(texts, predictions, strict=True)]
-        tokens = [[str(p) if reads_first else p.tokens[0], *p.tokens[1:]] for p in predictions]
-        return record.view(
-            [padded(row, length) for row in tokens],
-            batch=list(range(len(predictions))),
-            special_tokens={special.tokens[i] for i in special.control_ids},
-            title=names[0] if len(names) == 1 else f"{len(names)} texts",
-            names=names,
-        )
-
-    def show(self, inputs: Sequence[str] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
-        """Write figures of the training curves, and of the attention on these texts, to a folder."""
-        files = FigureFiles.create(self.folder, out, format)
-        if inputs:
-            check_page_size(inputs=len(inputs))
-        prepared = [self.prepare(text) for text in inputs]
-        files.add("training", training_curves, self.folder, "accuracy")
-        if inputs:
-            predictions = self.predict_batch(prepared, attention=True)
-            for i, prediction in enumerate(predictions, start=1):
-                files.add(f"text-{i}", attention_figure, prediction.attention, prediction.tokens, str(prediction))
-            files.add_page(self.explain_batch(prepared, [*inputs])[1])
-        return files
+    def page_name(self, text: str, prediction: TextPrediction) -> str:
+        return shortened(f"{text}: {prediction}", 100)
 
     def details(self) -> dict[str, Any]:
         return {"vocabulary": len(self.tokenizer), "classes": list(self.classes)}
