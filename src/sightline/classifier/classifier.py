@@ -41,7 +41,8 @@ from ..view.page import check_path as check_page_path
 from . import file
 from .calibration import MIN_ESTIMATE_IMAGES, Calibration, classify
 from .choice import AUTO
-from .evaluation import ClassifierEvaluation, evaluate
+from .evaluate import evaluate
+from .evaluation import ClassifierEvaluation
 from .explanation import explain
 from .fitted import Fitted
 from .methods import METHODS

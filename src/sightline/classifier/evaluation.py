@@ -1,50 +1,23 @@
 """Evaluation of a fitted classifier on labeled images: accuracy, calibration, rejection and mistakes."""
 
-import heapq
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from hashlib import blake2b
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from ..data.images.datasets import ImageFiles, Images, open_image_file
-from ..data.images.loading import load
-from ..errors import MissingDependencyError, SightlineError, check
-from ..metrics import CONFIDENCE_BINS, auroc, wilson_interval
-from ..models.embedders import ImageEmbedder
-from ..models.text_embedders import TextEmbedder
+from ..metrics import wilson_interval
 from ..names import printable, shortened
 from ..output import aligned
-from ..predictor import FailedPrediction, Predictor, Progress, merge_predictions
 from ..view.page import Page
 from ..view.reports import MAX_MATRIX_SIDE, Report, ReportImage
-from .support import SupportSet, as_label, labeled_texts
 
-MAX_MISTAKES = 24
-"""Mistakes that are kept, the most confident first."""
 MAX_TABLE_CLASSES = 12
 """Classes up to which the report in a terminal contains the confusion matrix."""
 MAX_LISTED = 10
 """Confused pairs of classes, and unreadable files, in a terminal."""
 REJECTED = "rejected"
-BATCH_SIZE = 64
-
-
-@dataclass(frozen=True)
-class LabeledImage:
-    """One labeled image."""
-
-    label: str
-    name: str
-    read: Callable[[], Any]
-    """Returns what `FewShotClassifier.predict` takes."""
 
 
 @dataclass(frozen=True)
@@ -200,134 +173,6 @@ class ClassifierEvaluation:
             if predicted not in (name, REJECTED)
         ]
         return sorted(pairs, key=lambda pair: -pair[2])
-
-
-def evaluate(
-    classifier: Predictor, support: SupportSet, embedder: ImageEmbedder | None, data: Any, progress: Progress | None
-) -> ClassifierEvaluation:
-    """Evaluate a fitted classifier on a data set by its path, or on {label: images or embeddings}."""
-    images, total, split = labeled_images(data, embedder)
-    classes, known = support.classes, frozenset(support.classes)
-    originals: Iterable[Any] = support.names if isinstance(embedder, TextEmbedder) else ()
-    support_digests = set(map(_digest, originals if support.images is None else support.images))
-    confusion: dict[str, Counter[str]] = {}
-    scores: dict[bool, list[float]] = {True: [], False: []}
-    right, accepted_right, totals = Counter[str](), 0, Counter[str]()
-    gaps, done, repeated = np.zeros(CONFIDENCE_BINS), 0, 0
-    unreadable: list[str] = []
-    worst: list[tuple[float, int, Mistake]] = []
-    while batch := list(islice(images, BATCH_SIZE)):
-        for image, (pixels, prediction) in zip(batch, _predict(classifier, batch), strict=True):
-            done, label = done + 1, _matching_class(image.label, classes)
-            if prediction.error is not None:
-                unreadable.append(f"{image.name}: {prediction.error}")
-                continue
-            is_known = label in known
-            repeated += _digest(pixels) in support_digests
-            scores[is_known].append(prediction.known_score)
-            outcome = prediction.label if prediction.known else REJECTED
-            confusion.setdefault(label, Counter())[outcome] += 1
-            is_right = prediction.label == label
-            if is_known:
-                totals[label] += 1
-                right[label] += is_right
-                accepted_right += is_right and prediction.known
-                index = min(int(prediction.confidence * CONFIDENCE_BINS), CONFIDENCE_BINS - 1)
-                gaps[index] += prediction.confidence - is_right
-            if prediction.known and not is_right:
-                kept = pixels if isinstance(pixels, Tensor) and pixels.dtype == torch.uint8 else None
-                mistake = Mistake(image.name, label, prediction.label, prediction.confidence, not is_known, kept)
-                heapq.heappush(worst, (prediction.confidence, -done, mistake))
-                if len(worst) > MAX_MISTAKES:
-                    heapq.heappop(worst)
-        if progress is not None:
-            progress(done, total)
-    count = sum(totals.values())
-    rule = "data must have images of the classes of the classifier"
-    check(count, f"{rule}, {', '.join(classes[:3])} …, got {', '.join(map(repr, list(confusion)[:3])) or 'none'}")
-    rejected = sum(confusion[name][REJECTED] for name in totals)
-    unknown = len(scores[False])
-    order = [name for name in classes if name in confusion] + sorted(set(confusion) - known)
-    return ClassifierEvaluation(
-        split=split,
-        images=count,
-        accuracy=sum(right.values()) / count,
-        interval=wilson_interval(sum(right.values()), count),
-        calibration_error=float(np.abs(gaps).sum()) / count,
-        rejected=rejected,
-        accepted_accuracy=accepted_right / (count - rejected) if rejected < count else None,
-        unknown_images=unknown,
-        wrongly_accepted=unknown - sum(confusion[name][REJECTED] for name in set(confusion) - known),
-        auroc=auroc(torch.tensor(scores[True]), torch.tensor(scores[False])) if unknown else None,
-        per_class={name: right[name] / totals[name] for name in order if name in totals},
-        confusion={name: dict(confusion[name]) for name in order},
-        mistakes=tuple(mistake for _, _, mistake in sorted(worst, key=lambda entry: (-entry[0], -entry[1]))),
-        unreadable=tuple(unreadable),
-        support_images=repeated,
-    )
-
-
-def labeled_images(data: Any, embedder: ImageEmbedder | None) -> tuple[Iterator[LabeledImage], int, str]:
-    """All images of a data set or mapping, one at a time; their number; and the name of their split."""
-    if isinstance(embedder, TextEmbedder) and not isinstance(data, Mapping):
-        data = labeled_texts(data)
-    if isinstance(data, Mapping):
-        pairs = [
-            LabeledImage(as_label(label), f"{label}, {i + 1}", partial(lambda item: item, item))
-            for label, examples in data.items()
-            for i, item in enumerate(examples)
-        ]
-        return iter(pairs), len(pairs), "full"
-    is_source, kind = isinstance(data, str | Path), type(data).__name__
-    check(is_source, f"data must be a folder of class folders or {{label: images}}, got {kind}")
-    if embedder is None:
-        raise SightlineError(f"data must be {{label: embeddings}} for a classifier of embeddings, got {str(data)!r}")
-    splits = load(data, size=embedder.image_size, channels=embedder.channels, max_memory=0, class_disjoint=True)
-    if splits.test is not None and not splits.class_disjoint:
-        return _images_of(splits.test), len(splits.test), "test"
-    sets = list(splits.available.values())
-    return (image for images in sets for image in _images_of(images)), sum(map(len, sets)), "full"
-
-
-def _images_of(images: Images) -> Iterator[LabeledImage]:
-    labels = images.labels.tolist()
-    if isinstance(images, ImageFiles):
-        for path, label in zip(images.paths, labels, strict=True):
-            name = f"{images.classes[label]}/{path.name}"
-            yield LabeledImage(images.classes[label], name, partial(_open, path, images.archive))
-        return
-    for i, label in enumerate(labels):
-        yield LabeledImage(images.classes[label], f"image {i + 1}", partial(images.read, i))
-
-
-def _open(path: Path, archive: Path | None) -> Any:
-    return open_image_file(path, archive)[0]
-
-
-def _matching_class(name: str, classes: Sequence[str]) -> str:
-    """The class of this name, or the only one that ends with it: `Latin/a` for `a`; else the name itself."""
-    matches = [known for known in classes if known.endswith(f"/{name}")] if name not in classes else []
-    return matches[0] if len(matches) == 1 else name
-
-
-def _predict(classifier: Predictor, batch: Sequence[LabeledImage]) -> Iterable[tuple[Tensor, Any]]:
-    """The prepared input and the prediction of each image; of one that cannot be read, a failed prediction."""
-    prepared: list[Any] = []
-    for image in batch:
-        try:
-            prepared.append(classifier.prepare(image.read()))
-        except MissingDependencyError:
-            raise
-        except SightlineError as error:
-            prepared.append(FailedPrediction(str(error)))
-    usable = [item for item in prepared if not isinstance(item, FailedPrediction)]
-    predictions = merge_predictions(prepared, classifier.predict_batch(usable) if usable else ())
-    return zip(prepared, predictions, strict=True)
-
-
-def _digest(item: Tensor | str) -> bytes:
-    data = item.encode(errors="replace") if isinstance(item, str) else item.numpy().tobytes()
-    return blake2b(data, digest_size=16).digest()
 
 
 def _share(count: int, total: int, of: str = "") -> tuple[str, str]:
