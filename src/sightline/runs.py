@@ -72,14 +72,9 @@ def train(
     from .training.hooks import default_hooks
     from .training.loop import Trainer
 
-    if resume and isinstance(source, str | Path):
-        check(Path(source).exists(), NO_RUN.format(source))
     further = [] if start_from is None else [f"start_from={start_from}"]
-    task_config, name = _resolve_config(source, [*changes, *further])
+    task_config, folder = _run_config(source, [*changes, *further], resume=resume)
     task_class = registry.task_spec(task_config.task).task
-    folder = Path(task_config.out or Path("runs") / name)
-    if resume and task_config.start_from is not None:  # its tokenizers are in its own folder by now
-        task_config = dataclasses.replace(task_config, out=str(folder))
     with files.locked_folder(folder) if is_main_process() else nullcontext():
         _check_folder(folder, resume)
         with process_group(choose_device(task_config.training.device)) as group:
@@ -97,8 +92,7 @@ def train(
             if resume:
                 trainer.restore()
                 if (finished := trainer.finished_run()) is not None:
-                    for name in (*task.files(), CONFIG, WEIGHTS, CARD, DATA, LOG, EVALUATION):
-                        files.remove_stale_parts(folder / name)
+                    _remove_stale_parts(folder, task)
                     return finished
             for hook in trainer.hooks if message else ():
                 hook.on_message(trainer, message)
@@ -107,10 +101,20 @@ def train(
                 _write_run_files(folder, task)
             run = trainer.fit()
         if run.is_main:
-            for file, content in task.files().items():  # those that the end of training made, too
-                files.write_bytes(folder / file, content)
+            _write_task_files(folder, task)  # those that the end of training made, too
             files.write_bytes(folder / CARD, _card(run, task_config, trainer.command).encode())
     return run
+
+
+def _run_config(source: Any, changes: Iterable[str], *, resume: bool) -> tuple[Any, Path]:
+    """The config and the folder of a run to train or to resume."""
+    if resume and isinstance(source, str | Path):
+        check(Path(source).exists(), NO_RUN.format(source))
+    task_config, name = _resolve_config(source, changes)
+    folder = Path(task_config.out or Path("runs") / name)
+    if resume and task_config.start_from is not None:  # its tokenizers are in its own folder by now
+        task_config = dataclasses.replace(task_config, out=str(folder))
+    return task_config, folder
 
 
 def _start(task: Any, run: str) -> str:
@@ -377,10 +381,20 @@ def _check_same_data(folder: Path, new: Mapping[str, Any]) -> None:
 def _write_run_files(folder: Path, task: Any) -> None:
     """Write the files of a run that training does not change; the old card goes, as it marks a finished run."""
     (folder / CARD).unlink(missing_ok=True)
-    for name, content in task.files().items():
-        files.write_bytes(folder / name, content)
+    _write_task_files(folder, task)
     files.write_bytes(folder / DATA, json.dumps(task.data_fingerprint, indent=1).encode())
     files.write_bytes(folder / CONFIG, config.dump(task.config).encode())
+
+
+def _write_task_files(folder: Path, task: Any) -> None:
+    for name, content in task.files().items():
+        files.write_bytes(folder / name, content)
+
+
+def _remove_stale_parts(folder: Path, task: Any) -> None:
+    """Remove what interrupted writes of the files of a run left."""
+    for name in (*task.files(), CONFIG, WEIGHTS, CARD, DATA, LOG, EVALUATION):
+        files.remove_stale_parts(folder / name)
 
 
 @contextmanager

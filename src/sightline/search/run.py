@@ -85,26 +85,9 @@ def search(
     check_max(limits.MAX_SEARCH_WORKERS, workers=workers)
     if workers > 1:
         start_server()
-    values, name = runs.read_values(source, changes)
-    runs.build_config(values)
-    folder = Path(out or Path("searches") / name)
-    short = config.parse_changes(in_trials)
-    plan = Plan(
-        values=values,
-        space=read_space(space, runs.change_values(values, short)),
-        name=folder.resolve().name if storage else "search",
-        folder=folder,
-        trials=trials,
-        storage=storage,
-        sampler=sampler,
-        pruner=pruner or ("halving" if minimize is None else "none"),
-        minimize=minimize,
-        in_trials=short,
-        seed=seed,
-    )
-    if sampler == "grid":
-        plan = plan.with_trials(min(trials, len(plan.space.grid())))
-    check(folder.is_dir() or not folder.exists(), f"out must be a folder, got {str(folder)!r}, which is a file")
+    options: dict[str, Any] = {"trials": trials, "storage": storage, "sampler": sampler, "minimize": minimize}
+    options |= {"pruner": pruner or ("halving" if minimize is None else "none"), "seed": seed}
+    plan = _plan(source, space, changes, in_trials, out, **options)
     with plan.open_study(create=True) as study, Progress(plan.trials, quiet=quiet) as progress:
         monitor = _Monitor(plan, study, progress)
         monitor.update()
@@ -117,7 +100,33 @@ def search(
         remove_runs(plan, study)
     results.write_best(plan)
     best_run = _train_best(plan, results, command=command, quiet=quiet) if train_best else None
-    return FinishedSearch(folder, results, usage, best_run, plan.trials)
+    return FinishedSearch(plan.folder, results, usage, best_run, plan.trials)
+
+
+def _plan(
+    source: Any,
+    space: str | Path | Mapping[str, Any],
+    changes: Iterable[str],
+    in_trials: Iterable[str],
+    out: str | Path | None,
+    **options: Any,
+) -> Plan:
+    """The plan of a search, checked; a grid has no more trials than it has points."""
+    values, name = runs.read_values(source, changes)
+    runs.build_config(values)
+    folder, short = Path(out or Path("searches") / name), config.parse_changes(in_trials)
+    plan = Plan(
+        values=values,
+        space=read_space(space, runs.change_values(values, short)),
+        name=folder.resolve().name if options["storage"] else "search",
+        folder=folder,
+        in_trials=short,
+        **options,
+    )
+    if plan.sampler == "grid":
+        plan = plan.with_trials(min(plan.trials, len(plan.space.grid())))
+    check(folder.is_dir() or not folder.exists(), f"out must be a folder, got {str(folder)!r}, which is a file")
+    return plan
 
 
 def _deadline(timeout: float | None) -> float:

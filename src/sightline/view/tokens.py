@@ -77,11 +77,7 @@ def token_sequences(
     if single:
         check(query_image is None, "query_image must be used with cross-attention, got none; use images")
         image_of = dict.fromkeys(image_of, images)
-    has_images = images is not None or query_image is not None
-    over = {m.over for m in maps}
-    check(not has_images or "tokens" in over, f"images must be used with attention over tokens, got {', '.join(over)}")
-    for name, value in (("labels", labels), ("grid", grid)):
-        check(value is None or has_images, f"{name} must be used with images, got none")
+    _check_images(maps, images is not None or query_image is not None, labels=labels, grid=grid)
     special = SPECIAL_TOKENS if special_tokens is None else frozenset(special_tokens)
     sequences = {}
     for name, size in sizes.items():
@@ -114,6 +110,14 @@ def token_sequences(
     sequences["positions"] = TokenSequence([], [])
     sequences |= {query_and_key(m)[0]: TokenSequence(list(m.queries), []) for m in maps if m.queries is not None}
     return sequences
+
+
+def _check_images(maps: Sequence[Map], has_images: bool, **options: Any) -> None:
+    """Images need attention over tokens, and their options need images."""
+    over = {m.over for m in maps}
+    check(not has_images or "tokens" in over, f"images must be used with attention over tokens, got {', '.join(over)}")
+    for name, value in options.items():
+        check(value is None or has_images, f"{name} must be used with images, got none")
 
 
 def drop_padding(maps: Sequence[Map], options: dict[str, Any]) -> tuple[Sequence[Map], dict[str, Any]]:
