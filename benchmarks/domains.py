@@ -46,9 +46,10 @@ from sightline.metrics import (
     update_classification_sums,
 )
 from sightline.models.baselines import BASELINES
-from sightline.models.embedders import EfficientNetEmbedder, image_views
 from sightline.models.few_shot import FewShot, FewShotConfig, FewShotHead
+from sightline.models.image_encoders import EfficientNetEmbedder
 from sightline.models.normalization import EmbeddingNormalization
+from sightline.models.preprocessing import image_views
 from sightline.tasks.few_shot.config import FewShotTaskConfig, Setting
 from sightline.tasks.few_shot.evaluate import evaluate_episodes
 from sightline.weights import to_bytes

@@ -6,16 +6,10 @@ import torch
 
 from sightline.errors import MissingDependencyError, SightlineError
 from sightline.layers.efficientnet import EfficientNetLite0, convert_state_dict
-from sightline.models.embedders import (
-    EFFICIENTNET_PACKAGE,
-    BackboneEmbedder,
-    Embedder,
-    ExternalEmbedder,
-    Preprocessing,
-    image_views,
-    load_embedder,
-)
+from sightline.models.embedders import BackboneEmbedder, ExternalEmbedder, load_embedder
 from sightline.models.few_shot import FewShot, FewShotConfig
+from sightline.models.image_encoders import EFFICIENTNET_PACKAGE, Embedder
+from sightline.models.preprocessing import Preprocessing, image_views
 from state_dicts import lite0_state
 
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import SightlineError
-from .embedders import BackboneEmbedder, Embedder, ExternalEmbedder
+from .embedders import BackboneEmbedder, ExternalEmbedder
 from .few_shot import FewShot, FewShotConfig
+from .image_encoders import Embedder
 from .text_embedders import SentenceEncoder, TextEmbedder
 
 Tensors = dict[str, Tensor]

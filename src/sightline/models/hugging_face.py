@@ -17,10 +17,10 @@ from ..errors import SightlineError, check, check_choice, one_of, reraise
 from ..files import read_json
 from ..layers.blocks import ACTIVATIONS
 from ..weights import DTYPES, check_shapes
-from .embedders import Preprocessing
 from .encoders import TextEncoderConfig
 from .image_classifier import ImageClassifier, ImageClassifierConfig
 from .masked_lm import MaskedLM, MaskedLMConfig
+from .preprocessing import Preprocessing
 from .text_classifier import TextClassifier, TextClassifierConfig
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"

@@ -17,8 +17,10 @@ from ..errors import check
 from ..files import CONFIG
 from ..output import Progress
 from ..weights import read_weights
-from .embedders import Embedder, Preprocessing, Transform, load_embedder
+from .embedders import load_embedder
 from .image_classifier import ImageClassifier, ImageClassifierConfig
+from .image_encoders import Embedder, Transform
+from .preprocessing import Preprocessing
 
 IMAGE_CLASSIFICATION = "image_classification"
 

@@ -19,7 +19,8 @@ from sightline.data.captions.datasets import CaptionSplits
 from sightline.decoding import Hypothesis
 from sightline.errors import SightlineError
 from sightline.models import region_features
-from sightline.models.embedders import Embedder, Preprocessing
+from sightline.models.image_encoders import Embedder
+from sightline.models.preprocessing import Preprocessing
 from sightline.tasks.captioning import self_critical
 from sightline.tasks.captioning.config import CaptioningTaskConfig
 from sightline.tasks.captioning.evaluate import GeneratedCaption, count_pointing

@@ -14,9 +14,10 @@ from sightline.data.images.augmentation import AugmentConfig
 from sightline.data.images.class_splits import ClassSplits
 from sightline.data.images.datasets import ImageSet
 from sightline.errors import SightlineError
-from sightline.models import embedders
-from sightline.models.embedders import Embedder, Preprocessing
+from sightline.models import embedders, image_encoders
 from sightline.models.few_shot import FewShotConfig
+from sightline.models.image_encoders import Embedder
+from sightline.models.preprocessing import Preprocessing
 from sightline.tasks.few_shot.config import EpisodeConfig, EvaluationConfig, FewShotData, FewShotTaskConfig
 from sightline.tasks.few_shot.task import FewShotTask
 from sightline.training.config import TrainingConfig
@@ -81,7 +82,7 @@ def get_batch(task: FewShotTask, step: int = 0, batch_slice: BatchSlice | None =
 
 
 def test_every_image_is_embedded_once(monkeypatch):
-    monkeypatch.setitem(embedders.BATCH_SIZES, "cpu", 13)
+    monkeypatch.setitem(image_encoders.BATCH_SIZES, "cpu", 13)
     calls = []
     task = FewShotTask(make_config(), make_splits(), lambda done, total: calls.append((done, total)))
     task.to(torch.device("cpu"))

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ...exporting import BATCH, Export
 from ...models.captioner import Captioner
 from ...models.decoding_parts import DecoderStep, make_step
-from ...models.embedders import Embedder
+from ...models.image_encoders import Embedder
 from ..decoder_export import decoder_parts, decoding_metadata
 from ..text_data import TOKENIZER
 from .predictor import CaptioningPredictor

@@ -14,7 +14,7 @@ from ...data.captions.datasets import CaptionedImages, CaptionSplits
 from ...data.images import augmentation
 from ...errors import check
 from ...models.captioner import EFFICIENTNET, CaptionerConfig, make_backbone
-from ...models.embedders import Embedder, Transform
+from ...models.image_encoders import Embedder, Transform
 from ...models.region_features import check_features_memory, load_region_encoder, region_features
 from ...predictor import Progress
 from ...training.device import choose_device

@@ -16,7 +16,7 @@ from ...data.text.tokenizers import train_tokenizer
 from ...errors import check
 from ...kernels.cross_entropy import IGNORE_INDEX
 from ...models.captioner import EFFICIENTNET, Captioner
-from ...models.embedders import EfficientNetEmbedder
+from ...models.image_encoders import EfficientNetEmbedder
 from ...predictor import Progress
 from ...training.task import BatchSlice, Task
 from ..text_data import TOKENIZER, earlier_tokenizer

