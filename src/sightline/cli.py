@@ -218,7 +218,8 @@ def search(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the settings that are tried.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of the search (default: searches/NAME).")] = None,
     timeout: Annotated[
-        float | None, typer.Option(help="Seconds after which no further trial is started; running ones end.")
+        float | None,
+        typer.Option(metavar="SECONDS", help="No further trial is started after this time; running ones end."),
     ] = None,
     train_best: Annotated[
         bool, typer.Option("--train-best", help="Train the best settings fully, as a run in the folder.")
@@ -314,7 +315,8 @@ def fit(
         ),
     ] = "auto",
     reject: Annotated[
-        float | None, typer.Option(help="Rate of images of the classes that may be rejected as unknown, such as 0.05.")
+        float | None,
+        typer.Option(metavar="RATE", help="Rate of known images that may be rejected as unknown, such as 0.05."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Write a classifier that is no better than chance.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
@@ -456,7 +458,9 @@ def compare(
     with_: Annotated[
         str,
         typer.Option(
-            "--with", metavar="BASELINES", help="Evaluated on the first run's embeddings: protonet,nearest,svm."
+            "--with",
+            metavar="LIST",
+            help="Baselines on the first run's embeddings, such as protonet,nearest,svm.",
         ),
     ] = "",
     settings: SettingsOption = "",
@@ -682,7 +686,7 @@ def serve(
         str, typer.Option(help="Address to serve on. Beyond this machine, a token is required.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to serve on; 0 for a free one.")] = 8000,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Number of processes.")] = 1,
     store: Annotated[
         str, typer.Option(help="File or database URL of the classifiers (default: ~/.sightline/classifiers.sqlite).")
     ] = "",
