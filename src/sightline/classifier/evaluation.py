@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from ..data.images.datasets import as_array
 from ..metrics import wilson_interval
 from ..names import printable, shortened
 from ..output import aligned
@@ -113,7 +114,10 @@ class ClassifierEvaluation:
         is_right = np.array([[column == name for column in columns] for name in expected])
         report.add_matrix("Confusion matrix", shown, columns, counts, is_right, note)
         report.add_table("Confusion matrix as numbers", *_split_header(self._table(shown, columns)))
-        images = [ReportImage(_array(m.pixels), [_verdict(m), f"{m.confidence:.1%}", m.name]) for m in self.mistakes]
+        images = []
+        for m in self.mistakes:
+            pixels = None if m.pixels is None else as_array(m.pixels)
+            images.append(ReportImage(pixels, [_verdict(m), f"{m.confidence:.1%}", m.name]))
         if images:
             report.add_images("Most confident mistakes", images, "Accepted images with a wrong class.")
         return report.page()
@@ -183,10 +187,6 @@ def _share(count: int, total: int, of: str = "") -> tuple[str, str]:
 def _verdict(mistake: Mistake) -> str:
     predicted, label = shortened(mistake.predicted, 40), shortened(mistake.label, 40)
     return f"{predicted}, not {label}{' (an unknown class)' if mistake.is_unknown else ''}"
-
-
-def _array(pixels: Tensor | None) -> Any:
-    return None if pixels is None else pixels.permute(1, 2, 0).squeeze(-1).numpy()
 
 
 def _split_header(table: list[list[str]]) -> tuple[list[str], list[list[str]]]:

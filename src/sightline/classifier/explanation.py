@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .. import limits
+from ..data.images.datasets import as_array
 from ..data.images.occlusion import cell_pixels, occlusion_color
 from ..errors import SightlineError, check, check_int, check_max, one_of
 from ..models.embedders import ExternalEmbedder, ImageEmbedder
@@ -251,9 +251,3 @@ def _candidates(fitted: Fitted, embedding: Tensor, label: str) -> Tensor:
     predicted = order[: min(int(is_predicted.sum()), maximum // 2)]
     others = order[int(is_predicted.sum()) :][: maximum - len(predicted)]
     return torch.cat((predicted, others)).sort().values
-
-
-def as_array(pixels: Tensor) -> Array:
-    """uint8 (C, H, W) -> (H, W) or (H, W, 3)"""
-    array: np.ndarray[Any, Any] = np.ascontiguousarray(pixels.permute(1, 2, 0).squeeze(-1).cpu().numpy())
-    return array

@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ...names import shortened
 from ...output import aligned
+from ..images.datasets import as_array
 from .datasets import CaptionedImages, CaptionSplits
 
 SHEET_IMAGES = 24
@@ -54,7 +55,7 @@ def contact_sheet(images: CaptionedImages) -> Image.Image:
     draw = ImageDraw.Draw(sheet)
     for i, image in enumerate(pixels):
         left, top = _GAP + width * (i % _COLUMNS), _GAP + height * (i // _COLUMNS)
-        picture = Image.fromarray(image.permute(1, 2, 0).squeeze(-1).numpy())
+        picture = Image.fromarray(as_array(image))
         resampling = Image.Resampling.NEAREST if side < _CELL else Image.Resampling.BICUBIC
         sheet.paste(picture.resize((_CELL, _CELL), resampling), (left, top))
         name = shortened(chosen.names[i], 24)

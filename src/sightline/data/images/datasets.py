@@ -174,6 +174,11 @@ def open_image_file(path: Path, archive: Path | None) -> tuple[Path | bytes, str
     return open_archive(archive).read(path.as_posix()), f"{printable(str(path))} in {display_path(archive)}"
 
 
+def as_array(pixels: Tensor) -> np.ndarray[Any, Any]:
+    """One image as Pillow and the viewer take it: (C, H, W) -> (H, W), or (H, W, 3) in color"""
+    return np.ascontiguousarray(pixels.permute(1, 2, 0).squeeze(-1).cpu().numpy())
+
+
 def load_splits(splits: Mapping[str, Images], progress: Progress | None = None) -> dict[str, ImageSet]:
     """Decode all image files of a data set into memory; `progress` counts the images of all splits."""
     total = sum(len(images) for images in splits.values() if isinstance(images, ImageFiles))

@@ -10,7 +10,7 @@ from ...errors import check_int
 from ...names import shortened
 from ...output import aligned
 from .class_splits import ClassSplits, class_groups
-from .datasets import Images, ImageSet, Splits
+from .datasets import Images, ImageSet, Splits, as_array
 from .statistics import histogram, mean_and_std
 
 MAX_READ = 500
@@ -102,7 +102,7 @@ def contact_sheet(images: Images, per_class: int = 8) -> Image.Image:
         top = 4 + number * (cell + 4)
         draw.text((6, top + cell / 2), name, fill="black", font=font, anchor="lm")
         for column, index in enumerate(row.tolist()):
-            image = Image.fromarray(images.read(index).permute(1, 2, 0).squeeze(-1).cpu().numpy())
+            image = Image.fromarray(as_array(images.read(index)))
             resampling = Image.Resampling.NEAREST if cell >= images.size else Image.Resampling.BICUBIC
             sheet.paste(image.resize((cell, cell), resampling), (margin + column * (cell + 4), top))
     if more:

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ... import config, limits, zoo
 from ...attention import Record, record_attention
 from ...data.captions.datasets import CaptionedImages, CaptionSplits
+from ...data.images.datasets import as_array
 from ...data.images.occlusion import cell_mask, fill_cells
 from ...data.images.reading import expand_image_paths, read_image
 from ...data.sources import same_source
@@ -203,7 +203,7 @@ class CaptioningPredictor(Predictor):
     def _card(self, caption: Caption, pixels: Tensor, name: str = "image") -> CaptionCard:
         """The caption of prepared pixels for a page."""
         others = [(other.text, other.score) for other in (caption, *caption.alternatives)]
-        return CaptionCard(name, _as_picture(pixels), caption.words, others, self.has_attention)
+        return CaptionCard(name, as_array(pixels), caption.words, others, self.has_attention)
 
     def inspect_batch(
         self, prepared: list[Tensor], *, top_k: int | None = None, **options: Any
@@ -239,7 +239,7 @@ class CaptioningPredictor(Predictor):
             for i, (caption, pixels) in enumerate(zip(explained[0], prepared, strict=True), start=1):
                 path = files.folder / f"caption-{i}.gif"
                 if caption.words:  # none to animate in an empty caption
-                    files.files.append(caption_gif(_as_picture(pixels), caption.words, path))
+                    files.files.append(caption_gif(as_array(pixels), caption.words, path))
             files.add_page(explained[1])
         return files
 
@@ -303,7 +303,7 @@ class CaptioningPredictor(Predictor):
 
     def _picture(self, images: CaptionedImages, index: int) -> Any:
         one = images.take([index])
-        return _as_picture(one.load(*self.inputs.size_and_channels)[0] if one.pixels is None else one.pixels[0])
+        return as_array(one.load(*self.inputs.size_and_channels)[0] if one.pixels is None else one.pixels[0])
 
     def evaluation_images(self, data: str | Path | CaptionSplits | None = None) -> tuple[CaptionedImages, str]:
         """The images that `evaluate` uses, and the name of their split."""
@@ -344,9 +344,3 @@ def word_groups(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[tuple[str, 
         groups[-1][0].append(token)
         groups[-1][1].append(position)
     return [(tokenizer.decode(ids).strip(), positions) for ids, positions in groups]
-
-
-def _as_picture(pixels: Tensor) -> Any:
-    """uint8 (C, H, W) -> (H, W) or (H, W, 3)"""
-    array = pixels.cpu().numpy()
-    return array[0] if len(array) == 1 else np.ascontiguousarray(array.transpose(1, 2, 0))

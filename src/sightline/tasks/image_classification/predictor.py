@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ... import config
 from ...attention import Record, record_attention
-from ...data.images.datasets import Images, Splits, check_class_names
+from ...data.images.datasets import Images, Splits, as_array, check_class_names
 from ...data.images.occlusion import cell_mask, fill_cells
 from ...data.images.reading import expand_image_paths, read_image
 from ...data.images.statistics import sample_histogram
@@ -132,7 +132,7 @@ class ImageClassificationPredictor(Predictor):
         for i, (image, prediction) in enumerate(zip(prepared, predictions, strict=True)):
             layers = [Layer(m.name, m.kind, m.weights[i].float().numpy()) for m in record]
             values = {"grid": [side, side], "has_class_token": has_token}
-            values |= {"image": data_url(Image.fromarray(image.permute(1, 2, 0).squeeze(-1).numpy()), "png")}
+            values |= {"image": data_url(Image.fromarray(as_array(image)), "png")}
             results.append((prediction, Inspection({"source": names}, layers, ["[class]"] * has_token, values)))
         return results
 
@@ -158,7 +158,7 @@ class ImageClassificationPredictor(Predictor):
         return record.view(
             [[label, *patches] if has_token else patches for label in labels],
             batch=list(range(len(labels))),
-            images=[image.permute(1, 2, 0).squeeze(-1).cpu().numpy() for image in pixels],
+            images=[as_array(image) for image in pixels],
             labels=[[label] for label in labels],
             grid=(side, side),
             special_tokens=set(labels),
