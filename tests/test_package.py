@@ -56,6 +56,7 @@ def test_help_lists_every_command():
     assert result.returncode == 0
     for name in COMMANDS:
         assert f" {name} " in result.stdout
+    assert "report paired\n                 differences.\n" in result.stdout  # wrapped, not cut
     commands = typer.main.get_command(app).commands
     assert {name for name, command in commands.items() if not command.hidden} == set(COMMANDS)
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.models import CommandFunctionType
 
 import sightline
 
@@ -59,6 +60,10 @@ class _Command(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return ["[OPTIONS]", *(_metavar(param) for param in self.params if param.param_type_name == "argument")]
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The first sentence, which the list of commands wraps."""
+        return (self.help or "").partition("\n")[0].partition(". ")[0].rstrip(".") + "."
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         rows: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
@@ -66,7 +71,8 @@ class _Command(TyperCommand):
             if param.param_type_name == "argument":
                 rows["Arguments"].append((_metavar(param), text))
             elif name:
-                name = re.sub("<([^|>]*)>", lambda match, param=param: TYPE_NAMES.get(match[1], _metavar(param)), name)
+                if type_name := re.search("<([^|>]*)>", name):
+                    name = name.replace(type_name[0], TYPE_NAMES.get(type_name[1], _metavar(param)))
                 rows["Options"].append((name.replace("<", "[").replace(">", "]"), text))  # of choices
         for title, items in rows.items():
             if items:
@@ -84,8 +90,8 @@ def _metavar(param: Any) -> str:
 class _App(typer.Typer):
     """Its commands are `_Command`."""
 
-    def command(self, *args: Any, **options: Any) -> Any:
-        return super().command(*args, cls=_Command, **options)
+    def command(self, name: str | None = None, **options: Any) -> Callable[[CommandFunctionType], CommandFunctionType]:
+        return super().command(name, cls=_Command, **options)
 
 
 app = _App(

@@ -13,7 +13,7 @@ from ..data.text.tokenizers import SpecialTokens, Tokenizer, TokenizerConfig
 from ..errors import check, check_max
 from ..files import CONFIG, read_json
 from ..models.encoders import TextEncoderConfig
-from ..training.config import DataConfig, TaskConfig
+from ..training.config import DataConfig, TaskConfig, TrainingConfig
 
 TOKENIZER = "tokenizer.json"
 """The tokenizer file of a run with one vocabulary."""
@@ -91,7 +91,8 @@ class TextTaskConfig(TaskConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_max(limits.MAX_TOKEN_BATCH_SIZE, **{"training.batch_size": self.training.batch_size})
+        training: TrainingConfig = vars(self)["training"]  # a field of every task
+        check_max(limits.MAX_TOKEN_BATCH_SIZE, **{"training.batch_size": training.batch_size})
 
 
 def data_fingerprint(splits: TextSplits[Any], noun: str, **dropped: int) -> dict[str, Any]:
