@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from .. import limits
 from .errors import RequestError, not_found
-from .tables import changes, classes, classifiers, examples
+from .tables import TOTALS_LOCK, changes, classes, classifiers, examples
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def image_bytes(connection: Connection, identifier: str) -> int:
 
 
 def check_size(connection: Connection, identifier: str) -> None:
-    """Check the number of images and the bytes of a classifier, and of all; keep its bytes."""
+    """Check the images and bytes of a classifier, and those of all; keep its bytes. It is the last step of a change."""
     own = (examples.c.classifier_id == identifier) & ~examples.c.removed
     count = connection.execute(select(func.count()).select_from(examples).where(own)).scalar_one()
     size = image_bytes(connection, identifier)
@@ -118,6 +118,8 @@ def check_size(connection: Connection, identifier: str) -> None:
     limit, fix = limits.MAX_WEB_CLASSIFIER_BYTES, "remove images, or use several classifiers"
     require(size <= limit, 409, f"the images of a classifier must have at most {limit:,} bytes, got {size:,}; {fix}")
     connection.execute(update(classifiers).where(classifiers.c.id == identifier).values(bytes=size))
+    if connection.dialect.name == "postgresql":  # until this transaction ends; SQLite has one writer at a time
+        connection.execute(select(func.pg_advisory_xact_lock(TOTALS_LOCK)))
     total, limit = connection.execute(select(func.sum(classifiers.c.bytes))).scalar_one(), limits.MAX_WEB_STORE_BYTES
     rule = f"the images of all classifiers must have at most {limit:,} bytes"
     require(total <= limit, 409, f"{rule}, got {total:,}; delete a classifier first")

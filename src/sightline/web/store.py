@@ -71,14 +71,14 @@ class Store:
         """Store a new classifier with these classes, whole or not at all; returns its id."""
         identifier, now = secrets.token_hex(8), time.time()
         with self._writing() as connection:
-            count = connection.execute(select(func.count()).select_from(classifiers)).scalar_one()
-            limit = limits.MAX_WEB_CLASSIFIERS
-            require(count < limit, 409, f"stored classifiers must be at most {limit:,}, got more; delete one first")
             values = {"id": identifier, "name": name, "model": model, "version": 1, "bytes": 0}
             connection.execute(insert(classifiers).values(**values, created=now, updated=now))
             for label, images in content:
                 add_images(connection, identifier, add_class(connection, identifier, label), images)
             check_size(connection, identifier)
+            count = connection.execute(select(func.count()).select_from(classifiers)).scalar_one()
+            limit = limits.MAX_WEB_CLASSIFIERS
+            require(count <= limit, 409, f"stored classifiers must be at most {limit:,}, got more; delete one first")
         return identifier
 
     def delete(self, identifier: str) -> None:
@@ -118,7 +118,11 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
-        with _available(), self.engine.connect().execution_options(is_write=True) as connection, connection.begin():
+        """A transaction whose statements see what others have committed by then."""
+        options: dict[str, Any] = {"is_write": True}
+        if self.engine.dialect.name == "postgresql":
+            options["isolation_level"] = "READ COMMITTED"
+        with _available(), self.engine.connect().execution_options(**options) as connection, connection.begin():
             yield connection
 
 

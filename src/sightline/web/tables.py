@@ -35,6 +35,8 @@ BUSY_SECONDS = 20
 """Seconds that a transaction of SQLite waits for another one."""
 CREATION_LOCK = 0x51697
 """Key of the PostgreSQL lock under which the tables are created."""
+TOTALS_LOCK = CREATION_LOCK + 1
+"""Key of the PostgreSQL lock under which the totals over all classifiers are checked."""
 NAME = String(limits.MAX_WEB_NAME_CHARS)
 
 
