@@ -38,6 +38,7 @@ class JsonFormatter(logging.Formatter):
         values: dict[str, Any] = {
             "time": f"{record.created:.3f}",
             "level": record.levelname.lower(),
+            "process": record.process,
             "event": record.getMessage(),
         }
         values |= getattr(record, "values", {})

@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import uvicorn
+from prometheus_client.multiprocess import mark_process_dead
 from uvicorn.supervisors import Multiprocess
 
 from .. import limits
@@ -68,7 +69,25 @@ def _serve_by_workers(settings: Settings, listener: socket.socket, report: Calla
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read by the workers
         metrics.configure_log()
         options = uvicorn.Config(APP, factory=True, workers=settings.workers, **OPTIONS)
-        Multiprocess(options, sockets=[listener]).run()
+        Workers(options, sockets=[listener]).run()
+
+
+class Workers(Multiprocess):
+    """The worker processes. The gauges of one that has ended are removed from the metrics."""
+
+    pids: frozenset[int] = frozenset()
+    """Of the workers that have been seen alive."""
+
+    def keep_subprocess_alive(self) -> None:
+        """Start a new worker for each one that has ended."""
+        before = self.pids | self._current()
+        super().keep_subprocess_alive()
+        self.pids = self._current()
+        for pid in before - self.pids:
+            mark_process_dead(pid)
+
+    def _current(self) -> frozenset[int]:
+        return frozenset(process.pid for process in self.processes if process.pid is not None)
 
 
 def _stop(*_: Any) -> None:
