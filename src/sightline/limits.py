@@ -185,9 +185,7 @@ MAX_WEB_UPLOAD_BYTES = 1 << 26
 MAX_WEB_BYTES_IN_FLIGHT = 1 << 28
 """Bytes of all request bodies that one process reads at the same time."""
 MAX_WEB_IMAGE_BYTES = 1 << 25
-"""Bytes of one uploaded image."""
-MAX_WEB_IMAGE_PIXELS = 40_000_000
-"""Pixels of one uploaded image. Those being decoded at the same time are bounded by `MAX_DECODING_PIXELS`."""
+"""Bytes of one uploaded image. Its pixels are bounded by `MAX_IMAGE_PIXELS`."""
 MAX_WEB_UPLOAD_PIXELS = 200_000_000
 """Pixels of all images of one request."""
 MAX_WEB_IMAGE_SIDE = 512
@@ -224,13 +222,13 @@ MAX_WEB_WAITING = 256
 """Requests that wait for one model or one kind of work; further ones are refused."""
 MAX_WEB_CONNECTIONS = 1000
 """Open connections of one process."""
-MAX_WEB_SECONDS = 30
-"""Seconds until a request that still waits or computes is answered with an error."""
-MAX_WEB_BODY_SECONDS = 60
-"""Seconds in which the body of a request must arrive."""
+MAX_WEB_SECONDS = 45
+"""Seconds from the start of a request, with its body, to its answer; less than the 60 that proxies wait."""
 MAX_WEB_WORKERS = 64
 """Processes of one server."""
 MAX_WEB_FITS = 64
 """Fitted classifiers that one process keeps."""
 MAX_WEB_EMBEDDINGS = 8192
 """Embedded images that one process keeps."""
+MAX_WEB_CACHE_BYTES = 1 << 29
+"""Bytes of the fitted classifiers that one process keeps, and of its embedded images; a single one may have more."""

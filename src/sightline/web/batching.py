@@ -53,7 +53,7 @@ class Batcher:
             thread.start()
 
     async def submit(self, key: Hashable, item: Any) -> Any:
-        """The result for an item; `BusyError` if too many wait, or after `MAX_WEB_SECONDS`."""
+        """The result for an item; `BusyError` if too many wait, or at the deadline of the request."""
         loop = asyncio.get_running_loop()
         job = _Job(key, item, loop, loop.create_future())
         with self._changed:

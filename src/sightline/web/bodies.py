@@ -1,10 +1,11 @@
-"""Bounds on request bodies, enforced while they arrive: bytes of one, bytes of all, and time."""
+"""Bounds on request bodies, enforced while they arrive: bytes of one, bytes of all, and the time of the request."""
 
 import asyncio
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .. import limits
+from . import deadlines
 from .errors import BusyError, RequestError
 from .metrics import REFUSED
 
@@ -19,6 +20,7 @@ class BoundedBodies:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        deadlines.start()
         headers = dict(scope["headers"])
         is_form = headers.get(b"content-type", b"").strip().lower().startswith(b"multipart/form-data")
         maximum = limits.MAX_WEB_UPLOAD_BYTES if is_form else limits.MAX_WEB_JSON_BYTES
@@ -34,13 +36,13 @@ class BoundedBodies:
     async def _bounded(self, body: "_Body") -> Message:
         """The next message of a body, or a `RequestError`, again at every further call."""
         if body.refusal is None:
-            remaining = body.deadline - asyncio.get_running_loop().time()
+            seconds = None if body.is_complete else deadlines.remaining()
             try:
-                message = await asyncio.wait_for(body.receive(), None if body.is_complete else max(remaining, 0))
+                message = await asyncio.wait_for(body.receive(), seconds)
             except TimeoutError:
                 REFUSED.labels("body time").inc()
-                rule = f"a request body must arrive in {limits.MAX_WEB_BODY_SECONDS} seconds"
-                body.refusal = RequestError(408, f"{rule}, got a part of it", Connection="close")
+                rule = f"a request must arrive and be answered in {limits.MAX_WEB_SECONDS} seconds"
+                body.refusal = RequestError(408, f"{rule}, got a part of its body; send less", Connection="close")
             else:
                 if message["type"] != "http.request":
                     return message
@@ -66,7 +68,6 @@ class _Body:
 
     def __init__(self, receive: Receive, maximum: int) -> None:
         self.receive, self.maximum, self.size = receive, maximum, 0
-        self.deadline = asyncio.get_running_loop().time() + limits.MAX_WEB_BODY_SECONDS
         self.is_complete = False
         self.refusal: RequestError | None = None
 

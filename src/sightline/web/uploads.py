@@ -1,7 +1,6 @@
 """Uploaded images and archives: bounded, decoded once, and stored upright without metadata."""
 
 import io
-import time
 import unicodedata
 import zipfile
 import zlib
@@ -15,6 +14,7 @@ from .. import limits
 from ..data.images.reading import is_hidden, is_image_name, read_header, read_image
 from ..errors import SightlineError, check
 from ..names import shortened
+from . import deadlines
 from .errors import BusyError
 from .rows import NewImage
 
@@ -32,10 +32,8 @@ def check_image(data: bytes, name: str = "the image") -> int:
     limit = limits.MAX_WEB_IMAGE_BYTES
     check(data, f"{name} must be an image file, got an empty one")
     check(len(data) <= limit, f"{name} must be at most {limit:,} bytes, got {len(data):,}; make it smaller")
-    header, limit = read_header(data, name), limits.MAX_WEB_IMAGE_PIXELS
-    got, pixels = f"{header.width} x {header.height}", header.width * header.height
-    check(pixels <= limit, f"{name} must have at most {limit:,} pixels, got {got}; resize it")
-    return pixels
+    header = read_header(data, name)  # refuses one of too many pixels
+    return header.width * header.height
 
 
 def check_images(files: Iterable[bytes]) -> None:
@@ -117,13 +115,12 @@ def _image_entries(archive: zipfile.ZipFile) -> dict[str, list[zipfile.ZipInfo]]
 
 
 def _decoded(archive: zipfile.ZipFile, entries: dict[str, list[zipfile.ZipInfo]]) -> list[tuple[str, list[NewImage]]]:
-    """The images of an archive, within the limits on their pixels and on the time of a request."""
+    """The images of an archive, within the limit on their pixels and the deadline of the request."""
     found: list[tuple[str, list[NewImage]]] = [(label, []) for label in entries]
     pixels, limit, fix = 0, limits.MAX_WEB_ARCHIVE_PIXELS, "use fewer or smaller images"
-    end = time.monotonic() + limits.MAX_WEB_SECONDS
     for (_, images), infos in zip(found, entries.values(), strict=True):
         for info in infos:
-            if time.monotonic() >= end:  # the request was answered by now
+            if not deadlines.remaining():  # the request was answered by now
                 raise BusyError(f"an archive must be read in {limits.MAX_WEB_SECONDS} seconds, got a larger one; {fix}")
             data = _read(archive, info)
             pixels += check_image(data, display_name(info.filename))

@@ -21,7 +21,7 @@ from . import REFUSALS
 router = APIRouter(prefix="/api/models", tags=["models"], responses=REFUSALS)
 LIMITS = {
     "max_image_bytes": "MAX_WEB_IMAGE_BYTES",
-    "max_image_pixels": "MAX_WEB_IMAGE_PIXELS",
+    "max_image_pixels": "MAX_IMAGE_PIXELS",
     "max_upload_bytes": "MAX_WEB_UPLOAD_BYTES",
     "max_text_chars": "MAX_WEB_TEXT_CHARS",
     "max_inputs": "MAX_WEB_INPUTS",
