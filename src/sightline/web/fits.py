@@ -4,7 +4,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -34,27 +34,42 @@ MAX_WARNINGS = 20
 
 
 class Recent(Generic[K, V]):
-    """The values that were used last, at most `size`."""
+    """The values that were used last: at most `size`, and at most `MAX_WEB_CACHE_BYTES` unless one alone has more."""
 
     def __init__(self, size: int) -> None:
-        self.size, self._lock = size, threading.Lock()
-        self._values: OrderedDict[K, V] = OrderedDict()
+        self.size, self.bytes, self._lock = size, 0, threading.Lock()
+        self._values: OrderedDict[K, tuple[V, int]] = OrderedDict()
 
     def get(self, key: K) -> V | None:
         """The value of a key; None if it is not kept."""
         with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-            return self._values.get(key)
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key][0]
 
     def put(self, key: K, value: V) -> V:
-        """Keep a value, and forget the one that was not used for the longest time."""
+        """Keep a value, and forget those that were not used for the longest time."""
+        count = num_bytes(value)
         with self._lock:
-            self._values[key] = value
-            self._values.move_to_end(key)
-            while len(self._values) > self.size:
-                self._values.popitem(last=False)
+            self.bytes += count - self._values.pop(key, (None, 0))[1]
+            self._values[key] = value, count
+            while len(self._values) > self.size or (self.bytes > limits.MAX_WEB_CACHE_BYTES and len(self._values) > 1):
+                self.bytes -= self._values.popitem(last=False)[1][1]
         return value
+
+
+def num_bytes(value: Any) -> int:
+    """Bytes of the tensors in dataclasses, lists and fitted classifiers; models are shared and do not count."""
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if isinstance(value, FewShotClassifier):
+        value = value.fitted
+    if is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    return sum(map(num_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
 @dataclass(frozen=True)
@@ -117,6 +132,11 @@ class Fits:
         with lock:
             fit = self.kept(stored.id, stored.version)
             return fit or self._fits.put(stored.id, self._fitted(stored))
+
+    def measure(self, identifier: str, fit: Fit) -> None:
+        """Count the bytes of a fit again: explanations keep feature maps in it."""
+        if self._fits.get(identifier) is fit:
+            self._fits.put(identifier, fit)
 
     def base(self, name: str) -> FewShotClassifier:
         """A pretrained few-shot model, loaded on first use."""
