@@ -702,6 +702,9 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A further name of this server in the address; can be repeated.")
     ] = None,
+    forwarded_allow_ips: Annotated[
+        str, typer.Option(help="Addresses of proxies with TLS in front of this server, separated by commas.")
+    ] = "",
 ) -> None:
     """Serve models and few-shot classifiers: a page for the browser, and a JSON API."""
     try:
@@ -711,7 +714,8 @@ def serve(
         missing = getattr(error, "name", None)
         raise SightlineError(f"serve needs {missing}, which is not installed: pip install 'sightline[web]'") from error
 
-    settings = Settings(tuple(models or ()), host, port, workers, store, token, tuple(allow_host or ()))
+    proxies = tuple(forwarded_allow_ips.replace(",", " ").split())
+    settings = Settings(tuple(models or ()), host, port, workers, store, token, tuple(allow_host or ()), proxies)
     run_server(settings, _print)
 
 

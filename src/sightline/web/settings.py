@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import limits
-from ..errors import SightlineError, check, check_int, check_max
+from ..errors import SightlineError, check, check_int, check_max, reraise
 
 VARIABLE = "SIGHTLINE_SERVE"
 """Environment variable with the settings of a worker process."""
@@ -30,6 +30,8 @@ class Settings:
     """What requests must carry; required if the host is not loopback."""
     allowed_hosts: tuple[str, ...] = ()
     """Names in the Host header beside loopback and the address of the server."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses and networks of proxies whose X-Forwarded-Proto is believed."""
 
     def __post_init__(self) -> None:
         check_int(0, port=self.port)
@@ -43,6 +45,10 @@ class Settings:
             is_valid = len(self.token) >= MIN_TOKEN_CHARS and self.token.isascii() and self.token.isprintable()
             rule = f"token must be at least {MIN_TOKEN_CHARS} printable ASCII characters without spaces"
             check(is_valid and " " not in self.token, f"{rule}, got {len(self.token)} characters")
+        for proxy in self.trusted_proxies:
+            rule = "forwarded-allow-ips must be addresses or networks of proxies, such as 10.0.0.0/8"
+            with reraise(rule, ValueError):
+                ipaddress.ip_network(proxy)
 
     @property
     def store_url(self) -> str:
@@ -57,7 +63,8 @@ class Settings:
     def from_environment(cls) -> "Settings":
         """The settings of the process that started this one."""
         values: dict[str, Any] = json.loads(os.environ.get(VARIABLE, "{}"))
-        lists: dict[str, Any] = {name: tuple(values.pop(name, ())) for name in ("models", "allowed_hosts")}
+        names = ("models", "allowed_hosts", "trusted_proxies")
+        lists: dict[str, Any] = {name: tuple(values.pop(name, ())) for name in names}
         return cls(**lists, **values)
 
 
