@@ -9,12 +9,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from ..errors import SightlineError
 from ..files import versions
 from . import metrics
 from .bodies import BoundedBodies
-from .errors import RequestError, validation_message
+from .errors import RequestError, content_type_message, operations, validation_message
 from .metrics import Observed
 from .routes import classifiers, examples, models, status
 from .security import Secured, SecurityHeaders
@@ -51,6 +52,8 @@ def create_app(settings: Settings, loaded: Services | None = None) -> FastAPI:
     app.add_middleware(Secured, settings=settings)
     app.add_middleware(Observed)
     app.add_middleware(SecurityHeaders)
+    if settings.trusted_proxies:
+        app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=list(settings.trusted_proxies))
     return app
 
 
@@ -60,8 +63,8 @@ def from_environment() -> FastAPI:
     return create_app(Settings.from_environment())
 
 
-def _sentence(status: int, message: str, headers: Any = None) -> JSONResponse:
-    return JSONResponse({"error": message}, status, headers)
+def _sentence(status: int, message: str, headers: Any = None, **further: Any) -> JSONResponse:
+    return JSONResponse({"error": message, **further}, status, headers)
 
 
 async def _refused_input(request: Request, error: Any) -> JSONResponse:
@@ -69,18 +72,25 @@ async def _refused_input(request: Request, error: Any) -> JSONResponse:
 
 
 async def _refused(request: Request, error: Any) -> JSONResponse:
-    return _sentence(error.status_code, error.detail, error.headers)
+    return _sentence(error.status_code, error.detail, error.headers, **error.further)
 
 
 async def _invalid(request: Request, error: Any) -> JSONResponse:
-    return _sentence(422, validation_message(error.errors()[0]))
+    first, given = error.errors()[0], request.headers.get("content-type", "")
+    if first["loc"][0] == "body" and (given or first["type"] != "missing"):
+        operation = operations(request.app, request.scope["path"]).get(request.method, {})
+        if (message := content_type_message(operation, given)) is not None:
+            return _sentence(415, message)
+    return _sentence(422, validation_message(first))
 
 
 async def _http_error(request: Request, error: Any) -> JSONResponse:
-    text = {
-        404: "the address must be one of this server, got another; see /docs",
-        405: "the method must be another one",
-    }
-    return _sentence(
-        error.status_code, text.get(error.status_code, f"the request must be valid, got: {error.detail}"), error.headers
-    )
+    path, headers = request.scope["path"], error.headers
+    message = f"the request must be valid, got: {error.detail}"
+    if error.status_code == 404:
+        message = f"the address must be one of this server, got {path[:100]!r}; see /docs"
+    if error.status_code == 405:
+        methods = sorted(operations(request.app, path)) or ["GET"]
+        message = f"the method must be {' or '.join(methods)}, got {request.method[:20]}; see /docs"
+        headers = {"Allow": ", ".join(methods)}
+    return _sentence(error.status_code, message, headers)

@@ -113,7 +113,7 @@ class Change:
         for group in self.before.classes:
             if group.id == class_id:
                 return group
-        raise not_found("a class", class_id)
+        raise not_found("a class", class_id, self.before.id)
 
     def find_example(self, example_id: int) -> tuple[StoredClass, StoredExample]:
         """An image of the classifier, which must exist, and its class."""
@@ -121,7 +121,7 @@ class Change:
             for example in group.examples:
                 if example.id == example_id:
                     return group, example
-        raise not_found("an image", example_id)
+        raise not_found("an image", example_id, self.before.id)
 
     def _check_new_name(self, name: str) -> None:
         names = [group.name for group in self.before.classes]

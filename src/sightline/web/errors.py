@@ -2,7 +2,14 @@
 
 from typing import Any
 
+from fastapi import FastAPI
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
+
+CONTENT_TYPE_FIXES = {
+    "application/json": "send JSON with this header, as curl -H 'content-type: application/json' does",
+    "multipart/form-data": "send files as fields of a form, as curl -F image=@FILE does",
+}
 
 
 class RequestError(HTTPException):
@@ -10,6 +17,8 @@ class RequestError(HTTPException):
 
     def __init__(self, status: int, message: str, **headers: str) -> None:
         super().__init__(status, message, headers)
+        self.further: dict[str, Any] = {}
+        """Values of the answer beside the sentence."""
 
 
 class BusyError(RequestError):
@@ -19,13 +28,46 @@ class BusyError(RequestError):
         super().__init__(503, message, **{"Retry-After": str(retry_after)})
 
 
-def not_found(kind: str, identifier: object) -> RequestError:
-    """404 for something that does not exist."""
-    return RequestError(404, f"{kind} must exist, got {str(identifier)[:100]!r}, which does not")
+class RefusedFilesError(RequestError):
+    """No file of a request can be used. The answer lists them with their reasons."""
+
+    def __init__(self, errors: list[dict[str, str]]) -> None:
+        first = errors[0]["error"]
+        rule = f"one of the {len(errors)} files must be an image that can be used, got none; the first: {first}"
+        super().__init__(422, first if len(errors) == 1 else rule)
+        self.further = {"errors": errors}
+
+
+def not_found(kind: str, identifier: object, classifier: str = "") -> RequestError:
+    """404 for a classifier, or for a part of one."""
+    address = "/api/classifiers" + (f"/{classifier}" if classifier else "")
+    got = f"got {str(identifier)[:100]!r}, which does not"
+    return RequestError(404, f"{kind} must exist, {got}; GET {address} lists those that do")
+
+
+def operations(app: FastAPI, path: str) -> dict[str, Any]:
+    """The operations at an address by method, as OpenAPI describes them."""
+    found: dict[str, Any] = {}
+    for template, methods in app.openapi()["paths"].items():
+        if compile_path(template)[0].match(path):
+            found |= {method.upper(): operation for method, operation in methods.items()}
+    return found
+
+
+def content_type_message(operation: dict[str, Any], given: str) -> str | None:
+    """A sentence for a body of another content type than that of the operation; None if it has the right one."""
+    expected = next(iter(operation.get("requestBody", {}).get("content", {})), None)
+    kind = given.partition(";")[0].strip().lower()
+    if expected is None or kind == expected or (kind.endswith("+json") and expected == "application/json"):
+        return None
+    return f"content-type must be {expected}, got {kind[:100]!r}; {CONTENT_TYPE_FIXES[expected]}"
 
 
 def validation_message(error: dict[str, Any]) -> str:
     """A sentence for one error of pydantic."""
+    if error.get("loc") == ("path", "identifier"):
+        got = f"got {str(error.get('input'))[:100]!r}"
+        return f"identifier must be the id of a classifier, 16 of 0-9 and a-f, {got}; GET /api/classifiers lists them"
     parts = [str(part) for part in error.get("loc", ()) if part not in ("body", "query", "path")]
     name, text = ".".join(parts) or "the request body", str(error.get("msg", "be valid"))
     if error.get("type") == "missing":

@@ -10,12 +10,12 @@ from typing import Any
 
 from .. import config, hub, limits, runs, zoo
 from ..attention import ablate_heads
-from ..errors import SightlineError, check
+from ..errors import SightlineError, check, one_of
 from ..files import CARD, CONFIG
 from ..names import shortened
 from ..predictor import FailedPrediction, Predictor
 from .batching import Batcher
-from .errors import not_found
+from .errors import RequestError
 
 FEW_SHOT = "few_shot"
 SLOW_CHARS = 200
@@ -151,9 +151,11 @@ class ServedModels:
                 self.few_shot.setdefault(name, name)
 
     def __getitem__(self, name: str) -> ServedModel:
-        if name not in self.models:
-            raise not_found("a model", name)
-        return self.models[name]
+        if name in self.models:
+            return self.models[name]
+        fix = "; it fits classifiers: use /api/classifiers" if name in self.few_shot else ""
+        rule = one_of(name[:100], self.models) if self.models else f"served, got {name[:100]!r} where none is"
+        raise RequestError(404, f"model must be {rule}{fix}")
 
     def close(self) -> None:
         """Finish what waits."""

@@ -74,10 +74,18 @@ class ExampleChange(_Request):
     class_id: RowId
 
 
+class FailedFile(BaseModel):
+    """A file that could not be used."""
+
+    name: str
+    error: str
+
+
 class ErrorAnswer(BaseModel):
     """Why a request was refused."""
 
     error: str
+    errors: Annotated[list[FailedFile] | None, Field(description="Of several files, why each was refused.")] = None
 
 
 class Example(BaseModel):
@@ -156,13 +164,6 @@ class ClassifierState(BaseModel):
     reason: Annotated[str | None, Field(description="Why it is not fitted.")]
     fit: FitState | None
     warnings: list[WarningState]
-
-
-class FailedFile(BaseModel):
-    """A file that could not be used."""
-
-    name: str
-    error: str
 
 
 class AddedExamples(ClassifierState):

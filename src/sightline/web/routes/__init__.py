@@ -14,6 +14,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         408: "The body arrived too slowly.",
         409: "The classifier is not in a state for this change.",
         413: "The body is too large.",
+        415: "The body is of another content type.",
         422: "An input cannot be used.",
         503: "The server is busy; see Retry-After.",
     }.items()

@@ -10,7 +10,7 @@ from ... import limits
 from ...errors import SightlineError, check
 from ...predictor import FailedPrediction
 from .. import schemas, uploads
-from ..errors import not_found
+from ..errors import RefusedFilesError, not_found
 from ..fits import Fit
 from ..models import Stopwatch
 from ..rows import NewImage
@@ -37,7 +37,7 @@ async def add_examples(
     images = [item for item in found if isinstance(item, NewImage)]
     errors = [item for item in found if isinstance(item, dict)]
     if not images:
-        raise SightlineError(errors[0]["error"])
+        raise RefusedFilesError(errors)
 
     def run() -> list[int]:
         with services.store.change(identifier, version) as changed:
@@ -94,7 +94,7 @@ async def example_image(identifier: schemas.Identifier, example_id: schemas.RowI
     """An image as it is stored. It never changes under this address."""
     found = await services.database.run(services.store.images, identifier, [example_id])
     if example_id not in found:
-        raise not_found("an image", example_id)
+        raise not_found("an image", example_id, identifier)
     data = found[example_id]
     return Response(
         data, media_type=uploads.media_type(data), headers={"cache-control": "private, max-age=604800, immutable"}
@@ -132,9 +132,13 @@ async def explain(
     prepared = await services.reading.run(_prepared, fit, await image.read())
     if isinstance(prepared, FailedPrediction):
         raise SightlineError(prepared.error)
-    [(prediction, inspection)] = await services.explaining.run(
-        classifier.inspect_batch, [prepared], label=label, other=other
-    )
+
+    def run() -> Any:
+        [found] = classifier.inspect_batch([prepared], label=label, other=other)
+        services.fits.measure(identifier, fit)
+        return found
+
+    prediction, inspection = await services.explaining.run(run)
     values = {"version": fit.version, "seconds": watch.seconds, "prediction": _answer(prediction)}
     return {**values, **inspection.values}
 
