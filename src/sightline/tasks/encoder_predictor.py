@@ -47,6 +47,10 @@ class EncoderPredictor(TextPredictor):
         """The name of a text on a page."""
 
     @abstractmethod
+    def page_scores(self, prediction: Any) -> dict[str, Any]:
+        """The answers beside the picture of a text, as `Record.view` takes them."""
+
+    @abstractmethod
     def shown_tokens(self, prediction: Any) -> Sequence[str]:
         """The tokens of a prediction as a page and a figure show them."""
 
@@ -107,6 +111,7 @@ class EncoderPredictor(TextPredictor):
             [padded(self.shown_tokens(prediction), length) for prediction in predictions],
             batch=list(range(len(predictions))),
             special_tokens={special.tokens[i] for i in special.control_ids},
+            scores=[self.page_scores(prediction) for prediction in predictions],
             title=names[0] if len(names) == 1 else f"{len(names)} texts",
             names=names,
         )

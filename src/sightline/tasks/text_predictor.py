@@ -28,6 +28,8 @@ from ..view.inspection import Inspection, Layer
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MAX_NAME_CHARS = 400
+"""Characters of the name of a text and its answer on a page."""
 PATH = re.compile(r"[^\s\0]{1,255}\.txt|[^\s\0]*/[^\s\0]*\.\w{1,5}")
 """Arguments of the command line that are paths, not sentences."""
 

@@ -98,7 +98,8 @@ class ViewOptions(TypedDict, total=False):
     token_type_ids: Any
     """0 for tokens of sentence A, 1 for those of sentence B (default: those of the encoding)."""
     scores: Any
-    """Classes or answers with their probabilities, a dict or pairs. They are listed beside the drawing."""
+    """Classes or answers with their probabilities, a dict or pairs, or a dict of several of these by their titles. They
+    are listed beside the drawing."""
     special_tokens: Collection[str] | None
     """Tokens that the page can hide (default: those of the tokenizer, and common ones such as [CLS] and </s>)."""
     batch: int | Sequence[int]

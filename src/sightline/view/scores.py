@@ -8,13 +8,25 @@ from ..errors import SightlineError, check
 from ..names import shortened
 
 MAX_SCORES = 5
-"""Scores on a page; the highest."""
+"""Scores of one list on a page; the first."""
+MAX_NAME_CHARS = 300
+"""Characters of a class or an answer."""
 
 
-def read_scores(scores: Any) -> dict[str, Any] | None:
-    """The highest scores as pairs, highest first, and how many more there are."""
+def read_scores(scores: Any) -> list[dict[str, Any]]:
+    """Lists of scores, each with a title and how many more there are.
+
+    A dict or pairs of names and numbers are one list, the highest first. A dict of such lists by their titles is
+    several, whose order is kept.
+    """
     if scores is None:
-        return None
+        return []
+    if isinstance(scores, Mapping) and any(isinstance(value, Mapping | list | tuple) for value in scores.values()):
+        return [_score_list(str(title), _pairs(values)) for title, values in scores.items()]
+    return [_score_list("Scores", sorted(_pairs(scores), key=lambda pair: -pair[1]))]
+
+
+def _pairs(scores: Any) -> list[tuple[str, float]]:
     try:
         pairs = [
             (str(name), float(score)) for name, score in (scores.items() if isinstance(scores, Mapping) else scores)
@@ -23,7 +35,11 @@ def read_scores(scores: Any) -> dict[str, Any] | None:
         raise SightlineError(f"scores must be a dict or pairs of names and numbers, got {scores!r:.80}") from error
     check(pairs, "scores must contain at least one class, got none")
     check(all(math.isfinite(score) for _, score in pairs), f"scores must be finite, got {dict(pairs)!r:.80}")
-    pairs.sort(key=lambda pair: -pair[1])
-    shown = [[shortened(name, 60), float(f"{score:.4g}")] for name, score in pairs[:MAX_SCORES]]
+    return pairs
+
+
+def _score_list(title: str, pairs: list[tuple[str, float]]) -> dict[str, Any]:
+    shown = [[shortened(name, MAX_NAME_CHARS), float(f"{score:.4g}")] for name, score in pairs[:MAX_SCORES]]
     are_probabilities = all(0 <= score <= 1 for _, score in pairs)
-    return {"shown": shown, "more": len(pairs) - len(shown), "areProbabilities": are_probabilities}
+    more = len(pairs) - len(shown)
+    return {"title": title, "shown": shown, "more": more, "areProbabilities": are_probabilities}

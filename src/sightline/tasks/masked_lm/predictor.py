@@ -19,13 +19,12 @@ from ...predictor import Prediction, Progress
 from ...weights import read_weights
 from ..encoder_predictor import EncoderPredictor
 from ..text_data import TOKENIZER, read_tokenizers
+from ..text_predictor import MAX_NAME_CHARS
 from .config import MaskedLMTaskConfig
 from .evaluate import MaskedLMEvaluation, evaluate
 
 DEFAULT_TOP = 5
 """Words for each mask."""
-SHOWN_WORDS = 3
-"""Words for each mask in the name of an example on a page."""
 
 
 @dataclass(frozen=True)
@@ -154,8 +153,15 @@ class MaskedLMPredictor(EncoderPredictor):
         return prediction.labels()
 
     def page_name(self, text: str, prediction: FilledText) -> str:
-        words = "; ".join(mask.summary(SHOWN_WORDS) for mask in prediction.masks)
-        return shortened(f"{text} → {words}", 160)
+        best = ", ".join(mask.words[0][0] for mask in prediction.masks)
+        return shortened(f"{text} → {best}", MAX_NAME_CHARS)
+
+    def page_scores(self, prediction: FilledText) -> dict[str, Any]:
+        """The best words for each mask."""
+        masks = prediction.masks
+        if len(masks) == 1:
+            return {"Words for the mask": masks[0].words}
+        return {f"Words for mask {i + 1}": mask.words for i, mask in enumerate(masks)}
 
     def details(self) -> dict[str, Any]:
         return {"vocabulary": len(self.tokenizer), "max_tokens": self.config.data.max_tokens}

@@ -22,6 +22,7 @@ from ...predictor import Progress
 from ...weights import read_weights
 from ..encoder_predictor import EncoderPredictor
 from ..text_data import TOKENIZER, read_tokenizers
+from ..text_predictor import MAX_NAME_CHARS
 from .config import TextClassificationTaskConfig
 from .evaluate import TextEvaluation, evaluate, label_indices, logits_of
 from .task import CLASSES
@@ -108,7 +109,10 @@ class TextClassificationPredictor(EncoderPredictor):
         return [str(prediction) if self.config.model.pool == "first" else first, *rest]
 
     def page_name(self, text: str, prediction: TextPrediction) -> str:
-        return shortened(f"{text}: {prediction}", 100)
+        return shortened(f"{text}: {prediction}", MAX_NAME_CHARS)
+
+    def page_scores(self, prediction: TextPrediction) -> dict[str, float]:
+        return prediction.scores
 
     def details(self) -> dict[str, Any]:
         return {"vocabulary": len(self.tokenizer), "classes": list(self.classes)}

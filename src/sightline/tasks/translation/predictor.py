@@ -24,7 +24,7 @@ from ...view.inspection import Inspection
 from ...weights import read_weights
 from ..figures import FigureFiles, training_curves
 from ..text_data import read_tokenizers
-from ..text_predictor import TextPredictor, inspection, padded, sentence_tokens, without_positions
+from ..text_predictor import MAX_NAME_CHARS, TextPredictor, inspection, padded, sentence_tokens, without_positions
 from . import quality
 from .config import TranslationTaskConfig
 from .evaluate import TranslationEvaluation, evaluate, translate
@@ -206,7 +206,7 @@ class TranslationPredictor(TextPredictor):
         num_source = max(len(translation.source_tokens) for translation in translations)
         num_target = max(len(translation.tokens) for translation in translations)
         names = [
-            f"{shortened(f'{text} → {translation}', 60)} · {translation.rating()}"
+            f"{shortened(f'{text} → {translation}', MAX_NAME_CHARS)} · {translation.rating()}"
             for text, translation in zip(texts, translations, strict=True)
         ]
         return record.view(
@@ -215,9 +215,7 @@ class TranslationPredictor(TextPredictor):
             generated=[padded(t.tokens, num_target) for t in translations],
             batch=list(range(len(translations))),
             special_tokens={special.tokens[i] for i in special.control_ids},
-            scores=[
-                [(t.text, t.score) for t in (translation, *translation.alternatives)] for translation in translations
-            ],
+            scores=[translation.ratings() for translation in translations],
             title=names[0] if len(names) == 1 else f"{len(names)} sentences",
             names=names,
         )

@@ -70,6 +70,13 @@ class Translation:
         """The estimated quality, or the score, for a page."""
         return f"score {self.score:.2f}" if self.quality is None else f"quality {self.quality:.0%}"
 
+    def ratings(self) -> dict[str, list[tuple[str, float]]]:
+        """This translation and the alternatives with their quality, or their score without an estimate, for a page."""
+        best = (self, *self.alternatives)
+        if self.quality is None:
+            return {"Scores": [(translation.text, translation.score) for translation in best]}
+        return {"Expected quality": [(t.text, t.quality) for t in best if t.quality is not None]}
+
     def _line(self) -> str:
         return printable(self.text) + ("" if self.quality is None else f"  (quality {self.quality:.0%})")
 

@@ -74,9 +74,8 @@ export function createInspector(app) {
     return nodes;
   }
 
-  // Classes or answers, the most probable first.
+  // Classes or answers, the best first.
   function scoreList(given) {
-    if (!given) return [];
     const [all, max] = [given.shown, Math.max(...given.shown.map(([, score]) => score)) || 1];
     const items = all.map(([name, score], i) => {
       const bar = given.areProbabilities ? element("span", { className: "bar" }) : null;
@@ -85,7 +84,7 @@ export function createInspector(app) {
       return element("li", { className: i ? "" : "best" }, element("span", { className: "name", title: name }, displayText(name)), element("span", { className: "value" }, text), bar);
     });
     const more = given.more ? [element("div", { className: "guide" }, `and ${given.more} more`)] : [];
-    return [element("h2", {}, "Scores"), element("div", { className: "scores" }, element("ol", { className: "weights" }, ...items), ...more)];
+    return [element("h2", {}, given.title), element("div", { className: "scores" }, element("ol", { className: "weights" }, ...items), ...more)];
   }
 
   function update() {
@@ -96,7 +95,9 @@ export function createInspector(app) {
     shownKey = id;
     const hasToken = matrix && (query !== null || key !== null);
     details.replaceChildren(...(hasToken ? tokenDetails(matrix, query, key) : layerDetails(matrix)));
-    scores.replaceChildren(...scoreList(app.example().scores));
+    const { name, scores: lists } = app.example();
+    const isOneOfSeveral = lists.length > 0 && app.meta.examples.length > 1; // its name may be cut in the list of examples
+    scores.replaceChildren(...(isOneOfSeveral ? [element("p", { className: "answer" }, name)] : []), ...lists.flatMap(scoreList));
     if (app.loading) shownKey = ""; // patches appear when their image is decoded
   }
 
