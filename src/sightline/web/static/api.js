@@ -1,4 +1,4 @@
-// Requests to the server that sent this page. An error has a sentence for the user as its message.
+// Requests to the server that sent this page. An error has a sentence for the user as its message, and the refused files if there are several.
 
 // `json` is sent as JSON, `form` as multipart form data: lists are repeated fields, null and undefined are left out.
 export async function request(path, { method = null, json = null, form = null, signal = null } = {}) {
@@ -15,7 +15,7 @@ export async function request(path, { method = null, json = null, form = null, s
   if (response.status === 204) return null;
   const answer = await response.json().catch(() => null);
   if (response.ok) return answer;
-  throw Object.assign(new Error(answer?.error ?? `The server answered with status ${response.status}.`), { status: response.status });
+  throw Object.assign(new Error(answer?.error ?? `The server answered with status ${response.status}.`), { status: response.status, files: answer?.errors ?? null });
 }
 
 function toFormData(fields) {

@@ -9,7 +9,7 @@ import { lead } from "./widgets.js";
 export async function start(panel) {
   panel.append(lead("Captions", "Drop an image and get a sentence that describes it. Point at a word to see where the model looked when it wrote it."));
   const models = modelsOf(await loadModels(), "captioning");
-  if (!models.length) return void panel.append(noModel("describes images", "Train one on drawn shapes in about 90 seconds and start the server with it:", "sightline train task=captioning\nsightline serve runs/shapes"));
+  if (!models.length) return void panel.append(noModel("describes images", "Train one on drawn shapes, in about 90 seconds on two cores. Then stop this server, and start it again with the model:", "sightline train task=captioning\nsightline serve de-en fill-mask runs/shapes"));
   let [model] = models;
   let image = null;
   const ask = newestOnly();

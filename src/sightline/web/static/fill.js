@@ -36,6 +36,6 @@ function answer(prediction, { model, base, hover, inspection }) {
 export async function start(panel) {
   panel.append(lead("Fill the mask", "Hide a word, and the model guesses it from the words around it. Remove another word or switch a head off, and the guess changes."));
   const models = modelsOf(await loadModels(), "masked_lm");
-  if (!models.length) return void panel.append(noModel("fills in words", "Start the server with the pretrained one, or train your own in about a minute:", "sightline serve fill-mask\nsightline train task=masked_lm && sightline serve runs/sentences"));
+  if (!models.length) return void panel.append(noModel("fills in words", "Stop this server, and start it again with the pretrained models; name your own after them:", "sightline serve de-en fill-mask"));
   panel.append(createTextTask({ models, label: "Text", placeholder: "Type a sentence with a blank", names: { source: "Text" }, options: { top_k: 6 }, prepare, answer, missing: (text, { mask }) => (text.includes(mask) ? null : "There is no blank in this text. Select a word and hide it."), home: (inspection, _, model) => maskPositions(inspection, model)[0] ?? null }).node);
 }

@@ -105,9 +105,10 @@ export function hoverableText(text, tokens, hover) {
 // What the answer was before the user removed something.
 export const before = (text) => element("p", { className: "before" }, element("span", {}, "Before: "), text);
 
-// What to show in a tab whose task has no model.
+// What to show in a tab whose task has no model: the commands that get one.
 export function noModel(what, text, commands) {
-  return element("div", { className: "empty" }, element("p", {}, `This server has no model that ${what}. ${text}`), element("pre", {}, commands));
+  return element("div", { className: "empty" }, element("p", {}, `This server has no model that ${what} yet. ${text}`), element("pre", {}, commands),
+    element("p", { className: "note" }, "In a clone that “make” installed, run “source .venv/bin/activate” first."));
 }
 
 // What a model does, if it is said in plain words and not in code.

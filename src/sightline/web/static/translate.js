@@ -23,6 +23,6 @@ function answer(prediction, { inspection, base, hover }) {
 export async function start(panel) {
   panel.append(lead("Translate", "Type a sentence. Point at a word of the translation to see which words the model looked at when it wrote it. Remove a word or switch a head off, and the translation changes."));
   const models = modelsOf(await loadModels(), "translation");
-  if (!models.length) return void panel.append(noModel("translates", "Start the server with the pretrained one, or train your own:", "sightline serve de-en\nsightline train task=translation && sightline serve runs/numbers"));
+  if (!models.length) return void panel.append(noModel("translates", "Stop this server, and start it again with the pretrained models; name your own after them:", "sightline serve de-en fill-mask"));
   panel.append(createTextTask({ models, label: "Sentence", placeholder: "Type a sentence", names: { source: "Sentence", generated: "Translation", target: "Translation" }, answer }).node);
 }

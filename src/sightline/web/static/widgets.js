@@ -12,6 +12,7 @@ const ICONS = {
   download: "M12 4v12M7 11l5 5 5-5M4 20h16",
   info: "M12 21a9 9 0 1 0 0-18a9 9 0 0 0 0 18M12 11v5M12 8v.01",
 };
+const MAX_REFUSED = 6; // files that are listed
 
 export function icon(name) {
   return svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: ICONS[name] }));
@@ -63,9 +64,9 @@ export function barList(label) {
 
 export const percent = (value) => `${Math.round(100 * value)}%`;
 
-// A message at the bottom of the window, with an optional action.
+// A message at the bottom of the window, a text or a node, with an optional action.
 export function toast(text, { action = null, onAction = null, kind = "", seconds = 6 } = {}) {
-  const node = element("div", { className: `toast ${kind}` }, element("span", {}, text));
+  const node = element("div", { className: `toast ${kind}` }, element("div", {}, text));
   if (action) node.append(button({ onclick: () => (node.remove(), onAction()) }, action));
   const box = document.getElementById("toasts");
   while (box.children.length > 2) box.firstChild.remove();
@@ -75,6 +76,15 @@ export function toast(text, { action = null, onAction = null, kind = "", seconds
 }
 
 export const showError = (error) => toast(error.message, { kind: "error", seconds: 9 });
+
+// Files that the server refused, { name, error }, as one list.
+export function showRefused(files) {
+  if (files.length === 1) return showError(new Error(files[0].error));
+  const rows = files.slice(0, MAX_REFUSED).map(({ error }) => element("li", {}, error));
+  if (files.length > MAX_REFUSED) rows.push(element("li", {}, `and ${files.length - MAX_REFUSED} more`));
+  const text = element("div", {}, `${files.length} files cannot be used:`, element("ul", {}, ...rows));
+  return toast(text, { kind: "error", seconds: 30, action: "Close", onAction: () => {} });
+}
 
 // A modal dialog with a title. It is removed when it is closed; `onClose` is called then.
 export function openDialog(title, children, { wide = false, onClose = () => {} } = {}) {
