@@ -6,7 +6,9 @@ import threading
 import pytest
 
 from sightline import limits
+from sightline.web import deadlines
 from sightline.web.batching import Batcher
+from sightline.web.bodies import BoundedBodies
 from sightline.web.errors import BusyError
 from sightline.web.lanes import Lane
 from web_client import in_own_loop
@@ -118,3 +120,30 @@ async def test_a_slow_lane_does_not_stop_another_and_is_bounded(monkeypatch):
     assert await slow.run(lambda: "again") == "again"
     for lane in (slow, quick):
         lane.close()
+
+
+@in_own_loop
+async def test_the_body_the_queue_and_the_computation_share_one_deadline(monkeypatch):
+    clock, lane, release, seen = [0], Lane("test", 1), threading.Event(), []
+    monkeypatch.setattr(deadlines, "monotonic", lambda: clock[0])
+    batcher = Batcher("test", lambda key, items: items)
+
+    async def receive():
+        clock[0] += limits.MAX_WEB_SECONDS - 7
+        return {"type": "http.request", "body": b"x", "more_body": False}
+
+    async def app(scope, receive, send):
+        await receive()
+        seen.append(await lane.run(deadlines.remaining))  # in a thread
+        assert await batcher.submit("a", "in time") == "in time"
+        clock[0] += 7
+        for late in (lane.run(release.wait, 30), batcher.submit("a", "late")):
+            with pytest.raises(BusyError, match=f"a request must be answered in {limits.MAX_WEB_SECONDS} seconds"):
+                await late
+        seen.append(deadlines.remaining())
+
+    await BoundedBodies(app)({"type": "http", "headers": []}, receive, None)
+    assert seen == [7, 0]
+    release.set()
+    lane.close()
+    await asyncio.to_thread(batcher.close)

@@ -5,10 +5,12 @@ import zipfile
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from sightline import FewShotClassifier, limits
 from sightline.web import uploads
+from sightline.web.fits import Recent, num_bytes
 from web_client import LABELS, characters, files, new_classifier, png, web_client
 
 
@@ -225,6 +227,12 @@ def test_a_bad_file_of_several_does_not_cost_the_others(client, state):
     assert "0.png must be a complete PNG" in error["error"]
     refused = call(client, "POST", f"/{state['id']}/examples", 422, data={"label": "new"}, files=images[:1])
     assert "0.png must be a complete PNG" in refused["error"]
+    assert [file["name"] for file in refused["errors"]] == ["0.png"]
+    bad = files(b"not an image", b"", b"another")
+    refused = call(client, "POST", f"/{state['id']}/examples", 422, data={"label": "new"}, files=bad)
+    assert "one of the 3 files must be an image that can be used, got none; the first: 0.png must" in refused["error"]
+    assert [file["name"] for file in refused["errors"]] == ["0.png", "1.png", "2.png"]
+    assert "1.png must be an image file, got an empty one" in refused["errors"][1]["error"]
     assert names(call(client, "GET", f"/{state['id']}")) == {"ka": 3, "mo": 2, "ti": 2}  # nothing was added
     good, bad = call(client, "POST", f"/{state['id']}/predict", files=images[::-1])["predictions"]
     assert good["error"] is None
@@ -267,9 +275,9 @@ def test_the_number_of_classifiers_is_bounded_and_deletion_makes_room(client, st
 @pytest.mark.parametrize(
     ("method", "path", "status", "options", "message"),
     [
-        ("GET", "/0123456789abcdef", 404, {}, "a classifier must exist"),
-        ("GET", "/../../etc/passwd", 404, {}, "the address must be one of this server"),
-        ("GET", "/nothing", 422, {}, "identifier must match pattern"),
+        ("GET", "/0123456789abcdef", 404, {}, "which does not; GET /api/classifiers lists those that do"),
+        ("GET", "/../../etc/passwd", 404, {}, "the address must be one of this server, got '/etc/passwd'; see /docs"),
+        ("GET", "/nothing", 422, {}, "16 of 0-9 and a-f, got 'nothing'; GET /api/classifiers lists them"),
         ("POST", "", 422, {"json": {"name": " "}}, "name must be valid"),
         ("POST", "", 422, {"json": {"name": "a\x1bb"}}, "name must be valid"),
         ("POST", "", 422, {"json": {"name": "a" * 101}}, "name must have at most 100 characters"),
@@ -281,11 +289,39 @@ def test_the_number_of_classifiers_is_bounded_and_deletion_makes_room(client, st
             {"content": b"{", "headers": {"content-type": "application/json"}},
             "the request body must be JSON",
         ),
-        ("PUT", "", 405, {}, "the method must be another one"),
+        ("PUT", "", 405, {}, "the method must be GET or POST, got PUT; see /docs"),
+        ("POST", "/0123456789abcdef", 405, {}, "the method must be DELETE or GET or PATCH, got POST"),
+        (
+            "POST",
+            "",
+            415,
+            {"data": {"name": "a"}},
+            "content-type must be application/json, got 'application/x-www-form-",
+        ),
+        (
+            "POST",
+            "",
+            415,
+            {"content": b"{}"},
+            "content-type must be application/json, got ''; send JSON with this header",
+        ),
+        ("POST", "", 422, {}, "the request body must be given, got nothing"),
+        (
+            "POST",
+            "/0123456789abcdef/predict",
+            415,
+            {"json": {"image": "a.png"}},
+            "content-type must be multipart/form-data, got 'application/json'; send files as fields of a form",
+        ),
     ],
 )
 def test_malformed_requests_are_refused_with_a_sentence(client, method, path, status, options, message):
     assert message in call(client, method, path, status, **options)["error"]
+
+
+def test_a_method_that_is_not_allowed_is_answered_with_those_that_are(client):
+    assert client.put("/api/classifiers").headers["allow"] == "GET, POST"
+    assert client.post("/static/main.js").json() == {"error": "the method must be GET, got POST; see /docs"}
 
 
 def test_a_classifier_whose_model_is_not_served_says_so(client, state):
@@ -322,3 +358,35 @@ def test_classes_and_images_of_another_classifier_are_not_found(client, state):
     call(client, "DELETE", f"{path}/examples/{example_id}", 404)
     call(client, "PATCH", f"{path}/classes/{class_id}", 404, json={"name": "x"})
     assert client.get(f"/api/classifiers{path}/examples/{example_id}/image").status_code == 404
+    refused = call(client, "DELETE", f"{path}/examples/{example_id}", 404)["error"]
+    assert f"got '{example_id}', which does not; GET /api/classifiers{path} lists those that do" in refused
+
+
+def test_what_is_kept_is_bounded_by_bytes(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_WEB_CACHE_BYTES", 1000)
+    kept = Recent(5)
+    for i in range(4):
+        kept.put(i, (torch.zeros(100), torch.zeros(7, dtype=torch.uint8)))
+    assert [kept.get(i) is not None for i in range(4)] == [False, False, True, True]
+    assert kept.bytes == 814
+    kept.put(2, torch.zeros(11))  # in place of the one before
+    kept.get(3)
+    assert kept.bytes == 451
+    kept.put(4, torch.zeros(140))
+    assert [kept.get(i) is not None for i in range(5)] == [False, False, False, True, True]
+    kept.put(5, torch.zeros(1000))  # one alone may have more
+    assert [kept.get(i) is not None for i in range(6)] == [False] * 5 + [True]
+    for i in range(7):
+        kept.put(i, torch.zeros(1))
+    assert [kept.get(i) is not None for i in range(7)] == [False, False, True, True, True, True, True]
+
+
+def test_a_fit_has_the_bytes_of_its_tensors_and_grows_with_explanations(client, state):
+    fits = client.app.state.services.fits
+    fit, total = fits.kept(state["id"], state["version"]), fits._fits.bytes
+    size, support = num_bytes(fit), fit.classifier.fitted.support
+    assert size > support.embeddings.nbytes + support.images.nbytes
+    assert size < sum(weight.nbytes for weight in fit.classifier.model.parameters())  # it is shared
+    call(client, "POST", f"/{state['id']}/explain", files=files(characters()["ka"][-1]))
+    assert num_bytes(fit) > size
+    assert fits._fits.bytes == total + num_bytes(fit) - size

@@ -146,7 +146,11 @@ def test_requests_are_refused_with_a_sentence(client, request_, status, message)
 
 
 def test_unknown_models_and_kinds_are_refused(client):
-    assert "a model must exist, got 'nothing'" in predict(client, "nothing", texts=["a"], status=404)["error"]
+    served = "model must be one of de-en, run, sentences, shapes, topics"
+    assert f"{served}, got 'nothing'" in predict(client, "nothing", texts=["a"], status=404)["error"]
+    assert "did you mean 'topics'?" in predict(client, "topic", texts=["a"], status=404)["error"]
+    refused = predict(client, "glyphs", texts=["a"], status=404)["error"]
+    assert refused == f"{served}, got 'glyphs'; it fits classifiers: use /api/classifiers"
     assert "model must be one of texts here" in predict(client, "run", texts=["a"], status=422)["error"]
     response = client.post("/api/models/de-en/predict-image", files=files(characters()["ka"][0]))
     assert response.status_code == 422

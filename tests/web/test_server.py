@@ -1,9 +1,16 @@
 """`sightline serve` as a process: workers that share the store, kills, and a clean stop."""
 
+import json
+import os
 import re
 import signal
+import socket
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 
 import httpx2 as httpx
 import pytest
@@ -38,32 +45,77 @@ def test_a_classifier_survives_a_clean_stop_and_a_kill_during_a_change(tmp_path)
         assert server.client.post(f"{path}/predict", files=image).json()["predictions"][0]["closest"] == "ka"
 
 
-def test_workers_see_the_changes_of_each_other(tmp_path):
+class Workers:
+    """The two worker processes of a server. While one is stopped, the other one answers."""
+
+    def __init__(self, server):
+        self.server, self.address = server, str(server.client.base_url)
+        server.command.wait_for(lambda: len(self.events("start")) == 2)
+        self.pids = [values["process"] for values in self.events("start")]
+
+    def events(self, name):
+        """Lines of the log."""
+        lines = [line for line in self.server.command.output.splitlines() if line.startswith("{")]
+        return [values for values in map(json.loads, lines) if values["event"] == name]
+
+    @contextmanager
+    def only(self, pid):
+        """A client whose requests are answered by this worker, on new connections."""
+        [other] = set(self.pids) - {pid}
+        os.kill(other, signal.SIGSTOP)
+        while Path(f"/proc/{other}/stat").read_text().rpartition(") ")[2][0] != "T":
+            time.sleep(0.001)
+        try:
+            with httpx.Client(base_url=self.address, timeout=60) as client:
+                yield client
+        finally:
+            os.kill(other, signal.SIGCONT)
+
+
+def test_workers_serve_together_and_share_classifiers(tmp_path):
     with WebServer(tmp_path, "glyphs", "--workers", 2) as server:
-        state = new_classifier(server.client)
-        path = f"/api/classifiers/{state['id']}"
+        workers = Workers(server)
+        first, second = workers.pids
+        with workers.only(first) as client:
+            state = new_classifier(client)
+            path = f"/api/classifiers/{state['id']}"
+        images = files(*characters()["ti"][2:4])
+        with workers.only(second) as client:
+            assert client.get(path).json()["classes"] == state["classes"]
+            changed = client.post(f"{path}/examples", data={"label": "new"}, files=images).json()
+            assert changed["version"] == state["version"] + 1
+        with workers.only(first) as client:  # it has a fit of the version before
+            answer = client.post(f"{path}/predict", files=images).json()
+            assert answer["version"] == changed["version"]
+            assert set(answer["predictions"][0]["scores"]) == {*LABELS, "new"}
+            assert client.post(f"{path}/undo").json()["classes"] == state["classes"]
 
-        def add(label, answers):
-            with httpx.Client(base_url=server.client.base_url, timeout=60) as client:  # a connection of its own
-                for data in characters()[label][2:4]:
-                    answers.append(
-                        client.post(f"{path}/examples", data={"label": label}, files=files(data)).status_code
-                    )
+        def add(given):
+            label, data = given
+            return httpx.post(f"{workers.address}{path[1:]}/examples", data={"label": label}, files=files(data))
 
-        answers = []
-        threads = [threading.Thread(target=add, args=(label, answers)) for label in LABELS]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert answers == [201] * 6
-        for _ in range(6):  # each on a new connection, so on either worker
-            found = httpx.get(f"{server.client.base_url}{path[1:]}", timeout=60).json()
-            assert {group["name"]: len(group["examples"]) for group in found["classes"]} == dict.fromkeys(LABELS, 4)
-            assert found["version"] == state["version"] + 6
-        metrics = server.client.get("/metrics").text
-        [count] = re.findall(r'route="/api/classifiers/{identifier}/examples",status="201"} (\S+)', metrics)
-        assert float(count) == 6  # over both workers
+        with ThreadPoolExecutor(3) as pool:  # at the same time, on connections of their own
+            answers = pool.map(add, [(label, data) for label in LABELS for data in characters()[label][2:4]])
+            assert [answer.status_code for answer in answers] == [201] * 6
+        for pid in workers.pids:
+            with workers.only(pid) as client:
+                found = client.get(path).json()
+                assert found["version"] == state["version"] + 8
+                assert {group["name"]: len(group["examples"]) for group in found["classes"]} == dict.fromkeys(LABELS, 4)
+                metrics = client.get("/metrics").text
+                [count] = re.findall(r'route="/api/classifiers/{identifier}/examples",status="201"} (\S+)', metrics)
+                assert float(count) == 7  # over both workers
+        answered = {values["process"] for values in workers.events("request") if "{identifier}" in values["route"]}
+        assert answered == {first, second}
+
+        url = server.client.base_url
+        with workers.only(first) as client, socket.create_connection((url.host, url.port)) as connection:
+            connection.sendall(b"POST /api/classifiers HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
+            server.command.wait_for(lambda: "in_flight 2.0" in client.get("/metrics").text)
+            os.kill(first, signal.SIGKILL)
+        gauge = "sightline_requests_in_flight 1.0\n"  # the request for the metrics alone
+        server.command.wait_for(lambda: gauge in httpx.get(f"{workers.address}metrics", timeout=60).text)
+        assert server.command.process.is_alive()
         server.command.send(signal.SIGTERM)
         assert server.command.wait() == 0
 

@@ -2,13 +2,18 @@
 
 import signal
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
+from sqlalchemy import event, text
 
 from postgres_server import postgres_server
 from processes import FORKSERVER
+from sightline import limits
 from sightline.errors import SightlineError
+from sightline.web.errors import RequestError
 from sightline.web.rows import NewImage
 from sightline.web.settings import store_url
 from sightline.web.store import Store
@@ -144,6 +149,52 @@ def test_two_processes_that_write_lose_no_change(url):
     assert {group.name: len(group.examples) for group in stored.classes} == {"ka": 7, "mo": 7}
     assert stored.version == 15
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ("MAX_WEB_CLASSIFIERS", "stored classifiers must be at most"),
+        ("MAX_WEB_STORE_BYTES", "the images of all classifiers must have at most"),
+    ],
+)
+def test_totals_hold_where_two_transactions_add_at_once(postgres, monkeypatch, limit, message):
+    """One waits before its commit while the other one adds: together they would exceed the limit."""
+    first, second, observer = Store(postgres), Store(postgres), Store(postgres)
+    own = [observer.create("signs", "glyphs") for _ in range(2)]
+
+    def add(store, identifier):
+        if limit == "MAX_WEB_CLASSIFIERS":
+            return store.create("new", "glyphs")
+        with store.change(identifier) as change:
+            return change.add_images(change.add_class("ka"), IMAGES[:1])
+
+    def total():
+        rows = observer.list()
+        return len(rows) if limit == "MAX_WEB_CLASSIFIERS" else sum(row["bytes"] for row in rows)
+
+    def is_waiting():
+        with observer.engine.connect() as connection:
+            return connection.execute(text("SELECT count(*) FROM pg_locks WHERE NOT granted")).scalar_one() > 0
+
+    allowed = total() + (1 if limit == "MAX_WEB_CLASSIFIERS" else len(IMAGES[0].data))
+    monkeypatch.setattr(limits, limit, allowed)
+    has_added, may_commit = threading.Event(), threading.Event()
+    event.listen(first.engine, "commit", lambda _: (has_added.set(), may_commit.wait(60)))
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(add, first, own[0])
+        assert has_added.wait(60)
+        two = pool.submit(add, second, own[1])
+        while not two.done() and not is_waiting():
+            pass
+        may_commit.set()
+        assert one.result()
+        with pytest.raises(RequestError, match=message) as error:
+            two.result()
+    assert error.value.status_code == 409
+    assert total() == allowed
+    for store in (first, second, observer):
+        store.close()
 
 
 def test_a_store_of_another_format_is_refused(tmp_path):
