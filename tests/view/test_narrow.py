@@ -77,6 +77,22 @@ def test_wide_windows_show_all_controls(viewer, encoder_page):
     assert viewer.status.startswith("Keyboard: ")
 
 
+def test_titles_and_answers_are_whole(phone, tmp_path):
+    text = "Two old [MASK] in red hats run [MASK] the water, past a very long row of houses. → women, through"
+    words = {
+        "Words for mask 1": [("women", 0.25), ("internationalization" * 3, 0.2)],
+        "Words for mask 2": [("through", 0.97)],
+    }
+    path = record_of(weights(2, 7, 7)).save_html(tmp_path / "page.html", WORDS, title=text, scores=words)
+    phone.open(path)
+    assert phone.page.evaluate(VISIBLE) == []
+    is_whole = "(node) => node.scrollHeight <= node.clientHeight + 1 && node.scrollWidth <= node.clientWidth + 1"
+    names = phone.frame.locator(".scores .name")
+    assert names.count() == 3
+    for node in (phone.frame.locator("h1"), phone.frame.locator(".inspector"), *names.all()):
+        assert node.evaluate(is_whole)
+
+
 def test_a_long_layer_name_fits(phone, tmp_path):
     path = record_of(weights(12, 7, 7)).save_html(
         tmp_path / "page.html", WORDS, title="A model with a very long title " * 4

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import math
 import os
 import re
 import signal
@@ -19,12 +20,15 @@ import torch
 from playwright.sync_api import expect
 
 from browser import FLAGS, NoBrowserError, find_browser
+from sightline import zoo
 from sightline.attention import attention_weights
 from sightline.attention.masks import Causal, Episode, Padding, Window
 from sightline.classifier import FewShotClassifier
 from sightline.data.captions import shapes
 from sightline.data.images import glyphs
 from sightline.layers import sinusoids
+from sightline.runs import read_values
+from sightline.web.models import source_task
 from web_client import png
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -292,12 +296,35 @@ def test_few_shot_with_the_webcam(app, characters):
     card.get_by_role("button", name="Webcam", exact=True).click()
     expect(video).to_have_count(0)
 
+    answers, held = [], []
+
+    def answer_three(route):  # further requests wait
+        if len(answers) == 3:
+            return held.append(route)
+        response = route.fetch()
+        answers.append(response.json() | {"status": response.status})
+        return route.fulfill(response=response)
+
+    app.page.route("**/predict", answer_three)
     panel.get_by_role("radio", name="Webcam").check(force=True)
+    while not held:  # it keeps asking
+        app.page.wait_for_timeout(20)
+    for answer in answers:
+        [prediction] = answer["predictions"]
+        assert answer["status"] == 200
+        assert prediction["error"] is None
+        assert set(prediction["scores"]) == {"ka", "lo"}
+        assert sum(prediction["scores"].values()) == pytest.approx(1)
+    expected = percentages({**prediction["scores"], "None of these": prediction["none_score"]})  # of the last one
     rows = panel.locator(".results .bars li")
-    expect(rows).to_have_count(3)
-    assert rows.locator(".name").all_inner_texts() == ["ka", "lo", "None of these"]
-    with app.page.expect_response(re.compile("/predict$")), app.page.expect_response(re.compile("/predict$")):
-        pass  # it keeps asking
+    expect(rows.locator(".name")).to_have_text(["ka", "lo", "None of these"])
+    assert rows.locator(".value").all_inner_texts() == [expected[name] for name in ("ka", "lo", "None of these")]
+    expect(panel.locator(".answer b")).to_have_text(prediction["closest"] if prediction["known"] else "None of these")
+    app.page.unroute("**/predict")
+    held[0].continue_()
+    with app.page.expect_response(re.compile("/predict$")) as answered:
+        pass
+    assert answered.value.status == 200
     assert panel.locator(".try-card video").evaluate("(video) => video.srcObject !== null")
     app.page.get_by_role("tab", name="Learn").click()
     app.wait("learn")
@@ -340,10 +367,39 @@ def test_a_refused_image_is_explained_and_the_rest_is_used(app, characters):
     card.locator("input[type=file]").set_input_files(payload(characters[0][0], ("broken.png", b"no image")))
     expect(card.get_by_text("1 image", exact=True)).to_be_visible()
     expect(app.page.locator("#toasts")).to_contain_text("broken.png")
-    card.locator("input[type=file]").set_input_files(payload(("broken.png", b"no image")))
-    expect(app.page.locator(".toast.error").last).to_be_visible()
+    toasts = app.page.locator(".toast.error").filter(has_text="files cannot be used")
+    broken = [(f"{i}.png", b"no image") for i in range(67)]  # more than one request takes
+    card.locator("input[type=file]").set_input_files(payload(*broken, characters[0][1]))
+    expect(card.get_by_text("2 images", exact=True)).to_be_visible()
+    expect(toasts).to_have_count(1)
+    expect(toasts).to_contain_text("67 files cannot be used:")
+    rows = toasts.get_by_role("listitem").all_inner_texts()
+    assert [row.partition(" must be a complete PNG")[0] for row in rows] == [
+        *(f"{i}.png" for i in range(6)),
+        "and 61 more",
+    ]
+    toasts.get_by_role("button", name="Close").click()
+    expect(toasts).to_have_count(0)
+    card.locator("input[type=file]").set_input_files(payload(*broken[:2]))
+    expect(toasts.get_by_role("listitem")).to_have_count(2)
     expect(card.locator(".waiting")).to_have_count(0)
     app.errors = [error for error in app.errors if "status of 4" not in error]  # the browser logs refused requests
+
+
+def test_a_model_that_is_not_installed_comes_with_its_command(app, characters):
+    def without_photos(route):
+        response = route.fetch()
+        models = [model for model in response.json()["few_shot_models"] if model["name"] != "photos"]
+        reason = "photos must have weights, got none: pip install the_package, or give weights=FILE in Python"
+        models.append({"name": "photos", "available": False, "reason": reason})
+        route.fulfill(response=response, json=response.json() | {"few_shot_models": models})
+
+    app.page.route("**/api/models", without_photos)
+    panel = app.open("few-shot")
+    teach(app, panel, {"ka": characters[0][:1]})
+    expect(panel.locator("option", has_text="Photos (not installed)")).to_be_disabled()
+    note = panel.locator(".status-card .note", has_text="The model for photos is not installed.")
+    expect(note).to_contain_text("To use it, run pip install the_package and start the server again.")
 
 
 def test_a_fit_that_takes_longer_than_a_request_is_waited_for(app, characters):
@@ -460,37 +516,108 @@ def test_filling_the_mask(app):
     assert words.all_inner_texts() != first
 
 
+def shown_bars(panel):
+    """Names and percentages of the bars of an answer."""
+    rows = panel.locator(".output .bars li")
+    return dict(zip(rows.locator(".name").all_inner_texts(), rows.locator(".value").all_inner_texts(), strict=True))
+
+
+def percentages(scores):
+    """Probabilities as the page shows them."""
+    return {name: f"{math.floor(100 * score + 0.5)}%" for name, score in scores.items()}
+
+
 def test_classifying_texts_and_images(app, characters):
     panel = app.open("classify")
     panel.get_by_role("textbox", name="Text").fill("water the dog water")
     expect(panel.locator(".tokens .token")).to_have_text(["[CLS]", "water", "the", "dog", "water", "[SEP]"])
-    expect(panel.locator(".output .bars .value")).to_have_count(4)
-    panel.get_by_role("button", name="Remove dog", exact=True).click()
+    expect(panel.locator(".output .bars li")).to_have_count(4)
+    with app.page.expect_response("**/topics/predict") as answered:
+        panel.get_by_role("button", name="Remove dog", exact=True).click()
+    assert answered.value.request.post_data_json["remove_tokens"] == [3]
+    [prediction] = answered.value.json()["predictions"]
+    assert prediction["tokens"] == ["[CLS]", "water", "the", "water", "[SEP]"]
     expect(panel.locator(".before")).to_be_visible()
+    expect(panel.locator(".tokens .removed")).to_have_text(["dog"])
+    assert shown_bars(panel) == percentages(prediction["scores"])
     switches = panel.get_by_role("switch")
-    for i in range(switches.count()):
+    expect(switches).to_have_count(8)  # 2 layers of 4 heads
+    for i in range(7):
         switches.nth(i).click()
-        expect(switches.nth(i)).not_to_be_checked()
+        expect(panel.get_by_role("switch", checked=False)).to_have_count(i + 1)
+    with app.page.expect_response(lambda answer: heads_off(answer.request) == 8) as answered:
+        switches.nth(7).click()
+    [prediction] = answered.value.json()["predictions"]
+    expect(panel.locator(".output .bars .value")).to_have_text([*percentages(prediction["scores"]).values()])
     panel.get_by_role("button", name="Put everything back").click()
-    expect(panel.get_by_role("switch", checked=False)).to_have_count(0)
+    expect(panel.get_by_role("switch", checked=True)).to_have_count(8)
     expect(panel.locator(".tokens .removed")).to_have_count(0)
 
     panel.get_by_role("radio", name="Image").check(force=True)
-    app.give(panel.locator(".drop-zone"), characters[0][0])
-    expect(panel.locator(".answer b")).to_be_visible()
+    with app.page.expect_response("**/run/predict-image") as answered:
+        app.give(panel.locator(".drop-zone"), characters[0][0])
+    [whole] = answered.value.json()["predictions"]
+    expect(panel.locator(".answer b")).to_have_text(whole["label"])
+    expect(panel.locator(".output .bars li")).to_have_count(3)
+    assert shown_bars(panel) == percentages(whole["scores"])
+    expect(panel.get_by_role("switch")).to_have_count(6)  # 3 layers of 2 heads
     image_map = panel.get_by_role("img", name=re.compile("Attention over the image"))
     picture = image_map.locator("img")
     original = picture.get_attribute("src")
     image_map.focus()
     app.page.keyboard.press("ArrowRight")
-    app.page.keyboard.press("Enter")
+    with app.page.expect_response("**/run/predict-image") as answered:
+        app.page.keyboard.press("Enter")
+    [without] = answered.value.json()["predictions"]
+    assert len(set(whole["inspection"]["kept"]) - set(without["inspection"]["kept"])) == 1
     expect(panel.locator(".before")).to_be_visible()
+    assert shown_bars(panel) == percentages(without["scores"])
     assert picture.get_attribute("src") != original
     panel.get_by_role("button", name="Put everything back").click()
     expect(panel.locator(".before")).to_have_count(0)
     expect(picture).to_have_attribute("src", original)
     panel.get_by_role("switch", name="Layer 1, head 2").click()
     expect(panel.locator(".before")).to_be_visible()
+
+
+def heads_off(request):
+    """The number of heads that a request for texts switches off."""
+    values = request.post_data_json if request.url.endswith("/topics/predict") else {}
+    return sum(map(len, values.get("ablate_heads", {}).values()))
+
+
+@pytest.mark.parametrize(
+    ("tab", "commands"),
+    [
+        ("captions", ["sightline train task=captioning", "sightline serve de-en fill-mask runs/shapes"]),
+        ("translate", ["sightline serve de-en fill-mask"]),
+        ("fill", ["sightline serve de-en fill-mask"]),
+        (
+            "classify",
+            [
+                "sightline train task=text_classification",
+                "sightline train",
+                "sightline serve de-en fill-mask runs/topics runs/glyphs",
+            ],
+        ),
+    ],
+)
+def test_a_tab_without_a_model_shows_the_commands_that_get_one(app, tab, commands):
+    def without_models(route):
+        response = route.fetch()
+        route.fulfill(response=response, json=response.json() | {"models": []})
+
+    app.page.route("**/api/models", without_models)
+    panel = app.open(tab)
+    expect(panel.get_by_text("This server has no model that")).to_be_visible()
+    assert panel.locator("pre").inner_text().splitlines() == commands
+    served = [f"runs/{read_values(None, line.split()[2:])[1]}" for line in commands[:-1]]
+    assert commands[-1] == " ".join(["sightline serve", *zoo_texts(), *served])
+
+
+def zoo_texts():
+    """The pretrained models that are served by default, without those that classifiers are fitted with."""
+    return [name for name in zoo.names() if source_task(name)[1] != "few_shot"]
 
 
 def test_a_caption_shows_where_each_word_looked(app):

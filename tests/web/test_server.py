@@ -55,7 +55,8 @@ class Workers:
 
     def events(self, name):
         """Lines of the log."""
-        lines = [line for line in self.server.command.output.splitlines() if line.startswith("{")]
+        whole = self.server.command.output.rpartition("\n")[0]
+        lines = [line for line in whole.splitlines() if line.startswith("{")]
         return [values for values in map(json.loads, lines) if values["event"] == name]
 
     @contextmanager
@@ -92,7 +93,9 @@ def test_workers_serve_together_and_share_classifiers(tmp_path):
 
         def add(given):
             label, data = given
-            return httpx.post(f"{workers.address}{path[1:]}/examples", data={"label": label}, files=files(data))
+            return httpx.post(
+                f"{workers.address}{path[1:]}/examples", data={"label": label}, files=files(data), timeout=60
+            )
 
         with ThreadPoolExecutor(3) as pool:  # at the same time, on connections of their own
             answers = pool.map(add, [(label, data) for label in LABELS for data in characters()[label][2:4]])

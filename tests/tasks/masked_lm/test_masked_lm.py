@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -82,6 +83,13 @@ def test_predict_command_writes_words_and_a_page(run, tmp_path):
     assert "two dogs run" in output
     assert "  2. " in output
     assert "[MASK] the [MASK]. →" in page.read_text(encoding="utf-8")
+    meta = re.search(r'id="sightline-meta">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)[1]
+    first, second = (example["scores"] for example in json.loads(meta)["examples"])
+    assert [words["title"] for words in first] == ["Words for mask 1", "Words for mask 2"]
+    assert [words["title"] for words in second] == ["Words for the mask"]
+    for words in (*first, *second):
+        assert len(words["shown"]) == 5
+        assert words["areProbabilities"]
     table = invoke("predict", run, "no mask here", "A [MASK] sleeps.", "--format", "csv", status=2)
     assert "input,text,words,probabilities,error\n" in table
     assert "text must have at least one [MASK], got 'no mask here'" in table

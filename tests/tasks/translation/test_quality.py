@@ -77,6 +77,12 @@ def test_nonsense_has_low_quality_and_is_marked(translator):
 def test_the_page_shows_the_quality(translator, tmp_path):
     explained = translator.explain(["Guten Abend"])
     assert f"quality {explained.predictions[0].quality:.0%}" in explained.page.save(tmp_path / "page.html").read_text()
+    [translation] = explained.predictions
+    [(title, rated)] = translation.ratings().items()
+    assert title == "Expected quality"
+    assert rated == [(other.text, other.quality) for other in (translation, *translation.alternatives)]
+    assert f'"title":"{title}"' in explained.page.html
+    assert f"{translation.score:.4g}" not in explained.page.html  # a raw score says nothing about quality
 
 
 def test_a_run_without_an_estimate_shows_none(translator, monkeypatch):
