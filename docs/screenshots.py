@@ -239,6 +239,8 @@ def main() -> None:
         record, image, tokens = captioner()
         caption = record.save_html(Path(folder) / "captioner.html", images=image, title="Captioner", **tokens)
         pretrained = sightline.load("de-en").explain(["guten abend"]).page.save(Path(folder) / "de-en.html")
+        masked = sightline.load("fill-mask").explain(["Two old [MASK] in red hats run [MASK] the water."])
+        words = masked.page.save(Path(folder) / "fill-mask.html")
         cross = [i for i, attention_map in enumerate(record) if attention_map.kind == "cross"][-1]
         blue = tokens["generated"].index("blue")
         browser = launch(playwright)
@@ -248,6 +250,7 @@ def main() -> None:
             ("viewer-alignment", translation, "view=alignment&layer=5", "dark"),
             ("viewer-image", caption, f"view=image&layer={cross}&query={blue}", "light"),
             ("guten-abend", pretrained, "view=alignment", "light"),
+            ("fill-mask", words, "layer=1&query=8", "light"),
         ):
             page = browser.new_page(
                 viewport={"width": 1120, "height": 680}, color_scheme=theme, device_scale_factor=1.5
