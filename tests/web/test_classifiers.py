@@ -303,7 +303,7 @@ def test_the_number_of_classifiers_is_bounded_and_deletion_makes_room(client, st
             "",
             415,
             {"content": b"{}"},
-            "content-type must be application/json, got ''; send JSON with this header",
+            "content-type must be application/json, got none; send JSON with this header",
         ),
         ("POST", "", 422, {}, "the request body must be given, got nothing"),
         (

@@ -60,7 +60,8 @@ def content_type_message(operation: dict[str, Any], given: str) -> str | None:
     kind = given.partition(";")[0].strip().lower()
     if expected is None or kind == expected or (kind.endswith("+json") and expected == "application/json"):
         return None
-    return f"content-type must be {expected}, got {kind[:100]!r}; {CONTENT_TYPE_FIXES[expected]}"
+    got = repr(kind[:100]) if kind else "none"
+    return f"content-type must be {expected}, got {got}; {CONTENT_TYPE_FIXES[expected]}"
 
 
 def validation_message(error: dict[str, Any]) -> str:

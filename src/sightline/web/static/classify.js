@@ -10,7 +10,8 @@ const MAX_CLASSES = 6;
 export function scoreBars(prediction) {
   const bars = barList("Probability of each class");
   const label = prediction.label ?? null;
-  bars.update(Object.entries(prediction.scores).slice(0, MAX_CLASSES).map(([name, score]) => ({ name, share: score, text: percent(score), kind: name === label ? "first" : "" })));
+  // names that are numbers come first in an object, whatever their scores
+  bars.update(Object.entries(prediction.scores).sort(([, a], [, b]) => b - a).slice(0, MAX_CLASSES).map(([name, score]) => ({ name, share: score, text: percent(score), kind: name === label ? "first" : "" })));
   return bars.node;
 }
 
