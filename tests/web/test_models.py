@@ -1,15 +1,18 @@
 """Predictions of served models, and what they attend to."""
 
 import json
+import re
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sightline
-from sightline import limits
+from sightline import limits, zoo
 from sightline.view.payload import LEVELS
 from sightline.web.encoding import to_json
+from sightline.web.models import source_task
 from sightline.web.routes import models
 from web_client import characters, files, new_classifier, png, web_client
 
@@ -208,3 +211,12 @@ def test_a_classifier_file_is_served_with_reasons(client, tmp_path):
         assert prediction["inspection"]["explanation"]["cards"][0]["prediction"] == "ka"
         heads = {"ablate_heads": json.dumps({"0": [0]})}
         assert served.post("/api/models/signs/predict-image", files=files(image), data=heads).status_code == 422
+
+
+def test_commands_of_the_docs_name_models_that_are_served():
+    text = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    assert "/api/models/de-en/predict" in text.partition("sightline serve de-en")[0]  # of the default
+    [started] = re.findall(r"^sightline serve (de-en .*)$", text, re.MULTILINE)
+    served = {Path(source).name for source in started.split()}
+    assert {"de-en", "fill-mask"} == {name for name in zoo.names() if source_task(name)[1] != "few_shot"}
+    assert set(re.findall(r"curl localhost:8000/api/models/([\w-]+)/predict", text)) == served
