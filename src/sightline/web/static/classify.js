@@ -26,7 +26,7 @@ function answer(prediction, { base }) {
 export async function start(panel) {
   panel.append(lead("Classify", "Type a text or drop an image. Remove a word or a part of the image, or switch a head off, and see the answer change."));
   const models = modelsOf(await loadModels(), "text_classification", "image_classification", "few_shot");
-  if (!models.length) return void panel.append(noModel("classifies", "To teach it your own classes, use the tab Few-shot. Or train a model of texts and one of drawn characters, in a minute or two each. Then stop this server, and start it again with them:", "sightline train task=text_classification\nsightline train\nsightline serve de-en fill-mask runs/topics runs/glyphs"));
+  if (!models.length) return void panel.append(noModel("classifies", "To teach it your own classes, use the tab Few-shot. Or train a model of texts and one of drawn characters, in a minute or two each. Then stop this server, and start it again with them:", "sightline train task=text_classification out=runs/topics\nsightline train\nsightline serve de-en fill-mask runs/topics runs/glyphs"));
   const groups = { text: models.filter(({ input }) => input === "text"), image: models.filter(({ input }) => input === "image") };
   const kinds = Object.keys(groups).filter((kind) => groups[kind].length);
   const tasks = {};

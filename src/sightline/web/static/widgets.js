@@ -12,7 +12,7 @@ const ICONS = {
   download: "M12 4v12M7 11l5 5 5-5M4 20h16",
   info: "M12 21a9 9 0 1 0 0-18a9 9 0 0 0 0 18M12 11v5M12 8v.01",
 };
-const MAX_REFUSED = 6; // files that are listed
+const MAX_NAMES = 3; // of files that were refused for the same reason
 
 export function icon(name) {
   return svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true" }, svg("path", { d: ICONS[name] }));
@@ -77,11 +77,18 @@ export function toast(text, { action = null, onAction = null, kind = "", seconds
 
 export const showError = (error) => toast(error.message, { kind: "error", seconds: 9 });
 
-// Files that the server refused, { name, error }, as one list.
+// Files that the server refused, { name, error }, as one list. An error is the name and the reason; each reason is shown once.
 export function showRefused(files) {
   if (files.length === 1) return showError(new Error(files[0].error));
-  const rows = files.slice(0, MAX_REFUSED).map(({ error }) => element("li", {}, error));
-  if (files.length > MAX_REFUSED) rows.push(element("li", {}, `and ${files.length - MAX_REFUSED} more`));
+  const byReason = new Map();
+  for (const { name, error } of files) {
+    const reason = error.startsWith(name) ? error.slice(name.length) : `: ${error}`;
+    byReason.set(reason, [...(byReason.get(reason) ?? []), name]);
+  }
+  const rows = [...byReason].map(([reason, names]) => {
+    const more = names.length > MAX_NAMES ? ` and ${names.length - MAX_NAMES} more` : "";
+    return element("li", {}, `${names.slice(0, MAX_NAMES).join(", ")}${more}${reason}`);
+  });
   const text = element("div", {}, `${files.length} files cannot be used:`, element("ul", {}, ...rows));
   return toast(text, { kind: "error", seconds: 30, action: "Close", onAction: () => {} });
 }
