@@ -140,8 +140,9 @@ def test_scores_are_listed_beside_the_drawing(viewer, vit, photo, tmp_path):
     viewer.choose("Example", "batch index 1")
     assert rows.locator(".name").all_inner_texts() == ["so"]
     long = "an answer that is long " * 9
-    lists = {"Mask 1": [("first", 0.2), (long, 0.3)], "Mask 2": {"second": 0.5}}
+    lists = {"Mask 1": [("first", 0.2), (long, 0.3)], "Mask 2": {"second": None}}
     viewer.open(record.save_html(tmp_path / "page.html", batch=[0, 1], scores=[lists, None], names=[long, "b"]))
     assert viewer.frame.locator(".inspector h2").all_inner_texts()[:2] == ["Mask 1", "Mask 2"]
     assert rows.locator(".name").all_inner_texts() == ["first", long.strip(), "second"]  # in the given order
+    assert rows.locator(".value").all_inner_texts() == ["20.0 %", "30.0 %", ""]
     assert viewer.frame.locator(".inspector .answer").inner_text() == long.strip()

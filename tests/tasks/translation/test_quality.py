@@ -78,10 +78,11 @@ def test_the_page_shows_the_quality(translator, tmp_path):
     explained = translator.explain(["Guten Abend"])
     assert f"quality {explained.predictions[0].quality:.0%}" in explained.page.save(tmp_path / "page.html").read_text()
     [translation] = explained.predictions
-    [(title, rated)] = translation.ratings().items()
-    assert title == "Expected quality"
-    assert rated == [(other.text, other.quality) for other in (translation, *translation.alternatives)]
-    assert f'"title":"{title}"' in explained.page.html
+    others = [(other.text, None) for other in translation.alternatives]
+    assert others
+    rated = {"Expected quality": [(translation.text, translation.quality)], "Other translations": others}
+    assert translation.ratings() == rated
+    assert '"title":"Other translations"' in explained.page.html
     assert f"{translation.score:.4g}" not in explained.page.html  # a raw score says nothing about quality
 
 

@@ -70,12 +70,12 @@ class Translation:
         """The estimated quality, or the score, for a page."""
         return f"score {self.score:.2f}" if self.quality is None else f"quality {self.quality:.0%}"
 
-    def ratings(self) -> dict[str, list[tuple[str, float]]]:
-        """This translation and the alternatives with their quality, or their score without an estimate, for a page."""
-        best = (self, *self.alternatives)
+    def ratings(self) -> dict[str, Any]:
+        """The translation with its quality, and alternatives, for a page; without an estimate all with their scores."""
         if self.quality is None:
-            return {"Scores": [(translation.text, translation.score) for translation in best]}
-        return {"Expected quality": [(t.text, t.quality) for t in best if t.quality is not None]}
+            return {"Scores": [(translation.text, translation.score) for translation in (self, *self.alternatives)]}
+        others = [(translation.text, None) for translation in self.alternatives]
+        return {"Expected quality": [(self.text, self.quality)], **({"Other translations": others} if others else {})}
 
     def _line(self) -> str:
         return printable(self.text) + ("" if self.quality is None else f"  (quality {self.quality:.0%})")

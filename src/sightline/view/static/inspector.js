@@ -80,8 +80,8 @@ export function createInspector(app) {
     const items = all.map(([name, score], i) => {
       const bar = given.areProbabilities ? element("span", { className: "bar" }) : null;
       if (bar) bar.style.width = `${(100 * score) / max}%`;
-      const text = given.areProbabilities ? `${(100 * score).toFixed(1)} %` : String(score);
-      return element("li", { className: i ? "" : "best" }, element("span", { className: "name", title: name }, displayText(name)), element("span", { className: "value" }, text), bar);
+      const text = given.areProbabilities ? `${(100 * score).toFixed(1)} %` : String(score ?? "");
+      return element("li", { className: i || score === null ? "" : "best" }, element("span", { className: "name", title: name }, displayText(name)), element("span", { className: "value" }, text), bar);
     });
     const more = given.more ? [element("div", { className: "guide" }, `and ${given.more} more`)] : [];
     return [element("h2", {}, given.title), element("div", { className: "scores" }, element("ol", { className: "weights" }, ...items), ...more)];

@@ -1,26 +1,38 @@
 // The heads view: query tokens on the left, key tokens on the right, one line per attention weight, one color per head.
 
 import { clamp, displayText } from "./format.js";
-import { fitText } from "./renderer.js";
+import { fitText, textWidth } from "./renderer.js";
 import { patchImage } from "./patches.js";
 import { forEachLink, largestLines, lineRule } from "./weights.js";
 
 const TOP = 44; // height of the headings
+const MIN_SIZE_OF_LABELS = 11; // font size down to which long tokens shrink before they are cut
+const LABEL_MARGIN = 18; // beside the tokens of a column
 const SHADES = 10;
 const MIN_SIZE = 0.012; // of the largest weight; smaller weights are not drawn
 
 export function headsView(app) {
   let layout = null;
 
+  // The token with the most letters.
+  function longestToken(columns) {
+    const texts = columns.flatMap(([positions, tokens]) => positions.map((index) => displayText(tokens[index])));
+    return texts.reduce((longest, text) => (text.length > longest.length ? text : longest), "");
+  }
+
   function computeLayout(room) {
     const width = Math.min(room.width, Math.max(860, room.width * 0.86), 1500);
-    const columnWidth = clamp(width * 0.27, 70, 300);
     const left = (room.width - width) / 2;
     const [queries, keys] = [app.queries(), app.keys()];
     const fits = (room.height - TOP - 16) / Math.max(queries.length, keys.length);
     const rowHeight = Math.round(clamp(clamp(fits, 24, 92) * app.state.zoom, 10, 160));
+    const fullSize = clamp(rowHeight * 0.56, 8, clamp(rowHeight * 0.32, 17, 26));
+    const longest = longestToken([[queries, app.queryTokens()], [keys, app.keyTokens()]]);
+    const needed = textWidth(longest, { size: fullSize });
+    const columnWidth = clamp(clamp(needed + LABEL_MARGIN, width * 0.27, width * 0.36), 70, 300);
+    const size = clamp((fullSize * (columnWidth - LABEL_MARGIN)) / needed, Math.min(fullSize, MIN_SIZE_OF_LABELS), fullSize);
     const yOf = (positions) => new Map(positions.map((index, i) => [index, TOP + (i + 0.5) * rowHeight]));
-    return { width, columnWidth, rowHeight, left, queries, keys, queryY: yOf(queries), keyY: yOf(keys),
+    return { width, columnWidth, rowHeight, size, left, queries, keys, queryY: yOf(queries), keyY: yOf(keys),
       queryEdge: left + columnWidth, keyEdge: left + width - columnWidth, roomWidth: room.width };
   }
 
@@ -56,10 +68,9 @@ export function headsView(app) {
   function drawTokens(renderer, box, drawn, role) {
     const isQuery = role === "query";
     const [positions, ys, tokens] = isQuery ? [layout.queries, layout.queryY, app.queryTokens()] : [layout.keys, layout.keyY, app.keyTokens()];
-    const { rowHeight, columnWidth, queryEdge, keyEdge } = layout;
+    const { rowHeight, columnWidth, size, queryEdge, keyEdge } = layout;
     const focused = app.focusedToken();
     const isOther = focused && focused.role !== role; // then weights are shown as bars in head colors
-    const size = clamp(rowHeight * 0.56, 8, clamp(rowHeight * 0.32, 17, 26));
     const [first, last] = [Math.floor((box.y - TOP) / rowHeight) - 1, Math.ceil((box.y + box.height - TOP) / rowHeight) + 1];
     const [left, width] = [isQuery ? queryEdge - columnWidth : keyEdge + 6, columnWidth - 6];
     for (const index of positions.slice(Math.max(0, first), Math.max(0, last))) {
