@@ -76,7 +76,8 @@ export function createInspector(app) {
 
   // Classes or answers, the best first.
   function scoreList(given) {
-    const [all, max] = [given.shown, Math.max(...given.shown.map(([, score]) => score)) || 1];
+    const all = given.shown;
+    const max = (all.length > 1 && Math.max(...all.map(([, score]) => score))) || 1; // one alone is relative to 1
     const items = all.map(([name, score], i) => {
       const bar = given.areProbabilities ? element("span", { className: "bar" }) : null;
       if (bar) bar.style.width = `${(100 * score) / max}%`;
