@@ -11,7 +11,7 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.testing import assert_close
 
-from sightline import record_attention
+from sightline import ablate_heads, record_attention
 from sightline.attention import SCORES, MultiHeadAttention, attend, attention_weights, recording
 from sightline.attention.masks import Causal, Padding
 from sightline.attention.torch_functions import TorchAttentionMode
@@ -301,8 +301,8 @@ def test_every_call_of_a_softmax_module_is_recorded():
     assert not record.missed
 
 
-def test_code_without_attention_is_not_intercepted_again(monkeypatch):
-    """Its first call is; later ones only inside the modules with attention, also after an exception."""
+def test_modules_without_attention_are_not_intercepted_again(monkeypatch):
+    """Their first call is. Code of modules with attention inside is intercepted in every call, also after an error."""
 
     class Block(nn.Module):
         def __init__(self):
@@ -310,7 +310,7 @@ def test_code_without_attention_is_not_intercepted_again(monkeypatch):
             self.attend, self.mlp = MultiHeadAttention(EMBED_DIM, NUM_HEADS), nn.Sequential(nn.Sequential(nn.Tanh()))
 
         def forward(self, x, fails=False):
-            x = self.mlp(self.attend(x).sinh())
+            x = self.mlp(self.attend(x))
             return x.unflatten(0, (-1, B + 1)) if fails else x.cosh()
 
     intercepted, intercept = [], TorchAttentionMode.__torch_function__
@@ -323,16 +323,80 @@ def test_code_without_attention_is_not_intercepted_again(monkeypatch):
     model, x = nn.Sequential(Block(), Block()).eval(), torch.randn(B, Q, EMBED_DIM)
     with torch.no_grad(), record_attention(model) as record:
         model(x)
-        first = list(intercepted)
+        assert [intercepted.count(name) for name in ("tanh", "cosh")] == [2, 2]
         with pytest.raises(RuntimeError, match="unflatten"):
             model[0](x, fails=True)
         intercepted.clear()
         model(x)
-        x.sinh()
-    assert {"sinh", "tanh", "cosh"} <= set(first)
-    assert {"tanh", "cosh"}.isdisjoint(intercepted)
-    assert intercepted.count("sinh") == 1  # outside of the model
+        assert [intercepted.count(name) for name in ("tanh", "cosh")] == [0, 2]
     assert len(record) == 5
+
+
+def test_a_module_that_attends_in_one_of_its_places_is_recorded_there_in_every_call():
+    class GatedBlock(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attend = AttentionWithSoftmaxModule()
+
+        def forward(self, x):
+            return self.attend(x * self.attend.softmax(x))
+
+    model = GatedBlock()
+    with record_attention(model) as record:
+        for _ in range(3):
+            model(torch.randn(B, Q, EMBED_DIM))
+    assert [m.name for m in record.maps] == ["attend"] * 3
+    assert not record.missed
+
+
+@pytest.mark.parametrize("heads", [2, 3])  # with an even number, torch makes nested tensors of padded ones
+def test_every_call_of_a_padded_encoder_has_the_same_maps_and_ablations(heads):
+    layer = nn.TransformerEncoderLayer(6 * heads, heads, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=heads % 2 == 0)
+    model = nn.ModuleDict({"inner": encoder}).eval()
+    model.forward = lambda *args, **kwargs: encoder(*args, **kwargs)
+    x, padding = torch.randn(2, 5, 6 * heads), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    with torch.no_grad(), record_attention(model) as record:
+        outputs = [model(x, src_key_padding_mask=padding) for _ in range(3)]
+    maps = [m.weights for m in record]
+    assert len(maps) == 6
+    for i in range(2):
+        assert_close(maps[i + 2], maps[i])
+        assert_close(maps[i + 4], maps[i])
+    with torch.no_grad(), ablate_heads(model, {"*": 0}):
+        ablated = [model(x, src_key_padding_mask=padding) for _ in range(3)]
+    for first, *others in (outputs, ablated):
+        for other in others:
+            assert_close(other, first)
+    assert (ablated[0] - outputs[0]).abs().max() > 1e-3
+
+
+def test_repeated_forward_passes_of_checkpointing_are_not_calls():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.project = nn.Linear(EMBED_DIM, EMBED_DIM)
+
+        def forward(self, x):
+            q = self.project(x).unflatten(-1, (NUM_HEADS, -1)).transpose(1, 2)
+            return F.scaled_dot_product_attention(q, q, q).transpose(1, 2).flatten(2)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList([Block(), Block()])
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
+            return x
+
+    model = Model()
+    with record_attention(model) as record:
+        for _ in range(3):
+            model(torch.randn(B, Q, EMBED_DIM)).sum().backward()
+    assert [(m.call_index, m.name) for m in record.maps] == [(i, f"blocks.{j}") for i in range(3) for j in range(2)]
+    assert not record.missed
 
 
 def test_softmax_outside_attention_is_not_recorded():

@@ -11,6 +11,7 @@ import sightline
 from samples import record_of, weights
 from sightline.attention import as_record, record_attention, show_attention
 from sightline.errors import SightlineError
+from sightline.view.maps import merge_calls
 from sizes import B, H, K, Q
 
 
@@ -48,13 +49,13 @@ def test_steps_of_generate_are_merged():
         output = model.generate(ids, do_sample=False, **GENERATE)
         full = model(output.sequences[:, :-1], output_attentions=True).attentions
     for given in (output, output.attentions):
-        maps = sightline.view.maps.merge_calls(as_record(given)._view_maps())
+        maps = merge_calls(as_record(given)._view_maps())
         assert [m.name for m in maps] == ["layer.0", "layer.1"]
         for m, exact in zip(maps, full, strict=True):
             np.testing.assert_allclose(m.weights, exact, atol=1e-5)
     with torch.no_grad():
         beams = model.generate(ids, num_beams=2, **GENERATE)
-    maps = sightline.view.maps.merge_calls(as_record(beams)._view_maps())
+    maps = merge_calls(as_record(beams)._view_maps())
     assert len(maps) == 2 * 4  # rows of the cache were reordered
 
 
@@ -70,7 +71,7 @@ def test_encoder_decoder_outputs_have_all_kinds():
         generated = as_record(model.generate(ids, do_sample=False, num_beams=1, min_new_tokens=4, **GENERATE))
     names = ["encoder.0", "decoder.0", "decoder.1", "cross.0", "cross.1"]
     assert [(m.name, m.kind) for m in one] == [(name, name.split(".")[0]) for name in names]
-    maps = sightline.view.maps.merge_calls(generated._view_maps())
+    maps = merge_calls(generated._view_maps())
     assert [(m.name, m.shape[2:]) for m in maps] == list(
         zip(names, [(5, 5), (4, 4), (4, 4), (4, 5), (4, 5)], strict=True)
     )

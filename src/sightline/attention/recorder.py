@@ -93,7 +93,7 @@ class Recorder:
         if not self.running:
             is_enabled = torch.is_grad_enabled() or not self.gradients
             check(is_enabled, "gradients=True must be used with gradients enabled, got torch.no_grad(); remove it")
-            self.call_index += 1
+            self.call_index += not in_backward()
             self.record.image_tokens = self.record.image_tokens or find_image_tokens(call)
         self.running.append(call)
 
@@ -105,7 +105,7 @@ class Recorder:
         self.attending = None if self.attending is call else self.attending
         if call.has_own_attention:
             call.missed = []  # they are parts of it, such as projections
-        elif not call.has_attention and not call.missed and self.is_attention_module(module):
+        elif not (call.has_attention or call.missed or in_backward()) and self.is_attention_module(module):
             call.missed = [self.names[module]]
         if self.running:
             self.running[-1].has_attention |= call.has_attention

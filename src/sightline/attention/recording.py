@@ -87,7 +87,7 @@ def _track(recorder: Recorder, mode: TorchAttentionMode, *, edits: bool) -> Iter
     """
 
     fast_path = ZeroPadding(recorder) if edits else FastPath(recorder)
-    plain = _PlainCode(recorder, mode)
+    plain = _PlainModules(recorder, mode)
 
     def enter(module: nn.Module, args: Any, kwargs: Any = None) -> None:
         if recorder.in_this_thread() and not plain.enter(module):
@@ -95,7 +95,7 @@ def _track(recorder: Recorder, mode: TorchAttentionMode, *, edits: bool) -> Iter
             fast_path.enter(module, args, kwargs or {})
 
     def leave(module: nn.Module, args: Any, *kwargs_and_output: Any) -> Tensor | None:
-        if not recorder.in_this_thread() or plain.leave():
+        if not recorder.in_this_thread() or plain.leave(module):
             return None
         output = fast_path.leave(module, args, *kwargs_and_output)
         call = recorder.leave(module)
@@ -104,7 +104,7 @@ def _track(recorder: Recorder, mode: TorchAttentionMode, *, edits: bool) -> Iter
         return output
 
     with ExitStack() as hooks:
-        hooks.callback(plain.switch, on=True)
+        hooks.callback(plain.resume)
         for module in recorder.names:
             if is_tracked(module) or module is recorder.model:
                 hooks.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
@@ -113,60 +113,49 @@ def _track(recorder: Recorder, mode: TorchAttentionMode, *, edits: bool) -> Iter
         yield
 
 
-class _PlainCode:
-    """Switches interception off in code that ran without attention, because it makes every call of torch slower.
+class _PlainModules:
+    """Suspends interception in modules that ran without attention, because it makes every call of torch slower.
 
-    It is the code of modules without attention in their class names. Modules inside them switch it on again, except
-    where none of them has attention.
+    They and the modules inside them have no attention in their class names. The first call of the model decides, if all
+    calls of such a module in it were without attention.
     """
 
     def __init__(self, recorder: Recorder, mode: TorchAttentionMode) -> None:
         self.recorder, self.mode = recorder, mode
-        self.outer: set[nn.Module] = set()
-        """Modules whose own code has no attention."""
-        self.whole: set[nn.Module] = set()
-        """Those in which no module has attention either."""
-        self.is_on = True
-        self.states: list[bool] = []
-        """Whether interception was on before each module that is running."""
-        self.whole_depth: int | None = None
-        """The number of modules around the outermost one of `whole` that is running."""
+        self.is_plain: dict[nn.Module, bool] = {}
+        """Whether all calls of a module were without attention."""
+        self.modules: set[nn.Module] = set()
+        self.running: nn.Module | None = None
 
     def add(self, call: Call) -> None:
         """A call has ended."""
-        is_attention = self.recorder.is_attention_module
-        if not call.has_own_attention and not is_attention(call.module):
-            self.outer.add(call.module)
-            if not call.has_attention and not call.missed and not any(map(is_attention, call.module.modules())):
-                self.whole.add(call.module)
+        is_plain = self.is_plain.get(call.module, True) and not call.has_attention and not call.missed
+        self.is_plain[call.module] = is_plain and not any(map(self._may_attend, call.module.modules()))
+        if not self.recorder.running:  # all modules have had their calls
+            self.modules = {module for module, is_plain in self.is_plain.items() if is_plain}
+
+    def _may_attend(self, module: nn.Module) -> bool:
+        return module is self.recorder.model or self.recorder.is_attention_module(module)
 
     def enter(self, module: nn.Module) -> bool:
-        """A module starts. Returns whether it is inside one of `whole`, or one itself."""
-        self.states.append(self.is_on)
-        if self.whole_depth is None:
-            self.switch(on=module not in self.outer)
-            if module in self.whole and module is not self.recorder.model:
-                self.whole_depth = len(self.states)
-        return self.whole_depth is not None
-
-    def leave(self) -> bool:
-        """A module ends. Returns what `enter` returned."""
-        if not self.states:  # it started before the hooks were there
-            return False
-        is_whole, was_on = self.whole_depth is not None, self.states.pop()
-        if self.whole_depth is not None and len(self.states) < self.whole_depth:
-            self.whole_depth = None
-        self.switch(on=was_on)
-        return is_whole
-
-    def switch(self, *, on: bool) -> None:
-        """Switch interception on or off; it stays on below another function mode."""
-        if on and not self.is_on:
-            self.mode.__enter__()
-            self.is_on = True
-        elif self.is_on and not on and _get_current_function_mode() is self.mode:
+        """Whether interception is suspended in this module."""
+        if self.running is None and module in self.modules and _get_current_function_mode() is self.mode:
+            self.running = module
             self.mode.__exit__(None, None, None)
-            self.is_on = False
+        return self.running is not None
+
+    def leave(self, module: nn.Module) -> bool:
+        """Whether interception was suspended in this module."""
+        was_suspended = self.running is not None
+        if module is self.running:
+            self.resume()
+        return was_suspended
+
+    def resume(self) -> None:
+        """End the suspension."""
+        if self.running is not None:
+            self.running = None
+            self.mode.__enter__()
 
 
 class _EagerCompilation:
