@@ -366,6 +366,14 @@ def test_predict_writes_every_format_to_a_file(run, images, format):
         assert [record["input"] for record in parse_records(text, format)] == images
 
 
+def test_the_format_is_that_of_the_ending_of_the_file(run, images):
+    for arguments in (("predict", run, "0.png", "2.png"), ("predict", run, "0.png", "2.png", "--show", "page.html")):
+        run_cli(*arguments, "--out", "out.csv")
+        assert [row["input"] for row in parse_records(Path("out.csv").read_text(), "csv")] == ["0.png", "2.png"]
+    run_cli("info", run, "--out", "info.json")
+    assert len(json.loads(Path("info.json").read_text())) == 1
+
+
 def test_an_interrupted_predict_leaves_the_old_file(run, images, monkeypatch):
     Path("out.csv").write_text("old")
     monkeypatch.setattr(ImageClassificationPredictor, "batch_size", 1)

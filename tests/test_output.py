@@ -3,11 +3,12 @@ import io
 import json
 import math
 import os
+from pathlib import Path
 
 import pytest
 
 from sightline.errors import SightlineError
-from sightline.output import RecordWriter, flatten, record_writer
+from sightline.output import RecordWriter, flatten, output_format, record_writer
 
 RECORDS = [
     {"input": "a.png", "label": "é", "scores": {"é": 0.75, "b": 0.25}},
@@ -72,6 +73,14 @@ def test_csv_keeps_tabs_newlines_and_other_scripts():
     records = [{"input": "a\tb\nc\u3000猫"}]
     [row] = csv.DictReader(io.StringIO(written("csv", records)))
     assert row == records[0]
+
+
+def test_format_is_that_of_the_ending_unless_it_is_given():
+    assert [output_format(None, Path(f"a.b/x{ending}")) for ending in (".csv", ".JSONL", ".json", ".txt", "")] == [
+        *("csv", "jsonl", "json", "text", "text")
+    ]
+    assert output_format(None, None) == "text"
+    assert output_format("json", Path("x.csv")) == "json"
 
 
 def test_unknown_format_is_refused():

@@ -19,7 +19,7 @@ import sightline
 from .errors import SightlineError, SightlineWarning, check
 from .files import stored_fingerprint
 from .names import printable, printable_lines
-from .output import aligned, record_writer
+from .output import aligned, output_format, record_writer
 from .registry import TASKS
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -100,7 +100,10 @@ app = _App(
 
 RunArgument = Annotated[str, typer.Argument(help="Folder of a run, or name of a pretrained model.")]
 DeviceOption = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-FormatOption = Annotated[Literal["text", "json", "jsonl", "csv"], typer.Option(help="Output format.")]
+FormatOption = Annotated[
+    Literal["text", "json", "jsonl", "csv"] | None,
+    typer.Option(help="Output format (default: by the ending of --out, otherwise text)."),
+]
 OutOption = Annotated[Path | None, typer.Option(help="Write to this file instead of the terminal.")]
 AllowDownloadOption = Annotated[
     bool, typer.Option("--allow-download", help="Download an external embedding model that the file or config names.")
@@ -288,21 +291,22 @@ def evaluate(
         Path | None,
         typer.Option(help="Write a page (.html) with confusion matrix and mistakes (file of `fit`)."),
     ] = None,
-    format: FormatOption = "text",
+    format: FormatOption = None,
     out: OutOption = None,
     device: DeviceOption = "auto",
     allow_download: AllowDownloadOption = False,
 ) -> None:
     """Evaluate a trained model on its test set."""
+    written = output_format(format, out)
 
-    with record_writer(out, format) as writer:
+    with record_writer(out, written) as writer:
         options: dict[str, Any] = {"settings": _split(settings)} if settings else {}
         options |= {} if episodes is None else {"episodes": episodes}
         options |= {} if show is None else {"show": show}
         evaluation = sightline.runs.evaluate(run, data, device, allow_download=allow_download, **options)
         writer.write({"run": run, **evaluation.to_dict()}, str(evaluation))
     if show is not None:
-        _print(f"wrote {show}", err=format != "text")
+        _print(f"wrote {show}", err=written != "text")
 
 
 @app.command()
@@ -429,12 +433,12 @@ def _change(file: Path, device: str, allow_download: bool, change: Callable[[Any
 @app.command()
 def info(
     run: Annotated[str, typer.Argument(help="Folder of a run, name of a pretrained model, or file of `fit`.")],
-    format: FormatOption = "text",
+    format: FormatOption = None,
     out: OutOption = None,
 ) -> None:
     """Describe a model: its classes, calibration, size, training and versions."""
 
-    with record_writer(out, format) as writer:
+    with record_writer(out, output_format(format, out)) as writer:
         values = sightline.runs.info(run)
         writer.write(values, "\n".join(_info_lines(values)))
 
@@ -472,8 +476,9 @@ def compare(
     settings: SettingsOption = "",
     episodes: EpisodesOption = None,
     format: Annotated[
-        Literal["text", "markdown", "json", "jsonl", "csv"], typer.Option(help="Output format.")
-    ] = "text",
+        Literal["text", "markdown", "json", "jsonl", "csv"] | None,
+        typer.Option(help="Output format (default: by the ending of --out, otherwise text)."),
+    ] = None,
     show: Annotated[Path | None, typer.Option(help="Write a page (.html) with tables and learning curves.")] = None,
     out: OutOption = None,
     device: DeviceOption = "auto",
@@ -483,15 +488,16 @@ def compare(
 
     if show is not None:
         check_path(show)
-    with record_writer(out, "text" if format == "markdown" else format) as writer:
+    written = output_format(format, out)
+    with record_writer(out, "text" if written == "markdown" else written) as writer:
         options: dict[str, Any] = {"baselines": _split(with_), "settings": _split(settings), "episodes": episodes}
         result = sightline.runs.compare(names, data=data, device=device, **options)
-        if format in ("text", "markdown"):
-            writer.write({}, result.report(markdown=format == "markdown"))
-        for record in () if format in ("text", "markdown") else result.run_records():
+        if written in ("text", "markdown"):
+            writer.write({}, result.report(markdown=written == "markdown"))
+        for record in () if written in ("text", "markdown") else result.run_records():
             writer.write(record, "")
     if show is not None:
-        _print(f"wrote {result.page().save(show)}", err=format not in ("text", "markdown"))
+        _print(f"wrote {result.page().save(show)}", err=written not in ("text", "markdown"))
 
 
 @app.command()
@@ -509,7 +515,7 @@ def predict(
     beams: Annotated[
         int | None, typer.Option(min=1, help="Beams of a translation; 1 is greedy (default: the run's config).")
     ] = None,
-    format: FormatOption = "text",
+    format: FormatOption = None,
     out: OutOption = None,
     device: DeviceOption = "auto",
     allow_download: AllowDownloadOption = False,
@@ -524,8 +530,9 @@ def predict(
     if show is not None:
         check_path(show)
     options: dict[str, Any] = {} if beams is None else {"num_beams": beams}
+    written = output_format(format, out)
     if out is not None and show is None and (out.is_file() or not out.exists()):
-        _predict_to_file(run, inputs, out, format, top=top, device=device, allow_download=allow_download, **options)
+        _predict_to_file(run, inputs, out, written, top=top, device=device, allow_download=allow_download, **options)
         return
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     fix = "pass --out FILE, and no --show"
@@ -540,17 +547,17 @@ def predict(
     pairs = explanations.pairs() if explanations else _predicted(predictor, items, quiet=has_terminal, **options)
     names, errors = predictor.columns(top), 0
     columns = None if names is None else ["input", *names, "error"]
-    with record_writer(out, format, columns, with_errors=True) as writer:
+    with record_writer(out, written, columns, with_errors=True) as writer:
         for item, prediction in pairs:
             name = printable(str(item))
             if prediction.error is not None:
                 errors += 1
                 _print(f"error: {prediction.error}", err=True)
-            if prediction.error is None or format != "text" or out is not None:
-                values = predictor.csv_values(prediction) if format == "csv" else prediction.to_dict()
+            if prediction.error is None or written != "text" or out is not None:
+                values = predictor.csv_values(prediction) if written == "csv" else prediction.to_dict()
                 writer.write({"input": str(item), **values}, f"{name}: {prediction.summary(top)}")
     if explanations is not None and explanations.page is not None:
-        _print(f"wrote {explanations.page.save(show)}", err=format != "text")
+        _print(f"wrote {explanations.page.save(show)}", err=written != "text")
     if errors:
         raise typer.Exit(2)
 

@@ -79,6 +79,12 @@ class RecordWriter:
             self._csv.writerow([_cell(row.get(name)) for name in columns])
 
 
+def output_format(format: str | None, out: Path | None) -> str:
+    """The given format, or that of the ending of the file; otherwise text."""
+    endings = {".json": "json", ".jsonl": "jsonl", ".csv": "csv"}
+    return format or endings.get("" if out is None else out.suffix.lower(), "text")
+
+
 @contextmanager
 def record_writer(
     out: Path | None, format: str, columns: Sequence[str] | None = None, *, with_errors: bool = False

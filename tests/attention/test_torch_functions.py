@@ -46,6 +46,27 @@ def test_heads_in_the_batch_dimension_are_split(attribute):
     assert_close(record[0].scores, q @ k.mT)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_heads_in_the_batch_dimension_are_found_by_the_input(fused, batch_first):
+    class FlatSelfAttention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.h, self.project = H, nn.Linear(H * D, H * D)
+
+        def forward(self, x):
+            x = self.project(x if batch_first else x.transpose(0, 1))
+            x = x.unflatten(-1, (self.h, -1)).transpose(1, 2).flatten(0, 1)
+            if fused:
+                return F.scaled_dot_product_attention(x, x, x)
+            return (x @ x.mT / D**0.5).softmax(-1) @ x
+
+    model, x = FlatSelfAttention(), torch.randn(B, Q, H * D)
+    record = recorded(model, x if batch_first else x.transpose(0, 1))
+    heads = model.project(x).unflatten(-1, (H, -1)).transpose(1, 2)
+    assert_close(record[0].weights, (heads @ heads.mT / D**0.5).softmax(-1).detach())
+
+
 def test_fused_attention_with_heads_in_the_batch_dimension_is_split():
     class Attention(nn.Module):
         heads = H

@@ -67,8 +67,8 @@ class TorchAttentionMode(TorchFunctionMode):
             return
         with paused:
             weights, scores, is_causal = sdpa_weights(query, key, *args, **kwargs, keep_scores=self.recorder.scores)
-        module = self.recorder.running[-1].module
-        weights, scores = _with_heads(weights.to(query.dtype), module), _with_heads(scores, module)
+        call = self.recorder.running[-1]
+        weights, scores = _with_heads(weights.to(query.dtype), call), _with_heads(scores, call)
         self.recorder.add(weights, scores, causal=True if is_causal else None)
 
     def _on_multihead(self, output: Any, *args: Any, **kwargs: Any) -> None:
@@ -214,10 +214,19 @@ def flex_weights(
 
 def arrange_heads(x: Tensor, call: Call) -> Tensor | None:
     """Weights or scores that a module computes, also as (B, Q, H, K) -> (B, H, Q, K); None for other shapes."""
-    heads = num_heads(call.module)
+    heads = num_heads(call.module) or _heads_in_batch(x, call)
     if x.dim() == 4 and x.shape[1] != heads == x.shape[2] and x.shape[1] in call.lengths():
         x = x.transpose(1, 2)
     return split_heads(x, heads)
+
+
+def _heads_in_batch(x: Tensor, call: Call) -> int | None:
+    """The number of heads H of x (B * H, Q, K), by the batch size of the first input of the module; None if unknown."""
+    states = next((states for states in call.sequences().values() if states.dim() == 3), None)
+    if x.dim() != 3 or states is None or x.shape[1] not in states.shape[:2]:
+        return None
+    batch = states.shape[0] if x.shape[1] == states.shape[1] else states.shape[1]
+    return len(x) // batch if len(x) > batch and len(x) % batch == 0 else None
 
 
 def split_heads(x: Tensor, heads: int | None) -> Tensor | None:
@@ -339,9 +348,10 @@ def _is_cache_reorder(input: Tensor, dim: int, index: Tensor, *, out: Tensor | N
     return keeps_size and not torch.equal(index, torch.arange(len(input), dtype=index.dtype, device=index.device))
 
 
-def _with_heads(x: Tensor, module: nn.Module) -> Tensor:
-    """(..., H, Q, K), (B * H, Q, K), (B, Q, K) or (Q, K) -> (B, H, Q, K); H is 1 if the module does not state it."""
+def _with_heads(x: Tensor, call: Call) -> Tensor:
+    """(..., H, Q, K), (B * H, Q, K), (B, Q, K) or (Q, K) -> (B, H, Q, K); H is 1 if nothing tells it."""
     if x.dim() < 4:
-        heads, x = num_heads(module), x.unsqueeze(0) if x.dim() == 2 else x
+        x = x.unsqueeze(0) if x.dim() == 2 else x
+        heads = num_heads(call.module) or _heads_in_batch(x, call)
         return x.unflatten(0, (-1, heads)) if heads and len(x) % heads == 0 else x.unsqueeze(1)
     return x.flatten(0, -4)
