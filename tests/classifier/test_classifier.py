@@ -314,7 +314,7 @@ def test_bad_image_in_a_list_becomes_an_error_without_extra_passes(fitted, drawn
 
 
 def test_classifier_has_no_test_set_and_figures(fitted, tmp_path):
-    with pytest.raises(SightlineError, match=r"got none; estimate\(\) gives the accuracy"):
+    with pytest.raises(SightlineError, match=r"got none; pass data= .*; estimate\(\) returns the accuracy"):
         fitted.evaluate()
     with pytest.raises(SightlineError, match=r"sightline predict FILE IMAGE --show page.html"):
         fitted.show()

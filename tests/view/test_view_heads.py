@@ -20,12 +20,19 @@ COUNT_STROKES = """async (by) => {
     const stroke = CanvasRenderingContext2D.prototype.stroke;
     let count = 0;
     CanvasRenderingContext2D.prototype.stroke = function (...args) { count++; return stroke.apply(this, args); };
-    scroller.scrollTop += by;
-    await new Promise(requestAnimationFrame); // the scroll event, and the frame it requests
-    const scrolling = count || (await new Promise(requestAnimationFrame), count);
-    do await new Promise(requestAnimationFrame); while (count === scrolling);
-    CanvasRenderingContext2D.prototype.stroke = stroke;
-    return [scrolling, count - scrolling];
+    const drawnAfter = async (before) => {
+        for (let frame = 0; frame < 120 && count === before; frame++) await new Promise(requestAnimationFrame);
+        return count;
+    };
+    for (let attempt = 0; ; attempt++) { // on a busy machine, scrolling may end before its first frame is drawn: again
+        count = 0;
+        scroller.scrollTop += by;
+        const scrolling = await drawnAfter(0);
+        const resting = (await drawnAfter(scrolling)) - scrolling;
+        if (!(scrolling && resting) && attempt < 5) continue;
+        CanvasRenderingContext2D.prototype.stroke = stroke;
+        return [scrolling, resting];
+    }
 }"""
 """Lines drawn while scrolling, and after scrolling has ended."""
 

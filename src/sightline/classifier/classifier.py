@@ -502,7 +502,7 @@ class FewShotClassifier(Predictor):
         {label: images or embeddings}. Images of classes that the classifier does not have are unknown images. `show` is
         the path of a page to write.
         """
-        fix = "pass data= (--data FOLDER); estimate() has the accuracy that the support images let expect"
+        fix = "pass data= (--data FOLDER); estimate() returns the accuracy estimated from the support images"
         check(data is not None, f"data must be a folder of labeled images for a fitted classifier, got none; {fix}")
         page = None if show is None else check_page_path(Path(show))
         evaluation = evaluate(self, self._ready().support, self._embedder, data, progress)
