@@ -63,7 +63,9 @@ def test_predictions_are_those_of_the_downloaded_file(client, state, tmp_path):
     path = tmp_path / "signs.sightline"
     path.write_bytes(response.content)
     query = characters()["mo"][-1]
-    expected = FewShotClassifier.load(path).predict(Image.open(io.BytesIO(query)))
+    classifier = FewShotClassifier.load(path)
+    assert classifier.model_name == "glyphs"
+    expected = classifier.predict(Image.open(io.BytesIO(query)))
     [prediction] = call(client, "POST", f"/{state['id']}/predict", files=files(query))["predictions"]
     assert prediction["scores"] == pytest.approx(expected.scores, abs=1e-4)
     assert prediction["known"] == expected.known

@@ -244,7 +244,9 @@ class _Images:
             tuple(example.name for example in wanted),
             torch.stack([pixels for pixels, _ in pairs]),
         ).checked()
-        return FewShotClassifier(base.model, embedder).fit_support(support)
+        classifier = FewShotClassifier(base.model, embedder).fit_support(support)
+        classifier.model_name = name
+        return classifier
 
     def _cached(
         self,
