@@ -302,7 +302,7 @@ def test_every_call_of_a_softmax_module_is_recorded():
 
 
 def test_modules_without_attention_are_not_intercepted_again(monkeypatch):
-    """Their first call is. Code of modules with attention inside is intercepted in every call, also after an error."""
+    """Their first two calls are. Neither is the code of modules with attention inside only, also after an error."""
 
     class Block(nn.Module):
         def __init__(self):
@@ -322,14 +322,52 @@ def test_modules_without_attention_are_not_intercepted_again(monkeypatch):
     monkeypatch.setattr(TorchAttentionMode, "__torch_function__", count)
     model, x = nn.Sequential(Block(), Block()).eval(), torch.randn(B, Q, EMBED_DIM)
     with torch.no_grad(), record_attention(model) as record:
-        model(x)
-        assert [intercepted.count(name) for name in ("tanh", "cosh")] == [2, 2]
+        for _ in range(2):
+            model(x)
+        assert [intercepted.count(name) for name in ("tanh", "cosh")] == [4, 4]
         with pytest.raises(RuntimeError, match="unflatten"):
             model[0](x, fails=True)
         intercepted.clear()
         model(x)
-        assert [intercepted.count(name) for name in ("tanh", "cosh")] == [0, 2]
-    assert len(record) == 5
+        assert [intercepted.count(name) for name in ("tanh", "cosh")] == [0, 0]
+        x.sinh()  # outside of the model
+        assert intercepted.count("sinh") == 1
+    assert len(record) == 7
+
+
+def test_attention_that_starts_with_the_second_call_is_recorded():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attend, self.calls = MultiHeadAttention(EMBED_DIM, NUM_HEADS), 0
+
+        def forward(self, x):
+            self.calls += 1
+            return self.attend(x) if self.calls == 1 else F.scaled_dot_product_attention(x, x, x)
+
+    model = nn.Sequential(Block())
+    with record_attention(model) as record:
+        for _ in range(3):
+            model(torch.randn(B, Q, EMBED_DIM))
+    assert [m.name for m in record.maps] == ["0.attend", "0", "0"]
+
+
+def test_torch_encoders_take_no_fast_path_in_later_calls():
+    class Encoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = nn.TransformerEncoderLayer(8, 2, batch_first=True)
+            self.encoder = nn.TransformerEncoder(layer, 2)
+
+        def forward(self, x):
+            return self.encoder(x).cos()
+
+    model, x = nn.Sequential(Encoder()).eval(), torch.randn(B, Q, 8)
+    with torch.no_grad(), record_attention(model) as record:
+        for _ in range(4):
+            model(x)
+    assert len(record) == 8
+    assert not record.missed
 
 
 def test_a_module_that_attends_in_one_of_its_places_is_recorded_there_in_every_call():

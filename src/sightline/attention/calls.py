@@ -25,7 +25,10 @@ CONTEXTS = (
 class Call:
     """A forward pass of one module."""
 
-    __slots__ = ("_sequences", "args", "has_attention", "has_own_attention", "kwargs", "missed", "module")
+    __slots__ = (
+        *("module", "args", "kwargs", "missed", "_sequences"),
+        *("has_attention", "has_own_attention", "is_intercepted"),
+    )
 
     def __init__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self.module, self.args, self.kwargs = module, args, kwargs
@@ -33,6 +36,8 @@ class Call:
         """Whether supported attention ran in it or in a module inside it, recorded or not."""
         self.has_own_attention = False
         """Whether it was its own."""
+        self.is_intercepted = False
+        """Whether its own code called a function that only a function mode sees."""
         self.missed: list[str] = []
         """Names of attention modules that ran in it without supported attention."""
         self._sequences: dict[str, Tensor] | None = None

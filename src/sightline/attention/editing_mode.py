@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from ..errors import check
 from .edits import edit_flex, edit_multihead, edit_sdpa, edit_weights
 from .recorder import Recorder, paused
-from .torch_functions import TorchAttentionMode, arrange_heads
+from .torch_functions import SDPA, TorchAttentionMode, arrange_heads
 
 OUTPUT_EDITS: dict[Any, Callable[..., Any]] = {
-    F.scaled_dot_product_attention: edit_sdpa,
+    SDPA: edit_sdpa,
     F.multi_head_attention_forward: edit_multihead,
     torch.ops.higher_order.flex_attention: edit_flex,
 }

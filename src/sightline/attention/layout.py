@@ -5,6 +5,7 @@ Shapes: B batch, H heads, Q queries, K keys, T tokens, M embedding dimension.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -101,7 +102,11 @@ def find_layout(calls: Sequence[Call], weights: Tensor) -> tuple[str, Windows | 
 
 def class_positions(module: nn.Module) -> str | None:
     """What the attention of a module is over, if its class name says that it is not over tokens."""
-    class_name = type(module).__name__.lower()
+    return _class_positions(type(module).__name__.lower())
+
+
+@cache
+def _class_positions(class_name: str) -> str | None:
     return next((positions for word, positions in CLASS_POSITIONS.items() if word in class_name), None)
 
 

@@ -38,6 +38,7 @@ MAX_NAMES = 8
 
 
 Measure = Literal["attention", "rollout", "relevance"]
+KINDS, MEASURES = get_args(Kind), get_args(Measure)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,8 +73,8 @@ class AttentionMap:
     """Zeros (B, H, Q, K) whose gradient is that of the weights, if recorded with gradients=True; not saved."""
 
     def __post_init__(self) -> None:
-        check_choice("kind", self.kind, get_args(Kind))
-        check_choice("measure", self.measure, get_args(Measure))
+        check_choice("kind", self.kind, KINDS)
+        check_choice("measure", self.measure, MEASURES)
         for name, x in (("weights", self.weights), ("scores", self.scores)):
             if x is not None and (x.dim() != 4 or not x.is_floating_point()):
                 raise SightlineError(f"{name} must be floats of shape (B, H, Q, K), got {x.dtype} {tuple(x.shape)}")

@@ -6,7 +6,8 @@ Attention is intercepted in three ways:
   `scaled_dot_product_attention` (Hugging Face's default), and computes the weights a second time;
 - the same mode intercepts a softmax over keys in a module with attention in its class name (Hugging Face's eager
   models), and every normalization over keys in a module that the user names.
-Module hooks track which module is running. An attention module in which nothing is intercepted is reported as missed.
+The mode is suspended where two calls of the model did not need it. Module hooks track which module is running. An
+attention module in which nothing is intercepted is reported as missed.
 """
 
 import sys
@@ -18,12 +19,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import _get_current_function_mode
 
 from ..errors import SightlineWarning, check
-from .calls import Call, is_tracked
+from .calls import is_tracked
 from .editing_mode import EditingMode, ZeroPadding
 from .functional import observe
+from .interception import Interception
 from .record import Record
 from .recorder import Heads, Layers, Modules, Recorder
 from .torch_functions import FastPath, TorchAttentionMode
@@ -47,8 +48,9 @@ def record_attention(
     the heads to keep; modules: modules or name patterns whose every softmax over keys is attention, also one by hand
     (`exp / sum`); average_heads: keep the mean over heads; scores: also keep the scores before the normalizer; cpu:
     move the maps to the CPU; gradients: allow `record.relevance`. Weights do not include dropout and carry no gradient.
-    The outputs of the model do not change. Several threads may record at the same time; compiled models run eagerly
-    meanwhile. A warning names attention modules that ran and were not recorded.
+    The outputs of the model do not change. Several threads may record at the same time; meanwhile, compiled models run
+    eagerly, and `torch.nn.functional.scaled_dot_product_attention` is replaced. A warning names attention modules that
+    ran and were not recorded, such as one that switches to another form of attention after two calls.
     """
     is_module = isinstance(model, nn.Module)
     check(is_module, f"record_attention must be given a torch.nn.Module, got {type(model).__name__}")
@@ -87,75 +89,36 @@ def _track(recorder: Recorder, mode: TorchAttentionMode, *, edits: bool) -> Iter
     """
 
     fast_path = ZeroPadding(recorder) if edits else FastPath(recorder)
-    plain = _PlainModules(recorder, mode)
+    interception = Interception(recorder, mode)
+
+    def is_tracked_now(module: nn.Module) -> bool:
+        return recorder.in_this_thread() and module in interception.hooks  # a copy of the model has these hooks too
 
     def enter(module: nn.Module, args: Any, kwargs: Any = None) -> None:
-        if recorder.in_this_thread() and not plain.enter(module):
+        if is_tracked_now(module) and not interception.enter(module):
             recorder.enter(module, args, kwargs or {})
             fast_path.enter(module, args, kwargs or {})
+            interception.update()
 
     def leave(module: nn.Module, args: Any, *kwargs_and_output: Any) -> Tensor | None:
-        if not recorder.in_this_thread() or plain.leave(module):
+        if not is_tracked_now(module) or interception.leave(module):
             return None
         output = fast_path.leave(module, args, *kwargs_and_output)
         call = recorder.leave(module)
         if call is not None and kwargs_and_output[-1] is not None:  # it is None after an exception
-            plain.add(call)
+            interception.add(call)
+        interception.update()
         return output
 
-    with ExitStack() as hooks:
-        hooks.callback(plain.resume)
+    with interception, ExitStack() as stack:
         for module in recorder.names:
             if is_tracked(module) or module is recorder.model:
+                hooks = interception.hooks[module] = ExitStack()
+                stack.callback(hooks.close)
                 hooks.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
                 leave_first = {"prepend": True, "with_kwargs": True, "always_call": True}
                 hooks.callback(module.register_forward_hook(leave, **leave_first).remove)
         yield
-
-
-class _PlainModules:
-    """Suspends interception in modules that ran without attention, because it makes every call of torch slower.
-
-    They and the modules inside them have no attention in their class names. The first call of the model decides, if all
-    calls of such a module in it were without attention.
-    """
-
-    def __init__(self, recorder: Recorder, mode: TorchAttentionMode) -> None:
-        self.recorder, self.mode = recorder, mode
-        self.is_plain: dict[nn.Module, bool] = {}
-        """Whether all calls of a module were without attention."""
-        self.modules: set[nn.Module] = set()
-        self.running: nn.Module | None = None
-
-    def add(self, call: Call) -> None:
-        """A call has ended."""
-        is_plain = self.is_plain.get(call.module, True) and not call.has_attention and not call.missed
-        self.is_plain[call.module] = is_plain and not any(map(self._may_attend, call.module.modules()))
-        if not self.recorder.running:  # all modules have had their calls
-            self.modules = {module for module, is_plain in self.is_plain.items() if is_plain}
-
-    def _may_attend(self, module: nn.Module) -> bool:
-        return module is self.recorder.model or self.recorder.is_attention_module(module)
-
-    def enter(self, module: nn.Module) -> bool:
-        """Whether interception is suspended in this module."""
-        if self.running is None and module in self.modules and _get_current_function_mode() is self.mode:
-            self.running = module
-            self.mode.__exit__(None, None, None)
-        return self.running is not None
-
-    def leave(self, module: nn.Module) -> bool:
-        """Whether interception was suspended in this module."""
-        was_suspended = self.running is not None
-        if module is self.running:
-            self.resume()
-        return was_suspended
-
-    def resume(self) -> None:
-        """End the suspension."""
-        if self.running is not None:
-            self.running = None
-            self.mode.__enter__()
 
 
 class _EagerCompilation:

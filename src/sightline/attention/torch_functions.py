@@ -11,15 +11,17 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import SightlineError
 from .calls import Call, num_heads
 from .edits import is_editing
+from .interception import is_looked_up
 from .layout import class_positions, patch_grid
 from .recorder import Recorder, paused
 
+SDPA = torch._C._nn.scaled_dot_product_attention
 SOFTMAX_FUNCTIONS = (F.softmax, torch.softmax, torch.special.softmax, Tensor.softmax)
 NORMALIZING_FUNCTIONS = (
     *(torch.div, torch.true_divide, torch.exp, F.normalize),
@@ -38,7 +40,7 @@ class TorchAttentionMode(TorchFunctionMode):
         super().__init__()
         self.recorder = recorder
         self.handlers: dict[Any, Callable[..., None]] = {
-            F.scaled_dot_product_attention: self._on_sdpa,
+            SDPA: self._on_sdpa,
             F.multi_head_attention_forward: self._on_multihead,
             torch.ops.higher_order.flex_attention: self._on_flex,
             **dict.fromkeys(SOFTMAX_FUNCTIONS, self._on_softmax),
@@ -48,14 +50,21 @@ class TorchAttentionMode(TorchFunctionMode):
         if recorder.named_modules:
             self.handlers |= dict.fromkeys(NORMALIZING_FUNCTIONS, self._on_normalization)
 
+    def __exit__(self, *error: object) -> None:
+        """Leave the stack of modes, also from below others."""
+        above = list(iter(_pop_mode, self))
+        for mode in reversed(above):
+            _push_mode(mode)
+
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs, handler = kwargs or {}, self.handlers.get(func)
-        output = func(*args, **kwargs)
+        output, handler = func(*args, **(kwargs or {})), self.handlers.get(func)
         if handler is None:
             return output
+        if self.recorder.running and func is not torch.conv2d and not (func is SDPA and is_looked_up()):
+            self.recorder.running[-1].is_intercepted = True
         try:
             with torch.no_grad():
-                handler(output, *args, **kwargs)
+                handler(output, *args, **(kwargs or {}))
         except SightlineError:
             raise
         except Exception as error:  # a recording must not break the model
@@ -68,7 +77,8 @@ class TorchAttentionMode(TorchFunctionMode):
         with paused:
             weights, scores, is_causal = sdpa_weights(query, key, *args, **kwargs, keep_scores=self.recorder.scores)
         call = self.recorder.running[-1]
-        weights, scores = _with_heads(weights.to(query.dtype), call), _with_heads(scores, call)
+        weights = _with_heads(weights if weights.dtype == query.dtype else weights.to(query.dtype), call)
+        scores = _with_heads(scores, call) if self.recorder.scores else weights
         self.recorder.add(weights, scores, causal=True if is_causal else None)
 
     def _on_multihead(self, output: Any, *args: Any, **kwargs: Any) -> None:
@@ -157,10 +167,11 @@ def sdpa_weights(
         attn_mask = _is_valid(key)[:, None, None]
         query, key = _padded(query), _padded(key)
     dtype = torch.promote_types(query.dtype, torch.float32)
+    if query.dtype != dtype:
+        query, key = query.to(dtype), key.to(dtype)
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = (query.to(dtype) * scale) @ key.to(dtype).mT
+    scores = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.mT
     is_masked = None
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         is_masked = ~attn_mask
