@@ -47,6 +47,7 @@ class Interception:
         self.attending: set[nn.Module] = set()
         """Modules that had attention of their own."""
         self.decided: dict[nn.Module, Verdict] = {}
+        """Verdicts of modules that ran in two calls, which apply from the next call of the model on."""
         self.plain: nn.Module | None = None
         """The outermost plain module that is running."""
         self.is_active = True
@@ -70,7 +71,13 @@ class Interception:
         if len(indices) < 2 and not in_backward():
             indices.add(self.recorder.call_index)
         verdict = self.verdicts[module] if module in self.verdicts else self._first_verdict(module)
-        if call.is_intercepted or call.missed or self._has_lost_attention(call):
+        if call.has_own_attention:
+            self.attending.add(module)
+        if self._has_lost_attention(call):
+            reason = "attention of another form than in earlier calls"
+            self.recorder.record.missed.setdefault(self.recorder.names[module], reason)
+            verdict = Verdict.INTERCEPTED
+        elif call.is_intercepted or call.missed:
             verdict = Verdict.INTERCEPTED
         elif call.has_attention:
             verdict = max(verdict, Verdict.QUIET)
@@ -82,14 +89,8 @@ class Interception:
 
     def _has_lost_attention(self, call: Call) -> bool:
         """Whether a module had attention of its own before, and none was seen now that the mode is suspended."""
-        if call.has_own_attention:
-            self.attending.add(call.module)
-        is_quiet = self.decided.get(call.module) is Verdict.QUIET and not in_backward()
-        is_lost = is_quiet and not call.has_own_attention and call.module in self.attending
-        if is_lost:
-            reason = "attention of another form than in earlier calls"
-            self.recorder.record.missed.setdefault(self.recorder.names[call.module], reason)
-        return is_lost
+        is_quiet = self.decided.get(call.module) is Verdict.QUIET
+        return is_quiet and call.module in self.attending and not call.has_own_attention and not in_backward()
 
     def _remove_hooks(self, module: nn.Module) -> None:
         """Do not track plain modules where the mode is suspended around them, nor plain ones inside them."""

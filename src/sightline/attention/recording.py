@@ -23,11 +23,12 @@ from torch import Tensor, nn
 from ..errors import SightlineWarning, check
 from .calls import is_tracked
 from .editing_mode import EditingMode, ZeroPadding
+from .fast_path import FastPath
 from .functional import observe
 from .interception import Interception
 from .record import Record
 from .recorder import Heads, Layers, Modules, Recorder
-from .torch_functions import FastPath, TorchAttentionMode
+from .torch_functions import TorchAttentionMode
 
 
 @contextmanager

@@ -1,22 +1,19 @@
-"""Interception of torch's attention functions, and computation of the weights they do not return.
+"""Interception of torch's attention functions.
 
 Shapes: B batch, H heads, Q queries, K keys, D head dimension.
 """
 
-import math
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import SightlineError
 from .calls import Call, num_heads
-from .edits import is_editing
+from .explicit_weights import SoftmaxInput, flex_weights, sdpa_weights
 from .interception import is_looked_up
 from .layout import class_positions, patch_grid
 from .recorder import Recorder, paused
@@ -87,7 +84,7 @@ class TorchAttentionMode(TorchFunctionMode):
             return
         query, key = args[0], args[1]
         options = {"training": False, "need_weights": True, "average_attn_weights": False}
-        with paused, torch._C.DisableTorchFunction(), _SoftmaxInput() as softmax_input:
+        with paused, torch._C.DisableTorchFunction(), SoftmaxInput() as softmax_input:
             weights: Any = F.multi_head_attention_forward(*args, **{**kwargs, **options})[1]
         weights = weights.nan_to_num(0.0)  # torch returns NaN for a fully masked row
         weights = weights if weights.dim() == 4 else weights.unsqueeze(0)
@@ -147,82 +144,6 @@ class TorchAttentionMode(TorchFunctionMode):
         self.recorder.cache_reorders += _is_cache_reorder(*args, **kwargs)
 
 
-def sdpa_weights(
-    query: Tensor,
-    key: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-    keep_scores: bool = True,
-) -> tuple[Tensor, Tensor, bool]:
-    """The weights and scores of `scaled_dot_product_attention`, which takes these arguments; and `is_causal`.
-
-    query (..., Q, D), key (..., K, D) -> weights, scores (..., Q, K). A fully masked row has weights 0. Nested tensors
-    are padded. Without `keep_scores`, the weights are computed in the memory of the scores.
-    """
-    if key.is_nested:
-        attn_mask = _is_valid(key)[:, None, None]
-        query, key = _padded(query), _padded(key)
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    if query.dtype != dtype:
-        query, key = query.to(dtype), key.to(dtype)
-    if enable_gqa:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    scores = (query * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)) @ key.mT
-    is_masked = None
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        is_masked = ~attn_mask
-    elif attn_mask is not None:
-        scores, is_masked = scores + attn_mask, attn_mask == -torch.inf
-    if is_causal:
-        is_later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=query.device).triu(1)
-        is_masked = is_later if is_masked is None else is_masked | is_later
-    if is_masked is not None:
-        scores = scores.masked_fill(is_masked, -torch.inf)
-    weights = scores.softmax(-1) if keep_scores else torch.softmax(scores, -1, out=scores)
-    if is_masked is not None and is_masked.all(-1).any():
-        weights = weights.masked_fill(is_masked, 0.0)
-    return weights, scores, is_causal
-
-
-def flex_weights(
-    query: Tensor,
-    key: Tensor,
-    score_mod: Callable[..., Tensor],
-    block_mask: tuple[Any, ...],
-    scale: float,
-    kernel_options: Any = None,
-    score_mod_buffers: tuple[Any, ...] = (),
-    mask_mod_buffers: tuple[Any, ...] = (),
-) -> tuple[Tensor, Tensor]:
-    """The weights and scores of `flex_attention`: query (B, H, Q, D), key (B, H, K, D) -> (B, H, Q, K)
-
-    `score_mod(score, b, h, q, k)` changes a score, and `mask_mod(b, h, q, k)`, the last item of `block_mask`, is True
-    for an allowed key. Both take single numbers.
-    """
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
-    scores = (query.to(dtype) * scale) @ key.to(dtype).mT
-    indices = [torch.arange(size, device=query.device) for size in scores.shape]
-
-    def apply(function: Callable[..., Tensor], *args: Tensor, buffers: tuple[Any, ...]) -> Tensor:
-        def over_all(*args: Tensor) -> Tensor:
-            return function(*args, *buffers)
-
-        leading = (0,) * (len(args) - len(indices))  # the score, which has all four dimensions
-        for dim in reversed(range(4)):
-            over_all = torch.vmap(over_all, (*leading, *(0 if i == dim else None for i in range(4))))
-        return over_all(*args)
-
-    scores = apply(score_mod, scores, *indices, buffers=score_mod_buffers)
-    is_masked = ~apply(block_mask[-1], *indices, buffers=mask_mod_buffers)
-    scores = scores.masked_fill(is_masked, -torch.inf)
-    return scores.softmax(-1).masked_fill(is_masked.all(-1, keepdim=True), 0.0), scores
-
-
 def arrange_heads(x: Tensor, call: Call) -> Tensor | None:
     """Weights or scores that a module computes, also as (B, Q, H, K) -> (B, H, Q, K); None for other shapes."""
     heads = num_heads(call.module) or _heads_in_batch(x, call)
@@ -274,83 +195,6 @@ def _is_between_heads(weights: Tensor, heads: int | None, call: Call) -> bool:
         return False
     lengths = call.lengths()
     return weights.shape[1] in lengths and heads not in lengths and class_positions(call.module) is None
-
-
-class FastPath:
-    """Runs torch's encoders without interception where it would change their output or fail.
-
-    Torch takes its fast path only without a function mode. It zeros the padded positions of an `nn.TransformerEncoder`,
-    and nothing else accepts nested tensors. The module runs once as usual, and once more for its weights.
-    """
-
-    def __init__(self, recorder: Recorder):
-        self.recorder = recorder
-        self.module: nn.Module | None = None
-        self.undo = ExitStack()
-
-    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        """A module starts its forward pass."""
-        if self.module is None and not (paused.is_active or is_editing()) and _needs_fast_path(module, args, kwargs):
-            self.module = module
-            self.undo.enter_context(paused)
-            self.undo.enter_context(torch._C.DisableTorchFunction())
-
-    def leave(self, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """It ends; the output is None after an exception."""
-        if module is not self.module:
-            return
-        self.undo.close()
-        self.module = None
-        if output is None:
-            return
-        try:
-            args, kwargs = _without_nested(module, args, kwargs)
-            with torch.no_grad():
-                module.forward(*args, **kwargs)
-        except SightlineError:
-            raise
-        except Exception as error:  # a recording must not break the model
-            self.recorder.miss(f"{type(error).__name__}: {error!s:.200}")
-
-
-def _needs_fast_path(module: nn.Module, args: Any, kwargs: Any) -> bool:
-    is_encoder = type(module) is nn.TransformerEncoder
-    if not is_encoder and type(module) not in (nn.TransformerEncoderLayer, nn.MultiheadAttention):
-        return False
-    is_padded = (args[2] if len(args) > 2 else kwargs.get("src_key_padding_mask")) is not None
-    is_nested = any(isinstance(x, Tensor) and x.is_nested for x in (*args, *kwargs.values()))
-    return not module.training and (is_nested or (is_encoder and is_padded))
-
-
-def _without_nested(module: nn.Module, args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with nested tensors padded, and a padding mask for the keys."""
-    nested = [x for x in (*args, *kwargs.values()) if isinstance(x, Tensor) and x.is_nested]
-    if not nested:
-        return args, kwargs
-    args, kwargs = tuple(map(_padded, args)), {name: _padded(x) for name, x in kwargs.items()}
-    name = "key_padding_mask" if isinstance(module, nn.MultiheadAttention) else "src_key_padding_mask"
-    return args, {**kwargs, name: ~_is_valid(nested[-1])}
-
-
-def _padded(x: Any) -> Any:
-    return x.contiguous().to_padded_tensor(0.0) if isinstance(x, Tensor) and x.is_nested else x
-
-
-def _is_valid(x: Tensor) -> Tensor:
-    """Which positions of a padded nested tensor are there: x (B, ..., T, D) -> (B, T)"""
-    lengths = torch.tensor([sequence.shape[-2] for sequence in x.unbind()], device=x.device)
-    return torch.arange(int(lengths.max()), device=x.device) < lengths[:, None]
-
-
-class _SoftmaxInput(TorchDispatchMode):
-    """Stores the input of the last softmax, also inside torch's composite functions."""
-
-    scores: Tensor
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.ops.aten._softmax.default, torch.ops.aten.softmax.int):
-            self.scores = args[0]
-        return func(*args, **(kwargs or {}))
 
 
 def _is_cache_reorder(input: Tensor, dim: int, index: Tensor, *, out: Tensor | None = None) -> bool:
