@@ -9,7 +9,9 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
 from sightline import ablate_heads, record_attention
+from sightline.attention.torch_functions import TorchAttentionMode
 from sightline.errors import SightlineWarning
+from sightline.layers import Encoder
 from sizes import B, D, H, Q
 
 SDPA = F.scaled_dot_product_attention
@@ -159,6 +161,34 @@ def test_a_mode_between_two_hooks_is_left_as_it_was():
             model(X)
     assert (len(record), mode.calls > 0) == (5, True)
     assert _get_current_function_mode() is None
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_modules_of_sightline_are_never_intercepted(monkeypatch, own):
+    """Unless one inside them is of another package, or its code is replaced. The maps are the same."""
+    encoder, x = Encoder(8, 2, 16, 2).eval(), torch.randn(B, Q, 8)
+    functions, intercept = [], TorchAttentionMode.__torch_function__
+    monkeypatch.setattr(
+        TorchAttentionMode,
+        "__torch_function__",
+        lambda mode, function, *args: functions.append(function) or intercept(mode, function, *args),
+    )
+    if not own:
+        mlp = encoder.layers[0].mlp
+        monkeypatch.setattr(mlp, "forward", mlp.forward)
+    with torch.no_grad():
+        with record_attention(encoder) as record:
+            expected = encoder(x)
+        assert bool(functions) is not own
+        assert len(record.maps) == 2
+        first = encoder.layers[0].attention
+        with ablate_heads(encoder, {0: [1]}):
+            ablated = encoder(x)
+        with ablate_heads(nn.Sequential(encoder, Mixer("none")), {0: [1]}):
+            assert torch.equal(encoder(x), ablated)
+        assert not torch.allclose(expected, ablated)
+        torch.testing.assert_close(encoder(x), expected)
+        assert not first._forward_hooks
 
 
 def test_a_copy_of_the_model_runs_during_and_after_a_recording():

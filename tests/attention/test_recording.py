@@ -304,10 +304,13 @@ def test_every_call_of_a_softmax_module_is_recorded():
 def test_modules_without_attention_are_not_intercepted_again(monkeypatch):
     """Their first two calls are. Neither is the code of modules with attention inside only, also after an error."""
 
+    class Tanh(nn.Tanh):
+        """A module of another package."""
+
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
-            self.attend, self.mlp = MultiHeadAttention(EMBED_DIM, NUM_HEADS), nn.Sequential(nn.Sequential(nn.Tanh()))
+            self.attend, self.mlp = MultiHeadAttention(EMBED_DIM, NUM_HEADS), nn.Sequential(nn.Sequential(Tanh()))
 
         def forward(self, x, fails=False):
             x = self.mlp(self.attend(x))
@@ -331,7 +334,7 @@ def test_modules_without_attention_are_not_intercepted_again(monkeypatch):
         model(x)
         assert [intercepted.count(name) for name in ("tanh", "cosh")] == [0, 0]
         x.sinh()  # outside of the model
-        assert intercepted.count("sinh") == 1
+        assert intercepted.count("sinh") == 0
     assert len(record) == 7
 
 

@@ -15,6 +15,14 @@ from .calls import Call
 from .normalizers import in_backward
 from .recorder import Recorder, paused
 
+OWN_PACKAGE = __name__.partition(".")[0] + "."
+SIMPLE_MODULES = (
+    *(nn.Linear, nn.Embedding, nn.LayerNorm, nn.BatchNorm2d, nn.Conv2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d),
+    *(nn.Dropout, nn.Dropout2d, nn.GELU, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.SiLU, nn.Tanh, nn.Identity),
+    *(nn.GRU, nn.GRUCell, nn.LSTM, nn.LSTMCell, nn.RNN, nn.RNNCell, nn.Sequential, nn.ModuleList, nn.ModuleDict),
+)
+"""Modules of torch that Sightline's models are built of."""
+
 
 class Verdict(IntEnum):
     """Where the function mode is needed in the calls of a module."""
@@ -31,9 +39,9 @@ class Interception:
     """Suspends the function mode of a recording in code that does not need it.
 
     Two calls of each module decide, which with a key-value cache are that of the prompt and that of the next token.
-    Attention is seen without the mode if Sightline's `attend` computes it, or if the module looks up
-    `scaled_dot_product_attention` in `torch.nn.functional`, where it is replaced during a recording by a function that
-    resumes the mode. This one is also seen in plain modules.
+    Sightline's own modules are decided before the first call. Attention is seen without the mode if Sightline's
+    `attend` computes it, or if the module looks up `scaled_dot_product_attention` in `torch.nn.functional`, where it is
+    replaced during a recording by a function that resumes the mode. This one is also seen in plain modules.
     """
 
     def __init__(self, recorder: Recorder, mode: TorchFunctionMode) -> None:
@@ -47,7 +55,9 @@ class Interception:
         self.attending: set[nn.Module] = set()
         """Modules that had attention of their own."""
         self.decided: dict[nn.Module, Verdict] = {}
-        """Verdicts of modules that ran in two calls, which apply from the next call of the model on."""
+        """Those of own modules, and of others that ran in two calls, from the next call of the model on."""
+        self.undecided: set[nn.Module] = set()
+        """Modules that ran in two calls and have another verdict than the decided one."""
         self.plain: nn.Module | None = None
         """The outermost plain module that is running."""
         self.is_active = True
@@ -82,10 +92,29 @@ class Interception:
         elif call.has_attention:
             verdict = max(verdict, Verdict.QUIET)
         self.verdicts[module] = verdict
-        if not self.recorder.running and self.decided != self.verdicts:  # all modules have had their calls
-            self.decided = {m: v for m, v in self.verdicts.items() if len(self.call_indices[m]) == 2}
+        if len(indices) == 2 and self.decided.get(module) is not verdict:
+            self.undecided.add(module)
+        if self.undecided and not self.recorder.running:  # all modules have had their calls
+            self.decided |= {module: self.verdicts[module] for module in self.undecided}
+            self.undecided.clear()
             for decided in self.decided:
                 self._remove_hooks(decided)
+
+    def decide_own(self) -> None:
+        """Decide the modules of Sightline in the model before the first call."""
+        self._decide_own(self.recorder.model)
+        for module in self.decided:
+            self._remove_hooks(module)
+        self.update()
+
+    def _decide_own(self, module: nn.Module) -> bool:
+        """Returns whether this module is one, and all modules inside it. All their attention is in `attend`."""
+        are_own = [self._decide_own(child) for child in module.children()]
+        is_own = _is_own(module) and all(are_own) and module not in self.recorder.named_modules
+        if is_own and module in self.hooks:
+            has_attention = any(map(self.recorder.is_attention_module, module.modules()))
+            self.decided[module] = Verdict.QUIET if has_attention else Verdict.PLAIN
+        return is_own
 
     def _has_lost_attention(self, call: Call) -> bool:
         """Whether a module had attention of its own before, and none was seen now that the mode is suspended."""
@@ -129,7 +158,7 @@ class Interception:
     def update(self) -> None:
         """Suspend or resume interception for the module that is running."""
         running = self.recorder.running
-        if running and self.decided.get(running[-1].module) is Verdict.QUIET:
+        if not running or self.decided.get(running[-1].module) is Verdict.QUIET:  # outside, nothing is recorded
             self.suspend()
         else:
             self.resume()
@@ -148,6 +177,12 @@ class Interception:
             self.mode.__enter__()
             for mode in reversed(above):
                 _push_mode(mode)
+
+
+def _is_own(module: nn.Module) -> bool:
+    """Whether it is a module of Sightline, or one of torch without attention, and its code is not replaced."""
+    is_own = type(module).__module__.startswith(OWN_PACKAGE) or type(module) in SIMPLE_MODULES
+    return is_own and "forward" not in vars(module)
 
 
 class _Replacement:
