@@ -162,7 +162,9 @@ def test_invalid_targets_are_refused(targets, message):
 
 def test_maps_of_different_sizes_are_refused():
     maps = [AttentionMap(name=f"{n}", kind="encoder", weights=torch.full((1, 1, n, n), 1 / n)) for n in (Q, K)]
-    with pytest.raises(SightlineError, match="one number of source tokens, got 5 and 7 in 7; select one part"):
+    with pytest.raises(
+        SightlineError, match="rollout must be over maps with one number of source tokens, got 5 and 7 in 7; record one"
+    ):
         Record("Toy", maps).rollout()
     assert Record("Toy", maps).rollout("7")[0].weights.shape == (1, 1, K, K)
     with pytest.raises(SightlineError, match="layers must match a map between tokens, got 'x'; the record has 5, 7"):
@@ -211,3 +213,16 @@ def test_invalid_runs_are_refused(one_head_model):
         head_importance(one_head_model, lambda: one_head_model(x)[:, 0, 0].detach(), method="gradient")
     with pytest.raises(SightlineError, match="method must be one of ablation, gradient, got 'magic'"):
         head_importance(one_head_model, lambda: one_head_model(x)[:, 0, 0], method="magic")
+
+
+def test_a_target_without_the_recorded_attention_is_refused():
+    model, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.randn(1, 3, 8)
+    with record_attention(model, gradients=True) as record:
+        out = model(x, x, x)[0]
+    with pytest.raises(
+        SightlineError, match="must be computed from the outputs of the recorded calls, got 'other', wh"
+    ):
+        record.relevance({"one": out.sum(), "other": torch.ones(1, requires_grad=True) * 2})
+    out.sum().backward()
+    with pytest.raises(SightlineError, match=r"got one after backward\(\); call relevance before it"):
+        record.relevance(out.sum())

@@ -127,6 +127,12 @@ WINDOWS = {"attentions": (torch.ones(8, 1, 4, 4) / 4,), "reshaped_hidden_states"
         (Output(logits=1, attentions=()), "attentions must contain weights, got Output with logits, attentions; call"),
         (Output(WINDOWS), "attentions must be between tokens, got the windows of Output; use record_attention"),
         (Output(attentions=(torch.ones(1, 1, 3, 9),), global_attentions=()), "attentions must be between tokens"),
+        (
+            Output(last_hidden_state=torch.zeros(2, 16, 8), attentions=WINDOWS["attentions"]),
+            "got the windows of Output",
+        ),
+        (Output(attentions=(torch.ones(1, 1, 9, 3),)), "attentions must be between tokens, got the windows of Output"),
+        ((torch.ones(8, 1, 4, 4), torch.ones(2, 1, 4, 4)), r"same batch size in all layers, got \[8, 2\]"),
         (np.ones(3), r"attentions must have shape \(Q, K\), \(H, Q, K\) or \(B, H, Q, K\), got \(3,\)"),
         (object(), "attentions must be weights, a record or its path, got object"),
         ("missing.safetensors", "missing.safetensors must be a complete Sightline record"),

@@ -79,7 +79,9 @@ def edit_sdpa(
     batch, heads, queries, keys = edit.weights.shape
     if kwargs.get("enable_gqa"):
         value = value.repeat_interleave(output.shape[-3] // value.shape[-3], -3)
-    value = value.expand(*output.shape[:-2], *value.shape[-2:]).reshape(batch, heads, keys, -1)
+    value = value.expand(*output.shape[:-2], *value.shape[-2:]).reshape(batch, -1, keys, value.shape[-1])
+    if value.shape[1] != heads:  # a kernel computed several heads as queries of one
+        value = value.repeat_interleave(heads // value.shape[1], 1)
     edited = edit.combine(output.reshape(batch, heads, queries, -1), value, dropout_p)
     return _laid_out_as(output, edited)
 

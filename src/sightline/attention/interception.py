@@ -158,7 +158,11 @@ class Interception:
     def update(self) -> None:
         """Suspend or resume interception for the module that is running."""
         running = self.recorder.running
-        if not running or self.decided.get(running[-1].module) is Verdict.QUIET:  # outside, nothing is recorded
+        if running:
+            is_needed = self.decided.get(running[-1].module) is not Verdict.QUIET
+        else:  # beam search reorders a key-value cache outside of the model
+            is_needed = self.recorder.counts_cache_reorders
+        if not is_needed:
             self.suspend()
         else:
             self.resume()

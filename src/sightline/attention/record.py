@@ -83,6 +83,26 @@ class AttentionMap:
             has_windows = batch % self.windows.count == 0 and queries == keys == math.prod(self.windows.size)
             check(has_windows, f"weights must be of {self.windows}, got {tuple(self.weights.shape)}")
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name}, {self.describe()})"
+
+    def describe(self) -> str:
+        """Kind, heads, sizes and entropy in one line."""
+        batch, num_heads, queries, keys = self.weights.shape
+        if self.heads == ():
+            heads = "heads averaged"
+        elif self.heads is not None:
+            heads = f"heads {', '.join(map(str, self.heads))}"
+        else:
+            heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
+        batch = batch // (self.windows.count if self.windows else 1)
+        over = f" {self.windows}" if self.windows else f" over {self.over}" if self.over != TOKENS else ""
+        size = f"{queries} x {keys}{over}" + (f", batch of {batch}" if batch > 1 else "")
+        bits = self.entropy() if self.measure == "attention" else None
+        entropy = f", entropy {bits:.2f} bits" if bits is not None else ""
+        entropy = ", no probabilities" if bits is None and self.measure == "attention" else entropy
+        return f"{self.kind:<7}  {heads}, {size}{entropy}" + (self.note and f", {self.note}")
+
     def in_place(self) -> "AttentionMap":
         """The map between all tokens, if it consists of windows: (B, H, T, T), 0 between windows."""
         if self.windows is None:
@@ -129,6 +149,8 @@ class Record:
         if isinstance(key, slice):
             return self.with_maps(self.maps[key])
         if isinstance(key, int):
+            if not -len(self) <= key < len(self):
+                raise IndexError(f"record has {len(self)} attention maps, got index {key}")
             return self.maps[key]
         for attention_map in reversed(self.maps):
             if attention_map.name == key:
@@ -167,22 +189,7 @@ class Record:
         lines = [f"Record of {self.model}: {count}"]
         listed = self.maps[:MAX_LINES]
         width = max((len(attention_map.name) for attention_map in listed), default=0)
-        for attention_map in listed:
-            batch, num_heads, queries, keys = attention_map.weights.shape
-            if attention_map.heads == ():
-                heads = "heads averaged"
-            elif attention_map.heads is not None:
-                heads = f"heads {', '.join(map(str, attention_map.heads))}"
-            else:
-                heads = "1 head" if num_heads == 1 else f"{num_heads} heads"
-            windows = attention_map.windows
-            batch = batch // (windows.count if windows else 1)
-            over = f" {windows}" if windows else f" over {attention_map.over}" if attention_map.over != TOKENS else ""
-            size = f"{queries} x {keys}{over}" + (f", batch of {batch}" if batch > 1 else "")
-            bits = attention_map.entropy()
-            entropy = "no probabilities" if bits is None else f"entropy {bits:.2f} bits"
-            note = attention_map.note and f", {attention_map.note}"
-            lines.append(f"  {attention_map.name:<{width}}  {attention_map.kind:<7}  {heads}, {size}, {entropy}{note}")
+        lines += [f"  {attention_map.name:<{width}}  {attention_map.describe()}" for attention_map in listed]
         if len(self.maps) > len(listed):
             layers = f" of {len(self.names())} layers" if len(self.names()) < len(self.maps) else ""
             lines.append(f"  and {len(self.maps) - len(listed)} more{layers}")

@@ -28,6 +28,8 @@ Modules = str | nn.Module | Iterable[str | nn.Module] | None
 class Recorder:
     """Tracks the running modules of one model in one thread, and keeps their attention maps."""
 
+    counts_cache_reorders = True
+
     def __init__(
         self,
         model: nn.Module,

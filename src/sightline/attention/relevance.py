@@ -33,13 +33,13 @@ class Paths:
     as the identity or zero, and every layer updates them.
     """
 
-    def __init__(self, maps: Sequence[AttentionMap]) -> None:
+    def __init__(self, maps: Sequence[AttentionMap], measure: str) -> None:
         self.sizes: dict[str, int] = {}
         for m in maps:
             for sequence, size in zip(SEQUENCES[m.kind], m.weights.shape[2:], strict=True):
                 known = self.sizes.setdefault(sequence, size)
-                fix = "select one part of the model with layers="
-                rule = f"relevance must be over maps with one number of {sequence} tokens"
+                fix = "record one forward pass over the whole text, or select one part of the model with layers="
+                rule = f"{measure} must be over maps with one number of {sequence} tokens"
                 check(known == size, f"{rule}, got {known} and {size} in {m.name}; {fix}")
         example, batch = maps[0].weights, len(maps[0].weights)
         self.matrices = {
@@ -81,7 +81,7 @@ def rollout(record: Record, layers: str = "*") -> Record:
     """Attention rollout, as a map (B, 1, Q, K) of each kind. See `Record.rollout`."""
     maps = []
     for call in _calls(record, layers, "rollout"):
-        paths = Paths(call)
+        paths = Paths(call, "rollout")
         for m in call:
             check(m.entropy() is not None, f"rollout must be given weights that sum to 1, got others in {m.name}")
             paths.follow(m.kind, m.weights.float().mean(1))
@@ -96,37 +96,46 @@ def relevance(record: Record, targets: Targets, layers: str = "*") -> Record:
     """The relevance of each input token for each target. See `Record.relevance`."""
     named = dict(targets) if isinstance(targets, Mapping) else {"target": targets}
     check(named, "targets must contain at least one target, got none")
-    maps = []
+    maps, unused = [], set(named)
     for call in _calls(record, layers, "relevance"):
         perturbations = [m.perturbation for m in call if m.perturbation is not None]
         fix = "record with record_attention(model, gradients=True)"
         check(len(perturbations) == len(call), f"relevance must be given a record with gradients, got none; {fix}")
-        rows = [_rows(call, _gradients(name, x, perturbations)) for name, x in named.items()]
+        gradients = {name: _gradients(name, x, perturbations) for name, x in named.items()}
+        unused -= {name for name, found in gradients.items() if any(g is not None for g in found)}
+        rows = [_rows(call, found) for found in gradients.values()]
         for sequence in rows[0]:
             weights = torch.stack([row[sequence] for row in rows], 1)
             name = f"relevance of the {sequence}" if len(rows[0]) > 1 else "relevance"
             kind = KINDS[sequence, sequence]
             maps.append(_derived(call[0], weights, name=name, kind=kind, measure="relevance", queries=tuple(named)))
+    rule = "targets must be computed from the outputs of the recorded calls"
+    check(not unused, f"{rule}, got {', '.join(map(repr, sorted(unused)))}, which does not depend on their attention")
     return record.with_maps(maps)
 
 
-def _gradients(name: str, target: Tensor, perturbations: Sequence[Tensor]) -> list[Tensor]:
-    """The gradient of the target with respect to the weights of each map: (B, H, Q, K) each"""
+def _gradients(name: str, target: Tensor, perturbations: Sequence[Tensor]) -> Sequence[Tensor | None]:
+    """The gradient of the target with respect to the weights of each map, (B, H, Q, K) each; None if there is none"""
     is_valid = isinstance(target, Tensor) and target.dim() <= 1 and target.requires_grad
     got = f"{tuple(target.shape)}, requires_grad={target.requires_grad}" if isinstance(target, Tensor) else repr(target)
     rule = "targets must be tensors () or (B,) with a gradient, computed from outputs inside or after the recording"
     check(is_valid, f"{rule}, got {got} for {name!r}")
-    gradients = torch.autograd.grad(target.sum(), perturbations, retain_graph=True, allow_unused=True)
-    return [torch.zeros_like(x) if g is None else g for g, x in zip(gradients, perturbations, strict=True)]
+    try:
+        return torch.autograd.grad(target.sum(), perturbations, retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        if "second time" not in str(error):
+            raise
+        rule = f"the graph of target {name!r} must not be freed"
+        raise SightlineError(f"{rule}, got one after backward(); call relevance before it") from error
 
 
-def _rows(maps: Sequence[AttentionMap], gradients: Sequence[Tensor]) -> dict[str, Tensor]:
+def _rows(maps: Sequence[AttentionMap], gradients: Sequence[Tensor | None]) -> dict[str, Tensor]:
     """The relevance of the tokens of each sequence that the target depends on: (B, T) each"""
     weighted = [
-        replace(m, weights=(m.weights.to(gradient.device) * gradient).float(), scores=None).in_place()
+        replace(m, weights=_times(m.weights, gradient).float(), scores=None).in_place()
         for m, gradient in zip(maps, gradients, strict=True)
     ]
-    paths = Paths(weighted)
+    paths = Paths(weighted, "relevance")
     for m in weighted:
         paths.accumulate(m.kind, m.weights.clamp(min=0).mean(1))
     sequence = "target" if "target" in paths.sizes else "source"
@@ -136,6 +145,11 @@ def _rows(maps: Sequence[AttentionMap], gradients: Sequence[Tensor]) -> dict[str
     share = is_read / is_read.sum(1, keepdim=True)
     rows = {key[1]: (share[:, None] @ x)[:, 0] for key, x in paths.matrices.items() if key[0] == sequence}
     return rows | {sequence: rows[sequence] - share}  # without the identity: only what attention adds
+
+
+def _times(weights: Tensor, gradient: Tensor | None) -> Tensor:
+    """Zeros without a gradient: (B, H, Q, K)"""
+    return torch.zeros_like(weights) if gradient is None else weights.to(gradient.device) * gradient
 
 
 def _normalized(x: Tensor) -> Tensor:

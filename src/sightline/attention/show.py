@@ -75,9 +75,13 @@ def _of_mapping(outputs: Mapping[str, Any], kind: Kind | None) -> Record:
 
 def _check_tokens(outputs: Mapping[str, Any], fields: Sequence[str], model: str) -> None:
     """Refuse outputs whose weights are not between tokens: windows (Swin) and sliding windows (Longformer)."""
-    maps = outputs.get("reshaped_hidden_states")
-    has_windows = maps is not None and len(outputs[fields[0]][0]) != len(maps[0])
-    is_local = outputs.get("global_attentions") is not None
+    others = [*outputs.values(), *(outputs.get("reshaped_hidden_states") or ())]
+    first = next((x for x in others if isinstance(x, Tensor) and x.dim() > 0), None)  # states or logits
+    weights = next((x for x in outputs[fields[0]] if isinstance(x, Tensor) and x.dim() == 4), None)
+    if weights is None or fields[0] == "cross_attentions":
+        return
+    has_windows = first is not None and len(weights) > len(first)
+    is_local = weights.shape[3] < weights.shape[2] or outputs.get("global_attentions") is not None
     rule = "attentions must be between tokens"
     check(not has_windows and not is_local, f"{rule}, got the windows of {model}; use record_attention")
 
@@ -90,6 +94,10 @@ def _maps(
     num_layers = len(steps[0])
     same = all(len(step) == num_layers for step in steps)
     check(same, f"attentions must have equally many layers at each step, got {[len(step) for step in steps]!s:.80}")
+    batch_sizes = [len(layer) for layer in steps[0]]
+    rule = "attentions must have the same batch size in all layers"
+    fix = "pass one layer; for windows of tokens (Swin) use record_attention"
+    check(len(set(batch_sizes)) == 1, f"{rule}, got {batch_sizes!s:.80}; {fix}")
     kinds = [kind or _kind(first, last) for first, last in zip(steps[0], steps[-1], strict=True)]
     names = [name] if is_name and num_layers == 1 else [f"{name}.{i}" for i in range(num_layers)]
     return [

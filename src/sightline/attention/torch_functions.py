@@ -209,4 +209,16 @@ def _with_heads(x: Tensor, call: Call) -> Tensor:
         x = x.unsqueeze(0) if x.dim() == 2 else x
         heads = num_heads(call.module) or _heads_in_batch(x, call)
         return x.unflatten(0, (-1, heads)) if heads and len(x) % heads == 0 else x.unsqueeze(1)
-    return x.flatten(0, -4)
+    return _unpack_groups(x.flatten(0, -4), call)
+
+
+def _unpack_groups(x: Tensor, call: Call) -> Tensor:
+    """(B, H / G, G, K) of a module with G heads for each head of its keys and one query -> (B, H, 1, K)
+
+    Hugging Face computes a step of `generate()` with a mask this way. Other weights are returned as they are.
+    """
+    groups = getattr(call.module, "num_key_value_groups", None)
+    states = next(iter(call.sequences().values()), None)
+    is_one_query = states is not None and states.dim() == 3 and states.shape[1] == 1
+    is_packed = isinstance(groups, int) and groups > 1 and x.shape[2] == groups and is_one_query
+    return x.flatten(1, 2).unsqueeze(2) if is_packed else x

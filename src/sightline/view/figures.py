@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -91,9 +92,11 @@ def heatmap(
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     if annotate if annotate is not None else len(table) * len(table[0]) <= MAX_ANNOTATED_CELLS:
+        largest = max(abs(w) for row in table for w in row)
+        digits = 2 if largest >= 0.1 or largest == 0 else 1 - math.floor(math.log10(largest))
         for i, row in enumerate(table):
             for j, w in enumerate(row):
-                text, color = f"{w:.2f}".replace("-0.00", "0.00"), "white" if abs(w) > 0.55 * vmax else COLORS["ink"]
+                text, color = f"{round(w, digits) + 0.0:.{digits}f}", "white" if abs(w) > 0.55 * vmax else COLORS["ink"]
                 axes.text(j, i, text, ha="center", va="center", fontsize=8, color=color)
 
 

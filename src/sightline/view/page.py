@@ -25,7 +25,7 @@ from .information import measure
 from .maps import Map, merge_calls
 from .payload import LEVELS, THUMBNAIL_SIZE, PackedWeights, downsample, pack_weights
 from .scores import read_scores
-from .tokens import SPECIAL_TOKENS, drop_padding, query_and_key, token_sequences
+from .tokens import SPECIAL_TOKENS, drop_padding, query_and_key, token_sequences, warn_of_positions
 
 IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./([\w-]+)\.js";$', re.MULTILINE)
 EXPORT = re.compile(r"^export ((?:async )?(?:function|const) (\w+))", re.MULTILINE)
@@ -168,6 +168,8 @@ def attention_page(maps: Sequence[Map], tokens: Any = None, **options: Unpack[Vi
         scores = read_scores(of_example.pop("scores", None))
         example_maps, of_example = drop_padding(maps, of_example)
         sequences = token_sequences(example_maps, **of_page, **of_example)
+        if i == 0 and any(of_example.get(name) is not None for name in ("tokens", "source", "target")):
+            warn_of_positions(example_maps, sequences)
         layers = []
         for j, m in enumerate(example_maps):
             packed = pack_weights(m.weights[index])

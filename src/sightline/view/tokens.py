@@ -1,10 +1,11 @@
 """The source and target sequence of attention: the name of each position, and its images."""
 
-from collections.abc import Collection, Sequence
+import warnings
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..errors import SightlineError, check
+from ..errors import SightlineError, SightlineWarning, check
 from .images import PatchedImages, patched_images
 from .maps import Map
 from .subwords import Words, read_subwords
@@ -150,6 +151,17 @@ def query_and_key(m: Map, sequences: Collection[str] = ()) -> tuple[str, str]:
     if m.kind == "cross":
         return ("generated" if "generated" in sequences else "target"), "source"
     return ("source", "source") if m.kind == "encoder" else ("target", "target")
+
+
+def warn_of_positions(maps: Sequence[Map], sequences: Mapping[str, TokenSequence]) -> None:
+    """Warn if the tokens do not name the keys of some maps, which then show positions."""
+    over_tokens = [m for m in maps if m.over == "tokens"]
+    unnamed = [m for m in over_tokens if len(sequences[query_and_key(m, sequences)[1]].tokens) != m.shape[3]]
+    if unnamed and len(over_tokens) > 1:
+        shown = f"{len(unnamed)} of {len(over_tokens)} maps, such as {unnamed[0].name},"
+        reason = "steps of generate() with beams, and layers of different lengths, are not merged"
+        message = f"the tokens do not fit {shown} which show positions; {reason}; record one call with the whole text"
+        warnings.warn(message, SightlineWarning, stacklevel=5)
 
 
 def _sizes(maps: Sequence[Map]) -> dict[str, int]:
