@@ -241,3 +241,21 @@ def test_too_many_forward_passes_without_reinforce_raise(monkeypatch):
         match=r"hard attention must be followed by reinforce within 3 forward passes.*reinforce\(model, losses\)",
     ):
         hard(scores)
+
+
+def test_a_share_of_the_examples_has_soft_weights_in_training():
+    """Their gradient is that of the softmax, and they are not part of REINFORCE."""
+    torch.manual_seed(0)
+    scores = torch.randn(200, 1, 2, 4, requires_grad=True)
+    hard, losses = Hard(soft_share=0.25), torch.arange(200.0)
+    weights, probs = hard(scores), scores.softmax(-1)
+    is_soft = (weights == probs).flatten(1).all(1)
+    assert 0.15 < is_soft.float().mean() < 0.35
+    assert ((weights[~is_soft] == 0) | (weights[~is_soft] == 1)).all()
+    (direct,) = torch.autograd.grad(weights.square().sum(), scores, retain_graph=True)
+    (sampled,) = torch.autograd.grad(hard.reinforce_loss(losses), scores)
+    assert direct[is_soft].any(-1).all()
+    assert not direct[~is_soft].any()
+    assert not sampled[is_soft].any()
+    assert sampled[~is_soft][1:].any(-1).all()
+    assert not ((hard.eval()(scores) > 0) & (hard(scores) < 1)).any()

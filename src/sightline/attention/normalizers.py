@@ -36,17 +36,19 @@ class Hard(Normalizer):
     """Weight 1 for one key: sampled from the softmax in training, the most probable one otherwise.
 
     The choice has no gradient. `gradient="straight_through"` uses that of the softmax. `gradient="reinforce"` stores
-    the log-probabilities of the samples; add `reinforce(model, losses)` to the loss of every batch.
+    the log-probabilities of the samples; add `reinforce(model, losses)` to the loss of every batch. With `soft_share`,
+    this share of the examples has the weights of the softmax in training instead, with their gradient, which lowers
+    the variance (Xu et al., 2015).
     """
 
     baseline: Tensor
     has_baseline: Tensor
 
-    def __init__(self, *, gradient: Gradient = "reinforce", momentum: float = 0.9):
+    def __init__(self, *, gradient: Gradient = "reinforce", momentum: float = 0.9, soft_share: float = 0.0):
         super().__init__()
         check_choice("gradient", gradient, get_args(Gradient))
-        check_fraction(momentum=momentum)
-        self.gradient, self.momentum, self.softmax = gradient, momentum, Softmax()
+        check_fraction(momentum=momentum, soft_share=soft_share)
+        self.gradient, self.momentum, self.soft_share, self.softmax = gradient, momentum, soft_share, Softmax()
         self.log_probs: list[Tensor] = []
         """Log-probabilities of the samples since the last `reinforce_loss`, each (B, Q)."""
         self.entropies: list[Tensor] = []
@@ -71,6 +73,10 @@ class Hard(Normalizer):
             raise SightlineError(f"{rule}, got more; {fix}")
         log_probs = _mask_scores(scores, allowed).log_softmax(-1, dtype=_sum_dtype(scores))
         log_prob, entropy = (log_probs * weights).sum((1, 3)), -(log_probs * probs).sum((1, 3))
+        if self.soft_share:
+            is_soft = torch.rand(len(probs), device=probs.device) < self.soft_share
+            weights = torch.where(is_soft[:, None, None, None], probs, weights)
+            log_prob = log_prob.masked_fill(is_soft[:, None], 0.0)
         if not in_backward():  # activation checkpointing repeats the forward pass
             self.log_probs.append(log_prob)
             self.entropies.append(entropy)

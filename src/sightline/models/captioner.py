@@ -67,8 +67,12 @@ class CaptionerConfig(Config):
     """The attention of a recurrent decoder selects one region for each word."""
     hard_gradient: Gradient = "reinforce"
     """How hard attention is trained: by REINFORCE with a moving baseline, or with the gradient of the softmax."""
+    reinforce_weight: NonNegative = 0.02
+    """Weight of REINFORCE in the loss. Its gradient has a high variance, which a large weight passes to the encoder."""
+    soft_share: Fraction = 0.5
+    """Share of the training captions that use the weights of the softmax instead of one region, for REINFORCE."""
     entropy_weight: NonNegative = 0.01
-    """Weight of the entropy of hard attention in the loss of REINFORCE, which keeps it from collapsing early."""
+    """Weight of the entropy of hard attention in the term of REINFORCE, which keeps it from collapsing early."""
     max_positions: ModelDim = 128
     """Longest caption in tokens."""
     dropout: Fraction = 0.1
@@ -80,6 +84,11 @@ class CaptionerConfig(Config):
         check(has_grid or not self.backbone_channels, f"backbone_channels must be null for backbone {self.backbone!r}")
         is_recurrent = self.kind == "rnn_attention"
         check(is_recurrent or not self.hard, f"hard must be false for kind {self.kind!r}, got true; use rnn_attention")
+
+    @property
+    def trains_choices(self) -> bool:
+        """Whether hard attention is trained by REINFORCE."""
+        return self.hard and self.hard_gradient == "reinforce"
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -172,7 +181,7 @@ class Captioner(nn.Module):
             output = output.take(torch.arange(len(target), device=target.device) // rows)
         if labels is None:
             return self.decoder(output, target)
-        if self.training and self.config.hard and self.config.hard_gradient == "reinforce":
+        if self.training and self.config.trains_choices:
             return self._reinforce_loss(self.decoder(output, target), labels, label_smoothing)
         return self.decoder.loss(output, target, labels, label_smoothing=label_smoothing)
 
@@ -185,7 +194,7 @@ class Captioner(nn.Module):
         losses = F.cross_entropy(logits.mT.float(), labels, label_smoothing=label_smoothing, **options)
         has_label = labels != IGNORE_INDEX
         term = reinforce(self.decoder, losses, where=has_label, entropy_weight=self.config.entropy_weight)
-        return losses.sum() + term * has_label.sum()
+        return losses.sum() + self.config.reinforce_weight * term * has_label.sum()
 
 
 def _make_decoder(config: CaptionerConfig) -> TextDecoder:
@@ -203,5 +212,6 @@ def _make_decoder(config: CaptionerConfig) -> TextDecoder:
         attention="none" if c.kind == "rnn" else c.attention,
         hard=c.hard,
         hard_gradient=c.hard_gradient,
+        soft_share=c.soft_share if c.trains_choices else 0.0,
         dropout=c.dropout,
     )

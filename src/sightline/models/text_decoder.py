@@ -283,6 +283,7 @@ class RecurrentTextDecoder(TextDecoder):
         attention: str = "none",
         hard: bool = False,
         hard_gradient: Gradient = "straight_through",
+        soft_share: float = 0.0,
         dropout: float = 0.0,
         **options: Any,
     ):
@@ -290,7 +291,8 @@ class RecurrentTextDecoder(TextDecoder):
         self.context = nn.Linear(hidden_size, hidden_size)
         self.attention = None
         if attention != "none":
-            self.attention = CrossAttention(hidden_size, attention, hard=hard, hard_gradient=hard_gradient)
+            options_of_choice: dict[str, Any] = {"hard_gradient": hard_gradient, "soft_share": soft_share}
+            self.attention = CrossAttention(hidden_size, attention, hard=hard, **options_of_choice)
         input_size = embed_dim + (hidden_size if self.attention is None else 0)
         self.stack = RNN(input_size, hidden_size, cell=cell, num_layers=num_layers, dropout=dropout)
         self.bridge = nn.Linear(hidden_size, num_layers * self.stack.num_states * hidden_size)
@@ -338,7 +340,13 @@ class CrossAttention(nn.Module):
     """Attention of decoder states over encoder states, with one head and any score."""
 
     def __init__(
-        self, hidden_size: int, score: str, *, hard: bool = False, hard_gradient: Gradient = "straight_through"
+        self,
+        hidden_size: int,
+        score: str,
+        *,
+        hard: bool = False,
+        hard_gradient: Gradient = "straight_through",
+        soft_share: float = 0.0,
     ):
         super().__init__()
         is_additive = score == "additive"  # keys are projected once per source instead of once per step
@@ -346,7 +354,7 @@ class CrossAttention(nn.Module):
         self.score = additive or make_score(score, head_dim=hidden_size, num_heads=1)
         self.key = nn.Linear(hidden_size, hidden_size, bias=False) if is_additive else nn.Identity()
         """Encoder states to keys."""
-        self.normalizer = Hard(gradient=hard_gradient) if hard else Softmax()
+        self.normalizer = Hard(gradient=hard_gradient, soft_share=soft_share) if hard else Softmax()
 
     def forward(self, states: Tensor, keys: Tensor, source: EncoderOutput) -> Tensor:
         """states (B, T, M), keys (B, S, M) -> contexts (B, T, M)"""
