@@ -294,7 +294,7 @@ def test_attention_modules_that_are_not_recorded_are_named():
     with pytest.warns(SightlineWarning, match="the record of Net is partial") as warned:
         record = recorded(Net(), torch.randn(1, 1, Q, D), layers=0)
     names = ", ".join(f"blocks.{i}.linear_attention" for i in range(8))
-    text = f"not recorded: {names} and 4 more (of an unknown form)"
+    text = f"not recorded: {names} and 4 more (of an unknown form; if it is a softmax by hand, pass modules=)"
     assert str(warned[0].message).endswith(text)
     assert repr(record).endswith(text)
     assert warned[0].filename == __file__

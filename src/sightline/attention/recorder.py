@@ -23,6 +23,7 @@ from .record import AttentionMap, Record
 Layers = str | int | Iterable[str | int] | None
 Heads = int | Iterable[int] | None
 Modules = str | nn.Module | Iterable[str | nn.Module] | None
+UNKNOWN_FORM = "of an unknown form; if it is a softmax by hand, pass modules="
 
 
 class Recorder:
@@ -94,7 +95,8 @@ class Recorder:
         call = Call(module, args, kwargs)
         if not self.running:
             is_enabled = torch.is_grad_enabled() or not self.gradients
-            check(is_enabled, "gradients=True must be used with gradients enabled, got torch.no_grad(); remove it")
+            rule = "gradients=True must be used with gradients enabled"
+            check(is_enabled, f"{rule}, got torch.no_grad(); remove it, and in place of generate() call the model once")
             self.call_index += not in_backward()
             self.record.image_tokens = self.record.image_tokens or find_image_tokens(call)
         self.running.append(call)
@@ -113,7 +115,7 @@ class Recorder:
             self.running[-1].has_attention |= call.has_attention
             self.running[-1].missed += call.missed
         else:
-            self.record.missed |= {n: "of an unknown form" for n in call.missed if n not in self.record.missed}
+            self.record.missed |= {n: UNKNOWN_FORM for n in call.missed if n not in self.record.missed}
         return call
 
     def is_interested(self) -> bool:

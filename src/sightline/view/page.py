@@ -16,7 +16,7 @@ from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
-from ..errors import SightlineError, check, check_int
+from ..errors import SightlineError, check, check_choice, check_int
 from ..files import atomic_write
 from .encodings import read_encodings
 from .heatmaps import LOOK
@@ -147,6 +147,8 @@ def check_path(path: Path) -> Path:
 def attention_page(maps: Sequence[Map], tokens: Any = None, **options: Unpack[ViewOptions]) -> Page:
     """The attention viewer with these maps. `tokens` has a name for each position of a self-attention model."""
     check(maps, "record must contain at least one attention map, got none")
+    for name in options:
+        check_choice("the name of an option of the viewer", name, (*ViewOptions.__annotations__, *EXAMPLE_OPTIONS))
     is_list, indices = _batch_indices(options.pop("batch", 0))
     names, height, title = options.pop("names", None), options.pop("height", 720), options.pop("title", "Attention")
     check_int(1, height=height)

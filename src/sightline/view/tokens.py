@@ -203,7 +203,10 @@ def _words(
     if isinstance(given, str):
         raise SightlineError(f"{name} must be a list of tokens, got the string {given!r}")
     shape = getattr(given, "shape", (0,))
-    check(len(shape) == 1, f"{name} must be a list of tokens, got an array of shape {tuple(shape)}")
+    check(
+        len(shape) == 1,
+        f"{name} must be a list of tokens, got an array of shape {tuple(shape)}; pass tokenizer= with token ids",
+    )
     words = [str(word.item() if hasattr(word, "item") else word) for word in given]  # numpy and torch scalars
     if len(words) != size:
         hint = ""
