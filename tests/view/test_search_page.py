@@ -67,6 +67,11 @@ def test_a_brush_selects_trials_in_all_charts(page, results):
     assert status.inner_text().startswith("Drag along an axis")
 
 
+def test_a_brush_can_start_on_the_line_of_an_axis(page):
+    brush(page, "model.depth", 0.2, 0.6)
+    assert 0 < len(faded(page, "svg.parallel")) < 23
+
+
 def test_a_selection_is_moved_by_keys(page):
     axis = page.get_by_role("group", name="accuracy")
     axis.focus()
