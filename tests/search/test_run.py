@@ -20,8 +20,8 @@ from search_task import SPACE
 from sightline.cli import app
 from sightline.errors import SightlineError
 from sightline.search import Results, search
-from sightline.search.progress import Progress, duration
-from sightline.search.study import Study
+from sightline.search.liveness import Worker
+from sightline.search.progress import Progress, describe, duration
 
 TOY = {"task": "toy_search"}
 
@@ -96,14 +96,37 @@ def test_a_problem_that_a_worker_finds_is_reported_once(tmp_path):
     ) as error:
         run(tmp_path / "search", {"model.patch_size": [2, 3]}, changes, None, workers=2)
     assert "Traceback" not in str(error.value)
-    assert not Study("", "search", tmp_path / "search").trials()
+    assert not (tmp_path / "search").exists()
 
 
 def test_settings_that_do_not_fit_the_data_are_refused_before_the_first_trial(tmp_path, toy):
     message = r"1 problem:\n  model.size must be at most 100, as in the data, got 101"
     with pytest.raises(SightlineError, match=message):
-        run(tmp_path, {"model.size": [3, 101]})
+        run(tmp_path / "search", {"model.size": [3, 101]})
     assert toy.trained == []
+    assert not (tmp_path / "search").exists()
+
+
+def test_a_batch_below_the_longest_sentence_is_refused_before_the_first_trial(tmp_path):
+    changes = ["task=masked_lm", "model.embed_dim=16", "model.depth=1", "training.steps=1", "training.device=cpu"]
+    with pytest.raises(SightlineError, match="batch_size counts tokens and must be at least the longest sentence"):
+        run(tmp_path / "search", {"training.batch_size": [8, 4096]}, changes, None)
+    assert not (tmp_path / "search").exists()
+
+
+def test_a_search_without_a_finished_trial_starts_anew_with_another_space(tmp_path):
+    with pytest.raises(SightlineError, match="some trials must succeed, got 5 that failed"):
+        run(tmp_path, {**SPACE, "model.error": ["diverge"]}, trials=7)
+    results = Results.read(tmp_path / "trials.json")
+    assert results.counts == {"failed": 5}
+    assert len((tmp_path / "trials.csv").read_text().splitlines()) == 6
+    assert describe(results.trials[0]) == "trial 0: failed (loss must be finite, got nan at step 1)"
+    with Worker(tmp_path, None), pytest.raises(SightlineError, match="to continue it, got"):
+        run(tmp_path, trials=2)
+    assert run(tmp_path, trials=2).results.counts == {"complete": 2}
+    with pytest.raises(SightlineError, match="to continue it, got"):
+        run(tmp_path, {"model.size": [1, 2]})
+    assert Results.read(tmp_path / "trials.json").counts == {"complete": 2}
 
 
 def test_a_worker_that_is_killed_twice_by_a_trial_is_replaced(tmp_path, monkeypatch):
@@ -126,6 +149,10 @@ def test_a_stopped_command_goes_on(tmp_path, number, code):
     command = CommandProcess(*words, "--out", "s", cwd=tmp_path, prepare=stop)
     assert command.wait() == code, command.output
     assert ("stopped; the same command continues the search" in command.output) == (code > 0)
+    if code > 0:
+        assert "2 of 4 trials finished: 2 complete\nbest: trial " in command.output
+        assert Results.read(tmp_path / "s" / "trials.json").counts == {"complete": 2}
+        assert (tmp_path / "s" / "best.yaml").is_file()
     command = CommandProcess(*words, "--out", "s", cwd=tmp_path, prepare=search_task.register)
     assert command.wait() == 0, command.output
     assert "4 of 4 trials finished: 4 complete" in command.output

@@ -222,8 +222,9 @@ def test_failures_that_follow_from_the_settings_are_known_to_the_sampler(tmp_pat
 
 def test_another_definition_is_refused(tmp_path):
     study = create(tmp_path)
-    study.define({"seed": 0, "config": {"depth": 3}})
-    study.define({"seed": 0, "config": {"depth": 3}})
+    for depth in (2, 3, 3):  # without a trial, the last one holds
+        study.define({"seed": 0, "config": {"depth": depth}})
+    run_trials(tmp_path, 1)
     with pytest.raises(SightlineError, match=r"config\.depth must be 3 as in the search in .*, got 4; start another"):
         study.define({"seed": 0, "config": {"depth": 4}})
 

@@ -20,6 +20,16 @@ def open_journal(path: Path) -> JournalStorage:
     return JournalStorage(JournalFileBackend(str(path), lock_obj=_JournalLock(path)))
 
 
+def remove_journal(path: Path) -> None:
+    """Remove a journal file and its lock."""
+    for file in (path, _lock_path(path)):
+        file.unlink(missing_ok=True)
+
+
+def _lock_path(journal: Path) -> Path:
+    return journal.with_name(f".{journal.name}.lock")
+
+
 class _JournalLock(BaseJournalFileLock):
     """A lock that the operating system releases when its process is killed.
 
@@ -32,7 +42,7 @@ class _JournalLock(BaseJournalFileLock):
         self._other = JournalFileSymlinkLock(str(journal))
 
     def acquire(self) -> bool:
-        file = self._journal.with_name(f".{self._journal.name}.lock").open("ab")
+        file = _lock_path(self._journal).open("ab")
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
         except (OSError, AttributeError):

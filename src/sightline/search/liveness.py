@@ -42,10 +42,12 @@ def _prefix() -> str:
 def living_pool(folder: Path) -> Iterator[str]:
     """A context in which a pool of workers is alive; yields its name."""
     name = new_name()
-    with files.locked_file(folder / WORKERS / name):
-        yield name
-    with suppress(OSError):
-        (folder / WORKERS).rmdir()
+    try:
+        with files.locked_file(folder / WORKERS / name):
+            yield name
+    finally:
+        with suppress(OSError):
+            (folder / WORKERS).rmdir()
 
 
 class Worker:
@@ -105,6 +107,10 @@ class Worker:
             self.beat()
             return self._path.stat().st_mtime - path.stat().st_mtime > GRACE_SECONDS
         return not path.exists()
+
+    def is_alone(self) -> bool:
+        """Whether no other worker or pool of this machine is alive in the folder."""
+        return not any(files.is_locked(path) for path in self._folder.glob("*") if path != self._path)
 
     def _beat_forever(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):

@@ -95,7 +95,8 @@ class Progress:
 def describe(trial: dict[str, Any]) -> str:
     """How a trial ended, in a few words."""
     values = [f"{name} {format_number(value)}" for name, value in trial["values"].items() if value is not None]
-    reason = f"failed ({(trial['message'] or '').splitlines()[-1:] or [trial['failure']]!s:.200})"
+    lines = (trial["message"] or trial["failure"] or "").splitlines()
+    reason = f"failed ({(lines or [''])[-1]:.200})"
     ending = {"complete": ", ".join(values), "pruned": f"pruned at {', '.join(values)}", "failed": reason}
     return f"trial {trial['trial']}: {ending[trial['state']]}"
 

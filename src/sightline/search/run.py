@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import config, files, limits, runs
-from ..errors import check, check_int, check_max
+from ..errors import SightlineError, check, check_int, check_max
 from .plan import Plan
 from .pool import WorkerPool
 from .progress import Progress, duration
@@ -93,8 +93,8 @@ def search(
         monitor.update()
         try:
             usage = _run(plan, workers, study, monitor, deadline)
-        except KeyboardInterrupt:
-            progress.message("stopped; the same command continues the search")
+        except (SightlineError, KeyboardInterrupt) as error:
+            monitor.stop(error)
             raise
         results = monitor.update(write=True)
         remove_runs(plan, study)
@@ -146,10 +146,20 @@ class _Monitor:
     def update(self, *, write: bool = False) -> Results:
         results = Results.of(self.study)
         self.progress.update(results)
-        if write or time.monotonic() - self._written > SECONDS_BETWEEN_FILES:
+        if write or (results.trials and time.monotonic() - self._written > SECONDS_BETWEEN_FILES):
             results.write(self.plan.folder)
             self._written = time.monotonic()
         return results
+
+    def stop(self, error: BaseException) -> None:
+        """Write the results so far. A search that was refused before its first trial leaves no files."""
+        if isinstance(error, SightlineError) and self.study.remove_if_empty():
+            return
+        results = self.update(write=True)
+        results.write_best(self.plan)
+        if isinstance(error, KeyboardInterrupt):
+            self.progress.message(results.summary(self.plan.trials))
+            self.progress.message("stopped; the same command continues the search")
 
 
 def _run(plan: Plan, workers: int, study: Study, monitor: _Monitor, deadline: float) -> Usage:

@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from .. import seeds
 from ..errors import MissingDependencyError, SightlineError, check, check_choice
 from ..output import flatten
-from .journal import open_journal
+from .journal import open_journal, remove_journal
 from .liveness import GRACE_SECONDS, HEARTBEAT_SECONDS, Worker
 
 JOURNAL = "journal.log"
@@ -68,6 +68,7 @@ class Study:
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.name, self.title, self._stack = name, folder.resolve().name, contextlib.ExitStack()
+        self._directions, self._has_own_journal = directions, not url
         self.folder = folder
         """Where workers show that they are alive."""
         self.storage: BaseStorage
@@ -80,15 +81,19 @@ class Study:
             path = Path(url) if url else folder / JOURNAL
             self.storage, self.folder = open_journal(path), path.parent
         try:
-            if directions is not None:
-                optuna.create_study(storage=self.storage, study_name=name, directions=directions, load_if_exists=True)
-            self.id = self.storage.get_study_id_from_name(name)
+            self._open()
         except BaseException as error:
             self.close()
             if isinstance(error, KeyError):
                 where = shown_url(url) or self.folder
                 raise SightlineError(f"storage must hold the search {name!r}, got {where}") from error
             raise
+
+    def _open(self) -> None:
+        if self._directions is not None:
+            options: dict[str, Any] = {"directions": self._directions, "load_if_exists": True}
+            optuna.create_study(storage=self.storage, study_name=self.name, **options)
+        self.id = self.storage.get_study_id_from_name(self.name)
 
     def __enter__(self) -> Self:
         return self
@@ -101,7 +106,10 @@ class Study:
         self._stack.close()
 
     def define(self, definition: dict[str, Any]) -> None:
-        """Store what the study is about; a study with another definition is refused."""
+        """Store what the study is about. One with another definition is refused, or starts anew without results."""
+        if self.definition not in ({}, definition) and not self._has_results():
+            self.storage.delete_study(self.id)
+            self._open()
         if not self.definition:
             self.storage.set_study_user_attr(self.id, DEFINITION, definition)
         stored, given = flatten(self.definition), flatten(definition)
@@ -109,6 +117,28 @@ class Study:
             old, new = stored.get(key), given.get(key)
             rule = f"{key} must be {old!r:.200} as in the search in {self.folder}, to continue it"
             check(old == new, f"{rule}, got {new!r:.200}; start another search with --out FOLDER")
+
+    def _has_results(self) -> bool:
+        """Whether a trial has ended without a failure, or may still do so."""
+        is_alone = self._is_alone()
+        return not is_alone or any(state_of(trial) != "failed" for trial in self.trials().values())
+
+    def _is_alone(self) -> bool:
+        """Whether no worker is alive; the trials and files of dead ones are removed."""
+        with Worker(self.folder, self.storage) as worker:
+            self.lose_dead(worker)
+            return worker.is_alone()
+
+    def remove_if_empty(self) -> bool:
+        """Remove a study without trials, and the journal in the folder of the search; whether it was removed."""
+        if not self._is_alone() or self._attempts():
+            return False
+        self.storage.delete_study(self.id)
+        if self._has_own_journal and not self.storage.get_all_studies():
+            remove_journal(self.folder / JOURNAL)
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
+        return True
 
     @property
     def definition(self) -> dict[str, Any]:

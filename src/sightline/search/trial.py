@@ -46,6 +46,12 @@ class TrialRunner:
         data, task = self._load(self.plan.config), self.plan.task
         values = runs.change_values(self.plan.values, self.plan.in_trials)
         self.plan.space.check(values, lambda task_config: task.complete_config(task_config, data))
+        if task.unit == "tokens":  # the smallest batch must hold the longest sentence
+            configs = (
+                runs.build_config(runs.change_values(values, settings)) for settings in self.plan.space.samples()
+            )
+            smallest = min(configs, key=lambda task_config: task_config.training.batch_size)
+            task(smallest, data).steps_per_epoch(smallest.training.batch_size)
 
     def __call__(self, claim: Claim) -> Outcome:
         """Train the model of a trial."""

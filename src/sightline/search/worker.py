@@ -32,18 +32,17 @@ def run_worker(
     is called after every evaluation and every trial.
     """
     runner, sampler, pruner = TrialRunner(plan, device, on_change), plan.sampler, make_pruner(plan.pruner)
-    with plan.open_study() as study:
+    with plan.open_study() as study, Worker(study.folder, study.storage, pool) as worker:
         if not study.trials():
             runner.check_space()
-        with Worker(study.folder, study.storage, pool) as worker:
-            samplers, grid = partial(make_sampler, sampler, plan.seed), shuffled_grid(plan)
-            claim = partial(study.claim, worker, plan.trials, samplers, pruner, grid)
+        samplers, grid = partial(make_sampler, sampler, plan.seed), shuffled_grid(plan)
+        claim = partial(study.claim, worker, plan.trials, samplers, pruner, grid)
 
-            def on_finish() -> None:
-                on_change()
-                check_failures(study)
+        def on_finish() -> None:
+            on_change()
+            check_failures(study)
 
-            return work(study, worker, lambda: None if time.time() > deadline else claim(), runner, on_finish)
+        return work(study, worker, lambda: None if time.time() > deadline else claim(), runner, on_finish)
 
 
 def shuffled_grid(plan: Plan) -> list[Settings]:
