@@ -81,12 +81,12 @@ class Typed:
     text: str
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The values of a YAML file."""
-    check(path.is_file(), f"a config must be a YAML file, got {str(path)!r}, which is not a file")
+def read(path: Path, noun: str = "a config") -> dict[str, Any]:
+    """The values of a YAML file; `noun` is what messages call it."""
+    check(path.is_file(), f"{noun} must be a YAML file, got {str(path)!r}, which is not a file")
     size, limit = path.stat().st_size, limits.MAX_CONFIG_BYTES
-    check(size <= limit, f"a config must be at most {limit:,} bytes, got {size:,} in {path}")
-    with reraise(f"{path} must be a config in YAML", ValueError, yaml.YAMLError, RecursionError):
+    check(size <= limit, f"{noun} must be at most {limit:,} bytes, got {size:,} in {path}")
+    with reraise(f"{path} must be {noun} in YAML", ValueError, yaml.YAMLError, RecursionError):
         values = parse(path.read_text(encoding="utf-8"))
     if not isinstance(values, dict):
         raise SightlineError(f"{path} must hold keys and values, got {type(values).__name__}")

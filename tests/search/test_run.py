@@ -107,6 +107,24 @@ def test_settings_that_do_not_fit_the_data_are_refused_before_the_first_trial(tm
     assert not (tmp_path / "search").exists()
 
 
+def test_values_that_do_not_fit_the_data_are_listed_with_other_problems(tmp_path):
+    space = {"model.sise": [1], "model.size": [3, 101], "model.kind": []}
+    with pytest.raises(SightlineError, match=r"3 problems:(.|\n)*model\.size must be at most 100, as in the data"):
+        run(tmp_path / "search", space)
+    with pytest.raises(
+        SightlineError, match=r"2 problems:\n  model: width must divide width=4, got 3\n  model\.size must be"
+    ):
+        run(tmp_path / "search", {"model.width": [2, 3], "model.size": [3, 101]})
+
+
+def test_a_key_is_in_the_space_or_in_the_config(tmp_path):
+    with pytest.raises(SightlineError, match=r"model\.size must be in the space or among the changes of the config"):
+        run(tmp_path, changes=["model.size=3"])
+    with pytest.raises(SightlineError, match=r"model\.rate must be in the space or in --in-trials, got both; leave"):
+        run(tmp_path, in_trials=["model.rate=0.1"])
+    run(tmp_path, changes=["model.width=4"], trials=1)  # without its condition, the key has this value
+
+
 def test_a_batch_below_the_longest_sentence_is_refused_before_the_first_trial(tmp_path):
     changes = ["task=masked_lm", "model.embed_dim=16", "model.depth=1", "training.steps=1", "training.device=cpu"]
     with pytest.raises(SightlineError, match="batch_size counts tokens and must be at least the longest sentence"):

@@ -77,7 +77,25 @@ def test_a_grid_has_every_combination_once():
     grid = read_space(described, VALUES).grid()
     assert len(grid) == 3 * 3 * (1 + 2)
     assert len({tuple(settings.items()) for settings in grid}) == len(grid)
-    assert {round(settings["model.rate"], 6) for settings in grid} == {0.1, 0.2, 0.3}
+    assert {settings["model.rate"] for settings in grid} == {0.1, 0.2, 0.3}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("described", "expected"),
+    [
+        ({"min": 0.001, "max": 0.01, "step": 0.003}, [0.001, 0.004, 0.007, 0.01]),
+        ({"min": 0, "max": 0.5, "step": 0.2}, [0, 0.2, 0.4]),  # a step that does not divide the range
+    ],
+)
+def test_steps_have_no_rounding_errors(described, expected):
+    space = read_space({"model.rate": described}, VALUES)
+    assert [settings["model.rate"] for settings in space.grid()] == expected
+    assert {settings["model.rate"] for settings in sampled(space)} <= set(expected)
+    study = optuna.create_study()
+    for settings in space.grid():
+        study.enqueue_trial(settings)
+        assert space.suggest(study.ask()) == settings
 
 
 def test_a_grid_must_have_single_values_and_a_limit(monkeypatch):
@@ -123,7 +141,7 @@ def test_all_problems_are_in_one_list():
         ({"model.size": {"min": 1, "max": 2.5}}, "model.size must have an integer as max, got 2.5"),
         (
             {"model.rate": {"min": 0.1, "max": 1.0, "lgo": True}},
-            "model.rate must have the keys min, max, step, log, if, got 'lgo'; did you mean 'log'?",
+            "model.rate must have the keys min and max, and may have step, log and if, got 'lgo'; did you mean 'log'?",
         ),
         ({"model.rate": {"min": 0, "max": 1, "log": True}}, "model.rate must have min above 0 with log, got 0"),
         ({"model.rate": {"min": 1, "max": 2, "log": "yes"}}, "model.rate must have true or false as log, got 'yes'"),
@@ -199,4 +217,7 @@ def test_a_space_of_the_package_is_found_by_its_name(tmp_path, monkeypatch):
     with pytest.raises(SightlineError, match=message):
         read_space("image_clasification", VALUES)
     with pytest.raises(SightlineError, match=r"space must be a YAML file, got 'space\.yaml', which is not a file"):
+        read_space("space.yaml", VALUES)
+    (tmp_path / "space.yaml").write_text("model.size: [1")
+    with pytest.raises(SightlineError, match=r"space\.yaml must be a space in YAML, got an error"):
         read_space("space.yaml", VALUES)

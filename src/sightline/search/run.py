@@ -4,17 +4,18 @@ import math
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .. import config, files, limits, runs
+from .. import config, files, limits, registry, runs
 from ..errors import SightlineError, check, check_int, check_max
 from .plan import Plan
 from .pool import WorkerPool
 from .progress import Progress, duration
 from .results import Results
 from .server import start_server
-from .space import read_space
+from .space import Accept, read_space
 from .study import Study
 from .trial import remove_runs
 from .worker import run_worker
@@ -112,12 +113,18 @@ def _plan(
     **options: Any,
 ) -> Plan:
     """The plan of a search, checked; a grid has no more trials than it has points."""
+    changes, short = list(changes), config.parse_changes(in_trials)
     values, name = runs.read_values(source, changes)
     runs.build_config(values)
-    folder, short = Path(out or Path("searches") / name), config.parse_changes(in_trials)
+    folder, trial_values = Path(out or Path("searches") / name), runs.change_values(values, short)
+    found = read_space(space, trial_values, partial(_read_data, trial_values))
+    for where, given in (("among the changes of the config", config.parse_changes(changes)), ("in --in-trials", short)):
+        for setting in found.settings:
+            is_given = setting.key in given and not setting.condition
+            check(not is_given, f"{setting.key} must be in the space or {where}, got both; leave one out")
     plan = Plan(
         values=values,
-        space=read_space(space, runs.change_values(values, short)),
+        space=found,
         name=folder.resolve().name if options["storage"] else "search",
         folder=folder,
         in_trials=short,
@@ -127,6 +134,14 @@ def _plan(
         plan = plan.with_trials(min(plan.trials, len(plan.space.grid())))
     check(folder.is_dir() or not folder.exists(), f"out must be a folder, got {str(folder)!r}, which is a file")
     return plan
+
+
+def _read_data(values: Mapping[str, Any]) -> Accept:
+    """Read the data of a config; the result checks whether other configs fit them."""
+    task_config = runs.build_config(values)
+    task = registry.task_spec(task_config.task).task
+    data = task.load_data(task_config)
+    return lambda other: task.complete_config(other, data)
 
 
 def _deadline(timeout: float | None) -> float:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
 
 Settings = dict[str, Any]
 """Values by config key."""
+Accept = Callable[[Any], object]
+"""Gets a config and raises an error if it does not fit."""
 SPACES = Path(__file__).parent / "spaces"
 """Spaces of this package."""
 FIXED_KEYS = ("task", "out")
 """Keys that are the same in all trials."""
 RANGE_KEYS, CHOICE_KEYS = ("min", "max", "step", "log", "if"), ("choices", "if")
+RANGE_RULE = "the keys min and max, and may have step, log and if"
 FORMS = "[a, b] or {min: a, max: b}"
 MAX_CHECKED_COMBINATIONS = 200
 MAX_LISTED_PROBLEMS = 20
@@ -63,9 +67,10 @@ class Setting:
         if self.choices:
             names = [stored(choice) for choice in self.choices]
             return self.choices[names.index(trial.suggest_categorical(self.key, names))]
+        last = self.max if self.num_values is None else self.value(self.num_values - 1)
         if self.integer:
-            return trial.suggest_int(self.key, int(self.min), int(self.max), step=int(self.step or 1), log=self.log)
-        return trial.suggest_float(self.key, self.min, self.max, step=self.step, log=self.log)
+            return trial.suggest_int(self.key, int(self.min), int(last), step=int(self.step or 1), log=self.log)
+        return trial.suggest_float(self.key, self.min, last, step=self.step, log=self.log)
 
     @property
     def num_values(self) -> int | None:
@@ -79,8 +84,8 @@ class Setting:
         """The value of this index, from 0 to `num_values` - 1."""
         if self.choices:
             return self.choices[index]
-        value = self.min + index * (self.step or 1)
-        return int(value) if self.integer else value
+        value = Decimal(str(self.min)) + index * Decimal(str(self.step or 1))  # exact, unlike a sum of floats
+        return int(value) if self.integer else min(float(value), self.max)
 
     def all_values(self) -> list[Any]:
         """All values of a setting that is no range of real numbers."""
@@ -142,13 +147,21 @@ class Space:
                     settings[setting.key] = setting.sample_values()[index]
             yield settings
 
-    def check(self, values: Mapping[str, Any], accept: Callable[[Any], object]) -> None:
+    def check(self, values: Mapping[str, Any], accept: Accept) -> None:
         """Build the configs of `samples`; `accept` gets each and may raise. All errors are raised as one."""
-        problems: list[str] = []
+        refused, misfits = self._problems(values, accept)
+        _raise([*refused, *misfits])
+
+    def _problems(self, values: Mapping[str, Any], accept: Accept) -> tuple[list[str], list[str]]:
+        """The errors of building configs, and those of `accept`."""
+        refused: list[str] = []
+        misfits: list[str] = []
         for settings in self.samples():
-            with _collected(problems):
-                accept(runs.build_config(runs.change_values(values, settings)))
-        _raise(problems)
+            with _collected(refused):
+                task_config = runs.build_config(runs.change_values(values, settings))
+                with _collected(misfits):
+                    accept(task_config)
+        return refused, misfits
 
 
 def stored(choice: Any) -> Any:
@@ -156,9 +169,16 @@ def stored(choice: Any) -> Any:
     return json.dumps(choice) if isinstance(choice, list | dict) else choice
 
 
-def read_space(source: str | Path | Mapping[str, Any], values: Mapping[str, Any]) -> Space:
-    """The space of a YAML file, of a file of the package by its name, or of a mapping, for a config of these values."""
-    described = source if isinstance(source, Mapping) else config.read(_find(source))
+def read_space(
+    source: str | Path | Mapping[str, Any],
+    values: Mapping[str, Any],
+    read_data: Callable[[], Accept] = lambda: lambda task_config: None,
+) -> Space:
+    """The space of a YAML file, of a file of the package by its name, or of a mapping, for a config of these values.
+
+    If it has problems, `read_data` is called. Its result gets configs, and raises if they do not fit the data.
+    """
+    described = source if isinstance(source, Mapping) else config.read(_find(source), "a space")
     problems: list[str] = []
     with _collected(problems):
         check(described, "a space must have at least one key, got none")
@@ -166,15 +186,27 @@ def read_space(source: str | Path | Mapping[str, Any], values: Mapping[str, Any]
         count, limit = len(described), limits.MAX_SEARCH_SETTINGS
         check(count <= limit, f"a space must have at most {limit} keys, got {count}")
     _raise(problems)
-    kind, settings = runs.config_class(values), {}
+    kind, settings, valid = runs.config_class(values), {}, []
     for key, value in described.items():
+        known = len(problems)
         with _collected(problems):
             settings[key] = _parse_setting(kind, str(key), value, problems)
+            valid += [settings[key]] if len(problems) == known and not settings[key].condition else []
     _check_conditions(settings, described, problems)
-    _raise(problems)
-    space = Space(tuple(_in_order(settings)))
-    space.check(values, lambda task_config: None)
-    return space
+    if not problems:
+        space = Space(tuple(_in_order(settings)))
+        problems, _ = space._problems(values, lambda task_config: None)
+        if not problems:
+            return space
+    if not changes_data(described):
+        with _collected(problems):
+            problems += Space(tuple(valid))._problems(values, read_data())[1]
+    raise _error(problems)
+
+
+def changes_data(keys: Iterable[str]) -> bool:
+    """Whether some of these config keys change the data."""
+    return any(key == "seed" or str(key).startswith("data.") for key in keys)
 
 
 def _find(source: str | Path) -> Path:
@@ -195,8 +227,9 @@ def _parse_setting(kind: Any, key: str, described: Any, problems: list[str]) -> 
     is_choice = isinstance(described, Mapping) and "choices" in described
     check(is_range or is_choice, f"{key} must be {FORMS}, got {shown(described)}{_hint(key, described)}")
     known = CHOICE_KEYS if is_choice else RANGE_KEYS
+    rule = f"{key} must have the key choices, and may have if" if is_choice else f"{key} must have {RANGE_RULE}"
     for name in described:
-        check(name in known, f"{key} must have the keys {', '.join(known)}, got {name!r}{closest(str(name), known)}")
+        check(name in known, f"{rule}, got {name!r}{closest(str(name), known)}")
     condition = _parse_condition(key, described.get("if", {}))
     setting = _parse_choices(key, described) if is_choice else _parse_range(kind, key, described)
     for value in setting.choices or (setting.min, setting.max):
@@ -298,12 +331,17 @@ def _collected(problems: list[str]) -> Iterator[None]:
         problems.append(str(error))
 
 
-def _raise(problems: Iterable[str]) -> None:
-    """Raise one error that lists different problems."""
+def _raise(problems: Sequence[str]) -> None:
+    if problems:
+        raise _error(problems)
+
+
+def _error(problems: Iterable[str]) -> SightlineError:
+    """One error that lists different problems."""
     different = list(dict.fromkeys(problems))
     listed = different[:MAX_LISTED_PROBLEMS]
     if len(different) > len(listed):
         listed.append(f"and {len(different) - len(listed)} more")
     lines = "".join(f"\n  {problem}" for problem in listed)
     number = f"{len(different)} problem{'s' if len(different) > 1 else ''}"
-    check(not different, f"a space must be valid, got {number}:{lines}")
+    return SightlineError(f"a space must be valid, got {number}:{lines}")

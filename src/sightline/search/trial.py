@@ -21,6 +21,7 @@ from ..training.hooks import Hook, TrainerState
 from ..training.loop import DivergedError
 from ..training.task import BatchSlice
 from .plan import Plan
+from .space import changes_data
 from .study import Claim, Outcome, Study, state_of
 
 TRIALS = "trials"
@@ -41,7 +42,7 @@ class TrialRunner:
 
     def check_space(self) -> None:
         """The configs of the space must suit the data. Keys of the data in the space are not checked."""
-        if any(key == "seed" or key.startswith("data.") for key in (s.key for s in self.plan.space.settings)):
+        if changes_data(setting.key for setting in self.plan.space.settings):
             return
         data, task = self._load(self.plan.config), self.plan.task
         values = runs.change_values(self.plan.values, self.plan.in_trials)
