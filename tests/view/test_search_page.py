@@ -1,6 +1,9 @@
 """The page of `search-report` in a browser: brushing, highlighting, and the layout on a phone."""
 
+import io
+
 import pytest
+from PIL import Image
 
 from search_results import make_results
 from sightline.search import analysis
@@ -103,6 +106,23 @@ def test_markup_in_settings_is_text(page):
     assert page.locator("img").count() == 0
     page.locator('svg.chart circle[data-trial="0"]').first.dispatch_event("pointerover")
     assert EVIL in page.locator(".details").inner_text()
+
+
+@pytest.mark.parametrize("selector", ["svg.parallel", "table"])
+def test_a_shadow_on_a_phone_shows_where_there_is_more(page, selector):
+    page.set_viewport_size({"width": 390, "height": 800})
+    scrolled = page.locator(".scroll", has=page.locator(selector)).last
+    scrolled.scroll_into_view_if_needed()
+
+    def is_shaded():
+        """Whether the left and the right edge, below the content, are darker than the white panel."""
+        image = Image.open(io.BytesIO(scrolled.screenshot())).convert("L")
+        return [image.getpixel((x, image.height - 4)) < 240 for x in (1, image.width - 2)]
+
+    scrolled.evaluate("(node) => { node.scrollLeft = 0; }")
+    assert is_shaded() == [False, True]
+    scrolled.evaluate("(node) => { node.scrollLeft = node.scrollWidth; }")
+    assert is_shaded() == [True, False]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
