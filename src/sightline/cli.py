@@ -246,7 +246,8 @@ def search(
     options |= {"pruner": pruner, "minimize": minimize, "in_trials": in_trials or (), "seed": seed, "out": out}
     command = sightline.runs.command_line()
     finished = search(path, space, changes, **options, timeout=timeout, train_best=train_best, command=command)
-    _print(f"{finished}\nwrote {', '.join(str(finished.folder / name) for name in FILES)}")
+    written = [str(finished.folder / name) for name in FILES if (finished.folder / name).exists()]
+    _print("\n".join([str(finished), f"wrote {', '.join(written)}", *finished.notes]))
     if finished.best_run is not None:
         _print(str(finished.best_run))
 

@@ -109,7 +109,7 @@ def test_a_minimized_metric_falls():
     ("results", "text"),
     [
         (make_results(11), "8 complete trials are too few to say what mattered; 10 are needed."),
-        (make_results(1), "1 complete trials are too few"),
+        (make_results(1), "1 complete trial is too few"),
     ],
 )
 def test_too_few_trials_say_so(results, text):

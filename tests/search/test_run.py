@@ -4,6 +4,7 @@ import functools
 import io
 import itertools
 import json
+import re
 import signal
 import time
 from types import SimpleNamespace
@@ -71,7 +72,10 @@ def test_no_trial_is_started_after_the_timeout_and_the_same_command_continues(tm
         monkeypatch.setattr(f"sightline.search.{module}.time", clock)
     stopped = run(tmp_path / "parts", timeout=3)
     assert str(stopped).startswith(f"{tmp_path / 'parts'}: 3 of 6 trials finished: 3 complete")
-    assert settings(run(tmp_path / "parts")) == settings(run(tmp_path / "whole"))
+    assert stopped.notes == ["the timeout ended the search; the same command continues it"]
+    continued = run(tmp_path / "parts", timeout=100)
+    assert settings(continued) == settings(run(tmp_path / "whole"))
+    assert continued.notes == []
     with pytest.raises(SightlineError, match="timeout must be a positive number of seconds, got 0"):
         run(tmp_path / "none", timeout=0)
 
@@ -231,6 +235,9 @@ def test_the_command_searches_and_prints_the_best_settings(tmp_path, monkeypatch
     assert "searches/toy: 3 of 3 trials finished: 3 complete\nbest: trial " in result.stdout
     assert "% of it outside trials\nwrote searches/toy/best.yaml" in result.stdout
     assert "trial 2: accuracy 0." in result.stderr
+    pruned = CliRunner().invoke(app, [*words[:5], "9", *words[6:-1], "halving", "--out", "pruned"])
+    note = r"search-report needs 10 complete trials to say what mattered, got \d; --pruner none gives more"
+    assert re.search(note, pruned.stdout.splitlines()[-1])
     refused = CliRunner().invoke(app, [*words[:-1], "halving", "--minimize", "latency"])
     assert refused.exit_code == 2
     assert "pruner must be none with two objectives, got 'halving'" in refused.stderr
@@ -270,6 +277,8 @@ def test_the_live_table_has_the_best_and_the_running_trials(tmp_path):
     first, header, best, last = console.export_text().splitlines()
     assert first.startswith("4 of 9 finished, best accuracy 0.")
     assert "about 50 s left; 1 running" in first
+    progress.deadline = time.time() + 30.4
+    assert re.search(r"about (30|2\d) s left", progress.status(results))
     assert header.split() == ["trial", "accuracy", "size", "kind", "rate", "width"]
     assert best.split()[:2] == [str(results.best["trial"]), "best"]
     assert last.split()[0] == "4"

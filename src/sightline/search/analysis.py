@@ -17,14 +17,12 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.importance import FanovaImportanceEvaluator
 
 from .. import seeds
-from .results import Results, format_number
+from .results import MIN_TRIALS, Results, format_number
 from .space import stored
 
 Array = np.ndarray[Any, Any]
 Column = tuple[BaseDistribution, list[Any]]
 """The values of a setting in all trials, and their distribution."""
-MIN_TRIALS = 10
-"""Complete trials below which nothing is said about settings."""
 MAX_TRIALS = 300
 """Complete trials that a forest is fitted to; of more, some are drawn."""
 NUM_TREES, NUM_RESAMPLES, TREES_PER_RESAMPLE = 64, 50, 6
@@ -114,7 +112,8 @@ def findings(results: Results, analysis: Analysis | None) -> list[str]:
     name = results.objectives[0].name
     if analysis is None:
         count = len(results.complete)
-        few = f"{count} complete trials are too few to say what mattered; {MIN_TRIALS} are needed."
+        number = "1 complete trial is" if count == 1 else f"{count} complete trials are"
+        few = f"{number} too few to say what mattered; {MIN_TRIALS} are needed."
         return [few if count < MIN_TRIALS else f"All complete trials have the same {name}."]
     clear = [effect for effect in analysis.effects if effect.is_clear]
     unclear = [effect.key for effect in analysis.effects if not effect.is_clear]

@@ -1,5 +1,6 @@
 """The state of a running search in a terminal: a live table, or a line for each finished trial elsewhere."""
 
+import math
 import time
 from typing import Any
 
@@ -17,8 +18,9 @@ MAX_RUNNING = 8
 class Progress:
     """Shows the results of a search as it runs, on standard error."""
 
-    def __init__(self, total: int, *, quiet: bool = False):
-        self.total, self.quiet = total, quiet
+    def __init__(self, total: int, deadline: float = math.inf, *, quiet: bool = False):
+        """`deadline` is the `time.time()` after which no trial is started."""
+        self.total, self.deadline, self.quiet = total, deadline, quiet
         self._console = Console(stderr=True, highlight=False)
         self._live: Live | None = None
         self._started, self._first = time.monotonic(), -1
@@ -55,10 +57,13 @@ class Progress:
             self._console.print(text, markup=False, soft_wrap=True)
 
     def seconds_left(self, results: Results) -> float | None:
-        """The time that the remaining trials take at the speed so far; None before a trial is finished."""
+        """The time that the remaining trials take at the speed so far, or that to the deadline if it is shorter; None
+        before a trial is finished."""
         finished = results.finished - self._first
         elapsed = time.monotonic() - self._started
-        return (self.total - results.finished) * elapsed / finished if finished > 0 else None
+        if finished <= 0:
+            return None
+        return min((self.total - results.finished) * elapsed / finished, max(0.0, self.deadline - time.time()))
 
     def status(self, results: Results) -> str:
         """The number of finished trials, the best one, and the time left."""

@@ -15,6 +15,8 @@ from .space import stored
 from .study import RESULT, Study, state_of
 
 BEST, CSV, JSON = FILES = ("best.yaml", "trials.csv", "trials.json")
+MIN_TRIALS = 10
+"""Complete trials below which a report says nothing about settings."""
 STATES = ("complete", "pruned", "failed", "running")
 
 

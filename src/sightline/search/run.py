@@ -13,7 +13,7 @@ from ..errors import SightlineError, check, check_int, check_max
 from .plan import Plan
 from .pool import WorkerPool
 from .progress import Progress, duration
-from .results import Results
+from .results import MIN_TRIALS, Results
 from .server import start_server
 from .space import Accept, read_space
 from .study import Study
@@ -49,6 +49,19 @@ class FinishedSearch:
     """The run of the best settings, if it was trained."""
     trials: int | None = None
     """The number of trials that the search was to have."""
+    is_timed_out: bool = False
+    """Whether trials were not started because of the timeout."""
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about what the search lacks."""
+        notes, complete = [], len(self.results.complete)
+        if complete < MIN_TRIALS and self.results.counts["pruned"]:
+            rule = f"sightline search-report needs {MIN_TRIALS} complete trials to say what mattered, got {complete}"
+            notes.append(f"{rule}; --pruner none gives more")
+        if self.is_timed_out:
+            notes.append("the timeout ended the search; the same command continues it")
+        return notes
 
     def __str__(self) -> str:
         return f"{self.folder}: {self.results.summary(self.trials)}\n{self.usage}"
@@ -89,7 +102,7 @@ def search(
     options: dict[str, Any] = {"trials": trials, "storage": storage, "sampler": sampler, "minimize": minimize}
     options |= {"pruner": pruner or ("halving" if minimize is None else "none"), "seed": seed}
     plan = _plan(source, space, changes, in_trials, out, **options)
-    with plan.open_study(create=True) as study, Progress(plan.trials, quiet=quiet) as progress:
+    with plan.open_study(create=True) as study, Progress(plan.trials, deadline, quiet=quiet) as progress:
         monitor = _Monitor(plan, study, progress)
         monitor.update()
         try:
@@ -101,7 +114,8 @@ def search(
         remove_runs(plan, study)
     results.write_best(plan)
     best_run = _train_best(plan, results, command=command, quiet=quiet) if train_best else None
-    return FinishedSearch(plan.folder, results, usage, best_run, plan.trials)
+    is_timed_out = deadline < math.inf and len(results.trials) < plan.trials
+    return FinishedSearch(plan.folder, results, usage, best_run, plan.trials, is_timed_out)
 
 
 def _plan(
