@@ -25,6 +25,7 @@ from sightline.search.liveness import Worker
 from sightline.search.progress import Progress, describe, duration
 
 TOY = {"task": "toy_search"}
+WITHOUT_DEPTH = [change for change in SMALL if not change.startswith("model.depth=")]
 
 
 def run(folder, space=SPACE, changes=(), source=TOY, **options):
@@ -83,7 +84,12 @@ def test_no_trial_is_started_after_the_timeout_and_the_same_command_continues(tm
 def test_workers_run_the_same_trials_as_one_process(tmp_path):
     """The image classifier, as worker processes do not know the toy task."""
     write_images(tmp_path / "images.npz")
-    changes = [f"data.source={tmp_path}/images.npz", "data.validation_fraction=0.13", *SMALL, "training.steps=2"]
+    changes = [
+        f"data.source={tmp_path}/images.npz",
+        "data.validation_fraction=0.13",
+        *WITHOUT_DEPTH,
+        "training.steps=2",
+    ]
     space = {"model.depth": {"min": 1, "max": 2}, "training.learning_rate": {"min": 1e-3, "max": 1e-1, "log": True}}
     finished = [run(tmp_path / str(n), space, changes, None, trials=4, workers=n) for n in (1, 2)]
     assert settings(finished[0]) == settings(finished[1])
@@ -201,7 +207,12 @@ def test_another_config_space_or_seed_is_refused(tmp_path):
 
 def test_the_winner_is_a_config_and_an_ordinary_run(tmp_path):
     write_images(tmp_path / "images.npz")
-    changes = [f"data.source={tmp_path}/images.npz", "data.validation_fraction=0.13", *SMALL, "training.steps=3"]
+    changes = [
+        f"data.source={tmp_path}/images.npz",
+        "data.validation_fraction=0.13",
+        *WITHOUT_DEPTH,
+        "training.steps=3",
+    ]
     space, options = {"model.depth": [1, 2]}, {"trials": 2, "in_trials": ["training.steps=1"], "train_best": True}
     for _ in range(2):  # the second call finds the run finished
         finished = run(tmp_path / "search", space, changes, None, **options)
