@@ -212,5 +212,5 @@ def test_a_list_of_batch_indices_makes_several_examples():
 
 
 def test_unknown_options_raise():
-    with pytest.raises(SightlineError, match="option of the viewer must be .*, got 'sources'"):
+    with pytest.raises(SightlineError, match=r"option of the viewer must be .*, got 'sources'"):
         attention_page(maps(encoder=(4, 4)), sources=["a"])
