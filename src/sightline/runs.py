@@ -36,7 +36,12 @@ RESUMABLE_KEYS = re.compile(
     r"|learning_rate|max_grad_norm|min_lr_ratio|schedule|step_size|steps|tensorboard|warmup_steps|weight_decay)"
 )
 """Keys that may change when a run is resumed, because the checkpoints still fit."""
-LATER_KEYS = {"start_from": None, "training.backbone_lr_ratio": 1.0}
+LATER_KEYS = {
+    "start_from": None,
+    "training.backbone_lr_ratio": 1.0,
+    "model.reinforce_weight": None,
+    "model.soft_share": None,
+}
 """Keys that configs of older versions lack, with the values that change nothing."""
 NO_RUN = "--resume must name a run, got no run in {}; train it without --resume first"
 SCORE, VERSIONS = "## Evaluation", "## Versions"

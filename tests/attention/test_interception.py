@@ -9,9 +9,11 @@ from torch import nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
 from sightline import ablate_heads, record_attention
+from sightline.attention.normalizers import Softmax
 from sightline.attention.torch_functions import TorchAttentionMode
 from sightline.errors import SightlineWarning
 from sightline.layers import Encoder
+from sightline.models.image_classifier import ImageClassifier, ImageClassifierConfig
 from sizes import B, D, H, Q
 
 SDPA = F.scaled_dot_product_attention
@@ -164,8 +166,8 @@ def test_a_mode_between_two_hooks_is_left_as_it_was():
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_modules_of_sightline_are_never_intercepted(monkeypatch, own):
-    """Unless one inside them is of another package, or its code is replaced. The maps are the same."""
+def test_ablations_of_a_model_of_sightline_are_not_intercepted(monkeypatch, own):
+    """Unless code of a module inside is replaced."""
     encoder, x = Encoder(8, 2, 16, 2).eval(), torch.randn(B, Q, 8)
     functions, intercept = [], TorchAttentionMode.__torch_function__
     monkeypatch.setattr(
@@ -177,18 +179,42 @@ def test_modules_of_sightline_are_never_intercepted(monkeypatch, own):
         mlp = encoder.layers[0].mlp
         monkeypatch.setattr(mlp, "forward", mlp.forward)
     with torch.no_grad():
-        with record_attention(encoder) as record:
-            expected = encoder(x)
-        assert bool(functions) is not own
-        assert len(record.maps) == 2
-        first = encoder.layers[0].attention
+        expected = encoder(x)
         with ablate_heads(encoder, {0: [1]}):
-            ablated = encoder(x)
+            ablated = [encoder(x) for _ in range(4)]
+        assert (set(functions) <= {SDPA}) is own
         with ablate_heads(nn.Sequential(encoder, Mixer("none")), {0: [1]}):
-            assert torch.equal(encoder(x), ablated)
-        assert not torch.allclose(expected, ablated)
+            assert torch.equal(encoder(x), ablated[0])
+        assert all(torch.equal(out, ablated[0]) for out in ablated)
+        assert not torch.allclose(expected, ablated[0])
         torch.testing.assert_close(encoder(x), expected)
-        assert not first._forward_hooks
+    assert not any(module._forward_hooks for module in encoder.modules())
+
+
+def test_the_grid_of_patches_is_recorded_in_a_model_of_sightline():
+    model = ImageClassifier(ImageClassifierConfig(image_size=16, channels=1, num_classes=2, patch_size=4)).eval()
+    with record_attention(model) as record:
+        model(torch.zeros(1, 1, 16, 16))
+    assert record.patch_grid == (4, 4)
+
+
+class NormalizerAttention(nn.Module):
+    """Calls a normalizer of Sightline outside of `attend`."""
+
+    def __init__(self):
+        super().__init__()
+        self.normalizer = Softmax()
+
+    def forward(self, x):
+        return self.normalizer(x @ x.mT) @ x
+
+
+def test_a_normalizer_of_sightline_in_another_module_is_recorded():
+    model = nn.Sequential(NormalizerAttention(), NormalizerAttention())
+    with record_attention(model) as record:
+        for _ in range(3):
+            model(X)
+    assert len(record) == 6
 
 
 def test_a_copy_of_the_model_runs_during_and_after_a_recording():

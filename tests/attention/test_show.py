@@ -116,6 +116,14 @@ class Output(UserDict):
         return tuple(self.values())
 
 
+class SwinOutput(Output):
+    """Weights of windows."""
+
+
+class LongformerOutput(Output):
+    """Weights of sliding windows."""
+
+
 WINDOWS = {"attentions": (torch.ones(8, 1, 4, 4) / 4,), "reshaped_hidden_states": (torch.zeros(2, 3, 4, 4),)}
 
 
@@ -128,10 +136,10 @@ WINDOWS = {"attentions": (torch.ones(8, 1, 4, 4) / 4,), "reshaped_hidden_states"
         (Output(WINDOWS), "attentions must be between tokens, got the windows of Output; use record_attention"),
         (Output(attentions=(torch.ones(1, 1, 3, 9),), global_attentions=()), "attentions must be between tokens"),
         (
-            Output(last_hidden_state=torch.zeros(2, 16, 8), attentions=WINDOWS["attentions"]),
-            "got the windows of Output",
+            SwinOutput(last_hidden_state=torch.zeros(2, 16, 8), attentions=WINDOWS["attentions"]),
+            "windows of SwinOutput",
         ),
-        (Output(attentions=(torch.ones(1, 1, 9, 3),)), "attentions must be between tokens, got the windows of Output"),
+        (LongformerOutput(attentions=(torch.ones(1, 1, 9, 3),)), "must be between tokens, got the windows of Longform"),
         ((torch.ones(8, 1, 4, 4), torch.ones(2, 1, 4, 4)), r"same batch size in all layers, got \[8, 2\]"),
         (np.ones(3), r"attentions must have shape \(Q, K\), \(H, Q, K\) or \(B, H, Q, K\), got \(3,\)"),
         (object(), "attentions must be weights, a record or its path, got object"),
@@ -142,3 +150,9 @@ WINDOWS = {"attentions": (torch.ones(8, 1, 4, 4) / 4,), "reshaped_hidden_states"
 def test_what_holds_no_weights_is_refused(given, message):
     with pytest.raises(SightlineError, match=message):
         show_attention(given)
+
+
+def test_more_rows_and_fewer_keys_than_tokens_are_shown():
+    """As several choices of an example, and keys that a convolution reduces."""
+    output = Output(logits=torch.zeros(2, 3), attentions=(torch.ones(6, 1, 4, 2) / 2,))
+    assert as_record(output)[0].weights.shape == (6, 1, 4, 2)

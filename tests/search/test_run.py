@@ -21,8 +21,8 @@ from search_task import SPACE
 from sightline.cli import app
 from sightline.errors import SightlineError
 from sightline.search import Results, search
-from sightline.search.liveness import Worker
 from sightline.search.progress import Progress, describe, duration
+from sightline.search.study import Study
 
 TOY = {"task": "toy_search"}
 WITHOUT_DEPTH = [change for change in SMALL if not change.startswith("model.depth=")]
@@ -106,7 +106,7 @@ def test_a_problem_that_a_worker_finds_is_reported_once(tmp_path):
     ) as error:
         run(tmp_path / "search", {"model.patch_size": [2, 3]}, changes, None, workers=2)
     assert "Traceback" not in str(error.value)
-    assert not (tmp_path / "search").exists()
+    assert not Study("", "search", tmp_path / "search").trials()
 
 
 def test_settings_that_do_not_fit_the_data_are_refused_before_the_first_trial(tmp_path, toy):
@@ -114,7 +114,7 @@ def test_settings_that_do_not_fit_the_data_are_refused_before_the_first_trial(tm
     with pytest.raises(SightlineError, match=message):
         run(tmp_path / "search", {"model.size": [3, 101]})
     assert toy.trained == []
-    assert not (tmp_path / "search").exists()
+    assert not Study("", "search", tmp_path / "search").trials()
 
 
 def test_values_that_do_not_fit_the_data_are_listed_with_other_problems(tmp_path):
@@ -139,19 +139,25 @@ def test_a_batch_below_the_longest_sentence_is_refused_before_the_first_trial(tm
     changes = ["task=masked_lm", "model.embed_dim=16", "model.depth=1", "training.steps=1", "training.device=cpu"]
     with pytest.raises(SightlineError, match="batch_size counts tokens and must be at least the longest sentence"):
         run(tmp_path / "search", {"training.batch_size": [8, 4096]}, changes, None)
-    assert not (tmp_path / "search").exists()
+    assert not Study("", "search", tmp_path / "search").trials()
 
 
-def test_a_search_without_a_finished_trial_starts_anew_with_another_space(tmp_path):
+def test_the_files_of_a_search_in_which_all_trials_failed(tmp_path):
     with pytest.raises(SightlineError, match="some trials must succeed, got 5 that failed"):
         run(tmp_path, {**SPACE, "model.error": ["diverge"]}, trials=7)
     results = Results.read(tmp_path / "trials.json")
     assert results.counts == {"failed": 5}
     assert len((tmp_path / "trials.csv").read_text().splitlines()) == 6
     assert describe(results.trials[0]) == "trial 0: failed (loss must be finite, got nan at step 1)"
-    with Worker(tmp_path, None), pytest.raises(SightlineError, match="to continue it, got"):
+    with pytest.raises(SightlineError, match=r"to continue it, got .*; no trial has succeeded in it, so the"):
         run(tmp_path, trials=2)
-    assert run(tmp_path, trials=2).results.counts == {"complete": 2}
+    assert Results.read(tmp_path / "trials.json").counts == {"failed": 5}
+
+
+def test_a_refused_space_is_replaced_in_a_search_without_trials(tmp_path, toy):
+    with pytest.raises(SightlineError, match="1 problem"):
+        run(tmp_path, {"model.size": [3, 101]})
+    assert run(tmp_path, {"model.size": [3, 5]}, trials=2).results.counts == {"complete": 2}
     with pytest.raises(SightlineError, match="to continue it, got"):
         run(tmp_path, {"model.size": [1, 2]})
     assert Results.read(tmp_path / "trials.json").counts == {"complete": 2}

@@ -82,7 +82,7 @@ def _is_named(name: str, layers: Iterable[Layer]) -> bool:
 class _AblationTracker(Recorder):
     """Tracks the running modules of a model, and changes the weights of some layers."""
 
-    counts_cache_reorders = False
+    keeps_maps = False
 
     def __init__(self, model: nn.Module, changes: Mapping[Layer, Change], modules: Modules):
         is_module = isinstance(model, nn.Module)

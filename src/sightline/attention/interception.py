@@ -39,9 +39,9 @@ class Interception:
     """Suspends the function mode of a recording in code that does not need it.
 
     Two calls of each module decide, which with a key-value cache are that of the prompt and that of the next token.
-    Sightline's own modules are decided before the first call. Attention is seen without the mode if Sightline's
-    `attend` computes it, or if the module looks up `scaled_dot_product_attention` in `torch.nn.functional`, where it is
-    replaced during a recording by a function that resumes the mode. This one is also seen in plain modules.
+    In an ablation, models of Sightline are decided before the first call. Attention is seen without the mode if
+    Sightline's `attend` computes it, or if the module looks up `scaled_dot_product_attention` in `torch.nn.functional`,
+    where it is replaced during a recording by a function that resumes the mode. This one is also seen in plain modules.
     """
 
     def __init__(self, recorder: Recorder, mode: TorchFunctionMode) -> None:
@@ -56,6 +56,8 @@ class Interception:
         """Modules that had attention of their own."""
         self.decided: dict[nn.Module, Verdict] = {}
         """Those of own modules, and of others that ran in two calls, from the next call of the model on."""
+        self.own: dict[nn.Module, Verdict] = {}
+        """Those that were decided before the first call."""
         self.undecided: set[nn.Module] = set()
         """Modules that ran in two calls and have another verdict than the decided one."""
         self.plain: nn.Module | None = None
@@ -80,7 +82,8 @@ class Interception:
         module, indices = call.module, self.call_indices.setdefault(call.module, set())
         if len(indices) < 2 and not in_backward():
             indices.add(self.recorder.call_index)
-        verdict = self.verdicts[module] if module in self.verdicts else self._first_verdict(module)
+        first = self.own.get(module)
+        verdict = self.verdicts.get(module, self._first_verdict(module) if first is None else first)
         if call.has_own_attention:
             self.attending.add(module)
         if self._has_lost_attention(call):
@@ -101,8 +104,12 @@ class Interception:
                 self._remove_hooks(decided)
 
     def decide_own(self) -> None:
-        """Decide the modules of Sightline in the model before the first call."""
-        self._decide_own(self.recorder.model)
+        """Decide all modules before the first call of an ablation, if the whole model is one of Sightline."""
+        if self.recorder.keeps_maps:
+            return
+        if not self._decide_own(self.recorder.model):
+            self.decided.clear()
+        self.own = dict(self.decided)
         for module in self.decided:
             self._remove_hooks(module)
         self.update()
@@ -158,11 +165,8 @@ class Interception:
     def update(self) -> None:
         """Suspend or resume interception for the module that is running."""
         running = self.recorder.running
-        if running:
-            is_needed = self.decided.get(running[-1].module) is not Verdict.QUIET
-        else:  # beam search reorders a key-value cache outside of the model
-            is_needed = self.recorder.counts_cache_reorders
-        if not is_needed:
+        is_quiet = bool(running) and self.decided.get(running[-1].module) is Verdict.QUIET
+        if is_quiet or not (running or self.recorder.keeps_maps):  # beam search reorders a cache outside of the model
             self.suspend()
         else:
             self.resume()

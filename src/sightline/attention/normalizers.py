@@ -48,6 +48,8 @@ class Hard(Normalizer):
         super().__init__()
         check_choice("gradient", gradient, get_args(Gradient))
         check_fraction(momentum=momentum, soft_share=soft_share)
+        is_used = gradient == "reinforce" or not soft_share
+        check(is_used, f"soft_share must be 0 with gradient={gradient!r}, got {soft_share}")
         self.gradient, self.momentum, self.soft_share, self.softmax = gradient, momentum, soft_share, Softmax()
         self.log_probs: list[Tensor] = []
         """Log-probabilities of the samples since the last `reinforce_loss`, each (B, Q)."""

@@ -29,7 +29,8 @@ UNKNOWN_FORM = "of an unknown form; if it is a softmax by hand, pass modules="
 class Recorder:
     """Tracks the running modules of one model in one thread, and keeps their attention maps."""
 
-    counts_cache_reorders = True
+    keeps_maps = True
+    """Whether maps are kept, with the grid of patches and the reorders of a key-value cache."""
 
     def __init__(
         self,

@@ -6,8 +6,8 @@ Attention is intercepted in three ways:
   `scaled_dot_product_attention` (Hugging Face's default), and computes the weights a second time;
 - the same mode intercepts a softmax over keys in a module with attention in its class name (Hugging Face's eager
   models), and every normalization over keys in a module that the user names.
-The mode is suspended in Sightline's modules, and where two calls of the model did not need it. Module hooks track which
-module is running. An attention module in which nothing is intercepted is reported as missed.
+The mode is suspended where two calls of the model did not need it, and in ablations of Sightline's models. Module hooks
+track which module is running. An attention module in which nothing is intercepted is reported as missed.
 """
 
 import sys

@@ -132,7 +132,7 @@ def _gradients(name: str, target: Tensor, perturbations: Sequence[Tensor]) -> Se
 def _rows(maps: Sequence[AttentionMap], gradients: Sequence[Tensor | None]) -> dict[str, Tensor]:
     """The relevance of the tokens of each sequence that the target depends on: (B, T) each"""
     weighted = [
-        replace(m, weights=_times(m.weights, gradient).float(), scores=None).in_place()
+        replace(m, weights=_times(m, gradient).float(), scores=None).in_place()
         for m, gradient in zip(maps, gradients, strict=True)
     ]
     paths = Paths(weighted, "relevance")
@@ -147,9 +147,12 @@ def _rows(maps: Sequence[AttentionMap], gradients: Sequence[Tensor | None]) -> d
     return rows | {sequence: rows[sequence] - share}  # without the identity: only what attention adds
 
 
-def _times(weights: Tensor, gradient: Tensor | None) -> Tensor:
-    """Zeros without a gradient: (B, H, Q, K)"""
-    return torch.zeros_like(weights) if gradient is None else weights.to(gradient.device) * gradient
+def _times(m: AttentionMap, gradient: Tensor | None) -> Tensor:
+    """The weights times their gradient, zeros without one: (B, H, Q, K), where the model ran"""
+    if gradient is None:
+        assert m.perturbation is not None
+        return torch.zeros_like(m.perturbation)
+    return m.weights.to(gradient.device) * gradient
 
 
 def _normalized(x: Tensor) -> Tensor:

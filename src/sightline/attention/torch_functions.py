@@ -219,6 +219,6 @@ def _unpack_groups(x: Tensor, call: Call) -> Tensor:
     """
     groups = getattr(call.module, "num_key_value_groups", None)
     states = next(iter(call.sequences().values()), None)
-    is_one_query = states is not None and states.dim() == 3 and states.shape[1] == 1
+    is_one_query = states is not None and states.dim() == 3 and states.shape[:2] == (len(x), 1)
     is_packed = isinstance(groups, int) and groups > 1 and x.shape[2] == groups and is_one_query
     return x.flatten(1, 2).unsqueeze(2) if is_packed else x

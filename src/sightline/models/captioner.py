@@ -26,6 +26,8 @@ from .encoders import EncoderOutput
 from .text_decoder import RecurrentTextDecoder, TextDecoder, TransformerTextDecoder
 
 EFFICIENTNET = "efficientnet_lite0"
+REINFORCE_WEIGHT, SOFT_SHARE = 0.02, 0.5
+"""Defaults of hard attention that is trained by REINFORCE."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +69,11 @@ class CaptionerConfig(Config):
     """The attention of a recurrent decoder selects one region for each word."""
     hard_gradient: Gradient = "reinforce"
     """How hard attention is trained: by REINFORCE with a moving baseline, or with the gradient of the softmax."""
-    reinforce_weight: NonNegative = 0.02
-    """Weight of REINFORCE in the loss. Its gradient has a high variance, which a large weight passes to the encoder."""
-    soft_share: Fraction = 0.5
-    """Share of the training captions that use the weights of the softmax instead of one region, for REINFORCE."""
+    reinforce_weight: NonNegative | None = None
+    """Weight of REINFORCE in the loss; null for 0.02. Its gradient has a high variance, which the encoder gets too."""
+    soft_share: Fraction | None = None
+    """Share of the training captions that use the weights of the softmax instead of one region; null for 0.5 with
+    REINFORCE."""
     entropy_weight: NonNegative = 0.01
     """Weight of the entropy of hard attention in the term of REINFORCE, which keeps it from collapsing early."""
     max_positions: ModelDim = 128
@@ -84,6 +87,9 @@ class CaptionerConfig(Config):
         check(has_grid or not self.backbone_channels, f"backbone_channels must be null for backbone {self.backbone!r}")
         is_recurrent = self.kind == "rnn_attention"
         check(is_recurrent or not self.hard, f"hard must be false for kind {self.kind!r}, got true; use rnn_attention")
+        for name in ("reinforce_weight", "soft_share"):
+            is_used = self.trains_choices or getattr(self, name) is None
+            check(is_used, f"{name} must be null without hard attention and REINFORCE, got {getattr(self, name)}")
 
     @property
     def trains_choices(self) -> bool:
@@ -194,7 +200,8 @@ class Captioner(nn.Module):
         losses = F.cross_entropy(logits.mT.float(), labels, label_smoothing=label_smoothing, **options)
         has_label = labels != IGNORE_INDEX
         term = reinforce(self.decoder, losses, where=has_label, entropy_weight=self.config.entropy_weight)
-        return losses.sum() + self.config.reinforce_weight * term * has_label.sum()
+        weight = REINFORCE_WEIGHT if self.config.reinforce_weight is None else self.config.reinforce_weight
+        return losses.sum() + weight * term * has_label.sum()
 
 
 def _make_decoder(config: CaptionerConfig) -> TextDecoder:
@@ -212,6 +219,6 @@ def _make_decoder(config: CaptionerConfig) -> TextDecoder:
         attention="none" if c.kind == "rnn" else c.attention,
         hard=c.hard,
         hard_gradient=c.hard_gradient,
-        soft_share=c.soft_share if c.trains_choices else 0.0,
+        soft_share=(SOFT_SHARE if c.trains_choices else 0.0) if c.soft_share is None else c.soft_share,
         dropout=c.dropout,
     )

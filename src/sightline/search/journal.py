@@ -20,12 +20,6 @@ def open_journal(path: Path) -> JournalStorage:
     return JournalStorage(JournalFileBackend(str(path), lock_obj=_JournalLock(path)))
 
 
-def remove_journal(path: Path) -> None:
-    """Remove a journal file and its lock."""
-    for file in (path, _lock_path(path)):
-        file.unlink(missing_ok=True)
-
-
 def _lock_path(journal: Path) -> Path:
     return journal.with_name(f".{journal.name}.lock")
 

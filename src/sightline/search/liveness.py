@@ -108,10 +108,6 @@ class Worker:
             return self._path.stat().st_mtime - path.stat().st_mtime > GRACE_SECONDS
         return not path.exists()
 
-    def is_alone(self) -> bool:
-        """Whether no other worker or pool of this machine is alive in the folder."""
-        return not any(files.is_locked(path) for path in self._folder.glob("*") if path != self._path)
-
     def _beat_forever(self) -> None:
         while not self._stop.wait(HEARTBEAT_SECONDS):
             with suppress(Exception):  # a database that does not answer now may answer later

@@ -119,4 +119,5 @@ class Plan:
         study = Study(self.storage, self.name, self.folder, directions)
         if create:
             study.define(self.definition())
+        study.expected = self.definition()
         return study

@@ -181,8 +181,8 @@ class _Monitor:
         return results
 
     def stop(self, error: BaseException) -> None:
-        """Write the results so far. A search that was refused before its first trial leaves no files."""
-        if isinstance(error, SightlineError) and self.study.remove_if_empty():
+        """Write the results so far, if there are any."""
+        if isinstance(error, SightlineError) and not self.study.trials():
             return
         results = self.update(write=True)
         results.write_best(self.plan)

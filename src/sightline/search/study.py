@@ -21,7 +21,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from .. import seeds
 from ..errors import MissingDependencyError, SightlineError, check, check_choice
 from ..output import flatten
-from .journal import open_journal, remove_journal
+from .journal import open_journal
 from .liveness import GRACE_SECONDS, HEARTBEAT_SECONDS, Worker
 
 JOURNAL = "journal.log"
@@ -68,7 +68,9 @@ class Study:
         """
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.name, self.title, self._stack = name, folder.resolve().name, contextlib.ExitStack()
-        self._directions, self._has_own_journal = directions, not url
+        self._directions = directions
+        self.expected: dict[str, Any] | None = None
+        """The definition of this process."""
         self.folder = folder
         """Where workers show that they are alive."""
         self.storage: BaseStorage
@@ -106,39 +108,20 @@ class Study:
         self._stack.close()
 
     def define(self, definition: dict[str, Any]) -> None:
-        """Store what the study is about. One with another definition is refused, or starts anew without results."""
-        if self.definition not in ({}, definition) and not self._has_results():
-            self.storage.delete_study(self.id)
-            self._open()
-        if not self.definition:
+        """Store what the study is about. Another definition replaces that of a study without trials."""
+        earlier, directions = self.definition, [d.name.lower() for d in self.storage.get_study_directions(self.id)]
+        if not earlier or (directions == list(self._directions or ()) and not self._attempts()):
             self.storage.set_study_user_attr(self.id, DEFINITION, definition)
+            if earlier and self._attempts():  # another process was first
+                self.storage.set_study_user_attr(self.id, DEFINITION, earlier)
+        self.expected = definition
         stored, given = flatten(self.definition), flatten(definition)
+        is_failed = all(state_of(trial) == "failed" for trial in self.trials().values())
+        hint = "; no trial has succeeded in it, so the folder can be removed" if is_failed else ""
         for key in sorted(stored.keys() | given.keys()):
             old, new = stored.get(key), given.get(key)
             rule = f"{key} must be {old!r:.200} as in the search in {self.folder}, to continue it"
-            check(old == new, f"{rule}, got {new!r:.200}; start another search with --out FOLDER")
-
-    def _has_results(self) -> bool:
-        """Whether a trial has ended without a failure, or may still do so."""
-        is_alone = self._is_alone()
-        return not is_alone or any(state_of(trial) != "failed" for trial in self.trials().values())
-
-    def _is_alone(self) -> bool:
-        """Whether no worker is alive; the trials and files of dead ones are removed."""
-        with Worker(self.folder, self.storage) as worker:
-            self.lose_dead(worker)
-            return worker.is_alone()
-
-    def remove_if_empty(self) -> bool:
-        """Remove a study without trials, and the journal in the folder of the search; whether it was removed."""
-        if not self._is_alone() or self._attempts():
-            return False
-        self.storage.delete_study(self.id)
-        if self._has_own_journal and not self.storage.get_all_studies():
-            remove_journal(self.folder / JOURNAL)
-            with contextlib.suppress(OSError):
-                self.folder.rmdir()
-        return True
+            check(old == new, f"{rule}, got {new!r:.200}; start another search with --out FOLDER{hint}")
 
     @property
     def definition(self) -> dict[str, Any]:
@@ -167,6 +150,8 @@ class Study:
         `fixed` has the parameters of each index, if they are not sampled.
         """
         while True:
+            is_same = self.expected in (None, self.definition)
+            check(is_same, f"the search in {self.folder} must not change, got another space or config; start it again")
             self.lose_dead(worker)
             taken = self.trials()
             index = next((i for i in range(total) if i not in taken), None)

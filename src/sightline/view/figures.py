@@ -93,7 +93,7 @@ def heatmap(
     axes.spines[:].set_visible(False)
     if annotate if annotate is not None else len(table) * len(table[0]) <= MAX_ANNOTATED_CELLS:
         largest = max(abs(w) for row in table for w in row)
-        digits = 2 if largest >= 0.1 or largest == 0 else 1 - math.floor(math.log10(largest))
+        digits = min(4, 1 - math.floor(math.log10(largest))) if 0 < largest < 0.1 else 2
         for i, row in enumerate(table):
             for j, w in enumerate(row):
                 text, color = f"{round(w, digits) + 0.0:.{digits}f}", "white" if abs(w) > 0.55 * vmax else COLORS["ink"]

@@ -170,8 +170,8 @@ def attention_page(maps: Sequence[Map], tokens: Any = None, **options: Unpack[Vi
         scores = read_scores(of_example.pop("scores", None))
         example_maps, of_example = drop_padding(maps, of_example)
         sequences = token_sequences(example_maps, **of_page, **of_example)
-        if i == 0 and any(of_example.get(name) is not None for name in ("tokens", "source", "target")):
-            warn_of_positions(example_maps, sequences)
+        if i == 0:
+            warn_of_positions(example_maps, sequences, [k for k, v in of_example.items() if v is not None])
         layers = []
         for j, m in enumerate(example_maps):
             packed = pack_weights(m.weights[index])

@@ -153,10 +153,12 @@ def query_and_key(m: Map, sequences: Collection[str] = ()) -> tuple[str, str]:
     return ("source", "source") if m.kind == "encoder" else ("target", "target")
 
 
-def warn_of_positions(maps: Sequence[Map], sequences: Mapping[str, TokenSequence]) -> None:
-    """Warn if the tokens do not name the keys of some maps, which then show positions."""
-    over_tokens = [m for m in maps if m.over == "tokens"]
-    unnamed = [m for m in over_tokens if len(sequences[query_and_key(m, sequences)[1]].tokens) != m.shape[3]]
+def warn_of_positions(maps: Sequence[Map], sequences: Mapping[str, TokenSequence], given: Collection[str]) -> None:
+    """Warn if the given tokens do not name the keys of some maps, which then show positions."""
+    named = ("source", "target") if "tokens" in given else given
+    keys = [(m, query_and_key(m, sequences)[1]) for m in maps if m.over == "tokens"]
+    over_tokens = [m for m, key in keys if key in named]
+    unnamed = [m for m, key in keys if key in named and len(sequences[key].tokens) != m.shape[3]]
     if unnamed and len(over_tokens) > 1:
         shown = f"{len(unnamed)} of {len(over_tokens)} maps, such as {unnamed[0].name},"
         reason = "steps of generate() with beams, and layers of different lengths, are not merged"
