@@ -64,6 +64,21 @@ def values(study: Study) -> dict[int, float]:
     return result
 
 
+def wait_in_first_trial(barrier) -> None:
+    """Wait in the first trial of this process until the others are in theirs."""
+    global toy_trial
+    trial, is_first = toy_trial, True
+
+    def waiting(*arguments):
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            barrier.wait(60)
+        return trial(*arguments)
+
+    toy_trial = waiting
+
+
 def kill_in_third_trial() -> None:
     """Kill this process in its third trial."""
     global toy_trial

@@ -166,3 +166,13 @@ def test_invalid_files_are_rejected(write, message, tmp_path):
     write(path)
     with pytest.raises(ValueError, match=message):
         Record.load(path)
+
+
+def test_a_map_is_printed_as_one_line():
+    weights = torch.full((B, H, Q, K), 1 / K)
+    attention_map = AttentionMap(name="layer", kind="cross", weights=weights)
+    assert repr(attention_map).startswith(f"AttentionMap(layer, cross    {H} heads, {Q} x {K}, batch of {B}, entropy")
+    relevance = AttentionMap(name="relevance", kind="encoder", weights=weights, measure="relevance")
+    assert "entropy" not in repr(relevance)
+    with pytest.raises(IndexError, match="record has 1 attention maps, got index 1"):
+        Record("Toy", [attention_map])[1]

@@ -10,7 +10,7 @@ from torch import nn
 from torch.overrides import _get_current_function_mode
 from torch.testing import assert_close
 
-from sightline import record_attention
+from sightline import ablate_heads, record_attention
 from sightline.errors import SightlineWarning
 from sizes import B, D, H, K, Q
 
@@ -535,3 +535,57 @@ class XCA(nn.Module):
 def test_a_softmax_with_the_heads_that_a_module_states_is_recorded():
     record = recorded(XCA(), torch.randn(B, Q, H * D))
     assert (tuple(record[0].weights.shape), record[0].over) == ((B, H, D, D), "channels")
+
+
+class GroupedAttention(nn.Module):
+    """Two heads for each head of the keys. With one query, the heads of a group are its queries, as in transformers."""
+
+    num_heads, num_key_value_groups = 4, 2
+
+    def __init__(self, packs=True):
+        super().__init__()
+        self.packs, self.q = packs, nn.Linear(16, 16)
+        self.k, self.v = nn.Linear(16, 8), nn.Linear(16, 8)
+
+    def forward(self, hidden_states, context):
+        q, k, v = (
+            layer(x).unflatten(-1, (-1, 4)).transpose(1, 2)
+            for layer, x in ((self.q, hidden_states), (self.k, context), (self.v, context))
+        )
+        if self.packs:
+            out = F.scaled_dot_product_attention(q.reshape(len(q), 2, 2, 4), k, v).reshape(q.shape)
+        else:
+            out = F.scaled_dot_product_attention(q, k.repeat_interleave(2, 1), v.repeat_interleave(2, 1))
+        return out.transpose(1, 2).flatten(2)
+
+
+def test_heads_that_are_packed_as_queries_are_recorded_and_ablated_as_heads():
+    packed, plain = GroupedAttention(), GroupedAttention(packs=False)
+    plain.load_state_dict(packed.state_dict())
+    x, context = torch.randn(3, 1, 16), torch.randn(3, 5, 16)
+    records, outputs = [], []
+    for model in (packed, plain):
+        with torch.no_grad(), record_attention(model) as record:
+            model(x, context)
+        with torch.no_grad(), ablate_heads(model, {0: [1, 2]}):
+            outputs.append(model(x, context))
+        records.append(record[0].weights)
+    assert records[0].shape == (3, 4, 1, 5)
+    assert_close(*records)
+    assert_close(*outputs)
+    assert not outputs[0][..., 4:12].any()
+
+
+def test_as_many_queries_as_heads_in_a_group_are_queries():
+    """Also if the first dimension is that of tokens, and there is one example."""
+
+    class SequenceFirst(GroupedAttention):
+        def forward(self, hidden_states):
+            x = hidden_states.transpose(0, 1)
+            q = self.q(x).unflatten(-1, (-1, 4)).transpose(1, 2)
+            return F.scaled_dot_product_attention(q, q, q)
+
+    model = SequenceFirst()
+    with torch.no_grad(), record_attention(model) as record:
+        model(torch.randn(2, 1, 16))
+    assert record[0].weights.shape == (1, 4, 2, 2)

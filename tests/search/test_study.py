@@ -9,12 +9,13 @@ import optuna
 import pytest
 
 import toy_study
+from processes import FORKSERVER
 from sightline.errors import SightlineError
 from sightline.search import liveness
 from sightline.search.journal import open_journal
 from sightline.search.liveness import Worker, living_pool
 from sightline.search.study import Outcome, Study, make_sampler, shown_url, state_of
-from toy_study import claimer, create, kill_after_writes, run_trials, start, values
+from toy_study import claimer, create, kill_after_writes, run_trials, start, values, wait_in_first_trial
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +38,8 @@ def test_all_trials_run_once_and_a_second_search_runs_only_new_ones(tmp_path, ex
 
 
 def test_two_processes_share_a_journal(tmp_path, expected):
-    study = create(tmp_path)
-    processes = [start(tmp_path, 40) for _ in range(2)]
+    study, barrier = create(tmp_path), FORKSERVER.Barrier(2)
+    processes = [start(tmp_path, 40, prepare=partial(wait_in_first_trial, barrier)) for _ in range(2)]
     for process in processes:
         process.join(60)
         assert process.exitcode == 0

@@ -35,3 +35,14 @@ def test_invalid_input_is_refused(tmp_path):
         figures.heatmap(axes[0, 0], [])
     with pytest.raises(SightlineError, match=re.escape("path must end in .png or .svg, got 'x.gif'")):
         figures.save(fig, tmp_path / "x.gif")
+
+
+def test_numbers_of_a_heatmap_have_two_digits_of_the_largest():
+    for weights, texts in (
+        ([[0.0021, 0.00049]], ["0.0021", "0.0005"]),
+        ([[0.25, -0.001]], ["0.25", "0.00"]),
+        ([[0.0, 0.0]], ["0.00", "0.00"]),
+    ):
+        _, axes = figures.figure(1, 1, size=(2, 1))
+        figures.heatmap(axes[0, 0], weights)
+        assert [text.get_text() for text in axes[0, 0].texts] == texts

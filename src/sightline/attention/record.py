@@ -98,10 +98,10 @@ class AttentionMap:
         batch = batch // (self.windows.count if self.windows else 1)
         over = f" {self.windows}" if self.windows else f" over {self.over}" if self.over != TOKENS else ""
         size = f"{queries} x {keys}{over}" + (f", batch of {batch}" if batch > 1 else "")
-        bits = self.entropy() if self.measure == "attention" else None
-        entropy = f", entropy {bits:.2f} bits" if bits is not None else ""
-        entropy = ", no probabilities" if bits is None and self.measure == "attention" else entropy
-        return f"{self.kind:<7}  {heads}, {size}{entropy}" + (self.note and f", {self.note}")
+        bits = self.entropy()
+        entropy = "no probabilities" if bits is None else f"entropy {bits:.2f} bits"
+        parts = (heads, size, entropy if self.measure == "attention" else "", self.note)
+        return f"{self.kind:<7}  {', '.join(filter(None, parts))}"
 
     def in_place(self) -> "AttentionMap":
         """The map between all tokens, if it consists of windows: (B, H, T, T), 0 between windows."""

@@ -75,15 +75,14 @@ def _of_mapping(outputs: Mapping[str, Any], kind: Kind | None) -> Record:
 
 def _check_tokens(outputs: Mapping[str, Any], fields: Sequence[str], model: str) -> None:
     """Refuse outputs whose weights are not between tokens: windows (Swin) and sliding windows (Longformer)."""
-    others = [*(outputs.get("reshaped_hidden_states") or ()), *outputs.values()]
-    first = next((x for x in others if isinstance(x, Tensor) and x.dim() > 0), None)  # states or logits
-    weights = next((x for x in outputs[fields[0]] if isinstance(x, Tensor) and x.dim() == 4), None)
-    if weights is None or fields[0] == "cross_attentions":
-        return
+    states = [*(outputs.get("reshaped_hidden_states") or ()), outputs.get("last_hidden_state"), outputs.get("logits")]
+    batch_size = next((len(x) for x in states if isinstance(x, Tensor)), None)
+    weights = outputs[fields[0]][0]
     is_windowed = "Swin" in model or outputs.get("reshaped_hidden_states") is not None
-    has_windows = is_windowed and first is not None and len(weights) > len(first)
-    is_local = "global_attentions" in outputs or "Longformer" in model or "LED" in model
-    is_local = is_local and weights.shape[2] != weights.shape[3]
+    has_windows = is_windowed and batch_size not in (None, len(weights))
+    is_local = outputs.get("global_attentions") is not None
+    if "Longformer" in model and isinstance(weights, Tensor):
+        is_local = is_local or weights.shape[-2] != weights.shape[-1]
     rule = "attentions must be between tokens"
     check(not has_windows and not is_local, f"{rule}, got the windows of {model}; use record_attention")
 

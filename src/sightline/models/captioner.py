@@ -26,7 +26,7 @@ from .encoders import EncoderOutput
 from .text_decoder import RecurrentTextDecoder, TextDecoder, TransformerTextDecoder
 
 EFFICIENTNET = "efficientnet_lite0"
-REINFORCE_WEIGHT, SOFT_SHARE = 0.02, 0.5
+REINFORCE_OPTIONS = {"reinforce_weight": 0.02, "soft_share": 0.5}
 """Defaults of hard attention that is trained by REINFORCE."""
 
 
@@ -87,9 +87,12 @@ class CaptionerConfig(Config):
         check(has_grid or not self.backbone_channels, f"backbone_channels must be null for backbone {self.backbone!r}")
         is_recurrent = self.kind == "rnn_attention"
         check(is_recurrent or not self.hard, f"hard must be false for kind {self.kind!r}, got true; use rnn_attention")
-        for name in ("reinforce_weight", "soft_share"):
-            is_used = self.trains_choices or getattr(self, name) is None
-            check(is_used, f"{name} must be null without hard attention and REINFORCE, got {getattr(self, name)}")
+        for name, default in REINFORCE_OPTIONS.items():
+            value = getattr(self, name)
+            is_used = self.trains_choices or value is None
+            check(is_used, f"{name} must be null without hard attention and REINFORCE, got {value}")
+            if self.trains_choices and value is None:
+                object.__setattr__(self, name, default)
 
     @property
     def trains_choices(self) -> bool:
@@ -200,8 +203,8 @@ class Captioner(nn.Module):
         losses = F.cross_entropy(logits.mT.float(), labels, label_smoothing=label_smoothing, **options)
         has_label = labels != IGNORE_INDEX
         term = reinforce(self.decoder, losses, where=has_label, entropy_weight=self.config.entropy_weight)
-        weight = REINFORCE_WEIGHT if self.config.reinforce_weight is None else self.config.reinforce_weight
-        return losses.sum() + weight * term * has_label.sum()
+        assert self.config.reinforce_weight is not None
+        return losses.sum() + self.config.reinforce_weight * term * has_label.sum()
 
 
 def _make_decoder(config: CaptionerConfig) -> TextDecoder:
@@ -219,6 +222,6 @@ def _make_decoder(config: CaptionerConfig) -> TextDecoder:
         attention="none" if c.kind == "rnn" else c.attention,
         hard=c.hard,
         hard_gradient=c.hard_gradient,
-        soft_share=(SOFT_SHARE if c.trains_choices else 0.0) if c.soft_share is None else c.soft_share,
+        soft_share=c.soft_share or 0.0,
         dropout=c.dropout,
     )

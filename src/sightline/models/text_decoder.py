@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from ..attention import AdditiveScore, Hard, KeyValueCache, Softmax, attend
 from ..attention.functional import has_observers
 from ..attention.masks import Padding
-from ..attention.normalizers import Gradient
+from ..attention.normalizers import Gradient, Normalizer
 from ..attention.scores import make_score
 from ..kernels.cross_entropy import IGNORE_INDEX
 from ..kernels.decoding_graphs import Replay, Size, StepGraph, fits_graph, graph_size, has_hooks
@@ -291,8 +291,8 @@ class RecurrentTextDecoder(TextDecoder):
         self.context = nn.Linear(hidden_size, hidden_size)
         self.attention = None
         if attention != "none":
-            options_of_choice: dict[str, Any] = {"hard_gradient": hard_gradient, "soft_share": soft_share}
-            self.attention = CrossAttention(hidden_size, attention, hard=hard, **options_of_choice)
+            normalizer = Hard(gradient=hard_gradient, soft_share=soft_share) if hard else Softmax()
+            self.attention = CrossAttention(hidden_size, attention, normalizer)
         input_size = embed_dim + (hidden_size if self.attention is None else 0)
         self.stack = RNN(input_size, hidden_size, cell=cell, num_layers=num_layers, dropout=dropout)
         self.bridge = nn.Linear(hidden_size, num_layers * self.stack.num_states * hidden_size)
@@ -339,22 +339,14 @@ class RecurrentTextDecoder(TextDecoder):
 class CrossAttention(nn.Module):
     """Attention of decoder states over encoder states, with one head and any score."""
 
-    def __init__(
-        self,
-        hidden_size: int,
-        score: str,
-        *,
-        hard: bool = False,
-        hard_gradient: Gradient = "straight_through",
-        soft_share: float = 0.0,
-    ):
+    def __init__(self, hidden_size: int, score: str, normalizer: Normalizer):
         super().__init__()
         is_additive = score == "additive"  # keys are projected once per source instead of once per step
         additive = AdditiveScore(hidden_size, keys_projected=True) if is_additive else None
         self.score = additive or make_score(score, head_dim=hidden_size, num_heads=1)
         self.key = nn.Linear(hidden_size, hidden_size, bias=False) if is_additive else nn.Identity()
         """Encoder states to keys."""
-        self.normalizer = Hard(gradient=hard_gradient, soft_share=soft_share) if hard else Softmax()
+        self.normalizer = normalizer
 
     def forward(self, states: Tensor, keys: Tensor, source: EncoderOutput) -> Tensor:
         """states (B, T, M), keys (B, S, M) -> contexts (B, T, M)"""

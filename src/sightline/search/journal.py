@@ -20,10 +20,6 @@ def open_journal(path: Path) -> JournalStorage:
     return JournalStorage(JournalFileBackend(str(path), lock_obj=_JournalLock(path)))
 
 
-def _lock_path(journal: Path) -> Path:
-    return journal.with_name(f".{journal.name}.lock")
-
-
 class _JournalLock(BaseJournalFileLock):
     """A lock that the operating system releases when its process is killed.
 
@@ -36,7 +32,7 @@ class _JournalLock(BaseJournalFileLock):
         self._other = JournalFileSymlinkLock(str(journal))
 
     def acquire(self) -> bool:
-        file = _lock_path(self._journal).open("ab")
+        file = self._journal.with_name(f".{self._journal.name}.lock").open("ab")
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
         except (OSError, AttributeError):

@@ -117,7 +117,7 @@ class Plan:
         """The study of the search, with its definition if it is created."""
         directions = [objective.direction for objective in self.objectives] if create else None
         study = Study(self.storage, self.name, self.folder, directions)
-        if create:
-            study.define(self.definition())
         study.expected = self.definition()
+        if create:
+            study.define(study.expected)
         return study

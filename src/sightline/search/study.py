@@ -70,7 +70,7 @@ class Study:
         self.name, self.title, self._stack = name, folder.resolve().name, contextlib.ExitStack()
         self._directions = directions
         self.expected: dict[str, Any] | None = None
-        """The definition of this process."""
+        """The definition that trials of this process must have; None for any."""
         self.folder = folder
         """Where workers show that they are alive."""
         self.storage: BaseStorage
@@ -114,7 +114,6 @@ class Study:
             self.storage.set_study_user_attr(self.id, DEFINITION, definition)
             if earlier and self._attempts():  # another process was first
                 self.storage.set_study_user_attr(self.id, DEFINITION, earlier)
-        self.expected = definition
         stored, given = flatten(self.definition), flatten(definition)
         is_failed = all(state_of(trial) == "failed" for trial in self.trials().values())
         hint = "; no trial has succeeded in it, so the folder can be removed" if is_failed else ""
