@@ -151,6 +151,12 @@ def test_explain_leaves_bad_inputs_off_the_page():
     assert predictor.batches == [2]
 
 
+def test_explain_takes_one_input():
+    explanations = SquarePredictor().explain(3)
+    assert explanations.page == [3]
+    assert explanations.inputs == [3]
+
+
 def test_explain_without_a_usable_input_has_no_page():
     explanations = SquarePredictor().explain([-1])
     assert explanations.page is None

@@ -215,10 +215,10 @@ class Predictor(ABC):
         usable = [item for item in prepared if not isinstance(item, FailedPrediction)]
         return list(merge_predictions(prepared, self.predict_batch(usable, **options) if usable else ()))
 
-    def explain(self, inputs: Sequence[Any], *, progress: Progress | None = None, **options: Any) -> Explanations:
-        """Predictions for a few inputs, and a page that explains them."""
+    def explain(self, inputs: Any, *, progress: Progress | None = None, **options: Any) -> Explanations:
+        """Predictions for one input, or a list or tuple of a few inputs, and a page that explains them."""
         self.check_ready()
-        inputs = list(inputs)
+        inputs = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         check_page_size(self.max_page_inputs, inputs=len(inputs))
         prepared = [self._prepared(item) for item in inputs]
         usable = [pair for pair in zip(prepared, inputs, strict=True) if not isinstance(pair[0], FailedPrediction)]

@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sightline.cli import app
+from sightline.web.server import bind
 from web_client import LABELS, WebServer, characters, files, kill_at_statement, new_classifier
 
 
@@ -137,3 +138,10 @@ def test_the_command_refuses_unsafe_and_wrong_settings(arguments, message, tmp_p
     result = CliRunner().invoke(app, ["serve", "--store", str(tmp_path / "store.sqlite"), *arguments])
     assert result.exit_code == 2
     assert message in result.output
+
+
+def test_answers_are_sent_without_waiting_for_acknowledgements():
+    with bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
