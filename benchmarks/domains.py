@@ -73,6 +73,7 @@ LOG_SCALES = torch.linspace(-2.5, 2.5, 101, dtype=torch.float64)
 BEFORE_EPISODES = 100
 """Episodes of the earlier model, whose blocks take longer."""
 UNKNOWN_CLASSES, REFUSED, ERROR = 5, 0.1, "calibration_error"
+CONFIDENCE_COLUMNS = ("error", "refused", *("AUROC", "accepted", "accepted*") * 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -456,9 +457,9 @@ def _one_shot_logits(data: DomainSet, x: Tensor, way: int) -> tuple[Tensor, Tens
 
 @torch.no_grad()
 def confidence(
-    data: DomainSet, head: FewShotHead, x: Tensor, setting: Setting, classifiers: int, method: str
+    data: DomainSet, head: FewShotHead, x: Tensor, others: Tensor, setting: Setting, classifiers: int, method: str
 ) -> list[float]:
-    """Calibration error, AUROC, unknowns accepted if 10% of members are refused, and both rates by default."""
+    """The values of `CONFIDENCE_COLUMNS`; `others` are embeddings of images of other sets."""
     way, shot, _ = setting
     unknown_classes = min(UNKNOWN_CLASSES, len(data.classes.names) - way)
     query = min(QUERY, int(data.classes.counts.min()) - shot)
@@ -467,36 +468,48 @@ def confidence(
     )
     labels, names = torch.arange(way).repeat_interleave(shot), tuple(map(str, range(way * shot)))
     sums, targets = classification_sums(way, torch.device("cpu")), torch.arange(way).repeat_interleave(query)
-    scores: tuple[list[Tensor], list[Tensor]] = ([], [])
+    scores: tuple[list[Tensor], ...] = ([], [], [])
     model = FewShot(head.config).eval()
     model.head = head
     for support, queries in zip(drawn.support[:, : way * shot], drawn.query, strict=True):
         fitted = Fitted(model, SupportSet(x[support], labels, names[:way], names), None, method)
-        logits = calibration.classify(fitted.head, fitted.state, x[queries])
-        known = logits[: way * query]
-        update_classification_sums(sums, fitted.calibration.scale * known, targets)
-        for part, values in zip(scores, (known, logits[way * query :]), strict=True):
+        logits = calibration.classify(fitted.head, fitted.state, torch.cat((x[queries], others)))
+        parts = logits.split([way * query, unknown_classes * query, len(others)])
+        update_classification_sums(sums, fitted.calibration.scale * parts[0], targets)
+        for part, values in zip(scores, parts, strict=True):
             part.append(fitted.calibration.known_score(values))
-    error = classification_metrics(sums)["calibration_error"]
-    known_scores, unknown_scores = (torch.cat(part) for part in scores)
-    refused = float((known_scores < 0.5).double().mean())
-    if not len(unknown_scores):
-        return [error, torch.nan, torch.nan, refused, torch.nan]
-    accepted = float((unknown_scores >= known_scores.quantile(REFUSED)).double().mean())
-    accepted_by_default = float((unknown_scores >= 0.5).double().mean())
-    return [error, auroc(known_scores, unknown_scores), accepted, refused, accepted_by_default]
+    known, *unknown = (torch.cat(part) for part in scores)
+    row = [classification_metrics(sums)[ERROR], float((known < 0.5).double().mean())]
+    for values in unknown:
+        accepted = [float((values >= limit).double().mean()) for limit in (float(known.quantile(REFUSED)), 0.5)]
+        row += [auroc(known, values), *accepted] if len(values) else [torch.nan] * 3
+    return row
 
 
-def print_confidence(
-    sets: dict[str, DomainSet], features: Features, classifiers: int, before: FewShotHead | None
-) -> None:
+def with_others(sets: dict[str, DomainSet], name: str) -> tuple[Tensor, Tensor]:
+    """Embeddings of a set, as `Features` has them, and of 20 images of each other set."""
+    normalization = EmbeddingNormalization(sets[name].views.shape[-1], whitening_dim=WHITENING_DIM)
+    normalization.set_statistics(other_sets(sets, name))
+    normalization.to(sets[name].views.device)
+    own, others = sets[name].mean, spread_images(sets, name, lambda data: data.mean)
+    both = rotated(normalization(torch.cat((own, others))))
+    return both[: len(own)], both[len(own) :]
+
+
+def spread_images(sets: dict[str, DomainSet], left_out: str, select: Callable[[DomainSet], Tensor]) -> Tensor:
+    """20 embeddings of each evaluated set but one, from all of its classes."""
+    chosen = [select(data) for name, data in sets.items() if name not in (left_out, *TRAINING_IMAGES)]
+    return torch.cat([x[torch.linspace(0, len(x) - 1, 20).long()] for x in chosen])
+
+
+def print_confidence(sets: dict[str, DomainSet], classifiers: int, before: FewShotHead | None) -> None:
     """Rejection and calibration of fitted classifiers."""
-    columns = ("error", "AUROC", "accepted", "refused", "accepted*")
-    print("\ncalibration error; AUROC of known against unknown images; % of unknown images accepted if 10% of known")
-    print("ones are refused; % of known images refused and of unknown ones accepted* at the default threshold")
+    print("\ncalibration error in %; % of known images refused at the default threshold; for unknown images of other")
+    print("classes of the set, then for images of other sets: AUROC, % accepted if 10% of known ones are refused, and")
+    print("% accepted* at the default threshold" + ("; then the same of the earlier model" if before else ""))
     for setting in CONFIDENCE_SETTINGS:
         print(f"\n{setting.way}-way {setting.shot}-shot, {classifiers} classifiers of each set")
-        print(f"{'':26}" + "".join(f"{key:>11}" for key in columns) + ("   before:" if before is not None else ""))
+        print(f"{'':26}" + "".join(f"{key:>11}" for key in CONFIDENCE_COLUMNS * (2 if before else 1)))
         rows = []
         for name, data in sets.items():
             if name in TRAINING_IMAGES:
@@ -504,17 +517,19 @@ def print_confidence(
             if setting.way > len(data.classes.names) or setting.shot >= int(data.classes.counts.min()):
                 print(f"{name:26}{'n/a':>11}")
                 continue
-            x = features[name][0]
-            row = confidence(data, head_for(x), x, setting, classifiers, "auto")
+            x, others = with_others(sets, name)
+            row = confidence(data, head_for(x), x, others, setting, classifiers, "auto")
             if before is not None:
-                row += confidence(data, before, data.single, setting, classifiers, "head")
+                single = spread_images(sets, name, lambda other: other.single)
+                row += confidence(data, before, data.single, single, setting, classifiers, "head")
             rows.append(row)
             print(f"{name:26}" + _cells(row), flush=True)
         print(f"{'mean':26}" + _cells(torch.tensor(rows).nanmean(0).tolist()))
 
 
 def _cells(row: list[float]) -> str:
-    return "".join(f"{x:>11.3f}" if i % 5 == 1 else f"{100 * x:>11.1f}" for i, x in enumerate(row))
+    keys = CONFIDENCE_COLUMNS * (len(row) // len(CONFIDENCE_COLUMNS))
+    return "".join(f"{x:>11.3f}" if key == "AUROC" else f"{100 * x:>11.1f}" for key, x in zip(keys, row, strict=True))
 
 
 def print_other_embeddings(sets: dict[str, DomainSet], episodes: int) -> None:
@@ -600,7 +615,7 @@ def main() -> None:
         if "calibration" in parts:
             print_calibration(sets, features, max(1, arguments.episodes // 10))
         if "confidence" in parts:
-            print_confidence(sets, features, arguments.classifiers, before)
+            print_confidence(sets, arguments.classifiers, before)
         if "embeddings" in parts:
             print_other_embeddings(sets, max(1, arguments.episodes // 10))
 

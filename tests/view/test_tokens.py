@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from samples import weights
-from sightline.errors import SightlineError
+from sightline.errors import SightlineError, SightlineWarning
 from sightline.view.maps import Map
 from sightline.view.page import attention_page
 from sightline.view.tokens import drop_padding, query_and_key, token_sequences
@@ -214,3 +214,11 @@ def test_a_list_of_batch_indices_makes_several_examples():
 def test_unknown_options_raise():
     with pytest.raises(SightlineError, match=r"option of the viewer must be .*, got 'sources'"):
         attention_page(maps(encoder=(4, 4)), sources=["a"])
+
+
+def test_tokens_that_do_not_fit_some_maps_are_warned_of():
+    whole, step = maps(decoder=(3, 3)), [replace(m, name="step") for m in maps(decoder=(1, 2))]
+    with pytest.warns(SightlineWarning, match="the tokens do not fit 1 of 2 maps, such as step, which show positions"):
+        attention_page([*whole, *step], list("abc"))
+    page = attention_page([*whole, *(replace(m, over="channels") for m in step)], list("abc"))  # without a warning
+    assert '"name":"step, over channels"' in page.html

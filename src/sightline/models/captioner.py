@@ -41,6 +41,8 @@ class CaptionerConfig(Config):
     """The image encoder that is trained with the decoder; `none` if the inputs are features (`data.embedder`)."""
     backbone_channels: tuple[PositiveInt, ...] | None = None
     """Channels of the blocks of conv4 or resnet12, each of which halves the image; null for those of the literature."""
+    average_flipped: bool = False
+    """In evaluation mode, regions are the mean of those of the image and of its horizontal flip, at twice the cost."""
     image_size: Annotated[int, at_least(1), at_most("MAX_FEW_SHOT_IMAGE_SIZE")] | None = None
     """Side of the images in pixels; null for that of the data."""
     channels: Literal[1, 3] | None = None
@@ -85,6 +87,8 @@ class CaptionerConfig(Config):
         check_divides("embed_dim", self.embed_dim, num_heads=self.num_heads)
         has_grid = self.backbone in BACKBONES
         check(has_grid or not self.backbone_channels, f"backbone_channels must be null for backbone {self.backbone!r}")
+        is_averaged = self.backbone == "none" and self.average_flipped
+        check(not is_averaged, "average_flipped must be false for backbone 'none', got true")
         is_recurrent = self.kind == "rnn_attention"
         check(is_recurrent or not self.hard, f"hard must be false for kind {self.kind!r}, got true; use rnn_attention")
         for name, default in REINFORCE_OPTIONS.items():
@@ -170,7 +174,11 @@ class Captioner(nn.Module):
         if self.backbone is None:
             return images
         normalized = (images.to(self.mean.dtype) - self.mean) / self.std
-        return self.backbone(normalized.contiguous(memory_format=torch.channels_last))
+        regions = self.backbone(normalized.contiguous(memory_format=torch.channels_last))
+        if self.config.average_flipped and not self.training:
+            flipped = self.backbone(normalized.flip(-1).contiguous(memory_format=torch.channels_last))
+            regions = (regions + flipped.unflatten(1, self.config.grid).flip(2).flatten(1, 2)) / 2
+        return regions
 
     def encode(self, images: Tensor) -> EncoderOutput:
         """Images uint8 (B, C, height, width), or features (B, R, F) -> states (B, R, M)"""

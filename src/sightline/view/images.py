@@ -22,7 +22,7 @@ MAX_SIDE = 640
 """Images on a page are downscaled to this many pixels a side."""
 MAX_LOSSLESS_SIDE = 96
 """Images up to this size are stored as PNG."""
-WEBP_QUALITY = 75
+WEBP_OPTIONS: dict[str, Any] = {"quality": 75, "method": 2}
 """Of larger images that are stored once per page."""
 PREFIX_TOKENS = (0, 1, 2, 5)
 """Numbers of tokens before the patches: none, a class token, a distillation token beside it, or four registers."""
@@ -245,7 +245,7 @@ class ImageTable:
             image = Image.fromarray(pixels)
             image.thumbnail((side, side))
             is_small = max(image.size) <= MAX_LOSSLESS_SIDE
-            source = data_url(image, "png") if is_small else data_url(image, "webp", quality=WEBP_QUALITY)
+            source = data_url(image, "png") if is_small else data_url(image, "webp", **WEBP_OPTIONS)
             self._indices[key] = len(self.images)
             self.images.append({"src": source, "width": image.width, "height": image.height})
         return self._indices[key]

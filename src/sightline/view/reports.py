@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from ..names import shortened
-from .images import MAX_LOSSLESS_SIDE, WEBP_QUALITY, data_url
+from .images import MAX_LOSSLESS_SIDE, WEBP_OPTIONS, data_url
 from .page import Page, csp_hash, html_document, json_for_html, read_static
 
 Array = np.ndarray[Any, Any]
@@ -113,7 +113,7 @@ def _source(pixels: Array) -> str:
     image = Image.fromarray(pixels)
     image.thumbnail((IMAGE_SIDE, IMAGE_SIDE))
     is_small = max(image.size) <= MAX_LOSSLESS_SIDE
-    return data_url(image, "png") if is_small else data_url(image, "webp", quality=WEBP_QUALITY)
+    return data_url(image, "png") if is_small else data_url(image, "webp", **WEBP_OPTIONS)
 
 
 def _matrix(rows: Sequence[str], columns: Sequence[str], counts: Array, is_right: Array) -> str:
