@@ -280,8 +280,8 @@ def test_the_number_of_classifiers_is_bounded_and_deletion_makes_room(client, st
         ("GET", "/0123456789abcdef", 404, {}, "which does not; GET /api/classifiers lists those that do"),
         ("GET", "/../../etc/passwd", 404, {}, "the address must be one of this server, got '/etc/passwd'; see /docs"),
         ("GET", "/nothing", 422, {}, "16 of 0-9 and a-f, got 'nothing'; GET /api/classifiers lists them"),
-        ("POST", "", 422, {"json": {"name": " "}}, "name must be valid"),
-        ("POST", "", 422, {"json": {"name": "a\x1bb"}}, "name must be valid"),
+        ("POST", "", 422, {"json": {"name": " "}}, "name must be printable text with at least one character, got"),
+        ("POST", "", 422, {"json": {"name": "a\x1bb"}}, "name must be printable text with at least one character, got"),
         ("POST", "", 422, {"json": {"name": "a" * 101}}, "name must have at most 100 characters"),
         ("POST", "", 422, {"json": {"model": "glyph"}}, "did you mean 'glyphs'?"),
         (

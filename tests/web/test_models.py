@@ -126,11 +126,11 @@ def test_one_bad_text_of_several_does_not_cost_the_others(client):
 @pytest.mark.parametrize(
     ("request_", "status", "message"),
     [
-        ({"texts": []}, 422, "texts must have at least 1 item"),
-        ({"texts": ["a"] * 17}, 422, "texts must have at most 16 items"),
-        ({"texts": ["a" * 2001]}, 422, "texts.0 must have at most 2000 characters"),
-        ({"texts": [SENTENCE], "top_k": 0}, 422, "top_k must be greater than or equal to 1"),
-        ({"texts": [SENTENCE], "num_beams": 11}, 422, "num_beams must be less than or equal to 10"),
+        ({"texts": []}, 422, "texts must have at least 1 item, got 0"),
+        ({"texts": ["a"] * 17}, 422, "texts must have at most 16 items, got 17"),
+        ({"texts": ["a" * 2001]}, 422, "texts[0] must have at most 2,000 characters, got 2,001"),
+        ({"texts": [SENTENCE], "top_k": 0}, 422, "top_k must be at least 1, got 0"),
+        ({"texts": [SENTENCE], "num_beams": 11}, 422, "num_beams must be at most 10, got 11"),
         ({"texts": [SENTENCE], "remove_tokens": [99]}, 422, "remove_tokens must be positions of the 7 tokens"),
         ({"texts": [SENTENCE], "remove_tokens": [6]}, 422, "without special tokens, got [6]"),
         ({"texts": [SENTENCE], "remove_tokens": [0, 1, 2, 3, 4, 5]}, 422, "must leave at least one token"),
@@ -141,7 +141,12 @@ def test_one_bad_text_of_several_does_not_cost_the_others(client):
             "heads must be below 4",
         ),
         ({"texts": [SENTENCE], "beams": 3}, 422, "beams must be left out"),
-        ({"texts": "a"}, 422, "texts must be a valid list"),
+        ({"texts": "a"}, 422, "texts must be a list, got 'a'"),
+        ({"texts": [3]}, 422, "texts[0] must be text, got 3"),
+        ({"texts": [SENTENCE], "top_k": 1.5}, 422, "top_k must be an integer, got 1.5"),
+        ({"texts": [SENTENCE], "attention": "all"}, 422, "attention must be 'packed' or 'lists', got 'all'"),
+        ({"texts": [SENTENCE], "ablate_heads": {"a b": []}}, 422, "a key of ablate_heads must be letters, digits"),
+        ({"texts": [SENTENCE], "ablate_heads": {"a": ["b"]}}, 422, "ablate_heads.a[0] must be an integer, got 'b'"),
     ],
 )
 def test_requests_are_refused_with_a_sentence(client, request_, status, message):

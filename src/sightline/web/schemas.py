@@ -13,7 +13,7 @@ def _name(value: str) -> str:
     """Printable text with something to see in it, in the form in which equal names are equal."""
     value = unicodedata.normalize("NFC", value.strip())
     if not value or printable(value) != value or not any(char.isprintable() and not char.isspace() for char in value):
-        raise ValueError("printable text with at least one character is expected")
+        raise ValueError("printable text with at least one character")
     return value
 
 
