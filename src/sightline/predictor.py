@@ -162,6 +162,11 @@ class Predictor(ABC):
         """Inputs that `explain` shows on one page."""
         return limits.MAX_EXAMPLES_PER_PAGE
 
+    @property
+    def max_input_tokens(self) -> int | None:
+        """Tokens of a text that the model reads, without special ones; None if there is no such limit."""
+        return None
+
     def check_ready(self) -> None:  # noqa: B027  # most models are always ready
         """Raise errors that concern all inputs before any input is read."""
 

@@ -1,3 +1,6 @@
+import re
+from pathlib import Path
+
 from PIL import Image
 
 from sightline.data.images.class_splits import load_classes
@@ -7,6 +10,11 @@ from sightline.demo import characters
 
 def test_class_folders_and_queries_are_written(tmp_path):
     folder, queries = characters.write_images(tmp_path)
+    named = re.findall(
+        r"@demo/(\S+\.png)", (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    )
+    assert named
+    assert all((tmp_path / name).is_file() for name in named)
     assert folder == tmp_path / "characters"
     classes = sorted(path.name for path in folder.iterdir())
     assert len(classes) == characters.WAY

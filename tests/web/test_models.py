@@ -43,8 +43,26 @@ def test_the_list_names_every_model_and_its_task(client):
     }
     assert answer["few_shot_models"][0]["name"] == "auto"
     assert answer["limits"]["max_text_chars"] == limits.MAX_WEB_TEXT_CHARS
-    [masked] = [model for model in answer["models"] if model["task"] == "masked_lm"]
-    assert masked["mask"] in masked["examples"][0]
+    models = {model["name"]: model for model in answer["models"]}
+    assert models["sentences"]["mask"] in models["sentences"]["examples"][0]
+    assert "a circle, square, triangle, cross or ring in red, green" in models["shapes"]["description"]
+    assert [url.partition(",")[0] for url in models["shapes"]["examples"]] == ["data:image/png;base64"] * 3
+    assert models["run"]["description"] == "It was trained on the data images.npz."
+
+
+@pytest.mark.parametrize("name", ["de-en", "sentences", "topics"])
+def test_the_list_has_the_number_of_tokens_that_a_model_reads(client, name):
+    [limit] = [model["max_tokens"] for model in client.get("/api/models").json()["models"] if model["name"] == name]
+    text = "[MASK] a" if name == "sentences" else "ein a"
+    longest, longer = (" ".join([text, *["a"] * (count - 2)]) for count in (limit, limit + 1))
+    [read] = predict(client, name, texts=[longest], attention="lists")["predictions"]
+    special = 1 if name == "de-en" else 2
+    assert len(read["inspection"]["input_tokens"]) == limit + special
+    if name == "topics":
+        assert predict(client, name, texts=[longer], attention="lists")["predictions"][0]["tokens"] == read["tokens"]
+    else:
+        error = predict(client, name, texts=[longer], status=422)["error"]
+        assert error.startswith(f"text must be at most {limit} tokens, the limit in training, got {limit + 1} in")
 
 
 def test_a_translation_is_that_of_the_predictor(client):
@@ -224,4 +242,4 @@ def test_commands_of_the_docs_name_models_that_are_served():
     [started] = re.findall(r"^sightline serve (de-en .*)$", text, re.MULTILINE)
     served = {Path(source).name for source in started.split()}
     assert {"de-en", "fill-mask"} == {name for name in zoo.names() if source_task(name)[1] != "few_shot"}
-    assert set(re.findall(r"curl localhost:8000/api/models/([\w-]+)/predict", text)) == served
+    assert set(re.findall(r"localhost:8000/api/models/([\w-]+)/predict", text)) == served

@@ -5,6 +5,8 @@ import json
 import math
 import os
 import re
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,6 +17,7 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 import torch
 from playwright.sync_api import expect
@@ -29,7 +32,8 @@ from sightline.data.images import glyphs
 from sightline.layers import sinusoids
 from sightline.runs import _resolve_config
 from sightline.web.models import source_task
-from web_client import png
+from web_client import characters as drawn_characters
+from web_client import class_folders, png
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 TABS = ["few-shot", "captions", "translate", "fill", "classify", "learn"]
@@ -81,9 +85,13 @@ class Server:
             self.port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
+    @property
+    def arguments(self):
+        options = ["--port", str(self.port), "--store", str(self.home / "store.sqlite")]
+        return ["serve", *options, *map(str, self.models)]
+
     def start(self):
-        command = [sys.executable, "-m", "sightline", "serve", *map(str, self.models), "--port", str(self.port)]
-        command += ["--store", str(self.home / "store.sqlite")]
+        command = [sys.executable, "-m", "sightline", *self.arguments]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         with (self.home / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment, cwd=self.home)
@@ -145,7 +153,9 @@ class App:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, web_runs, tiny_run):
-    server = Server(tmp_path_factory.mktemp("web-server"), ["de-en", *web_runs, tiny_run])
+    home = tmp_path_factory.mktemp("web-server")
+    glyphs_run = shutil.copytree(tiny_run, home / "glyphs")
+    server = Server(home, ["de-en", *web_runs, glyphs_run, "fill-mask"])
     server.start()
     yield server
     server.stop(signal.SIGKILL)
@@ -485,20 +495,43 @@ def test_translation_changes_without_a_token_and_without_a_head(app):
     expect(answer).to_have_text("can you help me?")
     expect(panel.locator(".before")).to_have_count(0)
 
-    switch = panel.get_by_role("switch", name="Layer 2, head 4", exact=True)
+    switch = panel.get_by_role("switch", name="Layer 1, head 3", exact=True)
     switch.click()
     expect(answer).to_have_text("please help me?")
     expect(switch).to_have_attribute("aria-checked", "false")
     panel.get_by_role("button", name="Put everything back").click()
     expect(answer).to_have_text("can you help me?")
-    panel.get_by_role("button", name="Show layer 2, head 3").click()
-    expect(finding).to_contain_text("Layer 2, head 3")
+    panel.get_by_role("button", name="Show layer 1, head 2").click()
+    expect(finding).to_contain_text("Layer 1, head 2")
     panel.get_by_role("radio", name="Inside the text").check(force=True)
     expect(panel.locator(".side.query .word")).to_have_text(panel.locator(".side.key .word").all_inner_texts())
+    panel.get_by_role("radio", name="From the answer to the text").check(force=True)
+    answered = expect_same_answer(app, panel)
+    assert answered == "can you help me?"
     text.fill("guten abend")
     expect(answer).to_have_text("good evening")
+    panel.get_by_role("button", name="Remove abend", exact=True).click()
+    expect(panel.get_by_role("button", name="Put everything back")).to_be_visible()
     text.fill("")
     expect(answer).to_have_count(0)
+    expect(panel.get_by_role("button", name="Put everything back")).to_be_hidden()  # there is nothing to put back
+    expect(panel.get_by_text("It reads at most 95 tokens of a text")).to_be_visible()
+
+
+def expect_same_answer(app, panel):
+    """Switch a head off whose answer comes back as that of the whole model; returns the answer."""
+
+    def unchanged(route):
+        body = route.request.post_data_json | {"ablate_heads": {}}
+        route.fulfill(response=route.fetch(post_data=json.dumps(body)))
+
+    app.page.route("**/predict", unchanged, times=1)
+    panel.get_by_role("switch").first.click()
+    expect(panel.locator(".before")).to_contain_text("No change")
+    answer = panel.locator(".big-answer").inner_text()
+    panel.get_by_role("button", name="Put everything back").click()
+    expect(panel.locator(".before")).to_have_count(0)
+    return answer
 
 
 def test_filling_the_mask(app):
@@ -513,8 +546,9 @@ def test_filling_the_mask(app):
     expect(words).to_have_count(6)
     first = words.all_inner_texts()
     expect(panel.locator(".attention .finding")).to_contain_text("“[MASK]” looks at")
+    expect_same_answer(app, panel)
     panel.get_by_role("button", name="Remove water", exact=True).click()
-    expect(panel.locator(".before")).to_be_visible()
+    expect(panel.locator(".before")).to_contain_text(f"Before: {' '.join(first[0].split())}")
     assert words.all_inner_texts() != first
 
 
@@ -556,7 +590,7 @@ def test_classifying_texts_and_images(app, characters):
     expect(panel.locator(".tokens .removed")).to_have_count(0)
 
     panel.get_by_role("radio", name="Image").check(force=True)
-    with app.page.expect_response("**/run/predict-image") as answered:
+    with app.page.expect_response("**/glyphs/predict-image") as answered:
         app.give(panel.locator(".drop-zone"), characters[0][0])
     [whole] = answered.value.json()["predictions"]
     expect(panel.locator(".answer b")).to_have_text(whole["label"])
@@ -570,7 +604,7 @@ def test_classifying_texts_and_images(app, characters):
     original = picture.get_attribute("src")
     image_map.focus()
     app.page.keyboard.press("ArrowRight")
-    with app.page.expect_response("**/run/predict-image") as answered:
+    with app.page.expect_response("**/glyphs/predict-image") as answered:
         app.page.keyboard.press("Enter")
     [without] = answered.value.json()["predictions"]
     assert len(set(whole["inspection"]["kept"]) - set(without["inspection"]["kept"])) == 1
@@ -580,8 +614,37 @@ def test_classifying_texts_and_images(app, characters):
     panel.get_by_role("button", name="Put everything back").click()
     expect(panel.locator(".before")).to_have_count(0)
     expect(picture).to_have_attribute("src", original)
-    panel.get_by_role("switch", name="Layer 1, head 2").click()
+    panel.get_by_role("switch", name="Layer 0, head 1").click()
     expect(panel.locator(".before")).to_be_visible()
+
+
+def test_a_classifier_file_shows_its_answer_once(app, server):
+    archive = {"archive": ("a.zip", class_folders(("ka", "mo")), "application/zip")}
+    state = httpx.post(f"{server.url}/api/classifiers/import", data={"model": "glyphs"}, files=archive).json()
+
+    def with_file(route):
+        response = route.fetch()
+        [model] = [model for model in response.json()["models"] if model["name"] == "glyphs"]
+        file = model | {"name": "signs", "title": "signs", "task": "few_shot", "description": "", "examples": []}
+        route.fulfill(response=response, json=response.json() | {"models": [file]})
+
+    def explained(route):  # as the server answers for a file that it serves
+        image = {"image": drawn["ka"][-1]}
+        answer = httpx.post(f"{server.url}/api/classifiers/{state['id']}/explain", files=image, timeout=60).json()
+        inspection = {"explanation": answer["explanation"], "layers": []}
+        route.fulfill(json={"predictions": [answer["prediction"] | {"inspection": inspection}]})
+
+    drawn = drawn_characters()
+    app.page.route("**/api/models", with_file)
+    app.page.route("**/signs/predict-image", explained)
+    panel = app.open("classify")
+    app.give(panel.locator(".drop-zone"), ("ka.png", drawn["ka"][-1]))
+    expect(panel.locator(".answer b")).to_have_text("ka")
+    reason = panel.get_by_role("region", name="Reason")
+    expect(reason.get_by_role("img", name=re.compile("strongest of"))).not_to_have_count(0)
+    expect(reason.get_by_label("class", exact=True)).to_have_value("0")
+    expect(panel.get_by_text(re.compile(r"^\d+(\.\d)?%"))).to_have_count(2)  # one bar for each class
+    expect(reason.get_by_role("heading", level=2)).to_have_count(0)
 
 
 def heads_off(request):
@@ -591,33 +654,39 @@ def heads_off(request):
 
 
 @pytest.mark.parametrize(
-    ("tab", "commands"),
+    ("tab", "commands", "sources"),
     [
-        ("captions", ["sightline train task=captioning", "sightline serve de-en fill-mask runs/shapes"]),
-        ("translate", ["sightline serve de-en fill-mask"]),
-        ("fill", ["sightline serve de-en fill-mask"]),
+        ("captions", ["sightline train task=captioning"], ["runs/shapes"]),
+        ("translate", [], ["de-en"]),
+        ("fill", [], ["fill-mask"]),
         (
             "classify",
-            [
-                "sightline train task=text_classification out=runs/topics",
-                "sightline train",
-                "sightline serve de-en fill-mask runs/topics runs/glyphs",
-            ],
+            ["sightline train task=text_classification out=runs/topics", "sightline train"],
+            ["runs/topics", "runs/glyphs"],
         ),
     ],
 )
-def test_a_tab_without_a_model_shows_the_commands_that_get_one(app, tab, commands):
+def test_a_tab_without_a_model_shows_the_commands_that_get_one(app, server, tab, commands, sources):
+    answer = {}
+
     def without_models(route):
         response = route.fetch()
-        route.fulfill(response=response, json=response.json() | {"models": []})
+        answer.update(response.json() | {"models": []})
+        route.fulfill(response=response, json=answer)
 
     app.page.route("**/api/models", without_models)
     panel = app.open(tab)
     expect(panel.get_by_text("This server has no model that")).to_be_visible()
-    assert panel.locator("pre").inner_text().splitlines() == commands
-    trained = [_resolve_config(None, line.split()[2:]) for line in commands[:-1]]
-    served = [config.out or f"runs/{name}" for config, name in trained]
-    assert commands[-1] == " ".join(["sightline serve", *zoo_texts(), *served])
+    *shown, serve = panel.locator("pre").inner_text().splitlines()
+    assert shown == commands
+    trained = [_resolve_config(None, line.split()[2:]) for line in commands]
+    assert [config.out or f"runs/{name}" for config, name in trained] == sources or set(sources) <= set(zoo_texts())
+    assert shlex.split(serve) == ["sightline", *server.arguments, *sources]  # what is served now stays
+    answer["command"] = None  # of a server that others use
+    app.page.unroute("**/api/models")
+    app.page.route("**/api/models", lambda route: route.fulfill(json=answer))
+    app.page.reload()
+    expect(panel.locator("pre")).to_have_text("\n".join([*commands, f"sightline serve … {' '.join(sources)}"]))
 
 
 def zoo_texts():
@@ -627,6 +696,10 @@ def zoo_texts():
 
 def test_a_caption_shows_where_each_word_looked(app):
     panel = app.open("captions")
+    expect(panel.get_by_text("It knows drawn scenes only")).to_be_visible()
+    with app.page.expect_response("**/shapes/predict-image") as answered:
+        panel.get_by_role("button", name="Try image 1").click()
+    assert answered.value.json()["predictions"][0]["error"] is None
     scene = shapes.draw(1, seed=5).pixels[0].numpy().transpose(1, 2, 0)
     app.give(panel.locator(".drop-zone"), ("scene.png", png(scene)))
     words = panel.get_by_role("group", name="Words of the caption").get_by_role("button")
@@ -715,9 +788,16 @@ def test_tabs_keyboard_names_themes_and_narrow_windows(app):
     app.wait("few-shot")
 
     app.page.set_viewport_size({"width": 390, "height": 844})
+    bar = app.page.get_by_role("tablist")
     for tab in TABS:
         app.open(tab)
         assert app.page.evaluate("() => document.documentElement.scrollWidth") == 390, tab
+        if tab in ("few-shot", "learn"):  # marks where there are more tabs
+            expect(bar).to_have_class(f"tabs {'more-after' if tab == 'few-shot' else 'more-before'}")
+    app.open("translate")
+    switch, answer = app.page.get_by_role("switch").last, app.page.locator("#panel-translate .big-answer")
+    switch.scroll_into_view_if_needed()
+    expect(answer).to_be_in_viewport()  # where its heads are switched
     background = "() => getComputedStyle(document.body).backgroundColor"
     light = app.page.evaluate(background)
     app.page.get_by_role("button", name="Use dark colors").click()
@@ -738,7 +818,36 @@ def test_the_page_of_the_api_lists_the_operations_and_sends_a_request(app, serve
     assert operations.count() == sum(map(len, paths.values()))
     predict = operations.filter(has_text="/api/models/{name}/predict").first
     predict.locator("summary").click()
-    predict.get_by_label("name").fill("de-en")
+    names = predict.get_by_label("name", exact=True)
+    assert names.locator("option").all_inner_texts() == ["de-en", "sentences", "topics", "fill-mask"]
+    names.select_option("de-en")
     predict.get_by_label("body").fill('{"texts": ["Kannst du mir bitte helfen?"]}')
     predict.get_by_role("button", name="Send").click()
     predict.get_by_text("can you help me?").first.wait_for()
+    new = operations.filter(has_text="POST/api/classifiers" + "Store a classifier without classes").first
+    new.locator("summary").click()
+    new.get_by_label("body").fill('{"name": "of the form"}')
+    new.get_by_role("button", name="Send").click()
+    new.get_by_text('"name": "of the form"').wait_for()
+    undo = operations.filter(has_text="/api/classifiers/{identifier}/undo").first
+    undo.locator("summary").click()
+    assert "of the form" in undo.get_by_label("identifier").locator("option").first.inner_text()
+
+
+def test_command_lines_of_the_docs_run_from_top_to_bottom(server, characters, tmp_path):
+    text = (RESULTS.parents[1] / "docs" / "serve.md").read_text(encoding="utf-8")
+    blocks = [block for block in re.findall(r"^```bash\n(.*?)^```$", text, re.DOTALL | re.MULTILINE) if "curl" in block]
+    script = "".join(blocks).replace("localhost:8000", f"127.0.0.1:{server.port}")
+    for name in re.findall(r"@(demo/\S+\.png)", script):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(characters["Gapu-mo" in name][int(re.search(r"(\d)\.png", name)[1])][1])
+    command = ["bash", "-e", "-o", "pipefail", "-c", script]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.count('"predictions"') == 6
+    assert '"closest":"ka"' in result.stdout
+    assert FewShotClassifier.load(tmp_path / "signs.sightline").classes == ("ka", "mo")
+    with urllib.request.urlopen(f"{server.url}/api/classifiers") as answer:
+        stored = {found["name"]: found["num_classes"] for found in json.load(answer)["classifiers"]}
+    assert (stored["signs"], stored["copy"]) == (1, 2)  # the second class was undone

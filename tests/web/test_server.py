@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import threading
@@ -12,11 +13,14 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import click
 import httpx2 as httpx
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from sightline.cli import app
+from sightline.web.settings import Settings
 from sightline.web.server import bind
 from web_client import LABELS, WebServer, characters, files, kill_at_statement, new_classifier
 
@@ -134,6 +138,44 @@ def test_workers_serve_together_and_share_classifiers(tmp_path):
         (("--port", "0", "--workers", "2", "nothing.sightline"), "a model must exist, got 'nothing.sightline'"),
     ],
 )
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--port", "8001", "--workers", "3", "--store", "my store.sqlite", "runs/a b", "signs.sightline"],
+        ["--host", "localhost", "--allow-host", "a.example", "--allow-host", "b.example", "de-en"],
+        ["--token", "TOKEN", "--forwarded-allow-ips", "10.0.0.1,10.0.0.2", "--store", "URL", "de-en"],
+    ],
+)
+def test_the_command_that_a_page_shows_starts_the_same_server(arguments):
+    def parsed(words):
+        group = typer.main.get_command(app)
+        with click.Context(group) as parent:
+            return group.commands["serve"].make_context("serve", words, parent).params
+
+    values = parsed(arguments)
+    proxies = tuple(values["forwarded_allow_ips"].split(",")) if values["forwarded_allow_ips"] else ()
+    secrets = {"TOKEN": "a-secret-of-16-letters", "URL": "postgresql://user:secret@host/name"}
+    token, store = secrets.get(values["token"]), secrets.get(values["store"], values["store"])
+    options = {"token": token, "allowed_hosts": tuple(values["allow_host"] or ()), "trusted_proxies": proxies}
+    settings = Settings((), values["host"], values["port"], values["workers"], store, **options)
+    command = settings.command(values["models"] or ())
+    assert "secret" not in command
+    assert shlex.split(command)[:2] == ["sightline", "serve"]
+    assert parsed(shlex.split(command)[2:]) == values
+    assert Settings(host="0.0.0.0", token=secrets["TOKEN"]).command(["de-en"]) is None  # shown to others
+
+
+def test_a_taken_port_is_refused_with_the_option_to_pass(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(app, ["serve", "--store", str(tmp_path / "store.sqlite"), "--port", str(port)])
+    assert result.exit_code == 2
+    assert (
+        f"port must be free, got {port}, which another program uses; pass another one, such as --port" in result.output
+    )
+
+
 def test_the_command_refuses_unsafe_and_wrong_settings(arguments, message, tmp_path):
     result = CliRunner().invoke(app, ["serve", "--store", str(tmp_path / "store.sqlite"), *arguments])
     assert result.exit_code == 2

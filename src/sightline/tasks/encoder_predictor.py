@@ -38,6 +38,10 @@ class EncoderPredictor(TextPredictor):
 
     tokenizer: Tokenizer
 
+    @property
+    def max_input_tokens(self) -> int:
+        return int(self.config.data.max_tokens) - 2  # and the start and end token
+
     @abstractmethod
     def predictions(self, prepared: list[list[int]], logits: Tensor, top_k: int | None) -> list[Any]:
         """Predictions from the logits of prepared sentences."""

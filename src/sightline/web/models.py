@@ -1,6 +1,5 @@
 """The served models: what they are, and predictions in batches."""
 
-import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -11,9 +10,10 @@ from typing import Any
 from .. import config, hub, limits, runs, zoo
 from ..attention import ablate_heads
 from ..errors import SightlineError, check, one_of
-from ..files import CARD, CONFIG
+from ..files import CONFIG
 from ..names import shortened
 from ..predictor import FailedPrediction, Predictor
+from . import descriptions
 from .batching import Batcher
 from .errors import RequestError
 
@@ -21,17 +21,6 @@ FEW_SHOT = "few_shot"
 SLOW_CHARS = 200
 """Characters from which on a text runs apart from shorter ones."""
 MAX_BATCH = 32
-EXAMPLES = {
-    "de-en": ("Kannst du mir bitte helfen?", "Ein Hund rennt durch das Wasser.", "Wo ist der nächste Bahnhof?"),
-    "masked_lm": ("A dog runs {mask} the water.", "Two children {mask} in the park."),
-    "text_classification": ("A dog runs through the water.", "Two children play in the park."),
-}
-"""Texts to try, by the name of a pretrained model or by task."""
-DESCRIPTIONS = {
-    "de-en": "Translates short everyday sentences and image captions. It writes lower case.",
-    "fill-mask": "Fills masks in sentences that describe pictures.",
-}
-"""Of pretrained models whose cards have none."""
 LANGUAGES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "ko": "Korean"}
 
 
@@ -87,17 +76,17 @@ class ServedModel:
         predictor, details = self.predictor, self.predictor.details()
         special = getattr(getattr(predictor, "tokenizer", None), "special_tokens", None)
         mask = getattr(special, "mask", None) if self.task == "masked_lm" else None
-        texts = EXAMPLES.get(self.name, EXAMPLES.get(self.task, ()))
         classes = details.get("classes")
         return {
             "name": self.name,
             "task": self.task,
             "input": predictor.input_kind,
             "title": " ".join(LANGUAGES.get(word, word) for word in details.get("languages", self.name).split(" ")),
-            "description": _description(predictor) or DESCRIPTIONS.get(self.name, ""),
+            "description": descriptions.description(self.name, predictor),
             "options": sorted(predictor.predict_options),
-            "examples": [text.format(mask=mask) for text in texts],
+            "examples": descriptions.examples(self.name, self.task, predictor, mask),
             "max_chars": limits.MAX_WEB_TEXT_CHARS,
+            "max_tokens": predictor.max_input_tokens,
             "has_attention": predictor.has_attention,
             "mask": mask,
             "classes": None if classes is None else list(classes),
@@ -142,7 +131,7 @@ class ServedModels:
 
     def __init__(self, sources: Sequence[str], threads: int = 1) -> None:
         self.models: dict[str, ServedModel] = {}
-        self._threads = threads
+        self._threads, self._sources = threads, tuple(sources)
         self.few_shot: dict[str, str] = {}
         for source in sources or zoo.names():
             self._add(source)
@@ -156,6 +145,11 @@ class ServedModels:
         fix = "; it fits classifiers: use /api/classifiers" if name in self.few_shot else ""
         rule = one_of(name[:100], self.models) if self.models else f"served, got {name[:100]!r} where none is"
         raise RequestError(404, f"model must be {rule}{fix}")
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """What the command line must name to serve these models."""
+        return self._sources or tuple(self.models)
 
     def close(self) -> None:
         """Finish what waits."""
@@ -215,15 +209,3 @@ class Stopwatch:
 def _task(folder: Path) -> str:
     """The task of a run."""
     return str(config.read(folder / CONFIG).get("task", ""))
-
-
-def _description(predictor: Predictor) -> str:
-    """The paragraphs of the model card before its first section, without those that are code."""
-    try:
-        path = predictor.folder / CARD
-    except SightlineError:  # a classifier is one file
-        return ""
-    text = path.read_text(encoding="utf-8", errors="replace")[: limits.MAX_RUN_FILE_BYTES] if path.is_file() else ""
-    body = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
-    paragraphs = body.partition("\n## ")[0].split("\n\n")
-    return shortened(" ".join(p for p in paragraphs if not p.lstrip().startswith("#") and "`" not in p), 600)

@@ -249,8 +249,9 @@ class ModelInfo(BaseModel):
     title: str
     description: str
     options: list[str]
-    examples: list[str]
+    examples: Annotated[list[str], Field(description="Inputs to try: texts, or images as data URLs.")]
     max_chars: int
+    max_tokens: Annotated[int | None, Field(description="Tokens of a text; one is a word or a part of one.")]
     has_attention: bool
     mask: str | None
     classes: list[str] | None
@@ -270,6 +271,9 @@ class ModelList(BaseModel):
     models: list[ModelInfo]
     few_shot_models: list[FewShotModel]
     limits: dict[str, int]
+    command: Annotated[
+        str | None, Field(description="What starts this server again; further models can be named after it.")
+    ]
 
 
 class Status(BaseModel):

@@ -1,5 +1,6 @@
 """`sightline serve`: binds the address, starts the processes, and stops them cleanly."""
 
+import errno
 import os
 import signal
 import socket
@@ -41,7 +42,7 @@ OPTIONS: dict[str, Any] = {
 def serve(settings: Settings, report: Callable[[str], None]) -> None:
     """Serve until a signal stops it; `report` receives the address."""
     with bind(settings.host, settings.port) as listener:
-        text = f"serving on {address(settings, listener)}"
+        text = f"classifiers are stored in {settings.store_name}\nserving on {address(settings, listener)}"
         if settings.workers == 1:
             _serve_here(settings, listener, lambda: report(text))
         else:
@@ -102,8 +103,12 @@ def bind(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            fix = f"pass another one, such as --port {port % 65_535 + 1}, or --port 0 for a free one"
+            raise SightlineError(f"port must be free, got {port}, which another program uses; {fix}") from error
+        rule = "host and port must be those of this machine that you may use"
         fix = "pass another --host or --port"
-        raise SightlineError(f"host and port must be free, got {host}:{port}: {error.strerror}; {fix}") from error
+        raise SightlineError(f"{rule}, got {host}:{port}: {error.strerror}; {fix}") from error
 
 
 def address(settings: Settings, listener: socket.socket) -> str:

@@ -3,6 +3,8 @@
 import ipaddress
 import json
 import os
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +56,34 @@ class Settings:
     def store_url(self) -> str:
         """The URL of the database."""
         return store_url(self.store)
+
+    @property
+    def store_name(self) -> str:
+        """Where classifiers are stored, without a password: a file, or a kind of database."""
+        url, file = self.store_url, "sqlite:///"
+        return url.removeprefix(file) if url.startswith(file) else f"the {url.partition('://')[0]} database of --store"
+
+    def command(self, models: Sequence[str]) -> str | None:
+        """The command line of this server with these models, without secrets.
+
+        None for a server beyond loopback: its users are others than those who start it.
+        """
+        if not is_loopback(self.host):
+            return None
+        is_url = "://" in self.store  # it can have a password
+        values = {
+            "host": self.host,
+            "port": self.port,
+            "workers": self.workers,
+            "store": "URL" if is_url else self.store,
+            "token": None if self.token is None else "TOKEN",
+            "forwarded_allow_ips": ",".join(self.trusted_proxies),
+        }
+        default = {"host": Settings.host, "port": Settings.port, "workers": Settings.workers}
+        given = [(name, str(value)) for name, value in values.items() if value and value != default.get(name)]
+        given += [("allow_host", host) for host in self.allowed_hosts]
+        options = [word for name, value in given for word in (f"--{name.replace('_', '-')}", value)]
+        return shlex.join(["sightline", "serve", *options, *models])
 
     def to_environment(self) -> None:
         """Make these the settings of processes that this one starts."""

@@ -138,7 +138,7 @@ def with_alternatives(translations):
 BAD_TEXTS = [
     ("", "text must have at least one word, got ''"),
     (" \n\t", "text must have at least one word"),
-    ("eins " * 200, "text must be less than 128 tokens, the limit in training, got .*one by one"),
+    ("eins " * 200, "text must be at most 127 tokens, the limit in training, got .*one by one"),
     ("x" * 100_001, "text must be at most 100,000 characters, got 100,001; translate it in parts"),
     (7, "text must be a string, got int"),
     (None, "text must be a string, got NoneType"),

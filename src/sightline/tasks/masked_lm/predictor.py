@@ -109,13 +109,12 @@ class MaskedLMPredictor(EncoderPredictor):
         """Tokenize one text with at least one mask; token ids with the start and end token."""
         item, special = self.check_text(item, fix="split it into sentences"), self.tokenizer.special_tokens
         [ids] = self.tokenizer.encode_masked([item])
-        shown, mask, max_tokens = shortened(item, 40), special.mask, self.config.data.max_tokens
+        shown, mask, max_tokens = shortened(item, 40), special.mask, self.max_input_tokens
         check(
             special.id("mask") in ids, f"text must have at least one {mask}, got {shown!r}; put it in place of a word"
         )
-        is_short = len(ids) + 2 <= max_tokens
         rule = f"text must be at most {max_tokens} tokens, the limit in training"
-        check(is_short, f"{rule}, got {len(ids) + 2} in {shown!r}; split it into sentences")
+        check(len(ids) <= max_tokens, f"{rule}, got {len(ids)} in {shown!r}; split it into sentences")
         return [special.id("bos"), *ids, special.id("eos")]
 
     def logits(self, prepared: list[list[int]]) -> Tensor:

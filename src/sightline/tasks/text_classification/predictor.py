@@ -90,8 +90,8 @@ class TextClassificationPredictor(EncoderPredictor):
         item = self.check_text(item, fix="classify its parts")
         [ids] = self.tokenizer.encode([item])
         check(ids, f"text must have at least one word, got {item[:20]!r}")
-        special, max_tokens = self.tokenizer.special_tokens, self.config.data.max_tokens
-        return [special.id("bos"), *ids[: max_tokens - 2], special.id("eos")]  # cut as in training
+        special = self.tokenizer.special_tokens
+        return [special.id("bos"), *ids[: self.max_input_tokens], special.id("eos")]  # cut as in training
 
     def predictions(self, prepared: list[list[int]], logits: Tensor, top_k: int | None) -> list[TextPrediction]:
         """The classes of prepared texts."""

@@ -80,17 +80,21 @@ class TranslationPredictor(TextPredictor):
         estimate = Quality.from_json(read_json(path), str(path)) if path.is_file() else None
         return cls(folder, task_config, (source, target), model, estimate)
 
+    @property
+    def max_input_tokens(self) -> int:
+        return self.config.data.max_tokens - 1  # and the end token
+
     def prepare(self, item: Any) -> SourceText:
         """Tokenize one text."""
         item = self.check_text(item, fix="translate it in parts")
-        max_tokens, tokenizer = self.config.data.max_tokens, self.tokenizers[0]
+        max_tokens, tokenizer = self.max_input_tokens, self.tokenizers[0]
         text, skipped_symbols = tokenizer.remove_unknown_symbols(item)
         [ids] = tokenizer.encode([text])
         check(ids, f"text must have at least one word, got {item[:20]!r}")
         unknown, shown, language = tokenizer.count_unknown(ids), shortened(item, 40), self.config.data.languages[0]
-        rule = f"text must be less than {max_tokens} tokens, the limit in training"
+        rule = f"text must be at most {max_tokens} tokens, the limit in training"
         fix = "translate its sentences one by one"
-        check(len(ids) < max_tokens, f"{rule}, got {len(ids)} in {shown!r}; {fix}")
+        check(len(ids) <= max_tokens, f"{rule}, got {len(ids)} in {shown!r}; {fix}")
         is_known = self.config.tokenizer.kind == "word" or 2 * unknown <= len(ids)  # words can be unknown
         rule = f"text must be in the source language {language!r}"
         check(is_known, f"{rule}, got {unknown} unknown of {len(ids)} tokens in {shown!r}")

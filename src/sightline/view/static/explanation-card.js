@@ -119,16 +119,16 @@ function question(card, onchange) {
   return element("p", { className: "question" }, "Why ", first, " and not ", second, "?");
 }
 
-// The card of one prediction. `data` has the images, the look of the maps and `minRelative`.
-export function explanationCard(data, card) {
+// The card of one prediction. `data` has the images, the look of the maps and `minRelative`. Where the page shows the answer
+// and its scores elsewhere, `hasAnswer` is false.
+export function explanationCard(data, card, { hasAnswer = true } = {}) {
   const detail = card.known ? `confidence ${percent(card.confidence)}` : `closest: ${card.prediction}`;
   const row = element("div", { className: card.words ? "row texts" : card.image === null ? "row no-image" : "row" });
-  const show = (a, b) => row.replaceChildren(...answer(data, card, a, b), scores(card));
-  return element("article", { className: `explanation ${card.known ? "known" : "unknown"}` },
-    element("h2", {},
-      element("span", { className: "file" }, card.name),
-      element("span", { className: "prediction" }, card.known ? card.prediction : "unknown"),
-      element("span", { className: "detail" }, detail),
-      element("span", { className: "badge" }, card.known ? "known" : "none of the classes")),
-    question(card, show), row);
+  const show = (a, b) => row.replaceChildren(...answer(data, card, a, b), ...(hasAnswer ? [scores(card)] : []));
+  const heading = element("h2", {},
+    element("span", { className: "file" }, card.name),
+    element("span", { className: "prediction" }, card.known ? card.prediction : "unknown"),
+    element("span", { className: "detail" }, detail),
+    element("span", { className: "badge" }, card.known ? "known" : "none of the classes"));
+  return element("article", { className: `explanation ${card.known ? "known" : "unknown"}` }, hasAnswer ? heading : null, question(card, show), row);
 }

@@ -5,7 +5,7 @@ import { displayText } from "../view/format.js";
 import { unpack } from "../view/payload.js";
 import { canvasRenderer } from "../view/renderer.js";
 import { createMatrix, headMatrix, strongest } from "../view/weights.js";
-import { createSwitches, headGrid, keepingFocus, released } from "./heads.js";
+import { createSwitches, headGrid, headsNote, keepingFocus, released } from "./heads.js";
 import { choice } from "./widgets.js";
 
 const ROW = 30; // height of a token in the drawing, in pixels
@@ -46,7 +46,7 @@ export function createAttention({ names, onChange, home = () => null }) {
     element("section", { className: "card", ariaLabel: "What the model reads" }, element("h3", {}, "What the model reads"), tokens, element("p", { className: "note" }, "Choose a word to remove it and see the answer change.")),
     element("div", { className: "attention-row" },
       element("section", { className: "card", ariaLabel: "Attention" }, element("h3", {}, "What it looks at"), caption, drawing),
-      element("section", { className: "card", ariaLabel: "Heads" }, element("h3", {}, "Heads"), element("p", { className: "note" }, "A head is one way of looking. Choose a picture to see it; use its switch to turn the head off."), kinds, heads)));
+      element("section", { className: "card", ariaLabel: "Heads" }, element("h3", {}, "Heads"), headsNote(), kinds, heads)));
 
   function toggleToken(index) {
     if (!removed.delete(index)) removed.add(index);
@@ -138,8 +138,8 @@ export function createAttention({ names, onChange, home = () => null }) {
   }
   function describe(shownMatrix) {
     const layer = current();
-    const what = shown.head === null ? "all heads on average" : `head ${shown.head + 1}${switches.isOff(layer.name, shown.head) ? ", which is off" : ""}`;
-    if (!focused) return void (caption.textContent = `Layer ${depth(layer) + 1}, ${what}. Point at a word to see its lines.`);
+    const what = shown.head === null ? "all heads on average" : `head ${shown.head}${switches.isOff(layer.name, shown.head) ? ", which is off" : ""}`;
+    if (!focused) return void (caption.textContent = `Layer ${depth(layer)}, ${what}. Point at a word to see its lines.`);
     const name = (side_, index) => `“${displayText(inspection.tokens[side_ === "query" ? layer.queries : layer.keys][index])}”`;
     const { side: from, index } = focused;
     const row = from === "query" ? shownMatrix.row(index) : shownMatrix.column(index);

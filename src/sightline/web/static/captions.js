@@ -3,21 +3,20 @@ import { captionCard } from "../view/caption-card.js";
 import { element } from "../view/elements.js";
 import { loadModels, newestOnly } from "./api.js";
 import { createDrop } from "./drop.js";
-import { modelsOf, noModel, plainDescription } from "./text-task.js";
+import { modelsOf, noModel } from "./text-task.js";
 import { lead } from "./widgets.js";
 
 export async function start(panel) {
   panel.append(lead("Captions", "Drop an image and get a sentence that describes it. Point at a word to see where the model looked when it wrote it."));
-  const models = modelsOf(await loadModels(), "captioning");
-  if (!models.length) return void panel.append(noModel("describes images", "Train one on drawn shapes, in about 90 seconds on two cores. Then stop this server, and start it again with the model:", "sightline train task=captioning\nsightline serve de-en fill-mask runs/shapes"));
+  const all = await loadModels();
+  const models = modelsOf(all, "captioning");
+  if (!models.length) return void panel.append(noModel(all, "describes images", "Train one on drawn shapes, in about 90 seconds on two cores.", ["sightline train task=captioning"], ["runs/shapes"]));
   let [model] = models;
   let image = null;
   const ask = newestOnly();
   const drop = createDrop({ what: "the image to describe", onImage: (file) => ((image = file), send()) });
-  const select = element("select", { ariaLabel: "Model", onchange: () => ((model = models.find(({ name }) => name === select.value)), describe(), image && send()) },
+  const select = element("select", { ariaLabel: "Model", onchange: () => ((model = models.find(({ name }) => name === select.value)), drop.describe(model), image && send()) },
     ...models.map(({ name, title }) => element("option", { value: name }, title ?? name)));
-  const about = element("p", { className: "note about" });
-  const describe = () => (about.textContent = plainDescription(model));
   const output = element("div", { className: "output" }, element("p", { className: "note" }, "The sentence appears here."));
   output.setAttribute("aria-live", "polite");
 
@@ -34,9 +33,9 @@ export async function start(panel) {
       output.replaceChildren(element("p", { className: "refusal", role: "alert" }, error.message));
     }
   }
-  describe();
+  drop.describe(model);
   panel.append(element("div", { className: "caption-row" },
-    element("section", { className: "card", ariaLabel: "Input" }, element("div", { className: "card-head" }, element("h3", {}, "Image"), models.length > 1 ? select : null), drop.node, about),
+    element("section", { className: "card", ariaLabel: "Input" }, element("div", { className: "card-head" }, element("h3", {}, "Image"), models.length > 1 ? select : null), drop.node),
     element("section", { className: "card", ariaLabel: "Caption" }, element("h3", {}, "Caption"), output)));
   return { hide: drop.close };
 }

@@ -19,14 +19,17 @@ function answer(prediction, { base }) {
   const isKnown = prediction.known !== false;
   const title = element("p", { className: `answer ${isKnown ? "" : "rejected"}` }, element("b", {}, isKnown ? prediction.label : "None of these"),
     element("span", {}, isKnown ? `${percent(prediction.confidence)} sure` : `closest: ${prediction.closest}`));
-  const old = base ? [before(`${base.label ?? "None of these"}, ${percent(base.confidence)}`)] : [];
-  return [title, ...old, scoreBars(prediction)];
+  const old = base && `${base.label ?? "None of these"}, ${percent(base.confidence)}`;
+  const bars = scoreBars(prediction);
+  return [title, ...before(old, base && scoreBars(base).textContent === bars.textContent), bars];
 }
 
 export async function start(panel) {
   panel.append(lead("Classify", "Type a text or drop an image. Remove a word or a part of the image, or switch a head off, and see the answer change."));
-  const models = modelsOf(await loadModels(), "text_classification", "image_classification", "few_shot");
-  if (!models.length) return void panel.append(noModel("classifies", "To teach it your own classes, use the tab Few-shot. Or train a model of texts and one of drawn characters, in a minute or two each. Then stop this server, and start it again with them:", "sightline train task=text_classification out=runs/topics\nsightline train\nsightline serve de-en fill-mask runs/topics runs/glyphs"));
+  const all = await loadModels();
+  const models = modelsOf(all, "text_classification", "image_classification", "few_shot");
+  const commands = ["sightline train task=text_classification out=runs/topics", "sightline train"];
+  if (!models.length) return void panel.append(noModel(all, "classifies", "To teach it your own classes, use the tab Few-shot. Or train a model of texts and one of drawn characters, in a minute or two each.", commands, ["runs/topics", "runs/glyphs"]));
   const groups = { text: models.filter(({ input }) => input === "text"), image: models.filter(({ input }) => input === "image") };
   const kinds = Object.keys(groups).filter((kind) => groups[kind].length);
   const tasks = {};

@@ -1,6 +1,9 @@
 // The page of the API: operations of openapi.json with their parameters, a curl line, and a form that sends a request.
 
 const api = await (await fetch("/openapi.json")).json();
+const server = { models: [], fewShotModels: [], classifiers: [] };
+const lists = []; // functions that fill the lists of the forms
+await readServer();
 document.getElementById("description").textContent = api.info.description.replaceAll("`", "");
 
 /** An element with text or children. */
@@ -8,6 +11,13 @@ function element(name, properties = {}, ...children) {
   const node = Object.assign(document.createElement(name), properties);
   node.append(...children);
   return node;
+}
+
+/** Read what the server has, and fill the lists of the forms with it. */
+async function readServer() {
+  const [models, classifiers] = await Promise.all(["/api/models", "/api/classifiers"].map(async (path) => (await fetch(path)).json()));
+  Object.assign(server, { models: models.models, fewShotModels: models.few_shot_models, classifiers: classifiers.classifiers });
+  for (const fill of lists) fill();
 }
 
 /** The schema that a reference names. */
@@ -81,8 +91,35 @@ function curlLine(method, path, kind, content) {
   return parts.join(" ");
 }
 
-function input(field, prefix) {
-  const box = element("input", { name: `${prefix}${field.name}`, required: field.required });
+/** The values that the server has for a field, as [value, text]; null if it has no list of them. */
+function choices(name, path, schema) {
+  if (name === "name" && path.startsWith("/api/models/")) {
+    const kind = path.endsWith("-image") ? "image" : "text";
+    return server.models.filter(({ input }) => input === kind).map((model) => [model.name, model.name]);
+  }
+  if (name === "identifier") return server.classifiers.map((found) => [found.id, `${found.name} (${found.id})`]);
+  if (name === "model") return server.fewShotModels.filter(({ available }) => available).map((model) => [model.name, model.name]);
+  const found = [schema, ...(schema.anyOf ?? [])].map(resolve).find((variant) => variant.enum);
+  return found ? found.enum.map((value) => [value, value]) : null;
+}
+
+/** A field of a form: a list of the values that the server has, a file, or text. */
+function input(field, prefix, path) {
+  const properties = { name: `${prefix}${field.name}`, required: field.required };
+  if (choices(field.name, path, field.schema)) {
+    const box = element("select", properties);
+    const fill = () => {
+      const found = choices(field.name, path, field.schema);
+      const rows = [...(field.required && found.length ? [] : [["", field.required ? "none yet" : ""]]), ...found];
+      const { value } = box;
+      box.replaceChildren(...rows.map(([name, text]) => element("option", { value: name, textContent: text })));
+      if (rows.some(([name]) => name === value)) box.value = value;
+    };
+    lists.push(fill);
+    fill();
+    return element("label", {}, field.name, box);
+  }
+  const box = element("input", properties);
   if (field.isFile) Object.assign(box, { type: "file", multiple: field.schema.type === "array" });
   return element("label", {}, field.name, box);
 }
@@ -90,12 +127,12 @@ function input(field, prefix) {
 /** A form that sends the operation to this server. */
 function requestForm(method, path, parameters, kind, content) {
   const form = element("form");
-  form.append(...parameters.map((parameter) => input(parameter, "parameter-")));
+  form.append(...parameters.map((parameter) => input(parameter, "parameter-", path)));
   if (kind === "application/json") {
     const text = JSON.stringify(example(content.schema), null, 2);
     form.append(element("label", {}, "body", element("textarea", { name: "body", value: text })));
   } else if (kind) {
-    form.append(...fields(content.schema).map((field) => input(field, "field-")));
+    form.append(...fields(content.schema).map((field) => input(field, "field-", path)));
   }
   const output = element("pre", { hidden: true, tabIndex: 0 });
   output.setAttribute("aria-live", "polite");
@@ -104,6 +141,7 @@ function requestForm(method, path, parameters, kind, content) {
     event.preventDefault();
     output.hidden = false;
     output.textContent = await send(form, method, path, parameters, kind, content);
+    if (method !== "GET") await readServer();
   });
   return form;
 }

@@ -1,13 +1,15 @@
-// A place for one image: drop, paste, file picker, webcam and drawing, with a preview.
+// A place for one image: drop, paste, file picker, webcam and drawing, with a preview, what the model knows and images to try.
 import { button, element } from "../view/elements.js";
 import { acceptImages, prepareImage } from "./images.js";
 import { imageSources } from "./sources.js";
+import { plainDescription } from "./text-task.js";
 
 export function createDrop({ what, onImage }) {
   const preview = element("img", { className: "preview", alt: `Preview of ${what}`, hidden: true });
   const sources = imageSources({ what: () => what, onFiles: use, multiple: false, add: "Use" });
   const zone = button({ className: "drop-zone", onclick: sources.openFiles }, preview, element("span", {}, "Drop, paste or choose an image"));
-  const node = element("div", { className: "drop" }, zone, sources.node);
+  const [about, examples] = [element("p", { className: "note about" }), element("div", { className: "tools", role: "group", ariaLabel: "Images to try" })];
+  const node = element("div", { className: "drop" }, zone, sources.node, about, examples);
   acceptImages(node, use, { fallback: true });
 
   async function use([file]) {
@@ -17,5 +19,17 @@ export function createDrop({ what, onImage }) {
     preview.hidden = false;
     onImage(image);
   }
-  return { node, close: sources.close };
+  // Say what a model knows, and offer images that it knows.
+  function describe(model) {
+    about.textContent = plainDescription(model);
+    examples.replaceChildren(...(model.examples ?? []).map((url, i) =>
+      button({ className: "example-image", ariaLabel: `Try image ${i + 1}`, onclick: () => use([imageFile(url, `example-${i + 1}.png`)]) }, element("img", { src: url, alt: "" }))));
+  }
+  return { node, describe, close: sources.close };
+}
+
+// The file of a data URL.
+function imageFile(url, name) {
+  const bytes = Uint8Array.from(atob(url.slice(url.indexOf(",") + 1)), (character) => character.charCodeAt(0));
+  return new File([bytes], name, { type: "image/png" });
 }

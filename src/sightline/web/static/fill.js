@@ -19,6 +19,9 @@ function prepare({ model, input, extra, typed }) {
 
 const maskPositions = (inspection, { mask }) => [...(inspection?.tokens.source ?? []).keys()].filter((i) => inspection.tokens.source[i] === mask);
 
+// The words for each blank as they are shown.
+const guesses = ({ masks }) => masks.map(({ words }) => words.map(({ word, probability }) => `${word} ${percent(probability)}`));
+
 function answer(prediction, { model, base, hover, inspection }) {
   const text = element("p", { className: "big-answer" }, prediction.text);
   const lists = prediction.masks.map(({ words }, i) => {
@@ -30,12 +33,14 @@ function answer(prediction, { model, base, hover, inspection }) {
     group.addEventListener("pointerleave", () => hover("source", null));
     return group;
   });
-  return [text, ...(base ? [before(base.text)] : []), element("div", { className: "columns" }, ...lists)];
+  const old = base && guesses(base).map(([first]) => first).join(", ");
+  return [text, ...before(old, base && String(guesses(base)) === String(guesses(prediction))), element("div", { className: "columns" }, ...lists)];
 }
 
 export async function start(panel) {
   panel.append(lead("Fill the mask", "Hide a word, and the model guesses it from the words around it. Remove another word or switch a head off, and the guess changes."));
-  const models = modelsOf(await loadModels(), "masked_lm");
-  if (!models.length) return void panel.append(noModel("fills in words", "Stop this server, and start it again with the pretrained models; name your own after them:", "sightline serve de-en fill-mask"));
+  const all = await loadModels();
+  const models = modelsOf(all, "masked_lm");
+  if (!models.length) return void panel.append(noModel(all, "fills in words", "The package has one.", [], ["fill-mask"]));
   panel.append(createTextTask({ models, label: "Text", placeholder: "Type a sentence with a blank", names: { source: "Text" }, options: { top_k: 6 }, prepare, answer, missing: (text, { mask }) => (text.includes(mask) ? null : "There is no blank in this text. Select a word and hide it."), home: (inspection, _, model) => maskPositions(inspection, model)[0] ?? null }).node);
 }

@@ -3,7 +3,7 @@ import { matrixImage } from "../view/colors.js";
 import { button, element } from "../view/elements.js";
 
 // `rows` has an entry for each layer: { layer (its index), mean, heads: [{ matrix, isOff }] } with matrices of `weights.js`.
-// `shown` is { layer, head }, where the head is null for the mean.
+// `shown` is { layer, head }, where the head is null for the mean. Both are counted from 0, as in the viewer and the API.
 export function headGrid({ rows, shown, onShow, onToggle }) {
   const mode = document.documentElement.dataset.theme ?? "light";
   const cell = ({ layer, head, name, title, matrix, isOff, extra }) => {
@@ -14,22 +14,23 @@ export function headGrid({ rows, shown, onShow, onToggle }) {
     picker.dataset.focus = `head-${layer}-${head}`;
     return element("div", { className: "head-cell" }, picker, element("span", { className: "head-foot" }, element("span", { className: "head-name" }, name), extra));
   };
-  const row = ({ layer, mean, heads }, i) => {
-    const number = i + 1;
+  const row = ({ layer, mean, heads }, number) => {
     const cells = heads.map(({ matrix, isOff }, head) => {
-      const title = `layer ${number}, head ${head + 1}`;
+      const title = `layer ${number}, head ${head}`;
       const extra = button({ className: "switch", role: "switch", ariaChecked: String(!isOff), ariaLabel: `L${title.slice(1)}`, onclick: () => {
         extra.ariaChecked = String(extra.ariaChecked !== "true"); // at once; the answer follows
         onToggle(layer, head);
       } }, element("span", {}));
       extra.dataset.focus = `switch-${layer}-${head}`;
-      return cell({ layer, head, name: String(head + 1), title, matrix, isOff, extra });
+      return cell({ layer, head, name: String(head), title, matrix, isOff, extra });
     });
     const all = cell({ layer, head: null, name: "mean", title: `layer ${number}, mean of all heads`, matrix: mean, isOff: false, extra: null });
     return element("div", { className: "head-row", role: "group", ariaLabel: `Layer ${number}` }, element("span", { className: "layer-name" }, `Layer ${number}`), element("div", { className: "head-cells" }, all, ...cells));
   };
   return element("div", { className: "head-grid" }, ...rows.map(row));
 }
+
+export const headsNote = () => element("p", { className: "note" }, "A head is one way of looking. Choose a picture to see it; use its switch to turn the head off. Layers and heads are counted from 0.");
 
 let isPressed = false;
 for (const name of ["pointerdown", "pointerup", "pointercancel"]) addEventListener(name, () => (isPressed = name === "pointerdown"), true);

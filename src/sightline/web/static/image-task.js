@@ -6,7 +6,7 @@ import { unpack } from "../view/payload.js";
 import { createMatrix, headMatrix } from "../view/weights.js";
 import { newestOnly } from "./api.js";
 import { createDrop } from "./drop.js";
-import { createSwitches, headGrid, keepingFocus, released } from "./heads.js";
+import { createSwitches, headGrid, headsNote, keepingFocus, released } from "./heads.js";
 
 const LOOK = { veil: 0.62, gamma: 0.6, outline: 2 }; // as heatmaps.Look, without outlines
 
@@ -18,7 +18,7 @@ export function createImageTask({ models, answer }) {
   let shown = { layer: null, head: null };
   const ask = newestOnly();
   const drop = createDrop({ what: "the image to classify", onImage: (file) => ((image = file), reset()) });
-  const select = element("select", { ariaLabel: "Model", onchange: () => ((model = models.find(({ name }) => name === select.value)), image && reset()) },
+  const select = element("select", { ariaLabel: "Model", onchange: () => ((model = models.find(({ name }) => name === select.value)), drop.describe(model), image && reset()) },
     ...models.map(({ name, title }) => element("option", { value: name }, title ?? name)));
   const output = element("div", { className: "output" });
   output.setAttribute("aria-live", "polite");
@@ -57,7 +57,8 @@ export function createImageTask({ models, answer }) {
       showDetails();
     } catch (error) {
       output.replaceChildren(element("p", { className: "refusal", role: "alert" }, error.message));
-      details.replaceChildren();
+      putBack.hidden = !isChanged;
+      if (!isChanged) details.replaceChildren();
     }
   }
 
@@ -76,7 +77,7 @@ export function createImageTask({ models, answer }) {
   }
 
   function showDetails() {
-    if (inspection?.explanation) return details.replaceChildren(element("section", { className: "card", ariaLabel: "Reason" }, explanationCard(inspection.explanation, inspection.explanation.cards[0])));
+    if (inspection?.explanation) return details.replaceChildren(element("section", { className: "card", ariaLabel: "Reason" }, element("h3", {}, "Why?"), explanationCard(inspection.explanation, inspection.explanation.cards[0], { hasAnswer: false })));
     if (!layers.length || !inspection.grid) return details.replaceChildren();
     if (!layers[shown.layer] || shown.head >= layers[shown.layer].shape[0]) shown = { layer: layers.length - 1, head: null };
     const layer = layers[shown.layer];
@@ -102,11 +103,12 @@ export function createImageTask({ models, answer }) {
     keepingFocus(details, () => details.replaceChildren(element("div", { className: "attention-row" },
       element("section", { className: "card", ariaLabel: "Attention" }, element("h3", {}, "What it looks at"), element("div", { className: "patch-map" }, map.node),
         element("p", { className: "note" }, "Bright parts get much attention. Click a part to remove it; click it again to put it back.")),
-      element("section", { className: "card", ariaLabel: "Heads" }, element("h3", {}, "Heads"), element("p", { className: "note" }, "A head is one way of looking. Choose a picture to see it; use its switch to turn the head off."), headList()))));
+      element("section", { className: "card", ariaLabel: "Heads" }, element("h3", {}, "Heads"), headsNote(), headList()))));
   }
   function headList() {
     const rows = layers.map((layer, i) => ({ layer: i, mean: patchWeights(layer, null), heads: Array.from({ length: layer.shape[0] }, (_, head) => ({ matrix: patchWeights(layer, head), isOff: switches.isOff(layer.name, head) })) }));
     return headGrid({ rows, shown, onShow: (next) => ((shown = next), showDetails()), onToggle: (layer, head) => (switches.toggle(layers[layer].name, head), send()) });
   }
+  drop.describe(model);
   return { node, close: drop.close };
 }

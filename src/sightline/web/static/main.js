@@ -37,9 +37,21 @@ async function open(name, focus = false) {
   panel(name).dataset.ready = "true";
 }
 
+// On a narrow window, the bar of tabs scrolls; marks at its edges say where there are more.
+const bar = document.querySelector("[role=tablist]");
+const EDGE = 4; // pixels that may remain at an edge
+function markEdges() {
+  bar.classList.toggle("more-before", bar.scrollLeft > EDGE);
+  bar.classList.toggle("more-after", bar.scrollLeft < bar.scrollWidth - bar.clientWidth - EDGE);
+}
+const top_ = document.querySelector(".top");
+new ResizeObserver(() => document.documentElement.style.setProperty("--top-height", `${top_.offsetHeight}px`)).observe(top_); // for what stays below it
+bar.addEventListener("scroll", markEdges, { passive: true });
+new ResizeObserver(markEdges).observe(bar);
+
 const named = () => (NAMES.includes(location.hash.slice(1)) ? location.hash.slice(1) : NAMES[0]);
 for (const name of NAMES) tab(name).addEventListener("click", () => (location.hash = name));
-document.querySelector("[role=tablist]").addEventListener("keydown", (event) => {
+bar.addEventListener("keydown", (event) => {
   const at = NAMES.indexOf(current);
   const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: NAMES.length - 1 }[event.key];
   if (to === undefined) return;

@@ -33,7 +33,7 @@ export function createTextTask({ models, label, placeholder, names, options = {}
   function use(next) {
     model = next;
     input.maxLength = model.max_chars ?? -1;
-    about.textContent = plainDescription(model);
+    about.textContent = [plainDescription(model), limit(model)].filter(Boolean).join(" ");
     examples.replaceChildren(...(model.examples ?? []).slice(0, 4).map((text) => button({ className: "tool example", onclick: () => type(text) }, text)));
     prepare({ model, input, extra, typed });
     if (!input.value.trim() && model.examples?.length) input.value = model.examples[0];
@@ -58,6 +58,7 @@ export function createTextTask({ models, label, placeholder, names, options = {}
     if (request !== null) {
       output.replaceChildren(element("p", { className: "note" }, request));
       time.textContent = "";
+      reset.hidden = true;
       return void attention.update(null);
     }
     const isChanged = attention.isChanged();
@@ -102,13 +103,26 @@ export function hoverableText(text, tokens, hover) {
   return [...nodes, text.slice(at)];
 }
 
-// What the answer was before the user removed something.
-export const before = (text) => element("p", { className: "before" }, element("span", {}, "Before: "), text);
+// What the answer was before the user removed something, as nodes: none if nothing is removed (`text` is null or undefined).
+export function before(text, isSame) {
+  if (text === null || text === undefined) return [];
+  return [isSame ? element("p", { className: "before" }, element("span", {}, "No change: "), "the answer is the same without it.") : element("p", { className: "before" }, element("span", {}, "Before: "), text)];
+}
 
-// What to show in a tab whose task has no model: the commands that get one.
-export function noModel(what, text, commands) {
-  return element("div", { className: "empty" }, element("p", {}, `This server has no model that ${what} yet. ${text}`), element("pre", {}, commands),
+// What to show in a tab whose task has no model: the commands that train some (`commands`), and the one that serves them
+// (`sources`) beside what this server has (`all`, the answer of /api/models).
+export function noModel(all, what, text, commands, sources) {
+  const serve = `${all.command ?? "sightline serve …"} ${sources.join(" ")}`;
+  const where = all.command ? "" : " after the models and options that it has"; // which users of other machines do not see
+  const how = `To use ${sources.length > 1 ? "them" : "it"}, stop this server and start it again with ${sources.join(" and ")}${where}:`;
+  return element("div", { className: "empty" }, element("p", {}, `This server has no model that ${what} yet. ${text} ${how}`), element("pre", {}, [...commands, serve].join("\n")),
     element("p", { className: "note" }, "In a clone that “make” installed, run “source .venv/bin/activate” first."));
+}
+
+// How much text a model reads at once.
+function limit({ max_tokens: count, task }) {
+  if (!count) return "";
+  return `It reads ${task === "text_classification" ? "the first" : "at most"} ${count} tokens of a text; a token is a word or a part of one.`;
 }
 
 // What a model does, if it is said in plain words and not in code.

@@ -17,12 +17,13 @@ function answer(prediction, { inspection, base, hover }) {
   if (prediction.unfamiliar_words?.length) notes.push(element("span", { className: "badge warn" }, `unfamiliar: ${prediction.unfamiliar_words.join(", ")}`));
   const others = (prediction.alternatives ?? []).filter((other) => other.text !== prediction.text).slice(0, 3);
   const list = others.length ? [element("details", {}, element("summary", {}, "Other translations"), element("ol", {}, ...others.map((other) => element("li", {}, other.text))))] : [];
-  return [text, ...(base ? [before(base.text)] : []), element("p", { className: "badges" }, ...notes), ...list];
+  return [text, ...before(base?.text, base?.text === prediction.text), element("p", { className: "badges" }, ...notes), ...list];
 }
 
 export async function start(panel) {
   panel.append(lead("Translate", "Type a sentence. Point at a word of the translation to see which words the model looked at when it wrote it. Remove a word or switch a head off, and the translation changes."));
-  const models = modelsOf(await loadModels(), "translation");
-  if (!models.length) return void panel.append(noModel("translates", "Stop this server, and start it again with the pretrained models; name your own after them:", "sightline serve de-en fill-mask"));
+  const all = await loadModels();
+  const models = modelsOf(all, "translation");
+  if (!models.length) return void panel.append(noModel(all, "translates", "The package has one.", [], ["de-en"]));
   panel.append(createTextTask({ models, label: "Sentence", placeholder: "Type a sentence", names: { source: "Sentence", generated: "Translation", target: "Translation" }, answer }).node);
 }
