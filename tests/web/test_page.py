@@ -154,7 +154,7 @@ class App:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, web_runs, tiny_run):
     home = tmp_path_factory.mktemp("web-server")
-    glyphs_run = shutil.copytree(tiny_run, home / "glyphs")
+    glyphs_run = shutil.copytree(tiny_run, home / "runs" / "glyphs")
     server = Server(home, ["de-en", *web_runs, glyphs_run, "fill-mask"])
     server.start()
     yield server

@@ -20,8 +20,8 @@ import typer
 from typer.testing import CliRunner
 
 from sightline.cli import app
-from sightline.web.settings import Settings
 from sightline.web.server import bind
+from sightline.web.settings import Settings
 from web_client import LABELS, WebServer, characters, files, kill_at_statement, new_classifier
 
 
