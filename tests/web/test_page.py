@@ -643,7 +643,7 @@ def test_a_classifier_file_shows_its_answer_once(app, server):
     reason = panel.get_by_role("region", name="Reason")
     expect(reason.get_by_role("img", name=re.compile("strongest of"))).not_to_have_count(0)
     expect(reason.get_by_label("class", exact=True)).to_have_value("0")
-    expect(panel.get_by_text(re.compile(r"^\d+(\.\d)?%"))).to_have_count(2)  # one bar for each class
+    expect(panel.get_by_text(re.compile(r"^\d+(\.\d)?%$"))).to_have_count(2)  # one bar for each class
     expect(reason.get_by_role("heading", level=2)).to_have_count(0)
 
 

@@ -105,7 +105,7 @@ function choices(name, path, schema) {
 
 /** A field of a form: a list of the values that the server has, a file, or text. */
 function input(field, prefix, path) {
-  const properties = { name: `${prefix}${field.name}`, required: field.required };
+  const properties = { name: `${prefix}${field.name}`, required: field.required, ariaLabel: field.name };
   if (choices(field.name, path, field.schema)) {
     const box = element("select", properties);
     const fill = () => {

@@ -23,7 +23,7 @@ export function createDrop({ what, onImage }) {
   function describe(model) {
     about.textContent = plainDescription(model);
     examples.replaceChildren(...(model.examples ?? []).map((url, i) =>
-      button({ className: "example-image", ariaLabel: `Try image ${i + 1}`, onclick: () => use([imageFile(url, `example-${i + 1}.png`)]) }, element("img", { src: url, alt: "" }))));
+      button({ className: "example-image", ariaLabel: `Try image ${i + 1}`, onclick: () => use([imageFile(url, `example-${i + 1}.png`)]) }, element("img", { src: url, alt: "", ariaHidden: "true" }))));
   }
   return { node, describe, close: sources.close };
 }
