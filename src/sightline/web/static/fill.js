@@ -33,8 +33,9 @@ function answer(prediction, { model, base, hover, inspection }) {
     group.addEventListener("pointerleave", () => hover("source", null));
     return group;
   });
-  const old = base && guesses(base).map(([first]) => first).join(", ");
-  return [text, ...before(old, base && String(guesses(base)) === String(guesses(prediction))), element("div", { className: "columns" }, ...lists)];
+  const [now, old] = [guesses(prediction), base && guesses(base)];
+  const until = (words, i) => words.slice(0, 1 + words.findIndex((word, j) => word !== now[i][j])); // the first that differs
+  return [text, ...before(old?.flatMap(until).join(", "), String(old) === String(now)), element("div", { className: "columns" }, ...lists)];
 }
 
 export async function start(panel) {
