@@ -129,16 +129,6 @@ def test_workers_serve_together_and_share_classifiers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--host", "0.0.0.0"), "token must be given for a host beyond loopback"),
-        (("--store", "mysql://a/b"), "store must be a path, or a URL of SQLite or PostgreSQL"),
-        (("--port", "70000"), "port must be at most 65,535"),
-        (("--port", "0", "nothing"), "run must be the folder of a trained model"),
-        (("--port", "0", "--workers", "2", "nothing.sightline"), "a model must exist, got 'nothing.sightline'"),
-    ],
-)
-@pytest.mark.parametrize(
     "arguments",
     [
         [],
@@ -176,6 +166,16 @@ def test_a_taken_port_is_refused_with_the_option_to_pass(tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--host", "0.0.0.0"), "token must be given for a host beyond loopback"),
+        (("--store", "mysql://a/b"), "store must be a path, or a URL of SQLite or PostgreSQL"),
+        (("--port", "70000"), "port must be at most 65,535"),
+        (("--port", "0", "nothing"), "run must be the folder of a trained model"),
+        (("--port", "0", "--workers", "2", "nothing.sightline"), "a model must exist, got 'nothing.sightline'"),
+    ],
+)
 def test_the_command_refuses_unsafe_and_wrong_settings(arguments, message, tmp_path):
     result = CliRunner().invoke(app, ["serve", "--store", str(tmp_path / "store.sqlite"), *arguments])
     assert result.exit_code == 2
