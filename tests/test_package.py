@@ -136,3 +136,10 @@ def test_a_path_that_cannot_be_a_folder_is_an_error_without_traceback(tmp_path):
     assert result.exit_code == 2
     assert result.stderr.startswith("error: ")
     assert "Traceback" not in result.stderr
+
+
+def test_make_web_installs_the_model_for_photos_and_takes_a_port():
+    command = ["make", "--dry-run", "--what-if=pyproject.toml", "web", "PORT=8001"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "'.[web,photos]'" in result.stdout
+    assert result.stdout.rstrip().endswith("sightline serve --port 8001")

@@ -27,6 +27,7 @@ from web_client import LABELS, WebServer, characters, files, kill_at_statement, 
 
 def test_a_classifier_survives_a_clean_stop_and_a_kill_during_a_change(tmp_path):
     with WebServer(tmp_path) as server:
+        assert f"classifiers are stored in {tmp_path / 'store.sqlite'}\n" in server.command.output
         state = new_classifier(server.client)
         path, answers = f"/api/classifiers/{state['id']}", []
         queries = files(*(characters()[label][-1] for label in LABELS * 4))
@@ -153,6 +154,7 @@ def test_the_command_that_a_page_shows_starts_the_same_server(arguments):
     assert "secret" not in command
     assert shlex.split(command)[:2] == ["sightline", "serve"]
     assert parsed(shlex.split(command)[2:]) == values
+    assert "secret" not in settings.store_name
     assert Settings(host="0.0.0.0", token=secrets["TOKEN"]).command(["de-en"]) is None  # shown to others
 
 
