@@ -83,6 +83,74 @@ def test_an_explanation_names_images_for_and_against(client, state):
     assert "label must be one of ka, mo, ti, got 'none'" in refused["error"]
 
 
+def test_an_explanation_says_how_the_images_of_the_class_are_rejected(client, state):
+    for group in state["classes"]:
+        query = files(characters()[group["name"]][-1])
+        answer = call(client, "POST", f"/{state['id']}/explain", files=query)
+        left_out, fitted = answer["left_out"], client.app.state.services.fits.kept(state["id"], state["version"])
+        assert (left_out["label"], left_out["images"]) == (answer["prediction"]["closest"], 2)
+        [logits] = [  # of the images of the class, each left out
+            torch.cat([logits[labels == i] for logits, labels, _ in fitted.classifier.fitted.held_out])
+            for i, label in enumerate(LABELS)
+            if label == left_out["label"]
+        ]
+        scores = 1 - fitted.classifier.calibration.known_score(logits)
+        assert left_out["mean"] == pytest.approx(scores.mean().item())
+        assert left_out["highest"] == pytest.approx(scores.max().item())
+    image = files(characters()["ka"][0])
+    single = new_classifier(client, shot=1)
+    answer = call(client, "POST", f"/{single['id']}/explain", files=image)["left_out"]
+    assert (answer["images"], answer["mean"], answer["highest"]) == (0, None, None)
+
+
+def test_a_classifier_is_read_at_once_without_waiting_for_its_fit(client, state):
+    services, path = client.app.state.services, f"/{state['id']}"
+    services.fits._fits = Recent(limits.MAX_WEB_FITS)  # as after a restart
+    found = call(client, "GET", path, params={"wait": False})
+    assert (found["fitted"], found["fitting"], found["warnings"]) == (False, True, [])
+    assert names(found) == names(state)
+    assert services.fits.kept(state["id"], state["version"]) is None
+    found = call(client, "GET", path)
+    assert (found["fitted"], found["fitting"]) == (True, False)
+    assert call(client, "GET", path, params={"wait": False}) == found
+
+
+def test_a_change_that_a_fit_does_not_depend_on_keeps_it(client, state):
+    fits, path = client.app.state.services.fits, f"/{state['id']}"
+    first = fits.kept(state["id"], state["version"]).classifier
+    for method, address, values in (("POST", f"{path}/classes", {"name": "new"}), ("PATCH", path, {"name": "other"})):
+        state = call(client, method, address, 201 if method == "POST" else 200, json=values)
+        assert fits.kept(state["id"], state["version"]).classifier is first
+    group = state["classes"][0]
+    state = call(client, "PATCH", f"{path}/classes/{group['id']}", json={"name": "kaa"})
+    assert fits.kept(state["id"], state["version"]).classifier.classes == ("kaa", "mo", "ti")
+
+
+def test_the_accuracy_is_estimated_with_images_of_two_classes(client):
+    state = new_classifier(client, shot=1)
+    image = files(characters()["ka"][1])
+    state = call(client, "POST", f"/{state['id']}/examples", 201, data={"label": "ka"}, files=image)
+    assert state["fitted"]
+    assert state["fit"]["estimate"] is None
+    assert [group["accuracy"] for group in state["classes"]] == [None] * 3
+    image = files(characters()["mo"][1])
+    state = call(client, "POST", f"/{state['id']}/examples", 201, data={"label": "mo"}, files=image)
+    assert state["fit"]["estimate"]["images"] == 4
+
+
+def test_several_images_are_removed_as_one_change(client, state):
+    path = f"/{state['id']}/examples"
+    ka, mo, _ = ([example["id"] for example in group["examples"]] for group in state["classes"])
+    refused = call(client, "DELETE", path, 404, params={"id": [ka[0], 2**31 - 1]})
+    assert f"an image must exist, got '{2**31 - 1}'" in refused["error"]
+    call(client, "DELETE", path, 422)
+    changed = call(client, "DELETE", path, params={"id": [ka[1], mo[0], ka[1]]})
+    assert names(changed) == {"ka": 1, "mo": 1, "ti": 2}
+    assert changed["undo"] == "remove 2 images"
+    assert call(client, "POST", f"/{state['id']}/undo")["classes"] == state["classes"]
+    assert call(client, "DELETE", path, params={"id": ka})["undo"] == "remove 2 images from ka"
+
+
 def test_every_change_can_be_undone_in_turn(client, state):
     path, before = f"/{state['id']}", state
     ka, mo, _ = state["classes"]
@@ -178,6 +246,38 @@ def test_an_archive_of_images_can_be_imported_again(client, state):
     assert names(copy) == names(state)
     listed = call(client, "GET", "")["classifiers"]
     assert (listed[0]["id"], listed[0]["num_classes"], listed[0]["num_examples"]) == (copy["id"], 3, 6)
+
+
+def test_a_downloaded_classifier_can_be_opened_again(client, state):
+    path, data = f"/{state['id']}", client.get(f"/api/classifiers/{state['id']}/download").content
+    archive = [("archive", ("signs.sightline", data, "application/octet-stream"))]
+    copy = call(client, "POST", "/import", 201, files=archive, data={"name": "copy"})
+    assert copy["model"] == "glyphs"  # that of the file
+    assert names(copy) == names(state)
+    query = files(characters()["mo"][-1])
+    expected, found = (call(client, "POST", f"{p}/predict", files=query) for p in (path, f"/{copy['id']}"))
+    assert found["predictions"][0]["scores"] == pytest.approx(expected["predictions"][0]["scores"], abs=1e-4)
+    assert found["predictions"][0]["none_score"] == pytest.approx(expected["predictions"][0]["none_score"], abs=1e-4)
+
+
+def test_a_classifier_file_is_bounded_and_checked(client, state, tmp_path, monkeypatch):
+    def refused(data):
+        return call(client, "POST", "/import", 422, files=[("archive", ("../a.sightline", data))])["error"]
+
+    data = client.get(f"/api/classifiers/{state['id']}/download").content
+    assert "archive must be a complete classifier file" in refused(data[:-1])
+    assert "archive must be a complete classifier file" in refused(data[:8] + b"{}" + data[10:])
+    embeddings = {label: torch.eye(7)[i : i + 2] for i, label in enumerate(LABELS)}
+    path = FewShotClassifier().fit(embeddings).save(tmp_path / "vectors.sightline")
+    assert "must hold images to be opened here, got one that was fitted to embeddings" in refused(path.read_bytes())
+    for limit, value, message in (
+        ("MAX_WEB_EXAMPLES", 5, "archive must have at most 5 images, got 6"),
+        ("MAX_WEB_CLASSES", 2, "archive must have at most 2 classes, got 3"),
+        ("MAX_WEB_ARCHIVE_PIXELS", 1000, "the images of an archive must have at most 1,000 pixels"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(limits, limit, value)
+            assert message in refused(data)
 
 
 def test_class_names_survive_a_download_and_an_import():

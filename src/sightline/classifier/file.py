@@ -105,12 +105,12 @@ def read_versions(path: Path) -> str:
         return printable((file.metadata() or {}).get("versions", "")[:200])
 
 
-def from_bytes(data: bytes) -> Content:
-    """Read the content of a classifier file and check it."""
-    with _complete("data"):
+def from_bytes(data: bytes, name: str = "data") -> Content:
+    """Read the content of a classifier file and check it; `name` is that of the file in error messages."""
+    with _complete(name):
         shapes = {name: tuple(entry["shape"]) for name, entry in safetensors.deserialize(data)}  # checks the header
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
-        return _build(Path("data"), header, shapes, lambda: safetensors.torch.load(data))
+        return _build(Path(name), header, shapes, lambda: safetensors.torch.load(data))
 
 
 @contextmanager

@@ -91,6 +91,13 @@ class Fitted:
             state = state.select(mask.to(device), self.support.labels.to(device))
         return self.calibration.scale * calibration.classify(self.head, state, query)
 
+    def held_out_known_scores(self, label: str) -> list[float]:
+        """The known scores of the images of a class, each classified while it is held out; none if it has one image."""
+        index, scores = self.support.classes.index(label), list[float]()
+        for logits, labels, _ in self.held_out:
+            scores += self.calibration.known_score(logits[labels == index]).tolist()
+        return scores
+
     def changed(self, support: SupportSet) -> "Fitted":
         """The same model and options with another support set. A method that was chosen is chosen again."""
         return Fitted(self.model, support, self.embedder, self.method, self.reject)

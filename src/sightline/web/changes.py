@@ -90,11 +90,16 @@ class Change:
         self._undo.append(("move_example", [example_id, group.id]))
         self._connection.execute(update(examples).where(examples.c.id == example_id).values(class_id=class_id))
 
-    def remove_example(self, example_id: int) -> None:
-        """Remove an image."""
-        group, _ = self.find_example(example_id)
-        self._note(f"remove an image from {group.name}")
-        self._set_removed(examples, [example_id], True)
+    def remove_examples(self, ids: Sequence[int]) -> None:
+        """Remove images."""
+        names = {example.id: group.name for group in self.before.classes for example in group.examples}
+        missing = next((example_id for example_id in ids if example_id not in names), None)
+        if missing is not None:
+            raise not_found("an image", missing, self.before.id)
+        unique = sorted(set(ids))
+        classes_of = sorted({names[example_id] for example_id in unique})
+        self._note(f"remove {_counted(len(unique))}" + (f" from {classes_of[0]}" if len(classes_of) == 1 else ""))
+        self._set_removed(examples, unique, True)
 
     def undo(self) -> None:
         """Take back the last change."""

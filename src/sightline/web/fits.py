@@ -4,7 +4,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -98,6 +98,8 @@ class Fit:
     """Model, method, estimate and time as plain values."""
     class_accuracy: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[Warned, ...] = ()
+    content: Any = None
+    """What it was fitted to."""
 
     def ready(self) -> FewShotClassifier:
         """The classifier; an error if there is none."""
@@ -126,12 +128,16 @@ class Fits:
         return fit if fit is not None and fit.version == version else None
 
     def fit(self, stored: StoredClassifier) -> Fit:
-        """The fit of a stored classifier. Of one classifier, one thread fits at a time."""
+        """The fit of a stored classifier. Of one classifier, one thread fits at a time.
+
+        A change that the fit does not depend on, such as a new class without images, takes the fit of before.
+        """
         with self._lock:
             lock = self._locks.get(stored.id) or self._locks.put(stored.id, threading.Lock())
         with lock:
-            fit = self.kept(stored.id, stored.version)
-            return fit or self._fits.put(stored.id, self._fitted(stored))
+            last, content = self._fits.get(stored.id), _content(stored)
+            fit = self._fitted(stored) if last is None or last.content != content else last
+            return self._fits.put(stored.id, replace(fit, version=stored.version, content=content))
 
     def measure(self, identifier: str, fit: Fit) -> None:
         """Count the bytes of a fit again: explanations keep feature maps in it."""
@@ -168,7 +174,7 @@ class Fits:
             choice, classifier = choose_model(sample, images.fitted, self.models)
         else:
             classifier = images.fitted(stored.model)
-        has_estimate = max(classifier.counts.values()) > 1
+        has_estimate = sum(count > 1 for count in classifier.counts.values()) > 1  # else it is of one class alone
         estimate = classifier.estimate() if has_estimate else None
         warnings = [*_image_warnings(stored, images.thumbnails(shown)), *_label_warnings(stored, classifier, shown)]
         fitted = classifier.fitted
@@ -259,6 +265,11 @@ class _Images:
         for example, data in zip(missing, self.data(missing), strict=True):
             found[example.id] = compute(example, data)
         return [value for value in found.values() if value is not None]
+
+
+def _content(stored: StoredClassifier) -> Any:
+    """What a fit depends on: the model, and the classes that have images."""
+    return stored.model, tuple(group for group in stored.classes if group.examples)
 
 
 def _image_warnings(stored: StoredClassifier, thumbnails: Sequence[Tensor]) -> list[Warned]:

@@ -214,12 +214,22 @@ class FewShotAnswers(BaseModel):
     predictions: list[FewShotAnswer]
 
 
+class LeftOut(BaseModel):
+    """The `none_score` of the images of the closest class, each left out: what that of an image is compared with."""
+
+    label: str
+    images: int
+    mean: float | None
+    highest: float | None
+
+
 class ExplainedAnswer(BaseModel):
     """A prediction of a stored classifier and what speaks for it and against it."""
 
     version: int
     seconds: float
     prediction: FewShotAnswer
+    left_out: LeftOut
     explanation: dict[str, Any]
 
 

@@ -80,9 +80,14 @@ class Services:
         lane = self.fitting_large if stored.num_examples > LARGE_FIT else self.fitting
         return await lane.run(self.fits.fit, stored)
 
-    async def fit_or_reason(self, stored: StoredClassifier) -> Fit:
-        """The fit, or one without a classifier if it fails or takes too long: the change itself was made."""
+    async def fit_or_reason(self, stored: StoredClassifier, wait: bool = True) -> Fit:
+        """The fit, or one without a classifier if it fails or takes too long: the change itself was made.
+
+        Without `wait`, it is the one that is kept, or one that is pending.
+        """
         try:
+            if not wait and self.fits.kept(stored.id, stored.version) is None:
+                return Fit(stored.version, reason=STILL_FITTING, is_pending=True)
             return await self.fit(stored)
         except BusyError:
             return Fit(stored.version, reason=STILL_FITTING, is_pending=True)

@@ -23,6 +23,7 @@ MAX_PNG_BYTES = 1 << 17
 JPEG_QUALITY = 92
 RESERVED = frozenset('<>:"/\\|?*')
 """Characters that are not in file names of every system."""
+SMALLER = "use fewer or smaller images"
 MAX_FOLDER_BYTES = 200
 """Bytes of the name of a folder; file systems have at most 255."""
 
@@ -52,7 +53,12 @@ def to_stored(data: bytes, name: str) -> NewImage:
     check_image(data, name)
     pixels = read_image(data, name=name)
     array = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).contiguous().numpy()
-    image, side = Image.fromarray(array), limits.MAX_WEB_IMAGE_SIDE
+    return encode(Image.fromarray(array), name)
+
+
+def encode(image: Image.Image, name: str) -> NewImage:
+    """An image as it is stored."""
+    side = limits.MAX_WEB_IMAGE_SIDE
     image.thumbnail((side, side), Image.Resampling.BICUBIC, reducing_gap=3.0)
     encoded = _encoded(image, "png")
     if len(encoded) > MAX_PNG_BYTES:
@@ -73,18 +79,41 @@ def media_type(data: bytes) -> str:
 
 def read_archive(data: bytes) -> list[tuple[str, list[NewImage]]]:
     """The classes of a zip file with one folder of images per class. Nothing is unpacked to disk."""
-    rule = "archive must be a zip file with one folder of images per class"
+    rule = "archive must be a zip file with one folder of images per class, or a .sightline file"
     errors = (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, OSError, ValueError, zlib.error)
     with _readable(rule, *errors), zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = _image_entries(archive)
-        count, limit = sum(map(len, entries.values())), limits.MAX_WEB_EXAMPLES
+        count = sum(map(len, entries.values()))
         check(count, f"{rule}, got no image in a folder")
-        check(count <= limit, f"archive must have at most {limit:,} images, got {count:,}")
-        limit = limits.MAX_WEB_CLASSES
-        check(len(entries) <= limit, f"archive must have at most {limit} classes, got {len(entries):,}")
+        check_counts(count, len(entries))
         size, limit = sum(info.file_size for group in entries.values() for info in group), limits.MAX_WEB_ARCHIVE_BYTES
         check(size <= limit, f"archive must have at most {limit:,} bytes of images, got {size:,}")
         return _decoded(archive, entries)
+
+
+def check_counts(images: int, classes: int) -> None:
+    """Check the numbers of images and of classes of an archive."""
+    limit = limits.MAX_WEB_EXAMPLES
+    check(images <= limit, f"archive must have at most {limit:,} images, got {images:,}")
+    limit = limits.MAX_WEB_CLASSES
+    check(classes <= limit, f"archive must have at most {limit} classes, got {classes:,}")
+
+
+def check_time() -> None:
+    """Refuse an archive that takes longer than a request may: the request was answered by now."""
+    if not deadlines.remaining():
+        raise BusyError(f"an archive must be read in {limits.MAX_WEB_SECONDS} seconds, got a larger one; {SMALLER}")
+
+
+def class_name(text: str) -> str:
+    """The name of a class from outside as it is stored; it is never used as a path."""
+    return shortened(unicodedata.normalize("NFC", text), limits.MAX_WEB_NAME_CHARS) or "class"
+
+
+def check_pixels(pixels: int) -> None:
+    """Check the pixels of all images of an archive."""
+    limit = limits.MAX_WEB_ARCHIVE_PIXELS
+    check(pixels <= limit, f"the images of an archive must have at most {limit:,} pixels, got more; {SMALLER}")
 
 
 def write_archive(content: Iterable[tuple[str, Sequence[tuple[str, bytes]]]]) -> bytes:
@@ -109,22 +138,20 @@ def _image_entries(archive: zipfile.ZipFile) -> dict[str, list[zipfile.ZipInfo]]
         *folders, name = PurePosixPath(info.filename.replace("\\", "/")).parts or ("",)
         if info.is_dir() or not folders or any(map(is_hidden, folders)) or not is_image_name(name):
             continue
-        label = shortened(unicodedata.normalize("NFC", folders[-1]), limits.MAX_WEB_NAME_CHARS)
-        groups.setdefault(label or "class", []).append(info)
+        groups.setdefault(class_name(folders[-1]), []).append(info)
     return dict(sorted(groups.items()))
 
 
 def _decoded(archive: zipfile.ZipFile, entries: dict[str, list[zipfile.ZipInfo]]) -> list[tuple[str, list[NewImage]]]:
     """The images of an archive, within the limit on their pixels and the deadline of the request."""
     found: list[tuple[str, list[NewImage]]] = [(label, []) for label in entries]
-    pixels, limit, fix = 0, limits.MAX_WEB_ARCHIVE_PIXELS, "use fewer or smaller images"
+    pixels = 0
     for (_, images), infos in zip(found, entries.values(), strict=True):
         for info in infos:
-            if not deadlines.remaining():  # the request was answered by now
-                raise BusyError(f"an archive must be read in {limits.MAX_WEB_SECONDS} seconds, got a larger one; {fix}")
+            check_time()
             data = _read(archive, info)
             pixels += check_image(data, display_name(info.filename))
-            check(pixels <= limit, f"the images of an archive must have at most {limit:,} pixels, got more; {fix}")
+            check_pixels(pixels)
             images.append(to_stored(data, info.filename))
     return found
 

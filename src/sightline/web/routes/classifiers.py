@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, File, Form, Query, Response, UploadFile
 
 from ...errors import check_choice
-from .. import schemas, uploads
+from .. import classifier_files, schemas, uploads
 from ..errors import RequestError
 from ..fits import AUTO, Fit
 from ..rows import StoredClassifier
@@ -40,20 +40,32 @@ async def create(request: schemas.NewClassifier, services: Served) -> dict[str, 
 @router.post("/import", status_code=201, response_model=schemas.ClassifierState)
 async def import_archive(
     services: Served,
-    archive: Annotated[UploadFile, File(description="A zip file with one folder of images per class.")],
+    archive: Annotated[
+        UploadFile, File(description="A zip file with one folder of images per class, or a `.sightline` file.")
+    ],
     name: Annotated[schemas.Name, Form()] = "My classifier",
     model: Annotated[schemas.Name, Form()] = AUTO,
 ) -> dict[str, Any]:
-    """Store a classifier with the images of a zip file, such as one that was downloaded."""
+    """Store a classifier with the images of a zip file or a `.sightline` file, such as one that was downloaded."""
     _check_model(services, model)
-    content = await services.fitting_large.run(uploads.read_archive, await archive.read())
+    data = await archive.read()
+    if classifier_files.is_classifier(data):
+        own, content = await services.fitting_large.run(classifier_files.read, data)
+        if model == AUTO and own is not None and own in services.models.few_shot and own not in services.fits.missing:
+            model = own
+    else:
+        content = await services.fitting_large.run(uploads.read_archive, data)
     return await state(services, await services.database.run(services.store.create, name, model, content))
 
 
 @router.get("/{identifier}", response_model=schemas.ClassifierState)
-async def read(identifier: schemas.Identifier, services: Served) -> dict[str, Any]:
+async def read(
+    identifier: schemas.Identifier,
+    services: Served,
+    wait: Annotated[bool, Query(description="Whether to wait for its fit, or to answer at once.")] = True,
+) -> dict[str, Any]:
     """A stored classifier."""
-    return await state(services, identifier)
+    return await state(services, identifier, wait)
 
 
 @router.patch("/{identifier}", response_model=schemas.ClassifierState)
@@ -156,10 +168,10 @@ async def download(
     return Response(data, media_type=kind, headers={"content-disposition": disposition})
 
 
-async def state(services: Services, identifier: str) -> dict[str, Any]:
+async def state(services: Services, identifier: str, wait: bool = True) -> dict[str, Any]:
     """A stored classifier and its fit as plain values."""
     stored = await services.database.run(services.store.read, identifier)
-    return state_values(stored, await services.fit_or_reason(stored))
+    return state_values(stored, await services.fit_or_reason(stored, wait))
 
 
 def state_values(stored: StoredClassifier, fit: Fit) -> dict[str, Any]:

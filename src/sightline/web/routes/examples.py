@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, File, Form, Response, UploadFile
+from fastapi import APIRouter, File, Form, Query, Response, UploadFile
 
 from ... import limits
 from ...errors import SightlineError, check
@@ -79,7 +79,27 @@ async def remove_example(
 
     def run() -> None:
         with services.store.change(identifier, version) as changed:
-            changed.remove_example(example_id)
+            changed.remove_examples([example_id])
+
+    await services.database.run(run)
+    return await state(services, identifier)
+
+
+@router.delete("/examples", response_model=schemas.ClassifierState)
+async def remove_examples(
+    identifier: schemas.Identifier,
+    services: Served,
+    ids: Annotated[
+        list[schemas.RowId],
+        Query(alias="id", min_length=1, max_length=limits.MAX_WEB_EXAMPLES, description="One or several images."),
+    ],
+    version: Version = None,
+) -> dict[str, Any]:
+    """Remove several images. It is one change: all of them, or none."""
+
+    def run() -> None:
+        with services.store.change(identifier, version) as changed:
+            changed.remove_examples(ids)
 
     await services.database.run(run)
     return await state(services, identifier)
@@ -140,7 +160,7 @@ async def explain(
 
     prediction, inspection = await services.explaining.run(run)
     values = {"version": fit.version, "seconds": watch.seconds, "prediction": _answer(prediction)}
-    return {**values, **inspection.values}
+    return {**values, "left_out": _left_out(fit, prediction.label), **inspection.values}
 
 
 def _to_stored(data: bytes, name: str) -> NewImage | dict[str, str]:
@@ -158,6 +178,13 @@ def _prepared(fit: Fit, data: bytes) -> Any:
         return fit.ready().prepare(data)
     except SightlineError as error:
         return FailedPrediction(str(error))
+
+
+def _left_out(fit: Fit, label: str) -> dict[str, Any]:
+    """The none scores of the images of a class, each left out, which the image is compared with."""
+    scores = [1 - score for score in fit.ready().fitted.held_out_known_scores(label)]
+    mean = sum(scores) / len(scores) if scores else None
+    return {"label": label, "images": len(scores), "mean": mean, "highest": max(scores, default=None)}
 
 
 def _answer(prediction: Any) -> dict[str, Any]:
