@@ -40,11 +40,11 @@ TABS = ["few-shot", "captions", "translate", "fill", "classify", "learn"]
 TIMEOUT = 60_000
 """Milliseconds, also on a busy machine."""
 expect.set_options(timeout=TIMEOUT)
-DROP = """(node, { files, type }) => {
+DROP = """(node, { files, type, mime }) => {
     const transfer = new DataTransfer();
     for (const [name, text] of files) {
         const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-        transfer.items.add(new File([bytes], name, { type: "image/png" }));
+        transfer.items.add(new File([bytes], name, { type: mime }));
     }
     const options = { bubbles: true, cancelable: true };
     if (type === "paste") node.dispatchEvent(new ClipboardEvent("paste", { ...options, clipboardData: transfer }));
@@ -134,10 +134,10 @@ class App:
     def wait(self, tab):
         self.page.locator(f"#panel-{tab}[data-ready=true]").wait_for()
 
-    def give(self, locator, *images, type="drop"):
+    def give(self, locator, *images, type="drop", mime="image/png"):
         """Drop or paste images on an element."""
         files = [[name, base64.b64encode(data).decode()] for name, data in images]
-        locator.evaluate(DROP, {"files": files, "type": type})
+        locator.evaluate(DROP, {"files": files, "type": type, "mime": mime})
 
     def draw(self, sheet, *points):
         """Draw a line with the mouse; points are fractions of the sheet."""
@@ -235,14 +235,28 @@ def test_few_shot_by_drop_paste_and_files_survives_a_restart(app, server, charac
     expect(panel.locator(".answer b")).to_have_text(names[1])
     rows = panel.get_by_role("list", name="Probability of each class").get_by_role("listitem")
     assert rows.locator(".name").all_inner_texts() == names
-    panel.get_by_role("button", name="Why?").click()
+    why = panel.get_by_role("button", name="Why?")
+    why.click()
     dialog = app.page.get_by_role("dialog")
+    expect(dialog.get_by_role("heading", name="Why not “none of these”?")).to_be_visible()
     expect(dialog.get_by_role("img", name=re.compile("strongest of"))).not_to_have_count(0)
     expect(dialog.locator(".examples figure")).not_to_have_count(0)
     app.page.keyboard.press("Escape")
     expect(dialog).to_have_count(0)
+    expect(why).to_be_focused()
     app.give(panel.locator(".try-card"), characters[4][0])
     expect(panel.locator(".answer b")).to_have_text("None of these")
+    with app.page.expect_response("**/explain") as explained:
+        app.page.keyboard.press("Enter")
+    answer = explained.value.json()
+    [score, left_out] = [answer["prediction"]["none_score"], answer["left_out"]]
+    expect(dialog.get_by_role("heading", name="Why “none of these”?")).to_be_visible()
+    expect(
+        dialog.get_by_text(f"{left_out['label']} is the closest class, but the image is less like it")
+    ).to_be_visible()
+    shown = dialog.get_by_role("list", name="Score for none of these").locator(".value").all_inner_texts()
+    assert shown == list(percentages({"it": score, "mean": left_out["mean"], "highest": left_out["highest"]}).values())
+    app.page.keyboard.press("Escape")
 
     hint = panel.get_by_role("list", name="Hints about the images").get_by_role("listitem")
     app.give(cards.nth(0), characters[2][4])  # in a wrong class
@@ -273,8 +287,21 @@ def test_few_shot_by_drop_paste_and_files_survives_a_restart(app, server, charac
 
     assert server.stop() == 0
     server.start()
-    app.page.reload()
+    held = []
+    app.page.route("**/api/classifiers/*", lambda route: held.append(route))
+    app.page.reload(wait_until="commit")
+    expect(panel.get_by_text("Opening the classifier of your last visit…")).to_be_visible()
+    expect(panel.locator("button:visible, input:visible, .class-card:visible")).to_have_count(0)
+    [route] = held
+    route.continue_()  # without its fit
     expect(cards).to_have_count(3)
+    expect(panel.get_by_label("Class name").first).to_have_value(names[0])
+    expect(panel.locator(".thumbnail img")).to_have_count(10)
+    expect(panel.locator(".badge")).to_have_text("Learning…")
+    expect(panel.locator(".blocked")).to_have_text("Learning…")
+    held[1].continue_()
+    app.page.unroute("**/api/classifiers/*")
+    expect(panel.locator(".badge")).to_have_text("Saved on this computer")
     expect(panel.get_by_label("Name of the classifier")).to_have_value("My characters")
     expect(panel.locator(".thumbnail img")).to_have_count(10)
     app.give(panel.locator(".try-card"), characters[2][5])
@@ -283,12 +310,70 @@ def test_few_shot_by_drop_paste_and_files_survives_a_restart(app, server, charac
     expect(panel.locator(".thumbnail")).to_have_count(0)
     panel.locator(".library input[type=file]").set_input_files(files["Images (zip)"])
     expect(panel.locator(".thumbnail img")).to_have_count(10)
+    panel.get_by_role("button", name="New").click()
+    expect(panel.locator(".thumbnail")).to_have_count(0)
+    app.give(cards.first, ("characters.sightline", files[".sightline"].read_bytes()), mime="")
+    expect(panel.locator(".thumbnail img")).to_have_count(10)
+    expect(panel.get_by_label("Name of the classifier")).to_have_value("characters")
     panel.get_by_label("Name of the classifier").fill("A copy")
     panel.get_by_label("Name of the classifier").press("Enter")
     panel.get_by_role("button", name="Open…").click()
     app.page.get_by_role("dialog").get_by_role("button", name=re.compile("^My characters")).click()
     expect(panel.get_by_label("Name of the classifier")).to_have_value("My characters")
     expect(cards).to_have_count(3)
+
+
+def test_few_shot_keeps_names_without_images_and_the_focus(app, characters):
+    panel = app.open("few-shot")
+    cards, toasts = panel.locator(".class-card"), app.page.locator(".toast")
+    title = cards.nth(0).get_by_label("Class name")
+    title.fill("ka")
+    title.press("Enter")
+    expect(panel.locator(".badge")).to_have_text("Saved on this computer")
+    app.page.reload()
+    expect(title).to_have_value("ka")
+    for _ in range(2):
+        title.fill("")
+        title.press("Enter")
+        expect(title).to_have_value("ka")
+        expect(toasts).to_have_text(["A class must have a name. This one is still called ka."])
+    cards.nth(1).get_by_label("Class name").fill("ka")
+    cards.nth(1).get_by_label("Class name").press("Enter")
+    expect(toasts.last).to_contain_text("a class name must be new, got 'ka', which exists")
+    expect(cards.nth(1).get_by_label("Class name")).to_have_value("Class 2")
+
+    app.give(cards.nth(0), characters[0][0])
+    expect(cards.nth(0).get_by_text("1 image", exact=True)).to_be_visible()
+    app.page.keyboard.press("Control+z")
+    expect(cards.nth(0).get_by_text("0 images")).to_be_visible()
+    expect(title).to_have_value("ka")
+    copies = [characters[0][i] for i in (0, 0, 0, 1, 1)]
+    app.give(cards.nth(0), *copies)
+    app.give(cards.nth(1), characters[1][0])
+    expect(panel.get_by_text("Add a second image to Class 2 to see the expected accuracy.")).to_be_visible()
+    expect(panel.locator(".accuracy b")).to_have_count(0)
+    expect(cards.nth(0).get_by_text("recognized")).to_have_count(0)
+    hint = panel.get_by_role("list", name="Hints about the images").get_by_role("listitem")
+    expect(hint).to_have_count(1)  # for both groups of copies
+    expect(hint).to_contain_text("5 images in ka are the same as another one, in 2 groups.")
+    hint.get_by_role("button", name="Remove 3 copies").click()
+    expect(panel.locator(".thumbnail")).to_have_count(3)
+    app.page.keyboard.press("Control+z")
+    expect(panel.locator(".thumbnail")).to_have_count(6)
+    hint.get_by_role("button", name="Keep all").click()
+    expect(hint).to_have_count(0)
+    expect(panel.get_by_label("Kind of images")).to_be_focused()
+
+    remove = cards.nth(0).get_by_role("button", name=re.compile("Remove image"))
+    remove.nth(3).focus()
+    for count in (4, 3, 2, 1):
+        app.page.keyboard.press("Enter")
+        expect(remove).to_have_count(count)
+        expect(remove.nth(min(3, count - 1))).to_be_focused()
+    app.page.keyboard.press("Enter")
+    expect(cards.nth(0).locator(".drop-hint")).to_be_focused()
+    expect(title).to_have_value("ka")
+    app.errors = [error for error in app.errors if "status of 4" not in error]  # the browser logs refused requests
 
 
 def test_few_shot_with_the_webcam(app, characters):
@@ -330,8 +415,8 @@ def test_few_shot_with_the_webcam(app, characters):
         assert sum(prediction["scores"].values()) == pytest.approx(1)
     expected = percentages({**prediction["scores"], "None of these": prediction["none_score"]})  # of the last one
     rows = panel.locator(".results .bars li")
-    expect(rows.locator(".name")).to_have_text(["ka", "lo", "None of these"])
-    assert rows.locator(".value").all_inner_texts() == [expected[name] for name in ("ka", "lo", "None of these")]
+    expect(rows.locator(".name")).to_have_text(["None of these", "ka", "lo"])
+    assert rows.locator(".value").all_inner_texts() == [expected[name] for name in ("None of these", "ka", "lo")]
     expect(panel.locator(".answer b")).to_have_text(prediction["closest"] if prediction["known"] else "None of these")
     with app.page.expect_response(re.compile("/predict$")) as answered:
         held[0].continue_()
@@ -437,7 +522,7 @@ def test_a_fit_that_takes_longer_than_a_request_is_waited_for(app, characters):
     app.page.route("**/examples", failed, times=1)
     app.give(panel.locator(".class-card").nth(1), characters[1][2])
     expect(panel.locator(".blocked")).to_have_text("the model of a classifier must be served")
-    expect(panel.locator(".badge")).to_have_text("Kept")
+    expect(panel.locator(".badge")).to_have_text("Saved on this computer")
 
 
 def test_changes_and_undo_are_those_of_the_classifier_that_was_shown(app, characters):

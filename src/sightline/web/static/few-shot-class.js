@@ -1,14 +1,17 @@
 // The card of one class: its name, its images, and ways to add more.
 import { button, element } from "../view/elements.js";
 import { acceptImages, prepareImage } from "./images.js";
+import { replaceRows } from "./focus.js";
 import { imageSources } from "./sources.js";
-import { icon, percent, showRefused } from "./widgets.js";
+import { icon, percent, showRefused, toast } from "./widgets.js";
 
 const MAX_FILES = 64; // of one request
 
 export function createClassCard(store, { classId: firstId, name: firstName, onRemoved }) {
   const owner = store.owner();
   let classId = firstId;
+  let isNaming = false; // a new name is sent
+  let lastName = firstName; // while the server has no such class
   let waiting = []; // images that are not sent yet: { file, tile }
   let isSending = false;
   const refused = []; // files that the server refused, until all are sent
@@ -27,12 +30,25 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
   title.addEventListener("keydown", (event) => event.key === "Enter" && title.blur());
   title.addEventListener("focus", () => title.select());
   title.addEventListener("change", () => {
-    title.value = title.value.trim() || name();
-    if (classId !== null && title.value !== name()) store.renameClass(classId, title.value);
+    const next = title.value.trim();
+    if (!next) toast(`A class must have a name. This one is still called ${name()}.`);
+    else if (next !== name()) keepName(next);
+    title.value = next || name();
     label();
   });
   const own = (state = store.state()) => state?.classes.find(({ id }) => id === classId) ?? null;
-  const name = () => own()?.name ?? (title.value.trim() || firstName);
+  const name = () => own()?.name ?? lastName;
+  const card = { id: () => classId, bind: (id) => (classId = id), name };
+
+  async function keepName(next) {
+    const before = name();
+    lastName = next;
+    isNaming = true;
+    const answer = await store.nameClass(card, next, owner);
+    isNaming = false;
+    if (!answer) title.value = lastName = before; // it was refused
+    update(store.state());
+  }
 
   async function addFiles(files) {
     for (const file of files) {
@@ -50,8 +66,7 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
     const [batch, rest] = [waiting.slice(0, MAX_FILES), waiting.slice(MAX_FILES)];
     waiting = rest;
     const files = await Promise.all(batch.map(({ file }) => file));
-    const target = classId === null ? { label: title.value.trim() || firstName } : { class_id: classId };
-    await store.addImages(target, files, owner, (more) => refused.push(...more));
+    await store.addImages(card, files, owner, (more) => refused.push(...more));
     batch.forEach(({ tile }) => tile.remove());
     isSending = false;
     if (!waiting.length && refused.length) showRefused(refused.splice(0));
@@ -69,7 +84,7 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
   function thumbnail({ id, url, name: fileName }, state) {
     const warning = state.warnings.find(({ examples }) => examples.includes(id));
     const image = element("img", { src: url.replace(/^\//, ""), alt: fileName, loading: "lazy", title: warning?.text ?? fileName, draggable: false });
-    const remove = button({ className: "remove", ariaLabel: `Remove image ${fileName}`, onclick: () => store.removeImage(id).then((answer) => answer && store.offerUndo(`Removed ${fileName}.`, answer)) }, icon("close"));
+    const remove = button({ className: "remove", ariaLabel: `Remove image ${fileName}`, onclick: () => store.removeImages([id]).then((answer) => answer && store.offerUndo(`Removed ${fileName}.`, answer)) }, icon("close"));
     const tile = element("div", { className: `thumbnail ${warning ? "doubtful" : ""}` }, image, remove);
     tile.dataset.id = id;
     return tile;
@@ -77,7 +92,7 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
   let shown = "";
   function update(state) {
     const current = own(state);
-    if (current && document.activeElement !== title) title.value = current.name;
+    if (current && !isNaming && document.activeElement !== title) title.value = current.name;
     label();
     const examples = current?.examples ?? [];
     const key = JSON.stringify([examples.map(({ id }) => id), state?.warnings]);
@@ -85,10 +100,12 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
       shown = key;
       const tiles = new Map([...images.children].map((tile) => [tile.dataset.id, tile]));
       const doubtful = new Set(state?.warnings.flatMap((warning) => warning.examples) ?? []);
-      images.replaceChildren(...examples.map((example) => {
+      const shownTiles = examples.map((example) => {
         const tile = tiles.get(String(example.id));
         return tile && !doubtful.has(example.id) && !tile.classList.contains("doubtful") ? tile : thumbnail(example, state);
-      }), ...waiting.map(({ tile }) => tile));
+      });
+      hint.hidden = false; // it may get the focus
+      replaceRows(images, [...shownTiles, ...waiting.map(({ tile }) => tile)], () => hint);
     }
     hint.hidden = examples.length + waiting.length > 0;
     count.textContent = examples.length === 1 ? "1 image" : `${examples.length} images`;
@@ -98,10 +115,11 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
   const dispose = () => (sources.close(), node.remove());
   return {
     node, update, dispose, name,
-    classId: () => classId,
-    bind: (id) => (classId = id),
+    classId: card.id,
+    bind: card.bind,
     remove: () => (sources.close(), onRemoved()),
     closeSources: sources.close,
     focusName: () => title.focus(),
+    focusRemove: () => close.focus(),
   };
 }

@@ -9,23 +9,24 @@ export function createStore() {
   const [listeners, openListeners] = [[], []];
   let state = null; // null until the first change makes a classifier
   let owner = { id: null }; // the classifier that is shown; a change keeps the one that it was made for
+  let opening = localStorage.getItem(LAST) ? { error: null } : null; // while the classifier of the last visit is not known
   let queue = Promise.resolve();
   let pending = 0;
   let timer = null;
   let offer = null; // the message that offers to undo the last change
 
   const notify = () => listeners.forEach((listener) => listener(state));
-  function set(next) {
+  function set(next, pollDelay = POLL_MILLISECONDS) {
     state = next;
     if (state) localStorage.setItem(LAST, state.id);
     else localStorage.removeItem(LAST);
-    pollFit();
+    pollFit(pollDelay);
     notify();
   }
-  const isFitting = () => Boolean(state?.fitting); // the fit takes longer than a request may
-  function pollFit() {
+  const isFitting = () => Boolean(state?.fitting); // the fit takes longer than a request may, or was not waited for
+  function pollFit(delay = POLL_MILLISECONDS) {
     clearTimeout(timer);
-    if (isFitting()) timer = setTimeout(() => pending || reread(), POLL_MILLISECONDS);
+    if (isFitting()) timer = setTimeout(() => pending || reread(), delay);
   }
   const path = (rest = "", { id } = owner) => `api/classifiers/${id}${rest}`;
 
@@ -55,6 +56,7 @@ export function createStore() {
         return answer;
       } catch (error) {
         pending--;
+        pollFit();
         notify();
         refuse(error);
         if (own === owner && state && error.status === 404) await reread();
@@ -81,45 +83,58 @@ export function createStore() {
   }
   const patch = (rest, json) => change((at) => request(at(rest), { method: "PATCH", json }));
   const remove = (rest) => change((at) => request(at(rest), { method: "DELETE" }));
+  // Add the class of a card, { id, bind }, to the server, which it is known by from then on.
+  async function addClass(card, name, at, own) {
+    const answer = await request(at("/classes"), { json: { name } });
+    if (own === owner) state = answer;
+    card.bind(answer.classes.at(-1).id);
+    return answer;
+  }
 
   function show(next) {
     offer?.remove();
     openListeners.forEach((listener) => listener());
     owner = { id: next?.id ?? null };
-    set(next);
+    opening = null;
+    set(next, 0);
   }
+  const readAtOnce = (id) => request(`api/classifiers/${id}?wait=false`); // the fit is read after it
   return {
     subscribe: (listener) => listeners.push(listener),
     onOpen: (listener) => openListeners.push(listener), // before another classifier is shown
     state: () => state,
+    opening: () => opening,
     isBusy: () => pending > 0 || isFitting(),
     owner: () => owner,
     path,
     open: (next) => after(() => show(next)),
-    openId: (id) => after(async () => show(await request(`api/classifiers/${id}`))),
-    // Open the classifier of the last visit, if the server still has it and nothing was changed meanwhile.
-    async restore() {
-      const [id, own] = [localStorage.getItem(LAST), owner];
-      if (!id) return;
+    openId: (id) => after(async () => show(await readAtOnce(id))),
+    // Open the classifier of the last visit, if the server still has it. Until it is known, nothing can be changed.
+    restore: () => after(async () => {
+      if (!opening) return;
+      opening = { error: null };
+      notify();
       try {
-        const answer = await request(`api/classifiers/${id}`);
-        if (own === owner && own.id === null && !pending) show(answer);
+        show(await readAtOnce(localStorage.getItem(LAST)));
       } catch (error) {
-        if (error.status !== 404) showError(error);
-        else if (!state) localStorage.removeItem(LAST);
+        if (error.status === 404 || error.status === 422) return show(null);
+        opening = { error };
+        notify();
       }
-    },
+    }),
     // `own` is the classifier that was shown when the images were given; `onRefused` gets the files that were refused.
-    addImages: (fields, images, own, onRefused) => change(async (at) => {
-      const answer = await request(at("/examples"), { form: { ...fields, image: images } });
+    addImages: (card, images, own, onRefused) => change(async (at) => {
+      if (card.id() === null) await addClass(card, card.name(), at, own); // a change of its own: undo of the images keeps it
+      const answer = await request(at("/examples"), { form: { class_id: card.id(), image: images } });
       onRefused(answer.errors);
       return answer;
     }, own, (error) => (error.files ? onRefused(error.files) : showError(error))),
-    addClass: (name) => change((at) => request(at("/classes"), { json: { name } })),
-    renameClass: (id, name) => patch(`/classes/${id}`, { name }),
+    // A class has its name on the server also while it has no images.
+    nameClass: (card, name, own) => change((at) =>
+      card.id() === null ? addClass(card, name, at, own) : request(at(`/classes/${card.id()}`), { method: "PATCH", json: { name } }), own),
     removeClass: (id) => remove(`/classes/${id}`),
     moveImage: (id, classId) => patch(`/examples/${id}`, { class_id: classId }),
-    removeImage: (id) => remove(`/examples/${id}`),
+    removeImages: (ids) => remove(`/examples?${ids.map((id) => `id=${id}`).join("&")}`),
     offerUndo,
     undo: () => change((at) => request(at("/undo"), { method: "POST" })),
     update: (json) => patch("", json),

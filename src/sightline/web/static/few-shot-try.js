@@ -5,10 +5,27 @@ import { newestOnly, request } from "./api.js";
 import { acceptImages, filePicker, prepareImage } from "./images.js";
 import { createSketch } from "./sketch.js";
 import { createWebcam } from "./webcam.js";
+import { isEnabled, setEnabled } from "./focus.js";
 import { barList, choice, openDialog, percent, showError } from "./widgets.js";
 
 const LIVE_PAUSE = 120; // milliseconds between an answer and the next picture of the webcam
 const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+
+// Why the image is one of the classes, or none of them: its score beside those of the images of the closest class.
+function whyKnown({ known, closest, none_score: noneScore }, { images, mean, highest }) {
+  const reason = known
+    ? `It is like the images of ${closest}, the closest class, so it counts as one of your classes.`
+    : `${closest} is the closest class, but the image is less like it than its own images are like each other.`;
+  const rows = [{ name: "This image", share: noneScore, text: percent(noneScore), kind: "none first" }];
+  if (images) rows.push(
+    { name: `Images of ${closest}, each left out in turn: average`, share: mean, text: percent(mean), kind: "none" },
+    { name: `The least typical image of ${closest}`, share: highest, text: percent(highest), kind: "none" });
+  const bars = barList("Score for none of these");
+  bars.update(rows);
+  const more = images ? "" : ` ${closest} has one image, so it is not known how much its images differ. Add a second one.`;
+  return element("section", { className: "why-known" }, element("h3", {}, known ? `Why not “none of these”?` : `Why “none of these”?`),
+    element("p", {}, reason + more), element("p", { className: "note" }, "Score for “none of these”. From 50% on, an image is none of your classes."), bars.node);
+}
 
 export function createTry(store) {
   let mode = "image";
@@ -24,10 +41,11 @@ export function createTry(store) {
   const drop = button({ className: "drop-zone", onclick: picker.open }, preview, element("span", {}, "Drop, paste or choose an image"));
   const stage = element("div", { className: "stage" });
   const headline = element("p", { className: "answer", role: "status" });
-  const bars = barList("Probability of each class");
+  const bars = barList("Probability of each class, if it is one of them");
+  const question = element("p", { className: "note" }, "If it is one of these, which one?");
   const none = barList("None of these");
   const why = button({ className: "tool", onclick: explain }, "Why?");
-  const results = element("div", { className: "results", hidden: true }, headline, bars.node, none.node, element("div", { className: "tools" }, why));
+  const results = element("div", { className: "results", hidden: true }, headline, none.node, question, bars.node, element("div", { className: "tools" }, why));
   const blocked = element("p", { className: "note blocked" });
   const modes = choice({
     legend: "Try with", name: "try", hideLegend: true, value: mode, onChange: setMode,
@@ -101,28 +119,29 @@ export function createTry(store) {
       if (mode === "webcam") await pause(2000);
     }
   }
-  function show({ known, closest, confidence, none_score: noneScore, scores }) {
+  function show({ known, closest, none_score: noneScore, scores }) {
     results.hidden = false;
     results.classList.toggle("rejected", !known);
-    headline.replaceChildren(element("b", {}, known ? closest : "None of these"), element("span", {}, known ? `${percent(confidence)} sure` : `closest: ${closest}`));
+    headline.replaceChildren(element("b", {}, known ? closest : "None of these"), element("span", {}, known ? "one of your classes" : `closest: ${closest}`));
     const names = store.state().classes.map(({ name }) => name).filter((name) => name in scores); // in a fixed order
     bars.update(names.map((name) => ({ name, share: scores[name], text: percent(scores[name]), kind: known && name === closest ? "first" : "" })));
     none.update([{ name: "None of these", share: noneScore, text: percent(noneScore), kind: `none ${known ? "" : "first"}` }]);
+    none.node.title = "From 50% on, the image is none of your classes";
   }
 
   async function explain() {
     const [image, live] = [query, mode === "webcam"];
-    if (!image) return;
-    why.disabled = true;
+    if (!image || !isEnabled(why)) return;
+    setEnabled(why, false); // it keeps the focus, which returns to it from the dialog
     why.textContent = "Looking…";
     try {
-      const { explanation } = await request(store.path("/explain"), { form: { image } });
+      const { explanation, prediction, left_out: leftOut } = await request(store.path("/explain"), { form: { image } });
       const note = element("p", { className: "note" }, "Outlined regions and orange bars speak for the class, dashed regions and blue bars against it. Dimmed regions have little effect. Numbers are differences of log odds: +0.69 doubles the odds.");
-      openDialog(live ? "Why? (the last picture)" : "Why?", [explanationCard(explanation, explanation.cards[0]), note], { wide: true });
+      openDialog(live ? "Why? (the last picture)" : "Why?", [whyKnown(prediction, leftOut), explanationCard(explanation, explanation.cards[0]), note], { wide: true });
     } catch (error) {
       showError(error);
     }
-    why.disabled = false;
+    setEnabled(why, true);
     why.textContent = "Why?";
   }
 

@@ -6,6 +6,7 @@ import { createLibrary } from "./few-shot-library.js";
 import { createStatus } from "./few-shot-status.js";
 import { createStore } from "./few-shot-store.js";
 import { createTry } from "./few-shot-try.js";
+import { acceptArchives } from "./images.js";
 import { icon, lead, showError } from "./widgets.js";
 
 const START_CLASSES = 2;
@@ -25,13 +26,33 @@ export async function start(panel) {
   }
   // A card for a class of the classifier, or for one that has no image yet (`classId` is null).
   function addCard(classId, focus = false) {
-    const card = createClassCard(store, { classId, name: freeName(), onRemoved: () => (cards.splice(cards.indexOf(card), 1), card.node.remove()) });
+    const card = createClassCard(store, { classId, name: freeName(), onRemoved: () => removeCard(card) });
     cards.push(card);
     list.append(card.node);
     if (focus) card.focusName();
     return card;
   }
+  function removeCard(card) {
+    const [at, hadFocus] = [cards.indexOf(card), card.node.contains(document.activeElement)];
+    cards.splice(at, 1);
+    card.node.remove();
+    if (hadFocus) (cards[at]?.focusRemove ?? (() => addButton.focus()))();
+  }
+  // The classifier of the last visit is not known yet: nothing can be changed, so that no second one is made.
+  function updateOpening() {
+    const error = store.opening()?.error;
+    opening.hidden = !store.opening();
+    opening.ariaBusy = String(!error);
+    for (const part of [library.node, workbench]) part.hidden = !opening.hidden;
+    if (opening.hidden) return;
+    opening.replaceChildren(...(error
+      ? [element("p", {}, `The classifier of your last visit cannot be opened. ${error.message}`), element("p", { className: "tools" },
+        button({ className: "action", onclick: store.restore }, "Try again"), button({ className: "tool", onclick: () => store.open(null) }, "Start a new one"))]
+      : ["Opening the classifier of your last visit…"]));
+  }
   function update(state) {
+    updateOpening();
+    if (store.opening()) return;
     const classes = state?.classes ?? [];
     for (const card of [...cards]) if (card.classId() !== null && !classes.some(({ id }) => id === card.classId())) card.remove();
     for (const item of classes) {
@@ -45,18 +66,19 @@ export async function start(panel) {
   store.subscribe(update);
   store.onOpen(() => cards.splice(0).forEach((card) => card.dispose()));
 
+  const opening = element("div", { className: "empty", role: "status" });
+  const workbench = element("div", { className: "workbench" },
+    element("section", { className: "teach", ariaLabel: "Classes" }, element("h3", { className: "step-title" }, "1. Add images"), list, addButton),
+    element("section", { className: "try", ariaLabel: "Try the classifier" }, element("h3", { className: "step-title" }, "2. Try it"), tryPanel.node, status.node));
   panel.append(
     lead("Teach it your classes", "Name two or more classes and add a few images to each: three are enough to start. The classifier learns at once, says when an image is none of your classes, and shows why."),
-    library.node,
-    element("div", { className: "workbench" },
-      element("section", { className: "teach", ariaLabel: "Classes" }, element("h3", { className: "step-title" }, "1. Add images"), list, addButton),
-      element("section", { className: "try", ariaLabel: "Try the classifier" }, element("h3", { className: "step-title" }, "2. Try it"), tryPanel.node, status.node)));
+    library.node, opening, workbench);
   update(null);
   document.addEventListener("keydown", (event) => {
     const isTyping = ["INPUT", "TEXTAREA", "SELECT"].includes(document.activeElement?.tagName);
     if ((event.ctrlKey || event.metaKey) && event.key === "z" && !isTyping && panel.offsetParent !== null) event.preventDefault(), library.undo();
   });
-  await loadModels().then(status.setModels).catch(showError);
-  await store.restore();
+  acceptArchives(panel, library.importFile);
+  await Promise.all([store.restore(), loadModels().then(status.setModels).catch(showError)]);
   return { hide: () => (tryPanel.pause(), cards.forEach((card) => card.closeSources())) };
 }

@@ -4,7 +4,9 @@ import { toast } from "./widgets.js";
 
 const MAX_SIDE = 512; // the server keeps images at most this large
 const MAX_FILES = 500; // of a folder that is dropped
+const IMAGES = "image/*";
 const IMAGE_NAME = /\.(png|jpe?g|gif|bmp|webp|tiff?|heic|heif|avif)$/i;
+const isArchive = (file) => /\.(sightline|zip)$/i.test(file.name ?? "");
 const isImage = (file) => file.type.startsWith("image/") || IMAGE_NAME.test(file.name ?? "");
 
 // The image as the page sends it: upright and at most 512 pixels a side. One that the browser cannot read is sent as it is.
@@ -30,12 +32,12 @@ export function canvasFile(canvas, name, type = "image/png") {
 }
 
 // A hidden file input. `open` shows the picker.
-export function filePicker({ label, multiple = true, accept = "image/*", onFiles }) {
+export function filePicker({ label, multiple = true, accept = IMAGES, onFiles }) {
   const input = element("input", { type: "file", accept, multiple, className: "visually-hidden", ariaLabel: label, tabIndex: -1 });
   input.addEventListener("change", () => {
     const files = [...input.files];
     input.value = "";
-    if (files.length) onFiles(files);
+    if (files.length) accept === IMAGES && files.some(isArchive) ? give(files, onFiles) : onFiles(files);
   });
   return { node: input, open: () => input.click() };
 }
@@ -58,6 +60,18 @@ export function acceptImages(node, onFiles, { fallback = false } = {}) {
   });
 }
 
+let archives = null; // { node, onFile }
+
+// Let a tab open a classifier: a .sightline file or a zip of images, dropped anywhere on it, pasted, or chosen as an image.
+export function acceptArchives(node, onFile) {
+  archives = { node, onFile };
+  node.addEventListener("drop", (event) => {
+    if (event.defaultPrevented) return; // by a target for images within it
+    event.preventDefault();
+    droppedFiles(event.dataTransfer).then((files) => give(files, () => toast("Drop images on one of the classes, or on “Try it”.")));
+  });
+}
+
 // The files of a drop, also those in folders.
 async function droppedFiles({ files, items }) {
   const all = [...files];
@@ -77,8 +91,10 @@ async function filesOf(entry) {
 }
 
 function give(files, onFiles) {
-  const images = files.filter(isImage);
+  const [images, archive] = [files.filter(isImage), files.find(isArchive)];
   if (images.length) onFiles(images);
+  else if (archive && archives?.node.checkVisibility()) archives.onFile(archive);
+  else if (archive) toast(`Only images can be used here. Open ${archive.name} in the tab Few-shot.`, { kind: "error" });
   else toast(files.length ? "Only images can be used here." : "Drop or paste an image file. Links to images are not read.", { kind: "error" });
 }
 

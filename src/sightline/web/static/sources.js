@@ -61,7 +61,7 @@ export function imageSources({ what, onFiles, multiple = true, add = "Add" }) {
       onFiles([file]);
     };
     area.append(sketch.node, element("div", { className: "tools" }, button({ className: "action", onclick: give }, `${add} drawing`),
-      button({ className: "tool", onclick: sketch.undo }, icon("undo"), "Stroke"), button({ className: "tool quiet", onclick: sketch.clear }, "Clear")));
+      button({ className: "tool", onclick: sketch.undo }, icon("undo"), "Undo line"), button({ className: "tool quiet", onclick: sketch.clear }, "Clear")));
     return { close: () => {} };
   }
   return { node, close, openFiles: picker.open };

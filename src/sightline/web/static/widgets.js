@@ -64,12 +64,15 @@ export function barList(label) {
 
 export const percent = (value) => `${Math.round(100 * value)}%`;
 
-// A message at the bottom of the window, a text or a node, with an optional action.
+// A message at the bottom of the window, a text or a node, with an optional action. It takes the place of the one before it;
+// of errors, two remain.
 export function toast(text, { action = null, onAction = null, kind = "", seconds = 6 } = {}) {
   const node = element("div", { className: `toast ${kind}` }, element("div", {}, text));
   if (action) node.append(button({ onclick: () => (node.remove(), onAction()) }, action));
   const box = document.getElementById("toasts");
-  while (box.children.length > 2) box.firstChild.remove();
+  const same = [...box.children].filter((old) => old.className === node.className);
+  same.slice(0, kind === "error" ? -1 : undefined).forEach((old) => old.remove());
+  if (same.at(-1)?.textContent === node.textContent) same.at(-1).remove();
   box.append(node);
   setTimeout(() => node.remove(), 1000 * seconds);
   return node;
