@@ -373,6 +373,8 @@ def test_few_shot_keeps_names_without_images_and_the_focus(app, characters):
     app.page.keyboard.press("Enter")
     expect(cards.nth(0).locator(".drop-hint")).to_be_focused()
     expect(title).to_have_value("ka")
+    toasts.get_by_role("button", name="Undo").press("Enter")
+    expect(remove).to_be_focused()
     app.errors = [error for error in app.errors if "status of 4" not in error]  # the browser logs refused requests
 
 

@@ -75,7 +75,7 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
   }
   function removeClass() {
     if (classId === null) return onRemoved();
-    store.removeClass(classId).then((answer) => answer && store.offerUndo(`Removed ${what()}.`, answer));
+    store.removeClass(classId).then((answer) => answer && store.offerUndo(`Removed ${what()}.`, answer, () => document.querySelector(`[data-class-id="${classId}"] .class-name`)));
   }
   function label() {
     close.ariaLabel = close.title = `Remove ${what()}`;
@@ -84,7 +84,8 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
   function thumbnail({ id, url, name: fileName }, state) {
     const warning = state.warnings.find(({ examples }) => examples.includes(id));
     const image = element("img", { src: url.replace(/^\//, ""), alt: fileName, loading: "lazy", title: warning?.text ?? fileName, draggable: false });
-    const remove = button({ className: "remove", ariaLabel: `Remove image ${fileName}`, onclick: () => store.removeImages([id]).then((answer) => answer && store.offerUndo(`Removed ${fileName}.`, answer)) }, icon("close"));
+    const restored = () => images.querySelector(`[data-id="${id}"] button`);
+    const remove = button({ className: "remove", ariaLabel: `Remove image ${fileName}`, onclick: () => store.removeImages([id]).then((answer) => answer && store.offerUndo(`Removed ${fileName}.`, answer, restored)) }, icon("close"));
     const tile = element("div", { className: `thumbnail ${warning ? "doubtful" : ""}` }, image, remove);
     tile.dataset.id = id;
     return tile;
@@ -94,6 +95,7 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
     const current = own(state);
     if (current && !isNaming && document.activeElement !== title) title.value = current.name;
     label();
+    if (classId !== null) node.dataset.classId = classId;
     const examples = current?.examples ?? [];
     const key = JSON.stringify([examples.map(({ id }) => id), state?.warnings]);
     if (key !== shown) {

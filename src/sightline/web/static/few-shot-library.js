@@ -37,12 +37,13 @@ export function createLibrary(store) {
     if (step && (await store.undo())) toast(`Undone: ${step}`);
   }
   async function importFile(file) {
-    toast(`Opening ${file.name}…`);
+    const notice = toast(`Opening ${file.name}…`, { seconds: 60 });
     try {
       const answer = await request("api/classifiers/import", { form: { archive: file, name: file.name.replace(/\.(zip|sightline)$/i, "").slice(0, name.maxLength) || "My classifier" } });
       await store.open(answer);
       toast(`Opened ${file.name}: ${amount(answer.classes.length, "class", "classes")}, ${amount(answer.num_examples, "image", "images")}.`);
     } catch (error) {
+      notice.remove();
       showError(error);
     }
   }

@@ -40,7 +40,7 @@ function sentence({ kind, groups, classes, isShared, suggestion, texts }) {
   if (kind === "label" && suggestion) return `This image ${where} looks like ${suggestion.name}. Is it in the right class?`;
   if (kind === "blank") return count === 1 ? `An image ${where} is empty.` : `${count} images ${where} are empty.`;
   if (kind !== "duplicate" && kind !== "similar") return texts[0];
-  const advice = kind === "similar" ? "More different images teach more." : isShared ? "A copy cannot belong to more than one class." : "A copy adds nothing.";
+  const advice = kind === "similar" ? "More different images teach more." : isShared ? "A copy cannot belong to more than one class." : "A copy adds nothing, and makes the expected accuracy look better than it is.";
   return `${groups.length === 1 ? `${first} ${where} are ${same}.` : `${count} images ${where} are ${same} as another one, in ${groups.length} groups.`} ${advice}`;
 }
 // What is missing for an expected accuracy; it is measured with images that are left out, so a class needs two.

@@ -64,11 +64,12 @@ export function createStore() {
       }
     });
   }
-  // Offer to undo the change with this answer, and no other one.
-  function offerUndo(text, answer) {
+  // Offer to undo the change with this answer, and no other one. What `restored()` finds then has the focus.
+  function offerUndo(text, answer, restored) {
     if (state !== answer || pending) return;
     offer?.remove();
-    offer = toast(text, { action: "Undo", onAction: () => change((at) => request(at(`/undo?version=${answer.version}`), { method: "POST" })) });
+    const undo = () => change((at) => request(at(`/undo?version=${answer.version}`), { method: "POST" }));
+    offer = toast(text, { action: "Undo", onAction: () => undo().then((undone) => undone && restored()?.focus()) });
   }
   // Show what the server has: a fit that is done by now, or what another window changed.
   async function reread() {

@@ -20,7 +20,7 @@ export async function start(panel) {
 
   function freeName() {
     const taken = new Set(cards.map((card) => card.name().toLowerCase()));
-    let number = 1;
+    let number = cards.length + 1;
     while (taken.has(`class ${number}`)) number++;
     return `Class ${number}`;
   }
