@@ -75,7 +75,7 @@ export async function start(panel) {
     library.node, opening, workbench);
   update(null);
   document.addEventListener("keydown", (event) => {
-    const isTyping = ["INPUT", "TEXTAREA", "SELECT"].includes(document.activeElement?.tagName);
+    const isTyping = ["INPUT", "TEXTAREA"].includes(document.activeElement?.tagName);
     if ((event.ctrlKey || event.metaKey) && event.key === "z" && !isTyping && panel.offsetParent !== null) event.preventDefault(), library.undo();
   });
   acceptArchives(panel, library.importFile);
