@@ -205,7 +205,7 @@ def web_page(browser: Browser, folder: Path) -> None:
         return [{"name": f"{name} {i}.png", "mimeType": "image/png", "buffer": drawing(name)} for i in range(count)]
 
     with WebServer(folder) as server:
-        page = browser.new_page(viewport={"width": 1280, "height": 905})
+        page = browser.new_page(viewport={"width": 1280, "height": 950})
         page.goto(str(server.client.base_url))
         for i, name in enumerate(("star", "heart", "house", "fish")):
             if i >= 2:

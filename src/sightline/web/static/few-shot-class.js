@@ -38,7 +38,7 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
   });
   const own = (state = store.state()) => state?.classes.find(({ id }) => id === classId) ?? null;
   const name = () => own()?.name ?? lastName;
-  const card = { id: () => classId, bind: (id) => (classId = id), name };
+  const card = { id: () => classId, bind: (id) => (classId = id), name: () => title.value.trim() || lastName };
 
   async function keepName(next) {
     const before = name();
