@@ -27,8 +27,9 @@ export async function start(panel) {
   // A card for a class of the classifier, or for one that has no image yet (`classId` is null).
   function addCard(classId, focus = false) {
     const card = createClassCard(store, { classId, name: freeName(), onRemoved: () => removeCard(card) });
-    cards.push(card);
-    list.append(card.node);
+    const after = classId === null ? -1 : cards.findIndex((other) => other.classId() > classId); // one that is back is in its place
+    list.insertBefore(card.node, cards[after]?.node ?? null);
+    cards.splice(after < 0 ? cards.length : after, 0, card);
     if (focus) card.focusName();
     return card;
   }
