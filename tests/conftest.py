@@ -1,3 +1,6 @@
+import functools
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import settings
@@ -13,6 +16,30 @@ settings.load_profile("sightline")
 )
 def device(request):
     return request.param
+
+
+def drawn_once(draw):
+    """Images are drawn for the first call with these arguments; every call returns a copy of them."""
+    drawn = functools.lru_cache(maxsize=16, typed=True)(draw)
+
+    @functools.wraps(draw)
+    def copied(*arguments, **options):
+        images = drawn(*arguments, **options)
+        return replace(images, pixels=images.pixels.clone())
+
+    return copied
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _drawn_once():
+    """The generated data sets take seconds to draw."""
+    from sightline.data.captions import shapes
+    from sightline.data.images import glyphs
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((glyphs, "draw"), (glyphs, "draw_alphabets"), (shapes, "draw")):
+            patch.setattr(module, name, drawn_once(getattr(module, name)))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from sightline import config
 from sightline.data.episodes import sample_episodes
-from sightline.data.images.glyphs import draw_alphabets
+from sightline.data.images import glyphs
 from sightline.files import write_bytes
 from sightline.models.few_shot import FewShot, FewShotConfig
 from sightline.tasks.few_shot.evaluate import episode_classes
@@ -29,7 +29,7 @@ class RunConfig:
 def train(folder: Path, steps: int = 90) -> Path:
     """Train on episodes of 8 characters from six alphabets and write a run."""
     torch.manual_seed(0)
-    images = draw_alphabets(alphabets=6, characters=CHARACTERS, drawers=DRAWERS)
+    images = glyphs.draw_alphabets(alphabets=6, characters=CHARACTERS, drawers=DRAWERS)
     classes = episode_classes(images)
     model = FewShot(MODEL_CONFIG)
     pixels = images.pixels.float() / 255
@@ -49,7 +49,7 @@ def train(folder: Path, steps: int = 90) -> Path:
 
 def characters(count: int, images: int = DRAWERS) -> dict[str, list[torch.Tensor]]:
     """Images of characters from alphabets that were not trained on, by class name."""
-    drawn = draw_alphabets(alphabets=8, characters=CHARACTERS, drawers=DRAWERS)
+    drawn = glyphs.draw_alphabets(alphabets=8, characters=CHARACTERS, drawers=DRAWERS)
     pixels = drawn.pixels.unflatten(0, (-1, DRAWERS))[6 * CHARACTERS :]
     names = drawn.classes[6 * CHARACTERS :]
     return {names[i]: list(pixels[i, :images]) for i in range(count)}

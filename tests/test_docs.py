@@ -3,7 +3,6 @@
 import re
 import runpy
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -134,11 +133,11 @@ def test_links_to_sections_lead_to_headings(page):
         assert section in anchors, f"{page.name} links to {target}#{section}"
 
 
-def test_reverse_example_learns_to_attend_from_the_end(tmp_path):
-    out = tmp_path / "reverse.png"
-    command = [sys.executable, ROOT / "examples" / "reverse.py", "--out", out]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    accuracy = float(re.search(r"\(([\d.]+)% of 1,000", result.stdout).group(1))
+def test_reverse_example_learns_to_attend_from_the_end(tmp_path, monkeypatch, capsys):
+    out, script = tmp_path / "reverse.png", ROOT / "examples" / "reverse.py"
+    monkeypatch.setattr(sys, "argv", [str(script), "--out", str(out)])
+    runpy.run_path(str(script), run_name="__main__")
+    accuracy = float(re.search(r"\(([\d.]+)% of 1,000", capsys.readouterr().out).group(1))
     assert accuracy > 99
     assert out.read_bytes().startswith(b"\x89PNG")
 

@@ -190,7 +190,7 @@ def test_predictions_of_glyphs_equal_the_recorded_ones():
 
 
 def test_scores_of_glyphs_do_not_depend_on_the_number_of_images():
-    drawn = draw_alphabets(alphabets=1, characters=5, drawers=16).pixels.unflatten(0, (5, 16))
+    drawn = draw_alphabets(alphabets=1, characters=5, drawers=8).pixels.unflatten(0, (5, 8))
     classifier = FewShotClassifier.pretrained("glyphs").fit({str(i): list(drawn[i, :1]) for i in range(5)})
     images = list(drawn[:, 1:].flatten(0, 1))
     for single, prediction in zip(map(classifier.predict, images), classifier.predict(images), strict=True):

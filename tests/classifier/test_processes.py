@@ -92,7 +92,7 @@ def test_predictions_leave_nothing_in_memory():
 
     tracemalloc.start()
     try:
-        before, after = measure(200), measure(500)
+        before, after = measure(70), measure(170)
     finally:
         tracemalloc.stop()
     assert after[0] - before[0] < 50  # objects

@@ -68,20 +68,20 @@ def test_each_source_has_its_fraction_of_episodes(count, fractions):
     )
     sources = [EpisodeSource(classes.slice(3 * i, 3 * i + 3), 3 * i, x) for i, x in enumerate(fractions)]
     num_sources, steps = len(fractions), 2800 // count
-    counts, within_group = torch.zeros(num_sources), torch.zeros(num_sources)
     options = {"episodes": count, "way": 2, "shot": 2, "query": 3, "seed": 1, "within_group": 0.5}
-    for step in range(steps):
-        episodes = sample_from_sources(sources, step=step, **options)
-        episodes.check()
-        assert labels[episodes.support].equal(episodes.classes.gather(1, episodes.support_labels))
-        assert labels[episodes.query].equal(episodes.classes.gather(1, episodes.query_labels))
-        source_of = episodes.classes // 3
-        assert source_of[:, 0].equal(source_of[:, 1])
-        step_counts = torch.bincount(source_of[:, 0], minlength=num_sources)
-        assert (step_counts - torch.tensor(fractions) * count).abs().max() < 1 + 1e-6
-        counts += step_counts
-        is_within_group = (episodes.classes % 3 < 2).all(1).float()  # the first two of three classes are a group
-        within_group += torch.zeros(num_sources).scatter_add(0, source_of[:, 0], is_within_group)
+    sampled = [sample_from_sources(sources, step=step, **options) for step in range(steps)]
+    episodes = Episodes(*(torch.cat(tensors) for tensors in zip(*sampled, strict=True)))
+    episodes.check()
+    assert labels[episodes.support].equal(episodes.classes.gather(1, episodes.support_labels))
+    assert labels[episodes.query].equal(episodes.classes.gather(1, episodes.query_labels))
+    source_of = episodes.classes // 3
+    assert source_of[:, 0].equal(source_of[:, 1])
+    is_from = torch.nn.functional.one_hot(source_of[:, 0], num_sources).float()
+    step_counts = is_from.view(steps, count, num_sources).sum(1)
+    assert (step_counts - torch.tensor(fractions) * count).abs().max() < 1 + 1e-6
+    counts = step_counts.sum(0)
+    is_within_group = (episodes.classes % 3 < 2).all(1).float()  # the first two of three classes are a group
+    within_group = is_within_group @ is_from
     assert (counts / 2800 - torch.tensor(fractions)).abs().max() < 0.04
     # half have an anchor class, in 2 of 3 cases in the group of two; a third of the others are within it by chance
     expected = 0.5 * 2 / 3 + 0.5 / 3

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from processes import (
     kill_in_finish,
     limit_file_size,
     signal_at_step,
+    use_terminal,
     write_images,
     write_task_data,
 )
@@ -391,20 +393,21 @@ def test_python_m_sightline_saves_on_sigterm(cwd):
 
 def test_progress_bar_in_a_terminal_and_its_removal_on_ctrl_c(cwd):
     data = b""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(cwd)
-        os.environ.update(TERM="xterm-256color", COLUMNS="80")
-        os.execv(sys.executable, [sys.executable, "-m", "sightline", *TRAIN, "out=run", "training.steps=100000"])
+    terminal, other_end = pty.openpty()
+    prepare = functools.partial(use_terminal, os.ttyname(other_end))
+    command = CommandProcess(*TRAIN, "out=run", "training.steps=100000", cwd=cwd, prepare=prepare)
     while b"(best)" not in data or b"left" not in data.rpartition(b"(best)")[2]:
+        command.wait_for(lambda: select.select([terminal], [], [], 0)[0])
+        assert command.process.is_alive(), data
         data += os.read(terminal, 4096)
+    os.close(other_end)  # the command has it open now
     os.write(terminal, b"\x03")
     try:
         while more := os.read(terminal, 4096):
             data += more
     except OSError:  # the terminal is closed
         pass
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
+    assert command.wait() == 130
     os.close(terminal)
     text = re.sub(r"\x1b\[[\d;]*m", "", data.decode())  # without colors
     assert re.search(r"training ━[━╸╺ ]+ +\d+/100000 \d+:\d\d:\d\d left loss \d", text)

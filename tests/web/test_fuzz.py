@@ -1,12 +1,13 @@
 """The quick part of the fuzz tests; `make soak` runs the long one."""
 
-import schemathesis
-
 from web_client import WebServer
-from web_fuzz import call_operations, send_broken_files
 
 
 def test_generated_requests_and_damaged_files_are_answered_as_documented(tmp_path):
+    import schemathesis  # takes seconds, which no other worker needs
+
+    from web_fuzz import call_operations, send_broken_files
+
     with WebServer(tmp_path, "de-en") as server:
         schema = schemathesis.openapi.from_url(f"{server.client.base_url}openapi.json")
         statuses = call_operations(schema, server.client, max_examples=4)

@@ -8,6 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 import sightline
+from number_run import write_corpus
 from sightline.cli import app
 from sightline.data.text.corpora import TextSplits
 from sightline.data.text.labeled import LabeledText
@@ -123,6 +124,9 @@ def test_a_model_of_another_kind_is_refused(pretrained, tmp_path):
 )
 def test_from_works_for_other_tasks(task, changes, tmp_path):
     common = [f"task={task}", "training.device=cpu", "training.steps=1"]
+    if task == "translation":
+        corpus = write_corpus(tmp_path / "corpus", train=60, validation=5, test=11, max_chars=24)
+        common.append(f"data.source={corpus}")
     sightline.train(None, [*common, *changes, f"out={tmp_path / 'first'}"], quiet=True)
     limits = [change for change in changes if not change.startswith("model.")]
     output = invoke("train", *common, *limits, "--from", tmp_path / "first", f"out={tmp_path / 'second'}")
