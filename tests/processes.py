@@ -26,11 +26,18 @@ FORKSERVER.set_forkserver_preload(
         "sightline.tasks.image_classification.predictor",
         "sightline.tasks.few_shot.task",
         "sightline.tasks.translation.task",
+        "sightline.tasks.image_classification.export",
+        "sightline.tasks.few_shot.export",
+        "sightline.tasks.translation.export",
         "torch._dynamo",
+        "numpy.ma",
+        "rich._emoji_codes",
         "sightline.web.app",
     ]
 )
 
+TIMEOUT = 600
+"""Seconds after which a process is considered to hang, also on a busy machine."""
 RUN_FILES = ["README.md", "classes.json", "config.yaml", "data.json", "metrics.jsonl", "model.safetensors"]
 """Files of an image classification run, without checkpoints."""
 SMALL = (
@@ -127,7 +134,7 @@ class CommandProcess:
             os.kill(self.process.pid, number)
         return self
 
-    def wait(self, seconds: float = 180) -> int:
+    def wait(self, seconds: float = TIMEOUT) -> int:
         """Return the exit code, or the negative number of the signal that ended the process."""
         self.process.join(seconds)
         if self.process.exitcode is None:
@@ -135,7 +142,7 @@ class CommandProcess:
             raise TimeoutError(f"still running after {seconds} s: {self.output}")
         return self.process.exitcode
 
-    def wait_for(self, condition, seconds: float = 180) -> "CommandProcess":
+    def wait_for(self, condition, seconds: float = TIMEOUT) -> "CommandProcess":
         """Wait until `condition()` is true or the process has ended."""
         end = time.monotonic() + seconds
         while not condition() and self.process.is_alive():

@@ -122,7 +122,7 @@ def test_another_model_does_not_continue(tiny_run, tmp_path, monkeypatch):
 class SharedGroup(ProcessGroup):
     """Processes that are threads of this one."""
 
-    all_here = threading.Barrier(3, timeout=60)
+    all_here = threading.Barrier(3, timeout=300)
 
     def barrier(self):
         self.all_here.wait()

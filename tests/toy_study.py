@@ -4,12 +4,12 @@ import functools
 import os
 import random
 import signal
-import threading
+import sys
 from pathlib import Path
 
 from optuna.trial import TrialState
 
-from processes import FORKSERVER
+from processes import FORKSERVER, TIMEOUT
 from sightline.search.liveness import Worker
 from sightline.search.study import INDEX, Outcome, Study, make_pruner, make_sampler, work
 
@@ -73,7 +73,7 @@ def wait_in_first_trial(barrier) -> None:
         nonlocal is_first
         if is_first:
             is_first = False
-            barrier.wait(60)
+            barrier.wait(TIMEOUT)
         return trial(*arguments)
 
     toy_trial = waiting
@@ -95,15 +95,23 @@ def kill_in_third_trial() -> None:
 
 
 def kill_after_writes(count: int, seed: int) -> None:
-    """Kill this process at a random moment after it wrote to the journal `count` times."""
-    fsync, calls = os.fsync, 0
+    """Kill this process at a random call of a function after it wrote to the journal `count` times.
+
+    Unlike a time, a number of calls does not depend on how busy the machine is.
+    """
+    fsync, calls, left = os.fsync, 0, random.Random(seed).randrange(6000)
 
     def counted(file):
         nonlocal calls
         calls += 1
         if calls == count:
-            delay = random.Random(seed).uniform(0, 0.004)
-            threading.Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            sys.setprofile(count_down)
         fsync(file)
+
+    def count_down(*_):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     os.fsync = counted

@@ -15,7 +15,7 @@ import httpx2 as httpx
 from PIL import Image
 from starlette.testclient import TestClient
 
-from processes import CommandProcess
+from processes import TIMEOUT, CommandProcess
 from sightline.data.images.glyphs import draw_alphabets
 from sightline.web.app import create_app
 from sightline.web.settings import Settings
@@ -88,11 +88,11 @@ class WebServer:
         self.command.wait_for(lambda: "serving on" in self.command.output)
         found = re.search(r"serving on (http://\S+/)", self.command.output)
         assert found, self.command.output
-        self.client = httpx.Client(base_url=found[1], timeout=60)
+        self.client = httpx.Client(base_url=found[1], timeout=TIMEOUT)
         self._wait_until_ready()
 
     def _wait_until_ready(self):
-        end = time.monotonic() + 180
+        end = time.monotonic() + TIMEOUT
         while time.monotonic() < end and self.command.process.is_alive():
             try:
                 if self.client.get("/readyz").status_code == 200:

@@ -62,7 +62,7 @@ def test_forked_process_predicts_while_another_thread_holds_the_lock(fitted, dra
         if (child := os.fork()) == 0:
             status = 1
             try:
-                signal.alarm(60)  # ends the process if it hangs
+                signal.alarm(300)  # ends the process if it hangs
                 torch.ones(1 << 20).exp()
                 status = int([prediction.label for prediction in fitted.predict(images)] != expected)
             finally:

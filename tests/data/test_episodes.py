@@ -59,8 +59,18 @@ def test_check_finds_shared_images():
         Episodes(episodes.classes, episodes.support, query).check()
 
 
-@pytest.mark.parametrize("count", [1, 2, 7])
-@pytest.mark.parametrize("fractions", [(0.5, 0.3, 0.2), (0.1, 0.3, 0.3, 0.3), (0.2, 0.4, 0.4), (0.5, 0.5)])
+@pytest.mark.parametrize(
+    ("count", "fractions"),
+    [
+        (1, (0.1, 0.3, 0.3, 0.3)),
+        (2, (0.2, 0.4, 0.4)),
+        (2, (0.5, 0.5)),
+        (7, (0.5, 0.3, 0.2)),
+        (7, (0.1, 0.3, 0.3, 0.3)),
+        (7, (0.2, 0.4, 0.4)),
+        (7, (0.5, 0.5)),
+    ],
+)
 def test_each_source_has_its_fraction_of_episodes(count, fractions):
     labels = torch.arange(12 * 7) % 12
     classes = ClassIndex.from_labels(

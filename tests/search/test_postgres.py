@@ -6,6 +6,7 @@ import pytest
 
 import toy_study
 from postgres_server import postgres_server
+from processes import TIMEOUT
 from sightline.errors import SightlineError
 from sightline.search.study import Study
 from toy_study import create, run_trials, start, values
@@ -20,12 +21,12 @@ def server():
 def test_two_processes_share_a_database_and_one_is_killed(server, tmp_path):
     with create(tmp_path, server) as study:
         killed = start(tmp_path, 12, server, prepare=toy_study.kill_in_third_trial)
-        killed.join(60)
+        killed.join(TIMEOUT)
         assert killed.exitcode == -signal.SIGKILL
         assert sorted(values(study)) == [0, 1]
         processes = [start(tmp_path, 12, server) for _ in range(2)]
         for process in processes:
-            process.join(60)
+            process.join(TIMEOUT)
             assert process.exitcode == 0
         found = values(study)
     alone = create(tmp_path / "alone")

@@ -9,7 +9,7 @@ import optuna
 import pytest
 
 import toy_study
-from processes import FORKSERVER
+from processes import FORKSERVER, TIMEOUT
 from sightline.errors import SightlineError
 from sightline.search import liveness
 from sightline.search.journal import open_journal
@@ -41,7 +41,7 @@ def test_two_processes_share_a_journal(tmp_path, expected):
     study, barrier = create(tmp_path), FORKSERVER.Barrier(2)
     processes = [start(tmp_path, 40, prepare=partial(wait_in_first_trial, barrier)) for _ in range(2)]
     for process in processes:
-        process.join(60)
+        process.join(TIMEOUT)
         assert process.exitcode == 0
     assert values(study) == expected
     assert len((tmp_path / toy_study.DONE).read_text().splitlines()) == 40
@@ -53,7 +53,7 @@ def test_killed_at_30_random_moments_no_trial_is_lost_or_ends_twice(tmp_path, ex
     before: dict[int, float] = {}
     for i in range(30):
         process = start(tmp_path, 40, prepare=partial(kill_after_writes, draw.randint(1, 12), i))
-        process.join(60)
+        process.join(TIMEOUT)
         kills += process.exitcode == -signal.SIGKILL
         after = values(study)
         assert before.items() <= after.items()

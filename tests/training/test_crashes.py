@@ -20,6 +20,7 @@ import sightline
 from processes import (
     SMALL,
     SMALL_TASKS,
+    TIMEOUT,
     CommandProcess,
     hang_in_step,
     kill_at_call,
@@ -386,7 +387,7 @@ def test_python_m_sightline_saves_on_sigterm(cwd):
                 process.send_signal(signal.SIGTERM)
                 break
         output = process.stderr.read()
-        assert process.wait(60) == 143
+        assert process.wait(TIMEOUT) == 143
     assert "stopped and saved at step" in output
     assert "Traceback" not in output
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from processes import SMALL, SMALL_TASKS, CommandProcess, write_images, write_task_data
+from processes import SMALL, SMALL_TASKS, TIMEOUT, CommandProcess, write_images, write_task_data
 from sightline.registry import task_spec
 from sightline.runs import _resolve_config
 from sightline.training.distributed import is_main_process, rank_and_world_size
@@ -168,7 +168,7 @@ def test_torchrun_saves_on_sigterm_and_a_single_process_resumes(tmp_path):
                 process.send_signal(signal.SIGTERM)
                 break
         output = process.stderr.read()
-        assert process.wait(60) != 0
+        assert process.wait(TIMEOUT) != 0
     assert output.count("stopped and saved at step") == 1
     step = output.partition("stopped and saved at step ")[2].split()[0]
     command = CommandProcess("train", *words, "--resume", cwd=tmp_path)

@@ -19,6 +19,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from processes import TIMEOUT
 from sightline.cli import app
 from sightline.web.server import bind
 from sightline.web.settings import Settings
@@ -73,7 +74,7 @@ class Workers:
         while Path(f"/proc/{other}/stat").read_text().rpartition(") ")[2][0] != "T":
             time.sleep(0.001)
         try:
-            with httpx.Client(base_url=self.address, timeout=60) as client:
+            with httpx.Client(base_url=self.address, timeout=TIMEOUT) as client:
                 yield client
         finally:
             os.kill(other, signal.SIGCONT)
@@ -100,7 +101,7 @@ def test_workers_serve_together_and_share_classifiers(tmp_path):
         def add(given):
             label, data = given
             return httpx.post(
-                f"{workers.address}{path[1:]}/examples", data={"label": label}, files=files(data), timeout=60
+                f"{workers.address}{path[1:]}/examples", data={"label": label}, files=files(data), timeout=TIMEOUT
             )
 
         with ThreadPoolExecutor(3) as pool:  # at the same time, on connections of their own
@@ -123,7 +124,7 @@ def test_workers_serve_together_and_share_classifiers(tmp_path):
             server.command.wait_for(lambda: "in_flight 2.0" in client.get("/metrics").text)
             os.kill(first, signal.SIGKILL)
         gauge = "sightline_requests_in_flight 1.0\n"  # the request for the metrics alone
-        server.command.wait_for(lambda: gauge in httpx.get(f"{workers.address}metrics", timeout=60).text)
+        server.command.wait_for(lambda: gauge in httpx.get(f"{workers.address}metrics", timeout=TIMEOUT).text)
         assert server.command.process.is_alive()
         server.command.send(signal.SIGTERM)
         assert server.command.wait() == 0

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event, text
 
 from postgres_server import postgres_server
-from processes import FORKSERVER
+from processes import FORKSERVER, TIMEOUT
 from sightline import limits
 from sightline.errors import SightlineError
 from sightline.web.errors import RequestError
@@ -106,7 +106,7 @@ def test_a_killed_process_leaves_whole_classes(url, commits):
     store = Store(url)
     identifier = store.create("signs", "glyphs")
     process = start(write_until_killed, url, identifier, commits)
-    process.join(60)
+    process.join(TIMEOUT)
     assert process.exitcode == -signal.SIGKILL
     stored = store.read(identifier)
     assert [len(group.examples) for group in stored.classes] == [4] * (commits - 1)
@@ -143,7 +143,7 @@ def test_two_processes_that_write_lose_no_change(url):
     identifier = store.create("signs", "glyphs")
     processes = [start(write_many, url, identifier, name, 7) for name in ("ka", "mo")]
     for process in processes:
-        process.join(60)
+        process.join(TIMEOUT)
         assert process.exitcode == 0
     stored = store.read(identifier)
     assert {group.name: len(group.examples) for group in stored.classes} == {"ka": 7, "mo": 7}
@@ -180,10 +180,10 @@ def test_totals_hold_where_two_transactions_add_at_once(postgres, monkeypatch, l
     allowed = total() + (1 if limit == "MAX_WEB_CLASSIFIERS" else len(IMAGES[0].data))
     monkeypatch.setattr(limits, limit, allowed)
     has_added, may_commit = threading.Event(), threading.Event()
-    event.listen(first.engine, "commit", lambda _: (has_added.set(), may_commit.wait(60)))
+    event.listen(first.engine, "commit", lambda _: (has_added.set(), may_commit.wait(TIMEOUT)))
     with ThreadPoolExecutor(2) as pool:
         one = pool.submit(add, first, own[0])
-        assert has_added.wait(60)
+        assert has_added.wait(TIMEOUT)
         two = pool.submit(add, second, own[1])
         while not two.done() and not is_waiting():
             pass

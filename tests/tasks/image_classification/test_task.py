@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import nn
 
-from processes import SMALL, CommandProcess, normalize_by_one_image, signal_at_step
+from processes import SMALL, TIMEOUT, CommandProcess, normalize_by_one_image, signal_at_step
 from sightline.data.images import datasets
 from sightline.data.images.augmentation import AugmentConfig
 from sightline.data.images.datasets import ImageSet, Splits
@@ -299,11 +299,11 @@ def test_a_signal_leaves_no_process_behind(home, number, code, to_workers):
     assert len(workers) == 2
     for pid in workers if to_workers else ():
         os.kill(pid, number)
-    assert process.send(number).wait(20) == code, process.output
+    assert process.send(number).wait() == code, process.output
     if number != signal.SIGKILL:
         assert "Traceback" not in process.output
         assert "saved at step" in process.output
-    end = time.monotonic() + 180
+    end = time.monotonic() + TIMEOUT
     while any(map(is_running, workers)):  # a worker notices the death of its parent within seconds
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -315,7 +315,7 @@ def test_an_unreadable_image_ends_training_with_one_line(home, workers):
     (home / "images/gray/3.png").write_bytes((home / "images/gray/4.png").read_bytes()[:60])
     options = ("out=run", "data.cache_mib=0", f"data.num_workers={workers}", "data.image_size=8", "data.channels=1")
     process = CommandProcess(*TRAIN, *options, cwd=home, prepare=normalize_by_one_image)
-    assert process.wait(180) == 2, process.output
+    assert process.wait() == 2, process.output
     error = process.output.splitlines()[-1]
     assert error.startswith("error: ")
     assert "3.png" in error
