@@ -24,7 +24,15 @@ from sightline.models.image_classifier import ImageClassifier, ImageClassifierCo
 from sightline.models.seq2seq import RecurrentSeq2SeqConfig, Seq2Seq, TransformerSeq2SeqConfig
 from sightline.tasks.captioning.export import CaptionEncoder
 from sightline.tasks.decoder_export import decoder_parts
+from sightline.tasks.few_shot import export as few_shot_export
+from sightline.tasks.translation import export as translation_export
 from sightline.tasks.translation.export import TranslationEncoder, _source
+
+
+def traced(export):
+    """The programs of an export by name, without the way through files."""
+    with torch.no_grad():
+        return {part.name: trace(part).module() for part in export.parts}
 
 
 def load_program(path):
@@ -108,16 +116,13 @@ def test_recurrent_translator_runs_at_any_length(recurrent, tmp_path, format):
 
 
 def test_transformer_translator_runs_with_its_cache(tmp_path):
-    """docs/export.md does the same with the pretrained model."""
+    """docs/export.md does the same with the files of the pretrained model."""
     sizes = ("embed_dim=16", "num_heads=2", "ffn_dim=11", "encoder_layers=1", "decoder_layers=1")
     changes = ["model.kind=transformer", *(f"model.transformer.{size}" for size in sizes)]
-    run = number_run.train(tmp_path / "run", *changes)
-    exported = sightline.export(run, tmp_path, format="torch")
-    assert max(exported.differences.values()) <= 1e-4
-    predictor = sightline.load(run)
-    encoder, decoder = (load_program(tmp_path / f"{name}.pt2") for name in ("encoder", "decoder"))
-    metadata = json.loads((tmp_path / "export.json").read_text())
-    names = metadata["models"]["encoder"]["outputs"]
+    predictor = sightline.load(number_run.train(tmp_path / "run", *changes))
+    export = translation_export.export(predictor)
+    encoder, decoder = traced(export).values()
+    metadata, names = export.metadata, export.parts[0].outputs
     for text in ("dreihundertelf", "eins"):
         ids = torch.tensor([predictor.tokenizers[0].encode([text])[0] + [metadata["source_eos"]]])
         inputs = {"attention_mask": torch.ones_like(ids, dtype=torch.bool)}
@@ -184,12 +189,13 @@ class FixedFeatures:
 
 @pytest.fixture(scope="module")
 def few_shot(tmp_path_factory):
-    return glyph_run.train(tmp_path_factory.mktemp("few-shot"))
+    return glyph_run.train(tmp_path_factory.mktemp("few-shot"), steps=30)
 
 
-def test_few_shot_model_takes_support_and_query(few_shot, tmp_path):
-    sightline.export(few_shot, tmp_path, format="torch")
-    program, model = load_program(tmp_path / "model.pt2"), sightline.load(few_shot).model
+def test_few_shot_model_takes_support_and_query(few_shot):
+    """docs/export.md uses the file of the pretrained model."""
+    predictor = sightline.load(few_shot)
+    program, model = traced(few_shot_export.export(predictor))["model"], predictor.model
     drawn = list(glyph_run.characters(4).values())
     pixels = torch.stack([torch.stack([torch.as_tensor(x) for x in images[:5]]) for images in drawn])
     pixels = (

@@ -99,7 +99,7 @@ def kill_after_writes(count: int, seed: int) -> None:
 
     Unlike a time, a number of calls does not depend on how busy the machine is.
     """
-    fsync, calls, left = os.fsync, 0, random.Random(seed).randrange(6000)
+    fsync, calls, left = os.fsync, 0, random.Random(seed).randrange(2000)
 
     def counted(file):
         nonlocal calls
