@@ -135,7 +135,7 @@ def test_links_to_sections_lead_to_headings(page):
 
 def test_reverse_example_learns_to_attend_from_the_end(tmp_path, monkeypatch, capsys):
     out, script = tmp_path / "reverse.png", ROOT / "examples" / "reverse.py"
-    monkeypatch.setattr(sys, "argv", [str(script), "--out", str(out)])
+    monkeypatch.setattr(sys, "argv", [str(script), "--out", str(out), "--steps", "300"])
     runpy.run_path(str(script), run_name="__main__")
     accuracy = float(re.search(r"\(([\d.]+)% of 1,000", capsys.readouterr().out).group(1))
     assert accuracy > 99
