@@ -192,6 +192,8 @@ MAX_WEB_IMAGE_SIDE = 512
 """Side length of the images that are stored; larger ones are downscaled."""
 MAX_WEB_ARCHIVE_BYTES = 1 << 28
 """Uncompressed bytes of the images of an uploaded archive."""
+MAX_WEB_HEADER_BYTES = 1 << 20
+"""Of the header of an uploaded classifier file, which holds the names of its images."""
 MAX_WEB_ARCHIVE_PIXELS = 600_000_000
 """Pixels of the images of an uploaded archive: at least those of the largest stored classifier."""
 MAX_WEB_TEXT_CHARS = 2000

@@ -158,6 +158,11 @@ class Predictor(ABC):
         return f"a run of {self.config.task}"
 
     @property
+    def data_source(self) -> str:
+        """The data that it was trained on, as its config names it; empty for a fitted classifier."""
+        return str(self.config.data.source)
+
+    @property
     def max_page_inputs(self) -> int:
         """Inputs that `explain` shows on one page."""
         return limits.MAX_EXAMPLES_PER_PAGE

@@ -124,6 +124,10 @@ class LongformerOutput(Output):
     """Weights of sliding windows."""
 
 
+class LEDOutput(Output):
+    """Weights of sliding windows in the encoder alone."""
+
+
 WINDOWS = {"attentions": (torch.ones(8, 1, 4, 4) / 4,), "reshaped_hidden_states": (torch.zeros(2, 3, 4, 4),)}
 
 
@@ -140,6 +144,7 @@ WINDOWS = {"attentions": (torch.ones(8, 1, 4, 4) / 4,), "reshaped_hidden_states"
             "windows of SwinOutput",
         ),
         (LongformerOutput(attentions=(torch.ones(1, 1, 9, 3),)), "must be between tokens, got the windows of Longform"),
+        (LEDOutput(encoder_attentions=(torch.ones(1, 1, 9, 3),)), "must be between tokens, got the windows of LED"),
         ((torch.ones(8, 1, 4, 4), torch.ones(2, 1, 4, 4)), r"same batch size in all layers, got \[8, 2\]"),
         (np.ones(3), r"attentions must have shape \(Q, K\), \(H, Q, K\) or \(B, H, Q, K\), got \(3,\)"),
         (object(), "attentions must be weights, a record or its path, got object"),
@@ -156,3 +161,8 @@ def test_more_rows_and_fewer_keys_than_tokens_are_shown():
     """As several choices of an example, and keys that a convolution reduces."""
     output = Output(logits=torch.zeros(2, 3), attentions=(torch.ones(6, 1, 4, 2) / 2,))
     assert as_record(output)[0].weights.shape == (6, 1, 4, 2)
+
+
+def test_cross_attention_of_models_with_local_encoders_is_shown():
+    output = LEDOutput(cross_attentions=(torch.full((1, 2, 5, 3), 1 / 3),))
+    assert show_attention(output).html

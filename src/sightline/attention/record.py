@@ -98,7 +98,7 @@ class AttentionMap:
         batch = batch // (self.windows.count if self.windows else 1)
         over = f" {self.windows}" if self.windows else f" over {self.over}" if self.over != TOKENS else ""
         size = f"{queries} x {keys}{over}" + (f", batch of {batch}" if batch > 1 else "")
-        bits = self.entropy()
+        bits = self.entropy() if self.measure == "attention" else None
         entropy = "no probabilities" if bits is None else f"entropy {bits:.2f} bits"
         parts = (heads, size, entropy if self.measure == "attention" else "", self.note)
         return f"{self.kind:<7}  {', '.join(filter(None, parts))}"

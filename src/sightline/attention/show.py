@@ -74,15 +74,16 @@ def _of_mapping(outputs: Mapping[str, Any], kind: Kind | None) -> Record:
 
 
 def _check_tokens(outputs: Mapping[str, Any], fields: Sequence[str], model: str) -> None:
-    """Refuse outputs whose weights are not between tokens: windows (Swin) and sliding windows (Longformer)."""
+    """Refuse outputs whose weights are not between tokens: windows (Swin) and sliding windows (Longformer, LED)."""
     states = [*(outputs.get("reshaped_hidden_states") or ()), outputs.get("last_hidden_state"), outputs.get("logits")]
     batch_size = next((len(x) for x in states if isinstance(x, Tensor)), None)
     weights = outputs[fields[0]][0]
     is_windowed = "Swin" in model or outputs.get("reshaped_hidden_states") is not None
-    has_windows = is_windowed and batch_size not in (None, len(weights))
-    is_local = outputs.get("global_attentions") is not None
-    if "Longformer" in model and isinstance(weights, Tensor):
-        is_local = is_local or weights.shape[-2] != weights.shape[-1]
+    is_square = not isinstance(weights, Tensor) or weights.shape[-2] == weights.shape[-1]
+    has_windows = is_windowed and isinstance(weights, Tensor) and batch_size not in (None, len(weights))
+    is_local = any(outputs.get(name) is not None for name in ("global_attentions", "encoder_global_attentions"))
+    is_local |= "Longformer" in model and not is_square
+    is_local |= "LED" in model and fields[0] == "encoder_attentions" and not is_square
     rule = "attentions must be between tokens"
     check(not has_windows and not is_local, f"{rule}, got the windows of {model}; use record_attention")
 

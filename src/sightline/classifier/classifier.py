@@ -222,6 +222,10 @@ class FewShotClassifier(Predictor):
         return "a fitted classifier"
 
     @property
+    def data_source(self) -> str:
+        return ""
+
+    @property
     def folder(self) -> Path:  # type: ignore[override]
         """Raises SightlineError: a classifier is one file."""
         raise SightlineError("a model must be a run to be shared as a folder, got a fitted classifier; use save(path)")

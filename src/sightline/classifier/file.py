@@ -105,11 +105,17 @@ def read_versions(path: Path) -> str:
         return printable((file.metadata() or {}).get("versions", "")[:200])
 
 
-def from_bytes(data: bytes, name: str = "data") -> Content:
-    """Read the content of a classifier file and check it; `name` is that of the file in error messages."""
+def from_bytes(data: bytes, name: str = "data", max_header_bytes: int | None = None) -> Content:
+    """Read the content of a classifier file and check it; `name` is that of the file in error messages.
+
+    With `max_header_bytes`, a longer header is refused before it is read.
+    """
     with _complete(name):
+        size = int.from_bytes(data[:8], "little")
+        if max_header_bytes is not None:
+            check(size <= max_header_bytes, f"a header of {size:,} bytes, more than {max_header_bytes:,}")
         shapes = {name: tuple(entry["shape"]) for name, entry in safetensors.deserialize(data)}  # checks the header
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        header = json.loads(data[8 : 8 + size]).get("__metadata__", {})
         return _build(Path(name), header, shapes, lambda: safetensors.torch.load(data))
 
 
@@ -118,9 +124,10 @@ def _complete(name: str) -> Iterator[None]:
     """Raise the errors of a damaged or foreign file as one that names it."""
     try:
         yield
-    except (safetensors.SafetensorError, OSError, ValueError, RecursionError) as error:
+    except (safetensors.SafetensorError, OSError, ValueError, KeyError, RecursionError) as error:
         rule = f"{name} must be a complete classifier file written by `save`"
-        raise SightlineError(f"{rule}, got {error}; fit it again") from error
+        reason = f"a tensor of type {error}" if isinstance(error, KeyError) else error  # torch has no such type
+        raise SightlineError(f"{rule}, got {reason}; fit it again") from error
 
 
 def _build(

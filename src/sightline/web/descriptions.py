@@ -42,7 +42,7 @@ NUM_IMAGES = 3
 
 def description(name: str, predictor: Predictor) -> str:
     """What a model does and knows: of its card, or by the data that it was trained on."""
-    source = _source(predictor)
+    source = predictor.data_source
     trained = f"It was trained on the data {Path(source).name}." if source else ""
     return _card_text(predictor) or PRETRAINED.get(name) or GENERATED.get(source, shortened(trained, 200))
 
@@ -50,7 +50,7 @@ def description(name: str, predictor: Predictor) -> str:
 def examples(name: str, task: str, predictor: Predictor, mask: str | None) -> list[str]:
     """Inputs to try: texts, or images as data URLs."""
     if predictor.input_kind == "image":
-        return list(_images(_source(predictor)))
+        return list(_images(predictor.data_source))
     return [text.format(mask=mask) for text in TEXTS.get(name, TEXTS.get(task, ()))]
 
 
@@ -62,16 +62,10 @@ def _images(source: str) -> tuple[str, ...]:
         assert pixels is not None
         arrays = pixels.permute(0, 2, 3, 1).numpy()
     elif source == glyphs.NAME:
-        arrays = glyphs.draw(NUM_IMAGES, per_class=61).pixels[60::61, 0].numpy()
+        arrays = glyphs.draw(NUM_IMAGES, per_class=201).pixels[200::201, 0].numpy()
     else:
         return ()
     return tuple(data_url(Image.fromarray(array), "png") for array in arrays)
-
-
-def _source(predictor: Predictor) -> str:
-    """The data that a run was trained on; empty for a classifier file."""
-    data = getattr(getattr(predictor, "config", None), "data", None)
-    return str(getattr(data, "source", ""))
 
 
 def _card_text(predictor: Predictor) -> str:

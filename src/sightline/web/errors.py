@@ -26,6 +26,7 @@ RULES = {
     "string_unicode": "be text in Unicode",
     "list_type": "be a list",
     **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "be an integer"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "be true or false"),
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "be an object with named values"),
 }
 """What a value must do, by the type of pydantic's error."""

@@ -1,5 +1,6 @@
 """Fitted classifiers of the store. A change embeds new images only, and fits again."""
 
+import hashlib
 import threading
 import time
 from collections import OrderedDict
@@ -98,8 +99,8 @@ class Fit:
     """Model, method, estimate and time as plain values."""
     class_accuracy: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[Warned, ...] = ()
-    content: Any = None
-    """What it was fitted to."""
+    digest: str = ""
+    """Of what it was fitted to."""
 
     def ready(self) -> FewShotClassifier:
         """The classifier; an error if there is none."""
@@ -135,9 +136,9 @@ class Fits:
         with self._lock:
             lock = self._locks.get(stored.id) or self._locks.put(stored.id, threading.Lock())
         with lock:
-            last, content = self._fits.get(stored.id), _content(stored)
-            fit = self._fitted(stored) if last is None or last.content != content else last
-            return self._fits.put(stored.id, replace(fit, version=stored.version, content=content))
+            last, digest = self._fits.get(stored.id), _digest(stored)
+            fit = self._fitted(stored) if last is None or last.digest != digest else last
+            return self._fits.put(stored.id, replace(fit, version=stored.version, digest=digest))
 
     def measure(self, identifier: str, fit: Fit) -> None:
         """Count the bytes of a fit again: explanations keep feature maps in it."""
@@ -267,9 +268,10 @@ class _Images:
         return [value for value in found.values() if value is not None]
 
 
-def _content(stored: StoredClassifier) -> Any:
-    """What a fit depends on: the model, and the classes that have images."""
-    return stored.model, tuple(group for group in stored.classes if group.examples)
+def _digest(stored: StoredClassifier) -> str:
+    """A digest of what a fit depends on: the model, and the classes that have images."""
+    content = stored.model, [group for group in stored.classes if group.examples]
+    return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
 def _image_warnings(stored: StoredClassifier, thumbnails: Sequence[Tensor]) -> list[Warned]:

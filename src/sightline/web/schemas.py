@@ -48,6 +48,12 @@ class PredictRequest(_Request):
     ablate_heads: Annotated[Heads, Field(description="Heads to switch off, by layer; an empty list means all.")] = {}
 
 
+class ExampleIds(_Request):
+    """Images of a classifier."""
+
+    ids: Annotated[list[RowId], Field(min_length=1, max_length=limits.MAX_WEB_EXAMPLES)]
+
+
 class NewClassifier(_Request):
     """A classifier without classes."""
 

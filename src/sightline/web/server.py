@@ -104,7 +104,7 @@ def bind(host: str, port: int) -> socket.socket:
         return listener
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            fix = f"pass another one, such as --port {port % 65_535 + 1}, or --port 0 for a free one"
+            fix = f"pass another one, such as --port {port + 1 if port < 65_535 else 8000}, or --port 0 for a free one"
             raise SightlineError(f"port must be free, got {port}, which another program uses; {fix}") from error
         rule = "host and port must be those of this machine that you may use"
         fix = "pass another --host or --port"

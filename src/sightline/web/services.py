@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
@@ -27,6 +27,7 @@ MAX_THREADS = 4
 """Batches of one model that run at the same time."""
 LARGE_FIT = 200
 """Images from which on a classifier is fitted apart from smaller ones."""
+FITTING = "the classifier must be fitted first, got one that is being fitted; try again"
 STILL_FITTING = "the classifier must be fitted first, got one with many new images that takes longer; try again"
 
 
@@ -54,6 +55,7 @@ class Services:
         self.fitting, self.fitting_large = Lane("fitting", 1), Lane("large fits", 1)
         self.explaining, self.answering = Lane("explain", 1), Lane("answers", 2)
         self._queries = Batcher("few-shot", self._predict, MAX_BATCH, threads)
+        self._started: set[asyncio.Task[Any]] = set()
         self.is_ready = True
 
     def close(self) -> None:
@@ -83,16 +85,29 @@ class Services:
     async def fit_or_reason(self, stored: StoredClassifier, wait: bool = True) -> Fit:
         """The fit, or one without a classifier if it fails or takes too long: the change itself was made.
 
-        Without `wait`, it is the one that is kept, or one that is pending.
+        Without `wait`, it is the one that is kept, or one that is pending and goes on.
         """
         try:
             if not wait and self.fits.kept(stored.id, stored.version) is None:
-                return Fit(stored.version, reason=STILL_FITTING, is_pending=True)
+                self._start(self.fit(stored))
+                return Fit(stored.version, reason=FITTING, is_pending=True)
             return await self.fit(stored)
         except BusyError:
             return Fit(stored.version, reason=STILL_FITTING, is_pending=True)
         except SightlineError as error:
             return Fit(stored.version, reason=str(error))
+
+    def _start(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run work that no request waits for. Its errors are those of the next request that needs it."""
+
+        def done(task: "asyncio.Task[Any]") -> None:
+            self._started.discard(task)
+            if not task.cancelled():
+                task.exception()
+
+        task = asyncio.get_running_loop().create_task(work)
+        self._started.add(task)  # the event loop itself keeps no reference
+        task.add_done_callback(done)
 
     async def current(self, identifier: str) -> Fit:
         """The fit of the current version of a classifier."""

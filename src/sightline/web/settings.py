@@ -66,9 +66,9 @@ class Settings:
     def command(self, models: Sequence[str]) -> str | None:
         """The command line of this server with these models, without secrets.
 
-        None for a server beyond loopback: its users are others than those who start it.
+        None for a server beyond loopback, also by a proxy: its users are others than those who start it.
         """
-        if not is_loopback(self.host):
+        if not is_loopback(self.host) or self.allowed_hosts or self.trusted_proxies:
             return None
         is_url = "://" in self.store  # it can have a password
         values = {
@@ -76,13 +76,11 @@ class Settings:
             "port": self.port,
             "workers": self.workers,
             "store": "URL" if is_url else self.store,
-            "token": None if self.token is None else "TOKEN",
-            "forwarded_allow_ips": ",".join(self.trusted_proxies),
+            "token": "" if self.token is None else "TOKEN",
         }
         default = {"host": Settings.host, "port": Settings.port, "workers": Settings.workers}
-        given = [(name, str(value)) for name, value in values.items() if value and value != default.get(name)]
-        given += [("allow_host", host) for host in self.allowed_hosts]
-        options = [word for name, value in given for word in (f"--{name.replace('_', '-')}", value)]
+        given = [(name, str(value)) for name, value in values.items() if value != default.get(name, "")]
+        options = [word for name, value in given for word in (f"--{name}", value)]
         return shlex.join(["sightline", "serve", *options, *models])
 
     def to_environment(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, File, Form, Query, Response, UploadFile
+from fastapi import APIRouter, File, Form, Response, UploadFile
 
 from ... import limits
 from ...errors import SightlineError, check
@@ -85,21 +85,15 @@ async def remove_example(
     return await state(services, identifier)
 
 
-@router.delete("/examples", response_model=schemas.ClassifierState)
+@router.post("/examples/remove", response_model=schemas.ClassifierState)
 async def remove_examples(
-    identifier: schemas.Identifier,
-    services: Served,
-    ids: Annotated[
-        list[schemas.RowId],
-        Query(alias="id", min_length=1, max_length=limits.MAX_WEB_EXAMPLES, description="One or several images."),
-    ],
-    version: Version = None,
+    identifier: schemas.Identifier, request: schemas.ExampleIds, services: Served, version: Version = None
 ) -> dict[str, Any]:
     """Remove several images. It is one change: all of them, or none."""
 
     def run() -> None:
         with services.store.change(identifier, version) as changed:
-            changed.remove_examples(ids)
+            changed.remove_examples(request.ids)
 
     await services.database.run(run)
     return await state(services, identifier)
@@ -156,11 +150,11 @@ async def explain(
     def run() -> Any:
         [found] = classifier.inspect_batch([prepared], label=label, other=other)
         services.fits.measure(identifier, fit)
-        return found
+        return (*found, _left_out(fit, found[0].label))
 
-    prediction, inspection = await services.explaining.run(run)
+    prediction, inspection, left_out = await services.explaining.run(run)
     values = {"version": fit.version, "seconds": watch.seconds, "prediction": _answer(prediction)}
-    return {**values, "left_out": _left_out(fit, prediction.label), **inspection.values}
+    return {**values, "left_out": left_out, **inspection.values}
 
 
 def _to_stored(data: bytes, name: str) -> NewImage | dict[str, str]:
