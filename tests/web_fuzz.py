@@ -1,4 +1,4 @@
-"""Generated requests for every operation of the API, and damaged images and archives."""
+"""Generated requests for every operation of the API, and damaged images, archives and classifier files."""
 
 import io
 import random
@@ -19,6 +19,8 @@ CHECKS = [
     checks.content_type_conformance,
     checks.response_schema_conformance,
 ]
+MAX_DAMAGED = 20_000
+"""Bytes from the start of a file, its header among them, in which damage is done."""
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 
 
@@ -70,28 +72,29 @@ def _make_real(case, state, rng):
             case.body["archive"] = class_folders(("ka", "mo"), 1)
 
 
-def broken_files(count, seed=0):
-    """Damaged images of all formats and damaged archives: truncated, with changed bytes, or with wrong sizes."""
+def broken_files(count, classifier, seed=0):
+    """Damaged images of all formats, archives and classifier files: truncated, with changed bytes, or wrong sizes."""
     rng, pixels = random.Random(seed), np.random.default_rng(seed).integers(0, 255, (37, 23, 3), dtype=np.uint8)
     whole = []
     for kind in FORMATS:
         file = io.BytesIO()
         Image.fromarray(pixels).save(file, kind)
         whole.append(file.getvalue())
-    whole.append(class_folders(("ka", "mo"), 2))
+    whole += [class_folders(("ka", "mo"), 2), classifier]
     for i in range(count):
         data = bytearray(whole[i % len(whole)])
+        damaged = min(len(data), MAX_DAMAGED)
         damage = rng.choice(("cut", "bytes", "size", "zeros", "repeat"))
         if damage == "cut":
             data = data[: rng.randrange(len(data))]
         elif damage == "bytes":
             for _ in range(rng.randrange(1, 40)):
-                data[rng.randrange(len(data))] = rng.randrange(256)
+                data[rng.randrange(damaged)] = rng.randrange(256)
         elif damage == "size":
             start = rng.randrange(min(60, len(data) - 4))
             data[start : start + 4] = struct.pack(rng.choice("<>") + "I", rng.choice((0, 1, 1 << 16, (1 << 31) - 1)))
         elif damage == "zeros":
-            start = rng.randrange(len(data))
+            start = rng.randrange(damaged)
             data[start : start + 200] = bytes(200)
         else:
             data += data[rng.randrange(len(data)) :] * 3
@@ -104,8 +107,9 @@ def send_broken_files(client, count, seed=0):
     path = f"/api/classifiers/{state['id']}"
     targets = [(f"{path}/predict", "image"), (f"{path}/examples", "image"), ("/api/classifiers/import", "archive")]
     targets.append((f"{path}/explain", "image"))
-    for i, data in enumerate(broken_files(count, seed)):
-        url, name = targets[2] if data[:2] == b"PK" and i % 3 else targets[i % len(targets)]
+    for i, data in enumerate(broken_files(count, client.get(f"{path}/download").content, seed)):
+        is_archive = data[:2] == b"PK" or b"__metadata__" in data[:MAX_DAMAGED]
+        url, name = targets[2] if is_archive and i % 3 else targets[i % len(targets)]
         response = client.post(url, files=[(name, ("file", data))], data={"label": "ka"})
         statuses[response.status_code] += 1
         assert response.status_code in (200, 201, 409, 422), (url, response.status_code, response.text)

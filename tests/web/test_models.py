@@ -1,5 +1,7 @@
 """Predictions of served models, and what they attend to."""
 
+import base64
+import io
 import json
 import re
 import threading
@@ -7,10 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import sightline
 from sightline import limits, zoo
+from sightline.data.images import glyphs
 from sightline.view.payload import LEVELS
+from sightline.web.descriptions import _images
 from sightline.web.encoding import to_json
 from sightline.web.models import source_task
 from sightline.web.routes import models
@@ -48,6 +53,19 @@ def test_the_list_names_every_model_and_its_task(client):
     assert "a circle, square, triangle, cross or ring in red, green" in models["shapes"]["description"]
     assert [url.partition(",")[0] for url in models["shapes"]["examples"]] == ["data:image/png;base64"] * 3
     assert models["run"]["description"] == "It was trained on the data images.npz."
+    assert client.get("/api/classifiers/0000000000000000", params={"wait": "maybe"}).json()["error"] == (
+        "wait must be true or false, got 'maybe'"
+    )
+
+
+def test_images_to_try_are_not_those_of_the_training():
+    splits = glyphs.splits()
+    seen = {x.numpy().tobytes() for part in (splits.train, splits.validation, splits.test) for x in part.pixels}
+    urls = _images(glyphs.NAME)
+    assert len(urls) == 3
+    for url in urls:
+        with Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) as image:
+            assert np.asarray(image).tobytes() not in seen
 
 
 @pytest.mark.parametrize("name", ["de-en", "sentences", "topics"])
