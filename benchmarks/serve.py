@@ -167,9 +167,8 @@ def started(arguments: list[str]) -> Iterator[tuple[int, int]]:
         [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
         assert process.stdout is not None
-        line = process.stdout.readline()
         try:
-            [port] = re.findall(r"http://127.0.0.1:(\d+)/", line)
+            port = next(port for line in process.stdout for port in re.findall(r"http://127.0.0.1:(\d+)/", line))
             yield int(port), process.pid
         finally:
             process.send_signal(signal.SIGTERM)
