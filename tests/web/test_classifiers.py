@@ -61,7 +61,8 @@ def test_a_classifier_is_fitted_after_each_change(client):
 
 def test_predictions_are_those_of_the_downloaded_file(client, state, tmp_path):
     response = client.get(f"/api/classifiers/{state['id']}/download")
-    assert response.headers["content-disposition"] == 'attachment; filename="signs.sightline"'
+    both_names = "attachment; filename=\"signs.sightline\"; filename*=UTF-8''signs.sightline"
+    assert response.headers["content-disposition"] == both_names
     path = tmp_path / "signs.sightline"
     path.write_bytes(response.content)
     query = characters()["mo"][-1]
@@ -254,6 +255,11 @@ def test_a_downloaded_classifier_can_be_opened_again(client, state):
     copy = call(client, "POST", "/import", 201, files=archive, data={"name": "copy"})
     assert copy["model"] == "glyphs"  # that of the file
     assert names(copy) == names(state)
+    call(client, "PATCH", path, json={"name": 'für "3b" & more'})
+    disposition = client.get(f"/api/classifiers{path}/download").headers["content-disposition"]
+    assert disposition.endswith(
+        "filename=\"f-r-3b-more.sightline\"; filename*=UTF-8''f%C3%BCr%20_3b_%20%26%20more.sightline"
+    )
     query = files(characters()["mo"][-1])
     expected, found = (call(client, "POST", f"{p}/predict", files=query) for p in (path, f"/{copy['id']}"))
     assert found["predictions"][0]["scores"] == pytest.approx(expected["predictions"][0]["scores"], abs=1e-4)

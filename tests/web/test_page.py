@@ -637,7 +637,13 @@ def test_filling_the_mask(app):
     text = panel.get_by_role("textbox", name="Text")
     text.fill("A dog runs in the water.")
     expect(panel.get_by_text("There is no blank")).to_be_visible()
-    text.evaluate("(node) => node.setSelectionRange(2, 5)")
+    text.evaluate("(node) => node.setSelectionRange(3, 3)")  # inside a word
+    panel.get_by_role("button", name="Hide a word").click()
+    expect(text).to_have_value("A [MASK] runs in the water.")
+    text.fill("A ___ runs in the water.")
+    expect(panel.locator(".attention .finding")).to_contain_text("“[MASK]” looks at")
+    text.fill("A runs in the water.")
+    text.evaluate("(node) => node.setSelectionRange(1, 1)")  # between words
     panel.get_by_role("button", name="Hide a word").click()
     expect(text).to_have_value("A [MASK] runs in the water.")
     words = panel.get_by_role("list", name="Words for blank 1").get_by_role("listitem")
@@ -648,6 +654,13 @@ def test_filling_the_mask(app):
     panel.get_by_role("button", name="Remove water", exact=True).click()
     expect(panel.locator(".before")).to_contain_text(f"Before: {' '.join(first[0].split())}")
     assert words.all_inner_texts() != first
+    strip = panel.locator(".answer-strip")
+    expect(strip).to_be_hidden()
+    app.page.set_viewport_size({"width": 1280, "height": 400})
+    panel.get_by_role("switch").last.scroll_into_view_if_needed()
+    expect(strip).to_be_in_viewport()  # the answer itself is scrolled away
+    expect(strip).to_contain_text(panel.locator(".big-answer").inner_text())
+    app.page.set_viewport_size({"width": 1280, "height": 900})
 
 
 def shown_bars(panel):

@@ -1,9 +1,11 @@
 """Stored few-shot classifiers: their names and classes, undo, and downloads."""
 
+import re
 import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import quote
 
 from fastapi import APIRouter, File, Form, Query, Response, UploadFile
 
@@ -163,8 +165,9 @@ async def download(
     else:
         fit = await services.fit(stored)
         data, kind = await services.explaining.run(_file, fit), "application/octet-stream"
-    ascii_name = "".join(char if char.isascii() and char.isalnum() else "-" for char in stored.name).strip("-")
-    disposition = f'attachment; filename="{ascii_name or "classifier"}.{format}"'
+    ascii_name = re.sub(r"[^A-Za-z0-9]+", "-", stored.name).strip("-") or "classifier"
+    full_name = quote(re.sub(r'[\\/:*?"<>|]', "_", stored.name), safe="")  # for browsers, which show it
+    disposition = f"attachment; filename=\"{ascii_name}.{format}\"; filename*=UTF-8''{full_name}.{format}"
     return Response(data, media_type=kind, headers={"content-disposition": disposition})
 
 

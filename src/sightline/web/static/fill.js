@@ -4,17 +4,25 @@ import { loadModels } from "./api.js";
 import { before, createTextTask, modelsOf, noModel } from "./text-task.js";
 import { barList, lead, percent } from "./widgets.js";
 
-// A button that puts a mask where the cursor is.
+const isWord = (char) => /[\p{L}\p{N}]/u.test(char ?? "");
+const readBlanks = (text, { mask }) => text.replace(/_{2,}|\[mask\]/gi, mask); // as people type them
+
+// A button that puts a mask in place of the selected text, or of the word that the cursor is in.
 function prepare({ model, input, extra, typed }) {
   const insert = () => {
-    const { selectionStart: from, selectionEnd: to, value } = input;
+    const { value } = input;
+    let { selectionStart: from, selectionEnd: to } = input;
+    if (from === to && isWord(value[from - 1]) && isWord(value[to])) {
+      while (isWord(value[from - 1])) from--;
+      while (isWord(value[to])) to++;
+    }
     const [head, tail] = [value.slice(0, from).trimEnd(), value.slice(to).trimStart()];
     input.value = [head, model.mask, tail].filter(Boolean).join(" ");
     input.focus();
     input.setSelectionRange(head.length + model.mask.length + 1, head.length + model.mask.length + 1);
     typed(0);
   };
-  extra.replaceChildren(button({ className: "tool", onclick: insert, title: "Replaces the selected text" }, `Hide a word (${model.mask})`));
+  extra.replaceChildren(button({ className: "tool", onclick: insert, title: "Replaces the selected text, or the word at the cursor" }, `Hide a word (${model.mask})`));
 }
 
 const maskPositions = (inspection, { mask }) => [...(inspection?.tokens.source ?? []).keys()].filter((i) => inspection.tokens.source[i] === mask);
@@ -43,5 +51,5 @@ export async function start(panel) {
   const all = await loadModels();
   const models = modelsOf(all, "masked_lm");
   if (!models.length) return void panel.append(noModel(all, "fills in words", "The package has one.", [], ["fill-mask"]));
-  panel.append(createTextTask({ models, label: "Text", placeholder: "Type a sentence with a blank", names: { source: "Text" }, options: { top_k: 6 }, prepare, answer, missing: (text, { mask }) => (text.includes(mask) ? null : "There is no blank in this text. Select a word and hide it."), home: (inspection, _, model) => maskPositions(inspection, model)[0] ?? null }).node);
+  panel.append(createTextTask({ models, label: "Text", placeholder: "Type a sentence with a blank: ___", read: readBlanks, names: { source: "Text" }, options: { top_k: 6 }, prepare, answer, missing: (text, { mask }) => (text.includes(mask) ? null : "There is no blank in this text. Type ___ for one, or select a word and hide it."), home: (inspection, _, model) => maskPositions(inspection, model)[0] ?? null }).node);
 }

@@ -7,8 +7,8 @@ const TYPING_PAUSE = 280; // milliseconds after the last key
 
 // `models` is a list of models of /api/models. `answer(prediction, context)` returns nodes; its context has the model, the
 // inspection, the prediction without changes (`base`, null if there are none), and `hover(sequence, index)` for its words.
-// `missing(text, model)` says what a text still needs before it can be sent, or null.
-export function createTextTask({ models, label, placeholder, names, options = {}, answer, prepare = () => {}, home = () => null, missing = () => null, rows = 3 }) {
+// `read(text, model)` is the text that the model gets, and `missing(text, model)` what it still needs, or null.
+export function createTextTask({ models, label, placeholder, names, options = {}, answer, prepare = () => {}, home = () => null, read = (text) => text, missing = () => null, rows = 3 }) {
   let [model] = models;
   let base = null;
   let timer = null;
@@ -23,11 +23,18 @@ export function createTextTask({ models, label, placeholder, names, options = {}
   const time = element("span", { className: "note" });
   const reset = button({ className: "tool", hidden: true, onclick: () => (attention.reset(), send()) }, "Put everything back");
   const about = element("p", { className: "note about" });
+  const card = element("section", { className: "card", ariaLabel: "Answer" }, element("div", { className: "card-head" }, element("h3", {}, "Answer"), reset), output, time);
+  const strip = element("div", { className: "answer-strip", ariaHidden: "true", hidden: true });
+  const copyAnswer = () => strip.replaceChildren(...(strip.hidden ? [] : [...output.querySelectorAll(".big-answer, .before")].map((part) => element("span", {}, part.textContent))));
+  new IntersectionObserver(([{ isIntersecting }]) => { // the strip shows the answer while it is scrolled away
+    strip.hidden = isIntersecting || !output.clientHeight;
+    copyAnswer();
+  }).observe(output);
   const node = element("div", { className: "task" },
     element("div", { className: "task-row" },
       element("section", { className: "card", ariaLabel: "Input" }, element("div", { className: "card-head" }, element("h3", {}, label), models.length > 1 ? select : null), input, extra, examples, about),
-      element("section", { className: "card", ariaLabel: "Answer" }, element("div", { className: "card-head" }, element("h3", {}, "Answer"), reset), output, time)),
-    attention.node);
+      card),
+    strip, attention.node);
   output.setAttribute("aria-live", "polite");
 
   function use(next) {
@@ -53,7 +60,7 @@ export function createTextTask({ models, label, placeholder, names, options = {}
   input.addEventListener("input", () => typed());
 
   async function send() {
-    const text = input.value.trim();
+    const text = read(input.value.trim(), model);
     const request = text ? missing(text, model) : "";
     if (request !== null) {
       output.replaceChildren(element("p", { className: "note" }, request));
@@ -72,6 +79,7 @@ export function createTextTask({ models, label, placeholder, names, options = {}
       if (!isChanged) base = prediction;
       await attention.update(prediction.inspection ?? null);
       output.replaceChildren(...answer(prediction, { model, inspection: prediction.inspection, base: isChanged ? base : null, hover: attention.focusQuery }));
+      copyAnswer();
       time.textContent = `${Math.round(performance.now() - started)} ms`;
       reset.hidden = !isChanged;
     } catch (error) {
