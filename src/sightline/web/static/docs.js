@@ -13,11 +13,23 @@ function element(name, properties = {}, ...children) {
   return node;
 }
 
-/** Read what the server has, and fill the lists of the forms with it. */
+/** Read what the server has, and fill the lists of the forms with it. A list that cannot be read stays as it is. */
 async function readServer() {
-  const [models, classifiers] = await Promise.all(["/api/models", "/api/classifiers"].map(async (path) => (await fetch(path)).json()));
-  Object.assign(server, { models: models.models, fewShotModels: models.few_shot_models, classifiers: classifiers.classifiers });
+  const [models, classifiers] = await Promise.all(["/api/models", "/api/classifiers"].map(read));
+  server.models = models.models ?? server.models;
+  server.fewShotModels = models.few_shot_models ?? server.fewShotModels;
+  server.classifiers = classifiers.classifiers ?? server.classifiers;
   for (const fill of lists) fill();
+}
+
+/** The answer of an address, or an empty one if there is none. */
+async function read(path) {
+  try {
+    const response = await fetch(path);
+    return response.ok ? await response.json() : {};
+  } catch {
+    return {};
+  }
 }
 
 /** The schema that a reference names. */

@@ -10,10 +10,10 @@ const MAX_FILES = 64; // of one request
 export function createClassCard(store, { classId: firstId, name: firstName, onRemoved }) {
   const owner = store.owner();
   let classId = firstId;
-  let isNaming = false; // a new name is sent
-  let lastName = firstName; // while the server has no such class
-  let waiting = []; // images that are not sent yet: { file, tile }
-  let isSending = false;
+  let [naming, unanswered, lastSent] = [null, 0, null]; // the last request for a name, how many are not answered, and its name
+  const waiting = []; // images that are not sent yet: { file, tile }
+  let sending = null; // while images are sent
+  let isRemoving = false;
   const refused = []; // files that the server refused, until all are sent
   const what = () => `class ${title.value}`;
   const title = element("input", { type: "text", className: "class-name", value: firstName, maxLength: 80, ariaLabel: "Class name", autocomplete: "off", spellcheck: false });
@@ -29,25 +29,30 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
 
   title.addEventListener("keydown", (event) => event.key === "Enter" && title.blur());
   title.addEventListener("focus", () => title.select());
+  title.addEventListener("blur", showName);
   title.addEventListener("change", () => {
-    const next = title.value.trim();
+    const next = typed();
     if (!next) toast(`A class must have a name. This one is still called ${name()}.`);
-    else if (next !== name()) keepName(next);
+    else if (next !== name()) naming = keepName(next);
     title.value = next || name();
     label();
   });
+  const typed = () => title.value.trim().normalize("NFC");
   const own = (state = store.state()) => state?.classes.find(({ id }) => id === classId) ?? null;
-  const name = () => own()?.name ?? lastName;
-  const card = { id: () => classId, bind: (id) => (classId = id), name: () => title.value.trim() || lastName };
+  const name = () => (unanswered ? lastSent : own()?.name ?? firstName);
+  const card = { id: () => classId, bind: (id) => (classId = id), name: () => typed() || name() };
 
   async function keepName(next) {
-    const before = name();
-    lastName = next;
-    isNaming = true;
-    const answer = await store.nameClass(card, next, owner);
-    isNaming = false;
-    if (!answer) title.value = lastName = before; // it was refused
+    lastSent = next;
+    unanswered++;
+    await store.nameClass(card, next, owner);
+    unanswered--;
     update(store.state());
+  }
+  // Show the name that the class has, but not while another one is typed or sent.
+  function showName() {
+    if (!unanswered && document.activeElement !== title) title.value = name();
+    label();
   }
 
   async function addFiles(files) {
@@ -57,25 +62,28 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
       waiting.push({ file: prepareImage(file), tile });
     }
     hint.hidden = true;
-    send();
+    sending ??= send();
   }
   // Send the waiting images together; those that are added meanwhile follow in the next request.
   async function send() {
-    if (isSending || !waiting.length) return;
-    isSending = true;
-    const [batch, rest] = [waiting.slice(0, MAX_FILES), waiting.slice(MAX_FILES)];
-    waiting = rest;
-    const files = await Promise.all(batch.map(({ file }) => file));
-    await store.addImages(card, files, owner, (more) => refused.push(...more));
-    batch.forEach(({ tile }) => tile.remove());
-    isSending = false;
-    if (!waiting.length && refused.length) showRefused(refused.splice(0));
-    update(store.state());
-    send();
+    while (waiting.length) {
+      const batch = waiting.splice(0, MAX_FILES);
+      const files = await Promise.all(batch.map(({ file }) => file));
+      await store.addImages(card, files, owner, (more) => refused.push(...more));
+      batch.forEach(({ tile }) => tile.remove());
+      if (!waiting.length && refused.length) showRefused(refused.splice(0));
+      update(store.state());
+    }
+    sending = null;
   }
-  function removeClass() {
-    if (classId === null) return onRemoved();
-    store.removeClass(classId).then((answer) => answer && store.offerUndo(`Removed ${what()}.`, answer, () => document.querySelector(`[data-class-id="${classId}"] .class-name`)));
+  async function removeClass() {
+    if (isRemoving) return;
+    isRemoving = true;
+    await Promise.all([naming, sending]); // a name or images that are sent may make the class
+    const text = `Removed ${what()}.`;
+    const answer = classId === null ? onRemoved() : await store.removeClass(classId, owner);
+    isRemoving = false;
+    if (answer) store.offerUndo(text, answer, () => document.querySelector(`[data-class-id="${classId}"] .class-name`));
   }
   function label() {
     close.ariaLabel = close.title = `Remove ${what()}`;
@@ -93,8 +101,7 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
   let shown = "";
   function update(state) {
     const current = own(state);
-    if (current && !isNaming && document.activeElement !== title) title.value = current.name;
-    label();
+    showName();
     if (classId !== null) node.dataset.classId = classId;
     const examples = current?.examples ?? [];
     const key = JSON.stringify([examples.map(({ id }) => id), state?.warnings]);
@@ -121,6 +128,7 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
     bind: card.bind,
     remove: () => (sources.close(), onRemoved()),
     closeSources: sources.close,
+    isUntouched: () => classId === null && !unanswered && !sending && !sources.isOpen() && !node.contains(document.activeElement),
     focusName: () => title.focus(),
     focusRemove: () => close.focus(),
   };

@@ -6,13 +6,11 @@ import { filePicker } from "./images.js";
 import { icon, openDialog, showError, toast } from "./widgets.js";
 
 const when = (text) => new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
-const isLocal = ["localhost", "127.0.0.1", "[::1]"].includes(location.hostname);
-const SAVED = isLocal ? "Saved on this computer" : "Saved on the server";
 const amount = (count, one, many) => `${count} ${count === 1 ? one : many}`;
 
 export function createLibrary(store) {
   const name = element("input", { type: "text", className: "classifier-name", maxLength: 80, ariaLabel: "Name of the classifier", placeholder: "Name your classifier", autocomplete: "off" });
-  const kept = element("span", { className: "badge", role: "status" });
+  const kept = element("span", { className: "badge", role: "status", title: "Every change is saved by the server of this page. It is there again after a restart" });
   const undoButton = button({ className: "tool", onclick: undo }, icon("undo"), "Undo");
   const download = (format, text) => element("a", { className: "tool", download: "" }, icon("download"), text);
   const downloads = { sightline: download("sightline", ".sightline"), zip: download("zip", "Images (zip)") };
@@ -83,9 +81,8 @@ export function createLibrary(store) {
     if (document.activeElement !== name) name.value = state?.name ?? "";
     const hasImages = Boolean(state?.num_examples);
     kept.hidden = !state;
-    kept.textContent = store.isBusy() ? "Learning…" : SAVED;
+    kept.textContent = store.isBusy() ? "Learning…" : "Saved by the server";
     kept.className = `badge ${store.isBusy() ? "" : "good"}`;
-    kept.title = `Every change is saved by the server of this page${isLocal ? ", which runs on this computer" : ""}. It is there again after a restart`;
     setEnabled(undoButton, Boolean(state?.undo));
     undoButton.title = state?.undo ? `Undo: ${state.undo}` : "Nothing to undo";
     setEnabled(fresh, Boolean(state));

@@ -46,8 +46,7 @@ function sentence({ kind, groups, classes, isShared, suggestion, texts }) {
 // What is missing for an expected accuracy; it is measured with images that are left out, so a class needs two.
 function missingForEstimate({ classes }) {
   const single = classes.filter(({ examples }) => examples.length === 1).map(({ name }) => name);
-  const where = single.length ? `Add a second image to ${listed(single.slice(0, 3))}` : "Add images to a second class";
-  return `${where} to see the expected accuracy. It is measured with images that are left out, in two classes or more.`;
+  return `Add a second image to ${listed(single.slice(0, 3))} to see the expected accuracy. It is measured with images that are left out, in two classes or more.`;
 }
 // How to get a model whose weights are an extra.
 function notInstalled({ name, reason }) {

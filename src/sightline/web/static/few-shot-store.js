@@ -56,8 +56,8 @@ export function createStore() {
         return answer;
       } catch (error) {
         pending--;
-        pollFit();
-        notify();
+        if (own === owner && state) set(state); // also a classifier or a class that was made before the refusal
+        else notify();
         refuse(error);
         if (own === owner && state && error.status === 404) await reread();
         return null;
@@ -78,17 +78,17 @@ export function createStore() {
       const answer = await request(`api/classifiers/${id}`);
       if (!pending && state?.id === id && answer.version >= state.version) set(answer);
     } catch (error) {
-      if (error.status === 404) show(null);
-      else pollFit();
+      if (error.status !== 404) pollFit();
+      else if (state?.id === id) show(null);
     }
   }
   const patch = (rest, json) => change((at) => request(at(rest), { method: "PATCH", json }));
-  const remove = (rest) => change((at) => request(at(rest), { method: "DELETE" }));
   // Add the class of a card, { id, bind }, to the server, which it is known by from then on.
   async function addClass(card, name, at, own) {
     const answer = await request(at("/classes"), { json: { name } });
     if (own === owner) state = answer;
-    card.bind(answer.classes.at(-1).id);
+    const made = answer.classes.find((item) => item.name === name.normalize("NFC")); // the last one may be of another window
+    card.bind((made ?? answer.classes.at(-1)).id);
     return answer;
   }
 
@@ -133,9 +133,9 @@ export function createStore() {
     // A class has its name on the server also while it has no images.
     nameClass: (card, name, own) => change((at) =>
       card.id() === null ? addClass(card, name, at, own) : request(at(`/classes/${card.id()}`), { method: "PATCH", json: { name } }), own),
-    removeClass: (id) => remove(`/classes/${id}`),
+    removeClass: (id, own) => change((at) => request(at(`/classes/${id}`), { method: "DELETE" }), own),
     moveImage: (id, classId) => patch(`/examples/${id}`, { class_id: classId }),
-    removeImages: (ids) => remove(`/examples?${ids.map((id) => `id=${id}`).join("&")}`),
+    removeImages: (ids) => change((at) => request(at("/examples/remove"), { json: { ids } })),
     offerUndo,
     undo: () => change((at) => request(at("/undo"), { method: "POST" })),
     update: (json) => patch("", json),

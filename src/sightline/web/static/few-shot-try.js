@@ -14,7 +14,8 @@ const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseco
 // Why the image is one of the classes, or none of them: its score beside those of the images of the closest class.
 function whyKnown({ known, closest, none_score: noneScore }, { images, mean, highest }) {
   const reason = known ? `It is like the images of ${closest}, the closest class, so it counts as one of your classes.`
-    : images && mean >= noneScore ? `${closest} is the closest class, but not close enough. Its own images differ as much: add more of them.`
+    : !images ? `${closest} is the closest class, but not close enough.`
+    : mean >= noneScore ? `${closest} is the closest class, but not close enough. Its own images differ as much: add more of them.`
     : `${closest} is the closest class, but the image is less like it than its own images are.`;
   const rows = [{ name: "This image", share: noneScore, text: percent(noneScore), kind: "none first" }];
   if (images) rows.push(

@@ -14,6 +14,7 @@ const START_CLASSES = 2;
 export async function start(panel) {
   const store = createStore();
   const cards = []; // in order of display
+  const placeholders = new WeakSet(); // cards that were not asked for
   const list = element("div", { className: "classes" });
   const addButton = button({ className: "tool add-class", onclick: () => addCard(null, true) }, icon("plus"), "Add class");
   const [library, status, tryPanel] = [createLibrary(store), createStatus(store), createTry(store)];
@@ -27,7 +28,7 @@ export async function start(panel) {
   // A card for a class of the classifier, or for one that has no image yet (`classId` is null).
   function addCard(classId, focus = false) {
     const card = createClassCard(store, { classId, name: freeName(), onRemoved: () => removeCard(card) });
-    const after = classId === null ? -1 : cards.findIndex((other) => other.classId() > classId); // one that is back is in its place
+    const after = classId === null ? -1 : cards.findIndex((other) => other.classId() === null || other.classId() > classId); // one that is back is in its place
     list.insertBefore(card.node, cards[after]?.node ?? null);
     cards.splice(after < 0 ? cards.length : after, 0, card);
     if (focus) card.focusName();
@@ -35,9 +36,17 @@ export async function start(panel) {
   }
   function removeCard(card) {
     const [at, hadFocus] = [cards.indexOf(card), card.node.contains(document.activeElement)];
+    if (at < 0) return; // another classifier was opened meanwhile
     cards.splice(at, 1);
     card.node.remove();
     if (hadFocus) (cards[at]?.focusRemove ?? (() => addButton.focus()))();
+  }
+  // A card for a class that is back, or of another window. It takes the place of one that was not asked for.
+  function addKnown(classId) {
+    const card = addCard(classId);
+    const spare = cards.findLast((other) => placeholders.has(other) && other.isUntouched());
+    if (spare && cards.length > START_CLASSES) removeCard(spare);
+    return card;
   }
   // The classifier of the last visit is not known yet: nothing can be changed, so that no second one is made.
   function updateOpening() {
@@ -57,10 +66,10 @@ export async function start(panel) {
     const classes = state?.classes ?? [];
     for (const card of [...cards]) if (card.classId() !== null && !classes.some(({ id }) => id === card.classId())) card.remove();
     for (const item of classes) {
-      const own = cards.find((card) => card.classId() === item.id) ?? cards.find((card) => card.classId() === null && card.name() === item.name) ?? addCard(item.id);
+      const own = cards.find((card) => card.classId() === item.id) ?? cards.find((card) => card.classId() === null && card.name() === item.name) ?? addKnown(item.id);
       own.bind(item.id);
     }
-    while (cards.length < START_CLASSES) addCard(null);
+    while (cards.length < START_CLASSES) placeholders.add(addCard(null));
     for (const card of cards) card.update(state);
     for (const part of [library, status, tryPanel]) part.update(state);
   }

@@ -92,8 +92,10 @@ async function filesOf(entry) {
 
 function give(files, onFiles) {
   const [images, archive] = [files.filter(isImage), files.find(isArchive)];
-  if (images.length) onFiles(images);
-  else if (archive && archives?.node.checkVisibility()) archives.onFile(archive);
+  if (images.length) {
+    onFiles(images);
+    if (archive) toast(`Only the images are used. Open ${archive.name} without them, in the tab Few-shot.`, { kind: "error" });
+  } else if (archive && archives?.node.checkVisibility()) archives.onFile(archive);
   else if (archive) toast(`Only images can be used here. Open ${archive.name} in the tab Few-shot.`, { kind: "error" });
   else toast(files.length ? "Only images can be used here." : "Drop or paste an image file. Links to images are not read.", { kind: "error" });
 }

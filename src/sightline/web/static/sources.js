@@ -64,5 +64,5 @@ export function imageSources({ what, onFiles, multiple = true, add = "Add" }) {
       button({ className: "tool", onclick: sketch.undo }, icon("undo"), "Undo line"), button({ className: "tool quiet", onclick: sketch.clear }, "Clear")));
     return { close: () => {} };
   }
-  return { node, close, openFiles: picker.open };
+  return { node, close, isOpen: () => open !== null, openFiles: picker.open };
 }
