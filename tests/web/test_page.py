@@ -33,7 +33,7 @@ from sightline.layers import sinusoids
 from sightline.runs import _resolve_config
 from sightline.web.models import source_task
 from web_client import characters as drawn_characters
-from web_client import class_folders, png
+from web_client import class_folders, new_classifier, png
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 TABS = ["few-shot", "captions", "translate", "fill", "classify", "learn"]
@@ -209,7 +209,7 @@ def teach(app, panel, images_by_class):
         expect(card.locator(".thumbnail:not(.waiting)")).to_have_count(len(images))
 
 
-def test_few_shot_by_drop_paste_and_files_survives_a_restart(app, server, characters, tmp_path):
+def test_few_shot_by_drop_paste_and_files(app, characters, tmp_path):
     panel = app.open("few-shot")
     cards = panel.locator(".class-card")
     expect(cards).to_have_count(2)
@@ -257,6 +257,13 @@ def test_few_shot_by_drop_paste_and_files_survives_a_restart(app, server, charac
     shown = dialog.get_by_role("list", name="Score for none of these").locator(".value").all_inner_texts()
     assert shown == list(percentages({"it": score, "mean": left_out["mean"], "highest": left_out["highest"]}).values())
     app.page.keyboard.press("Escape")
+    expect(why).to_be_focused()
+    answer["left_out"] |= {"images": 0, "mean": None, "highest": None}  # as if its class had one image
+    app.page.route("**/explain", lambda route: route.fulfill(json=answer), times=1)
+    app.page.keyboard.press("Enter")
+    closest = left_out["label"]
+    expect(dialog.get_by_text(f"is the closest class, but not close enough. {closest} has one image")).to_be_visible()
+    app.page.keyboard.press("Escape")
 
     hint = panel.get_by_role("list", name="Hints about the images").get_by_role("listitem")
     app.give(cards.nth(0), characters[2][4])  # in a wrong class
@@ -285,11 +292,22 @@ def test_few_shot_by_drop_paste_and_files_survives_a_restart(app, server, charac
     assert len(FewShotClassifier.load(files[".sightline"]).classes) == 3
     assert len(zipfile.ZipFile(files["Images (zip)"]).namelist()) == 10
 
+
+def test_few_shot_survives_a_restart_of_the_server(app, server):
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        state = new_classifier(client, shot=3, name="My signs")
+        file = client.get(f"/api/classifiers/{state['id']}/download?format=sightline").content
+    panel = app.open("few-shot")
+    cards, name = panel.locator(".class-card"), panel.get_by_label("Name of the classifier")
+    open_saved(app, panel, "My signs")
+    expect(name).to_have_value("My signs")
+    expect(panel.locator(".badge")).to_have_text("Saved by the server")
     assert server.stop() == 0
     server.start()
     held = []
     app.page.route("**/api/classifiers/*", lambda route: held.append(route))
-    app.page.reload(wait_until="commit")
+    with app.page.expect_request("**/api/classifiers/*"):
+        app.page.reload(wait_until="commit")
     expect(panel.get_by_text("Opening the classifier of your last visit…")).to_be_visible()
     expect(panel.locator("button:visible, input:visible, .class-card:visible")).to_have_count(0)
     held[0].abort()
@@ -300,33 +318,34 @@ def test_few_shot_by_drop_paste_and_files_survives_a_restart(app, server, charac
     with app.page.expect_request(re.compile(r"/api/classifiers/\w{16}$")):  # for the fit
         held[1].continue_()  # without its fit
     expect(cards).to_have_count(3)
-    expect(panel.get_by_label("Class name").first).to_have_value(names[0])
-    expect(panel.locator(".thumbnail img")).to_have_count(10)
+    expect(panel.get_by_label("Class name").first).to_have_value("ka")
+    expect(panel.locator(".thumbnail img")).to_have_count(9)
     expect(panel.locator(".badge")).to_have_text("Learning…")
     expect(panel.locator(".blocked")).to_have_text("Learning…")
     held[2].continue_()
     app.page.unroute("**/api/classifiers/*")
-    expect(panel.locator(".badge")).to_have_text("Saved on this computer")
+    expect(panel.locator(".badge")).to_have_text("Saved by the server")
     app.errors.remove("console: Failed to load resource: net::ERR_FAILED")
-    expect(panel.get_by_label("Name of the classifier")).to_have_value("My characters")
-    expect(panel.locator(".thumbnail img")).to_have_count(10)
-    app.give(panel.locator(".try-card"), characters[2][5])
-    expect(panel.locator(".answer b")).to_have_text("mi")
+    expect(name).to_have_value("My signs")
+    expect(panel.locator(".thumbnail img")).to_have_count(9)
+    app.give(panel.locator(".try-card"), ("query.png", drawn_characters()["ti"][-1]))
+    expect(panel.locator(".answer b")).to_have_text("ti")
     panel.get_by_role("button", name="New").click()
     expect(panel.locator(".thumbnail")).to_have_count(0)
-    panel.locator(".library input[type=file]").set_input_files(files["Images (zip)"])
-    expect(panel.locator(".thumbnail img")).to_have_count(10)
-    panel.get_by_role("button", name="New").click()
-    expect(panel.locator(".thumbnail")).to_have_count(0)
-    app.give(cards.first, ("characters.sightline", files[".sightline"].read_bytes()), mime="")
-    expect(panel.locator(".thumbnail img")).to_have_count(10)
-    expect(panel.get_by_label("Name of the classifier")).to_have_value("characters")
-    panel.get_by_label("Name of the classifier").fill("A copy")
-    panel.get_by_label("Name of the classifier").press("Enter")
-    panel.get_by_role("button", name="Open…").click()
-    app.page.get_by_role("dialog").get_by_role("button", name=re.compile("^My characters")).click()
-    expect(panel.get_by_label("Name of the classifier")).to_have_value("My characters")
+    app.give(cards.first, ("signs of a file.sightline", file), mime="")
+    expect(panel.locator(".thumbnail img")).to_have_count(9)
+    expect(name).to_have_value("signs of a file")
+    name.fill("A copy")
+    name.press("Enter")
+    open_saved(app, panel, "My signs")
+    expect(name).to_have_value("My signs")
     expect(cards).to_have_count(3)
+
+
+def open_saved(app, panel, name):
+    """Open a classifier that the server has."""
+    panel.get_by_role("button", name="Open…").click()
+    app.page.get_by_role("dialog").get_by_role("button", name=re.compile(f"^{name}")).click()
 
 
 def test_few_shot_keeps_names_without_images_and_the_focus(app, characters):
@@ -335,7 +354,7 @@ def test_few_shot_keeps_names_without_images_and_the_focus(app, characters):
     title = cards.nth(0).get_by_label("Class name")
     title.fill("ka")
     title.press("Enter")
-    expect(panel.locator(".badge")).to_have_text("Saved on this computer")
+    expect(panel.locator(".badge")).to_have_text("Saved by the server")
     app.page.reload()
     expect(title).to_have_value("ka")
     for _ in range(2):
@@ -386,6 +405,64 @@ def test_few_shot_keeps_names_without_images_and_the_focus(app, characters):
     toasts.get_by_role("button", name="Undo").press("Enter")
     expect(title).to_have_value("ka")  # in its place
     expect(title).to_be_focused()
+    expect(cards).to_have_count(2)  # also in the place of the card that stood in for it
+    second = cards.nth(1).get_by_label("Class name")
+    second.fill("mo")
+    second.press("Enter")
+    cards.nth(1).get_by_role("button", name="Remove class mo").press("Enter")
+    expect(second).to_have_value("Class 2")  # stands in for it
+    toasts.get_by_role("button", name="Undo").press("Enter")
+    expect(second).to_have_value("mo")
+    expect(cards).to_have_count(2)
+    app.errors = [error for error in app.errors if "status of 4" not in error]  # the browser logs refused requests
+
+
+def test_class_names_and_removals_while_requests_run(app, characters):
+    panel = app.open("few-shot")
+    cards, held = panel.locator(".class-card"), []
+    first, second = (cards.nth(i).get_by_label("Class name") for i in range(2))
+    first.fill("ka")
+    first.press("Enter")
+    expect(panel.locator(".badge:visible")).to_have_text("Saved by the server")
+    app.page.route("**/classes/*", lambda route: held.append(route), times=2)
+    with app.page.expect_request("**/classes/*"):
+        first.fill("kb")
+        first.press("Enter")
+    first.fill("ka")  # its old name, while the new one is sent
+    first.press("Enter")
+    with app.page.expect_request("**/classes/*") as again:
+        held[0].continue_()
+    assert again.value.post_data_json == {"name": "ka"}
+    expect(first).to_have_value("ka")
+    first.fill("ke")
+    held[1].fulfill(status=422, json={"error": "a class name must be another one"})
+    expect(app.page.locator(".toast.error")).to_have_text("a class name must be another one")
+    expect(first).to_have_value("ke")  # it is still typed
+    first.press("Enter")
+    expect(panel.locator(".badge")).to_have_text("Saved by the server")
+
+    app.page.route("**/classes", lambda route: held.append(route), times=1)
+    second.fill("mo")
+    with app.page.expect_request("**/classes"):
+        second.press("Enter")
+    cards.nth(1).get_by_role("button", name="Remove class mo").click()  # waits for its name
+    with app.page.expect_response(lambda answer: answer.request.method == "DELETE") as removed:
+        held[2].continue_()
+    assert [found["name"] for found in removed.value.json()["classes"]] == ["ke"]
+    expect(second).to_have_value("Class 2")
+
+    def with_another(route):  # that another window adds before the server answers
+        response = route.fetch()
+        httpx.post(route.request.url, json={"name": "zu"}).raise_for_status()
+        route.fulfill(response=response, json=httpx.get(route.request.url.removesuffix("/classes"), timeout=60).json())
+
+    app.page.route("**/classes", with_another, times=1)
+    second.fill("mo")
+    app.give(cards.nth(1), characters[1][0])
+    expect(cards.nth(1).get_by_text("1 image", exact=True)).to_be_visible()
+    expect(cards.nth(2).get_by_label("Class name")).to_have_value("zu")
+    expect(cards.nth(2).get_by_text("0 images")).to_be_visible()
+    expect(second).to_have_value("mo")
     app.errors = [error for error in app.errors if "status of 4" not in error]  # the browser logs refused requests
 
 
@@ -474,6 +551,10 @@ def test_few_shot_with_drawings(app):
 def test_a_refused_image_is_explained_and_the_rest_is_used(app, characters):
     panel = app.open("few-shot")
     card = panel.locator(".class-card").first
+    app.give(card, ("first.png", b"no image"))
+    expect(app.page.locator("#toasts")).to_contain_text("first.png")
+    app.page.reload()
+    expect(panel.locator(".badge")).to_be_visible()  # the class that was made for it
     card.locator("input[type=file]").set_input_files(payload(characters[0][0], ("broken.png", b"no image")))
     expect(card.get_by_text("1 image", exact=True)).to_be_visible()
     expect(app.page.locator("#toasts")).to_contain_text("broken.png")
@@ -493,6 +574,9 @@ def test_a_refused_image_is_explained_and_the_rest_is_used(app, characters):
         ["0.png, 1.png must be a complete PNG", "empty.png must be an image file, got an empty one"]
     )
     expect(card.locator(".waiting")).to_have_count(0)
+    app.give(card, characters[0][2], ("signs.zip", b"PK"), mime="")
+    expect(app.page.locator("#toasts")).to_contain_text("Only the images are used. Open signs.zip without them")
+    expect(card.get_by_text("3 images", exact=True)).to_be_visible()
     app.errors = [error for error in app.errors if "status of 4" not in error]  # the browser logs refused requests
 
 
@@ -535,7 +619,7 @@ def test_a_fit_that_takes_longer_than_a_request_is_waited_for(app, characters):
     app.page.route("**/examples", failed, times=1)
     app.give(panel.locator(".class-card").nth(1), characters[1][2])
     expect(panel.locator(".blocked")).to_have_text("the model of a classifier must be served")
-    expect(panel.locator(".badge")).to_have_text("Saved on this computer")
+    expect(panel.locator(".badge")).to_have_text("Saved by the server")
 
 
 def test_changes_and_undo_are_those_of_the_classifier_that_was_shown(app, characters):
@@ -921,6 +1005,8 @@ def test_tabs_keyboard_names_themes_and_narrow_windows(app):
 
 
 def test_the_page_of_the_api_lists_the_operations_and_sends_a_request(app, server):
+    unavailable = {"status": 503, "json": {"error": "try again"}}
+    app.page.route("**/api/classifiers", lambda route: route.fulfill(**unavailable), times=1)
     app.page.goto(f"{server.url}/docs")
     operations = app.page.locator("details")
     operations.first.wait_for()
@@ -938,11 +1024,15 @@ def test_the_page_of_the_api_lists_the_operations_and_sends_a_request(app, serve
     new = operations.filter(has_text="POST/api/classifiers" + "Store a classifier without classes").first
     new.locator("summary").click()
     new.get_by_label("body").fill('{"name": "of the form"}')
+    app.page.route("**/api/models", lambda route: route.fulfill(**unavailable), times=1)
     new.get_by_role("button", name="Send").click()
     new.get_by_text('"name": "of the form"').wait_for()
     undo = operations.filter(has_text="/api/classifiers/{identifier}/undo").first
     undo.locator("summary").click()
-    assert "of the form" in undo.get_by_label("identifier").locator("option").first.inner_text()
+    expect(undo.get_by_label("identifier").locator("option").first).to_contain_text("of the form")
+    assert names.locator("option").count() == 4  # as before: the server did not answer
+    assert [error for error in app.errors if "status of 503" not in error] == []
+    app.errors.clear()  # the browser logs refused requests
 
 
 def test_command_lines_of_the_docs_run_from_top_to_bottom(server, characters, tmp_path):
@@ -954,11 +1044,16 @@ def test_command_lines_of_the_docs_run_from_top_to_bottom(server, characters, tm
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(characters["Gapu-mo" in name][int(re.search(r"(\d)\.png", name)[1])][1])
     command = ["bash", "-e", "-o", "pipefail", "-c", script]
+    before = {found["id"] for found in stored_classifiers(server)}
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.count('"predictions"') == 6
     assert '"closest":"ka"' in result.stdout
     assert FewShotClassifier.load(tmp_path / "signs.sightline").classes == ("ka", "mo")
+    made = {found["name"]: found["num_classes"] for found in stored_classifiers(server) if found["id"] not in before}
+    assert (made["signs"], made["copy"]) == (1, 2)  # the second class was undone
+
+
+def stored_classifiers(server):
     with urllib.request.urlopen(f"{server.url}/api/classifiers") as answer:
-        stored = {found["name"]: found["num_classes"] for found in json.load(answer)["classifiers"]}
-    assert (stored["signs"], stored["copy"]) == (1, 2)  # the second class was undone
+        return json.load(answer)["classifiers"]
