@@ -409,11 +409,18 @@ def test_few_shot_keeps_names_without_images_and_the_focus(app, characters):
     second = cards.nth(1).get_by_label("Class name")
     second.fill("mo")
     second.press("Enter")
-    cards.nth(1).get_by_role("button", name="Remove class mo").press("Enter")
+    remove = cards.nth(1).get_by_role("button", name="Remove class mo")
+    remove.press("Enter")
     expect(second).to_have_value("Class 2")  # stands in for it
     toasts.get_by_role("button", name="Undo").press("Enter")
     expect(second).to_have_value("mo")
     expect(cards).to_have_count(2)
+    panel.get_by_role("button", name="Add class").click()
+    remove.press("Enter")
+    expect(second).to_have_value("Class 3")
+    toasts.get_by_role("button", name="Undo").press("Enter")
+    expect(second).to_have_value("mo")  # before the card that was asked for
+    expect(cards).to_have_count(3)
     app.errors = [error for error in app.errors if "status of 4" not in error]  # the browser logs refused requests
 
 
@@ -620,6 +627,21 @@ def test_a_fit_that_takes_longer_than_a_request_is_waited_for(app, characters):
     app.give(panel.locator(".class-card").nth(1), characters[1][2])
     expect(panel.locator(".blocked")).to_have_text("the model of a classifier must be served")
     expect(panel.locator(".badge")).to_have_text("Saved by the server")
+
+    held, title = [], panel.get_by_label("Class name").first
+    app.page.route("**/examples", still_fitting, times=1)
+    app.page.route("**/api/classifiers/*", lambda route: held.append(route), times=1)
+    with app.page.expect_request("**/api/classifiers/*"):
+        app.give(panel.locator(".class-card").nth(1), characters[1][3])
+    panel.get_by_role("button", name="New").click()
+    title.fill("mo")
+    title.press("Enter")
+    expect(panel.locator(".badge:visible")).to_have_text("Saved by the server")
+    with app.page.expect_response("**/api/classifiers/*"):
+        held[0].fulfill(status=404, json={"error": "gone"})  # the classifier before it
+    app.page.wait_for_timeout(50)
+    expect(title).to_have_value("mo")
+    app.errors = [error for error in app.errors if "status of 404" not in error]  # the browser logs refused requests
 
 
 def test_changes_and_undo_are_those_of_the_classifier_that_was_shown(app, characters):
