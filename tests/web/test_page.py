@@ -214,6 +214,9 @@ def test_few_shot_by_drop_paste_and_files(app, characters, tmp_path):
     cards = panel.locator(".class-card")
     expect(cards).to_have_count(2)
     names = ["ka", '<img src=x onerror="alert(1)">', "mi"]
+    app.page.mouse.move(0, 0)
+    app.give(app.page.locator("body"), characters[0][0], type="paste")
+    expect(app.page.get_by_text("Point at one of the classes, then paste.")).to_be_visible()
     cards.nth(0).get_by_label("Class name").fill(names[0])
     cards.nth(0).locator("input[type=file]").set_input_files(payload(*characters[0][:3]))
     expect(cards.nth(0).get_by_text("3 images")).to_be_visible()
@@ -356,6 +359,9 @@ def test_few_shot_keeps_names_without_images_and_the_focus(app, characters):
     title.press("Enter")
     expect(panel.locator(".badge")).to_have_text("Saved by the server")
     app.page.reload()
+    expect(title).to_have_value("ka")
+    title.fill("kaa")
+    title.press("Escape")
     expect(title).to_have_value("ka")
     for _ in range(2):
         title.fill("")

@@ -10,7 +10,7 @@ export function createDrop({ what, onImage }) {
   const zone = button({ className: "drop-zone", onclick: sources.openFiles }, preview, element("span", {}, "Drop, paste or choose an image"));
   const [about, examples] = [element("p", { className: "note about" }), element("div", { className: "tools", role: "group", ariaLabel: "Images to try" })];
   const node = element("div", { className: "drop" }, zone, sources.node, about, examples);
-  acceptImages(node, use, { fallback: true });
+  acceptImages(node, use, { isFallback: () => true });
 
   async function use([file]) {
     const image = await prepareImage(file);

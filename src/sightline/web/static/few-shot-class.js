@@ -27,7 +27,10 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
     element("header", {}, title, close), element("div", { className: "counts" }, count, accuracy), images, hint, sources.node);
   acceptImages(node, addFiles);
 
-  title.addEventListener("keydown", (event) => event.key === "Enter" && title.blur());
+  title.addEventListener("keydown", ({ key }) => {
+    if (key === "Escape") title.value = name();
+    if (key === "Enter" || key === "Escape") title.blur();
+  });
   title.addEventListener("focus", () => title.select());
   title.addEventListener("blur", showName);
   title.addEventListener("change", () => {
@@ -116,7 +119,7 @@ export function createClassCard(store, { classId: firstId, name: firstName, onRe
       hint.hidden = false; // it may get the focus
       replaceRows(images, [...shownTiles, ...waiting.map(({ tile }) => tile)], () => hint);
     }
-    hint.hidden = examples.length + waiting.length > 0;
+    hint.hidden = examples.length > 0 || images.querySelector(".waiting") !== null; // sent or not, so that nothing below moves
     count.textContent = examples.length === 1 ? "1 image" : `${examples.length} images`;
     accuracy.textContent = current?.accuracy === null || current?.accuracy === undefined ? "" : `${percent(current.accuracy)} recognized`;
     node.classList.toggle("is-empty", !examples.length);

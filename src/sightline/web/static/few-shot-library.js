@@ -20,7 +20,7 @@ export function createLibrary(store) {
   const fresh = button({ className: "tool", onclick: () => isEnabled(fresh) && store.open(null) }, icon("plus"), "New");
   const openButton = button({ className: "tool", onclick: openList }, "Open…");
   const node = element("div", { className: "library", role: "toolbar", ariaLabel: "Classifier" },
-    element("span", { className: "name-field" }, name, kept), element("span", { className: "tools" }, undoButton, downloads.sightline, downloads.zip, openButton, fresh, picker.node));
+    element("span", { className: "name-field" }, name, kept), element("span", { className: "tools" }, downloads.sightline, downloads.zip, undoButton, openButton, fresh, picker.node));
 
   name.addEventListener("keydown", (event) => event.key === "Enter" && name.blur());
   name.addEventListener("change", () => {

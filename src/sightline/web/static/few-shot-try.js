@@ -53,9 +53,8 @@ export function createTry(store) {
     options: [["image", "Image"], ["webcam", "Webcam"], ["sketch", "Drawing"]],
   });
   const node = element("div", { className: "card try-card" }, modes.node, stage, blocked, results, picker.node);
-  acceptImages(node, useFiles, { fallback: true });
-
   const isFitted = () => store.state()?.fitted === true;
+  acceptImages(node, useFiles, { isFallback: isFitted });
 
   function setMode(next) {
     mode = next;

@@ -42,12 +42,12 @@ export function filePicker({ label, multiple = true, accept = IMAGES, onFiles })
   return { node: input, open: () => input.click() };
 }
 
-const targets = new Map(); // node -> { onFiles, fallback }
+const targets = new Map(); // node -> { onFiles, isFallback }
 
 // Let a node take dropped and pasted images. A paste goes to the target that has the focus or is under the pointer, or
-// otherwise to the visible target with `fallback`.
-export function acceptImages(node, onFiles, { fallback = false } = {}) {
-  targets.set(node, { onFiles, fallback });
+// otherwise to the visible target whose `isFallback()` is true.
+export function acceptImages(node, onFiles, { isFallback = () => false } = {}) {
+  targets.set(node, { onFiles, isFallback });
   let depth = 0; // of nested elements that the pointer has entered
   const mark = (change) => node.classList.toggle("dropping", (depth = Math.max(0, depth + change)) > 0);
   node.addEventListener("dragenter", (event) => (event.preventDefault(), mark(1)));
@@ -104,9 +104,10 @@ document.addEventListener("paste", (event) => {
   const files = [...event.clipboardData.files];
   if (!files.length) return; // text
   const visible = [...targets].filter(([node]) => node.isConnected && node.offsetParent !== null);
-  const found = visible.find(([node]) => node.contains(document.activeElement)) ?? visible.find(([node]) => node.matches(":hover")) ?? visible.find(([, { fallback }]) => fallback);
-  if (!found) return;
+  const found = visible.find(([node]) => node.contains(document.activeElement)) ?? visible.find(([node]) => node.matches(":hover")) ?? visible.find(([, { isFallback }]) => isFallback());
+  if (!visible.length) return;
   event.preventDefault();
+  if (!found) return toast("Point at one of the classes, then paste.");
   give(files, found[1].onFiles);
 });
 for (const name of ["dragover", "drop"]) addEventListener(name, (event) => event.preventDefault()); // do not leave the page
