@@ -26,9 +26,10 @@ def test_grid_size_rounds_up(model, image_size, grid_size):
         assert model(torch.rand(1, 3, image_size, image_size)).shape == (1, grid_size**2, 1280)
 
 
-def test_output_equals_a_functional_reference(model):
+@pytest.mark.parametrize("side", [37, 48])
+def test_output_equals_a_functional_reference(model, side):
     """The same network written with functions, by the original names and with TensorFlow's padding."""
-    state, images = lite0_state(), torch.randn(2, 3, 37, 37)
+    state, images = lite0_state(), torch.randn(2, 3, side, side)
 
     def step(x, convolution, norm, *, stride=1, relu=True, groups=1):
         weight = state[f"{convolution}.weight"]

@@ -80,7 +80,11 @@ class _InvertedResidual(nn.Module):
 
 
 class _SameConv2d(nn.Conv2d):
-    """A convolution with TensorFlow's SAME padding: odd padding goes to the right and the bottom."""
+    """A convolution with TensorFlow's SAME padding: odd padding goes to the right and the bottom.
+
+    Where padding is odd, it is made symmetric and one stride wider, and the first row or column of the output is left
+    out. This is faster than to copy the input into a padded one.
+    """
 
     def __init__(self, ins: int, outs: int, kernel_size: int, *, stride: int = 1, groups: int = 1):
         padding = kernel_size // 2 if stride == 1 else 0  # with stride 1 SAME padding is symmetric
@@ -89,10 +93,15 @@ class _SameConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """x (B, C, height, width) -> (B, C', height / stride, width / stride)"""
         stride = self.stride[0]
-        if stride > 1:
-            totals = [max(self.kernel_size[0] - (size % stride or stride), 0) for size in x.shape[:1:-1]]
-            x = F.pad(x, [side for total in totals for side in (total // 2, total - total // 2)])
-        return super().forward(x)
+        if stride == 1:
+            return super().forward(x)
+        totals = [max(self.kernel_size[0] - (size % stride or stride), 0) for size in x.shape[2:]]
+        padding = [total // 2 + stride * (total % 2) for total in totals]
+        y = F.conv2d(x, self.weight, self.bias, stride, padding, groups=self.groups)
+        rows, columns = (
+            slice(total % 2, total % 2 - (-size // stride)) for total, size in zip(totals, x.shape[2:], strict=True)
+        )
+        return y[..., rows, columns]
 
 
 def _conv_norm_relu(ins: int, outs: int, kernel_size: int, *, stride: int = 1, groups: int = 1) -> nn.Sequential:

@@ -5,7 +5,7 @@ Shapes: B batch, C channels, T tokens per image, M embedding dimension.
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -98,11 +98,14 @@ class Embedder(ABC):
         return embeddings
 
     def embed_batch(self, pixels: Tensor, tokens: Literal["pooled", "patches"], views: int = 1) -> Tensor:
-        """pixels (B, C, side, side), from 0 to 255 -> (B, T, M), of all images in one pass per view"""
+        """pixels (B, C, side, side), from 0 to 255 -> (B, T, M), in one pass per view, or for few images in one pass"""
         if tokens == "patches":
             return self.features(self.preprocess(pixels))[0]
-        images = (self.normalize(view) for view in image_views(self.resize(pixels), views))
-        return torch.stack([self.features(view)[1] for view in images]).mean(0)[:, None]
+        batches: Iterable[Tensor] = (self.normalize(view) for view in image_views(self.resize(pixels), views))
+        if len(pixels) * views <= BATCH_SIZES[self.device.type]:
+            batches = [torch.cat(list(batches))]
+        features = torch.cat([self.features(batch)[1] for batch in batches])
+        return features.unflatten(0, (views, len(pixels))).mean(0)[:, None]
 
     def preprocess(self, pixels: Tensor) -> Tensor:
         """pixels uint8 (B, C, side, side) -> normalized images (B, C, image_size, image_size)"""
