@@ -179,6 +179,8 @@ def test_dark_theme_by_button_and_by_preference(viewer, encoder_page):
     assert background(viewer.page) == dark
     assert np.asarray(Image.open(io.BytesIO(viewer.screenshot())).convert("L")).mean() < 60
     viewer.page.emulate_media(color_scheme="light")
+    is_light = "(color) => getComputedStyle(document.body).backgroundColor === color"
+    viewer.page.wait_for_function(is_light, arg=light)  # the page is told of the change
     viewer.settle()
     assert background(viewer.page) == light
 
