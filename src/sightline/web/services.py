@@ -13,6 +13,7 @@ from ..errors import SightlineError
 from ..predictor import FailedPrediction
 from . import uploads
 from .batching import Batcher
+from .changes import Change
 from .errors import BusyError
 from .fits import Fit, Fits
 from .lanes import Lane
@@ -73,6 +74,15 @@ class Services:
         if len(files) > 1:
             await self.reading.run(uploads.check_images, files)
         return await asyncio.gather(*(self.reading.run(read, *values) for values in zip(files, *further, strict=True)))
+
+    async def change(self, identifier: str, version: int | None, make: Callable[[Change], T]) -> T:
+        """What `make` returns for a stored classifier, which it changes in one transaction."""
+
+        def run() -> T:
+            with self.store.change(identifier, version) as change:
+                return make(change)
+
+        return await self.database.run(run)
 
     async def fit(self, stored: StoredClassifier) -> Fit:
         """The fit of a stored classifier; small ones do not wait for large ones."""

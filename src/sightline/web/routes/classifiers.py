@@ -2,6 +2,7 @@
 
 import re
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +12,7 @@ from fastapi import APIRouter, File, Form, Query, Response, UploadFile
 
 from ...errors import check_choice
 from .. import classifier_files, schemas, uploads
+from ..changes import Change
 from ..errors import RequestError
 from ..fits import AUTO, Fit
 from ..rows import StoredClassifier
@@ -71,19 +73,13 @@ async def read(
 
 
 @router.patch("/{identifier}", response_model=schemas.ClassifierState)
-async def change(
+async def change_classifier(
     identifier: schemas.Identifier, request: schemas.ClassifierChange, services: Served, version: Version = None
 ) -> dict[str, Any]:
     """Change the name of a classifier, or its model."""
     if request.model is not None:
         _check_model(services, request.model)
-
-    def run() -> None:
-        with services.store.change(identifier, version) as changed:
-            changed.rename(request.name, request.model)
-
-    await services.database.run(run)
-    return await state(services, identifier)
+    return await changed(services, identifier, version, lambda change: change.rename(request.name, request.model))
 
 
 @router.delete("/{identifier}", status_code=204)
@@ -97,13 +93,7 @@ async def add_class(
     identifier: schemas.Identifier, request: schemas.ClassName, services: Served, version: Version = None
 ) -> dict[str, Any]:
     """Add a class without images."""
-
-    def run() -> None:
-        with services.store.change(identifier, version) as changed:
-            changed.add_class(request.name)
-
-    await services.database.run(run)
-    return await state(services, identifier)
+    return await changed(services, identifier, version, lambda change: change.add_class(request.name))
 
 
 @router.patch("/{identifier}/classes/{class_id}", response_model=schemas.ClassifierState)
@@ -115,13 +105,7 @@ async def rename_class(
     version: Version = None,
 ) -> dict[str, Any]:
     """Rename a class."""
-
-    def run() -> None:
-        with services.store.change(identifier, version) as changed:
-            changed.rename_class(class_id, request.name)
-
-    await services.database.run(run)
-    return await state(services, identifier)
+    return await changed(services, identifier, version, lambda change: change.rename_class(class_id, request.name))
 
 
 @router.delete("/{identifier}/classes/{class_id}", response_model=schemas.ClassifierState)
@@ -129,25 +113,13 @@ async def remove_class(
     identifier: schemas.Identifier, class_id: schemas.RowId, services: Served, version: Version = None
 ) -> dict[str, Any]:
     """Remove a class with its images."""
-
-    def run() -> None:
-        with services.store.change(identifier, version) as changed:
-            changed.remove_class(class_id)
-
-    await services.database.run(run)
-    return await state(services, identifier)
+    return await changed(services, identifier, version, lambda change: change.remove_class(class_id))
 
 
 @router.post("/{identifier}/undo", response_model=schemas.ClassifierState)
 async def undo(identifier: schemas.Identifier, services: Served, version: Version = None) -> dict[str, Any]:
     """Take back the last change."""
-
-    def run() -> None:
-        with services.store.change(identifier, version) as changed:
-            changed.undo()
-
-    await services.database.run(run)
-    return await state(services, identifier)
+    return await changed(services, identifier, version, lambda change: change.undo())
 
 
 @router.get(
@@ -169,6 +141,14 @@ async def download(
     full_name = quote(re.sub(r'[\\/:*?"<>|]', "_", stored.name), safe="")  # for browsers, which show it
     disposition = f"attachment; filename=\"{ascii_name}.{format}\"; filename*=UTF-8''{full_name}.{format}"
     return Response(data, media_type=kind, headers={"content-disposition": disposition})
+
+
+async def changed(
+    services: Services, identifier: str, version: int | None, make: Callable[[Change], object]
+) -> dict[str, Any]:
+    """Change a stored classifier; returns its `state`."""
+    await services.change(identifier, version, make)
+    return await state(services, identifier)
 
 
 async def state(services: Services, identifier: str, wait: bool = True) -> dict[str, Any]:

@@ -10,13 +10,14 @@ from ... import limits
 from ...errors import SightlineError, check
 from ...predictor import FailedPrediction
 from .. import schemas, uploads
+from ..changes import Change
 from ..errors import RefusedFilesError, not_found
 from ..fits import Fit
 from ..models import Stopwatch
 from ..rows import NewImage
 from ..services import Served
 from . import REFUSALS
-from .classifiers import Version, state
+from .classifiers import Version, changed, state
 
 router = APIRouter(prefix="/api/classifiers/{identifier}", tags=["classifiers"], responses=REFUSALS)
 
@@ -39,17 +40,16 @@ async def add_examples(
     if not images:
         raise RefusedFilesError(errors)
 
-    def run() -> list[int]:
-        with services.store.change(identifier, version) as changed:
-            known = {group.name: group.id for group in changed.before.classes}
-            if class_id is not None:
-                target = changed.find_class(class_id).id
-            else:
-                assert label is not None
-                target = known[label] if label in known else changed.add_class(label)
-            return changed.add_images(target, images)
+    def add(change: Change) -> list[int]:
+        known = {group.name: group.id for group in change.before.classes}
+        if class_id is not None:
+            target = change.find_class(class_id).id
+        else:
+            assert label is not None
+            target = known[label] if label in known else change.add_class(label)
+        return change.add_images(target, images)
 
-    added = await services.database.run(run)
+    added = await services.change(identifier, version, add)
     return {**await state(services, identifier), "added": added, "errors": errors}
 
 
@@ -62,13 +62,9 @@ async def move_example(
     version: Version = None,
 ) -> dict[str, Any]:
     """Move an image to another class."""
-
-    def run() -> None:
-        with services.store.change(identifier, version) as changed:
-            changed.move_example(example_id, request.class_id)
-
-    await services.database.run(run)
-    return await state(services, identifier)
+    return await changed(
+        services, identifier, version, lambda change: change.move_example(example_id, request.class_id)
+    )
 
 
 @router.delete("/examples/{example_id}", response_model=schemas.ClassifierState)
@@ -76,13 +72,7 @@ async def remove_example(
     identifier: schemas.Identifier, example_id: schemas.RowId, services: Served, version: Version = None
 ) -> dict[str, Any]:
     """Remove an image."""
-
-    def run() -> None:
-        with services.store.change(identifier, version) as changed:
-            changed.remove_examples([example_id])
-
-    await services.database.run(run)
-    return await state(services, identifier)
+    return await changed(services, identifier, version, lambda change: change.remove_examples([example_id]))
 
 
 @router.post("/examples/remove", response_model=schemas.ClassifierState)
@@ -90,13 +80,7 @@ async def remove_examples(
     identifier: schemas.Identifier, request: schemas.ExampleIds, services: Served, version: Version = None
 ) -> dict[str, Any]:
     """Remove several images. It is one change: all of them, or none."""
-
-    def run() -> None:
-        with services.store.change(identifier, version) as changed:
-            changed.remove_examples(request.ids)
-
-    await services.database.run(run)
-    return await state(services, identifier)
+    return await changed(services, identifier, version, lambda change: change.remove_examples(request.ids))
 
 
 @router.get(
