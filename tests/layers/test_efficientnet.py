@@ -2,14 +2,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sightline.layers.efficientnet import EfficientNetLite0, convert_state_dict
+from sightline.layers.efficientnet import EfficientNetLite, convert_state_dict
 from state_dicts import lite0_state
 
 
 @pytest.fixture(scope="module")
 def model():
     torch.manual_seed(0)
-    model = EfficientNetLite0()
+    model = EfficientNetLite()
     model.load_state_dict(convert_state_dict(lite0_state()))
     return model.eval()
 
@@ -17,6 +17,23 @@ def model():
 def test_number_of_parameters_is_that_of_the_paper(model):
     assert sum(p.numel() for p in model.parameters()) + 1280 * 1000 + 1000 == 4_652_008  # with ImageNet's classifier
     assert len(model.blocks) == 1 + 16 + 1
+
+
+@pytest.mark.parametrize(
+    ("name", "channels", "parameters"),
+    [
+        ("efficientnet_lite1", (24, 40, 80, 112, 192, 320), 5_416_680),
+        ("efficientnet_lite2", (24, 48, 88, 120, 208, 352), 6_092_072),
+    ],
+)
+def test_larger_versions_have_more_blocks_and_channels(name, channels, parameters):
+    model = EfficientNetLite(name)
+    assert sum(p.numel() for p in model.parameters()) + 1280 * 1000 + 1000 == parameters
+    outs = [block.project[0].out_channels for block in model.blocks[1:-1]]
+    counts = (1, 3, 3, 4, 4, 5, 1)
+    assert outs == [c for c, count in zip((16, *channels), counts, strict=True) for _ in range(count)]
+    with torch.no_grad():
+        assert model.eval()(torch.rand(1, 3, 65, 65)).shape == (1, model.grid_size(65) ** 2, 1280)
 
 
 @pytest.mark.parametrize(("image_size", "grid_size"), [(32, 1), (33, 2), (64, 2), (71, 3), (224, 7)])
@@ -57,7 +74,7 @@ def test_output_equals_a_functional_reference(model, side):
 
 
 def test_fused_batch_norms_do_not_change_outputs(model):
-    fused = EfficientNetLite0()
+    fused = EfficientNetLite()
     fused.load_state_dict(model.state_dict())
     fused.eval().fuse_batch_norms()
     assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in fused.modules())
@@ -68,7 +85,9 @@ def test_fused_batch_norms_do_not_change_outputs(model):
 
 def test_invalid_input_raises():
     for name in ("_blocks.3._se_reduce.weight", "layer1.0.conv1.weight", "weight", "_blocks.x._bn1.bias"):
-        with pytest.raises(ValueError, match=f"names of EfficientNet-Lite0, got '{name}'"):
+        with pytest.raises(ValueError, match=f"names of efficientnet_lite0, got '{name}'"):
             convert_state_dict({name: torch.zeros(1)})
+    with pytest.raises(ValueError, match="name must be one of efficientnet_lite0"):
+        EfficientNetLite("efficientnet_lite7")
     with pytest.raises(ValueError, match="image_size must be at least 32"):
-        EfficientNetLite0().grid_size(31)
+        EfficientNetLite().grid_size(31)

@@ -5,10 +5,10 @@ import safetensors.torch
 import torch
 
 from sightline.errors import MissingDependencyError, SightlineError
-from sightline.layers.efficientnet import EfficientNetLite0, convert_state_dict
+from sightline.layers.efficientnet import EfficientNetLite, convert_state_dict
 from sightline.models.embedders import BackboneEmbedder, ExternalEmbedder, load_embedder
 from sightline.models.few_shot import FewShot, FewShotConfig
-from sightline.models.image_encoders import EFFICIENTNET_PACKAGE, Embedder
+from sightline.models.image_encoders import Embedder, weights_package
 from sightline.models.preprocessing import Preprocessing, image_views
 from state_dicts import lite0_state
 
@@ -105,7 +105,7 @@ def test_embeddings_do_not_depend_on_the_batch_size(device):
 
 def test_efficientnet_features(efficientnet):
     pixels = random_pixels(2, 224)
-    model = EfficientNetLite0()
+    model = EfficientNetLite()
     model.load_state_dict(convert_state_dict(lite0_state()))
     with torch.no_grad():
         expected = model.eval()((pixels - 127.0) / 128)
@@ -140,11 +140,11 @@ def test_weights_as_safetensors_in_half_precision(efficientnet, tmp_path):
 
 
 def test_packaged_weights_are_located_without_importing_the_package(weights, tmp_path, monkeypatch):
-    home = tmp_path / EFFICIENTNET_PACKAGE
+    home = tmp_path / weights_package("efficientnet_lite0")
     (home / "models").mkdir(parents=True)
     (home / "__init__.py").write_text("raise SystemExit('run')")
     (home / "models" / "lite0.pth").write_bytes(weights.read_bytes())
-    monkeypatch.delitem(sys.modules, EFFICIENTNET_PACKAGE, raising=False)
+    monkeypatch.delitem(sys.modules, weights_package("efficientnet_lite0"), raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     assert load_embedder("efficientnet_lite0").embed_dim == 1280
 
@@ -173,8 +173,8 @@ def changed(**changes):
         (Bomb(), "a state dict of tensors, got an error"),
         ([torch.zeros(3)], "a state dict of tensors, got other values"),
         ({"_bn0.bias": 3}, "a state dict of tensors, got other values"),
-        (changed(other=torch.zeros(3)), "must have the names of EfficientNet-Lite0, got 'other'"),
-        (changed(**{"_bn0.bias": None}), r"fit EfficientNet-Lite0: blocks\.0\.1\.bias must be \(32,\), got nothing"),
+        (changed(other=torch.zeros(3)), "must have the names of efficientnet_lite0, got 'other'"),
+        (changed(**{"_bn0.bias": None}), r"fit efficientnet_lite0: blocks\.0\.1\.bias must be \(32,\), got nothing"),
         (changed(**{"_bn0.bias": torch.zeros(31)}), r"blocks\.0\.1\.bias must be \(32,\), got \(31,\)"),
         (changed(**{"_blocks.16._bn1.bias": torch.zeros(3)}), r"blocks\.17\.depthwise\.1\.bias must be absent"),
         (changed(**{"_bn0.bias": torch.full((32,), torch.nan)}), r"finite, got NaN or infinity in blocks\.0\.1\.bias"),
@@ -205,7 +205,10 @@ def test_invalid_weight_files_are_refused(tmp_path, monkeypatch, weights):
             "efficientnet-lite0",
             "got 'efficientnet-lite0'; did you mean 'efficientnet_lite0'",
         ),
-        ("nowhere", "the folder of a Hugging Face model, hub:owner/name, or one of efficientnet_lite0, got 'nowhere'"),
+        (
+            "nowhere",
+            "the folder of a Hugging Face model, hub:owner/name, or one of efficientnet_lite0, .*, got 'nowhere'",
+        ),
         ("/no/such/folder", "got '/no/such/folder'"),
         ("owner/name", "got 'owner/name'; for a model on the hub write hub:owner/name"),
     ],

@@ -3,7 +3,7 @@
 from ..kernels.dropout import Dropout
 from .backbones import Backbone, Conv4, ResNet12
 from .blocks import DecoderBlock, DecoderCache, EncoderBlock, FeedForward
-from .efficientnet import EfficientNetLite0
+from .efficientnet import EfficientNetLite
 from .embeddings import TokenEmbedding
 from .patches import PatchEmbedding
 from .positions import GridPositions, LearnedPositions, PositionEmbedding, SinusoidalPositions, sinusoids
@@ -19,7 +19,7 @@ __all__ = [
     "DecoderBlock",
     "DecoderCache",
     "Dropout",
-    "EfficientNetLite0",
+    "EfficientNetLite",
     "Encoder",
     "EncoderBlock",
     "FeedForward",

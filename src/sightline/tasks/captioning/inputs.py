@@ -13,14 +13,13 @@ from ...config import for_data
 from ...data.captions.datasets import CaptionedImages, CaptionSplits
 from ...data.images import augmentation
 from ...errors import check
-from ...models.captioner import EFFICIENTNET, CaptionerConfig, make_backbone
+from ...layers.efficientnet import EFFICIENTNETS
+from ...models.captioner import CaptionerConfig, make_backbone
 from ...models.image_encoders import Embedder, Transform
 from ...models.region_features import check_features_memory, load_region_encoder, region_features
 from ...predictor import Progress
 from ...training.device import choose_device
 from .config import DEFAULT_IMAGE_SIZE, CaptioningTaskConfig
-
-EFFICIENTNET_IMAGE_SIZE = 224
 
 
 class ImageInputs:
@@ -95,7 +94,8 @@ def _image_format(config: CaptioningTaskConfig, data: CaptionSplits) -> tuple[in
         is_own = size in (None, own[1])
         check(is_own, f"data.image_size must be null or {own[1]} for generated images, got {size}")
         return own[1], own[0]
-    default = EFFICIENTNET_IMAGE_SIZE if config.model.backbone == EFFICIENTNET else DEFAULT_IMAGE_SIZE
+    version = EFFICIENTNETS.get(config.model.backbone)
+    default = DEFAULT_IMAGE_SIZE if version is None else version.image_size
     return size or config.model.image_size or default, channels
 
 

@@ -15,7 +15,8 @@ from ...data.text.batching import LengthBuckets, PackedSequences, padded_length
 from ...data.text.tokenizers import train_tokenizer
 from ...errors import check
 from ...kernels.cross_entropy import IGNORE_INDEX
-from ...models.captioner import EFFICIENTNET, Captioner
+from ...layers.efficientnet import EFFICIENTNETS
+from ...models.captioner import Captioner
 from ...models.image_encoders import EfficientNetEmbedder
 from ...predictor import Progress
 from ...training.task import BatchSlice, Task
@@ -56,8 +57,8 @@ class CaptioningTask(Task):
         self.tokenizer = earlier_tokenizer(config) or train_tokenizer(config.tokenizer, texts)
         self.config = with_model(config, data, len(self.tokenizer))
         self.model = Captioner(self.config.model)
-        if config.model.backbone == EFFICIENTNET:
-            pretrained = EfficientNetEmbedder(config.data.weights).model
+        if config.model.backbone in EFFICIENTNETS:
+            pretrained = EfficientNetEmbedder(config.data.weights, config.model.backbone).model
             assert self.model.backbone is not None
             self.model.backbone.load_state_dict(pretrained.state_dict())
         self.data, self.device = data, torch.device("cpu")
