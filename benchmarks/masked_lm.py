@@ -5,11 +5,13 @@
 Both train on the same token ids for the same wall-clock time, three seeds each, and are evaluated by the same code on
 the same masked tokens. Tokens are counted without padding. BERT trains in bfloat16 on a GPU, with dynamic padding in
 worker processes, the fused AdamW and a linear schedule, compiled and not; the faster one is used for the comparison of
-accuracies. Its schedule is set by the number of steps that a first measurement predicts for the given time; ours as
-well. BERT's learning rate is the one with the best accuracy of the first seed.
+accuracies. With `--group-by-length` its batches have sentences of similar lengths, as ours always have. Its schedule is
+set by the number of steps that a first measurement predicts for the given time; ours as well. BERT's learning rate is
+the one with the best accuracy of the first seed.
 """
 
 import argparse
+import dataclasses
 import statistics
 import tempfile
 import time
@@ -169,7 +171,16 @@ def tokens_per_step(task: MaskedLMTask, batch_size: int) -> float:
 
 
 def train_bert(
-    task: MaskedLMTask, folder: Path, clock: Clock, *, steps: int, seed: int, rows: int, compiled: bool, rate: float
+    task: MaskedLMTask,
+    folder: Path,
+    clock: Clock,
+    *,
+    steps: int,
+    seed: int,
+    rows: int,
+    compiled: bool,
+    rate: float,
+    grouped: bool,
 ) -> nn.Module:
     """Train BertForMaskedLM by transformers.Trainer; the model."""
     from transformers import BertConfig, BertForMaskedLM, Trainer, TrainerCallback, TrainingArguments
@@ -200,13 +211,21 @@ def train_bert(
         output_dir=str(folder), per_device_train_batch_size=rows, max_steps=steps, learning_rate=rate, bf16=on_gpu,
         optim="adamw_torch_fused", warmup_steps=steps // 20, weight_decay=0.01, save_strategy="no", report_to=[],
         disable_tqdm=True, logging_strategy="no", seed=seed, torch_compile=compiled, remove_unused_columns=False,
-        dataloader_num_workers=WORKERS if on_gpu else 0, use_cpu=not on_gpu,
+        dataloader_num_workers=WORKERS if on_gpu else 0, use_cpu=not on_gpu, **(_grouping() if grouped else {}),
     )  # fmt: skip
     trainer = Trainer(
         bert, options, train_dataset=Sentences(task.train), data_collator=Collator(task), callbacks=[Stop()]
     )
     trainer.train()
     return Bert(bert).eval()
+
+
+def _grouping() -> dict[str, Any]:
+    """The training argument that makes batches of similar lengths, whose name depends on the version."""
+    from transformers import TrainingArguments
+
+    names = {field.name for field in dataclasses.fields(TrainingArguments)}
+    return {"group_by_length": True} if "group_by_length" in names else {"train_sampling_strategy": "group_by_length"}
 
 
 def accuracy(model: nn.Module, task: MaskedLMTask, device: torch.device) -> float:
@@ -237,6 +256,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--speed-seconds", type=float, default=30)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--group-by-length", action="store_true", help="batches of BERT of similar lengths")
     parser.add_argument("--learning-rates", type=float, nargs="+", default=[1e-3, 2e-3], help="of BERT")
     parser.add_argument("--changes", nargs="*", default=[], help="changes of our config")
     measure(parser.parse_args())
@@ -253,6 +273,7 @@ def measure(arguments: argparse.Namespace) -> None:
         batch_size = first.training.batch_size
         rows = max(1, round(tokens_per_step(task, batch_size) / float(task.train.lengths.mean())))
         tokens = tokens_per_step(task, batch_size)
+        common: dict[str, Any] = {"rows": rows, "grouped": arguments.group_by_length}
         print(f"batches of {rows} sentences on average; after a warm-up of {WARM_UP_STEPS} steps", flush=True)
         clocks = [Clock(seconds, WARM_UP_STEPS) for seconds in (0, arguments.speed_seconds)]
         for i, clock in enumerate(clocks):
@@ -260,7 +281,7 @@ def measure(arguments: argparse.Namespace) -> None:
         print_speed("ours", clocks)
         ours, theirs = clocks[1], {}
         for compiled in variants():
-            options: dict[str, Any] = {"rows": rows, "compiled": compiled, "rate": 1e-3, "seed": 0, "steps": long}
+            options = {**common, "compiled": compiled, "rate": 1e-3, "seed": 0, "steps": long}
             clocks = [Clock(seconds, WARM_UP_STEPS) for seconds in (0, arguments.speed_seconds)]
             for clock in clocks:
                 train_bert(task, folder / "bert", clock, **options)
@@ -285,7 +306,7 @@ def measure(arguments: argparse.Namespace) -> None:
                 f"seed {seed}  ours {scores['ours'][-1]:.2%}  {clock.steps:,} steps, {clock.elapsed:.0f} s", flush=True
             )
             for rate in rates:
-                options = {"rows": rows, "compiled": compiled, "rate": rate, "seed": seed, "steps": bert_steps}
+                options = {**common, "compiled": compiled, "rate": rate, "seed": seed, "steps": bert_steps}
                 clock = Clock(arguments.seconds)
                 model = train_bert(task, folder / "bert", clock, **options)
                 values = scores.setdefault(f"BERT, learning rate {rate:g}", [])
