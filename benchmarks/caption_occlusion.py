@@ -25,7 +25,7 @@ from sightline.data.images.occlusion import fill_cells
 from sightline.decoding import decoder_inputs
 from sightline.tasks.captioning.evaluate import GeneratedCaption
 from sightline.tasks.captioning.metrics import words
-from sightline.tasks.captioning.predictor import CaptioningPredictor, word_groups
+from sightline.tasks.captioning.predictor import CaptioningPredictor
 from sightline.view.captions import WordMap
 
 from .clock import machine
@@ -72,7 +72,7 @@ def word_log_probs(predictor: CaptioningPredictor, inputs: Tensor, caption: Gene
     target = target.to(predictor.device).expand(len(inputs), -1)
     log_probs = predictor.model(inputs.to(predictor.device), target).float().log_softmax(-1)
     own = log_probs[:, torch.arange(len(tokens)), torch.tensor(tokens, device=log_probs.device)].cpu().numpy()
-    groups = word_groups(predictor.tokenizer, tokens)
+    groups = predictor.tokenizer.word_groups(tokens)
     return np.stack([own[:, positions].sum(1) for _, positions in groups], 1)
 
 

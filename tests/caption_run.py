@@ -1,8 +1,13 @@
-"""A captioning run on a few drawn scenes, trained for three steps."""
+"""Captioning runs on a few drawn scenes, trained for some steps."""
 
+import json
 from pathlib import Path
 
+import torch
+from PIL import Image
+
 import sightline
+from sightline import config
 from sightline.data.captions import shapes
 from sightline.data.captions.datasets import CaptionSplits
 
@@ -31,3 +36,29 @@ def scenes() -> CaptionSplits:
 def train(folder: Path) -> Path:
     """Train a run in this folder."""
     return sightline.train({**SMALL, "out": str(folder)}, data=scenes(), quiet=True).folder
+
+
+def train_on_files(folder: Path, backbone: str, weights: Path) -> Path:
+    """Train a run with an EfficientNet backbone on image files in the working folder, for one step.
+
+    The backbone starts from the weights in a file. The test set has 7 images.
+    """
+    images = shapes.draw(23, seed=0)
+    Path("photos").mkdir()
+    rows = []
+    for i, (pixels, captions) in enumerate(zip(images.pixels, images.captions, strict=True)):
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).resize((71, 53)).save(f"photos/{i}.png")
+        split = "train" if i < 13 else "validation" if i < 16 else "test"
+        rows.append({"image": f"{i}.png", "captions": captions, "split": split})
+    Path("photos/captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    changes = {
+        "data.source": "photos/captions.jsonl",
+        "data.image_size": 64,
+        "data.weights": str(weights.absolute()),
+        "model.backbone": backbone,
+        "model.backbone_channels": None,
+        "training.steps": 1,
+        "out": str(folder),
+    }
+    torch.manual_seed(0)
+    return sightline.train(config.assign(SMALL, changes), quiet=True).folder

@@ -1,6 +1,7 @@
 """Conversion of runs to pretrained models."""
 
 import contextlib
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 import number_run
 import sightline
-from sightline import FewShotClassifier, limits, shipping, zoo
+from sightline import FewShotClassifier, limits, registry, shipping, zoo
 from sightline.cli import app
 from sightline.errors import SightlineError
 from sightline.files import CARD, CONFIG, EVALUATION, WEIGHTS
@@ -141,11 +142,29 @@ def test_wrong_arguments_are_refused_and_leave_nothing(home, options, message):
     assert file_names(home / "zoo") == []
 
 
-def test_a_run_must_be_evaluated_and_of_a_supported_task(home, tiny_run):
+def test_an_image_classifier_is_stored_with_its_classes_and_gives_the_same_answer(home, tiny_run):
+    shutil.copytree(tiny_run, "tiny")
+    shutil.copy(tiny_run.parent / "images.npz", "images.npz")
+    path = Path(f"tiny/{CONFIG}")
+    path.write_text(path.read_text().replace(str(tiny_run.parent / "images.npz"), "images.npz"))
+    accuracy = sightline.evaluate("tiny", device="cpu").accuracy
+    folder = ship("tiny", "images", license=LICENSE, command="sightline train images.yaml", device="cpu")
+    assert file_names(folder) == [CARD, "classes.json", CONFIG, WEIGHTS]
+    image = np.load("images.npz")["images"][0]
+    before, after = (sightline.load(run).predict(image) for run in ("tiny", "images"))
+    assert after.scores == pytest.approx(before.scores, abs=1e-2)
+    card = (folder / CARD).read_text()
+    assert "\n    accuracy           " in card
+    assert f"accuracy {accuracy:.4f} before and {accuracy:.4f} after, over 9 images of the validation set" in card
+
+
+def test_a_run_must_be_evaluated_and_of_a_supported_task(home, tiny_run, monkeypatch):
     with pytest.raises(SightlineError, match=r"trained and evaluated, got .* without evaluation.json"):
         ship(tiny_run, "images", license=LICENSE)
     shutil.copytree(tiny_run, "tiny")
     Path(f"tiny/{EVALUATION}").write_text("{}")
+    unsupported = dataclasses.replace(registry.TASKS["image_classification"], compare_precision=None)
+    monkeypatch.setitem(registry.TASKS, "image_classification", unsupported)
     with pytest.raises(SightlineError, match=r"must be one of .*few_shot, .*translation, got 'image_classification'"):
         ship("tiny", "images", license=LICENSE)
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import sightline
 from processes import SMALL_TASKS, write_task_data
-from sightline import FewShotClassifier, limits, zoo
+from sightline import FewShotClassifier, limits, shipping, zoo
 from sightline.cli import app
 from sightline.data.images.class_splits import load_classes
 from sightline.data.images.glyphs import draw_alphabets
@@ -124,7 +124,9 @@ def test_nothing_is_written_to_the_zoo(home):
 @pytest.mark.parametrize("name", zoo.names())
 def test_a_pretrained_model_is_small_and_has_a_card(name):
     folder = zoo.folder(name)
-    assert sum(path.stat().st_size for path in folder.iterdir()) < limits.MAX_ZOO_MODEL_BYTES
+    size, backbone_size = shipping.model_bytes(folder, sightline.load(name))
+    assert size <= limits.MAX_ZOO_MODEL_BYTES
+    assert backbone_size <= limits.MAX_ZOO_BACKBONE_BYTES
     card = (folder / CARD).read_text()
     assert f"# {name}\n" in card
     assert "not installed" not in card

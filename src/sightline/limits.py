@@ -131,7 +131,9 @@ MAX_EMBEDDER_IMAGE_SIZE = 1024
 MAX_EMBEDDER_BYTES = 1 << 27
 """Bytes of a weight file of an external embedder."""
 MAX_ZOO_MODEL_BYTES = 8_000_000
-"""Bytes of all files of a pretrained model in the package."""
+"""Bytes of all files of a pretrained model in the package, without a fine-tuned backbone."""
+MAX_ZOO_BACKBONE_BYTES = 10_000_000
+"""Bytes of the fine-tuned backbone of a pretrained model in the package."""
 
 # Decoding
 

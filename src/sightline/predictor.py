@@ -61,6 +61,15 @@ class InputToken(NamedTuple):
     is_removable: bool
 
 
+class FineTuned(NamedTuple):
+    """A part of a model that had been trained before on other data."""
+
+    prefix: str
+    """Of the names of its tensors."""
+    origin: str
+    """What it was before, with the data and the license of its weights."""
+
+
 class Evaluation(Protocol):
     """The result of `Predictor.evaluate`. `str(evaluation)` is a report for a terminal."""
 
@@ -132,6 +141,8 @@ class Predictor(ABC):
     """Whether `inspect_batch` has attention to show."""
     external_model: str | None = None
     """The model whose output this one takes, if that is not part of its files."""
+    fine_tuned: FineTuned | None = None
+    """The part of the model that its training started from."""
 
     folder: Path
     """The run's folder."""

@@ -79,6 +79,7 @@ TASKS: dict[str, TaskSpec] = {
             predictor="tasks.image_classification.predictor:ImageClassificationPredictor",
             compare="tasks.image_classification.compare:compare",
             export="tasks.image_classification.export:export",
+            compare_precision="tasks.classification:compare_precision",
             usage='sightline.load("{name}").predict("image.png")',
             has_images=True,
         ),
@@ -132,7 +133,7 @@ TASKS: dict[str, TaskSpec] = {
             usage='sightline.load("{name}").predict("…")',
             compare="tasks.text_classification.compare:compare",
             export="tasks.text_export:export",
-            compare_precision="tasks.text_classification.evaluate:compare_precision",
+            compare_precision="tasks.classification:compare_precision",
         ),
     )
 }

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from textwrap import indent
 
+from safetensors.torch import load_file
 from torch import Tensor
 
 from . import config, limits, registry, zoo
@@ -52,12 +53,27 @@ def ship(
         _write_model(part, run, before)
         agreement = registry.task_spec(task).compare_precision(before, load(part, device=device), data, progress)
         write_bytes(part / CARD, _card(name, run, before, training, license, agreement).encode())
-        size, limit = sum(path.stat().st_size for path in part.iterdir()), limits.MAX_ZOO_MODEL_BYTES
-        check(size <= limit, f"a pretrained model must be at most {limit:,} bytes, got {size:,}")
+        _check_size(part, before)
         part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     return target
+
+
+def model_bytes(folder: Path, predictor: Predictor) -> tuple[int, int]:
+    """Bytes of all files of a model without its fine-tuned backbone, and bytes of the backbone."""
+    total, part = sum(path.stat().st_size for path in folder.iterdir()), predictor.fine_tuned
+    tensors = {} if part is None else load_file(folder / WEIGHTS)
+    backbone = sum(tensor.nbytes for name, tensor in tensors.items() if part and name.startswith(part.prefix))
+    return total - backbone, backbone
+
+
+def _check_size(folder: Path, predictor: Predictor) -> None:
+    size, backbone = model_bytes(folder, predictor)
+    limit, note = limits.MAX_ZOO_MODEL_BYTES, " without its backbone" if backbone else ""
+    check(size <= limit, f"a pretrained model must be at most {limit:,} bytes{note}, got {size:,}")
+    limit = limits.MAX_ZOO_BACKBONE_BYTES
+    check(backbone <= limit, f"the backbone of a pretrained model must be at most {limit:,} bytes, got {backbone:,}")
 
 
 def _write_model(part: Path, run: Path, predictor: Predictor) -> None:
@@ -85,12 +101,14 @@ def _card(name: str, run: Path, predictor: Predictor, command: str, license: str
         raise SightlineError(f"{run / EVALUATION} must hold a report, got none; evaluate the run again")
     external = predictor.external_model
     head = f", a head for the embeddings of `{external}`, which is not part of it" if external else ""
+    part = predictor.fine_tuned
+    start = f"The backbone is part of the model. Its training started from {part.origin}.\n" if part else ""
     return model_card(
         name,
         predictor.config,
         title=f"A pretrained model of Sightline{head}",
         command=command,
-        training=f"{license.strip().rstrip('.')}.\nThe complete config is in `{CONFIG}`.",
+        training=f"{license.strip().rstrip('.')}.\n{start}The complete config is in `{CONFIG}`.",
         evaluation=f"{indent(report, '    ')}\n\nThe evaluation is that of the trained run. The matrices are stored "
         f"here in half precision and loaded in single\nprecision: {agreement}.",
         versions=_section(run, "## Versions"),

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..comparison import PairedComparison
+from ..errors import check
 from ..metrics import (
     classification_metrics,
     classification_sums,
@@ -18,9 +19,11 @@ from ..metrics import (
     wilson_interval,
 )
 from ..names import printable
-from ..predictor import SPLIT_NOTES
+from ..predictor import SPLIT_NOTES, Progress
 
 MAX_LISTED_CLASSES = 20
+MAX_ACCURACY_DIFFERENCE = 0.005
+"""Largest difference that `compare_precision` accepts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,3 +142,14 @@ def _result(name: str, logits: Tensor, labels: Tensor, reference: Tensor) -> Cla
         p_value=mcnemar_p_value(only_right, only_wrong),
         **classification_metrics(sums),
     )
+
+
+def compare_precision(before: Any, after: Any, data: Any, progress: Progress | None = None) -> str:
+    """Compare the accuracy before and after a conversion to half precision; raises SightlineError if it differs too
+    much.
+    """
+    old, new = (predictor.evaluate(data, progress=progress) for predictor in (before, after))
+    rule = f"accuracy in half precision must differ by at most {MAX_ACCURACY_DIFFERENCE}"
+    got = f"{old.accuracy:.4f} before and {new.accuracy:.4f} after"
+    check(abs(new.accuracy - old.accuracy) <= MAX_ACCURACY_DIFFERENCE, f"{rule}, got {got}")
+    return f"accuracy {got}, over {old.examples:,} {old.noun} of the {old.split} set"

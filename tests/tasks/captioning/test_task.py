@@ -1,19 +1,16 @@
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import nn
-from typer.testing import CliRunner
 
 import caption_run
 import sightline
 from caption_run import SMALL
 from sightline import config, limits
-from sightline.cli import app
 from sightline.data.captions import shapes
 from sightline.data.captions.datasets import CaptionSplits
 from sightline.decoding import Hypothesis
@@ -269,38 +266,3 @@ def test_pointing_ignores_case_and_punctuation(data):
 def test_bad_configs(changes, message):
     with pytest.raises(SightlineError, match=message):
         config.build(CaptioningTaskConfig, config.assign(SMALL, changes))
-
-
-def write_pictures(folder, picture):
-    """Images of all kinds in one folder; the names of those that cannot be read begin with `bad`."""
-    folder.mkdir()
-    image = Image.fromarray(picture)
-    image.save(folder / "plain.png")
-    image.convert("L").save(folder / "gray.png")
-    image.convert("CMYK").save(folder / "cmyk.jpg")
-    image.convert("P").save(folder / "palette.gif", save_all=True, append_images=[image.rotate(90).convert("P")])
-    transparent = image.convert("RGBA")
-    transparent.putalpha(Image.linear_gradient("L").resize(image.size))
-    transparent.save(folder / "transparent.png")
-    image.resize((1, 1)).save(folder / "tiny.png")
-    image.resize((997, 3)).save(folder / "wide.jpg")
-    (folder / "bad-corrupt.png").write_bytes((folder / "plain.png").read_bytes()[:71])
-    (folder / "bad-empty.jpg").write_bytes(b"")
-    (folder / "bad-text.jpg").write_text("not an image")
-    Image.new("1", (9_001, 9_001)).save(folder / "bad-huge.png")
-
-
-def test_bad_images_are_named_and_do_not_cost_the_others(run, data, tmp_path):
-    write_pictures(tmp_path / "pictures", data.test.pixels[0].permute(1, 2, 0).numpy())
-    page = tmp_path / "page.html"
-    command = ["predict", str(run), str(tmp_path / "pictures"), "--format", "json", "--show", str(page)]
-    result = CliRunner().invoke(app, [*command, "--device", "cpu"])
-    assert result.exit_code == 2, result.output
-    predictions = {Path(row["input"]).name: row for row in json.loads(result.stdout)}
-    assert len(predictions) == 11
-    for name, row in predictions.items():
-        assert bool(row["error"]) == name.startswith("bad"), row
-        assert bool(row.get("text")) != name.startswith("bad"), row
-        assert not row["error"] or name in row["error"]
-        assert (name in page.read_text()) != name.startswith("bad")
-    assert "must have 1 to 80,000,000 pixels" in predictions["bad-huge.png"]["error"]

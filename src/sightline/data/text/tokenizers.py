@@ -156,6 +156,17 @@ class Tokenizer:
         ]
         return [i >= num_fixed and start for i, start in enumerate(is_start)]
 
+    def word_groups(self, ids: Iterable[int]) -> list[tuple[str, list[int]]]:
+        """The words of token ids, each with the positions of its tokens."""
+        groups: list[tuple[list[int], list[int]]] = []
+        starts = self.word_starts() if self.config.kind == "bpe" else None
+        for position, token in enumerate(ids):
+            if starts is None or starts[token] or not groups:
+                groups.append(([], []))
+            groups[-1][0].append(token)
+            groups[-1][1].append(position)
+        return [(self.decode(tokens).strip(), positions) for tokens, positions in groups]
+
     def decode(self, ids: Iterable[int]) -> str:
         """Text of token ids. Control tokens are skipped."""
         num_special = len(self.special_tokens.tokens)

@@ -19,9 +19,10 @@ from ...data.text.tokenizers import Tokenizer
 from ...decoding import decoder_inputs
 from ...errors import SightlineError, check, check_int, check_max, check_page_size
 from ...files import CONFIG, stored_fingerprint
+from ...layers.backbones import BACKBONES
 from ...models.captioner import Captioner
 from ...names import printable
-from ...predictor import InputToken, Prediction, Predictor, Progress
+from ...predictor import FineTuned, InputToken, Prediction, Predictor, Progress
 from ...view.captions import CaptionCard, WordMap, caption_gif, captions_data, captions_page
 from ...view.inspection import Inspection
 from ...view.page import check_path as check_page_path
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 RECORDING_BATCH = 64
 """Captions whose attention is recorded together."""
+BACKBONE_LICENSE = "Apache License 2.0"
+"""Of the weights of EfficientNet-Lite."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,8 @@ class CaptioningPredictor(Predictor):
         self.folder, self.config, self.tokenizer = folder, config, tokenizer
         self.model, self.device = model.eval(), torch.device("cpu")
         self.external_model = config.data.embedder
+        if (backbone := config.model.backbone) not in (*BACKBONES, "none"):
+            self.fine_tuned = FineTuned("backbone.", f"`{backbone}`, trained on ImageNet, {BACKBONE_LICENSE}")
         self._inputs: ImageInputs | None = None
         self.has_attention = config.model.kind != "rnn"
 
@@ -176,7 +181,7 @@ class CaptioningPredictor(Predictor):
             record = self._record(inputs[start : start + RECORDING_BATCH], part)
             weights = torch.stack([m.weights for m in record], 1).float().numpy()  # (B, layers, heads, T, R)
             for row, caption in enumerate(part):
-                groups = word_groups(self.tokenizer, caption.hypothesis.tokens)
+                groups = self.tokenizer.word_groups(caption.hypothesis.tokens)
                 grid = self.config.model.grid
                 results.append(
                     [
@@ -252,6 +257,10 @@ class CaptioningPredictor(Predictor):
             "regions": model.num_regions,
             "vocabulary": len(self.tokenizer),
         }
+
+    def portable(self) -> tuple[CaptioningTaskConfig, dict[str, Any]]:
+        task_config, state = super().portable()
+        return replace(task_config, data=replace(task_config.data, weights=None)), state
 
     def columns(self, top: int | None = None) -> list[str]:
         further = (f"{name}.{i}" for i in range(2, (top or 1) + 1) for name in ("text", "score"))
@@ -332,15 +341,3 @@ class CaptioningPredictor(Predictor):
         is_new = images.digest() != stored_fingerprint(self.folder, "train", "digest")
         check(is_new, "data must not be the training data of the run, got the same captions; pass a test set")
         return images, split
-
-
-def word_groups(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[tuple[str, list[int]]]:
-    """The words of a caption, each with the positions of its tokens."""
-    groups: list[tuple[list[int], list[int]]] = []
-    starts = tokenizer.word_starts() if tokenizer.config.kind == "bpe" else None
-    for position, token in enumerate(tokens):
-        if starts is None or starts[token] or not groups:
-            groups.append(([], []))
-        groups[-1][0].append(token)
-        groups[-1][1].append(position)
-    return [(tokenizer.decode(ids).strip(), positions) for ids, positions in groups]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...data.text.batching import PackedSequences
 from ...data.text.labeled import LabeledText
-from ...errors import SightlineError, check
+from ...errors import SightlineError
 from ...metrics import classification_sums, update_classification_sums
 from ...predictor import Progress
 from ...training.task import BatchSlice
@@ -16,8 +16,6 @@ from ..classification import ClassifierEvaluation
 
 TOKENS_PER_BATCH = {"cpu": 1 << 13, "cuda": 1 << 15}
 """Tokens that are classified together, padding included."""
-MAX_ACCURACY_DIFFERENCE = 0.005
-"""Largest difference that `compare_precision` accepts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +67,3 @@ def evaluate(logits: Tensor, labels: Tensor, batch_slice: BatchSlice | None = No
     sums = classification_sums(logits.shape[1], logits.device)
     update_classification_sums(sums, logits, labels[own.clamp_max(len(labels) - 1)], mask=own < len(labels))
     return sums
-
-
-def compare_precision(before: Any, after: Any, data: Any, progress: Progress | None = None) -> str:
-    """Compare the accuracy before and after a conversion to half precision; raises SightlineError if it differs too
-    much.
-    """
-    old, new = (predictor.evaluate(data, progress=progress) for predictor in (before, after))
-    rule = f"accuracy in half precision must differ by at most {MAX_ACCURACY_DIFFERENCE}"
-    got = f"{old.accuracy:.4f} before and {new.accuracy:.4f} after"
-    check(abs(new.accuracy - old.accuracy) <= MAX_ACCURACY_DIFFERENCE, f"{rule}, got {got}")
-    return f"accuracy {got}, over {old.texts:,} texts of the {old.split} set"
