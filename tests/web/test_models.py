@@ -13,6 +13,7 @@ from PIL import Image
 
 import sightline
 from sightline import limits, zoo
+from sightline.data.captions import shapes
 from sightline.data.images import glyphs
 from sightline.view.payload import LEVELS
 from sightline.web.descriptions import _images
@@ -53,6 +54,12 @@ def test_the_list_names_every_model_and_its_task(client):
     assert "a circle, square, triangle, cross or ring in red, green" in models["shapes"]["description"]
     assert [url.partition(",")[0] for url in models["shapes"]["examples"]] == ["data:image/png;base64"] * 3
     assert models["run"]["description"] == "It was trained on the data images.npz."
+    pens = {name: list(model["pens"]) for name, model in models.items()}
+    assert pens == {"de-en": [], "run": ["black"], "sentences": [], "topics": [], "shapes": list(shapes.COLORS)}
+    assert models["shapes"]["pens"]["red"] == "#d63031"
+    named = [name for names in answer["pretrained"].values() for name in names]
+    assert sorted(named) == list(zoo.names())
+    assert answer["pretrained"]["translation"] == ["de-en"]
     assert client.get("/api/classifiers/0000000000000000", params={"wait": "maybe"}).json()["error"] == (
         "wait must be true or false, got 'maybe'"
     )
@@ -61,7 +68,7 @@ def test_the_list_names_every_model_and_its_task(client):
 def test_images_to_try_are_not_those_of_the_training():
     splits = glyphs.splits()
     seen = {x.numpy().tobytes() for part in (splits.train, splits.validation, splits.test) for x in part.pixels}
-    urls = _images(glyphs.NAME)
+    urls = _images("run", glyphs.NAME)
     assert len(urls) == 3
     for url in urls:
         with Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) as image:

@@ -1,6 +1,7 @@
 """The web page in Chromium, used as a person uses it: one server and one browser for all tests."""
 
 import base64
+import io
 import json
 import math
 import os
@@ -18,12 +19,13 @@ import zipfile
 from pathlib import Path
 
 import httpx2 as httpx
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from playwright.sync_api import expect
 
 from browser import FLAGS, NoBrowserError, find_browser
-from sightline import zoo
 from sightline.attention import attention_weights
 from sightline.attention.masks import Causal, Episode, Padding, Window
 from sightline.classifier import FewShotClassifier
@@ -31,12 +33,12 @@ from sightline.data.captions import shapes
 from sightline.data.images import glyphs
 from sightline.layers import sinusoids
 from sightline.runs import _resolve_config
-from sightline.web.models import source_task
 from web_client import characters as drawn_characters
 from web_client import class_folders, new_classifier, png
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 TABS = ["few-shot", "captions", "translate", "fill", "classify", "learn"]
+IMAGES = "image_classification"
 TIMEOUT = 60_000
 """Milliseconds, also on a busy machine."""
 expect.set_options(timeout=TIMEOUT)
@@ -62,6 +64,12 @@ SLOW_WEBCAM = """() => {
     };
 }"""
 """Let the browser allow the webcam late, and keep all streams that it opened."""
+PIXELS = """(image, points) => {
+    const context = new OffscreenCanvas(image.naturalWidth, image.naturalHeight).getContext("2d");
+    context.drawImage(image, 0, 0);
+    return points.map(([x, y]) => [...context.getImageData(x, y, 1, 1).data.subarray(0, 3)]);
+}"""
+"""The colors of an image at points (x, y)."""
 UNNAMED = """() => {
     const isShown = (node) => node.checkVisibility() && !node.closest("[aria-hidden=true]");
     const text = (id) => document.getElementById(id)?.textContent;
@@ -152,10 +160,10 @@ class App:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, web_runs, tiny_run):
+def server(tmp_path_factory, web_runs, tiny_run, photo_models):
     home = tmp_path_factory.mktemp("web-server")
     glyphs_run = shutil.copytree(tiny_run, home / "runs" / "glyphs")
-    server = Server(home, ["de-en", *web_runs, glyphs_run, "fill-mask"])
+    server = Server(home, ["de-en", *web_runs, glyphs_run, "fill-mask", *photo_models])
     server.start()
     yield server
     server.stop(signal.SIGKILL)
@@ -883,6 +891,7 @@ def heads_off(request):
     ("tab", "commands", "sources"),
     [
         ("captions", ["sightline train task=captioning"], ["runs/shapes"]),
+        ("captions", [], ["caption"]),
         ("translate", [], ["de-en"]),
         ("fill", [], ["fill-mask"]),
         (
@@ -890,14 +899,17 @@ def heads_off(request):
             ["sightline train task=text_classification out=runs/topics", "sightline train"],
             ["runs/topics", "runs/glyphs"],
         ),
+        ("classify", [], ["fashion"]),
     ],
 )
 def test_a_tab_without_a_model_shows_the_commands_that_get_one(app, server, tab, commands, sources):
+    tasks = {"captions": "captioning", "translate": "translation", "fill": "masked_lm", "classify": IMAGES}
     answer = {}
 
     def without_models(route):
         response = route.fetch()
-        answer.update(response.json() | {"models": []})
+        pretrained = {} if commands else {tasks[tab]: sources}
+        answer.update(response.json() | {"models": [], "pretrained": pretrained})
         route.fulfill(response=response, json=answer)
 
     app.page.route("**/api/models", without_models)
@@ -906,18 +918,13 @@ def test_a_tab_without_a_model_shows_the_commands_that_get_one(app, server, tab,
     *shown, serve = panel.locator("pre").inner_text().splitlines()
     assert shown == commands
     trained = [_resolve_config(None, line.split()[2:]) for line in commands]
-    assert [config.out or f"runs/{name}" for config, name in trained] == sources or set(sources) <= set(zoo_texts())
+    assert [config.out or f"runs/{name}" for config, name in trained] == (sources if commands else [])
     assert shlex.split(serve) == ["sightline", *server.arguments, *sources]  # what is served now stays
     answer["command"] = None  # of a server that others use
     app.page.unroute("**/api/models")
     app.page.route("**/api/models", lambda route: route.fulfill(json=answer))
     app.page.reload()
     expect(panel.locator("pre")).to_have_text("\n".join([*commands, f"sightline serve … {' '.join(sources)}"]))
-
-
-def zoo_texts():
-    """The pretrained models that are served by default, without those that classifiers are fitted with."""
-    return [name for name in zoo.names() if source_task(name)[1] != "few_shot"]
 
 
 def test_a_caption_shows_where_each_word_looked(app):
@@ -931,12 +938,71 @@ def test_a_caption_shows_where_each_word_looked(app):
     words = panel.get_by_role("group", name="Words of the caption").get_by_role("button")
     expect(words.first).to_be_visible()
     veil = panel.locator(".caption canvas.veil")
+    assert len(maps_of(words, veil)) > 1
+
+    panel.get_by_role("button", name="Draw").click()
+    assert panel.get_by_role("group", name="Color").get_by_role("radio").count() == len(shapes.COLORS)
+    sheet = panel.get_by_role("img", name=re.compile("Sheet to draw on"))
+    app.draw(sheet, (0.2, 0.2), (0.4, 0.2))
+    panel.get_by_role("radio", name="blue").check(force=True)
+    app.draw(sheet, (0.7, 0.7), (0.8, 0.8))
+    with app.page.expect_response("**/shapes/predict-image") as answered:
+        panel.get_by_role("button", name="Use drawing").click()
+    assert answered.value.json()["predictions"][0]["error"] is None
+    drawn = panel.get_by_alt_text("Preview of the image to describe").evaluate(
+        PIXELS, [[140, 140], [84, 56], [210, 210]]
+    )
+    assert drawn == [[255, 255, 255], list(shapes.COLORS["red"]), list(shapes.COLORS["blue"])]
+
+
+def maps_of(words, veil):
+    """The different maps that appear when the pointer is on each word."""
     maps = set()
     for word in words.all():
         word.hover()
         expect(word).to_have_attribute("aria-pressed", "true")
         maps.add(veil.evaluate("(canvas) => canvas.toDataURL()"))
-    assert len(maps) > 1
+    return maps
+
+
+def photo(width, height):
+    """A JPEG file with a bright disk on a gradient."""
+    x, y = np.meshgrid(np.linspace(-1, 1, width), np.linspace(-1, 1, height))
+    disk = np.hypot(x - 0.3, y) < 0.4
+    pixels = np.stack([100 + 100 * x, 128 - 90 * y, np.where(disk, 240, 40)], -1)
+    file = io.BytesIO()
+    Image.fromarray(pixels.astype(np.uint8)).save(file, "jpeg")
+    return file.getvalue()
+
+
+def test_photos_are_captioned_and_classified_whatever_their_size(app):
+    panel = app.open("captions")
+    panel.get_by_label("Model").select_option("caption")
+    expect(panel.get_by_role("button", name="Draw")).to_be_hidden()
+    words = panel.get_by_role("group", name="Words of the caption").get_by_role("button")
+    for size in ((1531, 647), (31, 47)):
+        with app.page.expect_response("**/caption/predict-image") as answered:
+            app.give(panel.locator(".drop-zone"), ("photo.jpg", photo(*size)), mime="image/jpeg")
+        [prediction] = answered.value.json()["predictions"]
+        expect(words).to_have_text(prediction["inspection"]["tokens"]["generated"])
+        assert len(maps_of(words, panel.locator(".caption canvas.veil"))) > 1
+        sides = panel.locator(".caption .heat-map img").evaluate("(image) => [image.naturalWidth, image.naturalHeight]")
+        assert sides[0] == sides[1]  # what the model sees: the middle of the photo
+
+    panel = app.open("classify")
+    panel.get_by_role("radio", name="Image").check(force=True)
+    panel.get_by_label("Model").select_option("fashion")
+    with app.page.expect_response("**/fashion/predict-image") as answered:
+        app.give(panel.locator(".drop-zone"), ("photo.jpg", photo(1531, 647)), mime="image/jpeg")
+    [prediction] = answered.value.json()["predictions"]
+    expect(panel.locator(".answer b")).to_have_text(prediction["label"])
+    seen = panel.get_by_role("img", name="The image as the model sees it", include_hidden=True)
+    assert seen.evaluate("(image) => [image.naturalWidth, image.naturalHeight]") == [28, 28]
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(seen.get_attribute("src").partition(",")[2]))))
+    assert pixels.ndim == 2 or (pixels == pixels[..., :1]).all()  # gray
+    expect(panel.get_by_role("img", name=re.compile("Attention over the image"))).to_be_visible()
+    heads = sum(layer["shape"][0] for layer in prediction["inspection"]["layers"])
+    expect(panel.get_by_role("switch")).to_have_count(heads)
 
 
 def test_learn_is_live(app):

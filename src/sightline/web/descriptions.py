@@ -1,12 +1,14 @@
 """What the page says about a served model before it is used: what it knows, and inputs to try."""
 
+import base64
+import mimetypes
 import re
 from functools import cache
 from pathlib import Path
 
 from PIL import Image
 
-from .. import limits
+from .. import limits, zoo
 from ..data.captions import shapes
 from ..data.images import glyphs
 from ..errors import SightlineError
@@ -24,6 +26,14 @@ TEXTS = {
 PRETRAINED = {
     "de-en": "Translates short everyday sentences and image captions. It writes lower case.",
     "fill-mask": "Fills masks in sentences that describe pictures.",
+    "caption": (
+        "Describes photos in one short sentence. It learned from 5,500 photos, most of them of people and dogs, and it "
+        "invents what it does not know. It sees the middle square of a photo. For research use."
+    ),
+    "fashion": (
+        "Names the kind of clothing in a gray image of 28 x 28 pixels, white on black, such as those below. It takes "
+        "any other image for clothing, too."
+    ),
 }
 """Of pretrained models whose cards have no description."""
 GENERATED = {
@@ -38,6 +48,11 @@ GENERATED = {
 }
 """What a model knows that was trained on generated data, by the name of the data."""
 NUM_IMAGES = 3
+EXAMPLES = Path(__file__).parent / "examples"
+"""Folders of images by the names of pretrained models."""
+INK = {"black": "#000000"}
+PHOTO_SETS = ("fashion-mnist", "cifar10")
+"""Data sets of photographs, by the names of their folders."""
 
 
 def description(name: str, predictor: Predictor) -> str:
@@ -50,13 +65,24 @@ def description(name: str, predictor: Predictor) -> str:
 def examples(name: str, task: str, predictor: Predictor, mask: str | None) -> list[str]:
     """Inputs to try: texts, or images as data URLs."""
     if predictor.input_kind == "image":
-        return list(_images(predictor.data_source))
+        return list(_images(name, predictor.data_source))
     return [text.format(mask=mask) for text in TEXTS.get(name, TEXTS.get(task, ()))]
 
 
+def pens(task: str, predictor: Predictor) -> dict[str, str]:
+    """Colors of drawings that a model knows, by name; none if it knows photographs or texts."""
+    source = predictor.data_source
+    if predictor.input_kind == "text" or Path(source).name in PHOTO_SETS:
+        return {}
+    if task == "captioning":
+        colors = shapes.COLORS if source == shapes.NAME else {}
+        return {name: "#{:02x}{:02x}{:02x}".format(*values) for name, values in colors.items()}
+    return INK
+
+
 @cache
-def _images(source: str) -> tuple[str, ...]:
-    """Images of generated data, which training has not seen."""
+def _images(name: str, source: str) -> tuple[str, ...]:
+    """Images that training has not seen: of a pretrained model of this name, or of generated data."""
     if source == shapes.NAME:
         pixels = shapes.draw(NUM_IMAGES, seed=3).pixels
         assert pixels is not None
@@ -64,8 +90,14 @@ def _images(source: str) -> tuple[str, ...]:
     elif source == glyphs.NAME:
         arrays = glyphs.draw(NUM_IMAGES, per_class=201).pixels[200::201, 0].numpy()
     else:
-        return ()
+        files = sorted((EXAMPLES / name).glob("*.*")) if name in zoo.names() else []
+        return tuple(_file_url(path) for path in files)
     return tuple(data_url(Image.fromarray(array), "png") for array in arrays)
+
+
+def _file_url(path: Path) -> str:
+    kind, data = mimetypes.guess_type(path.name)[0], base64.b64encode(path.read_bytes()).decode()
+    return f"data:{kind};base64,{data}"
 
 
 def _card_text(predictor: Predictor) -> str:

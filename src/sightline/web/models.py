@@ -85,6 +85,7 @@ class ServedModel:
             "description": descriptions.description(self.name, predictor),
             "options": sorted(predictor.predict_options),
             "examples": descriptions.examples(self.name, self.task, predictor, mask),
+            "pens": descriptions.pens(self.task, predictor),
             "max_chars": limits.MAX_WEB_TEXT_CHARS,
             "max_tokens": predictor.max_input_tokens,
             "has_attention": predictor.has_attention,
@@ -135,9 +136,12 @@ class ServedModels:
         self.few_shot: dict[str, str] = {}
         for source in sources or zoo.names():
             self._add(source)
+        self.pretrained: dict[str, list[str]] = {}
+        """The names of the pretrained models of the package by task."""
         for name in zoo.names():
-            if _task(zoo.HOME / name) == FEW_SHOT:
-                self.few_shot.setdefault(name, name)
+            self.pretrained.setdefault(_task(zoo.HOME / name), []).append(name)
+        for name in self.pretrained.get(FEW_SHOT, ()):
+            self.few_shot.setdefault(name, name)
 
     def __getitem__(self, name: str) -> ServedModel:
         if name in self.models:

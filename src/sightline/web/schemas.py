@@ -266,6 +266,7 @@ class ModelInfo(BaseModel):
     description: str
     options: list[str]
     examples: Annotated[list[str], Field(description="Inputs to try: texts, or images as data URLs.")]
+    pens: Annotated[dict[str, str], Field(description="Colors of drawings that it knows, by name; none for photos.")]
     max_chars: int
     max_tokens: Annotated[int | None, Field(description="Tokens of a text; one is a word or a part of one.")]
     has_attention: bool
@@ -286,6 +287,7 @@ class ModelList(BaseModel):
 
     models: list[ModelInfo]
     few_shot_models: list[FewShotModel]
+    pretrained: Annotated[dict[str, list[str]], Field(description="The pretrained models of the package by task.")]
     limits: dict[str, int]
     command: Annotated[
         str | None, Field(description="What starts this server again; further models can be named after it.")

@@ -10,7 +10,9 @@ export async function start(panel) {
   panel.append(lead("Captions", "Drop an image and get a sentence that describes it. Point at a word to see where the model looked when it wrote it."));
   const all = await loadModels();
   const models = modelsOf(all, "captioning");
-  if (!models.length) return void panel.append(noModel(all, "describes images", "Train one on drawn shapes, in about 90 seconds on two cores.", ["sightline train task=captioning"], ["runs/shapes"]));
+  if (!models.length) return void panel.append(noModel(all, {
+    tasks: ["captioning"], what: "describes images", training: "Train one on drawn shapes, in about 90 seconds on two cores.", commands: ["sightline train task=captioning"], runs: ["runs/shapes"],
+  }));
   let [model] = models;
   let image = null;
   const ask = newestOnly();

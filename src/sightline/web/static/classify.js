@@ -28,8 +28,10 @@ export async function start(panel) {
   panel.append(lead("Classify", "Type a text or drop an image. Remove a word or a part of the image, or switch a head off, and see the answer change."));
   const all = await loadModels();
   const models = modelsOf(all, "text_classification", "image_classification", "few_shot");
-  const commands = ["sightline train task=text_classification out=runs/topics", "sightline train"];
-  if (!models.length) return void panel.append(noModel(all, "classifies", "To teach it your own classes, use the tab Few-shot. Or train a model of texts and one of drawn characters, in a minute or two each.", commands, ["runs/topics", "runs/glyphs"]));
+  if (!models.length) return void panel.append(noModel(all, {
+    tasks: ["text_classification", "image_classification"], what: "classifies", hint: "To teach it your own classes, use the tab Few-shot. ",
+    training: "Or train a model of texts and one of drawn characters, in a minute or two each.", commands: ["sightline train task=text_classification out=runs/topics", "sightline train"], runs: ["runs/topics", "runs/glyphs"],
+  }));
   const groups = { text: models.filter(({ input }) => input === "text"), image: models.filter(({ input }) => input === "image") };
   const kinds = Object.keys(groups).filter((kind) => groups[kind].length);
   const tasks = {};

@@ -19,17 +19,19 @@ export function createDrop({ what, onImage }) {
     preview.hidden = false;
     onImage(image);
   }
-  // Say what a model knows, and offer images that it knows.
+  // Say what a model knows, offer images that it knows, and drawing if it knows drawings.
   function describe(model) {
+    sources.usePens(model.pens ?? {});
     about.textContent = plainDescription(model);
     examples.replaceChildren(...(model.examples ?? []).map((url, i) =>
-      button({ className: "example-image", ariaLabel: `Try image ${i + 1}`, onclick: () => use([imageFile(url, `example-${i + 1}.png`)]) }, element("img", { src: url, alt: "", ariaHidden: "true" }))));
+      button({ className: "example-image", ariaLabel: `Try image ${i + 1}`, onclick: () => use([imageFile(url, `example-${i + 1}`)]) }, element("img", { src: url, alt: "", ariaHidden: "true" }))));
   }
   return { node, describe, close: sources.close };
 }
 
 // The file of a data URL.
 function imageFile(url, name) {
+  const type = url.slice("data:".length, url.indexOf(";"));
   const bytes = Uint8Array.from(atob(url.slice(url.indexOf(",") + 1)), (character) => character.charCodeAt(0));
-  return new File([bytes], name, { type: "image/png" });
+  return new File([bytes], name, { type });
 }

@@ -50,6 +50,6 @@ export async function start(panel) {
   panel.append(lead("Fill the mask", "Hide a word, and the model guesses it from the words around it. Remove another word or switch a head off, and the guess changes."));
   const all = await loadModels();
   const models = modelsOf(all, "masked_lm");
-  if (!models.length) return void panel.append(noModel(all, "fills in words", "The package has one.", [], ["fill-mask"]));
+  if (!models.length) return void panel.append(noModel(all, { tasks: ["masked_lm"], what: "fills in words" }));
   panel.append(createTextTask({ models, label: "Text", placeholder: "Type a sentence with a blank: ___", read: readBlanks, names: { source: "Text" }, options: { top_k: 6 }, prepare, answer, missing: (text, { mask }) => (text.includes(mask) ? null : "There is no blank in this text. Type ___ for one, or select a word and hide it."), home: (inspection, _, model) => maskPositions(inspection, model)[0] ?? null }).node);
 }

@@ -4,12 +4,14 @@ import { canvasFile } from "./images.js";
 
 const SIDE = 280;
 const PEN = 9;
+const BRUSH = 26; // fills shapes, where there are several colors
 
-// `onStroke` is called when a stroke ends and while it is drawn.
-export function createSketch({ label, onStroke = () => {} }) {
+// `onStroke` is called when a stroke ends and while it is drawn. `pens` are colors; the first one is used until `choose`.
+export function createSketch({ label, onStroke = () => {}, pens = ["#000000"] }) {
   const canvas = element("canvas", { className: "sketch", width: SIDE, height: SIDE, role: "img", ariaLabel: label });
   const context = canvas.getContext("2d");
-  const strokes = []; // lists of points
+  const strokes = []; // a color and a list of points each
+  let [color] = pens;
   let pen = null;
 
   const point = (event) => {
@@ -19,8 +21,9 @@ export function createSketch({ label, onStroke = () => {} }) {
   function paint() {
     context.fillStyle = "#ffffff";
     context.fillRect(0, 0, SIDE, SIDE);
-    Object.assign(context, { strokeStyle: "#000000", lineWidth: PEN, lineCap: "round", lineJoin: "round" });
-    for (const [first, ...rest] of strokes) {
+    Object.assign(context, { lineWidth: pens.length > 1 ? BRUSH : PEN, lineCap: "round", lineJoin: "round" });
+    for (const { color: own, points: [first, ...rest] } of strokes) {
+      context.strokeStyle = own;
       context.beginPath();
       context.moveTo(...first);
       for (const next of rest.length ? rest : [first]) context.lineTo(...next);
@@ -30,7 +33,7 @@ export function createSketch({ label, onStroke = () => {} }) {
   canvas.addEventListener("pointerdown", (event) => {
     event.preventDefault();
     canvas.setPointerCapture(event.pointerId);
-    strokes.push((pen = [point(event)]));
+    strokes.push({ color, points: (pen = [point(event)]) });
     paint();
   });
   canvas.addEventListener("pointermove", (event) => {
@@ -43,6 +46,7 @@ export function createSketch({ label, onStroke = () => {} }) {
   paint();
   return {
     node: canvas,
+    choose: (next) => (color = next),
     isEmpty: () => strokes.length === 0,
     clear: () => ((strokes.length = 0), paint()),
     undo: () => (strokes.pop(), paint()),

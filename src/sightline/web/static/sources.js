@@ -3,9 +3,10 @@ import { button, element } from "../view/elements.js";
 import { filePicker } from "./images.js";
 import { createSketch } from "./sketch.js";
 import { createWebcam } from "./webcam.js";
-import { icon, showError } from "./widgets.js";
+import { choice, icon, showError } from "./widgets.js";
 
 const HOLD_MILLISECONDS = 260; // between pictures while the button is held
+const INK = { black: "#000000" };
 
 // `what` names the target for screen readers; `onFiles` gets a list of image files. `add` is the verb on the buttons.
 export function imageSources({ what, onFiles, multiple = true, add = "Add" }) {
@@ -18,6 +19,7 @@ export function imageSources({ what, onFiles, multiple = true, add = "Add" }) {
   const upload = button({ className: "tool", onclick: picker.open }, icon("upload"), "Upload");
   const node = element("div", { className: "sources" }, element("div", { className: "tools" }, upload, tools.webcam, tools.sketch, picker.node), area);
   let open = null; // { name, close }
+  let pens = INK; // colors to draw with by name
 
   function close() {
     open?.close();
@@ -53,16 +55,24 @@ export function imageSources({ what, onFiles, multiple = true, add = "Add" }) {
   }
 
   function openSketch() {
-    const sketch = createSketch({ label: `Sheet to draw on for ${what()}. Draw with a mouse, a finger or a pen.` });
+    const names = Object.keys(pens);
+    const sketch = createSketch({ label: `Sheet to draw on for ${what()}. Draw with a mouse, a finger or a pen.`, pens: Object.values(pens) });
+    const colors = choice({ legend: "Color", name: "pen", value: names[0], options: names.map((name) => [name, name]), onChange: (name) => sketch.choose(pens[name]), hideLegend: true });
     const give = async () => {
       if (sketch.isEmpty()) return;
       const file = await sketch.toFile();
       sketch.clear();
       onFiles([file]);
     };
-    area.append(sketch.node, element("div", { className: "tools" }, button({ className: "action", onclick: give }, `${add} drawing`),
+    area.append(...(names.length > 1 ? [colors.node] : []), sketch.node, element("div", { className: "tools" }, button({ className: "action", onclick: give }, `${add} drawing`),
       button({ className: "tool", onclick: sketch.undo }, icon("undo"), "Undo line"), button({ className: "tool quiet", onclick: sketch.clear }, "Clear")));
     return { close: () => {} };
   }
-  return { node, close, isOpen: () => open !== null, openFiles: picker.open };
+  // Draw with these colors; without any, drawing is not offered.
+  function usePens(next) {
+    if (open?.name === "sketch") close();
+    pens = next;
+    tools.sketch.hidden = !Object.keys(pens).length;
+  }
+  return { node, close, usePens, isOpen: () => open !== null, openFiles: picker.open };
 }

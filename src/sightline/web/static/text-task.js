@@ -117,13 +117,15 @@ export function before(text, isSame) {
   return [isSame ? element("p", { className: "before" }, element("span", {}, "No change: "), "the answer is the same without it.") : element("p", { className: "before" }, element("span", {}, "Before: "), text)];
 }
 
-// What to show in a tab whose task has no model: the commands that train some (`commands`), and the one that serves them
-// (`sources`) beside what this server has (`all`, the answer of /api/models).
-export function noModel(all, what, text, commands, sources) {
+// What to show in a tab whose tasks have no model: the command that serves the pretrained ones beside what this server has
+// (`all`, the answer of /api/models); if there are none, the commands that train some first, and their `runs`.
+export function noModel(all, { tasks, what, hint = "", training, commands, runs }) {
+  const pretrained = tasks.flatMap((task) => all.pretrained[task] ?? []);
+  const [text, sources] = pretrained.length ? [`The package has ${pretrained.length > 1 ? "some" : "one"}.`, pretrained] : [training, runs];
   const serve = `${all.command ?? "sightline serve …"} ${sources.join(" ")}`;
   const where = all.command ? "" : " after the models and options that it has"; // which users of other machines do not see
   const how = `To use ${sources.length > 1 ? "them" : "it"}, stop this server and start it again with ${sources.join(" and ")}${where}:`;
-  return element("div", { className: "empty" }, element("p", {}, `This server has no model that ${what} yet. ${text} ${how}`), element("pre", {}, [...commands, serve].join("\n")),
+  return element("div", { className: "empty" }, element("p", {}, `This server has no model that ${what} yet. ${hint}${text} ${how}`), element("pre", {}, [...(pretrained.length ? [] : commands), serve].join("\n")),
     element("p", { className: "note" }, "In a clone that “make” installed, run “source .venv/bin/activate” first."));
 }
 

@@ -24,6 +24,6 @@ export async function start(panel) {
   panel.append(lead("Translate", "Type a sentence. Point at a word of the translation to see which words the model looked at when it wrote it. Remove a word or switch a head off, and the translation changes."));
   const all = await loadModels();
   const models = modelsOf(all, "translation");
-  if (!models.length) return void panel.append(noModel(all, "translates", "The package has one.", [], ["de-en"]));
+  if (!models.length) return void panel.append(noModel(all, { tasks: ["translation"], what: "translates" }));
   panel.append(createTextTask({ models, label: "Sentence", placeholder: "Type a sentence", names: { source: "Sentence", generated: "Translation", target: "Translation" }, answer }).node);
 }
