@@ -16,7 +16,7 @@ from sightline import FewShotClassifier, limits, shipping, zoo
 from sightline.cli import app
 from sightline.data.images.class_splits import load_classes
 from sightline.data.images.glyphs import draw_alphabets
-from sightline.errors import SightlineError
+from sightline.errors import SightlineError, SightlineWarning
 from sightline.files import CARD, CONFIG, WEIGHTS
 
 
@@ -77,7 +77,10 @@ def test_a_run_takes_precedence_over_a_name_and_another_folder_does_not(home, ru
     Path("glyphs").mkdir()  # such as a folder of images
     assert zoo.folder("glyphs") == home / "glyphs"
     shutil.copytree(runs / "glyphs", "glyphs", dirs_exist_ok=True)
-    assert sightline.load("glyphs").folder == Path("glyphs")
+    for load in (sightline.load, FewShotClassifier.pretrained):
+        with pytest.warns(SightlineWarning, match=r"glyphs is the run in the folder ./glyphs here, not the pretrained"):
+            load("glyphs")
+    assert sightline.load("./glyphs").folder == Path("glyphs")
     assert zoo.folder("./de-en") == Path("de-en")  # a path, not a name
 
 

@@ -136,6 +136,7 @@ def load(run: str | Path, *, device: str = "cpu", allow_download: bool = False) 
     from .training.device import choose_device
 
     folder = hub.run_folder(run)
+    zoo.warn_if_hidden(run)
     if folder.suffix == CLASSIFIER and not folder.is_dir():
         from .classifier import FewShotClassifier
 

@@ -247,6 +247,7 @@ def test_an_archive_of_images_can_be_imported_again(client, state):
     assert names(copy) == names(state)
     listed = call(client, "GET", "")["classifiers"]
     assert (listed[0]["id"], listed[0]["num_classes"], listed[0]["num_examples"]) == (copy["id"], 3, 6)
+    assert listed[0]["class_names"] == [*names(copy)]
 
 
 def test_a_downloaded_classifier_can_be_opened_again(client, state):
@@ -305,10 +306,36 @@ def test_class_names_survive_a_download_and_an_import():
     images = [("0.png", characters()["ka"][0])]
     found = uploads.read_archive(uploads.write_archive([(label, images) for label in labels]))
     assert [label for label, _ in found] == sorted(labels)
-    changed = ["__hidden", "..", ".", "???", "a:b", "end. ", "\U0001f600" * 100]
-    found = uploads.read_archive(uploads.write_archive([(label, images) for label in changed]))
-    expected = ["a_b", "class", "class 2", "class 3", "end", "hidden", "\U0001f600" * 50]
-    assert [label for label, _ in found] == expected
+    changed = ["__hidden", "..", ".", "???", "a:b", "a/b", "a_b", "end.", "\U0001f600" * 100]
+    written = uploads.write_archive([(label, images) for label in changed])
+    assert [label for label, _ in uploads.read_archive(written)] == sorted(changed)
+    with zipfile.ZipFile(io.BytesIO(written)) as archive:  # names that every system can unpack
+        folders = sorted({name.partition("/")[0] for name in archive.namelist() if "/" in name})
+    short = "\U0001f600" * 50
+    assert folders == ["a_b", "a_b 2", "a_b 3", "class", "class 2", "class 3", "end", "hidden", short]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b'{"a": "b/c"}', "b/c"),
+        (b'{"other": "b"}', "a"),
+        (b'{"a": ["b"]}', "a"),
+        (b'["a"]', "a"),
+        (b"[" * 100_000, "a"),
+        (b"\xff{", "a"),
+        (b'{"a": "' + b"b" * (1 << 18) + b'"}', "a"),
+        (b'{"a": "' + b"b" * 200 + b'"}', "b" * 99 + "\u2026"),
+    ],
+)
+def test_names_in_an_archive_are_used_only_if_they_are_texts(content, expected):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a/0.png", characters()["ka"][0])
+        archive.writestr("classes.json", content)
+    [(label, images)] = uploads.read_archive(file.getvalue())
+    assert label == expected
+    assert len(images) == 1
 
 
 def test_class_names_never_become_paths(client):
@@ -319,7 +346,8 @@ def test_class_names_never_become_paths(client):
         call(client, "POST", f"{path}/examples", 201, data={"label": name}, files=image)
     response = client.get(f"/api/classifiers{path}/download", params={"format": "zip"})
     with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
-        for entry in archive.namelist():
+        assert "classes.json" in archive.namelist()
+        for entry in {*archive.namelist()} - {"classes.json"}:
             assert entry.count("/") == 1
             assert ".." not in entry
 

@@ -301,7 +301,9 @@ def test_few_shot_by_drop_paste_and_files(app, characters, tmp_path):
         files[name] = tmp_path / download.value.suggested_filename
         download.value.save_as(files[name])
     assert len(FewShotClassifier.load(files[".sightline"]).classes) == 3
-    assert len(zipfile.ZipFile(files["Images (zip)"]).namelist()) == 10
+    archive = zipfile.ZipFile(files["Images (zip)"])
+    assert len(archive.namelist()) == 10 + 1
+    assert [*json.loads(archive.read("classes.json")).values()] == [names[1]]
 
 
 def test_few_shot_survives_a_restart_of_the_server(app, server):

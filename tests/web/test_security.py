@@ -4,6 +4,7 @@ import asyncio
 import io
 import json
 import re
+import socket
 import struct
 import zipfile
 import zlib
@@ -160,6 +161,23 @@ def test_the_printed_address_sets_a_cookie_that_survives_malformed_ones(token):
     for cookie in (own, f'other={{"a": [1]}}; {own}', f"\xe9@=; ; =; {own}; a b"):
         assert client.get("/api/models", headers={"cookie": cookie.encode("latin-1")}).status_code == 200
     assert client.get("/api/models", headers={"cookie": f"{own}x"}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "names", "expected"),
+    [
+        ("127.0.0.1", (), None),
+        ("0.0.0.0", (), "its address"),
+        ("::", ("signs.example", "signs"), "signs.example or signs or its address"),
+    ],
+)
+def test_the_command_says_how_other_machines_reach_a_server_on_all_addresses(host, names, expected):
+    settings = Settings(host=host, port=0, token=TOKEN, allowed_hosts=names)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        _, serving, *others = server.announcement(settings, listener).splitlines()
+        assert serving == f"serving on http://127.0.0.1:{listener.getsockname()[1]}/?token={TOKEN}"
+    line = f"from other machines, write a name of this one instead of 127.0.0.1: {expected}"
+    assert others == ([line] if expected else [])
 
 
 def test_an_announced_body_that_is_too_large_is_not_read(client):

@@ -117,6 +117,7 @@ class FewShotClassifier(Predictor):
             check(weights is None, "weights must be left out for a text encoder, got a file")
             text_embedder = TextEmbedder(str(name))
             return cls(nearest_mean_model(text_embedder.encoder.embed_dim), text_embedder)._named(name)
+        zoo.warn_if_hidden(name)
         folder, weights = zoo.folder(name), None if weights is None else str(weights)
         if str(name) == AUTO and not (folder / CONFIG).is_file():
             check(weights is None, f"weights must be left out if the model is {AUTO}, got {weights!r}")

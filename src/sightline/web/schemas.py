@@ -189,6 +189,7 @@ class ClassifierSummary(BaseModel):
     created: str
     updated: str
     num_classes: int
+    class_names: Annotated[list[str], Field(description="Of the first classes.")]
     num_examples: int
     bytes: int
 

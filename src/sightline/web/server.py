@@ -23,6 +23,9 @@ from .services import Services
 from .settings import Settings
 from .store import Store
 
+LOOPBACK = "127.0.0.1"
+ANY_ADDRESS = ("0.0.0.0", "::")
+"""Hosts that stand for all addresses of this machine."""
 APP = "sightline.web.app:from_environment"
 GRACE_SECONDS = limits.MAX_WEB_SECONDS + 5
 """Seconds in which requests are finished after a signal to stop."""
@@ -42,7 +45,7 @@ OPTIONS: dict[str, Any] = {
 def serve(settings: Settings, report: Callable[[str], None]) -> None:
     """Serve until a signal stops it; `report` receives the address."""
     with bind(settings.host, settings.port) as listener:
-        text = f"classifiers are stored in {settings.store_name}\nserving on {address(settings, listener)}"
+        text = announcement(settings, listener)
         if settings.workers == 1:
             _serve_here(settings, listener, lambda: report(text))
         else:
@@ -111,9 +114,18 @@ def bind(host: str, port: int) -> socket.socket:
         raise SightlineError(f"{rule}, got {host}:{port}: {error.strerror}; {fix}") from error
 
 
+def announcement(settings: Settings, listener: socket.socket) -> str:
+    """What the command says when it serves."""
+    lines = [f"classifiers are stored in {settings.store_name}", f"serving on {address(settings, listener)}"]
+    if settings.host in ANY_ADDRESS:
+        names = " or ".join([*settings.allowed_hosts, "its address"])
+        lines.append(f"from other machines, write a name of this one instead of {LOOPBACK}: {names}")
+    return "\n".join(lines)
+
+
 def address(settings: Settings, listener: socket.socket) -> str:
     """The address to open in a browser; with the token, if there is one."""
     port = listener.getsockname()[1]
-    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    host = LOOPBACK if settings.host in ANY_ADDRESS else settings.host
     host = f"[{host}]" if ":" in host else host
     return f"http://{host}:{port}/" + (f"?token={quote(settings.token, safe='')}" if settings.token else "")

@@ -18,6 +18,9 @@ from .errors import BusyError, not_found
 from .rows import NewImage, StoredClassifier, add_class, add_images, check_size, read, require
 from .tables import classes, classifiers, examples, open_engine
 
+LISTED_CLASSES = 5
+"""Classes of each classifier whose names are in the list of classifiers."""
+
 
 class Store:
     """Stored classifiers. Its methods can be called from several threads and processes."""
@@ -35,7 +38,7 @@ class Store:
             connection.execute(select(1))
 
     def list(self) -> list[dict[str, Any]]:
-        """All classifiers, the last changed first, with the numbers of their classes and images."""
+        """All classifiers, the last changed first, with numbers of classes and images and the first class names."""
 
         def count(table: Any) -> Any:
             is_own = (table.c.classifier_id == classifiers.c.id) & ~table.c.removed
@@ -43,8 +46,15 @@ class Store:
 
         columns = (*classifiers.c, count(classes).label("num_classes"), count(examples).label("num_examples"))
         query = select(*columns).order_by(classifiers.c.updated.desc(), classifiers.c.id)
+        number = func.row_number().over(partition_by=classes.c.classifier_id, order_by=classes.c.id).label("number")
+        rows = select(classes.c.classifier_id, classes.c.name, number).where(~classes.c.removed).subquery()
+        named = select(rows.c.classifier_id, rows.c.name).where(rows.c.number <= LISTED_CLASSES).order_by(rows.c.number)
         with self._reading() as connection:
-            return [dict(row._mapping) for row in connection.execute(query)]
+            names: dict[str, list[str]] = {}
+            for identifier, name in connection.execute(named):
+                names.setdefault(identifier, []).append(name)
+            found = [dict(row._mapping) for row in connection.execute(query)]
+            return [{**row, "class_names": names.get(row["id"], [])} for row in found]
 
     def version(self, identifier: str) -> int:
         """The version of a classifier, which must exist."""

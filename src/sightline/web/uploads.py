@@ -1,6 +1,7 @@
 """Uploaded images and archives: bounded, decoded once, and stored upright without metadata."""
 
 import io
+import json
 import unicodedata
 import zipfile
 import zlib
@@ -24,6 +25,8 @@ JPEG_QUALITY = 92
 RESERVED = frozenset('<>:"/\\|?*')
 """Characters that are not in file names of every system."""
 SMALLER = "use fewer or smaller images"
+CLASS_NAMES = "classes.json"
+"""In an archive: the names of classes by folder, where a folder cannot have the name of its class."""
 MAX_FOLDER_BYTES = 200
 """Bytes of the name of a folder; file systems have at most 255."""
 
@@ -118,13 +121,16 @@ def check_pixels(pixels: int) -> None:
 
 def write_archive(content: Iterable[tuple[str, Sequence[tuple[str, bytes]]]]) -> bytes:
     """A zip file with one folder of images per class. Folders and files are numbered, so that names are no paths."""
-    file, names = io.BytesIO(), set[str]()
+    file, names, changed = io.BytesIO(), set[str](), dict[str, str]()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for label, images in content:
             folder = _unique(_file_name(label), names)
+            changed |= {} if class_name(folder) == label else {folder: label}
             for i, (_, data) in enumerate(images, start=1):
                 suffix = media_type(data).rpartition("/")[2].replace("jpeg", "jpg")
                 archive.writestr(f"{folder}/{i:04}.{suffix}", data)
+        if changed:
+            archive.writestr(CLASS_NAMES, json.dumps(changed, ensure_ascii=False, indent=1))
     return file.getvalue()
 
 
@@ -134,12 +140,26 @@ def _image_entries(archive: zipfile.ZipFile) -> dict[str, list[zipfile.ZipInfo]]
     infos = archive.infolist()
     check(len(infos) <= limit, f"archive must have at most {limit:,} entries, got {len(infos):,}")
     groups: dict[str, list[zipfile.ZipInfo]] = {}
+    names = _class_names(archive)
     for info in infos:
         *folders, name = PurePosixPath(info.filename.replace("\\", "/")).parts or ("",)
         if info.is_dir() or not folders or any(map(is_hidden, folders)) or not is_image_name(name):
             continue
-        groups.setdefault(class_name(folders[-1]), []).append(info)
+        groups.setdefault(class_name(names.get(folders[-1], folders[-1])), []).append(info)
     return dict(sorted(groups.items()))
+
+
+def _class_names(archive: zipfile.ZipFile) -> dict[str, str]:
+    """The names of classes by folder that `write_archive` stores; empty if there is no such file."""
+    infos = [info for info in archive.infolist() if info.filename == CLASS_NAMES]
+    if not infos or infos[0].file_size > limits.MAX_WEB_JSON_BYTES:
+        return {}
+    try:
+        values = json.loads(_read(archive, infos[0]))
+    except (ValueError, RecursionError):  # a file of this name that is something else
+        return {}
+    pairs = values.items() if isinstance(values, dict) else ()
+    return {folder: name for folder, name in pairs if isinstance(name, str)}
 
 
 def _decoded(archive: zipfile.ZipFile, entries: dict[str, list[zipfile.ZipInfo]]) -> list[tuple[str, list[NewImage]]]:

@@ -3,9 +3,10 @@
 Their names are accepted wherever a run's folder is. A folder of that name that holds a run takes precedence.
 """
 
+import warnings
 from pathlib import Path
 
-from ..errors import one_of
+from ..errors import SightlineWarning, one_of
 from ..files import CARD, CONFIG, WEIGHTS
 
 HOME = Path(__file__).parent
@@ -21,6 +22,14 @@ def folder(source: str | Path) -> Path:
     """The path itself, or the folder of the pretrained model of this name where the path holds no run."""
     path = Path(source).expanduser()
     return HOME / path.name if not (path / CONFIG).is_file() and str(source) in names() else path
+
+
+def warn_if_hidden(source: str | Path) -> None:
+    """Warn if a run in the working folder takes the place of the pretrained model of the same name."""
+    if str(source) in names() and not is_pretrained(folder(source)):
+        fix = f"rename that folder, or write ./{source} for it"
+        message = f"{source} is the run in the folder ./{source} here, not the pretrained model of this name; {fix}"
+        warnings.warn(message, SightlineWarning, stacklevel=3)
 
 
 def is_pretrained(path: Path) -> bool:

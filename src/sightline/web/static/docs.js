@@ -158,13 +158,20 @@ function requestForm(method, path, parameters, kind, content) {
   return form;
 }
 
+/** The path with the values of a form; without one, the name of the value in capital letters. */
+function filledPath(form, path, parameters) {
+  for (const { name } of parameters.filter((parameter) => parameter.in === "path"))
+    path = path.replace(`{${name}}`, encodeURIComponent(form.elements[`parameter-${name}`].value || name.toUpperCase()));
+  return path;
+}
+
 async function send(form, method, path, parameters, kind, content) {
   const query = new URLSearchParams();
   for (const { name, in: place } of parameters) {
-    const value = form.elements[`parameter-${name}`].value;
-    if (place === "path") path = path.replace(`{${name}}`, encodeURIComponent(value));
-    else if (value) query.set(name, value);
+    const { value } = form.elements[`parameter-${name}`];
+    if (place !== "path" && value) query.set(name, value);
   }
+  path = filledPath(form, path, parameters);
   const options = { method };
   if (kind === "application/json") {
     Object.assign(options, { body: form.elements.body.value, headers: { "content-type": kind } });
@@ -193,8 +200,12 @@ function operation(method, path, details) {
   const body = element("div", { className: "body" });
   const rows = [...parameters, ...(content ? fields(content.schema) : [])];
   if (rows.length) body.append(element("h4", { textContent: "Values" }), table(rows));
-  body.append(element("h4", { textContent: "Command line" }), element("pre", { textContent: curlLine(method, path, kind, content) }));
-  body.append(element("h4", { textContent: "Try it" }), requestForm(method, path, parameters, kind, content));
+  const [line, form] = [element("pre", {}), requestForm(method, path, parameters, kind, content)];
+  const fill = () => (line.textContent = curlLine(method, filledPath(form, path, parameters), kind, content));
+  form.addEventListener("input", fill);
+  lists.push(fill);
+  fill();
+  body.append(element("h4", { textContent: "Command line" }), line, element("h4", { textContent: "Try it" }), form);
   const text = details.description ?? details.summary;
   const summary = element(
     "summary",

@@ -6,6 +6,7 @@ import { filePicker } from "./images.js";
 import { icon, openDialog, showError, toast } from "./widgets.js";
 
 const when = (text) => new Date(text).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+const classNames = ({ class_names: names, num_classes: count }) => (count ? `${names.join(", ")}${count > names.length ? ", …" : ""}: ` : "");
 const amount = (count, one, many) => `${count} ${count === 1 ? one : many}`;
 
 export function createLibrary(store) {
@@ -54,7 +55,7 @@ export function createLibrary(store) {
     }
     const rows = classifiers.map((item) => {
       const open = button({ className: "entry", onclick: () => store.openId(item.id).then(() => dialog.close(), showError) },
-        element("b", {}, item.name || "Untitled"), element("span", {}, `${amount(item.num_classes, "class", "classes")}, ${amount(item.num_examples, "image", "images")}, ${when(item.updated)}`));
+        element("b", {}, item.name || "Untitled"), element("span", {}, `${classNames(item)}${amount(item.num_classes, "class", "classes")}, ${amount(item.num_examples, "image", "images")}, ${when(item.updated)}`));
       const remove = button({ className: "tool quiet", ariaLabel: `Delete ${item.name || "Untitled"}`, onclick: async () => {
         if (remove.textContent !== "Delete for good?") {
           remove.removeAttribute("aria-label"); // the text is its name
