@@ -20,6 +20,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 import sightline
 from sightline.data.captions import shapes
+from sightline.names import shortened
 from sightline.tasks.captioning.metrics import equals_one, words
 from sightline.view import heatmaps
 from sightline.view.captions import WordMap
@@ -44,7 +45,7 @@ PHOTOS = {
     ("matplotlib", "mpl-data/sample_data"): {"grace_hopper.jpg": "an officer before a flag"},
 }
 """What is on photos that may be published, by package, folder and file. The licenses are in docs/captioning.md."""
-SIDE, GAP, LINE, MAX_WORDS, COLUMNS = 132, 6, 18, 4, 2
+SIDE, GAP, LINE, MAX_WORDS, MAX_CHARS, COLUMNS = 132, 6, 18, 4, 96, 2
 IMAGES = Path(__file__).parent / "images"
 FUNCTION_WORDS = frozenset(
     words(
@@ -67,8 +68,9 @@ class Row(NamedTuple):
 
 
 def shown_words(caption: Sequence[WordMap]) -> list[WordMap]:
-    """The content words of a caption, at most `MAX_WORDS`: those whose maps have the largest maxima, in order."""
-    content = [word for word in caption if word.word.lower() not in FUNCTION_WORDS and word.weights is not None]
+    """The content words of a caption, each once, at most `MAX_WORDS`: those whose maps have the largest maxima."""
+    known = {word.word.lower(): word for word in reversed(caption) if words(word.word) and word.weights is not None}
+    content = [word for word in caption if known.get(word.word.lower()) is word and word.word not in FUNCTION_WORDS]
     largest = sorted(content, key=lambda word: -float(word.mean().max()))[:MAX_WORDS]
     return [word for word in content if any(word is other for other in largest)]
 
@@ -79,7 +81,7 @@ def draw_row(row: Row, caption: Any) -> Image.Image:
     scale = heatmaps.common_scale([word.mean() for word in shown])
     is_right = not row.references or equals_one(caption.text, row.references)
     notes = [] if is_right else [f"reference: {row.references[0]}"]
-    lines = [caption.text, *notes, row.note]
+    lines = [shortened(caption.text, MAX_CHARS), *notes, row.note]
     sheet = Image.new("RGB", ((SIDE + GAP) * (MAX_WORDS + 1) + 3 * GAP, SIDE + 3 * LINE + 2 * GAP), "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(14)
     sheet.paste(Image.fromarray(heatmaps.dim(pixels, None, 1.0, SIDE)), (0, LINE))

@@ -1,6 +1,7 @@
 """Pretrained models by name. All tests but the last use a zoo of tiny models."""
 
 import contextlib
+import re
 import shutil
 from pathlib import Path
 
@@ -18,6 +19,15 @@ from sightline.data.images.class_splits import load_classes
 from sightline.data.images.glyphs import draw_alphabets
 from sightline.errors import SightlineError, SightlineWarning
 from sightline.files import CARD, CONFIG, WEIGHTS
+
+
+EXAMPLES = Path(sightline.__file__).parent / "web" / "examples"
+"""Images that the page offers to try."""
+
+
+def included(name):
+    """Run a test if the package has the pretrained model of this name."""
+    return pytest.mark.skipif(name not in zoo.names(), reason=f"the package has no model {name}")
 
 
 @pytest.fixture(scope="module")
@@ -225,3 +235,27 @@ def test_fill_mask_predicts_plausible_words():
     words = prediction.masks[0].words
     assert {"motorcycle", "bike", "bicycle", "horse"} == {word for word, _ in words[:4]}
     assert words[0][1] == pytest.approx(0.255, abs=0.01)
+
+
+@included("caption")
+def test_caption_describes_photos_in_one_sentence():
+    predictor = sightline.load("caption")
+    assert predictor.fine_tuned is not None  # it needs no other package
+    people = {"man", "woman", "boy", "girl", "person", "people", "child", "lady", "guy"}
+    expected = {"astronaut.jpg": people, "camera.jpg": people, "chelsea.jpg": {"cat", "dog", "animal", "puppy"}}
+    captions = predictor.predict([EXAMPLES / "caption" / name for name in expected])
+    for caption, words in zip(captions, expected.values(), strict=True):
+        assert caption.finished
+        assert set(re.findall(r"\w+", caption.text)) & words, caption.text
+        assert re.fullmatch(r"[a-z0-9' ,-]+\.?", caption.text)
+    assert len({caption.text for caption in captions}) == len(captions)
+
+
+@included("fashion")
+def test_fashion_names_the_clothing_on_its_examples():
+    predictor = sightline.load("fashion")
+    expected = {"ankle-boot.png": "Ankle boot", "bag.png": "Bag", "trouser.png": "Trouser"}
+    predictions = predictor.predict([EXAMPLES / "fashion" / name for name in expected])
+    assert [prediction.label for prediction in predictions] == [*expected.values()]
+    assert min(prediction.confidence for prediction in predictions) > 0.8
+    assert len(predictor.classes) == 10

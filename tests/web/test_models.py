@@ -75,6 +75,20 @@ def test_images_to_try_are_not_those_of_the_training():
             assert np.asarray(image).tobytes() not in seen
 
 
+@pytest.mark.parametrize(("name", "kind"), [("caption", "jpeg"), ("fashion", "png")])
+def test_pretrained_models_of_images_have_images_to_try(monkeypatch, name, kind):
+    assert _images("run", "data") == ()
+    monkeypatch.setattr(zoo, "names", lambda: (name,))
+    _images.cache_clear()
+    urls = _images(name, "data")
+    assert len(urls) == 3
+    for url in urls:
+        assert url.startswith(f"data:image/{kind};base64,")
+        with Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) as image:
+            assert image.format == kind.upper()
+    _images.cache_clear()
+
+
 @pytest.mark.parametrize("name", ["de-en", "sentences", "topics"])
 def test_the_list_has_the_number_of_tokens_that_a_model_reads(client, name):
     [limit] = [model["max_tokens"] for model in client.get("/api/models").json()["models"] if model["name"] == name]

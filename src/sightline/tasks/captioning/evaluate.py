@@ -1,5 +1,6 @@
 """Evaluation of a captioner: BLEU, CIDEr-D and chrF against all references, and whether its maps point to objects."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -135,10 +136,15 @@ def generate(
     with torch.inference_mode():
         for start in range(0, len(inputs), size):
             hypotheses = decode(model.decoder, model.encode(inputs[start : start + size].to(device)), options)
-            captions += [[GeneratedCaption(tokenizer.decode(h.tokens), h) for h in found] for found in hypotheses]
+            captions += [[GeneratedCaption(_decoded(tokenizer, h), h) for h in found] for found in hypotheses]
             if progress is not None:
                 progress(len(captions), len(inputs))
     return captions
+
+
+def _decoded(tokenizer: Tokenizer, hypothesis: Hypothesis) -> str:
+    """The text of a hypothesis. Data sets such as Flickr8k have a space before punctuation marks, which is left out."""
+    return re.sub(r"\s+([.,;:!?])", r"\1", tokenizer.decode(hypothesis.tokens))
 
 
 def score_captions(
