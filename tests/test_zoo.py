@@ -20,7 +20,6 @@ from sightline.data.images.glyphs import draw_alphabets
 from sightline.errors import SightlineError, SightlineWarning
 from sightline.files import CARD, CONFIG, WEIGHTS
 
-
 EXAMPLES = Path(sightline.__file__).parent / "web" / "examples"
 """Images that the page offers to try."""
 
