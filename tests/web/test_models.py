@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import shutil
 import threading
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from sightline.data.images import glyphs
 from sightline.view.payload import LEVELS
 from sightline.web.descriptions import _images
 from sightline.web.encoding import to_json
-from sightline.web.models import source_task
+from sightline.web.models import ServedModels, source_task
 from sightline.web.routes import models
 from web_client import characters, files, new_classifier, png, web_client
 
@@ -273,6 +274,17 @@ def test_a_classifier_file_is_served_with_reasons(client, tmp_path):
         assert prediction["inspection"]["explanation"]["cards"][0]["prediction"] == "ka"
         heads = {"ablate_heads": json.dumps({"0": [0]})}
         assert served.post("/api/models/signs/predict-image", files=files(image), data=heads).status_code == 422
+
+
+def test_without_names_the_models_of_the_package_are_served_whatever_the_folder_has(tmp_path, monkeypatch, tiny_run):
+    shutil.copytree(tiny_run, tmp_path / "de-en")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(zoo, "names", lambda: ("de-en", "glyphs"))
+    served = ServedModels(())
+    assert served["de-en"].predictor.folder == zoo.HOME / "de-en"
+    assert served.sources == ("de-en",)
+    assert (served.few_shot, served.pretrained["translation"]) == ({"glyphs": str(zoo.HOME / "glyphs")}, ["de-en"])
+    served.close()
 
 
 def test_commands_of_the_docs_name_models_that_are_served():

@@ -134,7 +134,7 @@ class ServedModels:
         self.models: dict[str, ServedModel] = {}
         self._threads, self._sources = threads, tuple(sources)
         self.few_shot: dict[str, str] = {}
-        for source in sources or zoo.names():
+        for source in sources or [str(zoo.HOME / name) for name in zoo.names()]:  # whatever the working folder has
             self._add(source)
         self.pretrained: dict[str, list[str]] = {}
         """The names of the pretrained models of the package by task."""
