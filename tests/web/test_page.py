@@ -312,7 +312,7 @@ def test_few_shot_survives_a_restart_of_the_server(app, server):
         file = client.get(f"/api/classifiers/{state['id']}/download?format=sightline").content
     panel = app.open("few-shot")
     cards, name = panel.locator(".class-card"), panel.get_by_label("Name of the classifier")
-    open_saved(app, panel, "My signs")
+    open_saved(app, panel, f"My signs *{', '.join(group['name'] for group in state['classes'])}: 3 classes, 9 images")
     expect(name).to_have_value("My signs")
     expect(panel.locator(".badge")).to_have_text("Saved by the server")
     address = app.page.url
@@ -1116,6 +1116,11 @@ def test_the_page_of_the_api_lists_the_operations_and_sends_a_request(app, serve
     predict.locator("summary").click()
     names = predict.get_by_label("name", exact=True)
     assert names.locator("option").all_inner_texts() == ["de-en", "sentences", "topics", "fill-mask"]
+    lines = app.page.locator("details h4 + pre").all_inner_texts()
+    assert len(lines) == operations.count()
+    assert not [line for line in lines if "{name}" in line or "{identifier}" in line]
+    names.select_option("topics")
+    expect(predict.locator("h4 + pre")).to_contain_text(f"{server.url}/api/models/topics/predict -H")
     names.select_option("de-en")
     predict.get_by_label("body").fill('{"texts": ["Kannst du mir bitte helfen?"]}')
     predict.get_by_role("button", name="Send").click()
