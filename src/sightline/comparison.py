@@ -14,7 +14,7 @@ from .errors import check
 from .files import WEIGHTS, read_log
 from .names import printable, shortened
 from .output import aligned, flatten
-from .predictor import SPLIT_NOTES, Predictor, Progress
+from .predictor import SELECTION_NOTES, Predictor, Progress
 from .training.hooks import FINAL
 from .view.page import Page
 from .view.reports import Report
@@ -170,6 +170,8 @@ class PairedComparison(Comparison):
     """Differences are multiplied by it in the table."""
     digits: ClassVar[int] = 2
     """Digits of a difference after the point."""
+    split_notes: ClassVar[Mapping[str, str]] = SELECTION_NOTES
+    """What the title says about a split that was used in training."""
 
     split: str
     results: tuple[Any, ...]
@@ -180,7 +182,7 @@ class PairedComparison(Comparison):
         """The metrics of a model as text, below `columns`."""
 
     def title(self) -> str:
-        count, note = getattr(self, self.noun), SPLIT_NOTES.get(self.split, "")
+        count, note = getattr(self, self.noun), self.split_notes.get(self.split, "")
         return f"{self.split} set, the same {count:,} {self.noun} for all models{note}; {self.description}"
 
     def table(self) -> Table:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from .view.inspection import Inspection
     from .view.page import Page
 
-SPLIT_NOTES = {"validation": "; it also selected and calibrated the model, so expect less on new data"}
+SELECTION_NOTES = {"validation": "; it also selected the model, so expect less on new data"}
 """What a report says about a split that was used in training."""
+SPLIT_NOTES = {"validation": "; it also selected and calibrated the model, so expect less on new data"}
+"""The same for a model whose confidence is calibrated."""
 
 
 class Prediction(Protocol):

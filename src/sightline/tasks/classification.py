@@ -112,6 +112,7 @@ class ClassifierComparison(PairedComparison):
     columns = ("accuracy", "95% interval", "loss", "calibration error")
     paired = ("difference", "difference_interval", "only_right", "only_wrong", "p_value")
     factor = 100.0
+    split_notes = SPLIT_NOTES
 
     results: tuple[ClassifierResult, ...]
 

@@ -15,7 +15,7 @@ from ...data.text.tokenizers import Tokenizer
 from ...decoding import DecodingOptions, Hypothesis, beam_search, greedy
 from ...errors import check
 from ...models.captioner import Captioner
-from ...predictor import SPLIT_NOTES, Progress
+from ...predictor import SELECTION_NOTES, Progress
 from ...view.page import Page
 from ...view.reports import Report, ReportImage
 from .metrics import CiderD, bleu, chrf, equals_one, words
@@ -86,11 +86,11 @@ class CaptionEvaluation:
         return values
 
     def summary(self) -> str:
-        images = f"{self.images:,} images{SPLIT_NOTES.get(self.split, '')}"
+        images = f"{self.images:,} images{SELECTION_NOTES.get(self.split, '')}"
         return f"On the {self.split} set ({images}), {self._search}: {self._scores}."
 
     def __str__(self) -> str:
-        note = SPLIT_NOTES.get(self.split, "")
+        note = SELECTION_NOTES.get(self.split, "")
         lines = [
             f"{self.split} set, {self.images:,} images, {self.references:.1f} references each, {self._search}{note}",
             "BLEU-1 to 4  " + "  ".join(f"{score:.1f}" for score in self.bleu),

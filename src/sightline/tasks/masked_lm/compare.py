@@ -14,8 +14,9 @@ from ...comparison import (
     percentile_interval,
     resample_weights,
 )
+from ...errors import check
 from ...predictor import Progress
-from .evaluate import MaskedLMEvaluation, count_words, evaluate, scored_indices, scored_sentences
+from .evaluate import LineScores, MaskedLMEvaluation, evaluate, score_lines, scored_indices, shown
 from .predictor import MaskedLMPredictor
 
 
@@ -27,7 +28,7 @@ class MaskedLMResult:
     accuracy: float
     interval: tuple[float, float]
     """95% Wilson interval of the masked accuracy."""
-    pseudo_perplexity: float
+    pseudo_perplexity: float | None
     """Per token of the model's own tokenizer."""
     word_pseudo_perplexity: float
     """Per word, which does not depend on the tokenizer."""
@@ -50,12 +51,18 @@ class MaskedLMComparison(PairedComparison):
     paired = ("difference", "difference_interval")
 
     lines: int
+    scored_lines: int
+    """The first lines that no model cuts and whose tokens all models know: those of the pseudo-perplexities."""
     results: tuple[MaskedLMResult, ...]
 
     def metrics(self, result: MaskedLMResult) -> list[str]:
         low, high = result.interval
-        values = [f"{result.accuracy:.2%}", f"{low:.2%} to {high:.2%}", f"{result.pseudo_perplexity:.2f}"]
+        values = [f"{result.accuracy:.2%}", f"{low:.2%} to {high:.2%}", shown(result.pseudo_perplexity)]
         return [*values, f"{result.word_pseudo_perplexity:.2f}"]
+
+    def title(self) -> str:
+        rule = "that no model cuts and whose tokens all models know"
+        return f"{super().title()}; pseudo-perplexities of the first {self.scored_lines:,} lines {rule}"
 
 
 def compare(
@@ -67,27 +74,39 @@ def compare(
 ) -> MaskedLMComparison:
     """Evaluate masked language models on the test sentences of the runs' data, or of `data`."""
     text, split = predictors[0].evaluation_corpus(data)
-    scored = text.take(scored_indices(predictors, text))
-
-    def evaluated(name: str, predictor: MaskedLMPredictor) -> tuple[MaskedLMEvaluation, Array]:
+    for name, predictor in zip(names, predictors, strict=True):
         check_same_data(predictor.evaluation_corpus(data)[0] == text, "sentences", name, names[0])
-        return evaluate(predictor, text, split), scored_sentences(predictor, scored).numpy()
+    indices = scored_indices(predictors, text)
+    rule = "data must have lines that no model cuts (data.max_tokens) and whose tokens all models know"
+    check(indices, f"{rule}, got none in {len(text):,} lines; pass others with --data PATH")
+
+    def evaluated(name: str, predictor: MaskedLMPredictor) -> tuple[MaskedLMEvaluation, LineScores]:
+        scores = score_lines(predictor, text, indices)
+        return evaluate(predictor, text, split, scores=scores), scores
 
     outputs, seconds = evaluate_each(predictors, names, evaluated, progress)
-    first = outputs[0][0]
-    weights, words = resample_weights(len(scored)), count_words(scored).numpy()
-    resampled = [np.exp(-(weights @ scores) / (weights @ words)) for _, scores in outputs]
+    weights = resample_weights(len(indices))
+    resampled = [_word_perplexities(scores, weights) for _, scores in outputs]
+    values = [float(_word_perplexities(scores, np.ones(len(indices)))) for _, scores in outputs]
     results = []
-    for name, (evaluation, _), perplexities in zip(names, outputs, resampled, strict=True):
+    for name, (evaluation, _), value, perplexities in zip(names, outputs, values, resampled, strict=True):
         results.append(
             MaskedLMResult(
                 name=name,
                 accuracy=evaluation.accuracy,
                 interval=evaluation.interval,
                 pseudo_perplexity=evaluation.pseudo_perplexity,
-                word_pseudo_perplexity=evaluation.word_pseudo_perplexity,
-                difference=evaluation.word_pseudo_perplexity - first.word_pseudo_perplexity,
+                word_pseudo_perplexity=value,
+                difference=value - values[0],
                 difference_interval=percentile_interval(perplexities - resampled[0]),
             )
         )
-    return MaskedLMComparison(split=split, lines=len(text), results=tuple(results), seconds=seconds)
+    return MaskedLMComparison(
+        split=split, lines=len(text), scored_lines=len(indices), results=tuple(results), seconds=seconds
+    )
+
+
+def _word_perplexities(scores: LineScores, weights: Array) -> Array:
+    """Pseudo-perplexities per word of lines with these weights, (lines,) or (resamples, lines)."""
+    log_likelihoods, words = scores.log_likelihoods.numpy(), scores.words.numpy()
+    return np.asarray(np.exp(np.minimum(100.0, -(weights @ log_likelihoods) / (weights @ words))))

@@ -21,7 +21,7 @@ from ...data.text.tokenized import encode_sentences
 from ...errors import check
 from ...kernels.cross_entropy import IGNORE_INDEX
 from ...metrics import wilson_interval
-from ...predictor import SPLIT_NOTES, Progress
+from ...predictor import SELECTION_NOTES, Progress
 from ...training.task import BatchSlice
 
 TOKENS_PER_BATCH = {"cpu": 1 << 13, "cuda": 1 << 15}
@@ -47,12 +47,21 @@ class MaskedLMEvaluation:
     """95% Wilson interval of the accuracy."""
     loss: float
     """Mean cross entropy at masked tokens, in nats."""
-    pseudo_perplexity: float
-    """exp of the mean negative log-probability of each token when only this token is masked."""
-    word_pseudo_perplexity: float
-    """The same sum divided by the number of words, which does not depend on the tokenizer."""
+    pseudo_perplexity: float | None
+    """exp of the mean negative log-probability of each known token when only this token is masked; None if no line
+    fits `data.max_tokens`."""
+    word_pseudo_perplexity: float | None
+    """The same per word, over the scored lines without unknown tokens: it does not depend on the tokenizer. None
+    without such lines."""
     scored_lines: int
-    """Lines of which the pseudo-perplexity was computed: the first ones."""
+    """Lines of which the pseudo-perplexity was computed: the first ones that fit `data.max_tokens`."""
+    long_lines: int
+    """Lines that do not fit `data.max_tokens`. They are cut for the masked accuracy."""
+    unknown_tokens: int
+    """Tokens of the scored lines that are outside the vocabulary. They are not scored, as they are never masked in
+    training."""
+    known_lines: int
+    """Scored lines without unknown tokens."""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -60,23 +69,61 @@ class MaskedLMEvaluation:
     def summary(self) -> str:
         low, high = self.interval
         return (
-            f"On the {self.split} set ({self.lines:,} lines{SPLIT_NOTES.get(self.split, '')}): masked accuracy "
+            f"On the {self.split} set ({self.lines:,} lines{SELECTION_NOTES.get(self.split, '')}): masked accuracy "
             f"{self.accuracy:.2%} (95% interval {low:.2%} to {high:.2%}), pseudo-perplexity "
-            f"{self.pseudo_perplexity:.2f} over {self.scored_lines:,} lines."
+            f"{shown(self.pseudo_perplexity)} over {self._scored()}."
         )
 
     def __str__(self) -> str:
-        low, high = self.interval
-        note = f"  ({self.word_pseudo_perplexity:.2f} per word; {self.scored_lines:,} lines)"
+        (low, high), unknown = self.interval, self.unknown_tokens
+        notes = f"{self._scored()}{f'; {unknown:,} unknown tokens are not scored' if unknown else ''}"
         return "\n".join(
             [
-                f"{self.split} set, {self.lines:,} lines{SPLIT_NOTES.get(self.split, '')}",
+                f"{self.split} set, {self.lines:,} lines{SELECTION_NOTES.get(self.split, '')}",
                 f"masked accuracy    {self.accuracy:.2%}  (95% interval {low:.2%} to {high:.2%}; "
                 f"{self.masked_tokens:,} tokens)",
                 f"masked loss        {self.loss:.4f}",
-                f"pseudo-perplexity  {self.pseudo_perplexity:.2f}{note}",
+                f"pseudo-perplexity  {shown(self.pseudo_perplexity)}  ({notes})",
+                f"  per word         {shown(self.word_pseudo_perplexity)}  ({self.known_lines:,} lines"
+                f"{' without unknown tokens' if unknown else ''})",
             ]
         )
+
+    def _scored(self) -> str:
+        """How many lines the pseudo-perplexity is of, and why others are left out."""
+        count = f"{self.scored_lines:,}{'' if self.scored_lines == self.lines else f' of {self.lines:,}'} lines"
+        return f"{count}{f'; {self.long_lines:,} are longer than data.max_tokens' if self.long_lines else ''}"
+
+
+@dataclass(frozen=True, eq=False)
+class LineScores:
+    """Scores of each line, as float64 (lines,)."""
+
+    log_likelihoods: Tensor
+    """The sum of the log-probabilities of the known tokens, each masked alone."""
+    known_tokens: Tensor
+    unknown_tokens: Tensor
+    words: Tensor
+    """Words, separated by spaces."""
+
+    def perplexity(self) -> float | None:
+        """Per known token; None without one."""
+        return _perplexity(self.log_likelihoods, self.known_tokens)
+
+    def word_perplexity(self) -> float | None:
+        """Per word, over the lines without unknown tokens; None without such lines."""
+        is_known = self.unknown_tokens == 0
+        return _perplexity(self.log_likelihoods[is_known], self.words[is_known])
+
+
+def _perplexity(log_likelihoods: Tensor, counts: Tensor) -> float | None:
+    count = float(counts.sum())
+    return math.exp(min(100.0, -float(log_likelihoods.sum()) / count)) if count else None
+
+
+def shown(perplexity: float | None) -> str:
+    """A perplexity for a terminal."""
+    return "none" if perplexity is None else f"{perplexity:.2f}"
 
 
 def masked_sums(
@@ -113,24 +160,28 @@ def masked_sums(
 
 
 def pseudo_log_likelihoods(
-    model: Any, encoded: PackedSequences, mask_id: int, progress: Progress | None = None
-) -> Tensor:
-    """The sum of the log-probabilities of the tokens of each sentence, each masked alone, as float64 (sentences,).
+    model: Any, encoded: PackedSequences, masker: TokenMasker, progress: Progress | None = None
+) -> tuple[Tensor, Tensor]:
+    """The sum of the log-probabilities of the known tokens of each sentence, each masked alone, and their number.
 
-    The first and the last token, `bos` and `eos`, are not masked.
+    Both are float64 (sentences,). The first and the last token, `bos` and `eos`, are not masked.
     """
-    device, result = encoded.ids.device, torch.zeros(len(encoded), dtype=torch.float64)
-    for done, (batch, length) in enumerate(_batches(encoded.lengths, TOKENS_PER_BATCH[device.type])):
+    device = encoded.ids.device
+    sums, counts = (torch.zeros(len(encoded), dtype=torch.float64) for _ in range(2))
+    batches = list(_batches(encoded.lengths, TOKENS_PER_BATCH[device.type]))
+    for done, (batch, length) in enumerate(batches, start=1):
         rows, positions = (torch.tensor(column, device=device) for column in zip(*batch, strict=True))
         tokens, attention_mask = encoded.take(rows, length)
         labels = tokens.gather(1, positions[:, None])
-        masked = tokens.scatter(1, positions[:, None], mask_id)
+        masked = tokens.scatter(1, positions[:, None], masker.mask_id)
         logits = model(masked, attention_mask, positions=positions[:, None])[:, 0].float()
-        scores = logits.log_softmax(-1).gather(1, labels)[:, 0].double()
-        result.index_add_(0, rows.cpu(), scores.cpu())
+        is_known = (labels[:, 0] >= masker.num_special).double()
+        scores = logits.log_softmax(-1).gather(1, labels)[:, 0].double() * is_known
+        sums.index_add_(0, rows.cpu(), scores.cpu())
+        counts.index_add_(0, rows.cpu(), is_known.cpu())
         if progress is not None:
-            progress(done, done + 1)
-    return result
+            progress(done, len(batches))
+    return sums, counts
 
 
 def _batches(lengths: Any, max_tokens: int) -> Iterator[tuple[list[tuple[int, int]], int]]:
@@ -148,18 +199,25 @@ def _batches(lengths: Any, max_tokens: int) -> Iterator[tuple[list[tuple[int, in
         yield batch, longest
 
 
-def evaluate(predictor: Any, text: MonolingualText, split: str, progress: Progress | None = None) -> MaskedLMEvaluation:
-    """Masked accuracy of all sentences, which are cut if long, and pseudo-perplexity of the first whole sentences."""
+def evaluate(
+    predictor: Any,
+    text: MonolingualText,
+    split: str,
+    progress: Progress | None = None,
+    scores: LineScores | None = None,
+) -> MaskedLMEvaluation:
+    """Masked accuracy of all lines, which are cut if long, and pseudo-perplexity of the first lines that fit.
+
+    `scores` are those of other lines, which are then used.
+    """
     encoded = encode_sentences(text.sentences, predictor.tokenizer, predictor.config.data.max_tokens)
-    indices = scored_indices([predictor], text)
-    scored = text.take(indices)
     with torch.inference_mode():
         sums = masked_sums(predictor.model, predictor.masker, encoded.to(predictor.device), progress=progress)
-        log_likelihoods = scored_sentences(predictor, scored)
     tokens, correct = float(sums["tokens"]), float(sums["correct"])
     check(tokens > 0, f"data must have known words to mask, got none in {len(text):,} lines")
-    num_tokens = int((encoded.lengths[indices] - 2).sum())
-    total = -float(log_likelihoods.sum())
+    lengths = _token_counts(predictor, text)
+    if scores is None:
+        scores = score_lines(predictor, text, scored_indices([predictor], text), progress)
     return MaskedLMEvaluation(
         split=split,
         lines=len(text),
@@ -167,33 +225,44 @@ def evaluate(predictor: Any, text: MonolingualText, split: str, progress: Progre
         accuracy=correct / tokens,
         interval=wilson_interval(correct, tokens),
         loss=float(sums["loss"]) / tokens,
-        pseudo_perplexity=math.exp(min(100.0, total / num_tokens)),
-        word_pseudo_perplexity=math.exp(min(100.0, total / int(count_words(scored).sum()))),
-        scored_lines=len(scored),
+        pseudo_perplexity=scores.perplexity(),
+        word_pseudo_perplexity=scores.word_perplexity(),
+        scored_lines=len(scores.words),
+        long_lines=int((lengths > predictor.max_input_tokens).sum()),
+        unknown_tokens=int(scores.unknown_tokens.sum()),
+        known_lines=int((scores.unknown_tokens == 0).sum()),
     )
 
 
 def scored_indices(predictors: Sequence[Any], text: MonolingualText) -> list[int]:
-    """The first sentences that no predictor cuts, or the first ones if there are none."""
+    """The first lines that no predictor cuts; several predictors must know all of their tokens, too."""
     fits = np.ones(len(text), dtype=bool)
     for predictor in predictors:
-        lengths = np.array([len(ids) for ids in predictor.tokenizer.encode(text.sentences)])
-        fits &= (lengths > 0) & (lengths <= predictor.config.data.max_tokens - 2)
-    whole = np.flatnonzero(fits)[:MAX_SCORED_SENTENCES].tolist()
-    return whole or list(range(min(MAX_SCORED_SENTENCES, len(text))))
+        lengths = _token_counts(predictor, text)
+        fits &= (lengths > 0) & (lengths <= predictor.max_input_tokens)
+        if len(predictors) > 1:
+            num_special = predictor.masker.num_special
+            fits &= [min(ids, default=0) >= num_special for ids in predictor.tokenizer.encode(text.sentences)]
+    return [int(i) for i in np.flatnonzero(fits)[:MAX_SCORED_SENTENCES]]
 
 
-def scored_sentences(predictor: Any, text: MonolingualText, progress: Progress | None = None) -> Tensor:
-    """The pseudo-log-likelihood of each sentence by a predictor: float64 (sentences,)"""
-    encoded = encode_sentences(text.sentences, predictor.tokenizer, predictor.config.data.max_tokens)
+def _token_counts(predictor: Any, text: MonolingualText) -> Any:
+    """Tokens of each line, without special ones: int64 (lines,)"""
+    return np.array([len(ids) for ids in predictor.tokenizer.encode(text.sentences)])
+
+
+def score_lines(
+    predictor: Any, text: MonolingualText, indices: Sequence[int], progress: Progress | None = None
+) -> LineScores:
+    """Scores of the lines at some indices, of which none is cut."""
+    lines = [text.sentences[i] for i in indices]
+    encoded = encode_sentences(lines, predictor.tokenizer, predictor.config.data.max_tokens)
     with torch.inference_mode():
-        mask_id = predictor.masker.mask_id
-        return pseudo_log_likelihoods(predictor.model, encoded.to(predictor.device), mask_id, progress)
-
-
-def count_words(text: MonolingualText) -> Tensor:
-    """Words of each sentence, separated by spaces: float64 (sentences,)"""
-    return torch.tensor([len(sentence.split()) for sentence in text.sentences], dtype=torch.float64)
+        model, moved = predictor.model, encoded.to(predictor.device)
+        log_likelihoods, known = pseudo_log_likelihoods(model, moved, predictor.masker, progress)
+    unknown = torch.from_numpy(encoded.lengths - 2) - known
+    words = torch.tensor([len(line.split()) for line in lines], dtype=torch.float64)
+    return LineScores(log_likelihoods, known, unknown, words)
 
 
 def compare_precision(before: Any, after: Any, data: Any, progress: Progress | None = None) -> str:

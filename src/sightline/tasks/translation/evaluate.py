@@ -15,7 +15,7 @@ from ...data.text.tokenized import encode_pairs
 from ...decoding import DecodingOptions, Hypothesis, beam_search, greedy
 from ...errors import check
 from ...models.seq2seq import Seq2Seq
-from ...predictor import SPLIT_NOTES, Progress
+from ...predictor import SELECTION_NOTES, Progress
 
 TOKENS_PER_BATCH = {"cpu": 1 << 13, "cuda": 1 << 15}
 """Source tokens that are decoded together, padding and beams included."""
@@ -54,7 +54,7 @@ class TranslationEvaluation:
         scores = [f"{self.bleu:.1f} cased", f"{self.bleu_lowercase:.1f} lower-cased"]
         note = "; the model writes lower case" if self.lowercase else ""
         return (
-            f"On the {self.split} set ({self.pairs:,} pairs{SPLIT_NOTES.get(self.split, '')}), {self._search}: "
+            f"On the {self.split} set ({self.pairs:,} pairs{SELECTION_NOTES.get(self.split, '')}), {self._search}: "
             f"BLEU {', '.join(reversed(scores) if self.lowercase else scores)} (13a), "
             f"chrF {self.chrf:.1f}{note}. `{self.signature}`"
         )
@@ -66,7 +66,7 @@ class TranslationEvaluation:
             f"BLEU, lower-cased  {self.bleu_lowercase:.1f}",
         ]
         lines = [
-            f"{self.split} set, {self.pairs:,} pairs, {self._search}{SPLIT_NOTES.get(self.split, '')}",
+            f"{self.split} set, {self.pairs:,} pairs, {self._search}{SELECTION_NOTES.get(self.split, '')}",
             *(reversed(scores) if self.lowercase else scores),
             f"chrF               {self.chrf:.1f}{note}",
             "BLEU, lower-cased, by source words",
