@@ -117,8 +117,8 @@ def earlier_tokenizers(task_config: Any, names: Sequence[str]) -> list[Tokenizer
     """
     if task_config.start_from is None:
         return None
-    own = Path(task_config.out or "runs")
-    folder = own if (own / names[0]).is_file() else hub.run_folder(task_config.start_from)
+    own = task_config.out  # a folder with a config is that of a resumed run
+    folder = Path(own) if own and (Path(own) / CONFIG).is_file() else hub.run_folder(task_config.start_from)
     ours, theirs = config.plain(task_config.tokenizer), config.read(folder / CONFIG).get("tokenizer")
     rule = f"tokenizer must be that of {zoo.display_name(folder)}, which training starts from"
     check(ours == theirs, f"{rule}, got another one; leave the section tokenizer out")

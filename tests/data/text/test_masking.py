@@ -91,6 +91,19 @@ def test_whole_words_are_masked_with_all_of_their_tokens(tokenizer):
             assert len(row[word == number].unique()) == 1
 
 
+def test_the_first_word_of_a_character_tokenizer_is_a_word():
+    config = TokenizerConfig(kind="character", special_tokens=SPECIAL, lowercase=True)
+    tokenizer = train_tokenizer(config, TEXTS)
+    [ids] = tokenizer.encode(["puppies in yellow sweaters play behind schools"])
+    tokens = torch.tensor([[1, *ids, 2]] * 997)
+    mask = torch.ones_like(tokens, dtype=torch.bool)
+    batch = TokenMasker(tokenizer, whole_words=True).mask(tokens, mask, torch.Generator().manual_seed(1))
+    is_chosen = torch.zeros_like(mask).scatter(1, batch.positions, batch.labels != -100)
+    first = is_chosen[:, 1 : 1 + len("puppies")]
+    assert (first.all(1) | ~first.any(1)).all()
+    assert abs(float(first[:, 0].float().mean()) - 0.15) < 0.04
+
+
 @pytest.mark.parametrize("kind", ["bpe", "word", "character"])
 def test_masks_in_a_text_are_single_tokens(kind):
     config = TokenizerConfig(kind=kind, vocab_size=331, special_tokens=SPECIAL, lowercase=True)

@@ -15,6 +15,7 @@ from sightline.data.text.labeled import LabeledText
 from sightline.errors import SightlineError
 from sightline.tasks.text_classification.config import TextClassificationTaskConfig
 from sightline.tasks.text_classification.task import TextClassificationTask
+from sightline.tasks.text_data import earlier_tokenizer
 from sightline.training.task import BatchSlice
 
 MODEL = ("model.embed_dim=16", "model.ffn_dim=24", "model.depth=1")
@@ -98,6 +99,17 @@ def test_a_started_run_is_resumed_without_the_earlier_run(pretrained, tmp_path):
     assert (folder / "tokenizer.json").read_bytes() == (pretrained / "tokenizer.json").read_bytes()
     with pytest.raises(SightlineError, match="start_from must be"):
         sightline.train(folder, ["training.steps=4", "start_from=null"], resume=True, quiet=True)
+
+
+def test_the_tokenizer_is_that_of_the_named_run_beside_another_one(pretrained, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(pretrained, tmp_path / "runs")
+    other = json.loads((pretrained / "tokenizer.json").read_text())
+    other["model"]["vocab"]["zebra"] = len(other["model"]["vocab"])
+    (tmp_path / "runs" / "tokenizer.json").write_text(json.dumps(other))
+    values, _ = sightline.runs.read_values(None, ["task=text_classification", f"start_from={pretrained}"])
+    tokenizer = earlier_tokenizer(sightline.runs.build_config(values))
+    assert len(tokenizer) == len(other["model"]["vocab"]) - 1
 
 
 def test_a_model_of_another_kind_is_refused(pretrained, tmp_path):

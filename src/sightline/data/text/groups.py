@@ -19,13 +19,15 @@ def split_groups(
     check_int(2, group_stride=stride)
     rule = "a corpus must have no empty lines if group_stride is set, which counts them"
     check(not corpus.num_dropped, f"{rule}, got {corpus.num_dropped:,}; fill or remove the group")
-    count = min(stride, len(corpus))
-    order = seeds.make_generator(seed, seeds.DATA).permutation(count)
+    rule = f"group_stride must divide the number of lines, {len(corpus):,}, so that every group has as many"
+    fix = "it is the number of groups, such as images"
+    check(len(corpus) % stride == 0, f"{rule}, got {stride:,}; {fix}")
+    order = seeds.make_generator(seed, seeds.DATA).permutation(stride)
     group_of_line = np.arange(len(corpus)) % stride
     sets: list[MonolingualText | None] = []
     excluded: set[str] = set()
     for fraction in (test_fraction, validation_fraction, None):
-        size = len(order) if fraction is None else min(max(round(fraction * count), 1), count - 1) if fraction else 0
+        size = len(order) if fraction is None else min(max(round(fraction * stride), 1), stride - 1) if fraction else 0
         groups, order = order[:size], order[size:]
         lines = np.flatnonzero(np.isin(group_of_line, groups)).tolist()
         kept = [i for i in lines if normalized(corpus.sentences[i]) not in excluded]
@@ -34,5 +36,5 @@ def split_groups(
         sets.append(MonolingualText(texts, num_dropped=len(lines) - len(kept)) if size else None)
     test, validation, train = sets
     if train is None:
-        raise SightlineError(f"a corpus must have groups that are not held out, got {count} groups")
+        raise SightlineError(f"a corpus must have groups that are not held out, got {stride} groups")
     return TextSplits(train, validation, test)

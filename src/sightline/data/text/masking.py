@@ -73,7 +73,8 @@ class TokenMasker:
         is_maskable = attention_mask & (ids >= self.num_special)
         keys, starts = rand(rows, length), is_maskable
         if self.whole_words:  # all tokens of a word have the same key
-            starts = is_maskable & self.word_starts[ids]
+            is_first = is_maskable.cumsum(1) == 1  # a word by a tokenizer that marks spaces only
+            starts = is_maskable & (self.word_starts[ids] | is_first)
             keys = keys.gather(1, starts.cumsum(1).clamp_max(length - 1))
         order = keys.masked_fill(~is_maskable, 2.0).argsort(dim=1, stable=True)  # the maskable tokens first
         wanted = (self.fraction * starts.sum(1, keepdim=True) + rand(rows, 1)).floor().clamp_min(1)
