@@ -56,7 +56,7 @@ def test_groups_of_lines_are_held_out_together():
     assert not groups[0] & groups[1] | groups[0] & groups[2] | groups[1] & groups[2]
     with pytest.raises(SightlineError, match="a corpus must have no empty lines if group_stride is set"):
         split_groups(MonolingualText(("a", "b"), num_dropped=1), 2, 0.5, 0.0, seed=0)
-    with pytest.raises(SightlineError, match="group_stride must divide the number of lines, 145, .*got 28; it is the"):
+    with pytest.raises(SightlineError, match=r"group_stride must divide the number of lines, 145, .*got 28; it is the"):
         split_groups(MonolingualText(tuple(lines)), stride - 1, 0.2, 0.1, seed=4)
 
 
