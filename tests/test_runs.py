@@ -126,6 +126,17 @@ def test_changes_keep_the_other_values_of_their_section():
     )
 
 
+@pytest.mark.parametrize("source", [None, {"task": "masked_lm", "model": {"embed_dim": 24, "depth": 7}}])
+def test_a_changed_size_determines_the_dimensions_that_are_not_changed(source):
+    changes = ["task=masked_lm", "model.size=small", "model.depth=5", "model.dropout=0.3"]
+    model = _resolve_config(source, changes)[0].model
+    assert model.dimensions == {"embed_dim": 256, "ffn_dim": 1024, "num_heads": 4, "depth": 5}
+    assert model.dropout == 0.3
+    translation = _resolve_config(None, ["task=translation", "model.transformer.size=base"])[0]
+    assert translation.model.transformer.dimensions["decoder_layers"] == 6
+    assert _resolve_config(None, ["task=masked_lm"])[0].model.dimensions["embed_dim"] == 64  # that of the preset
+
+
 def test_changed_epochs_replace_steps_and_vice_versa():
     assert _resolve_config(None, ["training.epochs=2"])[0].training.steps is None
     values = {"training": {"epochs": 3.0}}

@@ -68,6 +68,8 @@ class Config:
 
     data_keys: typing.ClassVar[tuple[str, ...]] = ()
     """Fields that follow from the data if they are null. They are not inherited from another run."""
+    sized_keys: typing.ClassVar[tuple[str, ...]] = ()
+    """Fields that follow from the field `size` if they are null."""
 
     def __post_init__(self) -> None:
         for name, kind in _field_types(type(self)).items():
@@ -204,6 +206,15 @@ def inherit(kind: Any, values: Mapping[str, Any], source: Any) -> dict[str, Any]
         elif name not in values:
             result[name] = source[name]
     return result
+
+
+def sized_keys(kind: Any, key: str) -> list[str]:
+    """The keys that follow from a `section.size` of a config class; none for other keys."""
+    *sections, name = key.split(".")
+    for section in sections:
+        kind = _field_types(kind).get(section) if dataclasses.is_dataclass(kind) else None
+    names = kind.sized_keys if name == "size" and dataclasses.is_dataclass(kind) else ()
+    return [".".join([*sections, sized]) for sized in names]
 
 
 def plain(config: Any) -> dict[str, Any]:

@@ -312,9 +312,12 @@ def read_values(source: Any, changes: Iterable[str] = ()) -> tuple[dict[str, Any
 def change_values(values: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of a config's values with each `section.key` set to a value.
 
-    A change of `training.epochs` replaces the config's `training.steps`, and vice versa.
+    A change of `training.epochs` replaces the config's `training.steps`, and vice versa. A change of a `size` replaces
+    the config's dimensions, such as `model.embed_dim`, that are not changed themselves.
     """
-    result = config.assign(values, changed)
+    kind = config_class({**values, **changed})
+    sized = dict.fromkeys(name for key in changed for name in config.sized_keys(kind, key))
+    result = config.assign(values, {**sized, **changed})
     training = result.get("training")
     for name, other in (("epochs", "steps"), ("steps", "epochs")):
         if isinstance(training, dict) and f"training.{name}" in changed and f"training.{other}" not in changed:

@@ -21,7 +21,7 @@ from sightline.data.fetching.catalog import DATASETS, fetch_hint
 from sightline.data.fetching.fetch import fetch
 from sightline.data.images.formats.cifar import SUPERCLASSES
 from sightline.data.images.formats.omniglot_runs import read_one_shot_runs
-from sightline.data.text.corpora import load_parallel
+from sightline.data.text.corpora import load_monolingual, load_parallel
 from sightline.errors import SightlineError
 from sightline.runs import _resolve_config
 
@@ -162,13 +162,17 @@ def test_cub_is_resized_and_split(miniature):
 def test_multi30k_is_read_by_its_configs(miniature):
     sides = {"de": b"Ein Hund.\nZwei Hunde.\n", "en": b"A dog.\nTwo dogs.\n"}
     parts = ("train", "val", "test_2016_flickr")
-    miniature("multi30k", {f"{part}.{name}.gz": gzip.compress(sides[name]) for part in parts for name in sides})
+    files = {f"{part}.{name}.gz": gzip.compress(sides[name]) for part in parts for name in sides}
+    files |= {f"train.{i}.en.gz": gzip.compress(f"Dog {i}.\nCat {i}.\n".encode()) for i in range(1, 6)}
+    miniature("multi30k", files)
     run_cli("fetch", "multi30k")
     data = source_of("multi30k-transformer")
     pairs = load_parallel(data.source, languages=data.languages, columns=data.columns)
     assert pairs.train.source == ("Ein Hund.", "Zwei Hunde.")
     assert pairs.test.target == ("A dog.", "Two dogs.")
     assert len(load_parallel("data/multi30k/train").train) == 2  # an extra source of de-en
+    captions = load_monolingual(source_of("masked-lm-captions").source).train.sentences
+    assert captions == tuple(f"{name} {i}." for i in range(1, 6) for name in ("Dog", "Cat"))
 
 
 def test_tatoeba_keeps_the_shortest_pairs_and_their_attribution(miniature, monkeypatch):

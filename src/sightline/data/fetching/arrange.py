@@ -53,6 +53,14 @@ def copy_file(files: Sequence[Path], target: Path, progress: Progress) -> None:
     shutil.copyfile(files[0], target)
 
 
+def concatenate(files: Sequence[Path], target: Path, progress: Progress) -> None:
+    """One file of the others, one after the other; of gzip files, one with all of their lines."""
+    with target.open("wb") as out:
+        for file in files:
+            with file.open("rb") as part:
+                shutil.copyfileobj(part, out)
+
+
 def copy_files(files: Sequence[Path], target: Path, progress: Progress) -> None:
     """A folder of the files as they are."""
     target.mkdir()

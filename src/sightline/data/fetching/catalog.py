@@ -15,7 +15,15 @@ _VINYALS = (
 )
 _CIFAR = "https://www.cs.toronto.edu/~kriz"
 _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
-_MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw"
+_MULTI30K = "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data"
+_CAPTIONS = (
+    (867_789, "a0e057f07a9733199c0d755d77f6d583dc6f40a3180734b1130a216e2fdf3a3b"),
+    (666_845, "d79dd70a9eafb2d1fe40151621278c4ae69b3c148c5052a53d7c7a41bf3ba023"),
+    (555_423, "86e16fdcc699bcb6bca0f87c3cf1051f7de5ee3674dd588cedc5200194282749"),
+    (465_845, "3771b84e010ad6197806d2a1188cb07c12149e3e0d178dd5966dee5763733686"),
+    (375_613, "73988689307fe836994eae59735dc840c15da9775455fa76e6ed22606a042a91"),
+)
+"""Size and digest of the files of five captions of each image."""
 _FLICKR8K = "https://github.com/jbrownlee/Datasets/releases/download/Flickr8k"
 
 
@@ -70,8 +78,8 @@ class PublicDataset:
         return None if None in sizes else sum(size or 0 for size in sizes)
 
 
-def _multi30k(name: str, size: int, digest: str) -> PublicFile:
-    return PublicFile(f"{_MULTI30K}/{name}.gz", size, f"sha256:{digest}", "computed")
+def _multi30k(name: str, size: int, digest: str, task: int = 1) -> PublicFile:
+    return PublicFile(f"{_MULTI30K}/task{task}/raw/{name}.gz", size, f"sha256:{digest}", "computed")
 
 
 def _fashion(name: str, size: int, digest: str, evidence: Literal["computed", "published"]) -> PublicFile:
@@ -221,7 +229,7 @@ DATASETS: Mapping[str, PublicDataset] = {
         ),
     ),
     "multi30k": PublicDataset(
-        "Multi30k: 31,014 English image captions with German translations",
+        "Multi30k: 31,014 English image captions with German translations, and 145,000 English ones",
         "none stated in its repository; for research; cite Elliott et al., Multi30K, 2016",
         (
             Output(
@@ -243,6 +251,11 @@ DATASETS: Mapping[str, PublicDataset] = {
                         "611d361c6334bc7246101d48097c13cf5c4413c5befc793cc629934359d532d9",
                     ),
                 ),
+            ),
+            Output(
+                "multi30k/captions5_en_train.txt.gz",
+                "concatenate",
+                tuple(_multi30k(f"train.{i}.en", *content, task=2) for i, content in enumerate(_CAPTIONS, start=1)),
             ),
         ),
     ),
