@@ -7,10 +7,8 @@ error names the full key, the rule, and the closest known key.
 import dataclasses
 import itertools
 import math
-import re
 import types
 import typing
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
@@ -22,6 +20,7 @@ import yaml
 
 from . import limits
 from .errors import SightlineError, check, check_choice, check_int, check_max, closest, reraise, shown
+from .yaml_loader import ConfigLoader
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -32,6 +31,16 @@ Rule = Callable[[str, Any], None]
 def rule(text: str, holds: Callable[[Any], object]) -> Rule:
     """The rule that a value must be `text`, such as "above 0"."""
     return lambda name, value: check(holds(value), f"{name} must be {text}, got {value!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """In `Annotated`: what a value is, for messages about values of another type."""
+
+    text: str
+
+    def __call__(self, name: str, value: Any) -> None:
+        """Holds for every value."""
 
 
 def at_least(minimum: int) -> Rule:
@@ -97,7 +106,7 @@ def read(path: Path, noun: str = "a config") -> dict[str, Any]:
 
 def parse(text: str) -> Any:
     """The values of YAML text."""
-    return yaml.load(text, _Loader)  # noqa: S506 - a subclass of SafeLoader
+    return yaml.load(text, ConfigLoader)  # noqa: S506 - a subclass of SafeLoader
 
 
 def change(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
@@ -213,7 +222,7 @@ def sized_keys(kind: Any, key: str) -> list[str]:
     *sections, name = key.split(".")
     for section in sections:
         kind = _field_types(kind).get(section) if dataclasses.is_dataclass(kind) else None
-    names = kind.sized_keys if name == "size" and dataclasses.is_dataclass(kind) else ()
+    names = getattr(kind, "sized_keys", ()) if name == "size" else ()
     return [".".join([*sections, sized]) for sized in names]
 
 
@@ -318,6 +327,8 @@ _TYPE_NAMES = {int: "an integer", float: "a number", str: "text", bool: "true or
 
 
 def _describe(kind: Any) -> str:
+    if described := [item.text for item in getattr(kind, "__metadata__", ()) if isinstance(item, Described)]:
+        return described[0]
     kind = _without_rules(kind)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
@@ -331,30 +342,3 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return plain(value)
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads 1e-4 as a number and dates as text, and refuses aliases, tags and repeated keys."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        is_alias, tag = self.check_event(yaml.AliasEvent), getattr(self.peek_event(), "tag", None)
-        check(not is_alias, "a config must hold no YAML aliases, got one; repeat the value")
-        check(tag is None, f"a config must hold no YAML tags, got {tag!r:.100}; write the value alone")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        for key, count in Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)).items():
-            check(count == 1, f"a section must hold each key once, got {key!r} {count} times")
-        return super().construct_mapping(node, deep)
-
-
-_REPLACED_TAGS = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED_TAGS]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?((\d[\d_]*\.[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.inf|\.nan)$"),
-    list("-+0123456789."),
-)

@@ -7,6 +7,7 @@ checkpoints/         for --resume                     evaluation.json the last e
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -87,7 +88,9 @@ def train(
                 loaded = task_class.load_data(task_config, progress) if data is None else data
                 torch.manual_seed(task_config.seed)  # of the initial weights
                 task = task_class(task_config, loaded, progress)
-            message = "" if resume or task_config.start_from is None else _start(task, task_config.start_from)
+            messages = [*task.notes]
+            if not resume and task_config.start_from is not None:
+                messages.append(_start(task, task_config.start_from))
             if resume:
                 _check_same_config(folder, task.config)
                 _check_same_data(folder, task.data_fingerprint)
@@ -99,7 +102,7 @@ def train(
                 if (finished := trainer.finished_run()) is not None:
                     _remove_stale_parts(folder, task)
                     return finished
-            for hook in trainer.hooks if message else ():
+            for hook, message in itertools.product(trainer.hooks, messages):
                 hook.on_message(trainer, message)
             group.barrier()  # a late process must not see the files of this run as those of an older one
             if group.is_main:

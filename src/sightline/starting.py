@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from . import config, hub, registry
+from . import config, hub, registry, zoo
 from .errors import check
 from .files import CONFIG
 from .predictor import Predictor
@@ -18,7 +18,11 @@ def inherit_sections(values: Mapping[str, Any], run: str) -> dict[str, Any]:
 
     Those are `inherited_sections` of the config's class. Models of different kinds have nothing in common.
     """
-    earlier = config.read(hub.run_folder(run) / CONFIG)
+    folder = hub.run_folder(run)
+    rule = f"--from (start_from) must be the folder of a trained model, or {zoo.known(run)}"
+    found = f"the folder has no {CONFIG}" if folder.is_dir() else "there is no such folder"
+    check((folder / CONFIG).is_file(), f"{rule}; {found}")
+    earlier = config.read(folder / CONFIG)
     tasks = [_text(source.get("task", registry.DEFAULT)) for source in (values, earlier)]
     kind, earlier_kind = (registry.task_spec(task).config for task in tasks)
     ours, theirs = (config.section_type(source, "model").__mro__ for source in (kind, earlier_kind))

@@ -1,7 +1,7 @@
 """What trained text encoders share: predictions for sentences, with the attention behind them."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,14 @@ from .text_predictor import (
 
 if TYPE_CHECKING:
     from ..view.page import Page
+
+
+class CutTokens(list[int]):
+    """Token ids of a text that is longer than the model reads."""
+
+    def __init__(self, ids: Iterable[int], num_cut: int):
+        super().__init__(ids)
+        self.num_cut = num_cut
 
 
 class EncoderPredictor(TextPredictor):

@@ -17,7 +17,7 @@ from ..attention import Record
 from ..data.sources import same_source
 from ..data.text.batching import PackedSequences
 from ..data.text.corpora import TextSplits
-from ..data.text.reading import STDIN, stream_lines
+from ..data.text.reading import STDIN, open_text, stream_lines
 from ..data.text.tokenizers import SpecialTokens, Tokenizer
 from ..errors import SightlineError, check
 from ..files import stored_fingerprint
@@ -26,12 +26,16 @@ from ..predictor import InputToken, Predictor
 from ..view.inspection import Inspection, Layer
 
 if TYPE_CHECKING:
+    from gzip import GzipFile
+
     from matplotlib.figure import Figure
 
 MAX_NAME_CHARS = 400
 """Characters of the name of a text and its answer on a page."""
-PATH = re.compile(r"[^\s\0]{1,255}\.txt|[^\s\0]*/[^\s\0]*\.\w{1,5}")
-"""Arguments of the command line that are paths, not sentences."""
+PATH = re.compile(r"[^\s\0]{1,255}\.(txt|tsv|tab|csv|jsonl?|gz)|[^\s\0]*/[^\s\0]*\.\w{1,5}")
+"""Arguments of the command line that are paths, not sentences; files that exist are, too."""
+TEXT_FILES = (".txt", ".txt.gz")
+"""Endings of files with one text per line."""
 
 
 def parse_texts(arguments: Sequence[str]) -> Iterator[str | Path]:
@@ -39,10 +43,10 @@ def parse_texts(arguments: Sequence[str]) -> Iterator[str | Path]:
     for argument in arguments:
         if argument == "-":
             yield from _texts(sys.stdin.buffer, STDIN)
-        elif argument.endswith(".txt") and os.path.isfile(argument):  # noqa: PTH113 - false for an invalid path
-            with Path(argument).open("rb") as file:
+        elif argument.endswith(TEXT_FILES) and os.path.isfile(argument):  # noqa: PTH113 - false for an invalid path
+            with open_text(Path(argument)) as file:
                 yield from _texts(file, argument)
-        elif PATH.fullmatch(argument) or os.path.isdir(argument):  # noqa: PTH112 - false for an invalid path
+        elif PATH.fullmatch(argument) or os.path.exists(argument):  # noqa: PTH110 - false for an invalid path
             yield Path(argument)
         else:
             lines = [line for line in argument.split("\n") if line.strip()]
@@ -58,7 +62,8 @@ class TextPredictor(Predictor):
     def parse_inputs(self, arguments: Sequence[str]) -> Iterator[str | Path]:
         """Texts from arguments: text, the path of a .txt file with one text per line, or - for standard input.
 
-        Files are read lazily. Empty lines are skipped. A path that is no .txt file is yielded as it is.
+        Files can be compressed (.txt.gz) and are read lazily. Empty lines are skipped. The path of another file is
+        yielded as it is.
         """
         return parse_texts(arguments)
 
@@ -66,7 +71,9 @@ class TextPredictor(Predictor):
         """The text itself, if it is one; `fix` ends the message about a text that is too long."""
         if isinstance(item, Path):
             state = "is a folder" if item.is_dir() else "is another file" if item.exists() else "does not exist"
-            raise SightlineError(f"a file of sentences must be a .txt file, got {display_path(item)!r}, which {state}")
+            fix = "; write one text per line to a .txt file" if item.is_file() else ""
+            rule = f"a file of sentences must be a .txt file, got {display_path(item)!r}"
+            raise SightlineError(f"{rule}, which {state}{fix}")
         if not isinstance(item, str):
             raise SightlineError(f"text must be a string, got {type(item).__name__}")
         limit = limits.MAX_LINE_CHARS
@@ -124,7 +131,7 @@ class TextPredictor(Predictor):
         return defaultdict(frozenset, self.config.data.files(source))
 
 
-def _texts(file: IO[bytes], name: str) -> Iterator[str]:
+def _texts(file: "IO[bytes] | GzipFile", name: str) -> Iterator[str]:
     """Lines of a UTF-8 file that are not blank, one at a time."""
     is_empty = True
     for line in stream_lines(file, name):

@@ -46,6 +46,8 @@ class Task(Protocol):
     """What the batch size counts."""
     calibration: str = ""
     """Whether `finish` calibrated the confidence, for the report of training."""
+    notes: tuple[str, ...] = ()
+    """What is reported about the data before the first step."""
 
     @staticmethod
     def complete_config(config: Any, data: Any) -> Any:

@@ -1,10 +1,12 @@
 import pytest
 
+from sightline.config import build
 from sightline.data.text.corpora import MonolingualText, load_monolingual, split
 from sightline.data.text.generated_sentences import TOPICS, sentences
 from sightline.data.text.groups import split_groups
 from sightline.data.text.labeled import LabeledText, labeled_files, load_labeled
-from sightline.errors import SightlineError
+from sightline.errors import SightlineError, SightlineWarning
+from sightline.tasks.text_classification.config import LabeledData
 
 
 def test_labeled_text_is_read_from_a_file_and_a_folder(tmp_path):
@@ -67,3 +69,24 @@ def test_a_training_sentence_equal_to_a_held_out_one_is_left_out():
         texts = [part.sentences for part in (splits.train, splits.validation, splits.test)]
         assert sum("same" in part for part in texts) == 1
         assert len(splits.train) + splits.train.num_dropped == 15
+
+
+def test_labels_that_hardly_repeat_are_refused_and_a_header_is_reported(tmp_path):
+    path = tmp_path / "texts.tsv"
+    path.write_text("".join(f"{'yes' if i % 2 else 'no'}\tThe answer is {i}.\n" for i in range(30)))
+    with pytest.raises(SightlineError, match=r"labels must repeat, .*got 30 different .*data.columns=\[2,1\]"):
+        LabeledData(source=str(path)).load(seed=0)
+    assert LabeledData(source=str(path), columns=(2, 1)).load(seed=0).train.classes == ("no", "yes")
+    path.write_text("Sentence\tLabel\n" + "".join(f"The answer is {i}.\t{'yn'[i % 2]}\n" for i in range(30)))
+    with pytest.warns(
+        SightlineWarning, match="first line of .* looks like a header, 'Sentence' and 'Label'; set data.h"
+    ):
+        assert "Label" in LabeledData(source=str(path)).load(seed=0).train.classes
+    assert LabeledData(source=str(path), header=True).load(seed=0).train.classes == ("n", "y")
+
+
+def test_columns_are_numbers():
+    with pytest.raises(
+        SightlineError, match=r"columns\[0\] must be the number of a column, counted from 1, got 'text'"
+    ):
+        build(LabeledData, {"columns": ["text", "label"]})

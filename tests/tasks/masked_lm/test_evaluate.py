@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -46,7 +47,7 @@ def test_lines_that_are_cut_are_not_scored_and_the_report_says_so(make_predictor
     assert (alone.scored_lines, alone.long_lines, both.scored_lines, both.long_lines) == (3, 0, 3, 1)
     assert both.pseudo_perplexity == pytest.approx(alone.pseudo_perplexity, rel=1e-4)
     assert both.word_pseudo_perplexity == pytest.approx(alone.word_pseudo_perplexity, rel=1e-4)
-    assert "(3 of 4 lines; 1 are longer than data.max_tokens)" in str(both)
+    assert "(3 of 4 lines; 1 is longer than data.max_tokens)" in str(both)
     assert "(3 lines)" in str(alone)
 
 
@@ -94,3 +95,27 @@ def test_comparisons_are_of_the_lines_that_fit_all_models(make_predictor):
     assert "of the first 4 lines that no model cuts" in comparison.title()
     with pytest.raises(SightlineError, match=r"data must have lines that no model cuts .*got none in 2 lines"):
         compare([large, small], ["large", "small"], data=TextSplits(MonolingualText((LONG, LONG + " A."))))
+
+
+def test_logits_are_computed_at_masks_only(make_predictor):
+    predictor = make_predictor()
+    texts = ["A dog [MASK] through the [MASK].", "Two [MASK] sit."]
+    prepared = [predictor.prepare(text) for text in texts]
+    logits = predictor.logits(prepared)
+    assert logits.shape == (2, 2, len(predictor.tokenizer))
+    with torch.no_grad():
+        ids = torch.tensor([prepared[1]])
+        expected = predictor.model(ids, torch.ones_like(ids, dtype=torch.bool))[0, 2, 5:]
+    assert torch.allclose(logits[1, 0, 5:], expected, atol=1e-5)
+    filled = predictor.predict(texts, top_k=1)
+    assert [[mask.position for mask in text.masks] for text in filled] == [[3, 6], [2]]
+    best = predictor.tokenizer.tokens([5 + int(expected.argmax())])
+    assert [filled[1].masks[0].words[0][0]] == best
+
+
+@pytest.mark.parametrize("spelling", ["[mask]", "<mask>", "[ MASK ]", "___"])
+def test_another_spelling_of_the_mask_is_named(make_predictor, spelling):
+    with pytest.raises(
+        SightlineError, match=r"at least one \[MASK\], got .*; put it in place of " + re.escape(spelling)
+    ):
+        make_predictor().predict(f"A dog {spelling}.")

@@ -1,7 +1,9 @@
 """A text classifier through the commands, from scratch and from a masked language model; `--from` for every task."""
 
+import gzip
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -160,6 +162,42 @@ def test_predictions_compare_page_and_figures(run, tmp_path):
     assert "McNemar" in invoke("compare", run, run, "--device", "cpu")
     invoke("show", run, "A dog runs.", "--out", tmp_path / "figures")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"training.png", "text-1.png", "page.html"}
+
+
+def test_files_of_texts_are_read_or_refused(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("texts.tsv").write_text("A dog runs.\tfarm\n")
+    Path("texts.txt.gz").write_bytes(gzip.compress(b"A dog runs.\nA man sits.\n"))
+    result = CliRunner().invoke(app, ["predict", str(run), "texts.tsv", "missing.csv", "texts.txt.gz", "old.gz"])
+    assert result.exit_code == 2
+    rule = "a file of sentences must be a .txt file, got "
+    assert f"{rule}'texts.tsv', which is another file; write one text per line to a .txt file" in result.stderr
+    for name in ("missing.csv", "old.gz"):
+        assert f"{rule}{name!r}, which does not exist" in result.stderr
+    assert [line.partition(":")[0] for line in result.stdout.splitlines()] == ["A dog runs.", "A man sits."]
+
+
+def test_texts_that_are_cut_are_reported_once(run):
+    long = "dog " * 50
+    result = CliRunner().invoke(app, ["predict", str(run), "A dog runs.", long, long, "--format", "jsonl"])
+    assert result.exit_code == 0
+    assert [json.loads(line)["cut_tokens"] for line in result.stdout.splitlines()] == [0, 20, 20]
+    assert result.stderr.count("warning: a text of 50 tokens is cut to 30, as in training (data.max_tokens)") == 1
+
+
+def test_training_says_how_many_lines_are_cut(tmp_path):
+    path = tmp_path / "texts.tsv"
+    path.write_text("".join(f"{'yes ' * (2 + 30 * (i % 3 == 0))}\t{'ab'[i % 2]}\n" for i in range(30)))
+    changes = [*MODEL, *TRAINING, "training.steps=1", "data.validation_fraction=0", f"data.source={path}"]
+    output = invoke("train", "task=text_classification", *changes, f"out={tmp_path / 'run'}")
+    assert "10 of 30 training lines are longer than 32 tokens (data.max_tokens) and are cut" in output
+
+
+def test_a_wrong_name_of_the_run_to_start_from_is_refused(tmp_path):
+    output = invoke("train", "task=text_classification", "--from", tmp_path / "nosuch", status=2)
+    assert "--from (start_from) must be the folder of a trained model, or a pretrained model, one of" in output
+    assert "nosuch'; there is no such folder" in output
+    assert "the folder has no config.yaml" in invoke("train", "task=masked_lm", "--from", tmp_path, status=2)
 
 
 def make_task():

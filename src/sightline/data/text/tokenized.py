@@ -65,6 +65,8 @@ class TokenizedSentences:
     tokenizer: Tokenizer
     train: PackedSequences
     validation: PackedSequences | None
+    num_cut: int
+    """Sentences of the training set that are cut."""
 
     @classmethod
     def of(
@@ -80,9 +82,15 @@ class TokenizedSentences:
             sets = (splits.train, splits.validation)
             encoded = [None if text is None else encode_sentences(text.keys, tokenizer, max_tokens) for text in sets]
             assert encoded[0] is not None
-            splits.tokenized[key] = cls(tokenizer, encoded[0], encoded[1])
+            num_cut = sum(len(ids) > max_tokens - 2 for ids in tokenizer.encode(splits.train.keys))
+            splits.tokenized[key] = cls(tokenizer, encoded[0], encoded[1], num_cut)
         text: TokenizedSentences = splits.tokenized[key]
         return text
+
+    def notes(self, max_tokens: int) -> tuple[str, ...]:
+        """What training reports about the sentences."""
+        found = f"{self.num_cut:,} of {len(self.train):,} training lines are longer than {max_tokens} tokens"
+        return (f"{found} (data.max_tokens) and are cut",) if self.num_cut else ()
 
 
 def encode_sentences(texts: Sequence[str], tokenizer: Tokenizer, max_tokens: int) -> PackedSequences:

@@ -92,7 +92,8 @@ class MaskedLMEvaluation:
     def _scored(self) -> str:
         """How many lines the pseudo-perplexity is of, and why others are left out."""
         count = f"{self.scored_lines:,}{'' if self.scored_lines == self.lines else f' of {self.lines:,}'} lines"
-        return f"{count}{f'; {self.long_lines:,} are longer than data.max_tokens' if self.long_lines else ''}"
+        longer = f"; {self.long_lines:,} {'is' if self.long_lines == 1 else 'are'} longer than data.max_tokens"
+        return f"{count}{longer if self.long_lines else ''}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,7 @@
 """A trained masked language model: the best words for masked positions, and the attention behind them."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +21,14 @@ from ...predictor import Prediction, Progress
 from ...weights import read_weights
 from ..encoder_predictor import EncoderPredictor
 from ..text_data import TOKENIZER, read_tokenizers
-from ..text_predictor import MAX_NAME_CHARS
+from ..text_predictor import MAX_NAME_CHARS, input_batch
 from .config import MaskedLMTaskConfig
 from .evaluate import MaskedLMEvaluation, evaluate
 
 DEFAULT_TOP = 5
 """Words for each mask."""
+MASK_SPELLINGS = re.compile(r"[\[<({]\s*mask\s*[\]>)}]|(?-i:\bMASK\b)|_{2,}", re.IGNORECASE)
+"""What other tools and people write for a masked word."""
 
 
 @dataclass(frozen=True)
@@ -110,30 +114,40 @@ class MaskedLMPredictor(EncoderPredictor):
         item, special = self.check_text(item, fix="split it into sentences"), self.tokenizer.special_tokens
         [ids] = self.tokenizer.encode_masked([item])
         shown, mask, max_tokens = shortened(item, 40), special.mask, self.max_input_tokens
-        check(
-            special.id("mask") in ids, f"text must have at least one {mask}, got {shown!r}; put it in place of a word"
-        )
+        other = MASK_SPELLINGS.search(item)
+        fix = f"put it in place of {other[0] if other else 'a word'}"
+        check(special.id("mask") in ids, f"text must have at least one {mask}, got {shown!r}; {fix}")
         rule = f"text must be at most {max_tokens} tokens, the limit in training"
         check(len(ids) <= max_tokens, f"{rule}, got {len(ids)} in {shown!r}; split it into sentences")
         return [special.id("bos"), *ids, special.id("eos")]
 
     def logits(self, prepared: list[list[int]]) -> Tensor:
-        """float32 (B, T, V) on the CPU, without special tokens"""
+        """float32 (B, N, V) on the CPU, at the N masks of each text, without special tokens
+
+        Positions of a text with fewer masks are 0 at the end.
+        """
+        masks = [self._mask_positions(ids) for ids in prepared]
+        width = max(map(len, masks))
+        positions = torch.tensor([[*row, *[0] * (width - len(row))] for row in masks], device=self.device)
+        pad_id = self.tokenizer.special_tokens.id("pad")
         with torch.inference_mode():
-            logits = super().logits(prepared)
+            logits = self.model(*input_batch(prepared, pad_id, self.device), positions=positions).float().cpu()
             logits[..., : self.masker.num_special] = -torch.inf
         return logits
+
+    def _mask_positions(self, ids: Sequence[int]) -> list[int]:
+        return [i for i, token in enumerate(ids) if token == self.masker.mask_id]
 
     def predictions(self, prepared: list[list[int]], logits: Tensor, top_k: int | None) -> list[FilledText]:
         """The best `top_k` words for each mask (default: 5)."""
         count = DEFAULT_TOP if top_k is None else top_k
         check_int(1, top_k=count)
-        count, mask_id = min(count, len(self.tokenizer) - self.masker.num_special), self.masker.mask_id
+        count = min(count, len(self.tokenizer) - self.masker.num_special)
         filled = []
         for ids, row in zip(prepared, logits, strict=True):
             masks, best_ids = [], list(ids)
-            for position in (i for i, token in enumerate(ids) if token == mask_id):
-                probabilities, best = row[position].softmax(-1).topk(count)
+            for position, mask_logits in zip(self._mask_positions(ids), row, strict=False):  # padding is last
+                probabilities, best = mask_logits.softmax(-1).topk(count)
                 words = (self._word(i) for i in best.tolist())
                 masks.append(MaskedPosition(position, tuple(zip(words, probabilities.tolist(), strict=True))))
                 best_ids[position] = int(best[0])

@@ -33,6 +33,7 @@ class MaskedLMTask(Task):
         trained = earlier_tokenizer(config)
         text = TokenizedSentences.of(data, config.tokenizer, config.data.max_tokens, trained)
         self.tokenizer, self.train, self.validation = text.tokenizer, text.train, text.validation
+        self.notes = text.notes(config.data.max_tokens)
         self.config = replace(config, model=for_data(config.model, vocab_size=len(self.tokenizer)))
         self.model = MaskedLM(self.config.model)
         masking = config.masking

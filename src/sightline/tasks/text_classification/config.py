@@ -1,16 +1,17 @@
 """Config of text classification."""
 
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ...config import Fraction, PositiveInt
+from ...config import Fraction
 from ...data.text.corpora import TextSplits
-from ...data.text.labeled import LabeledText, labeled_files, load_labeled
-from ...errors import check
+from ...data.text.labeled import LabeledText, check_labels, labeled_files, load_labeled
+from ...errors import SightlineWarning, check
 from ...models.text_classifier import TextClassifierConfig
 from ...training.config import TrainingConfig
-from ..text_data import CorpusConfig, EncoderTokenizerConfig, TextTaskConfig, check_positions
+from ..text_data import Column, CorpusConfig, EncoderTokenizerConfig, TextTaskConfig, check_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,8 +21,8 @@ class LabeledData(CorpusConfig):
     source: str = "sentences"
     """A tab-separated file with a text and its label in each line, a folder (train.tsv, and perhaps val and test), or
     `sentences`: sentences of a small grammar with their topics. Files can be compressed (.gz)."""
-    columns: tuple[PositiveInt, PositiveInt] = (1, 2)
-    """Columns of the text and of the label, counted from 1."""
+    columns: tuple[Column, Column] = (1, 2)
+    """Numbers of the columns of the text and of the label, counted from 1: [2, 1] where the label is first."""
     header: bool = False
     """Skip the first line."""
     validation_fraction: Fraction = 0.1
@@ -33,6 +34,13 @@ class LabeledData(CorpusConfig):
 
     def read(self, source: str | None = None) -> TextSplits[LabeledText]:
         return load_labeled(self.source if source is None else source, columns=self.columns, header=self.header)
+
+    def load(self, seed: int) -> TextSplits[LabeledText]:
+        """Read the source, check its labels, and hold out test and validation sets."""
+        splits = self.read()
+        if warning := check_labels(splits.train, self.source):
+            warnings.warn(warning, SightlineWarning, stacklevel=2)
+        return self.hold_out(splits, seed)
 
     def files(self, source: str) -> dict[str, frozenset[Path]]:
         return labeled_files(source)

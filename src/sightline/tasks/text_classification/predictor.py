@@ -1,5 +1,6 @@
 """A trained text classifier: class, confidence and attention for a text."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,13 @@ from ...data.images.datasets import check_class_names
 from ...data.text.labeled import LabeledText
 from ...data.text.tokenized import encode_sentences
 from ...data.text.tokenizers import Tokenizer
-from ...errors import check
+from ...errors import SightlineWarning, check
 from ...files import CONFIG, read_json
 from ...models.text_classifier import TextClassifier
 from ...names import printable, shortened
 from ...predictor import Progress
 from ...weights import read_weights
-from ..encoder_predictor import EncoderPredictor
+from ..encoder_predictor import CutTokens, EncoderPredictor
 from ..text_data import TOKENIZER, read_tokenizers
 from ..text_predictor import MAX_NAME_CHARS
 from .config import TextClassificationTaskConfig
@@ -42,11 +43,13 @@ class TextPrediction:
     """Tokens of the text, with the start and end token."""
     attention: Record | None = None
     """Recorded attention, if requested; one row and column per token."""
+    cut_tokens: int = 0
+    """Tokens at the end of the text that the model does not read, because the text is too long."""
     error: None = None
 
     def to_dict(self) -> dict[str, Any]:
         values = {"label": self.label, "confidence": self.confidence, "scores": self.scores}
-        return {**values, "tokens": list(self.tokens), "error": self.error}
+        return {**values, "tokens": list(self.tokens), "cut_tokens": self.cut_tokens, "error": self.error}
 
     def summary(self, top: int | None = None) -> str:
         best = list(self.scores.items())[: top or DEFAULT_TOP]
@@ -71,7 +74,7 @@ class TextClassificationPredictor(EncoderPredictor):
         model: TextClassifier,
     ):
         self.folder, self.config, self.tokenizer, self.classes = folder, config, tokenizer, tuple(classes)
-        self.model, self.device = model.eval(), torch.device("cpu")
+        self.model, self.device, self._has_reported_cut = model.eval(), torch.device("cpu"), False
 
     @classmethod
     def load(cls, path: str | Path) -> "TextClassificationPredictor":
@@ -90,8 +93,15 @@ class TextClassificationPredictor(EncoderPredictor):
         item = self.check_text(item, fix="classify its parts")
         [ids] = self.tokenizer.encode([item])
         check(ids, f"text must have at least one word, got {item[:20]!r}")
-        special = self.tokenizer.special_tokens
-        return [special.id("bos"), *ids[: self.max_input_tokens], special.id("eos")]  # cut as in training
+        special, limit = self.tokenizer.special_tokens, self.max_input_tokens
+        prepared = [special.id("bos"), *ids[:limit], special.id("eos")]  # cut as in training
+        if len(ids) <= limit:
+            return prepared
+        if not self._has_reported_cut:
+            self._has_reported_cut = True
+            rule = f"a text of {len(ids):,} tokens is cut to {limit:,}, as in training (data.max_tokens)"
+            warnings.warn(f"{rule}; further ones are not reported", SightlineWarning, stacklevel=2)
+        return CutTokens(prepared, len(ids) - limit)
 
     def predictions(self, prepared: list[list[int]], logits: Tensor, top_k: int | None) -> list[TextPrediction]:
         """The classes of prepared texts."""
@@ -100,7 +110,9 @@ class TextClassificationPredictor(EncoderPredictor):
             order = row.argsort(descending=True, stable=True).tolist()
             scores = {self.classes[i]: float(row[i]) for i in order}
             label = self.classes[order[0]]
-            predictions.append(TextPrediction(label, scores[label], scores, tuple(self.tokenizer.tokens(ids))))
+            cut = ids.num_cut if isinstance(ids, CutTokens) else 0
+            tokens = tuple(self.tokenizer.tokens(ids))
+            predictions.append(TextPrediction(label, scores[label], scores, tokens, cut_tokens=cut))
         return predictions
 
     def shown_tokens(self, prediction: TextPrediction) -> list[str]:

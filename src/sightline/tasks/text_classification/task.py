@@ -45,6 +45,7 @@ class TextClassificationTask(Task):
         trained = earlier_tokenizer(config)
         text = TokenizedSentences.of(data, config.tokenizer, config.data.max_tokens, trained)
         self.tokenizer, self.train, self.validation = text.tokenizer, text.train, text.validation
+        self.notes = text.notes(config.data.max_tokens)
         self.train_labels = label_indices(data.train, self.classes)
         self.validation_labels = None if data.validation is None else label_indices(data.validation, self.classes)
         sizes = {"vocab_size": len(self.tokenizer), "num_classes": len(self.classes)}

@@ -4,14 +4,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ...config import Config, Fraction, PositiveInt, at_least, at_most, for_data, rule
+from ...config import Config, Fraction, at_least, at_most, for_data, rule
 from ...data.text.batching import LENGTH_MULTIPLE, padded_length
 from ...data.text.corpora import ParallelText, TextSplits, extend_training, load_parallel, source_files
 from ...data.text.tokenizers import TokenizerConfig
 from ...errors import check
 from ...models.seq2seq import RecurrentSeq2SeqConfig, Seq2SeqConfig, TransformerSeq2SeqConfig
 from ...training.config import TrainingConfig
-from ..text_data import CorpusConfig, SearchConfig, TextTaskConfig
+from ..text_data import Column, CorpusConfig, SearchConfig, TextTaskConfig
 
 Language = Annotated[
     str, rule("a file suffix such as de", lambda text: text.replace("-", "").replace("_", "").isalnum())
@@ -30,7 +30,7 @@ class TextData(CorpusConfig):
     test set are left out."""
     languages: tuple[Language, Language] = ("de", "en")
     """Source and target language; the suffixes of aligned files."""
-    columns: tuple[PositiveInt, PositiveInt] = (1, 2)
+    columns: tuple[Column, Column] = (1, 2)
     """Columns of the source and target sentences in a tab-separated file, counted from 1."""
     header: bool = False
     """Skip the first line of a tab-separated file."""
