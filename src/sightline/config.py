@@ -1,14 +1,16 @@
 """Configs: frozen dataclasses that are built from YAML and `key=value`, and checked before anything else happens.
 
-A field's type says what its value must be: `Literal` lists choices, and `Annotated[int, at_least(1)]` adds a rule. An
-error names the full key, the rule, and the closest known key.
+A field's type says what its value must be: `Literal` lists choices, and `Annotated[int, at_least(1)]` adds a rule; a
+text in it says what the value is. An error names the full key, the rule, and the closest known key.
 """
 
 import dataclasses
 import itertools
 import math
+import re
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
@@ -20,7 +22,6 @@ import yaml
 
 from . import limits
 from .errors import SightlineError, check, check_choice, check_int, check_max, closest, reraise, shown
-from .yaml_loader import ConfigLoader
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -31,16 +32,6 @@ Rule = Callable[[str, Any], None]
 def rule(text: str, holds: Callable[[Any], object]) -> Rule:
     """The rule that a value must be `text`, such as "above 0"."""
     return lambda name, value: check(holds(value), f"{name} must be {text}, got {value!r}")
-
-
-@dataclasses.dataclass(frozen=True)
-class Described:
-    """In `Annotated`: what a value is, for messages about values of another type."""
-
-    text: str
-
-    def __call__(self, name: str, value: Any) -> None:
-        """Holds for every value."""
 
 
 def at_least(minimum: int) -> Rule:
@@ -77,8 +68,6 @@ class Config:
 
     data_keys: typing.ClassVar[tuple[str, ...]] = ()
     """Fields that follow from the data if they are null. They are not inherited from another run."""
-    sized_keys: typing.ClassVar[tuple[str, ...]] = ()
-    """Fields that follow from the field `size` if they are null."""
 
     def __post_init__(self) -> None:
         for name, kind in _field_types(type(self)).items():
@@ -106,7 +95,7 @@ def read(path: Path, noun: str = "a config") -> dict[str, Any]:
 
 def parse(text: str) -> Any:
     """The values of YAML text."""
-    return yaml.load(text, ConfigLoader)  # noqa: S506 - a subclass of SafeLoader
+    return yaml.load(text, _Loader)  # noqa: S506 - a subclass of SafeLoader
 
 
 def change(values: Mapping[str, Any], changes: Iterable[str]) -> dict[str, Any]:
@@ -153,16 +142,17 @@ def build(kind: type[T], values: Mapping[str, Any], section: str = "") -> T:
 
 def check_value(kind: Any, key: str, value: Any) -> None:
     """The value of a `section.key` must suit its field; other fields are not looked at."""
-    _convert(_type_of_key(kind, key), value, key)
+    _convert(type_of_key(kind, key), value, key)
 
 
 def is_integer(kind: Any, key: str) -> bool:
     """Whether numbers at a `section.key` are integers."""
-    options = {_without_rules(option) for option in _options(_type_of_key(kind, key))}
+    options = {_without_rules(option) for option in _options(type_of_key(kind, key))}
     return int in options and float not in options
 
 
-def _type_of_key(kind: Any, key: str) -> Any:
+def type_of_key(kind: Any, key: str) -> Any:
+    """The type of a `section.key`."""
     prefix = ""
     for name in key.split("."):
         check(dataclasses.is_dataclass(kind), f"{key} must name a key inside a section, got {prefix[:-1]!r}, a value")
@@ -215,15 +205,6 @@ def inherit(kind: Any, values: Mapping[str, Any], source: Any) -> dict[str, Any]
         elif name not in values:
             result[name] = source[name]
     return result
-
-
-def sized_keys(kind: Any, key: str) -> list[str]:
-    """The keys that follow from a `section.size` of a config class; none for other keys."""
-    *sections, name = key.split(".")
-    for section in sections:
-        kind = _field_types(kind).get(section) if dataclasses.is_dataclass(kind) else None
-    names = getattr(kind, "sized_keys", ()) if name == "size" else ()
-    return [".".join([*sections, sized]) for sized in names]
 
 
 def plain(config: Any) -> dict[str, Any]:
@@ -297,7 +278,7 @@ def _as(kind: Any, value: Any, name: str) -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Annotated:
         converted = _as(arguments[0], value, name)
-        for check_rule in arguments[1:] if converted is not _NO_MATCH else ():
+        for check_rule in filter(callable, arguments[1:]) if converted is not _NO_MATCH else ():
             check_rule(name, converted)
         return converted
     if origin is Literal:
@@ -327,18 +308,43 @@ _TYPE_NAMES = {int: "an integer", float: "a number", str: "text", bool: "true or
 
 
 def _describe(kind: Any) -> str:
-    if described := [item.text for item in getattr(kind, "__metadata__", ()) if isinstance(item, Described)]:
-        return described[0]
-    kind = _without_rules(kind)
+    kind, texts = _without_rules(kind), [item for item in getattr(kind, "__metadata__", ()) if isinstance(item, str)]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return f"one of {', '.join(map(str, arguments))}"
     if origin is tuple:
         return "a list" if arguments[-1] is Ellipsis else f"a list of {len(arguments)}"
-    return _TYPE_NAMES.get(kind, "a section of keys and values")
+    return texts[0] if texts else _TYPE_NAMES.get(kind, "a section of keys and values")
 
 
 def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return plain(value)
     return [_plain(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads 1e-4 as a number and dates as text, and refuses aliases, tags and repeated keys."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        is_alias, tag = self.check_event(yaml.AliasEvent), getattr(self.peek_event(), "tag", None)
+        check(not is_alias, "a config must hold no YAML aliases, got one; repeat the value")
+        check(tag is None, f"a config must hold no YAML tags, got {tag!r:.100}; write the value alone")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        for key, count in Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)).items():
+            check(count == 1, f"a section must hold each key once, got {key!r} {count} times")
+        return super().construct_mapping(node, deep)
+
+
+_REPLACED_TAGS = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:timestamp")
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag not in _REPLACED_TAGS]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?((\d[\d_]*\.[\d_]*|\.\d[\d_]*)([eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.inf|\.nan)$"),
+    list("-+0123456789."),
+)

@@ -318,8 +318,10 @@ def change_values(values: Mapping[str, Any], changed: Mapping[str, Any]) -> dict
     A change of `training.epochs` replaces the config's `training.steps`, and vice versa. A change of a `size` replaces
     the config's dimensions, such as `model.embed_dim`, that are not changed themselves.
     """
-    kind = config_class({**values, **changed})
-    sized = dict.fromkeys(name for key in changed for name in config.sized_keys(kind, key))
+    kind, sized = config_class({**values, **changed}), dict[str, Any]()
+    for section in (key.removesuffix(".size") for key in changed if key.endswith(".size")):
+        names = getattr(config.type_of_key(kind, section), "sized_keys", ())
+        sized |= dict.fromkeys(f"{section}.{name}" for name in names)
     result = config.assign(values, {**sized, **changed})
     training = result.get("training")
     for name, other in (("epochs", "steps"), ("steps", "epochs")):

@@ -192,6 +192,7 @@ class TextEncoderConfig(Config):
 
     data_keys = ("vocab_size", "num_classes")
     sized_keys = ("embed_dim", "ffn_dim", "num_heads", "depth")
+    """Fields that follow from `size` if they are null."""
 
     size: Literal["tiny", "small", "base"] = "tiny"
     """tiny: embed_dim 128, 4 layers; small: 256, 3 layers; base: 512, 6 layers."""

@@ -71,6 +71,7 @@ class TransformerSeq2SeqConfig(Seq2SeqConfig):
     """Config of a Transformer: the name of a size, and the dimensions that differ from it."""
 
     sized_keys = ("embed_dim", "ffn_dim", "num_heads", "encoder_layers", "decoder_layers")
+    """Fields that follow from `size` if they are null."""
 
     size: Literal["tiny", "small", "base"] = "tiny"
     """tiny: embed_dim 128, 4 + 4 layers; small: 256, 3 + 3 layers; base: 512, 6 + 6 layers, as in the first paper."""

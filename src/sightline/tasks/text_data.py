@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from .. import config, hub, limits, zoo
-from ..config import Config, Described, Fraction, at_least, at_most, rule
+from ..config import Config, Fraction, at_least, at_most, rule
 from ..data.text.batching import LENGTH_MULTIPLE, padded_length
 from ..data.text.corpora import Corpus, TextSplits, split
 from ..data.text.tokenizers import SpecialTokens, Tokenizer, TokenizerConfig
@@ -15,7 +15,7 @@ from ..files import CONFIG, read_json
 from ..models.encoders import TextEncoderConfig
 from ..training.config import DataConfig, TaskConfig, TrainingConfig
 
-Column = Annotated[int, at_least(1), Described("the number of a column, counted from 1")]
+Column = Annotated[int, at_least(1), "the number of a column, counted from 1"]
 TOKENIZER = "tokenizer.json"
 """The tokenizer file of a run with one vocabulary."""
 
