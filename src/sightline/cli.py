@@ -147,8 +147,8 @@ def train(
         typer.Argument(
             metavar="[CONFIG.yaml] [key=value]...",
             help="A YAML config (or the folder of a run) and changes to it, such as training.epochs=20. "
-            f"task=NAME selects one of {', '.join(TASKS)}. Without a config, an image classifier is trained on the "
-            "embedded glyphs.",
+            f"task=NAME selects one of {', '.join(TASKS)}; without a config, it starts from a small preset. Without "
+            "both, an image classifier is trained on the embedded glyphs.",
         ),
     ] = None,
     from_: Annotated[

@@ -156,8 +156,7 @@ def type_of_key(kind: Any, key: str) -> Any:
     prefix = ""
     for name in key.split("."):
         check(dataclasses.is_dataclass(kind), f"{key} must name a key inside a section, got {prefix[:-1]!r}, a value")
-        field_types = _field_types(kind)
-        _check_known(field_types, name, prefix)
+        _check_known(field_types := _field_types(kind), name, prefix)
         kind, prefix = field_types[name], f"{prefix}{name}."
     return kind
 

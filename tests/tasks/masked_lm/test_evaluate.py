@@ -43,7 +43,9 @@ def make_predictor(tmp_path_factory):
 def test_lines_that_are_cut_are_not_scored_and_the_report_says_so(make_predictor):
     predictor = make_predictor()
     texts = [MonolingualText(SHORT), MonolingualText((*SHORT, LONG))]
-    alone, both = (evaluate(predictor, text, "test") for text in texts)
+    steps = []
+    alone, both = (evaluate(predictor, text, "test", lambda *step: steps.append(step)) for text in texts)
+    assert steps == [(1, 1)] * 4  # masked tokens, then single masks, of each text
     assert (alone.scored_lines, alone.long_lines, both.scored_lines, both.long_lines) == (3, 0, 3, 1)
     assert both.pseudo_perplexity == pytest.approx(alone.pseudo_perplexity, rel=1e-4)
     assert both.word_pseudo_perplexity == pytest.approx(alone.word_pseudo_perplexity, rel=1e-4)
