@@ -5,7 +5,6 @@ with a recording. `output_attentions` needs the eager implementation, which is a
 On a CPU the time of the process counts, so that other processes on the machine matter less.
 """
 
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -14,7 +13,7 @@ from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, Pre
 
 from sightline.attention import record_attention
 
-from .clock import Samples, alternate, timer
+from .clock import Samples, alternate, cpu_seconds, timer
 from .record import Report
 from .suite import Settings
 
@@ -86,10 +85,3 @@ def measure(functions: dict[str, Callable[[], object]], settings: Settings) -> d
     for run in functions.values():
         run()
     return alternate({name: partial(cpu_seconds, run) for name, run in functions.items()}, rounds)
-
-
-def cpu_seconds(run: Callable[[], object]) -> float:
-    """Seconds of CPU time that a function takes."""
-    start = time.process_time()
-    run()
-    return time.process_time() - start
