@@ -83,6 +83,13 @@ def test_fused_and_explicit_paths_agree_in_outputs_and_gradients(score, mask, qk
         assert_close(ours, expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.fixture(params=["without the scores between queries", "masked"])
+def on_cpu(request, monkeypatch):
+    """Both ways to compute attention under an episode mask, which the number of keys selects on a CPU."""
+    monkeypatch.setattr(episode_attention, "MIN_CPU_KEYS", 12 if request.param == "masked" else 11)
+
+
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("score", ["dot", "cosine", "general"])
 @pytest.mark.parametrize("size", [1, 2])
 @pytest.mark.parametrize("queries", [8, 11])
@@ -104,10 +111,12 @@ def test_episode_attention_in_chunks_agrees_with_the_explicit_path(queries, max_
     q, k, v = (torch.randn(B, H, length, D) for length in (queries, 11, 11))
     expected, _ = attend_observed(q, k, v, mask=Episode(3, query_size=2))
     monkeypatch.setattr(episode_attention, "MAX_SCORES", max_scores)
+    monkeypatch.setattr(episode_attention, "MIN_CPU_KEYS", 0)
     with torch.no_grad():
         assert_close(attend(q, k, v, mask=Episode(3, query_size=2)), expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.usefixtures("on_cpu")
 @pytest.mark.parametrize("score", ["dot", "cosine"])
 def test_episode_attention_is_finite_in_half_precision(score):
     """Unscaled, these scores exceed 65,504, the largest float16."""

@@ -35,3 +35,11 @@ def test_chunks_equal_the_reference(max_scores, monkeypatch):
 )
 def test_is_applicable_to_whole_queries_that_outnumber_the_support(queries, keys, query_size, expected):
     assert kernel.is_applicable(queries, keys, SUPPORT, query_size) == expected
+
+
+def test_is_faster_for_many_keys_with_dropout_or_on_a_gpu():
+    q = torch.empty(1, 1, 7, 3)
+    assert not kernel.is_faster(q, kernel.MIN_CPU_KEYS - 1, 0.0)
+    assert kernel.is_faster(q, kernel.MIN_CPU_KEYS, 0.0)
+    assert kernel.is_faster(q, 7, 0.1)
+    assert kernel.is_faster(q.to("meta"), 7, 0.0)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import SightlineError, check_fraction
 from ..kernels import cosine_attention as cosine
-from ..kernels.episode_attention import episode_attention, is_applicable
+from ..kernels.episode_attention import episode_attention, is_applicable, is_faster
 from ..kernels.head_chunks import chunked_attention, reference_attention
 from ..kernels.window_attention import is_applicable as is_window_applicable
 from ..kernels.window_attention import window_attention
@@ -143,7 +143,11 @@ def _attend_fused(qkv: QKV, score: DotProductScore, mask: Mask | None, dropout: 
             return _sdpa(qkv, score, mask.as_bias(q), dropout)
     elif torch.compiler.is_exporting():
         pass  # the choice between kernels would fix the sizes
-    elif type(mask) is Episode and is_applicable(queries, keys, mask.support, mask.query_size):
+    elif (
+        type(mask) is Episode
+        and is_faster(q, keys, dropout)
+        and is_applicable(queries, keys, mask.support, mask.query_size)
+    ):
         q, k, scale = score.to_dot_product(q, k)
         sizes = {"support": mask.support, "query_size": mask.query_size}
         return episode_attention(q, k, v, **sizes, scale=scale, dropout=dropout)

@@ -12,6 +12,8 @@ from torch import Tensor
 
 MAX_SCORES = 1 << 25
 """Scores computed at a time where no gradient is needed."""
+MIN_CPU_KEYS = 256
+"""Keys from which on this is faster on a CPU than torch's fused attention with a mask."""
 
 
 def is_applicable(queries: int, keys: int, support: int, query_size: int) -> bool:
@@ -21,6 +23,11 @@ def is_applicable(queries: int, keys: int, support: int, query_size: int) -> boo
     """
     query_tokens = keys - support
     return query_tokens > support and query_tokens % query_size == 0 and queries in (query_tokens, keys)
+
+
+def is_faster(q: Tensor, keys: int, dropout: float) -> bool:
+    """Whether `episode_attention` is faster than torch's attention with a mask, which is not fused with dropout."""
+    return not q.is_cpu or dropout > 0 or keys >= MIN_CPU_KEYS
 
 
 def episode_attention(
