@@ -1,6 +1,7 @@
 """Few-shot classification of texts. The encoder is a small BERT whose embeddings follow the words of a text."""
 
 import json
+import shutil
 
 import pytest
 import tokenizers
@@ -139,6 +140,15 @@ def test_wrong_examples_and_folders_are_refused(folder, fitted, tmp_path):
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     with pytest.raises(SightlineError, match=r"weights in model\.safetensors, got none"):
         FewShotClassifier.pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["modules.json", "1_Pooling/config.json", "config.json"])
+@pytest.mark.parametrize("content", ["[[]]", "3", '{"architectures": 5}'])
+def test_broken_files_of_an_encoder_are_refused(name, content, folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "encoder")
+    (tmp_path / "encoder" / name).write_text(content)
+    with pytest.raises(SightlineError):
+        FewShotClassifier.pretrained(tmp_path / "encoder")
 
 
 @pytest.fixture

@@ -9,15 +9,20 @@ from transformers import (
     BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
+    CamembertConfig,
+    CamembertForMaskedLM,
     RobertaConfig,
     RobertaForMaskedLM,
     RobertaForSequenceClassification,
     RobertaModel,
     ViTConfig,
     ViTForImageClassification,
+    XLMRobertaConfig,
+    XLMRobertaForMaskedLM,
+    XLMRobertaForSequenceClassification,
 )
 
-from sightline import from_hugging_face, record_attention
+from sightline import from_hugging_face, record_attention, register_cosine_attention
 from sightline.errors import SightlineError
 from torch_reference import perturb
 
@@ -75,6 +80,9 @@ def test_bert_takes_segment_ids(tmp_path):
         (RobertaForMaskedLM, RobertaConfig(**TEXT)),
         (BertForSequenceClassification, BertConfig(**TEXT, num_labels=5)),
         (RobertaForSequenceClassification, RobertaConfig(**TEXT, num_labels=5)),
+        (XLMRobertaForMaskedLM, XLMRobertaConfig(**TEXT)),
+        (XLMRobertaForSequenceClassification, XLMRobertaConfig(**TEXT, num_labels=5)),
+        (CamembertForMaskedLM, CamembertConfig(**TEXT)),
     ],
 )
 def test_text_heads_give_the_same_logits(model_class, config, tmp_path):
@@ -82,15 +90,26 @@ def test_text_heads_give_the_same_logits(model_class, config, tmp_path):
     ours = from_hugging_face(saved(theirs, tmp_path))
     ids, mask = text_inputs()
     with torch.no_grad():
-        expected, got = theirs(ids, attention_mask=mask.long()).logits, ours(ids, mask)
+        expected, got = theirs(ids, attention_mask=mask.long()).logits, ours(ids, mask.long())
     if expected.dim() == 3:
         expected, got = expected[mask], got[mask]
     assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("qkv_bias", [True, False])
-def test_vit_gives_the_same_logits_from_pixels(qkv_bias, tmp_path):
-    theirs = ViTForImageClassification(ViTConfig(**VIT, qkv_bias=qkv_bias))
+@pytest.mark.parametrize("head", [BertModel, BertForMaskedLM])
+def test_cosine_attention_is_read_with_its_temperatures(head, tmp_path):
+    theirs = head._from_config(BertConfig(**TEXT), attn_implementation=register_cosine_attention())
+    ours = from_hugging_face(saved(theirs, tmp_path))  # the temperatures are perturbed as all weights are
+    ids, mask = text_inputs()
+    with torch.no_grad():
+        expected, got = theirs(ids, attention_mask=mask.long())[0], ours(ids, mask)
+    assert_close((got.states if head is BertModel else got)[mask], expected[mask], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("options", [{"qkv_bias": True}, {"qkv_bias": False}, {"qkv_bias": True, "cosine": True}])
+def test_vit_gives_the_same_logits_from_pixels(options, tmp_path):
+    name = register_cosine_attention() if options.pop("cosine", False) else "sdpa"
+    theirs = ViTForImageClassification._from_config(ViTConfig(**VIT, **options), attn_implementation=name)
     mean, std = [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
     processor = {"image_mean": mean, "image_std": std, "size": {"height": 14, "width": 14}}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
@@ -112,7 +131,12 @@ def test_what_cannot_be_read_is_refused(tmp_path):
         return from_hugging_face(tmp_path)
 
     for changes, message in (
-        ({"architectures": ["GPT2LMHeadModel"]}, "the architecture of .* must be"),
+        ({"architectures": ["GPT2LMHeadModel"]}, "the architecture of .* must be .*, got 'GPT2LMHeadModel'$"),
+        ({"architectures": 5}, "architectures in config.json must be a list of names, got 5"),
+        ({"architectures": [{}]}, "architectures in config.json must be a list of names, got"),
+        ({"architectures": {"0": "BertModel"}}, "architectures in config.json must be a list of names, got"),
+        ({"model_type": "roberta", "pad_token_id": -3}, "pad_token_id must be an integer of at least 0, got -3"),
+        ({"num_hidden_layers": 2}, r"must hold only weights of its architecture, got encoder\.layer\.2\.attention"),
         ({"hidden_act": "silu"}, "hidden_act of a text encoder must be"),
         ({"is_decoder": True}, "is_decoder of a text encoder must be false"),
         ({"hidden_size": 10**9}, "embed_dim must be"),
@@ -126,6 +150,10 @@ def test_what_cannot_be_read_is_refused(tmp_path):
     weights = load_file(tmp_path / "model.safetensors")
     save_file(weights | {"pooler.dense.bias": torch.zeros(3, dtype=torch.int64)}, tmp_path / "model.safetensors")
     assert with_config() is not None  # what is not used is not read
+    temperature = "encoder.layer.1.attention.self.cosine_score.log_temperature_offset"
+    save_file(weights | {temperature: torch.zeros(2, 1, 1)}, tmp_path / "model.safetensors")
+    with pytest.raises(SightlineError, match=r"must hold encoder\.layer\.0\.attention\.self\.cosine_score"):
+        with_config()
     (tmp_path / "model.safetensors").write_bytes(b"{}")
     with pytest.raises(SightlineError, match="must be a safetensors file"):
         with_config()

@@ -6,6 +6,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel, G
 from sightline import record_attention, register_cosine_attention, use_cosine_attention
 from sightline.attention import attention_weights
 from sightline.errors import SightlineError
+from sightline.models.hugging_face_attention import cosine_attention
 
 HEADS, LAYERS, T = 2, 3, 7
 SIZES = {"hidden_size": 10, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "intermediate_size": 11}
@@ -100,6 +101,13 @@ def test_gpt2_generates_with_its_cache(beams):
     if beams == 1:
         with torch.no_grad():
             assert model(cached[:, :-1]).logits[0, 2:].argmax(-1).equal(cached[0, 3:])
+
+
+@pytest.mark.parametrize("option", ["softcap", "s_aux"])
+def test_options_that_change_the_scores_are_refused(option):
+    module, x = bert().encoder.layer[0].attention.self, torch.randn(1, HEADS, T, 5)
+    with pytest.raises(SightlineError, match=f"{option} must be left out for cosine attention, got one"):
+        cosine_attention(module, x, x, x, None, **{option: torch.ones(HEADS)})
 
 
 def test_model_without_temperatures_is_refused():

@@ -288,7 +288,7 @@ def test_learned_positions_are_limited():
         (
             torch.ones(2, 3).long(),
             torch.ones(2, 3),
-            r"attention_mask must be bool of shape \(2, 3\), got torch.float32",
+            r"attention_mask must be of bools or integers and of shape \(2, 3\), got torch.float32",
         ),
         (torch.ones(2, 3).long(), torch.ones(2, 1).bool(), r"got torch.bool \(2, 1\)"),
     ],

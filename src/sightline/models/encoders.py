@@ -266,12 +266,15 @@ def make_positions(positions: Positions, max_positions: int, embed_dim: int, **l
 
 
 def check_tokens(tokens: Tensor, attention_mask: Tensor) -> Tensor:
-    """Check the inputs of an encoder; returns the mask, in which a row without tokens has its first position."""
+    """Check the inputs of an encoder; returns the mask, in which a row without tokens has its first position.
+
+    The mask is of bools, or of integers, 0 for padding, as the tokenizers of Hugging Face return it.
+    """
     shape, mask_shape = tuple(tokens.shape), tuple(attention_mask.shape)
     if tokens.dim() != 2 or tokens.dtype != torch.int64 or not shape[1]:
         rule = "tokens must be int64 of shape (batch, tokens) with at least one token"
         raise SightlineError(f"{rule}, got {tokens.dtype} {shape}")
-    if attention_mask.dtype != torch.bool or mask_shape != shape:
+    if attention_mask.is_floating_point() or attention_mask.is_complex() or mask_shape != shape:
         got = f"{attention_mask.dtype} {mask_shape}"
-        raise SightlineError(f"attention_mask must be bool of shape {shape}, got {got}")
-    return attention_mask | (torch.arange(tokens.shape[1], device=tokens.device) == 0)
+        raise SightlineError(f"attention_mask must be of bools or integers and of shape {shape}, got {got}")
+    return attention_mask.bool() | (torch.arange(tokens.shape[1], device=tokens.device) == 0)

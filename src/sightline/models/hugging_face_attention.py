@@ -92,7 +92,8 @@ def cosine_attention(
         rule = f"{type(module).__name__} must have a {SCORE}, got none"
         fix = f"build the model with attn_implementation={IMPLEMENTATION!r}, or call use_cosine_attention(model)"
         raise SightlineError(f"{rule}; {fix}")
-    check(options.get("softcap") is None, "softcap must be left out for cosine attention, got one")
+    for name in ("softcap", "s_aux"):  # a cap of the scores, and the sinks of GPT-OSS
+        check(options.get(name) is None, f"{name} must be left out for cosine attention, got one")
     queries, keys = query.shape[2], key.shape[2]
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     mask: Mask | None = None

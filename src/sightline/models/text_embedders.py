@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from .. import hub, limits
 from ..data.images.datasets import Progress
-from ..errors import MissingDependencyError, SightlineError, check, reraise
+from ..errors import MissingDependencyError, SightlineError, check, reraise, shown
 from ..files import read_json
 from .embedders import ExternalEmbedder
 from .encoders import TransformerTextEncoder
 from .few_shot import FewShotConfig
-from .hugging_face import CONFIG, FILES, TEXT_ENCODERS, from_hugging_face, read_config
+from .hugging_face import CONFIG, FILES, TEXT_ENCODERS, from_hugging_face, read_architecture, read_config
 
 PREFIX = "text:"
 """Names of text encoders in classifier files begin with it."""
@@ -165,8 +165,7 @@ def is_text_model(name: str | Path) -> bool:
     folder = Path(name).expanduser()
     if hub.is_hub_name(name) or not (folder / CONFIG).is_file():
         return False
-    names = read_config(folder).get("architectures") or [""]
-    return names[0] in TEXT_ENCODERS
+    return read_architecture(read_config(folder)) in TEXT_ENCODERS
 
 
 def text_model_folder(name: str, *, allow_download: bool = True) -> Path:
@@ -195,12 +194,15 @@ def _max_tokens(folder: Path) -> int:
 def _pooling(folder: Path) -> tuple[Literal["mean", "first"], bool]:
     """How states become one vector, and whether it is normalized; without files that say so, the mean."""
     modules = read_json(folder / MODULES) if (folder / MODULES).is_file() else []
-    types = [str(module.get("type", "")) for module in modules if isinstance(module, dict)]
+    is_valid = isinstance(modules, list) and all(isinstance(module, dict) for module in modules)
+    check(is_valid, f"{folder / MODULES} must hold a list of objects, got {shown(modules)}")
+    types = [str(module.get("type", "")) for module in modules]
     supported = ("Transformer", "Pooling", "Normalize")
     for name in types:
         check(name.endswith(supported), f"modules of a text encoder must be {', '.join(supported)}, got {name!r}")
     path = folder / "1_Pooling" / "config.json"
     values = read_json(path) if path.is_file() else {"pooling_mode_mean_tokens": True}
+    check(isinstance(values, dict), f"{path} must hold an object, got {type(values).__name__}")
     modes = sorted(name for name, is_used in values.items() if name.startswith("pooling_mode") and is_used is True)
     is_known = modes in (["pooling_mode_mean_tokens"], ["pooling_mode_cls_token"])
     check(is_known, f"the pooling of a text encoder must be that of mean tokens or of the cls token, got {modes}")
