@@ -329,6 +329,10 @@ def fit(
         float | None,
         typer.Option(metavar="RATE", help="Rate of known images that may be rejected as unknown, such as 0.05."),
     ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="TEXT,LABEL", help="Columns of a .tsv file, such as 2,3 (default: 1,2).")
+    ] = None,
+    header: Annotated[bool, typer.Option("--header", help="Skip the first line of a .tsv file.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Write a classifier that is no better than chance.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     device: DeviceOption = "auto",
@@ -336,13 +340,16 @@ def fit(
 ) -> None:
     """Fit a few-shot classifier to a few images per class. No weights are trained."""
     from .classifier.file import SUFFIX, check_path
+    from .classifier.texts import COLUMNS, is_table, parse_columns, read_table
 
-    path = check_path(out or Path(f"{Path(folder).resolve().name.removesuffix('.tsv')}{SUFFIX}"))
+    path = check_path(out or Path(f"{Path(folder).resolve().name.removesuffix('.gz').removesuffix('.tsv')}{SUFFIX}"))
     fix = "pass --overwrite to replace it, or --out FILE for another"
     check(overwrite or not path.exists(), f"out must be a new file, got {str(path)!r}, which exists; {fix}")
-    if folder.endswith(".tsv") and Path(folder).is_file():
-        _fit_texts(folder, path, "minilm" if model == "auto" else model, device, reject=reject, force=force)
+    if is_table(folder):
+        texts = read_table(folder, COLUMNS if columns is None else parse_columns(columns), header=header)
+        _fit_texts(folder, texts, path, "minilm" if model == "auto" else model, device, reject=reject, force=force)
     else:
+        check(columns is None and not header, "--columns and --header must be left out for images, got them")
         options: dict[str, Any] = {"reject": reject, "force": force, "allow_download": allow_download}
         _fit_images(folder, path, model, device, **options)
 
@@ -379,15 +386,21 @@ def _fit_images(
     _print(f"wrote {classifier.save(path)}\nnext: sightline predict {shlex.quote(str(path))} IMAGE... --show page.html")
 
 
-def _fit_texts(source: str, path: Path, model: str, device: str, *, reject: float | None, force: bool) -> None:
-    """Fit a classifier to a file of texts and labels."""
+def _fit_texts(
+    source: str, texts: Any, path: Path, model: str, device: str, *, reject: float | None, force: bool
+) -> None:
+    """Fit a classifier to texts by label, and print what is known about it and about the texts."""
     from .classifier import FewShotClassifier
+    from .classifier.data_checks import check_texts
+    from .data.images.checks import as_text
     from .training.device import choose_device
 
     with sightline.runs.progress_bar() as progress:
         classifier = FewShotClassifier.pretrained(model).to(choose_device(device))
-        classifier.fit(source, reject=reject, progress=progress)
+        classifier.fit(texts, reject=reject, progress=progress)
     _print(f"{model}: {classifier.summary()}")
+    if report := as_text(check_texts(classifier), source):
+        _print(report)
     if not force:
         classifier.check_above_chance("try another --model, or write it anyway with --force")
     _print(f"wrote {classifier.save(path)}")

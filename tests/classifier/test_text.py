@@ -1,6 +1,7 @@
 """Few-shot classification of texts. The encoder is a small BERT whose embeddings follow the words of a text."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -12,8 +13,10 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline import FewShotClassifier, record_attention
+from sightline.classifier.data_checks import check_texts
+from sightline.classifier.texts import read_table
 from sightline.cli import app
-from sightline.errors import SightlineError
+from sightline.errors import SightlineError, SightlineWarning
 from sightline.models.text_embedders import PACKAGES, SentenceEncoder, text_model_folder
 
 ANIMALS = ["the dog barks", "a cat sleeps", "the horse runs", "a bird sings"]
@@ -104,10 +107,92 @@ def test_commands_fit_predict_and_evaluate_a_file_of_texts(folder, tmp_path, mon
         assert result.exit_code == 0, result.output
         return result.stdout
 
-    assert "wrote topics.sightline" in run("fit", "topics.tsv", "--model", folder)
+    summary = run("fit", "topics.tsv", "--model", folder)
+    assert "wrote topics.sightline" in summary
+    assert "on 8 held-out texts (95% interval" in summary
+    assert "image" not in summary
     assert "food" in run("predict", "topics.sightline", "cheese and soup", "--show", "page.html")
     assert "cheese" in (tmp_path / "page.html").read_text()
-    assert "accuracy" in run("evaluate", "topics.sightline", "--data", "topics.tsv")
+    (tmp_path / "test.tsv").write_text("text\tlabel\nbread and soup\tanimals\nthe cat runs\tanimals\ndog\tpeople\n")
+    report = run("evaluate", "topics.sightline", "--data", "test.tsv", "--show", "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert report.startswith("full set, 2 texts of 1 classes\n")
+    for text in (report, page[page.index("<body") :]):
+        assert "“bread and soup”" in text
+        assert re.search(r"(?i)\b(an?|the|support|known|accepted|of) images?\b|\bfiles\b", text) is None
+
+
+def test_one_text_of_a_label_is_one_text(fitted):
+    evaluation = fitted.evaluate({"animals": "the dog barks loud", "food": ["bread"]})
+    assert (evaluation.images, evaluation.accuracy) == (2, 1.0)
+
+
+TABLES = {
+    "swapped": [("animals", text, "") for text in ANIMALS] + [("food", text, "") for text in FOOD],
+    "ids": [(str(i), text, "animals" if text in ANIMALS else "food") for i, text in enumerate((*ANIMALS, *FOOD))],
+}
+
+
+@pytest.mark.parametrize(("name", "columns"), [("swapped", "2,1"), ("ids", "2,3")])
+def test_other_columns_are_refused_until_they_are_named(name, columns, folder, tmp_path):
+    path = tmp_path / "texts.tsv"
+    path.write_text("".join("\t".join(row) + "\n" for row in (("nr", "words", "kind"), *TABLES[name])))
+
+    def fit(*options):
+        command = ["fit", str(path), "--model", str(folder), "--out", str(tmp_path / "x.sightline")]
+        return CliRunner().invoke(app, [*command, *options])
+
+    for options in ((), ("--header",)):
+        result = fit(*options)
+        assert result.exit_code == 2
+        assert re.search("must be the text and column 2 its label, got . labels in . lines, such as", result.stderr)
+        assert not (tmp_path / "x.sightline").exists()
+    result = fit("--columns", columns, "--header")
+    assert result.exit_code == 0, result.output
+    assert "2 classes, 8 examples (4 per class)" in result.stdout
+    assert "columns must be two numbers" in fit("--columns", "2", "--overwrite").stderr
+
+
+def test_headers_are_found_by_their_names(tmp_path):
+    path = tmp_path / "texts.tsv"
+
+    def read(*rows):
+        path.write_text("".join("\t".join(row) + "\n" for row in rows))
+        return read_table(path)
+
+    rows = [("a cat", "animals"), ("soup", "food")]
+    with pytest.warns(SightlineWarning, match="it is skipped"):
+        assert read(("Sentence", "Topic"), *rows) == {"animals": ["a cat"], "food": ["soup"]}
+    with pytest.warns(SightlineWarning, match="it is skipped"):
+        assert list(read(("phrase", "label"), *rows, *rows)) == ["animals", "food"]
+    assert list(read(("question", "sports"), *rows)) == ["sports", "animals", "food"]
+    assert list(read(("phrase", "label"), *rows)) == ["label", "animals", "food"]  # one example of each class
+
+
+def test_repeated_texts_are_reported(folder, tmp_path):
+    rows = {"animals": [*ANIMALS, "Soup  and rice"], "food": [*FOOD, FOOD[0]]}
+    findings = [(f.kind, f.text) for f in check_texts(FewShotClassifier.pretrained(folder).fit(rows))]
+    assert findings[:2] == [
+        ("duplicate", "“Soup and rice”: the same text in 2 classes: animals, food"),
+        ("duplicate", "“bread with cheese”: the same text 2 times in food"),
+    ]
+    (tmp_path / "texts.tsv").write_text("".join(f"{text}\t{label}\n" for label in rows for text in rows[label]))
+    command = ["fit", str(tmp_path / "texts.tsv"), "--model", str(folder), "--out", str(tmp_path / "x.sightline")]
+    assert f"  duplicate  {findings[0][1]}\n" in CliRunner().invoke(app, command).stdout
+
+
+def test_texts_for_models_of_images_name_the_text_encoder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.tsv").write_text("a cat\tanimals\nsoup\tfood\n")
+    (tmp_path / "texts.csv").write_text("a cat,animals\n")
+    for examples in ({"animals": ANIMALS, "food": FOOD}, "texts.tsv"):
+        with pytest.raises(SightlineError, match=r"for texts, use FewShotClassifier\.pretrained\('minilm'\)"):
+            FewShotClassifier.pretrained("auto").fit(examples)
+    with pytest.raises(SightlineError, match=r"one of auto, .*minilm.*; did you mean 'minilm'"):
+        FewShotClassifier.pretrained("minilmm")
+    result = CliRunner().invoke(app, ["fit", "texts.csv"])
+    assert result.exit_code == 2
+    assert "a file of texts must be tab-separated" in result.stderr
 
 
 def test_estimator_fits_texts(folder):

@@ -109,19 +109,21 @@ class Calibration(Config):
         """logits (Q, way) -> (Q,), from 0 to 1, 0.5 at the threshold"""
         return torch.sigmoid((logits.double().amax(-1) - self.threshold) / self.threshold_scale)
 
-    def rejection(self, images: int) -> str:
-        """The estimated rates of rejection on one line; `images` is the number of held-out images behind them."""
+    def rejection(self, images: int, noun: str = "image") -> str:
+        """The estimated rates of rejection on one line; `images` is the number of held-out images behind them.
+
+        `noun` is what one example is.
+        """
         requested = "" if self.reject is None else f"{100 * self.reject:g}%"
         if images < MIN_ESTIMATE_IMAGES or self.rejected_known is None or self.accepted_unknown is None:
             aim = f"set a rate of {requested} or estimate it" if requested else "estimate the rates"
-            reason = f"one of {images} held-out images is {1 / images:.0%}" if images else "none can be held out"
-            return f"too few images to {aim}: {reason}"
+            reason = f"one of {images} held-out {noun}s is {1 / images:.0%}" if images else "none can be held out"
+            return f"too few {noun}s to {aim}: {reason}"
         low, high = wilson_interval(self.rejected_known * images, images)
         is_coarse = self.reject is not None and self.reject * images < 1
-        source = f"{images:,} held-out images" + (f", too few for {requested}" if is_coarse else "")
-        known = (
-            f"{self.rejected_known:.0%} of known images are rejected (95% interval {low:.0%} to {high:.0%}; {source})"
-        )
+        source = f"{images:,} held-out {noun}s" + (f", too few for {requested}" if is_coarse else "")
+        interval = f"95% interval {low:.0%} to {high:.0%}; {source}"
+        known = f"{self.rejected_known:.0%} of known {noun}s are rejected ({interval})"
         return f"{known}, {self.accepted_unknown:.0%} of unknown accepted"
 
 

@@ -63,16 +63,20 @@ class Choice(Config):
         check(is_valid, f"accuracies must be those of methods, {self.method} among them, got {names!r:.200}")
 
     def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, noun: str = "image") -> str:
+        """The choice on one line; `noun` is what one example is."""
         if not self.is_automatic:
             return f"{self.method}, as requested"
         if not self.accuracies:
             return (
-                f"{self.method}, the default; methods are compared with two images of a class or more, and at most"
-                f" {MAX_CHOICE_EXAMPLES:,} images of {MAX_CHOICE_CLASSES} classes"
+                f"{self.method}, the default; methods are compared with two {noun}s of a class or more, and at most"
+                f" {MAX_CHOICE_EXAMPLES:,} {noun}s of {MAX_CHOICE_CLASSES} classes"
             )
         others = ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in self.accuracies if name != self.method)
         own = dict(self.accuracies)[self.method]
-        return f"{self.method}, accuracy {own:.1%} on {self.images:,} held-out images ({others})"
+        return f"{self.method}, accuracy {own:.1%} on {self.images:,} held-out {noun}s ({others})"
 
 
 @torch.no_grad()

@@ -29,7 +29,7 @@ from ..models.embedders import (
     make_embedder,
 )
 from ..models.few_shot import FewShot, nearest_mean_model
-from ..models.text_embedders import TextEmbedder, check_text, is_text_model
+from ..models.text_embedders import PACKAGES, TextEmbedder, check_text, is_text_model
 from ..names import printable, shortened
 from ..predictor import Predictor, Progress
 from ..tasks.few_shot.predictor import FewShotPredictor
@@ -342,39 +342,41 @@ class FewShotClassifier(Predictor):
         chance = 1 / len(fitted.support.classes)
         accuracy = sum(estimate.per_class.values()) / len(estimate.per_class)  # balanced: classes can differ in size
         error = (chance * (1 - chance) / estimate.images) ** 0.5
-        rule = "held-out images must be classified better than by chance"
-        got = f"got {accuracy:.1%} on average over classes ({estimate.images:,} images), where chance is {chance:.1%}"
-        fix = f"check the folders, add images of each class, {fix}"
+        noun, source = self.input_kind, "labels" if self.input_kind == "text" else "folders"
+        rule = f"held-out {noun}s must be classified better than by chance"
+        got = f"got {accuracy:.1%} on average over classes ({estimate.images:,} {noun}s), where chance is {chance:.1%}"
+        fix = f"check the {source}, add {noun}s of each class, {fix}"
         check(accuracy > chance + error, f"{rule}, {got}; {fix}")
 
     def summary(self) -> str:
         """A few lines: the classes, the expected accuracy and the calibration."""
-        fitted = self._ready()
+        fitted, noun = self._ready(), self.input_kind
         calibration, counts = fitted.calibration, fitted.support.counts
         low, high = int(counts.min()), int(counts.max())
         per_class = f"{low}" if low == high else f"{low} to {high}"
         lines = [f"{len(counts):,} classes, {len(fitted.support):,} examples ({per_class} per class)"]
         lines += [f"model       {self.model_choice}"] if self.model_choice is not None else []
-        lines.append(f"method      {fitted.choice}")
+        lines.append(f"method      {fitted.choice.describe(noun)}")
         if high > 1:
             with self._lock:
                 estimate = fitted.estimate()
             lone = [name for name, count in zip(fitted.support.classes, counts, strict=True) if count == 1]
-            without = f"; without classes of one image: {_listed(lone)}" if lone else ""
-            lines.append(f"estimated   {estimate}{without}")
+            without = f"; without classes of one {noun}: {_listed(lone)}" if lone else ""
+            lines.append(f"estimated   {estimate.describe(noun)}{without}")
             worst = [f"{name} {accuracy:.0%}" for name, accuracy in estimate.per_class.items() if accuracy < 1]
             lines += [f"lowest      {_listed(worst)}"] if worst else []
         else:
-            lines.append("estimated   accuracy unknown: one image per class; add a second image of some class")
-        single = "image sets of many kinds" if fitted.head.has_regression else "augmented copies of the images"
-        source = "held-out images" if high > 1 else single
+            lines.append(f"estimated   accuracy unknown: one {noun} per class; add a second {noun} of some class")
+        copies = f"augmented copies of the {noun}s"
+        single = f"{'data' if noun == 'text' else 'image'} sets of many kinds" if fitted.head.has_regression else copies
+        source = f"held-out {noun}s" if high > 1 else single
         lines.append(f"confidence  logits scaled by {calibration.scale:.2f}, calibrated on {source}")
         unknowns = f"against unknowns: {len(fitted.support):,} examples, each class left out in turn"
         has_enough = fitted.num_held_out >= MIN_ESTIMATE_IMAGES
-        area = f"AUROC {calibration.auroc:.1%} {unknowns}" if has_enough else "too few images to estimate the AUROC"
+        area = f"AUROC {calibration.auroc:.1%} {unknowns}" if has_enough else f"too few {noun}s to estimate the AUROC"
         lines.append(f"unknown     {area}")
         if calibration.rejected_known is not None:  # None in files of earlier versions
-            lines.append(f"rejection   {calibration.rejection(fitted.num_held_out)}")
+            lines.append(f"rejection   {calibration.rejection(fitted.num_held_out, noun)}")
         return "\n".join(lines)
 
     @property
@@ -488,7 +490,7 @@ class FewShotClassifier(Predictor):
         fitted = self._ready()
         name = None if fitted.embedder is None else getattr(fitted.embedder, "name", None)
         model = None if self.model_name is None else printable(self.model_name)
-        values = {"model": model, "embedder": name, "method": str(fitted.choice)}
+        values = {"model": model, "embedder": name, "method": fitted.choice.describe(self.input_kind)}
         values |= {"examples": len(fitted.support), "classes": self.counts}
         calibration = config.plain(fitted.calibration) | {"held_out_images": fitted.num_held_out}
         if fitted.num_held_out < MIN_ESTIMATE_IMAGES:
@@ -504,11 +506,15 @@ class FewShotClassifier(Predictor):
         """Accuracy, calibration, rejection and mistakes on labeled images.
 
         `data` is a folder with one folder of images per class (or any data set that `sightline data` reads), or
-        {label: images or embeddings}. Images of classes that the classifier does not have are unknown images. `show` is
-        the path of a page to write.
+        {label: images or embeddings}; of texts, a tab-separated file or {label: texts}. Images of classes that the
+        classifier does not have are unknown images. `show` is the path of a page to write.
         """
-        fix = "pass data= (--data FOLDER); estimate() returns the accuracy estimated from the support images"
-        check(data is not None, f"data must be a folder of labeled images for a fitted classifier, got none; {fix}")
+        noun, source = self.input_kind, "file" if self.input_kind == "text" else "folder"
+        rule = f"data must be a {source} of labeled {noun}s for a fitted classifier"
+        fix = (
+            f"pass data= (--data {source.upper()}); estimate() returns the accuracy estimated from the support {noun}s"
+        )
+        check(data is not None, f"{rule}, got none; {fix}")
         page = None if show is None else check_page_path(Path(show))
         evaluation = evaluate(self, self._ready().support, self._embedder, data, progress)
         if page is not None:
@@ -597,8 +603,9 @@ def _load_encoder(name: str, weights: str | None) -> tuple[FewShot, ExternalEmbe
         if name in EMBEDDERS:
             raise
         reason = f" ({error})" if "/" in name or Path(name).is_dir() else ""
-        rule = "model must be the folder of a few-shot run or of a Hugging Face vision model, hub:owner/name, or"
-        raise SightlineError(f"{rule} {one_of(name, [AUTO, *few_shot_models(), *EMBEDDERS])}{reason}") from error
+        rule = "model must be the folder of a few-shot run or of a Hugging Face model, hub:owner/name, or"
+        known = [AUTO, *few_shot_models(), *EMBEDDERS, *PACKAGES]
+        raise SightlineError(f"{rule} {one_of(name, known)}{reason}") from error
     model = nearest_mean_model(encoder.embed_dim)
     embedder = ExternalEmbedder(name, model.config, weights)
     embedder.loaded = encoder

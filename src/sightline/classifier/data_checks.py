@@ -11,10 +11,11 @@ from ..data.images.checks import Finding
 from ..data.images.datasets import ImageFiles, Images, open_image_file
 from ..data.images.loading import read_source
 from ..errors import MissingDependencyError, SightlineError
-from ..names import printable
+from ..names import printable, shortened
 from ..predictor import Progress
 from .classifier import FewShotClassifier
 from .model_choice import likely_model
+from .texts import duplicate_findings
 
 MAX_CHECKED_LABELS = 500
 """Images whose labels are checked; of more, an evenly spaced sample."""
@@ -88,6 +89,16 @@ def doubtful_labels(classifier: FewShotClassifier) -> Iterator[tuple[int, str, f
             if is_doubtful and counts[label] >= MIN_IMAGES_PER_CLASS:
                 found.append((index, support.classes[best], float(row[best])))
     return iter(sorted(found, key=lambda item: (-item[2], item[0])))
+
+
+def check_texts(classifier: FewShotClassifier) -> list[Finding]:
+    """All findings about the support texts of a fitted classifier: duplicates, and labels by leave-one-out."""
+    support = classifier.fitted.support
+    findings = duplicate_findings(support.names, [support.classes[i] for i in support.labels.tolist()])
+    for i, other, probability in doubtful_labels(classifier):
+        text, label = shortened(support.names[i], 60), support.classes[int(support.labels[i])]
+        findings.append(Finding("label", f"“{text}” ({label}) looks like {other} ({probability:.0%})"))
+    return findings
 
 
 def _image_files(source: str | Path) -> dict[str, Images]:

@@ -31,7 +31,7 @@ BATCH_SIZE = 64
 
 @dataclass(frozen=True)
 class LabeledImage:
-    """One labeled image."""
+    """One labeled image, or a text, which is its own name."""
 
     label: str
     name: str
@@ -51,7 +51,7 @@ def evaluate(
             counts.update(image, prepared, prediction)
         if progress is not None:
             progress(counts.images, total)
-    return counts.evaluation(split)
+    return counts.evaluation(split, "text" if isinstance(embedder, TextEmbedder) else "image")
 
 
 class Counts:
@@ -93,12 +93,12 @@ class Counts:
             if len(self._worst) > MAX_MISTAKES:
                 heapq.heappop(self._worst)
 
-    def evaluation(self, split: str) -> ClassifierEvaluation:
-        """The metrics; SightlineError without images of known classes."""
+    def evaluation(self, split: str, noun: str = "image") -> ClassifierEvaluation:
+        """The metrics; SightlineError without images of known classes. `noun` is what one input is."""
         confusion, totals, right, unknown = self._confusion, self._totals, self._right, len(self._scores[False])
         count, correct = sum(totals.values()), sum(right.values())
         got = ", ".join(map(repr, list(confusion)[:3])) or "none"
-        rule = "data must have images of the classes of the classifier"
+        rule = f"data must have {noun}s of the classes of the classifier"
         check(count, f"{rule}, {', '.join(self.classes[:3])} …, got {got}")
         rejected = sum(confusion[name][REJECTED] for name in totals)
         others = sorted(set(confusion) - self.known)
@@ -120,13 +120,15 @@ class Counts:
             mistakes=tuple(mistake for _, _, mistake in worst),
             unreadable=tuple(self.unreadable),
             support_images=self._support_images,
+            noun=noun,
         )
 
 
 def labeled_images(data: Any, embedder: ImageEmbedder | None) -> tuple[Iterator[LabeledImage], int, str]:
     """All images of a data set or mapping, one at a time; their number; and the name of their split."""
-    if isinstance(embedder, TextEmbedder) and not isinstance(data, Mapping):
-        data = labeled_texts(data)
+    if isinstance(embedder, TextEmbedder):
+        texts = [(label, text) for label, group in labeled_texts(data).items() for text in group]
+        return (LabeledImage(label, text, partial(str, text)) for label, text in texts), len(texts), "full"
     if isinstance(data, Mapping):
         pairs = [
             LabeledImage(as_label(label), f"{label}, {i + 1}", partial(lambda item: item, item))

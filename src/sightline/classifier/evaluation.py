@@ -18,6 +18,8 @@ MAX_TABLE_CLASSES = 12
 """Classes up to which the report in a terminal contains the confusion matrix."""
 MAX_LISTED = 10
 """Confused pairs of classes, and unreadable files, in a terminal."""
+MAX_TEXT_CHARS = 120
+"""Characters of a text in a list of mistakes."""
 REJECTED = "rejected"
 
 
@@ -67,9 +69,11 @@ class ClassifierEvaluation:
     """Errors of images that cannot be read, which are not counted."""
     support_images: int = 0
     """Images that are support images of the classifier, which make the results too good."""
+    noun: str = "image"
+    """What one input is, in texts for the user: image or text."""
 
     def to_dict(self) -> dict[str, Any]:
-        values = {name: value for name, value in vars(self).items() if name not in ("mistakes", "unreadable")}
+        values = {name: value for name, value in vars(self).items() if name not in ("mistakes", "unreadable", "noun")}
         names = ("name", "label", "predicted", "confidence", "is_unknown")
         mistakes = [{name: getattr(mistake, name) for name in names} for mistake in self.mistakes]
         return values | {"mistakes": mistakes, "unreadable": list(self.unreadable)}
@@ -77,16 +81,16 @@ class ClassifierEvaluation:
     def summary(self) -> str:
         low, high = self.interval
         rejected = f"{self.rejected:,} rejected"
-        unknown = f" {self.wrongly_accepted:,} of {self.unknown_images:,} unknown images are accepted."
+        unknown = f" {self.wrongly_accepted:,} of {self.unknown_images:,} unknown {self.noun}s are accepted."
         return (
-            f"On the {self.split} set ({self.images:,} images): accuracy {self.accuracy:.1%} "
+            f"On the {self.split} set ({self._count}): accuracy {self.accuracy:.1%} "
             f"(95% interval {low:.1%} to {high:.1%}), calibration error {self.calibration_error:.3f}, {rejected}."
             f"{unknown if self.unknown_images else ''}"
         )
 
     def __str__(self) -> str:
         rows = [[name, value, f"({note})" if note else ""] for name, value, note in self._figures()]
-        lines = [f"{self.split} set, {self.images:,} images of {len(self.per_class):,} classes", *aligned(rows)]
+        lines = [f"{self.split} set, {self._count} of {len(self.per_class):,} classes", *aligned(rows)]
         lines += self._notes()
         if len(self.confusion) <= MAX_TABLE_CLASSES:
             table = aligned(self._table(), right=range(1, MAX_TABLE_CLASSES + 2))
@@ -95,21 +99,23 @@ class ClassifierEvaluation:
             lines += ["", "most confused classes", *(f"  {count:5,}  {a} → {b}" for a, b, count in pairs[:MAX_LISTED])]
         if self.mistakes:
             lines += ["", "most confident mistakes"]
-            lines += [f"  {m.confidence:6.1%}  {printable(m.name)}: {_verdict(m)}" for m in self.mistakes[:MAX_LISTED]]
+            lines += [
+                f"  {m.confidence:6.1%}  {self._shown_name(m)}: {_verdict(m)}" for m in self.mistakes[:MAX_LISTED]
+            ]
         return "\n".join(lines)
 
     def page(self) -> Page:
         """A page with the metrics, the confusion matrix as a picture and as a table, and the worst mistakes."""
-        report = Report("Evaluation of a fitted classifier", f"{self.split} set, {self.images:,} images")
+        report = Report("Evaluation of a fitted classifier", f"{self.split} set, {self._count}")
         report.add_figures(self._figures())
         if notes := self._notes():
             rows = [[printable(error)] for error in self.unreadable[:MAX_LISTED]]
-            report.add_table("; ".join(notes), ["file"] if rows else [], rows)
+            report.add_table("; ".join(notes), ["file" if self.noun == "image" else self.noun] if rows else [], rows)
         names, shown = list(self.confusion), self._worst_classes()
         columns = [*(name for name in self._columns() if name in {*shown, REJECTED} or len(shown) == len(names))]
         counts = np.array([[self.confusion[name].get(column, 0) for column in columns] for name in shown])
         more = "" if len(shown) == len(names) else f" The {len(shown)} classes with most mistakes of {len(names):,}."
-        note = f"Rows are the classes of the images, columns the predictions.{more}"
+        note = f"Rows are the classes of the {self.noun}s, columns the predictions.{more}"
         expected = [name if name in self.per_class else REJECTED for name in shown]
         is_right = np.array([[column == name for column in columns] for name in expected])
         report.add_matrix("Confusion matrix", shown, columns, counts, is_right, note)
@@ -117,9 +123,9 @@ class ClassifierEvaluation:
         images = []
         for m in self.mistakes:
             pixels = None if m.pixels is None else as_array(m.pixels)
-            images.append(ReportImage(pixels, [_verdict(m), f"{m.confidence:.1%}", m.name]))
+            images.append(ReportImage(pixels, [_verdict(m), f"{m.confidence:.1%}", self._shown_name(m)]))
         if images:
-            report.add_images("Most confident mistakes", images, "Accepted images with a wrong class.")
+            report.add_images("Most confident mistakes", images, f"Accepted {self.noun}s with a wrong class.")
         return report.page()
 
     def _figures(self) -> list[tuple[str, str, str]]:
@@ -131,20 +137,34 @@ class ClassifierEvaluation:
             ("rejected", *_share(self.rejected, self.images)),
         ]
         if self.accepted_accuracy is not None:
-            figures.append(("accuracy if accepted", f"{self.accepted_accuracy:.1%}", "of images that are not rejected"))
+            figures.append(
+                ("accuracy if accepted", f"{self.accepted_accuracy:.1%}", f"of {self.noun}s that are not rejected")
+            )
         if self.unknown_images:
-            figures.append(("wrongly accepted", *_share(self.wrongly_accepted, self.unknown_images, "unknown images")))
+            figures.append(
+                ("wrongly accepted", *_share(self.wrongly_accepted, self.unknown_images, f"unknown {self.noun}s"))
+            )
         if self.auroc is not None:
-            figures.append(("AUROC", f"{self.auroc:.3f}", "known against unknown images"))
+            figures.append(("AUROC", f"{self.auroc:.3f}", f"known against unknown {self.noun}s"))
         return figures
 
     def _notes(self) -> list[str]:
         notes = []
         if self.support_images:
-            notes.append(f"support images among these: {self.support_images:,}, so expect less on new images")
+            notes.append(f"support {self.noun}s among these: {self.support_images:,}, so expect less on new {self.noun}s")
         if self.unreadable:
-            notes.append(f"files that cannot be read, and are left out: {len(self.unreadable):,}")
+            files = "files" if self.noun == "image" else f"{self.noun}s"
+            notes.append(f"{files} that cannot be read, and are left out: {len(self.unreadable):,}")
         return notes
+
+    @property
+    def _count(self) -> str:
+        """The number of inputs of known classes."""
+        return f"{self.images:,} {self.noun}s"
+
+    def _shown_name(self, mistake: Mistake) -> str:
+        """The name of an image, or a text in quotes."""
+        return printable(mistake.name) if self.noun == "image" else f"“{shortened(mistake.name, MAX_TEXT_CHARS)}”"
 
     def _columns(self) -> list[str]:
         """The predicted classes, in the order of the classes, and `rejected` last."""

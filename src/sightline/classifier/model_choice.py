@@ -19,8 +19,10 @@ from ..data.images.loading import load
 from ..data.images.reading import read_image
 from ..errors import MissingDependencyError, SightlineError, check
 from ..files import CONFIG
+from ..names import display_path
 from .choice import fit_scales, log_likelihood
 from .support import list_examples
+from .texts import is_table
 
 if TYPE_CHECKING:
     from .classifier import FewShotClassifier
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 DRAWINGS, PHOTOS = "glyphs", "photos"
 KINDS = {DRAWINGS: "drawings", PHOTOS: "photos"}
 """The kind of images that each of the pretrained models is for."""
+FOR_TEXTS = "for texts, use FewShotClassifier.pretrained('minilm')"
 LOG_PRIOR = 3.0
 """Log odds of the model for the kind of the images against another."""
 SAMPLE, SAMPLE_SIDE = 9, 32
@@ -117,11 +120,12 @@ def are_drawings(examples: Any) -> bool:
 def _sample(examples: Any) -> Tensor:
     """A few images: float (N, 3, side, side), from 0 to 255"""
     options: dict[str, Any] = {"size": SAMPLE_SIDE, "channels": 3}
+    rule = "examples must be images if the model is auto"
     if isinstance(examples, str | Path):
+        check(not is_table(examples), f"{rule}, got {display_path(examples)!r}; {FOR_TEXTS}")
         images = load(examples, max_memory=0, class_disjoint=True, **options).train
         indices = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).astype(int).tolist()
         return torch.stack([images.read(i).float() for i in indices])
-    rule = "examples must be images if the model is auto"
     check(isinstance(examples, Mapping), f"{rule}, got {type(examples).__name__}")
     firsts = [
         item
@@ -131,4 +135,5 @@ def _sample(examples: Any) -> Tensor:
     try:
         return torch.stack([read_image(item, **options).float() for item in firsts])
     except SightlineError as error:
-        raise type(error)(f"{rule}: {error}") from error
+        fix = f"; {FOR_TEXTS}" if any(isinstance(item, str) for item in firsts) else ""
+        raise type(error)(f"{rule}: {error}{fix}") from error

@@ -189,5 +189,10 @@ class Estimate:
         return cls(correct / total, wilson_interval(correct, total), total, dict(per_class))
 
     def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, noun: str = "image") -> str:
+        """The accuracy on one line; `noun` is what one example is."""
         low, high = self.interval
-        return f"accuracy {self.accuracy:.1%} on {self.images:,} held-out images (95% interval {low:.1%} to {high:.1%})"
+        interval = f"95% interval {low:.1%} to {high:.1%}"
+        return f"accuracy {self.accuracy:.1%} on {self.images:,} held-out {noun}s ({interval})"

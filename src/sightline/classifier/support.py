@@ -19,12 +19,12 @@ from ..data.images import datasets
 from ..data.images.datasets import ImageFiles
 from ..data.images.loading import UnknownSourceError, describe, load
 from ..data.images.reading import list_images, read_image
-from ..data.text.labeled import load_labeled
 from ..errors import SightlineError, check, one_of
 from ..models.embedders import ImageEmbedder
 from ..models.text_embedders import TextEmbedder, check_text
 from ..names import printable
 from ..predictor import Progress
+from .texts import read_table
 
 MIN_CLASSES = 2
 NO_IMAGES = "must have at least one image, got none; add one or remove the class"
@@ -160,10 +160,7 @@ def read_texts(
 def labeled_texts(source: Any) -> dict[str, list[str]]:
     """Texts by label, from a tab-separated file (text, label) or from {label: texts}."""
     if isinstance(source, str | Path):
-        rows = load_labeled(source).train
-        groups: dict[Any, list[str]] = {}
-        for text, label in zip(rows.texts, rows.labels, strict=True):
-            groups.setdefault(label, []).append(text)
+        groups: dict[Any, list[str]] = dict(read_table(source))
     else:
         rule = "examples must be a tab-separated file of texts and labels, or {label: texts}"
         check(isinstance(source, Mapping), f"{rule}, got {type(source).__name__}")
