@@ -1,17 +1,21 @@
 """The documentation: Python blocks run, commands and configs parse, links lead to files, figures are up to date."""
 
+import ast
 import re
 import runpy
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 import click
 import numpy as np
 import pytest
+import tokenizers
 import typer
 from PIL import Image
 
+import sightline
 from sightline import config, registry
 from sightline.attention import NORMALIZERS, SCORES
 from sightline.cli import app
@@ -61,16 +65,54 @@ def _restored_registries(monkeypatch):
         table.update(entries)
 
 
+def python_blocks(page):
+    """Content and output of every Python block of a page."""
+    return [(content, output) for language, content, output in code_blocks(page) if language in PYTHON]
+
+
 @EVERY_PAGE
 @pytest.mark.usefixtures("working_folder", "_restored_registries")
 def test_python_blocks_run_and_print_what_the_page_shows(page, capsys):
-    namespace = {}
-    blocks = [(content, output) for language, content, output in code_blocks(page) if language in PYTHON]
+    namespace, blocks = {}, python_blocks(page)
     assert blocks or page.name == "benchmarks.md", f"{page.name} has no Python block"
+    alone = [block for block in blocks if page.name == "export.md" and "sightline" not in block[0]]
     for i, (content, output) in enumerate(blocks):
+        if (content, output) in alone:
+            continue
         capsys.readouterr()
         exec(compile(content, f"{page.name}, block {i}", "exec"), namespace)
         assert capsys.readouterr().out == output or not output
+    for (_, output), printed in zip(alone, run_without_sightline([content for content, _ in alone]), strict=True):
+        assert printed == output or not output
+
+
+def run_without_sightline(programs):
+    """What each program prints. All run in one process, in which sightline cannot be imported."""
+    end = "end of a program"
+    code = "\n".join(["import sys", "sys.modules['sightline'] = None", *(f"{x}\nprint({end!r})" for x in programs)])
+    if not programs:
+        return []
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.split(f"{end}\n")[:-1]
+
+
+def test_masked_sentences_are_encoded_in_the_export_page_as_in_predictions(tmp_path):
+    [block] = [content for content, _ in python_blocks(ROOT / "docs" / "export.md") if "def encode_masked" in content]
+    tree = ast.parse(block)
+    tree.body = [node for node in tree.body if isinstance(node, ast.ImportFrom | ast.Assign | ast.FunctionDef)][:3]
+    namespace = {}
+    exec(compile(tree, "export.md", "exec"), namespace)
+    predictor = sightline.load("fill-mask")
+    backend = tokenizers.Tokenizer.from_str(predictor.tokenizer.to_json())
+    for text in (
+        "A man rides a [MASK].",
+        "a [MASK] [MASK] , two  [MASK]s and [MASK]'s dog .",
+        "[MASK]",
+        "un[MASK]able, (Zürich)▁[MASK]!",
+    ):
+        expected = predictor.tokenizer.encode_masked([text])[0]
+        assert namespace["encode_masked"](backend, text, predictor.masker.mask_id) == expected
 
 
 @EVERY_PAGE

@@ -1,5 +1,7 @@
 import json
+import logging
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import onnxruntime
@@ -16,23 +18,35 @@ import sightline
 from sightline import FewShotClassifier
 from sightline.attention import SCORES
 from sightline.cli import app
+from sightline.data.text.tokenizers import SpecialTokens, TokenizerConfig, train_tokenizer
 from sightline.errors import MissingDependencyError, SightlineError
-from sightline.exporting import BATCH, Export, Part, check_part, trace, write
+from sightline.exporting import BATCH, Export, Part, trace, write
 from sightline.models.captioner import Captioner, CaptionerConfig
 from sightline.models.decoding_parts import make_step
 from sightline.models.image_classifier import ImageClassifier, ImageClassifierConfig
+from sightline.models.masked_lm import MaskedLM, MaskedLMConfig
 from sightline.models.seq2seq import RecurrentSeq2SeqConfig, Seq2Seq, TransformerSeq2SeqConfig
+from sightline.models.text_classifier import TextClassifier, TextClassifierConfig
+from sightline.tasks import text_export
 from sightline.tasks.captioning.export import CaptionEncoder
 from sightline.tasks.decoder_export import decoder_parts
 from sightline.tasks.few_shot import export as few_shot_export
 from sightline.tasks.translation import export as translation_export
 from sightline.tasks.translation.export import TranslationEncoder, _source
+from torch_reference import perturb
 
 
 def traced(export):
     """The programs of an export by name, without the way through files."""
     with torch.no_grad():
         return {part.name: trace(part).module() for part in export.parts}
+
+
+def onnx_sessions(export, folder):
+    """Sessions of all parts of an export, which is checked against the original when it is written."""
+    exported = write(export, folder, "onnx")
+    assert max(exported.differences.values()) <= 1e-4
+    return [onnxruntime.InferenceSession(folder / f"{part.name}.onnx") for part in export.parts]
 
 
 def load_program(path):
@@ -115,21 +129,22 @@ def test_recurrent_translator_runs_at_any_length(recurrent, tmp_path, format):
     assert max(exported.differences.values()) <= 1e-4
 
 
-def test_transformer_translator_runs_with_its_cache(tmp_path):
-    """docs/export.md does the same with the files of the pretrained model."""
+def test_transformer_translator_runs_with_its_cache_in_onnx(tmp_path):
+    """docs/export.md does the same with the torch programs of the pretrained model."""
     sizes = ("embed_dim=16", "num_heads=2", "ffn_dim=11", "encoder_layers=1", "decoder_layers=1")
     changes = ["model.kind=transformer", *(f"model.transformer.{size}" for size in sizes)]
     predictor = sightline.load(number_run.train(tmp_path / "run", *changes))
     export = translation_export.export(predictor)
-    encoder, decoder = traced(export).values()
+    encoder, decoder = onnx_sessions(export, tmp_path / "onnx")
     metadata, names = export.metadata, export.parts[0].outputs
     for text in ("dreihundertelf", "eins"):
-        ids = torch.tensor([predictor.tokenizers[0].encode([text])[0] + [metadata["source_eos"]]])
-        inputs = {"attention_mask": torch.ones_like(ids, dtype=torch.bool)}
-        state, token, found = dict(zip(names, encoder(input_ids=ids, **inputs), strict=True)), metadata["bos"], []
+        ids = np.array([predictor.tokenizers[0].encode([text])[0] + [metadata["source_eos"]]])
+        inputs = {"attention_mask": np.ones_like(ids, dtype=bool)}
+        values = encoder.run(None, {"input_ids": ids, **inputs})
+        state, token, found = dict(zip(names, values, strict=True)), metadata["bos"], []
         while token != metadata["eos"] and len(found) < 20:
-            logits, state["past"] = decoder(tokens=torch.tensor([token]), **inputs, **state)
-            logits[:, metadata["suppressed_ids"]] = -torch.inf
+            logits, state["past"] = decoder.run(None, {"tokens": np.array([token]), **inputs, **state})
+            logits[:, metadata["suppressed_ids"]] = -np.inf
             token = int(logits[0].argmax())
             found.append(token)
         expected = predictor.predict(text, num_beams=1).tokens[:20]
@@ -192,21 +207,47 @@ def few_shot(tmp_path_factory):
     return glyph_run.train(tmp_path_factory.mktemp("few-shot"), steps=30)
 
 
-def test_few_shot_model_takes_support_and_query(few_shot):
-    """docs/export.md uses the file of the pretrained model."""
+def test_few_shot_model_takes_support_and_query_in_onnx(few_shot, tmp_path):
+    """docs/export.md uses the torch program of the pretrained model."""
     predictor = sightline.load(few_shot)
-    program, model = traced(few_shot_export.export(predictor))["model"], predictor.model
-    drawn = list(glyph_run.characters(4).values())
-    pixels = torch.stack([torch.stack([torch.as_tensor(x) for x in images[:5]]) for images in drawn])
-    pixels = (
-        pixels.float().flatten(0, 1).unsqueeze(1)[:, :, :, :] if pixels.dim() == 4 else pixels.float().flatten(0, 1)
+    [session], model = onnx_sessions(few_shot_export.export(predictor), tmp_path), predictor.model
+    for way, shot in ((4, 5), (3, 2)):
+        drawn = [torch.as_tensor(x) for images in glyph_run.characters(way).values() for x in images[:shot]]
+        images, labels = torch.stack(drawn).float() / 255, torch.arange(way).repeat_interleave(shot)
+        inputs = {"support": images, "labels": labels, "query": images[::3], "classes": torch.arange(way)}
+        [got] = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+        with torch.no_grad():
+            x = model.embed(images)
+            expected = model.head(x[None], labels[None], x[None, ::3], way=way)[0]
+        assert_close(torch.from_numpy(got), expected, atol=1e-4, rtol=1e-4)
+
+
+TEXT = {"embed_dim": 12, "num_heads": 2, "ffn_dim": 19, "depth": 1, "max_positions": 17}
+
+
+@pytest.mark.parametrize(("task", "score"), [("masked_lm", "cosine"), ("text_classification", "dot")])
+def test_text_models_run_at_any_size_in_onnx(task, score, tmp_path):
+    sentences = ["a dog runs in the park .", "two men ride a bike", "the cat sleeps"]
+    special = SpecialTokens(mask="[MASK]")
+    tokenizer = train_tokenizer(TokenizerConfig(kind="word", special_tokens=special), sentences)
+    sizes, classes = {**TEXT, "vocab_size": len(tokenizer), "score": score}, ("x", "y", "z")
+    model = (
+        MaskedLM(MaskedLMConfig(**sizes))
+        if task == "masked_lm"
+        else TextClassifier(TextClassifierConfig(**sizes, num_classes=len(classes)))
     )
-    images = pixels / 255
-    labels = torch.arange(4).repeat_interleave(5)
-    got = program(support=images, labels=labels, query=images[::3], classes=torch.arange(4))
-    with torch.no_grad():
-        x = model.embed(images)
-        assert_close(got, model.head(x[None], labels[None], x[None, ::3], way=4)[0], atol=1e-4, rtol=1e-4)
+    perturb(model.eval())
+    predictor = SimpleNamespace(tokenizer=tokenizer, model=model, config=SimpleNamespace(task=task), classes=classes)
+    [session] = onnx_sessions(text_export.export(predictor), tmp_path)
+    metadata = json.loads((tmp_path / "export.json").read_text())
+    assert (metadata["classes"], metadata["special_ids"]["mask"]) == (list(classes), special.id("mask"))
+    for batch, tokens in ((2, 7), (4, 3), (1, 17)):
+        ids = torch.randint(len(tokenizer), (batch, tokens))
+        mask = torch.arange(tokens) < torch.randint(1, tokens + 1, (batch, 1))
+        [logits] = session.run(None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
+        got, expected = torch.from_numpy(logits), model(ids, mask).detach()
+        rows = mask if task == "masked_lm" else slice(None)
+        assert_close(got[rows], expected[rows], atol=1e-4, rtol=1e-4)
 
 
 def test_fitted_classifier_is_exported_whole(few_shot, tmp_path, monkeypatch):
@@ -250,7 +291,27 @@ def test_export_that_differs_is_refused(tmp_path):
     with pytest.raises(SightlineError, match=r"must give the output y of the original to 0\.0001, got a difference"):
         write(Export(parts=[part], metadata={}), tmp_path, "torch")
     assert not list(tmp_path.glob("*.pt2"))
-    assert callable(check_part)
+
+
+class SplitWeight(nn.Module):
+    """The optimizer of ONNX warns that it does not compute the split beforehand."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 3))
+
+    def forward(self, x):
+        first, second = self.weight.split_with_sizes([2, 4])
+        return x @ first.mT, x @ second.mT
+
+
+def test_exporter_of_onnx_prints_nothing(tmp_path, capfd, caplog):
+    examples = [{"x": torch.rand(batch, 3)} for batch in (5, 2)]
+    options = {"examples": examples, "dimensions": {"x": {0: BATCH}}, "outputs": ("y", "z")}
+    levels = {name: logging.getLogger(name).level for name in ("torch.onnx", "onnxscript")}
+    write(Export(parts=[Part(name="model", module=SplitWeight(), **options)], metadata={}), tmp_path, "onnx")
+    assert (capfd.readouterr(), caplog.text) == (("", ""), "")
+    assert levels == {name: logging.getLogger(name).level for name in levels}
 
 
 def test_missing_packages_and_formats_are_named(tiny_run, tmp_path, monkeypatch):

@@ -197,16 +197,18 @@ def _check_onnx() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what torch's exporter reports about itself."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Silence what torch's exporter and the optimizer of ONNX report about themselves."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def random_lengths(batch: int, tokens: int) -> Tensor:

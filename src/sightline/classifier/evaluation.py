@@ -151,7 +151,8 @@ class ClassifierEvaluation:
     def _notes(self) -> list[str]:
         notes = []
         if self.support_images:
-            notes.append(f"support {self.noun}s among these: {self.support_images:,}, so expect less on new {self.noun}s")
+            count = f"{self.noun}s among these: {self.support_images:,}"
+            notes.append(f"support {count}, so expect less on new {self.noun}s")
         if self.unreadable:
             files = "files" if self.noun == "image" else f"{self.noun}s"
             notes.append(f"{files} that cannot be read, and are left out: {len(self.unreadable):,}")
