@@ -77,6 +77,15 @@ def test_masks_of_torch_are_translated():
     assert_close(ours(x[0], x[0], x[0])[0], original(x[0], x[0], x[0])[0], atol=1e-6, rtol=1e-5)
 
 
+def test_layer_without_batch_first_takes_a_module_without_it():
+    """The layer does not tell the module; the sentences of a batch must not attend to each other."""
+    layer = nn.TransformerEncoderLayer(EMBED_DIM, NUM_HEADS, dim_feedforward=11).eval()
+    layer.self_attn = MultiHeadAttention(EMBED_DIM, NUM_HEADS, score="cosine", batch_first=layer.self_attn.batch_first)
+    x = torch.randn(T, B, EMBED_DIM)
+    with torch.no_grad():
+        assert_close(layer(x)[:, 1], layer(x[:, 1:2])[:, 0], atol=1e-5, rtol=1e-5)
+
+
 def encoders(**options):
     """A torch encoder, and a copy of it with our attention."""
     layer = nn.TransformerEncoderLayer(EMBED_DIM, NUM_HEADS, 11, dropout=0.0, **{"batch_first": True, **options})

@@ -30,11 +30,10 @@ class MultiHeadAttention(nn.Module):
     learned linear function of each key's token to the scores of that key, one number per head.
 
     The module also takes the arguments of `nn.MultiheadAttention`, (query, key, value) with torch's masks, and then
-    returns (output, weights), so it can be the `self_attn` of an `nn.TransformerEncoderLayer`.
+    returns (output, weights), so it can be the `self_attn` of an `nn.TransformerEncoderLayer`. `batch_first` must then
+    be that of the layer: whether (query, key, value) have the batch first. Without a value, x and context always have.
     """
 
-    batch_first: bool = True
-    """Whether (query, key, value) have the batch first. Without a value, x and context always have."""
     merge_masks = nn.MultiheadAttention.merge_masks
 
     def __init__(
@@ -49,6 +48,7 @@ class MultiHeadAttention(nn.Module):
         in_context_bias: bool = False,
         dropout: float = 0.0,
         head_dim: int | None = None,
+        batch_first: bool = True,
     ):
         super().__init__()
         check_int(1, embed_dim=embed_dim, num_heads=num_heads)
@@ -58,6 +58,7 @@ class MultiHeadAttention(nn.Module):
             head_dim = embed_dim // num_heads
         check_int(1, head_dim=head_dim)
         self.embed_dim, self.num_heads, self.dropout, self.head_dim = embed_dim, num_heads, dropout, head_dim
+        self.batch_first = batch_first
         self.score = make_score(score, head_dim=head_dim, num_heads=num_heads)
         self.normalizer = make_normalizer(normalizer)
         self.mask = None if mask is None else check_mask(mask, "mask")
@@ -73,7 +74,6 @@ class MultiHeadAttention(nn.Module):
     def from_torch(cls, attention: nn.MultiheadAttention) -> Self:
         """A module with a copy of the weights of torch's, and the same outputs."""
         module = cls(**torch_interface.options_of(attention))
-        module.batch_first = attention.batch_first
         torch_interface.copy_parameters(attention, module, names=torch_interface.NAMES)
         return module
 

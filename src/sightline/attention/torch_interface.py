@@ -32,7 +32,7 @@ def options_of(attention: nn.MultiheadAttention) -> dict[str, Any]:
     is_supported = attention._qkv_same_embed_dim and attention.bias_k is None and not attention.add_zero_attn
     check(is_supported, f"{rule}, got {attention}")
     options = {"embed_dim": attention.embed_dim, "num_heads": attention.num_heads, "dropout": attention.dropout}
-    return options | {"bias": attention.in_proj_bias is not None}
+    return options | {"bias": attention.in_proj_bias is not None, "batch_first": attention.batch_first}
 
 
 def copy_parameters(source: nn.Module, target: nn.Module, *, names: dict[str, str]) -> None:
