@@ -18,6 +18,7 @@ from sightline.classifier.texts import read_table
 from sightline.cli import app
 from sightline.errors import SightlineError, SightlineWarning
 from sightline.models.text_embedders import PACKAGES, SentenceEncoder, text_model_folder
+from sightline.view.explanations import explanation_figure
 
 ANIMALS = ["the dog barks", "a cat sleeps", "the horse runs", "a bird sings"]
 FOOD = ["bread with cheese", "soup and rice", "cheese on bread", "rice with soup"]
@@ -84,6 +85,19 @@ def test_raw_texts_are_classified_and_explained(fitted):
     assert fitted.predict(["dog", ""])[1].error is not None
     assert 0 <= fitted.calibration.auroc <= 1
     assert fitted.estimate().images == 8
+
+
+def test_figure_of_an_explanation_shows_words_and_support_texts(fitted, tmp_path):
+    explanation = fitted.predict("the soup with $cheese").explain()
+    figure = explanation_figure(explanation.card())
+    words, support, scores = figure.axes
+    assert [label.get_text() for label in words.get_yticklabels()] == ["the", "soup", "with", r"\$cheese"]
+    widths = [bar.get_width() for bar in words.patches]
+    assert widths == pytest.approx([effect for _, effect in explanation.words])
+    shown = [label.get_text().replace("\n", " ") for label in support.get_yticklabels()]
+    assert shown == [f"{example.label}: {example.name}" for example in explanation.support]
+    assert [label.get_text() for label in scores.get_yticklabels()] == ["animals", "food"]
+    assert explanation.save(tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_classifier_of_texts_is_saved_loaded_changed_and_evaluated(fitted, tmp_path):

@@ -6,6 +6,7 @@ query share one heat scale, and so do all support examples. A figure requires ma
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,12 @@ import numpy as np
 from ..errors import check
 from ..names import shortened
 from . import heatmaps
-from .figures import COLORS, figure, short_label, wrap
+from .figures import COLORS, escape, figure, short_label, wrap
 from .images import ImageTable
 from .page import Page, cards_page
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Array = np.ndarray[Any, Any]
@@ -32,6 +34,8 @@ MIN_RELATIVE_CONTRIBUTION = 0.02
 """Contribution of a support example that is shown, relative to the largest."""
 QUERY_SIDE, EXAMPLE_SIDE, FIGURE_SIDE = 224, 112, 336
 """Largest width and height of a query, of a support example on a page, and of an image in a figure, in pixels."""
+MAX_FIGURE_WORDS = 16
+"""Words of a text in a figure: those with the largest effects."""
 UNKNOWN_COLOR = "#b25e00"
 
 
@@ -161,7 +165,9 @@ class ExplanationCard:
 
 
 def explanation_figure(card: ExplanationCard) -> Figure:
-    """Draw the query image, its support examples and the scores side by side."""
+    """Draw the query image, its support examples and the scores side by side; of a text, `text_figure`."""
+    if card.evidence.words is not None:
+        return text_figure(card)
     query, examples = card.evidence.answer(card.label, card.other, card.images)
     images = [image for image in (query, *examples) if image.pixels is not None]
     query_scale, example_scale = (heatmaps.common_scale(image.regions for image in x) for x in ([query], examples))
@@ -181,7 +187,52 @@ def explanation_figure(card: ExplanationCard) -> Figure:
             side = "for" if image.contribution > 0 else "against"
             text = f"{short_label(image.name, 18)}\n{side}: {image.contribution:+.2f}"
             ax.set_xlabel(text, fontsize=9, color=COLORS["gray"])
-    ax = axes[0, -1]
+    _draw_scores(axes[0, -1], card)
+    return fig
+
+
+def text_figure(card: ExplanationCard) -> Figure:
+    """Draw the effects of the words of a text, those of its support texts, and the scores side by side."""
+    query, examples = card.evidence.answer(card.label, card.other, card.images)
+    effects = [] if query.regions is None else query.regions[0].tolist()
+    words = list(zip(card.evidence.words or (), effects, strict=True))
+    strongest = sorted(range(len(words)), key=lambda i: -abs(words[i][1]))[:MAX_FIGURE_WORDS]
+    lines = [(textwrap.fill(shortened(f"{e.label}: {e.name}", 120), 40), e.contribution or 0.0) for e in examples]
+    counts = (len(strongest), len(lines), len(card.scores[:MAX_SCORES]))
+    row_height, width = 0.28 + 0.12 * max(text.count("\n") for text, _ in lines), 11.5
+    title = wrap(f"{shortened(card.name, 200)}\n{card.title}", width, 13)
+    fig, axes = figure(1, 3, size=(width, 1.3 + row_height * max(counts) + 0.25 * title.count("\n")))
+    fig.suptitle(title, color=COLORS["ink"] if card.known else UNKNOWN_COLOR, fontsize=13)
+    _draw_effects(axes[0, 0], "Words", [(short_label(words[i][0], 24), words[i][1]) for i in sorted(strongest)])
+    _draw_effects(axes[0, 1], "Support texts", [(escape(text), effect) for text, effect in lines])
+    _draw_scores(axes[0, 2], card)
+    for ax, count in zip(axes[0], counts, strict=True):
+        bars = max(counts)
+        low, high = (bars - 0.5, -0.5) if ax.yaxis_inverted() else (count - bars - 0.5, count - 0.5)
+        ax.set_ylim(low, high)  # bars of one height, from the top
+    return fig
+
+
+def _draw_effects(ax: Axes, title: str, effects: Sequence[tuple[str, float]]) -> None:
+    """Bars of effects on the log odds, the first one at the top."""
+    values = [effect for _, effect in effects]
+    colors = [COLORS["blue"] if value > 0 else COLORS["amber"] for value in values]
+    ax.barh(range(len(values)), values, color=colors, height=0.6)
+    ax.set_yticks(range(len(values)), [label for label, _ in effects])
+    ax.invert_yaxis()
+    ax.axvline(0, color=COLORS["gray"], linewidth=0.8)
+    limit = 1.6 * max(map(abs, values), default=1.0) or 1.0
+    ax.set(xlim=(-limit if min(values, default=0.0) < 0 else 0.0, limit), xticks=[])
+    for i, value in enumerate(values):
+        offset, side = (0.02 * limit, "left") if value >= 0 else (-0.02 * limit, "right")
+        ax.text(value + offset, i, f"{value:+.2f}", va="center", ha=side, fontsize=8, color=COLORS["ink"])
+    ax.tick_params(length=0, labelsize=8)
+    ax.spines[:].set_visible(False)
+    ax.set_title(title, color=COLORS["ink"], fontsize=10)
+
+
+def _draw_scores(ax: Axes, card: ExplanationCard) -> None:
+    """Bars of the probabilities, the most likely class at the top."""
     bars = list(card.scores[:MAX_SCORES])[::-1]
     colors = [COLORS["gray"]] * (len(bars) - 1) + [COLORS["blue"] if card.known else COLORS["amber"]]
     ax.barh([short_label(name, 18) for name, _ in bars], [score for _, score in bars], color=colors, height=0.7)
@@ -191,7 +242,6 @@ def explanation_figure(card: ExplanationCard) -> Figure:
     ax.tick_params(length=0, labelsize=8)
     ax.spines[:].set_visible(False)
     ax.set_title(card.scores_title, color=COLORS["ink"], fontsize=10)
-    return fig
 
 
 def explanation_page(cards: Sequence[ExplanationCard], *, title: str = "Predictions") -> Page:
