@@ -393,8 +393,11 @@ def _fit_texts(
     from .classifier import FewShotClassifier
     from .classifier.data_checks import check_texts
     from .data.images.checks import as_text
+    from .models.text_embedders import is_text_model
     from .training.device import choose_device
 
+    rule = "model must be a text encoder for a file of texts: minilm, the folder of one, or text:hub:owner/name"
+    check(is_text_model(model), f"{rule}, got {model!r}")
     with sightline.runs.progress_bar() as progress:
         classifier = FewShotClassifier.pretrained(model).to(choose_device(device))
         classifier.fit(texts, reject=reject, progress=progress)

@@ -204,9 +204,13 @@ def test_texts_for_models_of_images_name_the_text_encoder(tmp_path, monkeypatch)
             FewShotClassifier.pretrained("auto").fit(examples)
     with pytest.raises(SightlineError, match=r"one of auto, .*minilm.*; did you mean 'minilm'"):
         FewShotClassifier.pretrained("minilmm")
-    result = CliRunner().invoke(app, ["fit", "texts.csv"])
-    assert result.exit_code == 2
-    assert "a file of texts must be tab-separated" in result.stderr
+    for arguments, message in (
+        (["texts.csv"], "a file of texts must be tab-separated"),
+        (["texts.tsv", "--model", "glyphs"], "model must be a text encoder for a file of texts: minilm"),
+    ):
+        result = CliRunner().invoke(app, ["fit", *arguments])
+        assert result.exit_code == 2
+        assert message in result.stderr
 
 
 def test_estimator_fits_texts(folder):
