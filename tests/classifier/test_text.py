@@ -7,6 +7,7 @@ import shutil
 import pytest
 import tokenizers
 import torch
+from matplotlib.colors import to_rgba
 from torch.testing import assert_close
 from transformers import BertConfig, BertModel
 from typer.testing import CliRunner
@@ -19,6 +20,7 @@ from sightline.cli import app
 from sightline.errors import SightlineError, SightlineWarning
 from sightline.models.text_embedders import PACKAGES, SentenceEncoder, text_model_folder
 from sightline.view.explanations import explanation_figure
+from sightline.view.figures import COLORS
 
 ANIMALS = ["the dog barks", "a cat sleeps", "the horse runs", "a bird sings"]
 FOOD = ["bread with cheese", "soup and rice", "cheese on bread", "rice with soup"]
@@ -92,6 +94,9 @@ def test_figure_of_an_explanation_shows_words_and_support_texts(fitted, tmp_path
     figure = explanation_figure(explanation.card())
     words, support, scores = figure.axes
     assert [label.get_text() for label in words.get_yticklabels()] == ["the", "soup", "with", r"\$cheese"]
+    orange, blue = ({to_rgba(COLORS[name])} for name in ("amber", "blue"))  # as on the page
+    assert {bar.get_facecolor() for bar in words.patches if bar.get_width() > 0} == orange
+    assert {bar.get_facecolor() for bar in words.patches if bar.get_width() < 0} == blue
     widths = [bar.get_width() for bar in words.patches]
     assert widths == pytest.approx([effect for _, effect in explanation.words])
     shown = [label.get_text().replace("\n", " ") for label in support.get_yticklabels()]

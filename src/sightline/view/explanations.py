@@ -214,9 +214,9 @@ def text_figure(card: ExplanationCard) -> Figure:
 
 
 def _draw_effects(ax: Axes, title: str, effects: Sequence[tuple[str, float]]) -> None:
-    """Bars of effects on the log odds, the first one at the top."""
+    """Bars of effects on the log odds, the first one at the top, in the colors of the page."""
     values = [effect for _, effect in effects]
-    colors = [COLORS["blue"] if value > 0 else COLORS["amber"] for value in values]
+    colors = [COLORS["amber"] if value > 0 else COLORS["blue"] for value in values]
     ax.barh(range(len(values)), values, color=colors, height=0.6)
     ax.set_yticks(range(len(values)), [label for label, _ in effects])
     ax.invert_yaxis()
@@ -229,6 +229,7 @@ def _draw_effects(ax: Axes, title: str, effects: Sequence[tuple[str, float]]) ->
     ax.tick_params(length=0, labelsize=8)
     ax.spines[:].set_visible(False)
     ax.set_title(title, color=COLORS["ink"], fontsize=10)
+    ax.set_xlabel("decrease of the log odds without it", fontsize=8, color=COLORS["gray"])
 
 
 def _draw_scores(ax: Axes, card: ExplanationCard) -> None:
