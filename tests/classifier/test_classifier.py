@@ -408,12 +408,13 @@ def test_invalid_inputs_of_a_classifier_of_embeddings_are_refused():
     ("name", "hint"),
     [
         ("glyps", "; did you mean 'glyphs'?"),
-        ("efficient", "; did you mean 'efficientnet_lite0'?"),
+        ("efficientnet_lit0", "; did you mean 'efficientnet_lite0'?"),
         ("nothing", ""),
     ],
 )
 def test_unknown_model_is_refused(name, hint):
-    names = re.escape(f"one of auto, efficientnet_lite0, glyphs, photos, got {name!r}{hint}")
+    embedders = ", ".join(f"efficientnet_lite{i}" for i in range(3))
+    names = re.escape(f"one of auto, {embedders}, glyphs, minilm, photos, got {name!r}{hint}")
     with pytest.raises(SightlineError, match=f"^model must be the folder of a few-shot run or .*{names}$"):
         FewShotClassifier.pretrained(name)
 
