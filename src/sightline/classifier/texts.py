@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..data.images.checks import Finding
-from ..data.text.labeled import LabeledText, load_labeled
+from ..data.text.labeled import HEADER_WORD, LabeledText, load_labeled
 from ..errors import SightlineError, SightlineWarning, check
 from ..names import display_path, shortened
 
@@ -15,12 +15,6 @@ COLUMNS = (1, 2)
 TABLE_SUFFIXES = (".tsv", ".tsv.gz")
 OTHER_SUFFIXES = (".csv", ".txt", ".json", ".jsonl", ".xlsx", ".parquet")
 """Files that may hold texts and are not read."""
-HEADER_NAMES = (
-    "id", "index", "text", "texts", "sentence", "sentences", "utterance", "message", "review", "comment", "content",
-    "document", "question", "tweet", "title", "body", "input", "label", "labels", "class", "classes", "category",
-    "categories", "target", "intent", "topic", "tag", "sentiment", "language", "lang",
-)  # fmt: skip
-"""Cells of a first line that is likely to be a header."""
 MIN_ROWS = 4
 """Rows from which on the columns are checked."""
 MAX_UNIQUE = 0.9
@@ -80,7 +74,7 @@ def duplicate_findings(texts: Sequence[str], labels: Sequence[str]) -> list[Find
 
 def _begins_with_header(rows: LabeledText) -> bool:
     """Whether the first line has names of columns: both cells, or only the label, which is then alone to occur once."""
-    has_text_name, has_label_name = (column[0].lower() in HEADER_NAMES for column in (rows.texts, rows.labels))
+    has_text_name, has_label_name = (HEADER_WORD.fullmatch(column[0]) is not None for column in rows.sides)
     counts = Counter(rows.labels)
     is_alone = counts.pop(rows.labels[0]) == 1 and bool(counts)
     return has_label_name and is_alone and (has_text_name or min(counts.values()) > 1)
