@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from sightline import FewShotClassifier
-from sightline.classifier import FewShotPrediction, explanation, predictions
+from sightline.classifier import FewShotPrediction, calibration, explanation, predictions
+from sightline.classifier import fitted as fitting
 from sightline.classifier.explanation import Question, cell_masks
 from sightline.data.images.occlusion import occlusion_color
 from sightline.errors import SightlineError
@@ -75,10 +76,29 @@ def test_contribution_is_the_decrease_of_the_log_odds_without_the_example(fitted
     support = state.support
     for example in (result.support[0], result.support[-1]):
         names = [(support.classes[label], name) for label, name in zip(support.labels, support.names, strict=True)]
-        mask = torch.arange(15) != names.index((example.label, example.name))
+        index = torch.tensor([names.index((example.label, example.name))])
         query = BackboneEmbedder(state.model).embed(drawn[fitted.classes[2]][4][None])
-        without = Question(prediction.label).log_odds(state.scores(query, mask), fitted.classes)
+        without = Question(prediction.label).log_odds(state.scores_without(query, index), fitted.classes)
         assert result.log_odds - example.contribution == pytest.approx(float(without), abs=1e-3)
+
+
+@pytest.mark.parametrize("method", ["head", "prototypes", "ridge", "logistic", "blend"])
+def test_scores_without_examples_are_those_of_single_refits(monkeypatch, method):
+    """In batches of all examples and of two, for classes of unequal size, one of a single example."""
+    torch.manual_seed(0)
+    labels, directions = [0, 0, 0, 1, 1, 2, 2, 2, 2, 3, 3], torch.randn(4, 13)
+    vectors, query = directions[labels] + 0.7 * torch.randn(len(labels), 13), torch.randn(5, 1, 13)
+    examples = {str(c): vectors[[label == c for label in labels]] for c in range(4)} | {"lone": torch.randn(1, 13)}
+    fitted = FewShotClassifier().fit(examples, method=method).fitted
+    size, expected = len(fitted.support), []
+    for i in range(size):
+        state = calibration.encode(fitted.head, fitted.support, torch.arange(size) != i)
+        expected.append(fitted.calibration.scale * calibration.classify(fitted.head, state, query))
+    assert all((logits - fitted.scores(query)).abs().max() > 1e-2 for logits in expected)
+    for maximum in (10_000, 2 * fitted.support.embeddings.numel()):
+        monkeypatch.setattr(fitting, "MAX_SUBSET_VALUES", maximum)
+        scores = fitted.scores_without(query, torch.arange(size))
+        torch.testing.assert_close(scores, torch.stack(expected), rtol=0, atol=1e-4)
 
 
 def test_reasons_for_one_class_are_reasons_against_the_other(fitted, prediction):

@@ -118,16 +118,22 @@ def test_classify_agrees_with_forward(options, tokens, with_gradients):
 
 
 @pytest.mark.parametrize("tokens", [1, T])
-def test_support_state_of_a_subset(tokens):
+def test_support_states_of_subsets(tokens):
     """Selecting all images changes nothing; without blocks, a subset equals the subset encoded alone."""
     support, query = (x[:1] for x in make_episode(tokens))
-    labels, mask = torch.tensor([0, 1, 0, 2, 1, 0]), torch.tensor([True, True, False, True, False, True])
+    labels, subsets = torch.tensor([0, 1, 0, 2, 1, 0]), torch.tensor([[0, 1, 3, 5], [1, 2, 3, 4]])
     for options in ({"patch_matching": True}, {"patch_matching": True, "depth": 0}):
         head = make_head(**options)
         state = head.encode_support(support, labels[None], way=WAY)
-        torch.testing.assert_close(head.classify(state.select(mask | True, labels), query), head.classify(state, query))
-    subset = head.encode_support(support[:, mask], labels[None, mask], way=WAY)
-    torch.testing.assert_close(head.classify(state.select(mask, labels), query), head.classify(subset, query))
+        everything = state.select(torch.arange(6)[None], labels)
+        torch.testing.assert_close(head.classify(everything, query), head.classify(state, query))
+        both = head.classify(state.select(subsets, labels), query.expand(2, -1, -1, -1))
+        single = [head.classify(state.select(subset[None], labels), query) for subset in subsets]
+        torch.testing.assert_close(both, torch.cat(single))
+        assert (both[0] - both[1]).abs().max() > 1e-3
+    for subset, logits in zip(subsets, both, strict=True):
+        encoded = head.encode_support(support[:, subset], labels[None, subset], way=WAY)
+        torch.testing.assert_close(logits[None], head.classify(encoded, query))
 
 
 def test_class_without_images_has_logit_0():

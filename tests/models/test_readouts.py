@@ -61,7 +61,7 @@ def test_head_with_a_readout_classifies_like_forward_and_selects_examples(readou
         expected = head(support, LABELS, query, way=WAY)
         torch.testing.assert_close(head.classify(state, query), expected, rtol=1e-4, atol=1e-4)
         mask = torch.arange(S) % SHOT > 1
-        selected = head.encode_support(support[:1], LABELS[:1], way=WAY).select(mask, LABELS[0])
+        selected = head.encode_support(support[:1], LABELS[:1], way=WAY).select(mask.nonzero().mT, LABELS[0])
         fresh = head.encode_support(support[:1, mask], LABELS[:1, mask], way=WAY)
         if depth == 0:  # blocks let the examples that remain keep what they attended to
             pair = (head.classify(other, query[:1]) for other in (selected, fresh))

@@ -4,7 +4,7 @@ Every support image is classified while it is held out. An image that is the onl
 augmented copies. These logits are those of known images. Every support image is also classified while its whole class
 is held out. These logits are those of unknown images.
 
-Shapes: S support images, Q queries, T tokens per image, M embedding dimension.
+Shapes: E episodes, S support images, Q queries, T tokens per image, M embedding dimension.
 """
 
 import math
@@ -240,9 +240,14 @@ def encode(head: Method, support: SupportSet, mask: Tensor | None = None) -> Sta
 
 def classify(head: Method, state: State, query: Tensor) -> Tensor:
     """query (Q, T, M) -> logits (Q, way) on the CPU, computed in batches"""
-    size = max(1, min(MAX_QUERIES_PER_BATCH, MAX_TOKENS_PER_BATCH // query.shape[1]))
-    device = state.device
-    logits = torch.cat([head.classify(state, batch[None].to(device))[0].cpu() for batch in query.split(size)])
+    return classify_episodes(head, state, query[None])[0]
+
+
+def classify_episodes(head: Method, state: State, query: Tensor) -> Tensor:
+    """The same for several support sets: query (E, Q, T, M) -> logits (E, Q, way)"""
+    episodes, _, tokens, _ = query.shape
+    size = max(1, min(MAX_QUERIES_PER_BATCH, MAX_TOKENS_PER_BATCH // tokens) // episodes)
+    logits = torch.cat([head.classify(state, batch.to(state.device)).cpu() for batch in query.split(size, 1)], 1)
     is_finite = logits.isfinite().all()
     check(is_finite, "logits must be finite, got NaN or infinity; the weights of the model may be damaged")
     return logits
@@ -286,7 +291,7 @@ def _encode_subset(head: Method, support: SupportSet, state: State, mask: Tensor
     if state.num_tokens <= MAX_REENCODED_TOKENS:
         return encode(head, support, mask)
     device = state.device
-    return state.select(mask.to(device), support.labels.to(device))
+    return state.select(mask.nonzero().mT.to(device), support.labels.to(device))
 
 
 def _has_many_tokens(support: SupportSet) -> bool:

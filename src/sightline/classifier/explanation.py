@@ -1,8 +1,8 @@
 """Explanation of predictions by ablation: support examples are left out and regions of the image are occluded.
 
 Attention weights are not used. An effect is the decrease of log probabilities without a part. A head is used through
-`Fitted.scores` alone. Regions are searched coarse to fine: one pass with a gradient estimates the effect of all cells,
-and those with the largest estimates are occluded.
+`Fitted.scores` and `Fitted.scores_without` alone. Regions are searched coarse to fine: one pass with a gradient
+estimates the effect of all cells, and those with the largest estimates are occluded.
 
 Shapes: N queries, S support examples, C channels, T tokens per image, M embedding dimension, G cells of the occlusion
 grid.
@@ -116,20 +116,10 @@ def explain(
 
 def _leave_out(fitted: Fitted, query: Tensor, candidates: Sequence[Tensor], log_p: Tensor) -> list[Tensor]:
     """Decreases of log probabilities (N, way) without each candidate, for each query: (candidates, way)"""
-    decreases = [log_p.new_zeros(len(indices), log_p.shape[1]) for indices in candidates]
-    users: dict[int, list[tuple[int, int]]] = {}
-    for n, indices in enumerate(candidates):
-        for row, i in enumerate(indices.tolist()):
-            users.setdefault(i, []).append((n, row))
-    mask = torch.ones(len(fitted.support), dtype=torch.bool)
-    for i, pairs in users.items():
-        mask[i] = False
-        queries = torch.tensor([n for n, _ in pairs])
-        without = fitted.scores(query[queries], mask).log_softmax(-1)
-        for (n, row), values in zip(pairs, without, strict=True):
-            decreases[n][row] = log_p[n] - values
-        mask[i] = True
-    return decreases
+    used = torch.cat(list(candidates)).unique()
+    without = fitted.scores_without(query, used).log_softmax(-1)
+    rows = (torch.searchsorted(used, indices) for indices in candidates)
+    return [log_p[n] - without[own, n] for n, own in enumerate(rows)]
 
 
 def _leave_out_words(fitted: Fitted, texts: Sequence[str], log_p: Tensor) -> list[Array]:

@@ -18,6 +18,8 @@ from .support import SupportSet
 
 MAX_FEATURE_MAPS = 128
 """Feature maps of support images that are kept in memory."""
+MAX_SUBSET_VALUES = 1 << 22
+"""Values of support embeddings in a batch of support sets that each lack one example."""
 
 
 @dataclass(eq=False)
@@ -80,16 +82,27 @@ class Fitted:
         """The calibration of the confidence and of the known threshold."""
         return calibration.calibrate(self.head, self.support, self.state, self.embedder, self.held_out, self.reject)
 
-    def scores(self, query: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Calibrated logits (N, way) of query embeddings (N, T, M), from the support examples that a mask (S,) selects.
+    def scores(self, query: Tensor) -> Tensor:
+        """Calibrated logits (N, way) of query embeddings (N, T, M).
 
-        Explanations use a head through this method alone. It is differentiable with respect to the query. Examples that
-        remain keep their encoding, which may depend on those that are left out.
+        Explanations use a head through this method and `scores_without` alone. It is differentiable with respect to
+        the query.
         """
-        state, device = self.state, self.head.device
-        if mask is not None:
-            state = state.select(mask.to(device), self.support.labels.to(device))
-        return self.calibration.scale * calibration.classify(self.head, state, query)
+        return self.calibration.scale * calibration.classify(self.head, self.state, query)
+
+    def scores_without(self, query: Tensor, indices: Tensor) -> Tensor:
+        """The same without each of these support examples: query (N, T, M), indices (I,) -> (I, N, way)
+
+        A regression is fitted again, for many examples at once. Examples that remain keep their encoding, which may
+        depend on those that are left out.
+        """
+        labels, device = self.support.labels.to(self.head.device), self.head.device
+        everything, logits = torch.arange(len(labels)), []
+        for batch in indices.split(max(1, MAX_SUBSET_VALUES // self.support.embeddings.numel())):
+            subsets = torch.stack([everything[everything != i] for i in batch])
+            state = self.state.select(subsets.to(device), labels)
+            logits.append(calibration.classify_episodes(self.head, state, query.expand(len(batch), -1, -1, -1)))
+        return self.calibration.scale * torch.cat(logits)
 
     def held_out_known_scores(self, label: str) -> list[float]:
         """The known scores of the images of a class, each classified while it is held out; none if it has one image."""

@@ -33,7 +33,7 @@ class State(Protocol):
     def device(self) -> torch.device:
         """The device of the state."""
 
-    def select(self, mask: Tensor, labels: Tensor) -> Self:
+    def select(self, subsets: Tensor, labels: Tensor) -> Self:
         """See `SupportState.select`."""
 
 
@@ -78,9 +78,9 @@ class BlendState:
         """The device of the states."""
         return self.members[0].device
 
-    def select(self, mask: Tensor, labels: Tensor) -> "BlendState":
+    def select(self, subsets: Tensor, labels: Tensor) -> "BlendState":
         """See `SupportState.select`."""
-        return BlendState(tuple(state.select(mask, labels) for state in self.members))
+        return BlendState(tuple(state.select(subsets, labels) for state in self.members))
 
 
 class Blend:

@@ -149,22 +149,23 @@ class SupportState:
         """The device of the state."""
         return self.class_means.device
 
-    def select(self, mask: Tensor, labels: Tensor) -> "SupportState":
-        """The state of a subset of the support images, without encoding it again: mask (S,) bool, labels (S,).
+    def select(self, subsets: Tensor, labels: Tensor) -> "SupportState":
+        """The states of subsets of the support images of one episode, without encoding them again.
 
+        Each subset is an episode of the result: subsets (E, S) are indices of support images, labels are those of all.
         This is an approximation: the selected images have attended to the others.
         """
-        images = self.image_means[:, mask]
-        token_mask = mask.repeat_interleave(self.num_tokens // len(mask))
-        membership = class_membership(labels[mask][None], self.class_means.shape[1]).to(images.dtype)
+        images, steps = self.image_means[0, subsets], torch.arange(self.num_tokens // len(labels), device=self.device)
+        tokens = (subsets[..., None] * len(steps) + steps).flatten(1)
+        membership = class_membership(labels[subsets], self.class_means.shape[1]).to(images.dtype)
         readout = None if self.fit_readout is None else self.fit_readout(images, membership)
         return SupportState(
             class_means=class_means(membership, images),
             image_means=images,
-            tokens=None if self.tokens is None else self.tokens[:, token_mask],
-            token_labels=None if self.token_labels is None else self.token_labels[:, token_mask],
-            keys_values=tuple(tuple(tensor[:, :, token_mask] for tensor in block) for block in self.keys_values),
-            num_tokens=int(token_mask.sum()),
+            tokens=None if self.tokens is None else self.tokens[0, tokens],
+            token_labels=None if self.token_labels is None else self.token_labels[0, tokens],
+            keys_values=tuple(tuple(x[0][:, tokens].transpose(0, 1) for x in block) for block in self.keys_values),
+            num_tokens=tokens.shape[1],
             readout=readout,
             fit_readout=self.fit_readout,
         )
