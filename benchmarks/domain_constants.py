@@ -1,15 +1,18 @@
 """The constants of few-shot methods, chosen on training sets only, and again with each of them left out.
 
-    python -m benchmarks.domain_constants DATA [--cache FOLDER] [--episodes 200]
+    python -m benchmarks.domain_constants DATA [--cache FOLDER] [--episodes 200] [--parts methods threshold]
 
 DATA and the cache are those of `benchmarks.domains`. Training sets are those of `domains/` and the training classes of
 CIFAR-FS and CUB; the test classes of CIFAR-FS, CUB and Omniglot are not used. Every set is evaluated with normalization
 statistics of the other sets. For each constant, a table has the mean over all sets of every value. It is followed by
 the value that all sets choose and by those that are chosen when one set is left out: the one with the strongest
-regularization within one standard error of the best mean. The error is that of the difference over sets.
+regularization within one standard error of the best mean. The error is that of the difference over sets. The part
+`threshold` fits that of unknown images for one image per class.
 """
 
 import argparse
+import math
+import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,6 +35,7 @@ from .clock import machine
 from .domains import (
     QUERY,
     TEST_SETS,
+    TRAINING_IMAGES,
     WHITENING_DIM,
     Chosen,
     DomainSet,
@@ -42,6 +46,7 @@ from .domains import (
     make_features,
     other_sets,
     rotated,
+    with_others,
 )
 
 EXPONENTS, SHRINKAGES = (0.0, 0.125, 0.25, 0.375, 0.5), (0.25, 1.0)
@@ -49,6 +54,8 @@ PENALTIES, PRIORS, PRIOR_STDS = (3.0, 1.0, 0.3, 0.1, 0.03), (0.0, -1.0, -2.0, -4
 """Values of each constant; the first is that of the strongest regularization."""
 SETTINGS = (Setting(5, 1), Setting(5, 3), Setting(10, 5))
 CHOICE_SETTING, CALIBRATION_SETTING = Setting(5, 3), Setting(5, 5)
+BACKGROUND_WAYS, BACKGROUND_QUANTILE = (5, 10, 20), 0.9
+PARTS = ("methods", "threshold")
 
 Scores = dict[Any, dict[str, float]]
 """The score of each value of a constant on each set; higher is better."""
@@ -160,6 +167,36 @@ def report(title: str, scores: Scores, used: Any, choose: Any = choose_first) ->
     print(f"  chosen by all sets: {choose(scores, names)}; with one left out: {counts}", flush=True)
 
 
+def background_fraction(sets: dict[str, DomainSet], name: str, way: int, episodes: int) -> float:
+    """A quantile of the largest logits of images of other sets, as a fraction of that of the support images.
+
+    The mean over classifiers of one image per class.
+    """
+    x, others = with_others(sets, name)
+    drawn = sample_episodes(sets[name].classes, episodes=episodes, way=way, shot=1, query=1, seed=1, step=0)
+    head = head_for(x)
+    state = head.encode_support(x[drawn.support], drawn.support_labels, way=way)
+    own, other = (head.classify(state, y).amax(-1) for y in (x[drawn.support], others.expand(episodes, -1, -1, -1)))
+    return float((other.quantile(BACKGROUND_QUANTILE, 1) / own.mean(1)).mean())
+
+
+def report_threshold(sets: dict[str, DomainSet], episodes: int) -> None:
+    """Print `calibration.BACKGROUND_LOGIT` for all sets, and with each left out."""
+    sets = {name: data for name, data in sets.items() if name not in TEST_SETS}
+    fractions = {
+        (name, way): background_fraction(sets, name, way, episodes)
+        for name, data in sets.items()
+        for way in BACKGROUND_WAYS
+        if name not in TRAINING_IMAGES and way <= len(data.classes.names)
+    }
+    print(f"\nlogit of images of other sets, one image per class; used: {calibration.BACKGROUND_LOGIT}")
+    for left_out in (None, *dict.fromkeys(name for name, _ in fractions)):
+        rows = [(math.log(way / 5), value) for (name, way), value in fractions.items() if name != left_out]
+        increase, offset = statistics.linear_regression(*zip(*rows, strict=True))
+        title = "all sets" if left_out is None else f"without {left_out}"
+        print(f"  {title:40}({offset:.3f}, {increase:.3f})", flush=True)
+
+
 @torch.no_grad()
 def main() -> None:
     """Print a table for each constant."""
@@ -168,10 +205,19 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("domains-cache"), help="folder of embeddings")
     parser.add_argument("--weights", help="weight file of EfficientNet-Lite0, without the extra `photos`")
     parser.add_argument("--episodes", type=int, default=200, help="per set and setting")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     arguments = parser.parse_args()
     sets = load_sets(arguments.data, arguments.cache, arguments.weights)
     names, episodes = [name for name in sets if name not in TEST_SETS], arguments.episodes
     print(f"{machine('cpu')}; {episodes} episodes per set and setting; {', '.join(names)}")
+    if "threshold" in arguments.parts:
+        report_threshold(sets, episodes)
+    if "methods" in arguments.parts:
+        report_methods(sets, names, episodes)
+
+
+def report_methods(sets: dict[str, DomainSet], names: Sequence[str], episodes: int) -> None:
+    """Print a table for each constant of the methods and of their calibration."""
     used = (normalization.WHITENING_EXPONENT, normalization.SHRINKAGE)
     title = "exponent of whitening and shrinkage: accuracy in %"
     report(title, whitening_scores(sets, names, episodes), used, choose_whitening)

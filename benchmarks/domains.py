@@ -190,9 +190,10 @@ def other_sets(sets: dict[str, DomainSet], name: str) -> list[tuple[Tensor, Tens
     return [(other.mean, other.labels) for key, other in sets.items() if key not in left_out]
 
 
-def head_for(x: Tensor, readout: str = "ridge") -> FewShotHead:
-    """A head without blocks for embeddings (N, T, M)."""
-    config = FewShotConfig(backbone="none", embed_dim=x.shape[-1], depth=0, readout=readout)  # type: ignore[arg-type]
+def head_for(x: Tensor, readout: str = "ridge", power: float | None = None) -> FewShotHead:
+    """A head without blocks for embeddings (N, T, M); those that are normalized already have a power of 1."""
+    options: dict[str, Any] = {"readout": readout, "power": power}
+    config = FewShotConfig(backbone="none", embed_dim=x.shape[-1], depth=0, **options)
     return FewShot(config).to(x.device).eval().requires_grad_(False).head
 
 
@@ -518,7 +519,7 @@ def print_confidence(sets: dict[str, DomainSet], classifiers: int, before: FewSh
                 print(f"{name:26}{'n/a':>11}")
                 continue
             x, others = with_others(sets, name)
-            row = confidence(data, head_for(x), x, others, setting, classifiers, "auto")
+            row = confidence(data, head_for(x, power=1.0), x, others, setting, classifiers, "auto")
             if before is not None:
                 single = spread_images(sets, name, lambda other: other.single)
                 row += confidence(data, before, data.single, single, setting, classifiers, "head")

@@ -10,7 +10,7 @@ from sightline.classifier import FewShotPrediction, calibration
 from sightline.classifier.calibration import classify, encode, held_out_logits, unknown_logits
 from sightline.classifier.support import SupportSet
 from sightline.metrics import auroc
-from sightline.models.few_shot import SupportState, nearest_mean_model
+from sightline.models.few_shot import FewShot, FewShotConfig, SupportState, nearest_mean_model
 
 M = 5
 
@@ -129,6 +129,29 @@ def test_two_classes_of_one_image_accept_their_images(angle):
     assert all(math.isfinite(value) for value in (c.threshold, c.scale, c.threshold_scale))
     assert all(prediction.known for prediction in classifier.predict([first, second]))
     assert not classifier.predict(-first - second).known
+
+
+@pytest.mark.parametrize("shared", [0.0, 1.0])
+def test_threshold_for_one_image_per_class_rejects_images_of_other_kinds(shared):
+    """Of dissimilar classes, unless embeddings have no statistics or a rate is given."""
+    random = torch.Generator().manual_seed(0)
+    vectors, others = shared + torch.randn(5, 307, generator=random), torch.randn(100, 307, generator=random)
+    vectors = vectors / vectors.norm(dim=1, keepdim=True)
+    examples, rates, thresholds = {f"c{i}": x[None] for i, x in enumerate(vectors)}, [], []
+    options = {"backbone": "none", "embed_dim": 307, "depth": 0, "readout": "ridge"}
+    for power, reject in ((1.0, None), (1.0, calibration.MAX_REJECTED), (None, None)):
+        model = FewShot(FewShotConfig(**options, power=power)).eval()
+        classifier = FewShotClassifier(model).fit(examples, reject=reject)
+        rates.append(sum(prediction.known for prediction in classifier.predict(others)) / len(others))
+        thresholds.append(classifier.calibration.threshold)
+        assert all(prediction.known for prediction in classifier.predict(vectors))
+    assert thresholds[1] == pytest.approx(thresholds[2], abs=1e-4)
+    if shared:
+        assert thresholds[0] == thresholds[1]
+        assert max(rates) == 0
+    else:
+        assert thresholds[0] > thresholds[1]
+        assert rates[0] < 0.1 < 0.6 < rates[1]
 
 
 def test_most_known_images_are_accepted_if_unknown_ones_look_the_same():

@@ -66,6 +66,11 @@ ones at 0 to that of the support images themselves at 1: medians over thirteen i
 EXPECTED_SCALE = (1.01, 2.06, 0.31)
 """With one image per class, the log calibration scale for five classes without similarity, its decrease with their
 cosine similarity, and its increase with the logarithm of their number (benchmarks/domain_constants.py)."""
+BACKGROUND_LOGIT = (0.12, 0.045)
+"""With one image per class, the 90% quantile of the largest logit of images of other sets, as a fraction of that of the
+support images themselves: for five classes, and its increase with the logarithm of their number
+(benchmarks/domain_constants.py). The default threshold is not lower if embeddings are centered by the mean of other
+images, so that their similarities to the support images are about 0."""
 NORMAL_WEIGHT = 20
 """The number of held-out images for which the normal distribution counts as much as they do in the quantile."""
 MIN_ESTIMATE_IMAGES = 20
@@ -161,17 +166,18 @@ def calibrate(
 
 def _expected_calibration(head: Method, support: SupportSet, state: State, reject: float | None) -> Calibration:
     """The calibration of a regression on one image per class, from what is usual for image sets of many kinds."""
-    unknown = torch.cat(list(unknown_logits(head, support, state))).double()
-    low = float(unknown.mean())
-    gap = max(float(classify(head, state, support.embeddings).amax(-1).mean()) - low, MIN_THRESHOLD_DISTANCE)
+    way, unknown = len(support.classes), torch.cat(list(unknown_logits(head, support, state))).double()
+    low, high = float(unknown.mean()), float(classify(head, state, support.embeddings).amax(-1).mean())
+    gap = max(high - low, MIN_THRESHOLD_DISTANCE)
     known = NormalDist(low + EXPECTED_KNOWN[0] * gap, EXPECTED_KNOWN[1] * gap)
-    rate = MAX_REJECTED if reject is None else reject
-    threshold, spread = known.inv_cdf(rate), math.hypot(known.stdev, float(unknown.std(correction=0)))
-    area = NormalDist().cdf((known.mean - low) / spread)
-    scale = float(expected_scale(head.class_similarity(state), len(support.classes)))
-    accepted = _smoothed_rate(unknown >= threshold)
+    threshold, spread = known.inv_cdf(reject or MAX_REJECTED), math.hypot(known.stdev, float(unknown.std(correction=0)))
     distance = max(abs(known.mean - threshold), MIN_THRESHOLD_DISTANCE)
-    return Calibration(scale, threshold, distance / 2, area, rate, accepted, reject)
+    if reject is None and head.has_statistics:
+        threshold = max(threshold, (BACKGROUND_LOGIT[0] + BACKGROUND_LOGIT[1] * math.log(way / 5)) * high)
+    area = NormalDist().cdf((known.mean - low) / spread)
+    scale = float(expected_scale(head.class_similarity(state), way))
+    rates = (known.cdf(threshold), _smoothed_rate(unknown >= threshold))
+    return Calibration(scale, threshold, distance / 2, area, *rates, reject)
 
 
 def expected_scale(similarity: Tensor, way: int, constants: Sequence[float] = EXPECTED_SCALE) -> Tensor:

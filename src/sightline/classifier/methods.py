@@ -52,6 +52,10 @@ class Method(Protocol):
     def has_regression(self) -> bool:
         """Whether it is a regression on the support images."""
 
+    @property
+    def has_statistics(self) -> bool:
+        """See `FewShotHead.has_statistics`."""
+
     def class_similarity(self, state: Any) -> Tensor:
         """See `FewShotHead.class_similarity`."""
 
@@ -104,6 +108,11 @@ class Blend:
         """True: logistic regression is a member."""
         return True
 
+    @property
+    def has_statistics(self) -> bool:
+        """See `FewShotHead.has_statistics`."""
+        return self.members[0].has_statistics
+
     def class_similarity(self, state: BlendState) -> Tensor:
         """See `FewShotHead.class_similarity`."""
         return self.members[0].class_similarity(state.members[0])
@@ -147,7 +156,7 @@ def default_method(head: FewShotHead) -> str:
 
 def has_prior(head: FewShotHead) -> bool:
     """Whether the default method has seen other images of the same encoder: in training, or in its statistics."""
-    return head.normalization is not None or _is_more_than_a_readout(head)
+    return head.has_statistics or _is_more_than_a_readout(head)
 
 
 def blend_members(head: FewShotHead) -> tuple[str, str]:

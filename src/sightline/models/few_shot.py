@@ -290,6 +290,11 @@ class FewShotHead(nn.Module):
         """Whether the readout is a regression on the support images."""
         return self.config.readout != "prototypes"
 
+    @property
+    def has_statistics(self) -> bool:
+        """Whether embeddings are normalized by statistics of other images of the same encoder."""
+        return self.normalization is not None
+
     def class_similarity(self, state: SupportState) -> Tensor:
         """The mean over classes of the largest cosine similarity of the class mean to that of another class: (E,)"""
         means = F.normalize(state.class_means, dim=-1)
