@@ -61,11 +61,12 @@ def test_feature_maps_of_a_backbone(options):
     maps = embedder.feature_maps(pixels)
     if "pool" in options:
         assert maps is None
+        assert embedder.embed_small(pixels) is None
         return
     assert maps.shape == (2, 2, 2, 8)
     torch.testing.assert_close(maps.mean((1, 2)), embedder.embed(pixels).mean(1))
-    effects = embedder.region_effects(pixels, torch.zeros_like(pixels), lambda embeddings: embeddings.sum((1, 2)))
-    assert effects.shape == (2, 4, 4)
+    small = pixels.unfold(2, 2, 2).unfold(3, 2, 2).float().mean((-1, -2)) / 255
+    torch.testing.assert_close(embedder.embed_small(pixels), embedder.model.embed(small).mean(1, keepdim=True))
 
 
 def test_feature_maps_of_an_external_encoder(efficientnet):
@@ -75,12 +76,12 @@ def test_feature_maps_of_an_external_encoder(efficientnet):
     maps = embedder.feature_maps(pixels)
     assert maps.shape == (1, 7, 7, 1280)
     torch.testing.assert_close(maps.mean((1, 2)), embedder.embed(pixels)[:, 0])
-    effects = embedder.region_effects(pixels, torch.zeros_like(pixels), lambda embeddings: embeddings.sum((1, 2)))
-    assert effects.shape == (1, 7, 7)
-    assert effects.any()
+    coarse = random_pixels(1, 112)
+    small = embedder.embed_small(coarse.repeat_interleave(2, 2).repeat_interleave(2, 3))
+    torch.testing.assert_close(small, efficientnet.features(efficientnet.normalize(coarse.float()))[1][:, None])
     embedder.loaded = MeanEmbedder()
     assert embedder.feature_maps(pixels).shape == (1, 2, 2, 3)
-    assert embedder.region_effects(pixels, pixels, torch.sum) is None
+    assert embedder.embed_small(pixels) is None
 
 
 def test_resizing_agrees_with_reading_at_that_size():

@@ -1,8 +1,8 @@
 """Explanation of predictions by ablation: support examples are left out and regions of the image are occluded.
 
 Attention weights are not used. An effect is the decrease of log probabilities without a part. A head is used through
-`Fitted.scores` and `Fitted.scores_without` alone. Regions are searched coarse to fine: one pass with a gradient
-estimates the effect of all cells, and those with the largest estimates are occluded.
+`Fitted.scores` and `Fitted.scores_without` alone. Regions are searched coarse to fine: all cells are occluded at half
+the size of the image, and those with the largest effects at its full size.
 
 Shapes: N queries, S support examples, C channels, T tokens per image, M embedding dimension, G cells of the occlusion
 grid.
@@ -140,33 +140,40 @@ def _occlude(
 
     Cells are occluded in one view of an image. What its other views add to the embedding is kept.
     """
-    embedder, classes = fitted.embedder, fitted.support.classes
+    embedder = fitted.embedder
     if embedder is None or pixels.shape[-1] != embedder.image_size:
         return None
     masks = cell_masks(pixels.shape[-1], grid)
-    blank = torch.stack([occlusion_color(image) for image in pixels]).expand_as(pixels)
     other_views = query - _embed_view(embedder, pixels) if _num_views(embedder) > 1 else torch.zeros_like(query)
-
-    def objective(embeddings: Tensor) -> Tensor:
-        embeddings = embeddings + other_views.to(embeddings.device)
-        pairs = zip(questions, fitted.scores(embeddings), strict=True)
-        return torch.stack([question.log_odds(scores, classes) for question, scores in pairs])
-
-    estimates = None
-    if cells < len(masks):
-        estimates = embedder.region_effects(pixels, blank, objective)
     decreases = log_p.new_zeros(len(pixels), len(masks), log_p.shape[1])
     for n, image in enumerate(pixels):
-        has_content = (masks & (image != blank[n]).any(0)).flatten(1).any(1)
-        indices = has_content.nonzero().flatten()
-        if estimates is not None:
-            per_cell = _cell_sums(estimates[n].cpu(), masks)[indices]
-            indices = indices[_extremes(per_cell, cells)]
+        blank = occlusion_color(image).expand_as(image)
+        indices = (masks & (image != blank).any(0)).flatten(1).any(1).nonzero().flatten()
+        occluded = torch.where(masks[indices, None], blank, image)
+        if len(indices) > cells:
+            estimates = _estimated_decreases(fitted, query[n], image, occluded, questions[n])
+            if estimates is not None:
+                chosen = _extremes(estimates, cells)
+                indices, occluded = indices[chosen], occluded[chosen]
         if len(indices):
-            occluded = torch.where(masks[indices, None], blank[n], image)
             embeddings = _embed_view(embedder, occluded) + other_views[n]
             decreases[n, indices] = log_p[n] - fitted.scores(embeddings).log_softmax(-1)
     return decreases.unflatten(1, (grid, grid))
+
+
+def _estimated_decreases(
+    fitted: Fitted, query: Tensor, image: Tensor, occluded: Tensor, question: Question
+) -> Tensor | None:
+    """Decreases of the log odds from an image to each of its occluded versions, estimated at half their size: (G,)
+
+    query (T, M) are the embeddings of the image, occluded (G, C, side, side). None if the embedder has no estimate.
+    """
+    assert fitted.embedder is not None
+    small = fitted.embedder.embed_small(torch.cat((image[None], occluded)))
+    if small is None:
+        return None
+    log_odds = question.log_odds(fitted.scores(query + (small - small[:1]).cpu()), fitted.support.classes)
+    return log_odds[0] - log_odds[1:]
 
 
 def _embed_view(embedder: ImageEmbedder, pixels: Tensor) -> Tensor:
@@ -188,12 +195,6 @@ def _extremes(values: Tensor, count: int) -> Tensor:
         return order
     lowest = int(AGAINST_FRACTION * count)
     return torch.cat((order[: count - lowest], order[len(order) - lowest :]))
-
-
-def _cell_sums(estimates: Tensor, masks: Tensor) -> Tensor:
-    """The sum of estimates (rows, columns) in each cell: masks (G, side, side) -> (G,)"""
-    spread = F.interpolate(estimates[None, None], masks.shape[1:], mode="nearest")[0, 0]
-    return torch.stack([spread[mask].sum() for mask in masks])
 
 
 def _region_shares(fitted: Fitted, query: Tensor, indices: Sequence[int]) -> dict[int, Array]:

@@ -85,8 +85,7 @@ class Fitted:
     def scores(self, query: Tensor) -> Tensor:
         """Calibrated logits (N, way) of query embeddings (N, T, M).
 
-        Explanations use a head through this method and `scores_without` alone. It is differentiable with respect to
-        the query.
+        Explanations use a head through this method and `scores_without` alone.
         """
         return self.calibration.scale * calibration.classify(self.head, self.state, query)
 

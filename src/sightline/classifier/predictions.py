@@ -19,7 +19,7 @@ from ..view.explanations import Evidence, ExplainedImage, ExplanationCard, expla
 if TYPE_CHECKING:
     from ..view.page import Page
 
-IMAGES, GRID, CELLS = 3, 6, 15
+IMAGES, GRID, CELLS = 3, 6, 12
 """Defaults of `FewShotPrediction.explain`."""
 
 

@@ -3,10 +3,9 @@
 Shapes: B batch, C channels, T grid cells, M embedding dimension.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -15,9 +14,6 @@ from ..errors import SightlineError, check, check_fraction, check_int
 
 class Backbone(nn.Module):
     """Blocks that each halve the image, from `in_channels` to the last of `channels`."""
-
-    num_last_blocks: ClassVar[int] = 1
-    """Blocks after the inner feature map of `region_effects`."""
 
     def __init__(self, in_channels: int, channels: Sequence[int], blocks: Sequence[nn.Module]):
         super().__init__()
@@ -36,20 +32,6 @@ class Backbone(nn.Module):
             shape = f"(batch, {self.in_channels}, height, width) and sides of at least {self.min_size}"
             raise SightlineError(f"images must have shape {shape}, got {tuple(images.shape)}")
         return self.blocks(images).flatten(2).mT
-
-    def region_effects(self, images: Tensor, blank: Tensor, objective: Callable[[Tensor], Tensor]) -> Tensor:
-        """Estimate by how much each region of an image raises an objective, compared with a blank image.
-
-        images and blank (B, C, height, width) -> (B, rows, columns), the positions of an inner feature map; `objective`
-        maps (B, T, M) -> (B,). The estimate is of first order: gradient times difference, in one pass for all regions.
-        """
-        first, last = self.blocks[: -self.num_last_blocks], self.blocks[-self.num_last_blocks :]
-        with torch.no_grad():
-            inner, blank_inner = first(torch.cat((images, blank))).chunk(2)
-        with torch.enable_grad():
-            inner = inner.detach().requires_grad_()
-            [gradient] = torch.autograd.grad(objective(last(inner).flatten(2).mT).sum(), inner)
-        return (gradient * (inner.detach() - blank_inner)).sum(1)
 
 
 class BatchNorm(nn.BatchNorm2d):

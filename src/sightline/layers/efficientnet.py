@@ -77,8 +77,6 @@ EFFICIENTNETS = {
 class EfficientNetLite(Backbone):
     """RGB photographs to a vector of 1,280 channels per 32 x 32 pixels; 3.4 to 4.8 million parameters."""
 
-    num_last_blocks = 2
-
     def __init__(self, name: str = "efficientnet_lite0") -> None:
         check_choice("name", name, EFFICIENTNETS)
         blocks: list[nn.Module] = [_conv_norm_relu(3, _STEM_CHANNELS, 3, stride=2)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .. import limits
 from ..errors import SightlineError, check, check_choice, check_int, check_max
-from .image_encoders import BATCH_SIZES, Objective
+from .image_encoders import BATCH_SIZES
 from .preprocessing import is_number
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -88,8 +88,8 @@ class CustomEmbedder:
     def feature_maps(self, pixels: Tensor) -> None:
         """None: how the embedding follows from a feature map is unknown."""
 
-    def region_effects(self, pixels: Tensor, blank: Tensor, objective: Objective) -> None:
-        """None: the function may not be differentiable."""
+    def embed_small(self, pixels: Tensor) -> None:
+        """None: the function may take one size of images only."""
 
     def _call(self, pixels: Tensor, shape: torch.Size | None = None) -> Tensor:
         """The embeddings of a batch, (B, T, M), which must be of this shape (T, M)."""

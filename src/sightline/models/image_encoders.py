@@ -11,6 +11,7 @@ from typing import Any, Literal, Self
 
 import safetensors.torch
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .. import limits
@@ -22,8 +23,6 @@ from .preprocessing import Preprocessing, image_views, resize
 
 BATCH_SIZES = {"cpu": 8, "cuda": 256}
 """Images per forward pass; a batch that fits into the cache is faster on a CPU."""
-Objective = Callable[[Tensor], Tensor]
-"""A differentiable number for each embedding: (B, T, M) -> (B,)"""
 Transform = Callable[[Tensor, slice], Tensor]
 """Changes the pixels of a batch; the slice is the position of the batch among all images."""
 
@@ -104,6 +103,13 @@ class Embedder(ABC):
             batches = [torch.cat(list(batches))]
         features = torch.cat([self.features(batch)[1] for batch in batches])
         return features.unflatten(0, (views, len(pixels))).mean(0)[:, None]
+
+    @torch.no_grad()
+    def embed_small(self, pixels: Tensor) -> Tensor:
+        """pixels uint8 (B, C, side, side) -> float32 (B, 1, M) of images at half of `image_size`"""
+        batches = (self.resize(batch.to(self.device)) for batch in pixels.split(BATCH_SIZES[self.device.type]))
+        smaller = (F.avg_pool2d(batch, 2) for batch in batches)
+        return torch.cat([self.features(self.normalize(images))[1] for images in smaller])[:, None]
 
     def preprocess(self, pixels: Tensor) -> Tensor:
         """pixels uint8 (B, C, side, side) -> normalized images (B, C, image_size, image_size)"""

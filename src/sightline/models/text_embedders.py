@@ -133,7 +133,7 @@ class TextEmbedder(ExternalEmbedder):
     def feature_maps(self, pixels: Any) -> None:
         """None: a text has no feature map."""
 
-    def region_effects(self, pixels: Any, blank: Any, objective: Any) -> None:
+    def embed_small(self, pixels: Any) -> None:
         """None: words are left out one by one."""
 
 
