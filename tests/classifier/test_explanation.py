@@ -63,7 +63,7 @@ def test_regions_are_the_decrease_of_the_log_odds(fitted, drawn, prediction, wit
     occluded = few != 0
     assert 1 <= occluded.sum() <= 5
     assert few[occluded] == pytest.approx(result.image.regions[occluded], abs=1e-3)
-    assert occluded.flatten()[result.image.regions.argmax()]
+    assert few.max() > 0.5 * result.image.regions.max()  # of 16 cells, those of the largest effects are found
 
 
 def test_contribution_is_the_decrease_of_the_log_odds_without_the_example(fitted, drawn, prediction):
