@@ -117,9 +117,9 @@ def test_blank_regions_have_no_effect(run):
     left[:, 8:20, 2:10] = 0
     classifier = FewShotClassifier.pretrained(run).fit({"left": [left], "right": [left.flip(-1)]})
     result = classifier.predict(left).explain(grid=2)
-    example, other = result.support
-    assert (result.prediction.label, example.label, other.label) == ("left", "left", "right")
-    assert example.contribution > 0 > other.contribution
+    example = result.support[0]
+    assert (result.prediction.label, example.label) == ("left", "left")
+    assert example.contribution > 0
     assert example.regions is None  # the feature map has one position
     assert result.image.regions[:, 0].sum() > 0
     assert not result.image.regions[:, 1].any()  # occluding paper changes nothing
