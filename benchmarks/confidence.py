@@ -33,7 +33,8 @@ from sightline.data.images.augmentation import AugmentConfig
 from sightline.data.images.datasets import ImageSet
 from sightline.metrics import auroc, classification_metrics, classification_sums, update_classification_sums
 from sightline.models.embedders import BackboneEmbedder
-from sightline.models.few_shot import FewShot, FewShotHead, nearest_mean_model
+from sightline.models.few_shot import FewShot, nearest_mean_model
+from sightline.models.few_shot_head import FewShotHead
 from sightline.tasks.few_shot.evaluate import episode_classes
 
 from .clock import machine

@@ -26,7 +26,7 @@ from sightline.classifier import calibration, choice
 from sightline.data.episodes import sample_episodes
 from sightline.metrics import classification_metrics, classification_sums, update_classification_sums
 from sightline.models import normalization
-from sightline.models.few_shot import RIDGE_PENALTY
+from sightline.models.few_shot_head import RIDGE_PENALTY
 from sightline.models.normalization import EmbeddingNormalization
 from sightline.tasks.few_shot.config import Setting
 from sightline.tasks.few_shot.evaluate import evaluate_episodes

@@ -20,7 +20,7 @@ import sightline
 from sightline.classifier.model_choice import LOG_PRIOR, are_drawings
 from sightline.data.images.reading import read_image
 from sightline.models.embedders import BackboneEmbedder
-from sightline.models.few_shot import FewShotHead
+from sightline.models.few_shot_head import FewShotHead
 from sightline.tasks.few_shot.config import Setting
 from sightline.tasks.few_shot.evaluate import evaluate_episodes
 

@@ -46,7 +46,9 @@ from sightline.metrics import (
     update_classification_sums,
 )
 from sightline.models.baselines import BASELINES
-from sightline.models.few_shot import FewShot, FewShotConfig, FewShotHead
+from sightline.models.few_shot import FewShot
+from sightline.models.few_shot_config import FewShotConfig
+from sightline.models.few_shot_head import FewShotHead
 from sightline.models.image_encoders import EfficientNetEmbedder
 from sightline.models.normalization import EmbeddingNormalization
 from sightline.models.preprocessing import image_views

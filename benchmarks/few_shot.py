@@ -21,7 +21,7 @@ import torch
 from sightline.data.images.class_splits import ClassSplits, load_classes
 from sightline.data.images.datasets import ImageSet
 from sightline.models.baselines import BASELINES
-from sightline.models.few_shot import FewShotConfig
+from sightline.models.few_shot_config import FewShotConfig
 from sightline.tasks.few_shot.config import EpisodeConfig, FewShotTaskConfig, Setting
 from sightline.tasks.few_shot.evaluate import episode_classes, evaluate_episodes
 from sightline.tasks.few_shot.task import FewShotTask

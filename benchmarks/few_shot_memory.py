@@ -18,7 +18,8 @@ import torch
 
 from sightline import FewShotClassifier
 from sightline.data.images.glyphs import draw_alphabets
-from sightline.models.few_shot import FewShot, FewShotConfig
+from sightline.models.few_shot import FewShot
+from sightline.models.few_shot_config import FewShotConfig
 
 MAX_BYTES = 2 << 30
 """Peak memory above which the benchmark fails."""

@@ -4,7 +4,7 @@ import torch
 
 from sightline.data.images.class_splits import ClassSplits
 from sightline.data.images.datasets import ImageSet
-from sightline.models.few_shot import FewShotConfig
+from sightline.models.few_shot_config import FewShotConfig
 from sightline.tasks.few_shot.config import EpisodeConfig, EvaluationConfig, FewShotTaskConfig
 from sightline.training.config import TrainingConfig
 

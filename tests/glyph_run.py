@@ -10,7 +10,8 @@ from sightline import config
 from sightline.data.episodes import sample_episodes
 from sightline.data.images import glyphs
 from sightline.files import write_bytes
-from sightline.models.few_shot import FewShot, FewShotConfig
+from sightline.models.few_shot import FewShot
+from sightline.models.few_shot_config import FewShotConfig
 from sightline.tasks.few_shot.evaluate import episode_classes
 from sightline.weights import to_bytes
 

@@ -21,7 +21,8 @@ from sightline import config
 from sightline.attention import Record
 from sightline.classifier import calibration
 from sightline.data.images.class_splits import load_classes
-from sightline.models.few_shot import FewShot, FewShotConfig
+from sightline.models.few_shot import FewShot
+from sightline.models.few_shot_config import FewShotConfig
 from sightline.tasks.few_shot.config import FewShotData, FewShotTaskConfig
 from sightline.weights import to_bytes
 

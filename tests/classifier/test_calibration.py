@@ -10,7 +10,9 @@ from sightline.classifier import FewShotPrediction, calibration
 from sightline.classifier.calibration import classify, encode, held_out_logits, unknown_logits
 from sightline.classifier.support import SupportSet
 from sightline.metrics import auroc
-from sightline.models.few_shot import FewShot, FewShotConfig, SupportState, nearest_mean_model
+from sightline.models.few_shot import FewShot, nearest_mean_model
+from sightline.models.few_shot_config import FewShotConfig
+from sightline.models.support_state import SupportState
 
 M = 5
 

@@ -16,7 +16,8 @@ from sightline.classifier import calibration
 from sightline.classifier.calibration import classify
 from sightline.errors import MissingDependencyError, SightlineError
 from sightline.models.embedders import BackboneEmbedder
-from sightline.models.few_shot import FewShot, FewShotConfig
+from sightline.models.few_shot import FewShot
+from sightline.models.few_shot_config import FewShotConfig
 from sightline.tasks.few_shot.predictor import FewShotPredictor
 
 M = 7

@@ -12,7 +12,8 @@ from torch import nn
 from sightline import FewShotClassifier
 from sightline.errors import SightlineError
 from sightline.models.embedders import CustomEmbedder
-from sightline.models.few_shot import FewShot, FewShotConfig
+from sightline.models.few_shot import FewShot
+from sightline.models.few_shot_config import FewShotConfig
 
 SIZE = 8
 OPTIONS = {"image_size": SIZE, "channels": 1, "mean": 0.0, "std": 1.0}

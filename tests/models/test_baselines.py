@@ -3,7 +3,8 @@ import torch
 import torch.nn.functional as F
 
 from sightline.models.baselines import BASELINES
-from sightline.models.few_shot import FewShotConfig, FewShotHead
+from sightline.models.few_shot_config import FewShotConfig
+from sightline.models.few_shot_head import FewShotHead
 
 E, WAY, SHOT, Q, T, M = 3, 5, 3, 7, 2, 11
 LABELS = torch.arange(WAY).repeat_interleave(SHOT).expand(E, WAY * SHOT)

@@ -3,7 +3,8 @@ import torch
 
 from sightline.errors import SightlineError
 from sightline.models.drawings import normalize_drawings
-from sightline.models.few_shot import FewShot, FewShotConfig
+from sightline.models.few_shot import FewShot
+from sightline.models.few_shot_config import FewShotConfig
 
 
 def make_drawing(paper: float = 1.0, ink: float = 0.0) -> torch.Tensor:

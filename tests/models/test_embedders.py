@@ -7,7 +7,8 @@ import torch
 from sightline.errors import MissingDependencyError, SightlineError
 from sightline.layers.efficientnet import EfficientNetLite, convert_state_dict
 from sightline.models.embedders import BackboneEmbedder, ExternalEmbedder, load_embedder
-from sightline.models.few_shot import FewShot, FewShotConfig
+from sightline.models.few_shot import FewShot
+from sightline.models.few_shot_config import FewShotConfig
 from sightline.models.image_encoders import Embedder, weights_package
 from sightline.models.preprocessing import Preprocessing, image_views
 from state_dicts import lite0_state

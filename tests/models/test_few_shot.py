@@ -4,18 +4,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from sightline.errors import SightlineError
-from sightline.models import few_shot
+from sightline.models import few_shot_head
 from sightline.models.baselines import protonet
-from sightline.models.few_shot import (
-    FewShot,
-    FewShotConfig,
-    FewShotHead,
-    NegativeSquaredDistance,
-    PatchMatching,
-    SupportState,
-    class_means,
-    class_membership,
-)
+from sightline.models.few_shot import FewShot
+from sightline.models.few_shot_config import FewShotConfig
+from sightline.models.few_shot_head import FewShotHead, NegativeSquaredDistance, PatchMatching
+from sightline.models.support_state import SupportState, class_means, class_membership
 
 E, WAY, SHOT, Q, T, M = 2, 3, 2, 5, 4, 12
 S = WAY * SHOT
@@ -280,9 +274,9 @@ def test_patch_matching_in_chunks_gives_the_same_result(monkeypatch):
     tokens, query = F.normalize(torch.randn(2, 7, M), dim=-1), torch.randn(2, 5, 4, M)
     labels = torch.tensor([[0, 0, 1, 1, 2, 2, 2], [2, 1, 0, 0, -1, 1, 2]])  # -1 is padding
     matching, expected = trained_patch_matching(), trained_patch_matching()(query, make_state(tokens, labels))
-    monkeypatch.setattr(few_shot, "SUPPORT_TOKENS_PER_CHUNK", 3)
+    monkeypatch.setattr(few_shot_head, "SUPPORT_TOKENS_PER_CHUNK", 3)
     torch.testing.assert_close(matching(query, make_state(tokens, labels)), expected)
-    monkeypatch.setattr(few_shot, "SUPPORT_TOKENS_PER_CHUNK", 1)  # one chunk is padding only
+    monkeypatch.setattr(few_shot_head, "SUPPORT_TOKENS_PER_CHUNK", 1)  # one chunk is padding only
     torch.testing.assert_close(matching(query[1:], make_state(tokens[1:], labels[1:])), expected[1:])
     is_token = labels[1] >= 0
     torch.testing.assert_close(

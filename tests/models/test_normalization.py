@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from sightline.errors import SightlineError
-from sightline.models.few_shot import FewShotConfig
+from sightline.models.few_shot_config import FewShotConfig
 from sightline.models.normalization import EmbeddingNormalization
 
 CLASSES, SHOT, M, K = 7, 13, 5, 2

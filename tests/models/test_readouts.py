@@ -3,7 +3,9 @@ import torch
 import torch.nn.functional as F
 
 from sightline.models import readouts
-from sightline.models.few_shot import FewShotConfig, FewShotHead, class_membership
+from sightline.models.few_shot_config import FewShotConfig
+from sightline.models.few_shot_head import FewShotHead
+from sightline.models.support_state import class_membership
 
 E, WAY, SHOT, Q, M = 2, 3, 5, 7, 11
 S = WAY * SHOT

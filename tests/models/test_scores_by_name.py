@@ -5,7 +5,8 @@ import torch
 
 from sightline.attention import SCORES
 from sightline.attention.scores import Score
-from sightline.models.few_shot import FewShot, FewShotConfig
+from sightline.models.few_shot import FewShot
+from sightline.models.few_shot_config import FewShotConfig
 from sightline.models.image_classifier import ImageClassifier, ImageClassifierConfig
 from sightline.models.seq2seq import RecurrentSeq2SeqConfig, Seq2Seq, TransformerSeq2SeqConfig
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..config import Config, Positive, choice, rule
 from ..errors import check
-from ..models.few_shot import FewShotHead
+from ..models.few_shot_head import FewShotHead
 from .calibration import HeldOut, encode, held_out_logits
 from .methods import METHODS, available_methods, blend_members, blended, default_method, has_prior, make_method
 from .support import SupportSet

@@ -14,7 +14,8 @@ from torch import Tensor
 from .. import config, limits
 from ..errors import SightlineError, check
 from ..files import versions, write_bytes
-from ..models.few_shot import FewShot, FewShotConfig
+from ..models.few_shot import FewShot
+from ..models.few_shot_config import FewShotConfig
 from ..names import printable
 from ..weights import DTYPES, Shapes, check_shapes
 from .calibration import Calibration

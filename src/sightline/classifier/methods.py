@@ -12,7 +12,8 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from ..models.few_shot import FewShotHead, SupportState
+from ..models.few_shot_head import FewShotHead
+from ..models.support_state import SupportState
 
 READOUTS = ("prototypes", "ridge", "logistic")
 """Methods without attention, on the normalized embeddings: `model.readout` of a head without blocks."""

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import readouts
-from .few_shot import NegativeSquaredDistance, class_means, class_membership
+from .few_shot_head import NegativeSquaredDistance
+from .support_state import class_means, class_membership
 
 MAX_STEPS = 2000
 """Steps after which a support vector machine that has not converged stops."""

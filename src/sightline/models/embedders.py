@@ -19,7 +19,8 @@ from ..errors import SightlineError, check, one_of
 from ..layers.backbones import Backbone
 from ..layers.efficientnet import EFFICIENTNETS
 from .custom_embedder import CustomEmbedder as CustomEmbedder
-from .few_shot import EMBEDDING_BATCH_SIZES, FewShot, FewShotConfig
+from .few_shot import EMBEDDING_BATCH_SIZES, FewShot
+from .few_shot_config import FewShotConfig
 from .hugging_face_embedder import HuggingFaceEmbedder
 from .image_encoders import EfficientNetEmbedder, Embedder, Transform
 

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ..errors import SightlineError
 from .embedders import BackboneEmbedder, ExternalEmbedder
-from .few_shot import FewShot, FewShotConfig
+from .few_shot import FewShot
+from .few_shot_config import FewShotConfig
 from .image_encoders import Embedder
 from .text_embedders import SentenceEncoder, TextEmbedder
 

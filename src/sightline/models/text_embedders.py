@@ -22,7 +22,7 @@ from ..errors import MissingDependencyError, SightlineError, check, reraise, sho
 from ..files import read_json
 from .embedders import ExternalEmbedder
 from .encoders import TransformerTextEncoder
-from .few_shot import FewShotConfig
+from .few_shot_config import FewShotConfig
 from .hugging_face import CONFIG, FILES, TEXT_ENCODERS, from_hugging_face, read_architecture, read_config
 
 PREFIX = "text:"

@@ -15,7 +15,7 @@ from sightline.data.images.class_splits import ClassSplits
 from sightline.data.images.datasets import ImageSet
 from sightline.errors import SightlineError
 from sightline.models import embedders, image_encoders
-from sightline.models.few_shot import FewShotConfig
+from sightline.models.few_shot_config import FewShotConfig
 from sightline.models.image_encoders import Embedder
 from sightline.models.preprocessing import Preprocessing
 from sightline.tasks.few_shot.config import EpisodeConfig, EvaluationConfig, FewShotData, FewShotTaskConfig

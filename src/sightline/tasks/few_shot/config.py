@@ -13,7 +13,7 @@ from ...data.images.augmentation import AugmentConfig
 from ...data.images.class_splits import ClassSplits, Rotations, add_sources, load_classes
 from ...data.sources import same_source
 from ...errors import SightlineError, check
-from ...models.few_shot import Channels, FewShotConfig
+from ...models.few_shot_config import Channels, FewShotConfig
 from ...predictor import Progress
 from ...training.config import DataConfig, TaskConfig, TrainingConfig
 

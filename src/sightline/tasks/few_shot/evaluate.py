@@ -26,7 +26,7 @@ from ...metrics import (
     update_classification_sums,
     wilson_interval,
 )
-from ...models.few_shot import FewShotHead
+from ...models.few_shot_head import FewShotHead
 from ...names import printable
 from ...predictor import SPLIT_NOTES
 from ...training.task import BatchSlice
