@@ -98,7 +98,7 @@ def test_fit_mentions_skipped_files_and_colors(run, characters, monkeypatch):
 
 
 def test_fit_suggests_by_the_images_and_never_the_model_that_was_used(run, characters, monkeypatch):
-    monkeypatch.setattr("sightline.cli.MIN_SEPARATION", 2.0)
+    monkeypatch.setattr("sightline.cli.fitting.MIN_SEPARATION", 2.0)
     options = ("--device", "cpu", "--overwrite")
     fix = "separates these images poorly; add images of each class"
     output = call("fit", characters, "--model", run, *options).stdout
