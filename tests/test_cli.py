@@ -175,7 +175,7 @@ def test_train_without_a_config_applies_changes_to_the_starter_config(home):
 
 def test_help_of_train_names_every_task():
     text = " ".join(run_cli("train", "--help").stdout.replace("│", " ").split())
-    assert f"task=NAME selects one of {', '.join(registry.TASKS)}." in text
+    assert f"task=NAME selects one of {', '.join(registry.TASKS)};" in text
 
 
 def test_train_without_data_uses_the_embedded_glyphs(home):

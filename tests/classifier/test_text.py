@@ -164,12 +164,15 @@ def test_other_columns_are_refused_until_they_are_named(name, columns, folder, t
     for options in ((), ("--header",)):
         result = fit(*options)
         assert result.exit_code == 2
-        assert re.search("must be the text and column 2 its label, got . labels in . lines, such as", result.stderr)
+        assert re.search("must be the text and column 2 its label, got . labels of . texts, such as", result.stderr)
         assert not (tmp_path / "x.sightline").exists()
     result = fit("--columns", columns, "--header")
     assert result.exit_code == 0, result.output
     assert "2 classes, 8 examples (4 per class)" in result.stdout
     assert "columns must be two numbers" in fit("--columns", "2", "--overwrite").stderr
+    command = ["evaluate", str(tmp_path / "x.sightline"), "--data", str(tmp_path / "texts.tsv")]
+    evaluation = CliRunner().invoke(app, [*command, "--columns", columns, "--header"])
+    assert "8 texts" in evaluation.stdout, evaluation.output
 
 
 def test_headers_are_found_by_their_names(tmp_path):
@@ -182,10 +185,12 @@ def test_headers_are_found_by_their_names(tmp_path):
     rows = [("a cat", "animals"), ("soup", "food")]
     with pytest.warns(SightlineWarning, match="it is skipped"):
         assert read(("Sentence", "Topic"), *rows) == {"animals": ["a cat"], "food": ["soup"]}
-    with pytest.warns(SightlineWarning, match="it is skipped"):
-        assert list(read(("phrase", "label"), *rows, *rows)) == ["animals", "food"]
+    assert list(read(("Where is it?", "question"), *rows, *rows)) == ["question", "animals", "food"]
     assert list(read(("question", "sports"), *rows)) == ["sports", "animals", "food"]
-    assert list(read(("phrase", "label"), *rows)) == ["label", "animals", "food"]  # one example of each class
+    short = [("cheap", "positive"), ("rude", "negative"), ("fine", "neutral"), ("odd", "undecided")]
+    assert list(read(*short)) == ["positive", "negative", "neutral", "undecided"]  # one example of each class
+    with pytest.warns(SightlineWarning, match=r"nearly every label of .*texts\.tsv occurs once, such as 'b19'"):
+        assert len(read(*((f"a{i}", f"b{i}") for i in range(20)))) == 20
 
 
 def test_repeated_texts_are_reported(folder, tmp_path):

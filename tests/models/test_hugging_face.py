@@ -150,6 +150,9 @@ def test_what_cannot_be_read_is_refused(tmp_path):
     weights = load_file(tmp_path / "model.safetensors")
     save_file(weights | {"pooler.dense.bias": torch.zeros(3, dtype=torch.int64)}, tmp_path / "model.safetensors")
     assert with_config() is not None  # what is not used is not read
+    heads = ("embeddings.position_ids", "cls.seq_relationship.weight", "cls.predictions.transform.dense.weight")
+    save_file(weights | {name: torch.zeros(3) for name in heads}, tmp_path / "model.safetensors")
+    assert with_config() is not None
     temperature = "encoder.layer.1.attention.self.cosine_score.log_temperature_offset"
     save_file(weights | {temperature: torch.zeros(2, 1, 1)}, tmp_path / "model.safetensors")
     with pytest.raises(SightlineError, match=r"must hold encoder\.layer\.0\.attention\.self\.cosine_score"):

@@ -303,7 +303,7 @@ def test_few_shot_by_drop_paste_and_files(app, characters, tmp_path):
     assert len(FewShotClassifier.load(files[".sightline"]).classes) == 3
     archive = zipfile.ZipFile(files["Images (zip)"])
     assert len(archive.namelist()) == 10 + 1
-    assert [*json.loads(archive.read("classes.json")).values()] == [names[1]]
+    assert [*json.loads(archive.read("sightline-classes.json")).values()] == [names[1]]
 
 
 def test_few_shot_survives_a_restart_of_the_server(app, server):

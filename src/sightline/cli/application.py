@@ -99,6 +99,10 @@ OutOption = Annotated[Path | None, typer.Option(help="Write to this file instead
 AllowDownloadOption = Annotated[
     bool, typer.Option("--allow-download", help="Download an external embedding model that the file or config names.")
 ]
+ColumnsOption = Annotated[
+    str | None, typer.Option(metavar="TEXT,LABEL", help="Columns of a .tsv file, such as 2,3 (default: 1,2).")
+]
+HeaderOption = Annotated[bool, typer.Option("--header", help="Skip the first line of a .tsv file.")]
 SettingsOption = Annotated[
     str, typer.Option(help="Few-shot settings, such as 5w1s,20w1s (default: those of the run's config).")
 ]

@@ -7,12 +7,15 @@ import typer
 
 import sightline
 
+from ..errors import check
 from ..output import output_format, record_writer
 from .application import (
     AllowDownloadOption,
+    ColumnsOption,
     DeviceOption,
     EpisodesOption,
     FormatOption,
+    HeaderOption,
     OutOption,
     SettingsOption,
     app,
@@ -34,6 +37,8 @@ def evaluate(
         Path | None,
         typer.Option(help="Write a page (.html) with confusion matrix and mistakes (file of `fit`)."),
     ] = None,
+    columns: ColumnsOption = None,
+    header: HeaderOption = False,
     format: FormatOption = None,
     out: OutOption = None,
     device: DeviceOption = "auto",
@@ -41,12 +46,19 @@ def evaluate(
 ) -> None:
     """Evaluate a trained model on its test set."""
     written = output_format(format, out)
+    labeled: Any = data
+    if columns is not None or header:
+        from ..classifier.texts import COLUMNS, parse_columns, read_table
 
+        is_table = data is not None and run.endswith(sightline.runs.CLASSIFIER)
+        rule = "--columns and --header must be left out without a file of `fit` and --data"
+        check(is_table, f"{rule}, got them for {run}")
+        labeled = read_table(str(data), COLUMNS if columns is None else parse_columns(columns), header=header)
     with record_writer(out, written) as writer:
         options: dict[str, Any] = {"settings": split_names(settings)} if settings else {}
         options |= {} if episodes is None else {"episodes": episodes}
         options |= {} if show is None else {"show": show}
-        evaluation = sightline.runs.evaluate(run, data, device, allow_download=allow_download, **options)
+        evaluation = sightline.runs.evaluate(run, labeled, device, allow_download=allow_download, **options)
         writer.write({"run": run, **evaluation.to_dict()}, str(evaluation))
     if show is not None:
         echo(f"wrote {show}", err=written != "text")

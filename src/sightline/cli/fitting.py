@@ -11,7 +11,16 @@ import sightline
 
 from ..errors import check
 from ..output import aligned, output_format, record_writer
-from .application import AllowDownloadOption, DeviceOption, FormatOption, OutOption, app, echo
+from .application import (
+    AllowDownloadOption,
+    ColumnsOption,
+    DeviceOption,
+    FormatOption,
+    HeaderOption,
+    OutOption,
+    app,
+    echo,
+)
 
 MIN_SEPARATION = 0.7
 """AUROC of known against unknown images below which `fit` suggests another model."""
@@ -36,10 +45,8 @@ def fit(
         float | None,
         typer.Option(metavar="RATE", help="Rate of known images that may be rejected as unknown, such as 0.05."),
     ] = None,
-    columns: Annotated[
-        str | None, typer.Option(metavar="TEXT,LABEL", help="Columns of a .tsv file, such as 2,3 (default: 1,2).")
-    ] = None,
-    header: Annotated[bool, typer.Option("--header", help="Skip the first line of a .tsv file.")] = False,
+    columns: ColumnsOption = None,
+    header: HeaderOption = False,
     force: Annotated[bool, typer.Option("--force", help="Write a classifier that is no better than chance.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     device: DeviceOption = "auto",

@@ -41,7 +41,7 @@ TEMPERATURE = "cosine_score.log_temperature_offset"
 """End of the names of temperatures: attention of the implementation `sightline_cosine` has them."""
 UNUSED = re.compile(
     r"(.*\.)?(position_ids|token_type_ids|mask_token|pooler\.dense\.(weight|bias))"
-    r"|cls\.seq_relationship\.(weight|bias)|(cls\.predictions|lm_head)\.(bias|decoder\.(weight|bias))"
+    r"|(cls|lm_head)\..*"
 )
 """Names of tensors that outputs of a model do not depend on: indices, the heads of pretraining, tied weights."""
 ALTERNATIVES = {

@@ -20,6 +20,7 @@ from .. import hub, limits
 from ..data.images.datasets import Progress
 from ..errors import MissingDependencyError, SightlineError, check, reraise, shown
 from ..files import read_json
+from ..names import display_path
 from .embedders import ExternalEmbedder
 from .encoders import TransformerTextEncoder
 from .few_shot_config import FewShotConfig
@@ -139,6 +140,9 @@ class TextEmbedder(ExternalEmbedder):
 
 def check_text(text: Any, owner: str = "") -> str:
     """A text as an input of a classifier; `owner` begins error messages."""
+    if isinstance(text, Path):
+        fix = "write one text per line to a .txt file, or pass the text itself"
+        raise SightlineError(f"{owner}examples must be texts for a text encoder, got {display_path(text)!r}; {fix}")
     is_text = isinstance(text, str) and bool(text.strip())
     kind = "an empty one" if isinstance(text, str) else type(text).__name__
     check(is_text, f"{owner}examples must be texts for a text encoder, got {kind}")

@@ -113,7 +113,8 @@ class EncoderPredictor(TextPredictor):
         return sentence_tokens(self.tokenizer, prepared)
 
     def _without_tokens(self, prepared: list[int], positions: frozenset[int]) -> list[int]:
-        return without_positions(prepared, positions)
+        kept = without_positions(prepared, positions)
+        return CutTokens(kept, prepared.num_cut) if isinstance(prepared, CutTokens) else kept
 
     def _page(self, texts: Sequence[str], predictions: Sequence[Any], record: Record) -> "Page":
         """The viewer with one example per text."""

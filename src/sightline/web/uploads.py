@@ -25,7 +25,7 @@ JPEG_QUALITY = 92
 RESERVED = frozenset('<>:"/\\|?*')
 """Characters that are not in file names of every system."""
 SMALLER = "use fewer or smaller images"
-CLASS_NAMES = "classes.json"
+CLASS_NAMES = "sightline-classes.json"
 """In an archive: the names of classes by folder, where a folder cannot have the name of its class."""
 MAX_FOLDER_BYTES = 200
 """Bytes of the name of a folder; file systems have at most 255."""
@@ -158,8 +158,8 @@ def _class_names(archive: zipfile.ZipFile) -> dict[str, str]:
         values = json.loads(_read(archive, infos[0]))
     except (ValueError, RecursionError):  # a file of this name that is something else
         return {}
-    pairs = values.items() if isinstance(values, dict) else ()
-    return {folder: name for folder, name in pairs if isinstance(name, str)}
+    names = {k: v for k, v in values.items() if isinstance(v, str)} if isinstance(values, dict) else {}
+    return names if len({*names.values()}) == len(names) else {}
 
 
 def _decoded(archive: zipfile.ZipFile, entries: dict[str, list[zipfile.ZipInfo]]) -> list[tuple[str, list[NewImage]]]:

@@ -71,17 +71,24 @@ def test_a_training_sentence_equal_to_a_held_out_one_is_left_out():
         assert len(splits.train) + splits.train.num_dropped == 15
 
 
-def test_labels_that_hardly_repeat_are_refused_and_a_header_is_reported(tmp_path):
+def test_labels_that_hardly_repeat_are_refused(tmp_path):
     path = tmp_path / "texts.tsv"
     path.write_text("".join(f"{'yes' if i % 2 else 'no'}\tThe answer is {i}.\n" for i in range(30)))
-    with pytest.raises(SightlineError, match=r"labels must repeat, .*got 30 different .*data.columns=\[2,1\]"):
+    with pytest.raises(SightlineError, match=r"column 1 of .* must be the text .* got 30 labels .*columns.*\[2,1\]"):
         LabeledData(source=str(path)).load(seed=0)
     assert LabeledData(source=str(path), columns=(2, 1)).load(seed=0).train.classes == ("no", "yes")
+    path.write_text("".join(f"Question {i}?\tThe answer is {i}.\n" for i in range(30)))
+    with pytest.raises(SightlineError, match=r"labels must repeat, got 30 labels of 30 texts in .*texts\.tsv"):
+        LabeledData(source=str(path)).load(seed=0)
+    path.write_text("".join(f"Question {i}?\tclass {i // 2}\n" for i in range(25)))
+    assert len(LabeledData(source=str(path), validation_fraction=0).load(seed=0).train.classes) == 13
+
+
+def test_header_is_skipped(tmp_path):
+    path = tmp_path / "texts.tsv"
     path.write_text("Sentence\tLabel\n" + "".join(f"The answer is {i}.\t{'yn'[i % 2]}\n" for i in range(30)))
-    with pytest.warns(
-        SightlineWarning, match="first line of .* looks like a header, 'Sentence' and 'Label'; set data.h"
-    ):
-        assert "Label" in LabeledData(source=str(path)).load(seed=0).train.classes
+    with pytest.warns(SightlineWarning, match="first line of .* looks like a header, 'Sentence' and 'Label'; it is sk"):
+        assert LabeledData(source=str(path)).load(seed=0).train.classes == ("n", "y")
     assert LabeledData(source=str(path), header=True).load(seed=0).train.classes == ("n", "y")
 
 

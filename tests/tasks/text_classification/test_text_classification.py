@@ -14,7 +14,7 @@ from number_run import write_corpus
 from sightline.cli import app
 from sightline.data.text.corpora import TextSplits
 from sightline.data.text.labeled import LabeledText
-from sightline.errors import SightlineError
+from sightline.errors import SightlineError, SightlineWarning
 from sightline.tasks.text_classification.config import TextClassificationTaskConfig
 from sightline.tasks.text_classification.task import TextClassificationTask
 from sightline.tasks.text_data import earlier_tokenizer
@@ -182,6 +182,10 @@ def test_texts_that_are_cut_are_reported_once(run):
     result = CliRunner().invoke(app, ["predict", str(run), "A dog runs.", long, long, "--format", "jsonl"])
     assert result.exit_code == 0
     assert [json.loads(line)["cut_tokens"] for line in result.stdout.splitlines()] == [0, 20, 20]
+    predictor = sightline.load(run)
+    with pytest.warns(SightlineWarning, match="is cut"):
+        prepared = predictor.prepare(long)
+    assert predictor._without_tokens(prepared, frozenset([1])).num_cut == 20
     assert result.stderr.count("warning: a text of 50 tokens is cut to 30, as in training (data.max_tokens)") == 1
 
 

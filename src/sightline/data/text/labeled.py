@@ -1,10 +1,12 @@
 """Texts with labels, for text classifiers: a tab-separated file, or a folder with several sets."""
 
 import re
-from dataclasses import dataclass
+import warnings
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ...errors import check
+from ...errors import SightlineWarning, check
 from ...names import display_path, shortened
 from ..fetching.catalog import fetch_hint
 from .corpora import (
@@ -21,9 +23,13 @@ from .generated_sentences import SENTENCES, sentences
 
 MIN_CHECKED = 20
 """Texts of a training set whose labels are checked: fewer may each have a class of its own."""
+MIN_ROWS = 4
+"""Rows from which on swapped columns are found."""
+MAX_UNIQUE = 0.9
+"""Share of labels that occur once from which on they are likely to be texts."""
 HEADER_WORD = re.compile(
-    r"texts?|sentences?|documents?|questions?|reviews?|comments?|messages?|tweets?|utterances?|titles?|content|input|x"
-    r"|labels?|class(es)?|categor(y|ies)|targets?|topics?|intents?|sentiments?|emotions?|languages?|tags?|output|y",
+    r"texts?|sentences?|documents?|questions?|reviews?|comments?|messages?|tweets?|utterances?|titles?|content"
+    r"|labels?|class(es)?|categor(y|ies)|targets?|topics?|intents?|sentiments?|emotions?|languages?|tags?",
     re.IGNORECASE,
 )
 """Names of columns."""
@@ -69,26 +75,45 @@ def load_labeled(
         path.is_dir() or path.is_file(), f"{rule}, got {display_path(path)!r}, which does not exist{fetch_hint(path)}"
     )
     check("train" in tables, f"{rule}, got {display_path(path)!r}, which has none")
-    return TextSplits(
-        **{
-            split: LabeledText(*without_empty(read_table(table, columns, header), table, "text with a label"))
-            for split, table in tables.items()
-        }
-    )
+    return TextSplits(**{split: _read_labeled(table, columns, header) for split, table in tables.items()})
 
 
-def check_labels(text: LabeledText, source: str) -> str:
-    """A training set must have labels that repeat; returns a warning if its first line looks like a header, else ""."""
-    count, different = len(text), len(text.classes)
-    found = f"{different:,} different ones of {count:,} texts in {source}, such as {shortened(text.labels[-1], 40)!r}"
-    fix = "if the label is in the first column, set data.columns=[2,1]"
-    is_plausible = count < MIN_CHECKED or 2 * different <= count
-    check(is_plausible, f"labels must repeat, at most half of them can be different, got {found}; {fix}")
-    is_header = HEADER_WORD.fullmatch(text.texts[0]) and HEADER_WORD.fullmatch(text.labels[0])
-    if not is_header or text.labels.count(text.labels[0]) > 1:
-        return ""
-    cells = f"{text.texts[0]!r} and {text.labels[0]!r}"
-    return f"the first line of {source} looks like a header, {cells}; set data.header=true to skip it"
+def _read_labeled(path: Path, columns: tuple[int, int], header: bool) -> LabeledText:
+    """The rows of a table. Without `header`, a first line of two names of columns is skipped with a warning."""
+    rows = LabeledText(*without_empty(read_table(path, columns, header), path, "text with a label"))
+    first = rows.texts[0], rows.labels[0]
+    if header or not all(map(HEADER_WORD.fullmatch, first)) or rows.labels.count(first[1]) > 1 or len(rows) == 1:
+        return rows
+    found = f"the first line of {display_path(path)} looks like a header, {first[0]!r} and {first[1]!r}; it is skipped"
+    warnings.warn(found, SightlineWarning, stacklevel=3)
+    return replace(rows, texts=rows.texts[1:], labels=rows.labels[1:])
+
+
+def has_unique_labels(text: LabeledText) -> bool:
+    """Whether nearly every label occurs once."""
+    return sum(count == 1 for count in Counter(text.labels).values()) >= MAX_UNIQUE * len(text)
+
+
+def check_columns(text: LabeledText, source: str | Path, columns: tuple[int, int], fix: str) -> None:
+    """The column of labels must not be that of texts: where labels hardly repeat, texts must be texts.
+
+    Texts that repeat are likely to be labels, and numbers to be those of lines, below a header.
+    """
+    is_other = 2 * len(set(text.texts)) <= len(text) or sum(not x.isdecimal() for x in text.texts) <= 1
+    is_swapped = len(text) >= MIN_ROWS and has_unique_labels(text) and is_other
+    rule = f"column {columns[0]} of {display_path(source)} must be the text and column {columns[1]} its label"
+    got = f"got {len(text.classes):,} labels of {len(text):,} texts, such as {shortened(text.labels[-1], 40)!r}"
+    check(not is_swapped, f"{rule}, {got}; {fix}")
+
+
+def check_training_labels(text: LabeledText, source: str | Path, columns: tuple[int, int]) -> None:
+    """The labels of a training set must repeat."""
+    fix = f"if the label is in another column, set data.columns, such as [{columns[1]},{columns[0]}]"
+    check_columns(text, source, columns, fix)
+    is_doubtful = len(text) >= MIN_CHECKED and has_unique_labels(text)
+    got = f"got {len(text.classes):,} labels of {len(text):,} texts in {display_path(source)}"
+    example = f"such as {shortened(text.labels[-1], 40)!r}"
+    check(not is_doubtful, f"labels must repeat, {got}, {example}; {fix}")
 
 
 def labeled_files(source: str | Path) -> dict[str, frozenset[Path]]:

@@ -1,14 +1,13 @@
 """Config of text classification."""
 
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ...config import Fraction
 from ...data.text.corpora import TextSplits
-from ...data.text.labeled import LabeledText, check_labels, labeled_files, load_labeled
-from ...errors import SightlineWarning, check
+from ...data.text.labeled import LabeledText, check_training_labels, labeled_files, load_labeled
+from ...errors import check
 from ...models.text_classifier import TextClassifierConfig
 from ...training.config import TrainingConfig
 from ..text_data import Column, CorpusConfig, EncoderTokenizerConfig, TextTaskConfig, check_positions
@@ -38,8 +37,7 @@ class LabeledData(CorpusConfig):
     def load(self, seed: int) -> TextSplits[LabeledText]:
         """Read the source, check its labels, and hold out test and validation sets."""
         splits = self.read()
-        if warning := check_labels(splits.train, self.source):
-            warnings.warn(warning, SightlineWarning, stacklevel=2)
+        check_training_labels(splits.train, self.source, self.columns)
         return self.hold_out(splits, seed)
 
     def files(self, source: str) -> dict[str, frozenset[Path]]:
