@@ -291,6 +291,7 @@ def test_learned_positions_are_limited():
             r"attention_mask must be of bools or integers and of shape \(2, 3\), got torch.float32",
         ),
         (torch.ones(2, 3).long(), torch.ones(2, 1).bool(), r"got torch.bool \(2, 1\)"),
+        (torch.ones(1, 3).long(), torch.tensor([[1, 0, 1]]), "padding must come last in attention_mask"),
     ],
 )
 def test_invalid_sources_raise(kind, tokens, attention_mask, message):

@@ -277,4 +277,8 @@ def check_tokens(tokens: Tensor, attention_mask: Tensor) -> Tensor:
     if attention_mask.is_floating_point() or attention_mask.is_complex() or mask_shape != shape:
         got = f"{attention_mask.dtype} {mask_shape}"
         raise SightlineError(f"attention_mask must be of bools or integers and of shape {shape}, got {got}")
-    return attention_mask.bool() | (torch.arange(tokens.shape[1], device=tokens.device) == 0)
+    attention_mask = attention_mask.bool()
+    if attention_mask.is_cpu and not torch.compiler.is_compiling():  # on a GPU it would wait for the device
+        is_last = not (attention_mask[:, 1:] & ~attention_mask[:, :-1]).any()
+        check(is_last, "padding must come last in attention_mask, got tokens after padding; pad on the right")
+    return attention_mask | (torch.arange(tokens.shape[1], device=tokens.device) == 0)

@@ -91,10 +91,11 @@ def test_comparisons_are_of_the_lines_that_fit_all_models(make_predictor):
         expected = evaluate(predictor, joint, "full")
         assert result.word_pseudo_perplexity == pytest.approx(expected.word_pseudo_perplexity, rel=1e-4)
         assert result.pseudo_perplexity == pytest.approx(expected.pseudo_perplexity, rel=1e-4)
+        assert (result.accuracy, result.interval) == (expected.accuracy, expected.interval)
     assert second.difference == pytest.approx(second.word_pseudo_perplexity - first.word_pseudo_perplexity)
     low, high = second.difference_interval
     assert low <= second.difference <= high
-    assert "of the first 4 lines that no model cuts" in comparison.title()
+    assert "scored are the first 4 that no model cuts" in comparison.title()
     with pytest.raises(SightlineError, match=r"data must have lines that no model cuts .*got none in 2 lines"):
         compare([large, small], ["large", "small"], data=TextSplits(MonolingualText((LONG, LONG + " A."))))
 

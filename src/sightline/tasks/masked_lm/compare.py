@@ -52,7 +52,7 @@ class MaskedLMComparison(PairedComparison):
 
     lines: int
     scored_lines: int
-    """The first lines that no model cuts and whose tokens all models know: those of the pseudo-perplexities."""
+    """The first lines that no model cuts and whose tokens all models know: those that are scored."""
     results: tuple[MaskedLMResult, ...]
 
     def metrics(self, result: MaskedLMResult) -> list[str]:
@@ -62,7 +62,7 @@ class MaskedLMComparison(PairedComparison):
 
     def title(self) -> str:
         rule = "that no model cuts and whose tokens all models know"
-        return f"{super().title()}; pseudo-perplexities of the first {self.scored_lines:,} lines {rule}"
+        return f"{super().title()}; scored are the first {self.scored_lines:,} {rule}"
 
 
 def compare(
@@ -80,9 +80,11 @@ def compare(
     rule = "data must have lines that no model cuts (data.max_tokens) and whose tokens all models know"
     check(indices, f"{rule}, got none in {len(text):,} lines; pass others with --data PATH")
 
+    shared = text.take(indices)  # masked tokens of lines that a model cuts would be others
+
     def evaluated(name: str, predictor: MaskedLMPredictor) -> tuple[MaskedLMEvaluation, LineScores]:
         scores = score_lines(predictor, text, indices)
-        return evaluate(predictor, text, split, scores=scores), scores
+        return evaluate(predictor, shared, split, scores=scores), scores
 
     outputs, seconds = evaluate_each(predictors, names, evaluated, progress)
     weights = resample_weights(len(indices))
