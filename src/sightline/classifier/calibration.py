@@ -170,7 +170,8 @@ def _expected_calibration(head: Method, support: SupportSet, state: State, rejec
     low, high = float(unknown.mean()), float(classify(head, state, support.embeddings).amax(-1).mean())
     gap = max(high - low, MIN_THRESHOLD_DISTANCE)
     known = NormalDist(low + EXPECTED_KNOWN[0] * gap, EXPECTED_KNOWN[1] * gap)
-    threshold, spread = known.inv_cdf(reject or MAX_REJECTED), math.hypot(known.stdev, float(unknown.std(correction=0)))
+    threshold = known.inv_cdf(MAX_REJECTED if reject is None else reject)
+    spread = math.hypot(known.stdev, float(unknown.std(correction=0)))
     distance = max(abs(known.mean - threshold), MIN_THRESHOLD_DISTANCE)
     if reject is None and head.has_statistics:
         threshold = max(threshold, (BACKGROUND_LOGIT[0] + BACKGROUND_LOGIT[1] * math.log(way / 5)) * high)

@@ -79,11 +79,10 @@ class TokenizedSentences:
         key = config, max_tokens, None if trained is None else trained.to_json()
         if key not in splits.tokenized:
             tokenizer = train_tokenizer(config, splits.train.keys) if trained is None else trained
-            sets = (splits.train, splits.validation)
-            encoded = [None if text is None else encode_sentences(text.keys, tokenizer, max_tokens) for text in sets]
-            assert encoded[0] is not None
-            num_cut = sum(len(ids) > max_tokens - 2 for ids in tokenizer.encode(splits.train.keys))
-            splits.tokenized[key] = cls(tokenizer, encoded[0], encoded[1], num_cut)
+            ids, held_out = tokenizer.encode(splits.train.keys), splits.validation
+            validation = None if held_out is None else encode_sentences(held_out.keys, tokenizer, max_tokens)
+            num_cut = sum(len(sentence) > max_tokens - 2 for sentence in ids)
+            splits.tokenized[key] = cls(tokenizer, pack_sentences(ids, tokenizer, max_tokens), validation, num_cut)
         text: TokenizedSentences = splits.tokenized[key]
         return text
 
@@ -95,6 +94,10 @@ class TokenizedSentences:
 
 def encode_sentences(texts: Sequence[str], tokenizer: Tokenizer, max_tokens: int) -> PackedSequences:
     """Sentences with `bos` and `eos`, cut to `max_tokens` tokens."""
-    special = tokenizer.special_tokens
-    ids = (sequence[: max_tokens - 2] for sequence in tokenizer.encode(texts))
-    return PackedSequences([[special.id("bos"), *sequence, special.id("eos")] for sequence in ids], special.id("pad"))
+    return pack_sentences(tokenizer.encode(texts), tokenizer, max_tokens)
+
+
+def pack_sentences(ids: Sequence[Sequence[int]], tokenizer: Tokenizer, max_tokens: int) -> PackedSequences:
+    """The same of sentences that are token ids."""
+    bos, eos, pad = (tokenizer.special_tokens.id(name) for name in ("bos", "eos", "pad"))
+    return PackedSequences([[bos, *sentence[: max_tokens - 2], eos] for sentence in ids], pad)

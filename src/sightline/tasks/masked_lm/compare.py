@@ -16,7 +16,7 @@ from ...comparison import (
 )
 from ...errors import check
 from ...predictor import Progress
-from .evaluate import LineScores, MaskedLMEvaluation, evaluate, score_lines, scored_indices, shown
+from .evaluate import LineScores, MaskedLMEvaluation, evaluate, score_lines, shared_indices, shown
 from .predictor import MaskedLMPredictor
 
 
@@ -76,7 +76,7 @@ def compare(
     text, split = predictors[0].evaluation_corpus(data)
     for name, predictor in zip(names, predictors, strict=True):
         check_same_data(predictor.evaluation_corpus(data)[0] == text, "sentences", name, names[0])
-    indices = scored_indices(predictors, text)
+    indices = shared_indices(predictors, text)
     rule = "data must have lines that no model cuts (data.max_tokens) and whose tokens all models know"
     check(indices, f"{rule}, got none in {len(text):,} lines; pass others with --data PATH")
 

@@ -17,7 +17,7 @@ from ... import seeds
 from ...data.text.batching import PackedSequences
 from ...data.text.corpora import MonolingualText
 from ...data.text.masking import TokenMasker
-from ...data.text.tokenized import encode_sentences
+from ...data.text.tokenized import encode_sentences, pack_sentences
 from ...errors import check
 from ...kernels.cross_entropy import IGNORE_INDEX
 from ...metrics import wilson_interval
@@ -211,14 +211,14 @@ def evaluate(
 
     `scores` are those of other lines, which are then used.
     """
-    encoded = encode_sentences(text.sentences, predictor.tokenizer, predictor.config.data.max_tokens)
+    ids = predictor.tokenizer.encode(text.sentences)
+    encoded = pack_sentences(ids, predictor.tokenizer, predictor.config.data.max_tokens)
     with torch.inference_mode():
         sums = masked_sums(predictor.model, predictor.masker, encoded.to(predictor.device), progress=progress)
     tokens, correct = float(sums["tokens"]), float(sums["correct"])
     check(tokens > 0, f"data must have known words to mask, got none in {len(text):,} lines")
-    lengths = _token_counts(predictor, text)
     if scores is None:
-        scores = score_lines(predictor, text, scored_indices([predictor], text), progress)
+        scores = score_lines(predictor, text, _first(_fits(predictor, ids)), progress)
     return MaskedLMEvaluation(
         split=split,
         lines=len(text),
@@ -229,27 +229,28 @@ def evaluate(
         pseudo_perplexity=scores.perplexity(),
         word_pseudo_perplexity=scores.word_perplexity(),
         scored_lines=len(scores.words),
-        long_lines=int((lengths > predictor.max_input_tokens).sum()),
+        long_lines=sum(len(line) > predictor.max_input_tokens for line in ids),
         unknown_tokens=int(scores.unknown_tokens.sum()),
         known_lines=int((scores.unknown_tokens == 0).sum()),
     )
 
 
-def scored_indices(predictors: Sequence[Any], text: MonolingualText) -> list[int]:
-    """The first lines that no predictor cuts; several predictors must know all of their tokens, too."""
+def shared_indices(predictors: Sequence[Any], text: MonolingualText) -> list[int]:
+    """The first lines that no predictor cuts and whose tokens all of them know."""
     fits = np.ones(len(text), dtype=bool)
     for predictor in predictors:
-        lengths = _token_counts(predictor, text)
-        fits &= (lengths > 0) & (lengths <= predictor.max_input_tokens)
-        if len(predictors) > 1:
-            num_special = predictor.masker.num_special
-            fits &= [min(ids, default=0) >= num_special for ids in predictor.tokenizer.encode(text.sentences)]
+        ids = predictor.tokenizer.encode(text.sentences)
+        fits &= _fits(predictor, ids) & [min(line, default=0) >= predictor.masker.num_special for line in ids]
+    return _first(fits)
+
+
+def _fits(predictor: Any, ids: Sequence[Sequence[int]]) -> Any:
+    """Whether each line has tokens and is not cut: bool (lines,)"""
+    return np.array([0 < len(line) <= predictor.max_input_tokens for line in ids])
+
+
+def _first(fits: Any) -> list[int]:
     return [int(i) for i in np.flatnonzero(fits)[:MAX_SCORED_SENTENCES]]
-
-
-def _token_counts(predictor: Any, text: MonolingualText) -> Any:
-    """Tokens of each line, without special ones: int64 (lines,)"""
-    return np.array([len(ids) for ids in predictor.tokenizer.encode(text.sentences)])
 
 
 def score_lines(
