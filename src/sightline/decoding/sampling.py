@@ -72,7 +72,12 @@ def sample(
 
 
 def candidates(logits: Tensor, *, top_k: int | None = None, top_p: float | None = None) -> tuple[Tensor, Tensor]:
-    """Tokens to sample from: logits (R, V) -> probabilities (R, N), descending, 0 if excluded, and token ids (R, N)"""
+    """Tokens to sample from: logits (R, V) -> probabilities (R, N), 0 if excluded, and token ids (R, N)
+
+    With `top_k` or `top_p` the probabilities are descending. Without both, all tokens are in their own order.
+    """
+    if top_k is None and top_p is None:
+        return logits.softmax(-1), torch.arange(logits.shape[-1], device=logits.device).expand_as(logits)
     count = logits.shape[-1] if top_k is None else min(top_k, logits.shape[-1])
     best, ids = logits.topk(count, -1)
     probs = best.softmax(-1)
