@@ -12,12 +12,11 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .. import config, limits, zoo
 from ..data.images.reading import expand_image_paths
-from ..errors import MissingDependencyError, SightlineError, check, check_choice, check_max, one_of, shown
+from ..errors import MissingDependencyError, SightlineError, check, check_choice, check_max, one_of
 from ..files import CONFIG, warn_unfinished
 from ..models.embedders import (
     EMBEDDERS,
@@ -60,8 +59,6 @@ from .support import (
 )
 
 MAX_LISTED_CLASSES = 3
-MIN_EMBEDDER_COSINE = 0.98
-"""Cosine similarity of the embeddings of one image by the custom embedder of a classifier and by that given to load."""
 
 
 class FewShotClassifier(Predictor):
@@ -163,12 +160,12 @@ class FewShotClassifier(Predictor):
 
         A custom embedder is not part of it.
         """
-        content, _ = _to_bytes(self._ready(), self.model_name)
+        content, _ = file.to_bytes(self._ready(), self.model_name)
         return file.write(Path(path), content)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the content of the file; a custom embedder is pickled with it."""
-        return type(self)._from_bytes, _to_bytes(self._ready(), self.model_name)
+        return type(self)._from_bytes, file.to_bytes(self._ready(), self.model_name)
 
     @classmethod
     def _from_bytes(cls, data: bytes, embedder: CustomEmbedder | None) -> Self:
@@ -185,18 +182,7 @@ class FewShotClassifier(Predictor):
     ) -> Self:
         """The classifier of a file."""
         metadata, model, support = content
-        weights = metadata.weights if weights is None else str(weights)
-        if (name := metadata.custom_embedder) is None:
-            rule = "embedder must be left out for a classifier that was fitted without a custom embedder"
-            check(embedder is None, f"{rule}, got {type(embedder).__name__}")
-            embedder = make_embedder(model, metadata.embedder, weights, allow_download=allow_download)
-        else:
-            check(weights is None, "weights must be left out for a custom embedder, got a file")
-            rule = f"embedder must be the one that the classifier was fitted with, {shown(name)}"
-            fix = "use FewShotClassifier.load(path, embedder=...) in Python"
-            check(embedder is not None, f"{rule}, got none: it is not in the file; {fix}")
-            embedder = as_embedder(embedder)
-            _check_same_embedder(embedder, support, rule)
+        embedder = file.restore_embedder(content, embedder, weights=weights, allow_download=allow_download)
         classifier = cls(model, embedder)
         classifier.model_name = metadata.model_name
         choice, calibration = metadata.choice, metadata.calibration
@@ -610,38 +596,6 @@ def _load_encoder(name: str, weights: str | None) -> tuple[FewShot, ExternalEmbe
     embedder = ExternalEmbedder(name, model.config, weights)
     embedder.loaded = encoder
     return model, embedder
-
-
-def _to_bytes(fitted: Fitted, model_name: str | None) -> tuple[bytes, CustomEmbedder | None]:
-    """The content of the file, and the custom embedder that is needed to read it."""
-    support, embedder, custom = fitted.support, fitted.embedder, None
-    metadata = file.Metadata(
-        model=fitted.model.config,
-        embedder=None,
-        weights=None,
-        classes=support.classes,
-        names=support.names,
-        calibration=fitted.calibration,
-        choice=fitted.choice,
-        model_name=model_name,
-    )
-    if isinstance(embedder, ExternalEmbedder):
-        metadata = replace(metadata, embedder=embedder.name, weights=embedder.weights)
-    elif isinstance(embedder, CustomEmbedder) and support.images is not None:
-        custom, metadata = embedder, replace(metadata, custom_embedder=embedder.name)
-    return file.to_bytes(metadata, fitted.model, support), custom
-
-
-def _check_same_embedder(embedder: ImageEmbedder, support: SupportSet, rule: str) -> None:
-    """Check that an embedder gives the embedding of the first support image, if that is stored at full size."""
-    assert support.images is not None
-    image, expected = support.images[0], support.embeddings[0]
-    embedding = embedder.embed(read_pixels([image], embedder)).cpu()[0]
-    shape, expected_shape = tuple(embedding.shape), tuple(expected.shape)
-    check(shape == expected_shape, f"{rule}, got one with embeddings of shape {shape} instead of {expected_shape}")
-    cosine = float(F.cosine_similarity(embedding.flatten(), expected.flatten(), dim=0))
-    is_same = embedder.image_size != image.shape[-1] or cosine >= MIN_EMBEDDER_COSINE
-    check(is_same, f"{rule}, got one with other embeddings: cosine similarity {cosine:.3f} for the first image")
 
 
 _classifiers: WeakSet[FewShotClassifier] = WeakSet()

@@ -3,28 +3,34 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import safetensors
 import safetensors.torch
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .. import config, limits
-from ..errors import SightlineError, check
+from ..errors import SightlineError, check, shown
 from ..files import versions, write_bytes
+from ..models.embedders import CustomEmbedder, ExternalEmbedder, ImageEmbedder, as_embedder, make_embedder
 from ..models.few_shot import FewShot
 from ..models.few_shot_config import FewShotConfig
 from ..names import printable
 from ..weights import DTYPES, Shapes, check_shapes
 from .calibration import Calibration
 from .choice import Choice
-from .support import SupportSet, check_class_count, check_example_count, check_labels
+from .fitted import Fitted
+from .support import SupportSet, check_class_count, check_example_count, check_labels, read_pixels
 
 SUFFIX = ".sightline"
 FORMAT = "sightline few-shot classifier 2"
 WEIGHTS_PREFIX = "model."
+MIN_EMBEDDER_COSINE = 0.98
+"""Cosine similarity of the embeddings of one image by the custom embedder of a classifier and by that given to load."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +66,27 @@ class Metadata:
 Content = tuple[Metadata, FewShot, SupportSet]
 
 
-def to_bytes(metadata: Metadata, model: FewShot, support: SupportSet) -> bytes:
-    """The content of a classifier file."""
+def to_bytes(fitted: Fitted, model_name: str | None) -> tuple[bytes, CustomEmbedder | None]:
+    """The content of the file of a classifier, and the custom embedder that is needed to read it."""
+    support, embedder, custom = fitted.support, fitted.embedder, None
+    metadata = Metadata(
+        model=fitted.model.config,
+        embedder=None,
+        weights=None,
+        classes=support.classes,
+        names=support.names,
+        calibration=fitted.calibration,
+        choice=fitted.choice,
+        model_name=model_name,
+    )
+    if isinstance(embedder, ExternalEmbedder):
+        metadata = replace(metadata, embedder=embedder.name, weights=embedder.weights)
+    elif isinstance(embedder, CustomEmbedder) and support.images is not None:
+        custom, metadata = embedder, replace(metadata, custom_embedder=embedder.name)
+    return _serialize(metadata, fitted.model, support), custom
+
+
+def _serialize(metadata: Metadata, model: FewShot, support: SupportSet) -> bytes:
     tensors = {f"{WEIGHTS_PREFIX}{name}": tensor.cpu() for name, tensor in model.state_dict().items()}
     tensors |= {"embeddings": support.embeddings, "labels": support.labels.to(torch.int32)}
     if support.images is not None:
@@ -118,6 +143,37 @@ def from_bytes(data: bytes, name: str = "data", max_header_bytes: int | None = N
         shapes = {name: tuple(entry["shape"]) for name, entry in safetensors.deserialize(data)}  # checks the header
         header = json.loads(data[8 : 8 + size]).get("__metadata__", {})
         return _build(Path(name), header, shapes, lambda: safetensors.torch.load(data))
+
+
+def restore_embedder(
+    content: Content, embedder: Any, *, weights: str | Path | None = None, allow_download: bool = False
+) -> ImageEmbedder | None:
+    """The embedder that the file names, or `embedder` if the classifier was fitted with a custom one."""
+    metadata, model, support = content
+    weights = metadata.weights if weights is None else str(weights)
+    if (name := metadata.custom_embedder) is None:
+        rule = "embedder must be left out for a classifier that was fitted without a custom embedder"
+        check(embedder is None, f"{rule}, got {type(embedder).__name__}")
+        return make_embedder(model, metadata.embedder, weights, allow_download=allow_download)
+    check(weights is None, "weights must be left out for a custom embedder, got a file")
+    rule = f"embedder must be the one that the classifier was fitted with, {shown(name)}"
+    fix = "use FewShotClassifier.load(path, embedder=...) in Python"
+    check(embedder is not None, f"{rule}, got none: it is not in the file; {fix}")
+    embedder = as_embedder(embedder)
+    _check_same_embedder(embedder, support, rule)
+    return embedder
+
+
+def _check_same_embedder(embedder: ImageEmbedder, support: SupportSet, rule: str) -> None:
+    """Check that an embedder gives the embedding of the first support image, if that is stored at full size."""
+    assert support.images is not None
+    image, expected = support.images[0], support.embeddings[0]
+    embedding = embedder.embed(read_pixels([image], embedder)).cpu()[0]
+    shape, expected_shape = tuple(embedding.shape), tuple(expected.shape)
+    check(shape == expected_shape, f"{rule}, got one with embeddings of shape {shape} instead of {expected_shape}")
+    cosine = float(F.cosine_similarity(embedding.flatten(), expected.flatten(), dim=0))
+    is_same = embedder.image_size != image.shape[-1] or cosine >= MIN_EMBEDDER_COSINE
+    check(is_same, f"{rule}, got one with other embeddings: cosine similarity {cosine:.3f} for the first image")
 
 
 @contextmanager
