@@ -452,7 +452,7 @@ def load_calls(monkeypatch):
         calls.append((name, weights, allow_download))
         return QuarterEmbedder()
 
-    monkeypatch.setattr("sightline.classifier.classifier.load_embedder", load_embedder)
+    monkeypatch.setattr("sightline.classifier.pretrained.load_embedder", load_embedder)
     monkeypatch.setattr("sightline.models.embedders.load_embedder", load_embedder)
     return calls
 
@@ -528,7 +528,7 @@ def test_embedder_that_is_not_downloaded_is_reported_once(load_calls, tmp_path, 
 def test_missing_extra_is_raised_once(tmp_path, monkeypatch):
     images = make_quarters()
     values = {"a": images[:2], "b": images[2:]}
-    monkeypatch.setattr("sightline.classifier.classifier.load_embedder", lambda name, **options: QuarterEmbedder())
+    monkeypatch.setattr("sightline.classifier.pretrained.load_embedder", lambda name, **options: QuarterEmbedder())
     path = FewShotClassifier.pretrained("efficientnet_lite0").fit(values).save(tmp_path / "a.sightline")
     monkeypatch.undo()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

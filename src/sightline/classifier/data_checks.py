@@ -78,7 +78,7 @@ def doubtful_labels(classifier: FewShotClassifier) -> Iterator[tuple[int, str, f
 
     Every image is classified while it is held out.
     """
-    fitted = classifier._ready()
+    fitted = classifier.fitted
     support, found = fitted.support, list[tuple[int, str, float]]()
     counts = support.counts
     for logits, labels, indices in fitted.held_out:

@@ -1,0 +1,78 @@
+"""What is known about a fitted model before it is used: a summary, plain values, and a check of its accuracy.
+
+`noun` is what one example is, image or text.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .. import config
+from ..errors import check
+from ..names import shortened
+from .calibration import MIN_ESTIMATE_IMAGES
+from .fitted import Fitted
+from .predictions import Estimate
+
+MAX_LISTED_CLASSES = 3
+
+
+def summarize(fitted: Fitted, estimate: Estimate | None, noun: str, model: Any = None) -> str:
+    """A few lines: the classes, the expected accuracy and the calibration.
+
+    `estimate` is None if every class has one example. `model` is the choice of the model, if there was one.
+    """
+    calibration, counts = fitted.calibration, fitted.support.counts
+    low, high = int(counts.min()), int(counts.max())
+    per_class = f"{low}" if low == high else f"{low} to {high}"
+    lines = [f"{len(counts):,} classes, {len(fitted.support):,} examples ({per_class} per class)"]
+    lines += [f"model       {model}"] if model is not None else []
+    lines.append(f"method      {fitted.choice.describe(noun)}")
+    if estimate is None:
+        lines.append(f"estimated   accuracy unknown: one {noun} per class; add a second {noun} of some class")
+    else:
+        lone = [name for name, count in zip(fitted.support.classes, counts, strict=True) if count == 1]
+        without = f"; without classes of one {noun}: {_listed(lone)}" if lone else ""
+        lines.append(f"estimated   {estimate.describe(noun)}{without}")
+        worst = [f"{name} {accuracy:.0%}" for name, accuracy in estimate.per_class.items() if accuracy < 1]
+        lines += [f"lowest      {_listed(worst)}"] if worst else []
+    copies = f"augmented copies of the {noun}s"
+    single = f"{'data' if noun == 'text' else 'image'} sets of many kinds" if fitted.head.has_regression else copies
+    source = single if estimate is None else f"held-out {noun}s"
+    lines.append(f"confidence  logits scaled by {calibration.scale:.2f}, calibrated on {source}")
+    unknowns = f"against unknowns: {len(fitted.support):,} examples, each class left out in turn"
+    has_enough = fitted.num_held_out >= MIN_ESTIMATE_IMAGES
+    area = f"AUROC {calibration.auroc:.1%} {unknowns}" if has_enough else f"too few {noun}s to estimate the AUROC"
+    lines.append(f"unknown     {area}")
+    if calibration.rejected_known is not None:  # None in files of earlier versions
+        lines.append(f"rejection   {calibration.rejection(fitted.num_held_out, noun)}")
+    return "\n".join(lines)
+
+
+def plain_calibration(fitted: Fitted) -> dict[str, Any]:
+    """The calibration as plain values.
+
+    Rates that are estimated on fewer than `MIN_ESTIMATE_IMAGES` held-out images are None.
+    """
+    values = config.plain(fitted.calibration) | {"held_out_images": fitted.num_held_out}
+    if fitted.num_held_out < MIN_ESTIMATE_IMAGES:
+        values |= dict.fromkeys(("auroc", "rejected_known", "accepted_unknown"))
+    return values
+
+
+def check_above_chance(estimate: Estimate, num_classes: int, noun: str, fix: str) -> None:
+    """Raise SightlineError if held-out images are not classified better than by chance."""
+    chance = 1 / num_classes
+    accuracy = sum(estimate.per_class.values()) / len(estimate.per_class)  # balanced: classes can differ in size
+    error = (chance * (1 - chance) / estimate.images) ** 0.5
+    source = "labels" if noun == "text" else "folders"
+    rule = f"held-out {noun}s must be classified better than by chance"
+    got = f"got {accuracy:.1%} on average over classes ({estimate.images:,} {noun}s), where chance is {chance:.1%}"
+    fix = f"check the {source}, add {noun}s of each class, {fix}"
+    check(accuracy > chance + error, f"{rule}, {got}; {fix}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first names, and the number of the others."""
+    more = len(names) - MAX_LISTED_CLASSES
+    listed = ", ".join(shortened(name, 40) for name in names[:MAX_LISTED_CLASSES])
+    return listed + (f" and {more} more" if more > 0 else "")
