@@ -22,8 +22,9 @@ from typer.testing import CliRunner
 import sightline
 from class_folders import omniglot, png, write_files, write_zip
 from processes import SMALL, SMALL_TASKS, write_images, write_task_data
-from sightline import registry, runs
+from sightline import registry
 from sightline.cli import app
+from sightline.cli.training import command_line
 from sightline.errors import MissingDependencyError
 from sightline.tasks.image_classification import predictor as image_predictor
 from sightline.tasks.image_classification.predictor import ImageClassificationPredictor
@@ -679,20 +680,12 @@ def test_other_formats_are_refused(run):
         assert all(f"'{name}'" in result.stderr for name in names)
 
 
-def test_a_progress_bar_appears_on_stderr_after_a_second(monkeypatch):
-    class Terminal(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setattr(sys, "stderr", Terminal())
-    monkeypatch.setenv("TERM", "xterm")
-    stdout = sys.stdout
-    for seconds, quiet, is_visible in ((1, False, False), (0, True, False), (0, False, True)):
-        monkeypatch.setattr(runs, "SECONDS_BEFORE_BAR", seconds)
-        with runs.progress_bar(quiet) as progress:
-            progress(1, 2)
-            assert sys.stdout is stdout
-        assert ("working" in sys.stderr.getvalue()) == is_visible
+@pytest.mark.parametrize(("world_size", "prefix"), [("1", ""), ("4", "torchrun --nnodes 2 --nproc-per-node 2 -m ")])
+def test_command_line_includes_torchrun(monkeypatch, world_size, prefix):
+    monkeypatch.setenv("WORLD_SIZE", world_size)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/sightline", "train", "a b.yaml"])
+    assert command_line() == prefix + "sightline train 'a b.yaml'"
 
 
 def test_train_in_a_process(home):

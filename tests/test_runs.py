@@ -5,7 +5,6 @@ import pickle
 import re
 import resource
 import shutil
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -91,14 +90,6 @@ def test_folder_of_images_is_not_a_config(tmp_path):
     message = r"which has no config.yaml; to train on the images in it: data.source=.*photos"
     with pytest.raises(SightlineError, match=message):
         sightline.train(tmp_path / "photos")
-
-
-@pytest.mark.parametrize(("world_size", "prefix"), [("1", ""), ("4", "torchrun --nnodes 2 --nproc-per-node 2 -m ")])
-def test_command_line_includes_torchrun(monkeypatch, world_size, prefix):
-    monkeypatch.setenv("WORLD_SIZE", world_size)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/sightline", "train", "a b.yaml"])
-    assert runs.command_line() == prefix + "sightline train 'a b.yaml'"
 
 
 def test_keys_that_older_versions_lack_are_not_part_of_the_digest_of_a_config():

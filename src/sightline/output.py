@@ -5,7 +5,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
@@ -14,8 +14,6 @@ from .errors import check_choice
 from .files import atomic_write
 from .names import REPLACEMENT, display_path, printable_lines
 
-Progress = Callable[[int, int], None]
-"""Called with the number of finished items and the total."""
 FORMATS = ("text", "json", "jsonl", "csv")
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 """Control characters other than tab and newline, and surrogates, which stand for undecodable bytes of file names."""

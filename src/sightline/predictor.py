@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 
 from . import hub, limits, zoo
 from .errors import MissingDependencyError, SightlineError, check, check_page_size
-from .output import Progress as Progress
+from .progress import Progress as Progress
 
 if TYPE_CHECKING:
     import torch

@@ -9,13 +9,11 @@ checkpoints/         for --resume                     evaluation.json the last e
 import dataclasses
 import itertools
 import json
-import os
 import re
 import shlex
-import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +21,8 @@ from . import config, files, hub, registry, starting, zoo
 from .errors import SightlineError, SightlineWarning, check, check_choice
 from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS
 from .output import flatten
-from .predictor import Evaluation, Predictor, Progress
+from .predictor import Evaluation, Predictor
+from .progress import progress_bar
 
 if TYPE_CHECKING:
     from .comparison import Comparison
@@ -47,8 +46,6 @@ LATER_KEYS = {
 NO_RUN = "--resume must name a run, got no run in {}; train it without --resume first"
 SCORE, VERSIONS = "## Evaluation", "## Versions"
 """Headings of a model card."""
-SECONDS_BEFORE_BAR = 1
-"""Shorter work shows no progress bar."""
 
 
 def train(
@@ -411,25 +408,6 @@ def _remove_stale_parts(folder: Path, task: Any) -> None:
         files.remove_stale_parts(folder / name)
 
 
-@contextmanager
-def progress_bar(quiet: bool = False) -> Iterator[Progress]:
-    """Yield a progress callback; a bar appears on a terminal after one second."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich import progress
-    from rich.console import Console
-
-    with progress.Progress(console=Console(stderr=True), transient=True, redirect_stdout=False) as bar:
-        task = bar.add_task("working", visible=False)
-
-        def advance(done: int, total: int) -> None:
-            is_visible = (bar.tasks[0].elapsed or 0) >= SECONDS_BEFORE_BAR
-            bar.update(task, completed=done, total=total, visible=is_visible)
-
-        yield advance
-
-
 def model_card(
     name: str | Path, task_config: Any, *, title: str, command: str, training: str, evaluation: str, versions: str
 ) -> str:
@@ -479,14 +457,3 @@ def _with_evaluation(card: str, evaluation: Any) -> str:
     before, heading, after = card.partition(SCORE)
     kept = [part for part in after.split("\n\n") if not part.startswith(f"On the {evaluation.split} set")]
     return before + heading + "\n\n".join([kept[0], evaluation.summary(), *kept[1:]])
-
-
-def command_line() -> str:
-    """The command of this process, quoted for a shell."""
-    from .training.distributed import rank_and_world_size
-
-    words = ["sightline", *sys.argv[1:]]
-    if (world_size := rank_and_world_size()[1]) > 1:
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
-        words = ["torchrun", "--nnodes", str(world_size // local), "--nproc-per-node", str(local), "-m", *words]
-    return shlex.join(words)

@@ -10,13 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import check, check_choice
+from ..progress import Progress
 from .ablation import ablate_heads
 from .record import Record
 from .recorder import Layers, Modules
 from .recording import record_attention
 
-Progress = Callable[[int, int], None]
-"""Called with the number of finished passes and the total."""
 Method = Literal["ablation", "gradient"]
 MAX_LISTED = 10
 """Heads listed by `repr`."""

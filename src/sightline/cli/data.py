@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-import sightline
-
 from ..errors import check
+from ..progress import progress_bar
 from .application import app, echo
 
 
@@ -36,7 +35,7 @@ def data(
         return
     splits = load(name, size=image_size, class_disjoint=True)
     echo(str(summarize(splits)))
-    with sightline.runs.progress_bar() as progress:
+    with progress_bar() as progress:
         report = as_text(check_data(name, progress=progress), name)
     if report:
         echo(f"\n{report}")
@@ -66,7 +65,7 @@ def fetch(
     if name is None:
         echo(summary())
         return
-    with sightline.runs.progress_bar() as progress:
+    with progress_bar() as progress:
         written = fetch(name, out, mirror=mirror, progress=progress, report=echo)
     if not written:
         echo(f"{name} is in {out}; remove it to fetch it again")

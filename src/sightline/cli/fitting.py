@@ -11,6 +11,7 @@ import sightline
 
 from ..errors import check
 from ..output import aligned, output_format, record_writer
+from ..progress import progress_bar
 from .application import (
     AllowDownloadOption,
     ColumnsOption,
@@ -78,7 +79,7 @@ def _fit_images(
     from ..data.images.checks import as_text
     from ..training.device import choose_device
 
-    with sightline.runs.progress_bar() as progress:
+    with progress_bar() as progress:
         classifier = FewShotClassifier.pretrained(model, allow_download=allow_download).to(choose_device(device))
         classifier.fit(folder, reject=reject, progress=progress)
     choice = classifier.model_choice
@@ -112,7 +113,7 @@ def _fit_texts(
 
     rule = "model must be a text encoder for a file of texts: minilm, the folder of one, or text:hub:owner/name"
     check(is_text_model(model), f"{rule}, got {model!r}")
-    with sightline.runs.progress_bar() as progress:
+    with progress_bar() as progress:
         classifier = FewShotClassifier.pretrained(model).to(choose_device(device))
         classifier.fit(texts, reject=reject, progress=progress)
     echo(f"{model}: {classifier.summary()}")

@@ -14,6 +14,7 @@ import sightline
 from ..errors import check
 from ..names import printable
 from ..output import output_format, record_writer
+from ..progress import progress_bar
 from .application import AllowDownloadOption, DeviceOption, FormatOption, OutOption, RunArgument, app, echo
 
 SHOW_HELP = "Write a page (.html) that explains each prediction: evidence of a fitted classifier, attention of a run."
@@ -84,7 +85,7 @@ def predict(
 def _predict_to_file(run: str, inputs: list[str], out: Path, format: str, **options: Any) -> None:
     from ..batch_prediction import predict_to_file
 
-    with sightline.runs.progress_bar() as progress:
+    with progress_bar() as progress:
         options |= {"progress": progress, "report": lambda line: echo(line, err=True)}
         result = predict_to_file(run, inputs, out, format, **options)
     if result is not None:  # in the main process
@@ -97,13 +98,13 @@ def _predicted(predictor: Any, inputs: Iterable[Any], *, quiet: bool, **options:
     """Every input with its prediction; only the inputs of one batch are kept."""
     shown, read = tee(inputs)
     total = len(inputs) if isinstance(inputs, list) else None
-    with sightline.runs.progress_bar(quiet) as progress:
+    with progress_bar(quiet) as progress:
         yield from zip(shown, predictor.stream(read, progress=progress, total=total, **options), strict=False)
 
 
 def _explain(predictor: Any, inputs: Iterable[Any], **options: Any) -> Any:
     items = inputs if isinstance(inputs, list) else list(islice(inputs, predictor.max_page_inputs + 1))
-    with sightline.runs.progress_bar() as progress:
+    with progress_bar() as progress:
         return predictor.explain(items, progress=progress, **options)
 
 

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-import sightline
-
 from ..errors import SightlineError
+from ..progress import progress_bar
 from .application import DeviceOption, app, echo
 
 
@@ -66,7 +65,7 @@ def ship(
     from .. import shipping
 
     options: dict[str, Any] = {"license": license, "command": command, "data": data, "out": out, "device": device}
-    with sightline.runs.progress_bar() as progress:
+    with progress_bar() as progress:
         folder = shipping.ship(run, name, progress=progress, **options)
     echo(f"wrote {folder}")
 

@@ -1,6 +1,8 @@
 """Commands that train models and search hyperparameters."""
 
+import os
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -9,6 +11,7 @@ import typer
 import sightline
 
 from ..files import stored_fingerprint
+from ..progress import progress_bar
 from ..registry import TASKS
 from .application import app, echo
 
@@ -36,9 +39,20 @@ def train(
     changes += [] if from_ is None else [f"start_from={from_}"]
     if not resume:
         _report_training_data(path, changes)
-    run = sightline.runs.train(path, changes, resume=resume, command=sightline.runs.command_line())
+    run = sightline.runs.train(path, changes, resume=resume, command=command_line())
     if run.is_main:
         echo(f"{run}\n{_after_training(run.folder, has_validation=bool(run.metrics))}")
+
+
+def command_line() -> str:
+    """The command of this process, quoted for a shell."""
+    from ..training.distributed import rank_and_world_size
+
+    words = ["sightline", *sys.argv[1:]]
+    if (world_size := rank_and_world_size()[1]) > 1:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", world_size))
+        words = ["torchrun", "--nnodes", str(world_size // local), "--nproc-per-node", str(local), "-m", *words]
+    return shlex.join(words)
 
 
 def _report_training_data(path: str | None, changes: list[str]) -> None:
@@ -52,7 +66,7 @@ def _report_training_data(path: str | None, changes: list[str]) -> None:
         return
     from ..classifier.data_checks import check_training_data
 
-    with sightline.runs.progress_bar() as progress:
+    with progress_bar() as progress:
         report = check_training_data(source, task_config.task, progress)
     if report:
         echo(report, err=True)
@@ -117,7 +131,7 @@ def search(
     path, changes = _config_words(config)
     options: dict[str, Any] = {"trials": trials, "workers": workers, "storage": storage, "sampler": sampler}
     options |= {"pruner": pruner, "minimize": minimize, "in_trials": in_trials or (), "seed": seed, "out": out}
-    command = sightline.runs.command_line()
+    command = command_line()
     finished = search(path, space, changes, **options, timeout=timeout, train_best=train_best, command=command)
     written = [str(finished.folder / name) for name in FILES if (finished.folder / name).exists()]
     echo("\n".join([str(finished), f"wrote {', '.join(written)}", *finished.notes]))

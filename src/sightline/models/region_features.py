@@ -15,7 +15,7 @@ from ..data.captions.datasets import CaptionedImages
 from ..data.feature_cache import FILE_IMAGES, FeatureCache, state_digest
 from ..errors import check
 from ..files import CONFIG
-from ..output import Progress
+from ..progress import Progress
 from ..weights import read_weights
 from .embedders import load_embedder
 from .image_classifier import ImageClassifier, ImageClassifierConfig

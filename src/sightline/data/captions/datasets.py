@@ -13,7 +13,7 @@ from torch import Tensor
 from ... import limits, seeds
 from ...errors import check, check_int, check_max
 from ...files import digest
-from ...output import Progress
+from ...progress import Progress
 from ..images.datasets import ImageFiles, check_memory, open_image_file
 
 HASH_BYTES = 1 << 20

@@ -18,7 +18,7 @@ from PIL import Image
 from ... import limits
 from ...errors import SightlineError, check, reraise
 from ...names import display_path, printable
-from ...output import Progress
+from ...progress import Progress
 from ..images.archives import Archive
 from ..images.formats.cifar import SUPERCLASSES
 from ..images.formats.omniglot import DEFAULT_SIDE

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from ... import limits
 from ...errors import SightlineError, check
 from ...names import display_path
-from ...output import Progress
+from ...progress import Progress
 from .catalog import PublicFile
 
 ATTEMPTS = 4

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...errors import check, check_choice
 from ...files import atomic_write, locked_folder
 from ...names import display_path
-from ...output import Progress
+from ...progress import Progress
 from .catalog import DATA_FOLDER, DATASETS, Output, PublicDataset
 from .download import obtain
 

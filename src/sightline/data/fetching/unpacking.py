@@ -11,7 +11,7 @@ from typing import IO, Any, Self
 from ... import limits
 from ...errors import SightlineError, check, reraise
 from ...names import display_path, printable
-from ...output import Progress
+from ...progress import Progress
 
 _EXTENDED_HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 _ERRORS = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, OSError)

@@ -15,7 +15,8 @@ from torch import Tensor
 from ... import limits
 from ...errors import SightlineError, check
 from ...names import display_path, printable
-from ...output import Progress, aligned
+from ...output import aligned
+from ...progress import Progress
 from .datasets import DECODING_THREADS, ImageFiles, Images, open_image_file
 from .formats.class_folders import EMPTY_FOLDER, image_files
 from .reading import HEIF_SUFFIXES, NEEDS_HEIF, has_heif, is_hidden, is_image_name

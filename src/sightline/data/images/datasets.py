@@ -16,7 +16,7 @@ from torch import Tensor
 from ... import limits, seeds
 from ...errors import SightlineError, check, check_int
 from ...names import display_path, printable
-from ...output import Progress as Progress
+from ...progress import Progress as Progress
 from .archives import open_archive
 from .reading import check_image_options, read_image
 
