@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 import sightline
-from sightline import runs
 from sightline.data.text.batching import PackedSequences
+from sightline.run_config import resolve_config
 from sightline.tasks.masked_lm.evaluate import masked_sums
 from sightline.tasks.masked_lm.task import MaskedLMTask
 from sightline.training.hooks import Hook
@@ -156,7 +156,7 @@ def make_config(arguments: argparse.Namespace, out: Path, seed: int, steps: int)
     changes += [f"training.evaluate_every={steps}", f"training.checkpoint_every={steps}", *arguments.changes]
     if arguments.group_stride:
         changes.append(f"data.group_stride={arguments.group_stride}")
-    return runs._resolve_config(arguments.config, changes)[0]
+    return resolve_config(arguments.config, changes)[0]
 
 
 def train_ours(task_config: Any, data: Any, clock: Clock, tokens: float) -> Any:

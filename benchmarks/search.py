@@ -30,8 +30,8 @@ from typing import Any
 
 import torch
 
-from sightline import runs
 from sightline.files import write_bytes
+from sightline.run_config import read_values
 from sightline.search import Results, read_space
 from sightline.search.plan import Plan
 from sightline.search.study import Study
@@ -74,7 +74,7 @@ def search_for(method: str, seed: int, seconds: float, steps: int, folder: Path)
     shutil.rmtree(folder, ignore_errors=True)
     sampler, pruner = METHODS[method]
     changes = [*TRIAL, f"seed={seed}", f"training.steps={steps}", f"training.evaluate_every={max(1, steps // 9)}"]
-    values, _ = runs.read_values(None, changes)
+    values, _ = read_values(None, changes)
     options: dict[str, Any] = {"sampler": sampler, "pruner": pruner, "seed": seed, "trials": MAX_TRIALS}
     plan = Plan(values=values, space=read_space(SPACE, values), name="search", folder=folder, **options)
     curve: list[tuple[float, float]] = []

@@ -21,7 +21,7 @@ from sightline.attention import NORMALIZERS, SCORES
 from sightline.cli import app
 from sightline.data.images import formats
 from sightline.data.images.glyphs import draw_alphabets
-from sightline.runs import _resolve_config
+from sightline.run_config import resolve_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -141,7 +141,7 @@ def test_commands_have_valid_options_and_config_keys(page, monkeypatch):
             words = [word for word in arguments if not word.startswith("-")]
             path = words[0] if words and "=" not in words[0] else None
             if path is None or Path(path).exists():
-                _resolve_config(path, words[path is not None :])
+                resolve_config(path, words[path is not None :])
 
 
 @EVERY_PAGE
@@ -152,7 +152,7 @@ def test_yaml_blocks_have_known_keys(page):
             errors = []
             for spec in registry.TASKS.values():
                 try:
-                    _resolve_config({"task": spec.name, **values}, [])
+                    resolve_config({"task": spec.name, **values}, [])
                 except ValueError as error:
                     errors.append(str(error))
             assert len(errors) < len(registry.TASKS), errors

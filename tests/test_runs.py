@@ -6,7 +6,6 @@ import re
 import resource
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,10 @@ from safetensors.torch import load_file, save_file
 
 import sightline
 from processes import SMALL, SMALL_TASKS, write_images, write_task_data
-from sightline import hub, runs
+from sightline import hub
 from sightline.errors import SightlineError
 from sightline.registry import task_spec
-from sightline.runs import _resolve_config
-from sightline.training.config import TrainingConfig
+from sightline.run_config import resolve_config
 
 ImageClassificationTaskConfig = task_spec("image_classification").config
 
@@ -67,7 +65,7 @@ def test_loaded_data_is_not_read_again(tmp_path, monkeypatch, task):
     write_task_data(tmp_path)
     changes = [*SMALL_TASKS[task], "training.steps=1"]
     task_class = task_spec(task).task
-    data = task_class.load_data(_resolve_config(None, changes)[0])
+    data = task_class.load_data(resolve_config(None, changes)[0])
     sightline.train(None, [*changes, "out=read"], quiet=True)
     monkeypatch.setattr(task_class, "load_data", lambda *args: pytest.fail("data was read again"))
     for name in "ab":
@@ -90,51 +88,6 @@ def test_folder_of_images_is_not_a_config(tmp_path):
     message = r"which has no config.yaml; to train on the images in it: data.source=.*photos"
     with pytest.raises(SightlineError, match=message):
         sightline.train(tmp_path / "photos")
-
-
-def test_keys_that_older_versions_lack_are_not_part_of_the_digest_of_a_config():
-    """Otherwise older runs could not be resumed. The digest is that of the version without these keys."""
-    fixed = runs._fixed_values(ImageClassificationTaskConfig.starter())
-    assert not fixed.keys() & {"start_from", "training.backbone_lr_ratio"}
-    training = replace(ImageClassificationTaskConfig.starter().training, backbone_lr_ratio=0.5)
-    changed = runs._fixed_values(replace(ImageClassificationTaskConfig.starter(), training=training))
-    assert changed["training.backbone_lr_ratio"] == 0.5
-
-
-def test_changes_keep_the_other_values_of_their_section():
-    """Without a config they change the starter; with one, missing values are defaults."""
-    starter = ImageClassificationTaskConfig.starter()
-    assert _resolve_config(None, [])[0] == starter
-    changed = _resolve_config(None, ["training.ema_decay=0.5", "augment.flip=true"])[0]
-    assert changed == replace(
-        starter,
-        training=replace(starter.training, ema_decay=0.5),
-        augment=replace(starter.augment, flip=True),
-    )
-    values = {"data": {"source": "glyphs"}}
-    assert _resolve_config(values, ["training.ema_decay=0.5"])[0] == ImageClassificationTaskConfig(
-        training=TrainingConfig(ema_decay=0.5)
-    )
-
-
-@pytest.mark.parametrize("source", [None, {"task": "masked_lm", "model": {"embed_dim": 24, "depth": 7}}])
-def test_a_changed_size_determines_the_dimensions_that_are_not_changed(source):
-    changes = ["task=masked_lm", "model.size=small", "model.depth=5", "model.dropout=0.3"]
-    model = _resolve_config(source, changes)[0].model
-    assert model.dimensions == {"embed_dim": 256, "ffn_dim": 1024, "num_heads": 4, "depth": 5}
-    assert model.dropout == 0.3
-    translation = _resolve_config(None, ["task=translation", "model.transformer.size=base"])[0]
-    assert translation.model.transformer.dimensions["decoder_layers"] == 6
-    assert _resolve_config(None, ["task=masked_lm"])[0].model.dimensions["embed_dim"] == 64  # that of the preset
-
-
-def test_changed_epochs_replace_steps_and_vice_versa():
-    assert _resolve_config(None, ["training.epochs=2"])[0].training.steps is None
-    values = {"training": {"epochs": 3.0}}
-    training = _resolve_config(values, ["training.steps=7"])[0].training
-    assert (training.epochs, training.steps) == (None, 7)
-    with pytest.raises(SightlineError, match="training: epochs and steps must not both be given"):
-        _resolve_config(values, ["training.steps=7", "training.epochs=2"])
 
 
 def remove_checkpoint(run, step):

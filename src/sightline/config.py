@@ -81,6 +81,11 @@ class Typed:
     text: str
 
 
+def untyped(value: Any) -> Any:
+    """The text of a `Typed` value; other values are returned as they are."""
+    return value.text if isinstance(value, Typed) else value
+
+
 def read(path: Path, noun: str = "a config") -> dict[str, Any]:
     """The values of a YAML file; `noun` is what messages call it."""
     check(path.is_file(), f"{noun} must be a YAML file, got {str(path)!r}, which is not a file")

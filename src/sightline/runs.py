@@ -9,7 +9,6 @@ checkpoints/         for --resume                     evaluation.json the last e
 import dataclasses
 import itertools
 import json
-import re
 import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,9 +19,11 @@ from typing import TYPE_CHECKING, Any
 from . import config, files, hub, registry, starting, zoo
 from .errors import SightlineError, SightlineWarning, check, check_choice
 from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS
+from .model_card import run_card, versions_of, with_evaluation
 from .output import flatten
 from .predictor import Evaluation, Predictor
 from .progress import progress_bar
+from .run_config import check_same_config, config_digest, resolve_config
 
 if TYPE_CHECKING:
     from .comparison import Comparison
@@ -31,21 +32,7 @@ if TYPE_CHECKING:
 
 CLASSIFIER = ".sightline"
 """Suffix of a fitted few-shot classifier."""
-RESUMABLE_KEYS = re.compile(
-    r"out|data\.(cache_mib|num_workers)|training\.(device|early_stopping_patience|epochs|gamma|keep_checkpoints"
-    r"|learning_rate|max_grad_norm|min_lr_ratio|schedule|step_size|steps|tensorboard|warmup_steps|weight_decay)"
-)
-"""Keys that may change when a run is resumed, because the checkpoints still fit."""
-LATER_KEYS = {
-    "start_from": None,
-    "training.backbone_lr_ratio": 1.0,
-    "model.reinforce_weight": None,
-    "model.soft_share": None,
-}
-"""Keys that configs of older versions lack, with the values that change nothing."""
 NO_RUN = "--resume must name a run, got no run in {}; train it without --resume first"
-SCORE, VERSIONS = "## Evaluation", "## Versions"
-"""Headings of a model card."""
 
 
 def train(
@@ -89,10 +76,10 @@ def train(
             if not resume and task_config.start_from is not None:
                 messages.append(_start(task, task_config.start_from))
             if resume:
-                _check_same_config(folder, task.config)
+                check_same_config(folder, task.config)
                 _check_same_data(folder, task.data_fingerprint)
             training, all_hooks = task_config.training, [*default_hooks(task_config.training, quiet=quiet), *hooks]
-            options: dict[str, Any] = {"seed": task_config.seed, "config_digest": _config_digest(task.config)}
+            options: dict[str, Any] = {"seed": task_config.seed, "config_digest": config_digest(task.config)}
             trainer = Trainer(task, training, folder, group, hooks=all_hooks, command=command, **options)
             if resume:
                 trainer.restore()
@@ -107,7 +94,7 @@ def train(
             run = trainer.fit()
         if run.is_main:
             _write_task_files(folder, task)  # those that the end of training made, too
-            files.write_bytes(folder / CARD, _card(run, task_config, trainer.command).encode())
+            files.write_bytes(folder / CARD, run_card(run, task_config, trainer.command).encode())
     return run
 
 
@@ -115,7 +102,7 @@ def _run_config(source: Any, changes: Iterable[str], *, resume: bool) -> tuple[A
     """The config and the folder of a run to train or to resume."""
     if resume and isinstance(source, str | Path):
         check(Path(source).exists(), NO_RUN.format(source))
-    task_config, name = _resolve_config(source, changes)
+    task_config, name = resolve_config(source, changes)
     folder = Path(task_config.out or Path("runs") / name)
     if resume and task_config.start_from is not None:  # its tokenizers are in its own folder by now
         task_config = dataclasses.replace(task_config, out=str(folder))
@@ -260,9 +247,7 @@ def info(run: str | Path) -> dict[str, Any]:
     final: dict[str, Any] = next((line for line in reversed(files.read_log(folder)) if "final" in line), {})
     values |= {"training_steps": final.get("step"), "training_seconds": final.get("seconds")}
     values |= {"stop_reason": final.get("stop_reason"), "validation": final.get("final")}
-    card = (folder / CARD).read_text(encoding="utf-8", errors="replace") if (folder / CARD).is_file() else ""
-    written = card.partition(f"{VERSIONS}\n")[2].strip().splitlines()
-    values |= {"is_finished": files.is_finished(folder), "versions": written[0] if written else None}
+    values |= {"is_finished": files.is_finished(folder), "versions": versions_of(folder)}
     return values | predictor.details()
 
 
@@ -271,75 +256,7 @@ def _store_evaluation(folder: Path, evaluation: Evaluation) -> None:
     files.write_bytes(folder / EVALUATION, json.dumps(record, indent=1).encode())
     if (folder / CARD).is_file():
         card = (folder / CARD).read_text(encoding="utf-8")
-        files.write_bytes(folder / CARD, _with_evaluation(card, evaluation).encode())
-
-
-def _resolve_config(source: Any, changes: Iterable[str]) -> tuple[Any, str]:
-    """The config object, and a name for the run."""
-    values, name = read_values(source, changes)
-    return build_config(values), name
-
-
-def read_values(source: Any, changes: Iterable[str] = ()) -> tuple[dict[str, Any], str]:
-    """The values of a config with changes, as `build_config` takes them, and a name for the run."""
-    changes, name, is_run = config.parse_changes(changes), "run", False
-    if dataclasses.is_dataclass(source) and not isinstance(source, type):
-        values = config.plain(source)
-    elif isinstance(source, Mapping):
-        values = dict(source)
-    elif source is None:
-        kind = _spec_of(changes).config
-        is_new = "start_from" not in changes  # else the model is that of the earlier run
-        starter = config.plain(kind.starter())
-        values = {key: value for key, value in starter.items() if is_new or key not in kind.inherited_sections}
-    else:
-        path = Path(source)
-        is_run = path.is_dir()
-        rule = f"a config must be a YAML file or the folder of a run, got {str(path)!r}, which has no {CONFIG}"
-        check(not is_run or (path / CONFIG).is_file(), f"{rule}; to train on the images in it: data.source={path}")
-        values, name = config.read(path / CONFIG if is_run else path), path.stem
-        values |= {"out": str(path)} if is_run else {}
-    values = change_values(values, changes)
-    if (run := values.get("start_from")) is not None and not is_run:
-        values = starting.inherit_sections(values, run.text if isinstance(run, config.Typed) else run)
-    if source is None:  # named after its data
-        source = values["data"]["source"]
-        path = Path(source.text if isinstance(source, config.Typed) else source).expanduser().resolve()
-        name = (path.stem if path.suffix.lower() == ".npz" else path.name) or "run"
-    return values, name
-
-
-def change_values(values: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of a config's values with each `section.key` set to a value.
-
-    A change of `training.epochs` replaces the config's `training.steps`, and vice versa. A change of a `size` replaces
-    the config's dimensions, such as `model.embed_dim`, that are not changed themselves.
-    """
-    kind, sized = config_class({**values, **changed}), dict[str, Any]()
-    for section in (key.removesuffix(".size") for key in changed if key.endswith(".size")):
-        names = getattr(config.type_of_key(kind, section), "sized_keys", ())
-        sized |= dict.fromkeys(f"{section}.{name}" for name in names)
-    result = config.assign(values, {**sized, **changed})
-    training = result.get("training")
-    for name, other in (("epochs", "steps"), ("steps", "epochs")):
-        if isinstance(training, dict) and f"training.{name}" in changed and f"training.{other}" not in changed:
-            training[other] = None
-    return result
-
-
-def build_config(values: Mapping[str, Any]) -> Any:
-    """The config object of values, which name the task."""
-    return config.build(config_class(values), values)
-
-
-def config_class(values: Mapping[str, Any]) -> Any:
-    """The class of the config of values."""
-    return _spec_of(values).config
-
-
-def _spec_of(values: Mapping[str, Any]) -> registry.TaskSpec:
-    task = values.get("task", registry.DEFAULT)
-    return registry.task_spec(task.text if isinstance(task, config.Typed) else task)
+        files.write_bytes(folder / CARD, with_evaluation(card, evaluation).encode())
 
 
 def _check_folder(folder: Path, resume: bool) -> None:
@@ -352,31 +269,6 @@ def _check_folder(folder: Path, resume: bool) -> None:
         is_foreign = (folder / CHECKPOINTS).exists()
         check(not is_foreign, f"out must be the folder of a run to resume, got {found}")
         raise SightlineError(NO_RUN.format(folder))
-
-
-def _check_same_config(folder: Path, task_config: Any) -> None:
-    values = config.read(folder / CONFIG)
-    old = _fixed_values(config.build(registry.task_spec(values.get("task")).config, values))
-    new = _fixed_values(task_config)
-    for key in sorted(old.keys() | new.keys()):
-        rule = f"{key} must be {old.get(key)!r}, as in {folder}, to resume it"
-        check(old.get(key) == new.get(key), f"{rule}, got {new.get(key)!r}")
-
-
-def _fixed_values(task_config: Any) -> dict[str, Any]:
-    """The values of a config that cannot change when a run is resumed, by dotted key."""
-    values = flatten(config.plain(task_config))
-    return without_later_keys({key: value for key, value in values.items() if not RESUMABLE_KEYS.fullmatch(key)})
-
-
-def without_later_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a config by dotted key, without those of `LATER_KEYS`, which older runs and searches lack."""
-    return {key: value for key, value in values.items() if (key, value) not in LATER_KEYS.items()}
-
-
-def _config_digest(task_config: Any) -> str:
-    values = json.dumps(_fixed_values(task_config), sort_keys=True)
-    return files.digest(values.encode(errors="surrogateescape"))
 
 
 def _check_same_data(folder: Path, new: Mapping[str, Any]) -> None:
@@ -406,54 +298,3 @@ def _remove_stale_parts(folder: Path, task: Any) -> None:
     """Remove what interrupted writes of the files of a run left."""
     for name in (*task.files(), CONFIG, WEIGHTS, CARD, DATA, LOG, EVALUATION):
         files.remove_stale_parts(folder / name)
-
-
-def model_card(
-    name: str | Path, task_config: Any, *, title: str, command: str, training: str, evaluation: str, versions: str
-) -> str:
-    """The model card of a run by its folder, or of a pretrained model by its name; `title` tells what the model is."""
-    usage = registry.task_spec(task_config.task).usage.format(name=name)
-    sources = ", ".join(f"`{source}`" for source in task_config.data.sources)
-    return f"""---
-library_name: sightline
-tags: [sightline, {task_config.task}]
----
-# {Path(name).name}
-
-{title}: `{usage}`.
-
-## Training
-
-    {command}
-
-Data: {sources}. {training}
-
-{SCORE}
-
-{evaluation}
-
-{VERSIONS}
-
-{versions}
-"""
-
-
-def _card(run: "Run", task_config: Any, command: str) -> str:
-    size = (run.folder / WEIGHTS).stat().st_size
-    stopped = f", stopped early ({run.stop_reason})" if run.stop_reason else ""
-    return model_card(
-        run.folder,
-        task_config,
-        title=f"A Sightline model for the task `{task_config.task}`",
-        command=command or f"sightline.train({str(run.folder / CONFIG)!r}, ['out=ANOTHER_FOLDER'])",
-        training=f"{run.steps:,} steps{stopped}, {run.seconds:.0f} s;\n{size:,} bytes of weights. "
-        f"The complete config is in `{CONFIG}`, the training log in `{LOG}`.",
-        evaluation=f"On the validation set: {run.validation() or 'none'}.",
-        versions=files.versions(),
-    )
-
-
-def _with_evaluation(card: str, evaluation: Any) -> str:
-    before, heading, after = card.partition(SCORE)
-    kept = [part for part in after.split("\n\n") if not part.startswith(f"On the {evaluation.split} set")]
-    return before + heading + "\n\n".join([kept[0], evaluation.summary(), *kept[1:]])

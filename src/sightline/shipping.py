@@ -16,8 +16,9 @@ from torch import Tensor
 from . import config, limits, registry, zoo
 from .errors import SightlineError, check, check_choice
 from .files import CARD, CONFIG, DATA, EVALUATION, WEIGHTS, read_json, write_bytes
+from .model_card import model_card
 from .predictor import Predictor, Progress
-from .runs import load, model_card
+from .runs import load
 from .weights import to_bytes
 
 

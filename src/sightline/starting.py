@@ -23,7 +23,7 @@ def inherit_sections(values: Mapping[str, Any], run: str) -> dict[str, Any]:
     found = f"the folder has no {CONFIG}" if folder.is_dir() else "there is no such folder"
     check((folder / CONFIG).is_file(), f"{rule}; {found}")
     earlier = config.read(folder / CONFIG)
-    tasks = [_text(source.get("task", registry.DEFAULT)) for source in (values, earlier)]
+    tasks = [config.untyped(source.get("task", registry.DEFAULT)) for source in (values, earlier)]
     kind, earlier_kind = (registry.task_spec(task).config for task in tasks)
     ours, theirs = (config.section_type(source, "model").__mro__ for source in (kind, earlier_kind))
     common = set(ours) & set(theirs) - {*config.Config.__mro__}
@@ -47,8 +47,3 @@ def start_from(task: Any, predictor: Predictor, run: str) -> str:
     check(len(new) < len(names), f"{rule}, got none in {run!r}; its section model must be like that of the config")
     listed = ", ".join(new[:MAX_NAMES]) + (f" and {len(new) - MAX_NAMES} more" if len(new) > MAX_NAMES else "")
     return f"starting from {run}: {len(names) - len(new)} of {len(names)} tensors; new: {listed or 'none'}"
-
-
-def _text(value: Any) -> Any:
-    """The text of a value that may come from the command line."""
-    return value.text if isinstance(value, config.Typed) else value

@@ -2,8 +2,9 @@ import optuna
 import pytest
 
 from search_task import SPACE
-from sightline import limits, runs
+from sightline import limits
 from sightline.errors import SightlineError
+from sightline.run_config import build_config, change_values
 from sightline.search.space import MAX_CHECKED_COMBINATIONS, MAX_LISTED_PROBLEMS, read_space
 
 VALUES = {"task": "toy_search"}
@@ -205,7 +206,7 @@ def test_samples_of_a_large_space_have_every_value():
 def test_epochs_replace_the_steps_of_the_config():
     values = {"task": "toy_search", "training": {"steps": 3}}
     [sample] = read_space({"training.epochs": [2]}, values).samples()
-    training = runs.build_config(runs.change_values(values, sample)).training
+    training = build_config(change_values(values, sample)).training
     assert (training.epochs, training.steps) == (2, None)
 
 

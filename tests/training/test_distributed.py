@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from processes import SMALL, SMALL_TASKS, TIMEOUT, CommandProcess, write_images, write_task_data
 from sightline.registry import task_spec
-from sightline.runs import _resolve_config
+from sightline.run_config import resolve_config
 from sightline.training.distributed import is_main_process, rank_and_world_size
 from sightline.training.loop import Run
 from sightline.training.task import BatchSlice
@@ -100,7 +100,7 @@ def test_two_processes_train_like_one(home, name):
 
 
 def test_validation_set_that_does_not_divide_by_the_processes_is_complete(home):
-    config = _resolve_config(None, f"{IMAGES} data.source={home / 'images.npz'}".split())[0]
+    config = resolve_config(None, f"{IMAGES} data.source={home / 'images.npz'}".split())[0]
     assert len(task_spec(config.task).task.load_data(config).validation) % 2
     assert sorted(logged(home / "ddp", "validation")) == [5, 10, 12]
 
@@ -129,7 +129,7 @@ def test_few_shot_processes_train_like_micro_batches_of_one(home):
 def test_few_shot_validation_metrics_are_those_of_the_saved_running_statistics(home, monkeypatch):
     """Every process evaluates with the averaged statistics, which are the saved ones."""
     monkeypatch.chdir(home)
-    config = _resolve_config(None, FEW_SHOT.split())[0]
+    config = resolve_config(None, FEW_SHOT.split())[0]
     task_class = task_spec("few_shot").task
     task = task_class(config, task_class.load_data(config))
     validation = logged(home / "few_shot", "validation")

@@ -32,7 +32,7 @@ from sightline.classifier import FewShotClassifier
 from sightline.data.captions import shapes
 from sightline.data.images import glyphs
 from sightline.layers import sinusoids
-from sightline.runs import _resolve_config
+from sightline.run_config import resolve_config
 from web_client import characters as drawn_characters
 from web_client import class_folders, new_classifier, png
 
@@ -919,7 +919,7 @@ def test_a_tab_without_a_model_shows_the_commands_that_get_one(app, server, tab,
     expect(panel.get_by_text("This server has no model that")).to_be_visible()
     *shown, serve = panel.locator("pre").inner_text().splitlines()
     assert shown == commands
-    trained = [_resolve_config(None, line.split()[2:]) for line in commands]
+    trained = [resolve_config(None, line.split()[2:]) for line in commands]
     assert [config.out or f"runs/{name}" for config, name in trained] == (sources if commands else [])
     assert shlex.split(serve) == ["sightline", *server.arguments, *sources]  # what is served now stays
     answer["command"] = None  # of a server that others use

@@ -13,6 +13,7 @@ import sightline
 from ..files import stored_fingerprint
 from ..progress import progress_bar
 from ..registry import TASKS
+from ..run_config import resolve_config
 from .application import app, echo
 
 
@@ -60,7 +61,7 @@ def _report_training_data(path: str | None, changes: list[str]) -> None:
     from ..data.images import glyphs
     from ..training.distributed import is_main_process
 
-    task_config = sightline.runs.build_config(sightline.runs.read_values(path, changes)[0])
+    task_config = resolve_config(path, changes)[0]
     source, has_images = task_config.data.source, TASKS[task_config.task].has_images
     if not (has_images and source != glyphs.NAME and Path(source).expanduser().is_dir() and is_main_process()):
         return

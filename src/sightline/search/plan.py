@@ -7,9 +7,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from .. import config, limits, registry, runs
+from .. import config, limits, registry
 from ..errors import check, check_choice, check_int, check_max
 from ..output import flatten
+from ..run_config import build_config, change_values, without_later_keys
 from .space import Settings, Space
 from .study import PRUNERS, SAMPLERS, Direction, Study
 
@@ -73,7 +74,7 @@ class Plan:
     @cached_property
     def config(self) -> Any:
         """The config of trials, without settings."""
-        return runs.build_config(runs.change_values(self.values, self.in_trials))
+        return build_config(change_values(self.values, self.in_trials))
 
     @cached_property
     def objectives(self) -> list[Objective]:
@@ -87,7 +88,7 @@ class Plan:
 
     def trial_config(self, settings: Settings, folder: Path, device: str | None = None) -> Any:
         """The config of a trial with these settings, whose run is written to a folder."""
-        trial = runs.build_config(runs.change_values(self.values, {**self.in_trials, **settings}))
+        trial = build_config(change_values(self.values, {**self.in_trials, **settings}))
         training = replace(trial.training, device=device or trial.training.device)
         if not training.average_checkpoints:  # a trial is not resumed
             training = replace(training, checkpoint_every=NEVER)
@@ -95,11 +96,11 @@ class Plan:
 
     def best_config(self, settings: Settings) -> Any:
         """The config with these settings, to be trained fully."""
-        return runs.build_config(runs.change_values(self.values, {**settings, "out": None}))
+        return build_config(change_values(self.values, {**settings, "out": None}))
 
     def definition(self) -> dict[str, Any]:
         """What must stay the same when the search is continued, by key, as JSON values."""
-        values = runs.without_later_keys(flatten(config.plain(self.config)))
+        values = without_later_keys(flatten(config.plain(self.config)))
         values = {key: value for key, value in values.items() if key not in MACHINE_KEYS}
         definition = {
             "task": self.config.task,

@@ -10,6 +10,7 @@ from typing import Any
 
 from .. import config, files, limits, registry, runs
 from ..errors import SightlineError, check, check_int, check_max
+from ..run_config import build_config, change_values, read_values
 from .plan import Plan
 from .pool import WorkerPool
 from .progress import Progress, duration
@@ -128,9 +129,9 @@ def _plan(
 ) -> Plan:
     """The plan of a search, checked; a grid has no more trials than it has points."""
     changes, short = list(changes), config.parse_changes(in_trials)
-    values, name = runs.read_values(source, changes)
-    runs.build_config(values)
-    folder, trial_values = Path(out or Path("searches") / name), runs.change_values(values, short)
+    values, name = read_values(source, changes)
+    build_config(values)
+    folder, trial_values = Path(out or Path("searches") / name), change_values(values, short)
     found = read_space(space, trial_values, partial(_read_data, trial_values))
     for where, given in (("among the changes of the config", config.parse_changes(changes)), ("in --in-trials", short)):
         for setting in found.settings:
@@ -152,7 +153,7 @@ def _plan(
 
 def _read_data(values: Mapping[str, Any]) -> Accept:
     """Read the data of a config; the result checks whether other configs fit them."""
-    task_config = runs.build_config(values)
+    task_config = build_config(values)
     task = registry.task_spec(task_config.task).task
     data = task.load_data(task_config)
     return lambda other: task.complete_config(other, data)

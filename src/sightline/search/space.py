@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import config, limits, runs, seeds
+from .. import config, limits, seeds
 from ..errors import SightlineError, check, closest, one_of, shown
+from ..run_config import build_config, change_values, config_class
 
 if TYPE_CHECKING:
     import optuna
@@ -158,7 +159,7 @@ class Space:
         misfits: list[str] = []
         for settings in self.samples():
             with _collected(refused):
-                task_config = runs.build_config(runs.change_values(values, settings))
+                task_config = build_config(change_values(values, settings))
                 with _collected(misfits):
                     accept(task_config)
         return refused, misfits
@@ -186,7 +187,7 @@ def read_space(
         count, limit = len(described), limits.MAX_SEARCH_SETTINGS
         check(count <= limit, f"a space must have at most {limit} keys, got {count}")
     _raise(problems)
-    kind, settings, valid = runs.config_class(values), {}, []
+    kind, settings, valid = config_class(values), {}, []
     for key, value in described.items():
         known = len(problems)
         with _collected(problems):

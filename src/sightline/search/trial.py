@@ -17,6 +17,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 
 from .. import config, runs
 from ..errors import MissingDependencyError, SightlineError, check
+from ..run_config import build_config, change_values
 from ..training.hooks import Hook, TrainerState
 from ..training.loop import DivergedError
 from ..training.task import BatchSlice
@@ -45,12 +46,10 @@ class TrialRunner:
         if changes_data(setting.key for setting in self.plan.space.settings):
             return
         data, task = self._load(self.plan.config), self.plan.task
-        values = runs.change_values(self.plan.values, self.plan.in_trials)
+        values = change_values(self.plan.values, self.plan.in_trials)
         self.plan.space.check(values, lambda task_config: task.complete_config(task_config, data))
         if task.unit == "tokens":  # the smallest batch must hold the longest sentence
-            configs = (
-                runs.build_config(runs.change_values(values, settings)) for settings in self.plan.space.samples()
-            )
+            configs = (build_config(change_values(values, settings)) for settings in self.plan.space.samples())
             smallest = min(configs, key=lambda task_config: task_config.training.batch_size)
             task(smallest, data).steps_per_epoch(smallest.training.batch_size)
 

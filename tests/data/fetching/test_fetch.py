@@ -23,7 +23,7 @@ from sightline.data.images.formats.cifar import SUPERCLASSES
 from sightline.data.images.formats.omniglot_runs import read_one_shot_runs
 from sightline.data.text.corpora import load_monolingual, load_parallel
 from sightline.errors import SightlineError
-from sightline.runs import _resolve_config
+from sightline.run_config import resolve_config
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,7 +47,7 @@ def jpeg(color, size=(100, 90)):
 
 def source_of(name):
     """The data section of a config."""
-    return _resolve_config(ROOT / "configs" / f"{name}.yaml", [])[0].data
+    return resolve_config(ROOT / "configs" / f"{name}.yaml", [])[0].data
 
 
 def omniglot_files():
@@ -90,7 +90,7 @@ def test_omniglot_is_packed_for_its_configs(miniature):
     full = load(data.source, class_disjoint=True)
     assert (full.train.pixels[0, 0] == 0).nonzero()[:, 0].unique().tolist() == [0]
     assert (full.test.pixels[3, 0] == 0).nonzero()[:, 0].unique().tolist() == [11]
-    task_config, _ = _resolve_config(ROOT / "configs" / "few-shot-omniglot.yaml", [])
+    task_config, _ = resolve_config(ROOT / "configs" / "few-shot-omniglot.yaml", [])
     assert len(read_one_shot_runs(task_config.evaluation.one_shot_runs)) == 1
     assert "Omniglot, 6 classes in 3 groups" in run_cli("data", "data/omniglot").stdout
 

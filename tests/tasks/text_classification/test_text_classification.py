@@ -15,6 +15,7 @@ from sightline.cli import app
 from sightline.data.text.corpora import TextSplits
 from sightline.data.text.labeled import LabeledText
 from sightline.errors import SightlineError, SightlineWarning
+from sightline.run_config import resolve_config
 from sightline.tasks.text_classification.config import TextClassificationTaskConfig
 from sightline.tasks.text_classification.task import TextClassificationTask
 from sightline.tasks.text_data import earlier_tokenizer
@@ -109,8 +110,8 @@ def test_the_tokenizer_is_that_of_the_named_run_beside_another_one(pretrained, t
     other = json.loads((pretrained / "tokenizer.json").read_text())
     other["model"]["vocab"]["zebra"] = len(other["model"]["vocab"])
     (tmp_path / "runs" / "tokenizer.json").write_text(json.dumps(other))
-    values, _ = sightline.runs.read_values(None, ["task=text_classification", f"start_from={pretrained}"])
-    tokenizer = earlier_tokenizer(sightline.runs.build_config(values))
+    task_config, _ = resolve_config(None, ["task=text_classification", f"start_from={pretrained}"])
+    tokenizer = earlier_tokenizer(task_config)
     assert len(tokenizer) == len(other["model"]["vocab"]) - 1
 
 

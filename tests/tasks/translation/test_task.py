@@ -8,7 +8,7 @@ from sightline.data.text.batching import IGNORE_INDEX
 from sightline.data.text.corpora import ParallelText, TextSplits
 from sightline.data.text.tokenizers import Tokenizer, TokenizerConfig
 from sightline.models.seq2seq import RecurrentSeq2SeqConfig, TransformerSeq2SeqConfig
-from sightline.runs import _resolve_config
+from sightline.run_config import resolve_config
 from sightline.tasks.translation import evaluate as evaluate_module
 from sightline.tasks.translation.config import ModelConfig, TextData, TranslationTaskConfig
 from sightline.tasks.translation.task import TranslationTask
@@ -213,7 +213,7 @@ def test_extra_sources_extend_the_training_set_only(table):
 )
 def test_invalid_configs_raise(change, message):
     with pytest.raises(ValueError, match=message):
-        _resolve_config(None, ["task=translation", change])
+        resolve_config(None, ["task=translation", change])
 
 
 def test_learned_positions_must_cover_the_longest_sentence():

@@ -1,0 +1,57 @@
+"""The config of a run: changes, and the values that cannot change on resume."""
+
+from dataclasses import replace
+
+import pytest
+
+from sightline.errors import SightlineError
+from sightline.registry import task_spec
+from sightline.run_config import fixed_values, resolve_config
+from sightline.training.config import TrainingConfig
+
+ImageClassificationTaskConfig = task_spec("image_classification").config
+
+
+def test_keys_that_older_versions_lack_are_not_part_of_the_digest_of_a_config():
+    """Otherwise older runs could not be resumed. The digest is that of the version without these keys."""
+    fixed = fixed_values(ImageClassificationTaskConfig.starter())
+    assert not fixed.keys() & {"start_from", "training.backbone_lr_ratio"}
+    training = replace(ImageClassificationTaskConfig.starter().training, backbone_lr_ratio=0.5)
+    changed = fixed_values(replace(ImageClassificationTaskConfig.starter(), training=training))
+    assert changed["training.backbone_lr_ratio"] == 0.5
+
+
+def test_changes_keep_the_other_values_of_their_section():
+    """Without a config they change the starter; with one, missing values are defaults."""
+    starter = ImageClassificationTaskConfig.starter()
+    assert resolve_config(None, [])[0] == starter
+    changed = resolve_config(None, ["training.ema_decay=0.5", "augment.flip=true"])[0]
+    assert changed == replace(
+        starter,
+        training=replace(starter.training, ema_decay=0.5),
+        augment=replace(starter.augment, flip=True),
+    )
+    values = {"data": {"source": "glyphs"}}
+    assert resolve_config(values, ["training.ema_decay=0.5"])[0] == ImageClassificationTaskConfig(
+        training=TrainingConfig(ema_decay=0.5)
+    )
+
+
+@pytest.mark.parametrize("source", [None, {"task": "masked_lm", "model": {"embed_dim": 24, "depth": 7}}])
+def test_a_changed_size_determines_the_dimensions_that_are_not_changed(source):
+    changes = ["task=masked_lm", "model.size=small", "model.depth=5", "model.dropout=0.3"]
+    model = resolve_config(source, changes)[0].model
+    assert model.dimensions == {"embed_dim": 256, "ffn_dim": 1024, "num_heads": 4, "depth": 5}
+    assert model.dropout == 0.3
+    translation = resolve_config(None, ["task=translation", "model.transformer.size=base"])[0]
+    assert translation.model.transformer.dimensions["decoder_layers"] == 6
+    assert resolve_config(None, ["task=masked_lm"])[0].model.dimensions["embed_dim"] == 64  # that of the preset
+
+
+def test_changed_epochs_replace_steps_and_vice_versa():
+    assert resolve_config(None, ["training.epochs=2"])[0].training.steps is None
+    values = {"training": {"epochs": 3.0}}
+    training = resolve_config(values, ["training.steps=7"])[0].training
+    assert (training.epochs, training.steps) == (None, 7)
+    with pytest.raises(SightlineError, match="training: epochs and steps must not both be given"):
+        resolve_config(values, ["training.steps=7", "training.epochs=2"])
