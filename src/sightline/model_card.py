@@ -7,7 +7,7 @@ from . import files, registry
 from .files import CARD, CONFIG, LOG, WEIGHTS
 
 if TYPE_CHECKING:
-    from .training.loop import Run
+    from .training.run import Run
 
 SCORE, VERSIONS = "## Evaluation", "## Versions"
 """Headings of a model card."""

@@ -28,7 +28,7 @@ from .run_config import check_same_config, config_digest, resolve_config
 if TYPE_CHECKING:
     from .comparison import Comparison
     from .exporting import Exported
-    from .training.loop import Run
+    from .training.run import Run
 
 CLASSIFIER = ".sightline"
 """Suffix of a fitted few-shot classifier."""

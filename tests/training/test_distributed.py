@@ -15,7 +15,7 @@ from processes import SMALL, SMALL_TASKS, TIMEOUT, CommandProcess, write_images,
 from sightline.registry import task_spec
 from sightline.run_config import resolve_config
 from sightline.training.distributed import is_main_process, rank_and_world_size
-from sightline.training.loop import Run
+from sightline.training.run import Run
 from sightline.training.task import BatchSlice
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

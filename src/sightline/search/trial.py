@@ -19,7 +19,7 @@ from .. import config, runs
 from ..errors import MissingDependencyError, SightlineError, check
 from ..run_config import build_config, change_values
 from ..training.hooks import Hook, TrainerState
-from ..training.loop import DivergedError
+from ..training.losses import DivergedError
 from ..training.task import BatchSlice
 from .plan import Plan
 from .space import changes_data

@@ -31,8 +31,10 @@ class TrainerState(Protocol):
     step: int
     """Number of finished steps."""
     total_steps: int
-    evaluations_without_improvement: int
-    """Evaluations since the one that was better than all before it; 0 right after that."""
+
+    @property
+    def evaluations_without_improvement(self) -> int:
+        """Evaluations since the one that was better than all before it; 0 right after that."""
 
     @property
     def seconds(self) -> float:

@@ -4,11 +4,9 @@ A step depends only on the weights, the seed and its number, so a resumed run eq
 """
 
 import errno
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,58 +15,27 @@ import torch
 from torch import Tensor, nn
 
 from .. import seeds
-from ..errors import SightlineError, check
+from ..errors import check
 from ..files import CARD, CHECKPOINTS, WEIGHTS, read_log, resume_command, write_bytes
 from ..weights import to_bytes
 from .averaging import ExponentialMovingAverage, average_states
 from .checkpoint import FIX, CheckpointFolder, restore_state, training_state
 from .config import TrainingConfig
 from .device import autocast, compile_model
-from .distributed import ProcessGroup, distribute_like, full_tensors, is_main_process, local_tensors
+from .distributed import ProcessGroup, distribute_like, full_tensors
 from .hooks import FINAL, Hook
+from .losses import LossSum
 from .optimizers import make_optimizers
+from .run import Run
 from .schedules import learning_rate
 from .signals import Interrupted, SignalHandler
 from .task import BatchSlice, Task
+from .validation import Validation
 
 DEFAULT_EPOCHS = 10
 """Used when neither epochs nor steps are configured."""
 STEPS_BETWEEN_STOP_CHECKS = {"cpu": 1, "cuda": 10}
 """Steps after which several processes agree whether to stop; on a GPU each check waits for the device."""
-
-
-class DivergedError(SightlineError):
-    """The loss or a weight is not finite."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished training run."""
-
-    folder: Path
-    metrics: dict[str, float]
-    """Validation metrics of the final weights; empty without a validation set."""
-    steps: int
-    seconds: float
-    """Duration of training, with the time before a resume."""
-    stop_reason: str | None = None
-    """Why training stopped before the last step; None if it did not."""
-    calibration: str = ""
-    """Whether the confidence was calibrated; empty for a task that does not."""
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process is the main one of those that trained."""
-        return is_main_process()
-
-    def __str__(self) -> str:
-        stopped = f" (stopped: {self.stop_reason})" if self.stop_reason else ""
-        return f"{self.folder}: {self.steps:,} steps{stopped}, validation {self.validation() or 'set is empty'}"
-
-    def validation(self) -> str:
-        """The validation metrics as text; empty without a validation set."""
-        metrics = ", ".join(f"{name} {value:.4f}" for name, value in self.metrics.items())
-        return f"{metrics} ({self.calibration})" if metrics and self.calibration else metrics
 
 
 class Trainer:
@@ -115,18 +82,14 @@ class Trainer:
         self._autocast = partial(autocast, config, group.device)
         self.optimizers = make_optimizers(self.model, config)
         self.ema = None if config.ema_decay is None else ExponentialMovingAverage(self.model, config.ema_decay)
+        options: dict[str, Any] = {"autocast": self._autocast, "patience": config.early_stopping_patience}
+        self.validation = Validation(task, self.model, self.ema, group, self.batch_slice, **options)
         keep = max(config.keep_checkpoints, config.average_checkpoints)
         self.checkpoints = CheckpointFolder(folder / CHECKPOINTS, keep=keep, report=self._message)
         self.step = 0
-        self.best: dict[str, Any] | None = None
-        """Step, monitored value, metrics and file of the best weights."""
-        self.evaluations_without_improvement = 0
         self._checkpoint_step = 0
         self._stop_request: str | None = None
-        self._loss_sum = torch.zeros((), dtype=torch.float64, device=group.device)
-        self._logged_step = 0
-        """The last step of the losses that were logged."""
-        """Sum of the losses since the last log."""
+        self._losses = LossSum(group, folder, config.learning_rate)
 
     def restore(self) -> None:
         """Restore the newest intact checkpoint of the folder; without one, training starts at step 0."""
@@ -147,13 +110,11 @@ class Trainer:
         if self.group.is_main:
             self.checkpoints.remove_old()
         self.step = self._checkpoint_step = checkpoint.step
-        self.best = metadata["best"]
         self.command = metadata.get("command", self.command)
         self._started -= metadata.get("seconds", 0.0)
-        self.evaluations_without_improvement = metadata["evaluations_without_improvement"]
-        self._loss_sum.fill_(metadata["loss_sum"] if self.group.is_main else 0.0)
-        is_logged = metadata["loss_sum"] == 0  # also at the last step, which an extended run continues from
-        self._logged_step = self.step if is_logged else self.step - self.step % self.config.log_every
+        self.validation.best = metadata["best"]
+        self.validation.evaluations_without_improvement = metadata["evaluations_without_improvement"]
+        self._losses.restore(metadata["loss_sum"], self.step, self.config.log_every)
         self._report_resumption(metadata.get("total_steps", self.total_steps))
 
     def _report_resumption(self, old: int) -> None:
@@ -171,7 +132,7 @@ class Trainer:
             f"changed from {old:,} to {self.total_steps:,} steps: from step {self.step + 1:,} on, the learning rate "
             f"follows the {schedule} schedule of {self.total_steps:,} steps, {after:.3g} after {before:.3g}"
         )
-        if self._out_of_patience():
+        if self.validation.is_out_of_patience:
             patience = self.config.early_stopping_patience
             fix = "pass training.early_stopping_patience=null, or more, to go on"
             self._message(f"no improvement in the last {patience} evaluations, so training ends at once; {fix}")
@@ -207,7 +168,12 @@ class Trainer:
     @property
     def is_done(self) -> bool:
         """Whether no step is left."""
-        return self.step >= self.total_steps or self._out_of_patience()
+        return self.step >= self.total_steps or self.validation.is_out_of_patience
+
+    @property
+    def evaluations_without_improvement(self) -> int:
+        """Evaluations since the one that was better than all before it; 0 right after that."""
+        return self.validation.evaluations_without_improvement
 
     @property
     def seconds(self) -> float:
@@ -223,7 +189,7 @@ class Trainer:
         window_start, window_step, other_seconds = time.perf_counter(), self.step, 0.0
         self._forward_model.train()
         while not self.is_done:
-            self._loss_sum += self._update(next(batches))
+            self._losses.add(self._update(next(batches)))
             self.step += 1
             is_last = self.step == self.total_steps
             if self.ema is not None:
@@ -235,12 +201,12 @@ class Trainer:
             update_end = time.perf_counter()
             if self.step % self.evaluate_every == 0 or is_last:
                 self._evaluate()
-            if self.step % self.checkpoint_every == 0 or is_last or self._out_of_patience():
+            if self.step % self.checkpoint_every == 0 or is_last or self.validation.is_out_of_patience:
                 self._save_checkpoint(scheduled=True)
             other_seconds += time.perf_counter() - update_end
             if not is_last and self._should_stop(signals):
                 return self._stop_request or "requested by a hook"
-        if self._out_of_patience():
+        if self.validation.is_out_of_patience:
             return f"no improvement in {self.evaluations_without_improvement} evaluations"
         return None
 
@@ -272,88 +238,38 @@ class Trainer:
 
     def _log(self, first_step: int, start_time: float) -> None:
         """Report the mean loss since the last log, over all processes, and the speed since a step and a time."""
-        mean_loss = self._finite_sum(self._loss_sum) / (self.step - self._logged_step)
-        self._loss_sum.zero_()
-        self._logged_step = self.step
         processed = (self.step - first_step) * self.config.batch_size
         values = {
-            "loss": mean_loss,
+            "loss": self._losses.take_mean(self.step),
             "epoch": round(self.step / self.task.steps_per_epoch(self.config.batch_size), 4),
             "learning_rate": learning_rate(self.config, self.step - 1, self.total_steps),
             f"{self.task.unit}_per_second": round(processed / (time.perf_counter() - start_time), 1),
         }
         self._notify("on_log", values)
 
-    def _finite_sum(self, losses: Tensor) -> float:
-        """Sum losses over all processes; they must be finite."""
-        total = float(self.group.sum({"loss": losses.clone()})["loss"])
-        if not math.isfinite(total):
-            command = f"{resume_command(self.folder)} training.learning_rate={self.config.learning_rate / 3:.2g}"
-            fix = f"checkpoints are intact: continue with a lower learning rate: {command}"
-            raise DivergedError(f"loss must be finite, got {total} at step {self.step}; {fix}")
-        return total
-
-    def _checked_loss_sum(self) -> float:
-        """Return the sum of the losses since the last log; they and the weights must be finite."""
-        weights = [tensor for tensor in local_tensors([*self.model.parameters()]) if tensor.numel()]
-        return self._finite_sum(self._loss_sum + 0 * torch.stack(torch._foreach_norm(weights, math.inf)).sum())
-
     @torch.no_grad()
     def _evaluate(self) -> None:
-        self._checked_loss_sum()
-        metrics = self._validation_metrics(self._evaluation_weights())
+        self._losses.total(self.step, self.model)  # which must be finite
+        metrics = self.validation.metrics()
         if not metrics:
             return
-        improvement = self._improvement(metrics)
-        self.evaluations_without_improvement = 0 if improvement > 0 else self.evaluations_without_improvement + 1
-        is_best = improvement >= 0  # of equal values the later one
-        if is_best:
-            weights = full_tensors(self._weights())
-            self.best = {"step": self.step, "value": metrics[self.task.monitor], "metrics": metrics}
+        best = self.validation.update(self.step, metrics)
+        if best is not None:
+            weights = full_tensors(self.validation.weights())
             if self.group.is_main:
-                self.best |= self.checkpoints.save_best(self.step, weights)
+                best.update(self.checkpoints.save_best(self.step, weights))
                 write_bytes(self.folder / WEIGHTS, to_bytes(weights))
-        self._notify("on_evaluate", metrics, is_best)
-
-    def _improvement(self, metrics: dict[str, float]) -> float:
-        """Return how much better the monitored metric is than the best so far; NaN if it is not finite."""
-        value, sign = metrics[self.task.monitor], 1 if self.task.higher_is_better else -1
-        best = -math.inf if self.best is None else sign * self.best["value"]
-        return sign * value - best if math.isfinite(value) else math.nan
-
-    def _validation_metrics(self, weights: AbstractContextManager[Any]) -> dict[str, float]:
-        self._average_running_statistics()
-        self.model.eval()
-        with weights, torch.no_grad(), self._autocast():
-            sums = self.group.sum(self.task.evaluate(self.model, self.batch_slice))
-            self.group.reshard(self.model)
-        self.model.train()
-        return self.task.metrics(sums)
-
-    def _average_running_statistics(self) -> None:
-        self.group.average_running_statistics(self.model, *([] if self.ema is None else [self.ema.weights]))
-
-    def _out_of_patience(self) -> bool:
-        patience = self.config.early_stopping_patience
-        return patience is not None and self.evaluations_without_improvement >= patience
-
-    def _evaluation_weights(self) -> AbstractContextManager[Any]:
-        """Return a context in which the model has the moving average of its weights, if there is one."""
-        return nullcontext() if self.ema is None else self.ema.applied_to(self.model)
-
-    def _weights(self) -> dict[str, Tensor]:
-        """Return the moving average of the weights if there is one, else the weights."""
-        return dict(self.model.state_dict() if self.ema is None else self.ema.weights)
+        self._notify("on_evaluate", metrics, best is not None)
 
     @torch.no_grad()
     def _save_checkpoint(self, *, scheduled: bool) -> None:
-        loss_sum = self._checked_loss_sum()
-        self._average_running_statistics()
+        loss_sum = self._losses.total(self.step, self.model)
+        self.validation.average_running_statistics()
         tensors = full_tensors(training_state(self.model, self.ema, self.optimizers))
         if self.group.is_main:
             metadata = {
                 "config_digest": self.config_digest,
-                "best": self.best,
+                "best": self.validation.best,
                 "evaluations_without_improvement": self.evaluations_without_improvement,
                 "loss_sum": loss_sum,
                 "command": self.command,
@@ -393,21 +309,22 @@ class Trainer:
     def _final_weights(self) -> tuple[dict[str, Tensor], dict[str, float]]:
         """Return the average of the last checkpoints if configured and not worse than the best weights; else the best
         weights; else the last."""
+        best = self.validation.best
         if self.config.average_checkpoints:
             weights, metrics, count = self._average_of_checkpoints()
-            if self.best is None:
+            if best is None:
                 return weights, metrics
-            is_best, monitor = self._improvement(metrics) >= 0, self.task.monitor
+            is_best, monitor = self.validation.improvement(metrics) >= 0, self.task.monitor
             average = f"the average of the last {count} checkpoints (validation {monitor} {metrics[monitor]:.4g})"
-            best = f"the best weights, of step {self.best['step']} (validation {monitor} {self.best['value']:.4g})"
-            self._message(f"kept {average} over {best}" if is_best else f"kept {best} over {average}")
+            other = f"the best weights, of step {best['step']} (validation {monitor} {best['value']:.4g})"
+            self._message(f"kept {average} over {other}" if is_best else f"kept {other} over {average}")
             self._notify("on_average", metrics, is_best)
             if is_best:
                 return weights, metrics
-        if self.best is not None:
-            return self.checkpoints.read(self.best) if self.group.is_main else {}, self.best["metrics"]
-        metrics = self._validation_metrics(self._evaluation_weights())
-        return full_tensors(self._weights()), metrics
+        if best is not None:
+            return self.checkpoints.read(best) if self.group.is_main else {}, best["metrics"]
+        metrics = self.validation.metrics()
+        return full_tensors(self.validation.weights()), metrics
 
     def _average_of_checkpoints(self) -> tuple[dict[str, Tensor], dict[str, float], int]:
         """Average the last checkpoints; return the weights, their metrics and the number of checkpoints."""
@@ -416,7 +333,7 @@ class Trainer:
         with torch.no_grad():
             for name, tensor in self.model.state_dict().items():
                 tensor.copy_(distribute_like(weights[name], tensor))
-        return weights, self._validation_metrics(nullcontext()), len(states)
+        return weights, self.validation.metrics(averaged=False), len(states)
 
     def _message(self, text: str) -> None:
         self._notify("on_message", text)
