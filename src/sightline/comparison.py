@@ -3,7 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -151,6 +151,25 @@ class Comparison(ABC):
         return [["key", *(printable(run.name) for run in self.runs)], *rows] if rows else []
 
 
+@dataclass(frozen=True)
+class PairedResult:
+    """One model, and its difference to the first one on the same examples. A subclass adds the metrics."""
+
+    name: str
+    difference: float = field(kw_only=True)
+    """Difference of the metric that is compared."""
+    difference_interval: tuple[float, float] = field(kw_only=True)
+    """95% interval of the paired difference."""
+
+
+@dataclass(frozen=True)
+class BootstrapResult(PairedResult):
+    """A result whose intervals are by bootstrap resampling of the examples."""
+
+    p_value: float = field(kw_only=True)
+    """Two-sided: twice the share of resamples in which the difference has the other sign or is 0, at most 1."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairedComparison(Comparison):
     """Models on the same examples, each with its paired difference to the first one.
@@ -175,7 +194,7 @@ class PairedComparison(Comparison):
 
     split: str
     results: tuple[Any, ...]
-    """A dataclass for each model, with its `name`, its metrics, and the fields of `paired`."""
+    """A `PairedResult` of each model."""
 
     @abstractmethod
     def metrics(self, result: Any) -> list[str]:
@@ -199,7 +218,9 @@ class PairedComparison(Comparison):
         """One record for each model. The reference has no difference."""
         records = []
         for i, result in enumerate(self.results):
-            values = asdict(result) | ({} if i else dict.fromkeys(self.paired))
+            values = asdict(result)
+            paired = {name: values.pop(name) for name in self.paired}
+            values |= paired if i else dict.fromkeys(paired)
             records.append({**values, "split": self.split, self.noun: getattr(self, self.noun)})
         return records
 
@@ -242,6 +263,17 @@ def percentile_interval(values: Array) -> tuple[float, float]:
 def bootstrap_p_value(differences: Array) -> float:
     """Two-sided: twice the share of resamples in which the difference has the other sign or is 0, at most 1."""
     return min(1.0, 2 * float(min((differences <= 0).mean(), (differences >= 0).mean())))
+
+
+def bootstrap_intervals(values: Array, differences: Array) -> dict[str, Any]:
+    """`interval`, `difference_interval` and `p_value` of a result, from a metric in each resample and its difference
+    to that of the first model: (RESAMPLES,) each
+    """
+    return {
+        "interval": percentile_interval(values),
+        "difference_interval": percentile_interval(differences),
+        "p_value": bootstrap_p_value(differences),
+    }
 
 
 def names_of(runs: Sequence[str | Path]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ..comparison import PairedComparison
+from ..comparison import PairedComparison, PairedResult
 from ..errors import check
 from ..metrics import (
     classification_metrics,
@@ -80,19 +80,14 @@ class ClassifierEvaluation:
 
 
 @dataclass(frozen=True)
-class ClassifierResult:
-    """The metrics of one classifier, and its difference to the first one on the same examples."""
+class ClassifierResult(PairedResult):
+    """The metrics of one classifier, and its difference of accuracy to the first one on the same examples."""
 
-    name: str
     accuracy: float
     interval: tuple[float, float]
     """95% Wilson interval of the accuracy."""
     loss: float
     calibration_error: float
-    difference: float
-    """Difference of the accuracies."""
-    difference_interval: tuple[float, float]
-    """95% interval of the paired difference."""
     only_right: int
     """Examples that this model classifies correctly and the first one does not."""
     only_wrong: int

@@ -8,11 +8,11 @@ import numpy as np
 from ...comparison import (
     RESAMPLES,
     Array,
+    BootstrapResult,
     PairedComparison,
-    bootstrap_p_value,
+    bootstrap_intervals,
     check_same_data,
     evaluate_each,
-    percentile_interval,
     resample_weights,
 )
 from ...predictor import Progress
@@ -21,22 +21,15 @@ from .predictor import CaptioningPredictor
 
 
 @dataclass(frozen=True)
-class CaptionResult:
-    """The metrics of one captioner, and its difference to the first one on the same images."""
+class CaptionResult(BootstrapResult):
+    """The metrics of one captioner, and its difference of CIDEr-D to the first one on the same images."""
 
-    name: str
     cider: float
     """CIDEr-D."""
     interval: tuple[float, float]
     """95% bootstrap interval of CIDEr-D."""
     bleu_4: float
     chrf: float
-    difference: float
-    """Difference of CIDEr-D."""
-    difference_interval: tuple[float, float]
-    """95% interval of the difference, by bootstrap resampling of the images."""
-    p_value: float
-    """Two-sided: twice the share of resamples in which the difference has the other sign or is 0, at most 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,20 +73,15 @@ def compare(
         np.array([cider.score(*pair) for pair in zip(texts, images.captions, strict=True)]) for texts in captions
     ]
     weights = resample_weights(len(images)) / len(images)
-    resampled = [weights @ score for score in scores]
-    results = []
-    for name, texts, score, means in zip(names, captions, scores, resampled, strict=True):
-        differences = weights @ (score - scores[0])  # of equal captions exactly 0
-        results.append(
-            CaptionResult(
-                name=name,
-                cider=float(score.mean()),
-                interval=percentile_interval(means),
-                bleu_4=bleu(texts, images.captions)[-1],
-                chrf=chrf(texts, images.captions),
-                difference=float(score.mean() - scores[0].mean()),
-                difference_interval=percentile_interval(differences),
-                p_value=bootstrap_p_value(differences),
-            )
+    results = tuple(
+        CaptionResult(
+            name=name,
+            cider=float(score.mean()),
+            bleu_4=bleu(texts, images.captions)[-1],
+            chrf=chrf(texts, images.captions),
+            difference=float(score.mean() - scores[0].mean()),
+            **bootstrap_intervals(weights @ score, weights @ (score - scores[0])),  # of equal captions exactly 0
         )
-    return CaptionComparison(split=split, images=len(images), results=tuple(results), seconds=seconds)
+        for name, texts, score in zip(names, captions, scores, strict=True)
+    )
+    return CaptionComparison(split=split, images=len(images), results=results, seconds=seconds)

@@ -9,6 +9,7 @@ from ...comparison import (
     RESAMPLES,
     Array,
     PairedComparison,
+    PairedResult,
     check_same_data,
     evaluate_each,
     percentile_interval,
@@ -21,10 +22,12 @@ from .predictor import MaskedLMPredictor
 
 
 @dataclass(frozen=True)
-class MaskedLMResult:
-    """The metrics of one model, and its difference to the first one on the same sentences."""
+class MaskedLMResult(PairedResult):
+    """The metrics of one model, and its difference of pseudo-perplexity per word to the first one.
 
-    name: str
+    Its interval is by bootstrap resampling of the sentences.
+    """
+
     accuracy: float
     interval: tuple[float, float]
     """95% Wilson interval of the masked accuracy."""
@@ -32,10 +35,6 @@ class MaskedLMResult:
     """Per token of the model's own tokenizer."""
     word_pseudo_perplexity: float
     """Per word, which does not depend on the tokenizer."""
-    difference: float
-    """Difference of the pseudo-perplexity per word."""
-    difference_interval: tuple[float, float]
-    """95% interval of the difference, by bootstrap resampling of the sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ from ... import config
 from ...comparison import (
     RESAMPLES,
     Array,
+    BootstrapResult,
     PairedComparison,
-    bootstrap_p_value,
+    bootstrap_intervals,
     check_same_data,
     evaluate_each,
-    percentile_interval,
     resample_weights,
 )
 from ...data.text.corpora import ParallelText
@@ -23,22 +23,15 @@ from .predictor import TranslationPredictor
 
 
 @dataclass(frozen=True)
-class TranslationResult:
-    """The metrics of one translator, and its difference to the first one on the same sentences."""
+class TranslationResult(BootstrapResult):
+    """The metrics of one translator, and its difference of lower-cased BLEU to the first one on the same sentences."""
 
-    name: str
     bleu_lowercase: float
     interval: tuple[float, float]
     """95% bootstrap interval of the lower-cased BLEU."""
     bleu: float
     """Cased BLEU."""
     chrf: float
-    difference: float
-    """Difference of the lower-cased BLEU."""
-    difference_interval: tuple[float, float]
-    """95% interval of the difference, by bootstrap resampling of the sentences."""
-    p_value: float
-    """Two-sided: twice the share of resamples in which the difference has the other sign or is 0, at most 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,22 +75,18 @@ def compare(
     ]
     weights = resample_weights(len(pairs))
     scores = [corpus_bleu(weights @ bleu_statistics(texts, pairs)) for texts in translations]
-    results = []
-    for name, evaluation, resampled in zip(names, evaluations, scores, strict=True):
-        differences = resampled - scores[0]
-        results.append(
-            TranslationResult(
-                name=name,
-                bleu_lowercase=evaluation.bleu_lowercase,
-                interval=percentile_interval(resampled),
-                bleu=evaluation.bleu,
-                chrf=evaluation.chrf,
-                difference=evaluation.bleu_lowercase - evaluations[0].bleu_lowercase,
-                difference_interval=percentile_interval(differences),
-                p_value=bootstrap_p_value(differences),
-            )
+    results = tuple(
+        TranslationResult(
+            name=name,
+            bleu_lowercase=evaluation.bleu_lowercase,
+            bleu=evaluation.bleu,
+            chrf=evaluation.chrf,
+            difference=evaluation.bleu_lowercase - evaluations[0].bleu_lowercase,
+            **bootstrap_intervals(resampled, resampled - scores[0]),
         )
-    return TranslationComparison(split=split, pairs=len(pairs), results=tuple(results), seconds=seconds)
+        for name, evaluation, resampled in zip(names, evaluations, scores, strict=True)
+    )
+    return TranslationComparison(split=split, pairs=len(pairs), results=results, seconds=seconds)
 
 
 def bleu_statistics(translations: Sequence[str], pairs: ParallelText) -> Array:
