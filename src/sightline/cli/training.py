@@ -13,7 +13,6 @@ import sightline
 from ..files import stored_fingerprint
 from ..progress import progress_bar
 from ..registry import TASKS
-from ..run_config import resolve_config
 from .application import app, echo
 
 
@@ -59,6 +58,7 @@ def command_line() -> str:
 def _report_training_data(path: str | None, changes: list[str]) -> None:
     """Print the findings about a folder of images before a model is trained on it."""
     from ..data.images import glyphs
+    from ..run_config import resolve_config
     from ..training.distributed import is_main_process
 
     task_config = resolve_config(path, changes)[0]
