@@ -4,6 +4,7 @@ Shapes: B batch, S source tokens or other source positions, M embedding dimensio
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any, Literal
 
@@ -226,10 +227,7 @@ class TextEncoderConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        embed_dim, num_heads = self.dimensions["embed_dim"], self.dimensions["num_heads"]
-        check_divides("embed_dim", embed_dim, num_heads=num_heads)
-        is_odd = self.positions == "sinusoidal" and embed_dim % 2
-        check(not is_odd, f"embed_dim must be even for sinusoidal positions, got {embed_dim}")
+        check_dimensions(self.dimensions, self.positions)
 
     @property
     def dimensions(self) -> dict[str, int]:
@@ -257,6 +255,14 @@ class RecurrentTextEncoder(TextEncoder):
         """`pooled` is the last state of each direction. The states are never packed."""
         states, last = self.stack(self.dropout(x), attention_mask)
         return EncoderOutput(states, attention_mask, pooled=last)
+
+
+def check_dimensions(dimensions: Mapping[str, int], positions: Positions) -> None:
+    """Check that the embedding dimension of a Transformer fits its heads and its positions."""
+    embed_dim = dimensions["embed_dim"]
+    check_divides("embed_dim", embed_dim, num_heads=dimensions["num_heads"])
+    is_odd = positions == "sinusoidal" and embed_dim % 2
+    check(not is_odd, f"embed_dim must be even for sinusoidal positions, got {embed_dim}")
 
 
 def make_positions(positions: Positions, max_positions: int, embed_dim: int, **learned: Any) -> PositionEmbedding:

@@ -11,11 +11,19 @@ from torch import Tensor, nn
 
 from ..attention.scores import SCORES
 from ..config import Config, Fraction, ModelDim, choice
-from ..errors import SightlineError, check, check_choice, check_divides
+from ..errors import SightlineError, check, check_choice
 from ..layers import SIZES
 from ..layers.blocks import Norm
 from ..layers.recurrent import Cell
-from .encoders import EncoderOutput, Positions, RecurrentTextEncoder, TextEncoder, TransformerTextEncoder, VocabSize
+from .encoders import (
+    EncoderOutput,
+    Positions,
+    RecurrentTextEncoder,
+    TextEncoder,
+    TransformerTextEncoder,
+    VocabSize,
+    check_dimensions,
+)
 from .text_decoder import RecurrentTextDecoder, TextDecoder, TransformerTextDecoder, packs
 
 
@@ -94,10 +102,7 @@ class TransformerSeq2SeqConfig(Seq2SeqConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        embed_dim, num_heads = self.dimensions["embed_dim"], self.dimensions["num_heads"]
-        check_divides("embed_dim", embed_dim, num_heads=num_heads)
-        is_odd = self.positions == "sinusoidal" and embed_dim % 2
-        check(not is_odd, f"embed_dim must be even for sinusoidal positions, got {embed_dim}")
+        check_dimensions(self.dimensions, self.positions)
 
     @property
     def dimensions(self) -> dict[str, int]:
