@@ -20,8 +20,8 @@ class BatchSlice:
     micro_batches: int = 1
 
     def indices(self, batch_size: int) -> list[slice]:
-        """The slice of a batch for each micro-batch of this process."""
-        size = batch_size // (self.world_size * self.micro_batches)
+        """The slice of a batch for each micro-batch of this process. Those of an uneven batch are rounded up."""
+        size = -(-batch_size // (self.world_size * self.micro_batches))
         first = self.rank * self.micro_batches
         return [slice(i * size, (i + 1) * size) for i in range(first, first + self.micro_batches)]
 

@@ -104,11 +104,10 @@ class CaptioningTask(Task):
     def batches(
         self, first_step: int, batch_size: int, batch_slice: BatchSlice
     ) -> Generator[list[CaptionBatch], None, None]:
-        shares = batch_slice.world_size * batch_slice.micro_batches
         steps = self._buckets(batch_size).steps(first_step, self.config.seed, self.device)
         for step, rows, indices, (length,) in steps:
             num_labels = int(self.captions.lengths[rows].sum()) - len(rows)  # without BOS
-            slices = batch_slice.indices(-(-len(rows) // shares) * shares)
+            slices = batch_slice.indices(len(rows))
             images = self._images(self.owners[indices], step)
             yield [self._micro_batch(indices, images, part, length, num_labels, step) for part in slices]
 

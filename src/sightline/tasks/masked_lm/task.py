@@ -63,13 +63,12 @@ class MaskedLMTask(Task):
     def batches(
         self, first_step: int, batch_size: int, batch_slice: BatchSlice
     ) -> Generator[list[tuple[MaskedBatch, Tensor]], None, None]:
-        generator, shares = torch.Generator(self.device), batch_slice.world_size * batch_slice.micro_batches
+        generator = torch.Generator(self.device)
         for step, _, indices, (length,) in self._buckets(batch_size).steps(first_step, self.config.seed, self.device):
             generator.manual_seed(seeds.derive_seed(self.config.seed, seeds.MASKING, step))
             masked = self.masker.mask(*self.train.take(indices, length), generator)
             num_labels = (masked.labels != IGNORE_INDEX).sum().clamp_min(1)
-            slices = batch_slice.indices(-(-len(indices) // shares) * shares)
-            yield [(self._micro_batch(masked, part), num_labels) for part in slices]
+            yield [(self._micro_batch(masked, part), num_labels) for part in batch_slice.indices(len(indices))]
 
     def _micro_batch(self, masked: MaskedBatch, part: slice) -> MaskedBatch:
         """Some rows of a batch.

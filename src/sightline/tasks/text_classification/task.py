@@ -81,10 +81,8 @@ class TextClassificationTask(Task):
     def batches(
         self, first_step: int, batch_size: int, batch_slice: BatchSlice
     ) -> Generator[list[tuple[Tensor, Tensor, Tensor, float]], None, None]:
-        shares = batch_slice.world_size * batch_slice.micro_batches
         for _, rows, indices, (length,) in self._buckets(batch_size).steps(first_step, self.config.seed, self.device):
-            slices = batch_slice.indices(-(-len(rows) // shares) * shares)
-            yield [self._micro_batch(indices, part, length) for part in slices]
+            yield [self._micro_batch(indices, part, length) for part in batch_slice.indices(len(rows))]
 
     def _micro_batch(self, indices: Tensor, part: slice, length: int) -> tuple[Tensor, Tensor, Tensor, float]:
         """Tokens, mask, labels and weight of each text of a part of a batch.

@@ -64,11 +64,10 @@ class TranslationTask(Task):
     def batches(
         self, first_step: int, batch_size: int, batch_slice: BatchSlice
     ) -> Generator[list[tuple[PairBatch, int]], None, None]:
-        shares = batch_slice.world_size * batch_slice.micro_batches
         for _, rows, indices, shape in self._buckets(batch_size).steps(first_step, self.config.seed, self.device):
             count = len(rows)
             num_labels = int(self.train.target.lengths[rows].sum()) - count  # without BOS
-            slices = batch_slice.indices(-(-count // shares) * shares)
+            slices = batch_slice.indices(count)
             yield [self._micro_batch(indices, part, shape, num_labels) for part in slices]
 
     def _micro_batch(
