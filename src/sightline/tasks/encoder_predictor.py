@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..attention import Record, record_attention
 from ..data.text.tokenizers import Tokenizer
-from ..errors import check_page_size
 from ..predictor import InputToken, Progress
 from ..view.inspection import Inspection
 from .figures import FigureFiles, training_curves
@@ -131,9 +130,7 @@ class EncoderPredictor(TextPredictor):
 
     def show(self, inputs: Sequence[str] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
         """Write figures of the training curves, and of the attention on these texts, to a folder."""
-        files = FigureFiles.create(self.folder, out, format)
-        if inputs:
-            check_page_size(inputs=len(inputs))
+        files = FigureFiles.create(self.folder, out, format, num_inputs=len(inputs))
         prepared = [self.prepare(text) for text in inputs]
         files.add("training", training_curves, self.folder, "accuracy")
         if inputs:

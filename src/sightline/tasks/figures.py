@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import files, limits, zoo
-from ..errors import check, check_choice
+from ..errors import check, check_choice, check_page_size
 from ..files import LOG
 from ..view import figures as view_figures
 
@@ -33,12 +33,17 @@ class FigureFiles:
     """Names of figures that were not drawn, and why."""
 
     @classmethod
-    def create(cls, run: Path, out: str | Path | None, format: str) -> "FigureFiles":
-        """No figures yet, to be written to `out`; by default `figures/` in the run, or here for a pretrained model."""
+    def create(cls, run: Path, out: str | Path | None, format: str, *, num_inputs: int = 0) -> "FigureFiles":
+        """No figures yet, to be written to `out`; by default `figures/` in the run, or here for a pretrained model.
+
+        `num_inputs` is the number of inputs to show on a page, if there is one.
+        """
         check_choice("format", format, FORMATS)
         folder = (Path() if zoo.is_pretrained(run) else run) / "figures" if out is None else Path(out)
         is_usable = folder.is_dir() or not folder.exists()
         check(is_usable, f"out must be a folder, got {str(folder)!r}, which is a file")
+        if num_inputs:
+            check_page_size(inputs=num_inputs)
         return cls(folder, format)
 
     def add(self, name: str, draw: "Callable[..., Figure]", *arguments: Any) -> None:

@@ -17,7 +17,7 @@ from ...data.images.reading import expand_image_paths, read_image
 from ...data.sources import same_source
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import decoder_inputs
-from ...errors import SightlineError, check, check_int, check_max, check_page_size
+from ...errors import SightlineError, check, check_int, check_max
 from ...files import CONFIG, stored_fingerprint
 from ...layers.backbones import BACKBONES
 from ...models.captioner import Captioner
@@ -234,9 +234,7 @@ class CaptioningPredictor(Predictor):
 
         An empty caption has no animation.
         """
-        files = FigureFiles.create(self.folder, out, format)
-        if inputs:
-            check_page_size(inputs=len(inputs))
+        files = FigureFiles.create(self.folder, out, format, num_inputs=len(inputs))
         prepared = [self.prepare(item) for item in inputs]
         explained = self.explain_batch(prepared, [*inputs]) if inputs else None
         files.add("training", training_curves, self.folder, "cider")

@@ -169,9 +169,7 @@ class ImageClassificationPredictor(Predictor):
 
     def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
         """Write figures of the weights, the training curves, and the attention on these images to a folder."""
-        files = FigureFiles.create(self.folder, out, format)
-        if inputs:
-            check_page_size(inputs=len(inputs))
+        files = FigureFiles.create(self.folder, out, format, num_inputs=len(inputs))
         prepared = [self.prepare(item) for item in inputs]
         for name, draw in figures.FIGURES.items():
             files.add(name, draw, self.model, self.folder)

@@ -15,7 +15,7 @@ from ...data.text.batching import EncodedPairs
 from ...data.text.corpora import ParallelText, TextSplits
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import Hypothesis
-from ...errors import check, check_int, check_max, check_page_size
+from ...errors import check, check_int, check_max
 from ...files import CONFIG, read_json
 from ...models.seq2seq import Seq2Seq
 from ...names import shortened
@@ -226,9 +226,7 @@ class TranslationPredictor(TextPredictor):
 
     def show(self, inputs: Sequence[str] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
         """Write figures of the training curves, and of the attention on these texts, to a folder."""
-        files = FigureFiles.create(self.folder, out, format)
-        if inputs:
-            check_page_size(inputs=len(inputs))
+        files = FigureFiles.create(self.folder, out, format, num_inputs=len(inputs))
         prepared = [self.prepare(text) for text in inputs]
         explained = self.explain_batch(prepared, [*inputs]) if inputs else None
         files.add("training", training_curves, self.folder, "bleu")
