@@ -9,10 +9,10 @@ from itertools import pairwise
 
 from torch import Tensor
 
+from .attention_map import AttentionMap
 from .calls import Call
 from .functional import Kind
 from .layout import TOKENS
-from .record import AttentionMap
 
 CROSS_NAMES = ("cross", "encoder_attn", "encdec")
 

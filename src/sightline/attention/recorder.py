@@ -12,13 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import check
+from .attention_map import AttentionMap
 from .calls import Call, is_attention_module, num_heads
 from .edits import Edit, GradientEdit, edited_weights
 from .functional import Kind
 from .kinds import correct_kinds, infer_kind, is_causal
 from .layout import find_image_tokens, find_layout
 from .normalizers import in_backward
-from .record import AttentionMap, Record
+from .record import Record
 
 Layers = str | int | Iterable[str | int] | None
 Heads = int | Iterable[int] | None

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from ..errors import SightlineError, check
+from .attention_map import AttentionMap
 from .functional import Kind
 from .layout import TOKENS
-from .record import AttentionMap, Record
+from .record import Record
 
 Targets = Tensor | Mapping[str, Tensor]
 SEQUENCES: dict[Kind, tuple[str, str]] = {

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from ..errors import SightlineError, check, check_choice
+from .attention_map import AttentionMap
 from .functional import Kind
 from .kinds import is_causal
-from .record import AttentionMap, Record
+from .record import Record
 
 if TYPE_CHECKING:
     from ..view.page import Page, ViewOptions

@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import SightlineError, check
-from .record import AttentionMap, Record
+from .attention_map import AttentionMap
+from .record import Record
 
 
 def word_maps(record: Record, grid: tuple[int, int] | None = None) -> Record:
