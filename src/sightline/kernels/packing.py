@@ -8,7 +8,7 @@ Shapes: B batch, T tokens, N tokens that are not padding, C channels.
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Packing:
@@ -27,6 +27,11 @@ class Packing:
         """x (1, N, C) -> (B, T, C), zeros at padding"""
         unpacked: Tensor = _Scatter.apply(x[0], self.indices, self.shape.numel())
         return unpacked.unflatten(0, self.shape)
+
+
+def packs(module: nn.Module, x: Tensor) -> bool:
+    """Whether a training loss is computed without padding: worthwhile on a CPU. On a GPU, shapes would vary."""
+    return module.training and x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def reference_pack(x: Tensor, attention_mask: Tensor) -> Tensor:

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..kernels.cross_entropy import linear_cross_entropy
+from ..kernels.packing import packs
 from ..layers import TokenEmbedding
 from ..layers.blocks import ACTIVATIONS
 from .encoders import EncoderOutput, TextEncoderConfig
-from .text_decoder import packs
 
 
 @dataclass(frozen=True, kw_only=True)

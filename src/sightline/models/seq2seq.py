@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..attention.scores import SCORES
 from ..config import Config, Fraction, ModelDim, choice
 from ..errors import SightlineError, check, check_choice
+from ..kernels.packing import packs
 from ..layers import SIZES
 from ..layers.blocks import Norm
 from ..layers.recurrent import Cell
@@ -24,7 +25,7 @@ from .encoders import (
     VocabSize,
     check_dimensions,
 )
-from .text_decoder import RecurrentTextDecoder, TextDecoder, TransformerTextDecoder, packs
+from .text_decoder import RecurrentTextDecoder, TextDecoder, TransformerTextDecoder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from ..config import at_least
 from ..errors import SightlineError
+from ..kernels.packing import packs
 from ..layers import Dropout
 from .encoders import EncoderOutput, TextEncoderConfig
-from .text_decoder import packs
 
 
 @dataclass(frozen=True, kw_only=True)

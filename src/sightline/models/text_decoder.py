@@ -21,7 +21,7 @@ from ..attention.normalizers import Gradient, Normalizer
 from ..attention.scores import make_score
 from ..kernels.cross_entropy import IGNORE_INDEX
 from ..kernels.decoding_graphs import Replay, Size, StepGraph, fits_graph, graph_size, has_hooks
-from ..kernels.packing import Packing
+from ..kernels.packing import Packing, packs
 from ..layers import RNN, Decoder, DecoderBlock, DecoderCache, Dropout, TokenEmbedding
 from ..layers.block_step import BlockStep, has_step
 from ..layers.recurrent import Cell, Hidden
@@ -352,8 +352,3 @@ class CrossAttention(nn.Module):
         """states (B, T, M), keys (B, S, M) -> contexts (B, T, M)"""
         options: dict[str, Any] = {"score": self.score, "normalizer": self.normalizer, "mask": source.mask}
         return attend(states, keys, source.states, **options, kind="cross")
-
-
-def packs(module: nn.Module, x: Tensor) -> bool:
-    """Whether a training loss is computed without padding: worthwhile on a CPU. On a GPU, shapes would vary."""
-    return module.training and x.device.type == "cpu" and not torch.compiler.is_compiling()
