@@ -265,6 +265,12 @@ def bootstrap_p_value(differences: Array) -> float:
     return min(1.0, 2 * float(min((differences <= 0).mean(), (differences >= 0).mean())))
 
 
+def bootstrap_description(metric: str) -> str:
+    """What the columns of a comparison by `bootstrap_intervals` are."""
+    intervals = f"with 95% intervals and p-value of {RESAMPLES:,} bootstrap resamples"
+    return f"the paired difference of {metric} to the first model, {intervals}"
+
+
 def bootstrap_intervals(values: Array, differences: Array) -> dict[str, Any]:
     """`interval`, `difference_interval` and `p_value` of a result, from a metric in each resample and its difference
     to that of the first model: (RESAMPLES,) each

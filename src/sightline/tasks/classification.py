@@ -1,4 +1,4 @@
-"""What classifiers share, whatever they classify: their evaluation and comparison on labeled examples."""
+"""What classifiers share, whatever they classify: predictions, and their evaluation and comparison on labeled data."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -21,9 +21,36 @@ from ..metrics import (
 from ..names import printable
 from ..predictor import SPLIT_NOTES, Progress
 
+DEFAULT_TOP = 3
+"""Classes in the summary of a prediction."""
 MAX_LISTED_CLASSES = 20
 MAX_ACCURACY_DIFFERENCE = 0.005
 """Largest difference that `compare_precision` accepts."""
+
+
+@dataclass(frozen=True)
+class ClassPrediction:
+    """The classes predicted for one input."""
+
+    label: str
+    confidence: float
+    scores: dict[str, float]
+    """The probability of each class, the most likely first."""
+
+    @classmethod
+    def from_probabilities(cls, classes: Sequence[str], probabilities: Tensor, **fields: Any) -> Self:
+        """From the probability of each class, (C,), and the values of further fields."""
+        order = probabilities.argsort(descending=True, stable=True).tolist()
+        scores = {classes[i]: float(probabilities[i]) for i in order}
+        label = classes[order[0]]
+        return cls(label, scores[label], scores, **fields)
+
+    def summary(self, top: int | None = None) -> str:
+        best = list(self.scores.items())[: top or DEFAULT_TOP]
+        return ", ".join(f"{printable(name)} {score:.1%}" for name, score in best)
+
+    def __str__(self) -> str:
+        return f"{printable(self.label)} ({self.confidence:.1%})"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import number_run
 import sightline
 from sightline.cli import app
+from sightline.comparison import RESAMPLES, resample_weights
 from sightline.data.text.corpora import ParallelText
 from sightline.errors import SightlineError
 from sightline.runs import compare
@@ -70,8 +71,8 @@ def test_equal_translators_do_not_differ():
 
 def test_intervals_are_those_of_a_plain_paired_bootstrap():
     """Resamples of the sentences themselves, scored by sacreBLEU."""
-    weights = comparison.resample_weights(len(PAIRS))
-    assert weights.sum(1).tolist() == [len(PAIRS)] * comparison.RESAMPLES
+    weights = resample_weights(len(PAIRS))
+    assert weights.sum(1).tolist() == [len(PAIRS)] * RESAMPLES
     for row in weights[:3].astype(int):
         indices = np.repeat(np.arange(len(PAIRS)), row)
         expected = bleu([damaged(2)[i] for i in indices], [REFERENCES[i] for i in indices], lowercase=True).score

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...comparison import (
-    RESAMPLES,
     Array,
     BootstrapResult,
     PairedComparison,
+    bootstrap_description,
     bootstrap_intervals,
     check_same_data,
     evaluate_each,
@@ -37,10 +37,7 @@ class CaptionComparison(PairedComparison):
     """Captioners on identical images."""
 
     noun = "images"
-    description = (
-        "the paired difference of CIDEr-D to the first model, with 95% intervals and p-value of "
-        f"{RESAMPLES:,} bootstrap resamples"
-    )
+    description = bootstrap_description("CIDEr-D")
     columns = ("CIDEr-D", "95% interval", "BLEU-4", "chrF")
     digits = 3
 

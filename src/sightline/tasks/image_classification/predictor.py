@@ -19,11 +19,12 @@ from ...data.sources import same_source
 from ...errors import SightlineError, check, check_page_size
 from ...files import CONFIG, read_json, stored_fingerprint
 from ...models.image_classifier import ImageClassifier
-from ...names import printable, shortened
+from ...names import shortened
 from ...predictor import InputToken, Predictor, Progress
 from ...view.images import data_url
 from ...view.inspection import Inspection, Layer
 from ...weights import read_weights
+from ..classification import ClassPrediction
 from ..figures import FigureFiles
 from . import figures
 from .config import ImageClassificationTaskConfig
@@ -33,28 +34,15 @@ from .task import CLASSES, data_fingerprint
 if TYPE_CHECKING:
     from ...view.page import Page
 
-DEFAULT_TOP = 3
-
 
 @dataclass(frozen=True)
-class ImagePrediction:
+class ImagePrediction(ClassPrediction):
     """The classes predicted for one image."""
 
-    label: str
-    confidence: float
-    scores: dict[str, float]
-    """The probability of each class, the most likely first."""
     error: None = None
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
-
-    def summary(self, top: int | None = None) -> str:
-        best = list(self.scores.items())[: top or DEFAULT_TOP]
-        return ", ".join(f"{printable(name)} {score:.1%}" for name, score in best)
-
-    def __str__(self) -> str:
-        return f"{printable(self.label)} ({self.confidence:.1%})"
 
 
 class ImageClassificationPredictor(Predictor):
@@ -97,13 +85,8 @@ class ImageClassificationPredictor(Predictor):
         return torch.stack(prepared).to(self.device).float() / 255
 
     def _predictions(self, logits: Tensor) -> list[ImagePrediction]:
-        predictions = []
-        for row in logits.float().softmax(-1).cpu():
-            order = row.argsort(descending=True, stable=True).tolist()
-            scores = {self.classes[i]: float(row[i]) for i in order}
-            label = self.classes[order[0]]
-            predictions.append(ImagePrediction(label, scores[label], scores))
-        return predictions
+        probabilities = logits.float().softmax(-1).cpu()
+        return [ImagePrediction.from_probabilities(self.classes, row) for row in probabilities]
 
     def _recorded(self, prepared: list[Tensor]) -> tuple[Tensor, list[ImagePrediction], Record]:
         pixels = self._pixels(prepared)

@@ -18,9 +18,10 @@ from ...data.text.tokenizers import Tokenizer
 from ...errors import SightlineWarning, check
 from ...files import CONFIG, read_json
 from ...models.text_classifier import TextClassifier
-from ...names import printable, shortened
+from ...names import shortened
 from ...predictor import Progress
 from ...weights import read_weights
+from ..classification import ClassPrediction
 from ..encoder_predictor import CutTokens, EncoderPredictor
 from ..text_data import TOKENIZER, read_tokenizers
 from ..text_predictor import MAX_NAME_CHARS
@@ -28,17 +29,11 @@ from .config import TextClassificationTaskConfig
 from .evaluate import TextEvaluation, evaluate, label_indices, logits_of
 from .task import CLASSES
 
-DEFAULT_TOP = 3
-
 
 @dataclass(frozen=True)
-class TextPrediction:
+class TextPrediction(ClassPrediction):
     """The classes predicted for one text."""
 
-    label: str
-    confidence: float
-    scores: dict[str, float]
-    """The probability of each class, the most likely first."""
     tokens: tuple[str, ...] = ()
     """Tokens of the text, with the start and end token."""
     attention: Record | None = None
@@ -50,13 +45,6 @@ class TextPrediction:
     def to_dict(self) -> dict[str, Any]:
         values = {"label": self.label, "confidence": self.confidence, "scores": self.scores}
         return {**values, "tokens": list(self.tokens), "cut_tokens": self.cut_tokens, "error": self.error}
-
-    def summary(self, top: int | None = None) -> str:
-        best = list(self.scores.items())[: top or DEFAULT_TOP]
-        return ", ".join(f"{printable(name)} {score:.1%}" for name, score in best)
-
-    def __str__(self) -> str:
-        return f"{printable(self.label)} ({self.confidence:.1%})"
 
 
 class TextClassificationPredictor(EncoderPredictor):
@@ -107,12 +95,8 @@ class TextClassificationPredictor(EncoderPredictor):
         """The classes of prepared texts."""
         predictions = []
         for ids, row in zip(prepared, logits.softmax(-1), strict=True):
-            order = row.argsort(descending=True, stable=True).tolist()
-            scores = {self.classes[i]: float(row[i]) for i in order}
-            label = self.classes[order[0]]
-            cut = ids.num_cut if isinstance(ids, CutTokens) else 0
-            tokens = tuple(self.tokenizer.tokens(ids))
-            predictions.append(TextPrediction(label, scores[label], scores, tokens, cut_tokens=cut))
+            tokens, cut = tuple(self.tokenizer.tokens(ids)), ids.num_cut if isinstance(ids, CutTokens) else 0
+            predictions.append(TextPrediction.from_probabilities(self.classes, row, tokens=tokens, cut_tokens=cut))
         return predictions
 
     def shown_tokens(self, prediction: TextPrediction) -> list[str]:

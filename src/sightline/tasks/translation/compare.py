@@ -7,10 +7,10 @@ import numpy as np
 
 from ... import config
 from ...comparison import (
-    RESAMPLES,
     Array,
     BootstrapResult,
     PairedComparison,
+    bootstrap_description,
     bootstrap_intervals,
     check_same_data,
     evaluate_each,
@@ -39,10 +39,7 @@ class TranslationComparison(PairedComparison):
     """Translators on identical sentences."""
 
     noun = "pairs"
-    description = (
-        "the paired difference of the lower-cased BLEU to the first model, with 95% intervals and p-value of "
-        f"{RESAMPLES:,} bootstrap resamples"
-    )
+    description = bootstrap_description("the lower-cased BLEU")
     columns = ("BLEU, lower-cased", "95% interval", "BLEU", "chrF")
 
     pairs: int
