@@ -293,7 +293,7 @@ DATASETS: Mapping[str, PublicDataset] = {
         "CC BY 2.0 FR (Tatoeba), CC BY-SA 4.0 (KorSTS), CC BY-SA 3.0 (Park, JHE)",
         instructions="write pairs of https://www.manythings.org/anki/kor-eng.zip, "
         "github.com/kakaobrain/kor-nlu-datasets and github.com/jungyeul/korean-parallel-corpora as lines "
-        "'Korean<tab>English' to ko_en.tsv.gz",
+        "'Korean<tab>English' to data/ko_en.tsv.gz",
         paths=("ko_en.tsv.gz",),
     ),
     "glyphs": PublicDataset(
@@ -306,9 +306,10 @@ DATASETS: Mapping[str, PublicDataset] = {
     "domains": PublicDataset(
         "ten small image sets of different kinds, at most 60 classes of 40 images, 96 x 96 pixels",
         "those of the sets, named in the model card of photos",
-        instructions="write one zip file of class folders each to domains/, of Caltech-101, clothing-dataset-small, "
-        "kaa/coins-dataset, glyphs of @fontsource/*, Fruits-360, HiRISE landmarks, PlantVillage, "
-        "Sign-Language-Digits-Dataset, free-spoken-digit-dataset as spectrograms, and icons of @iconify/json",
+        instructions="write one zip file of class folders each to data/domains/, of Caltech-101, "
+        "clothing-dataset-small, kaa/coins-dataset, glyphs of @fontsource/*, Fruits-360, HiRISE landmarks, "
+        "PlantVillage, Sign-Language-Digits-Dataset, free-spoken-digit-dataset as spectrograms, and icons of "
+        "@iconify/json",
         paths=("domains",),
     ),
     "languages": PublicDataset(

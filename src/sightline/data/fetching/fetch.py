@@ -67,13 +67,16 @@ def fetch(
 
 
 def summary() -> str:
-    """One line for each data set: its name, what it is, and the bytes to download."""
-    return "\n".join(f"{name:<14} {dataset.title} ({_cost(dataset)})" for name, dataset in DATASETS.items())
+    """One line for each data set: its name, what it is, and the bytes to download, or how to get it by hand."""
+    fetched = {name: dataset for name, dataset in DATASETS.items() if dataset.outputs}
+    by_hand = {name: dataset for name, dataset in DATASETS.items() if not dataset.outputs}
+    lines = [f"{name:<14} {dataset.title} ({_cost(dataset)})" for name, dataset in fetched.items()]
+    lines += ["", "These have no public address, so `sightline fetch` cannot download them:"]
+    lines += [f"{name:<14} {dataset.title}. To get it, {dataset.instructions}" for name, dataset in by_hand.items()]
+    return "\n".join(lines)
 
 
 def _cost(dataset: PublicDataset) -> str:
-    if not dataset.outputs:
-        return "no public address"
     return "size unknown" if dataset.size is None else f"{dataset.size / 1e6:,.0f} MB"
 
 
