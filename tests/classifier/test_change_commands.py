@@ -77,9 +77,9 @@ def test_info_describes_a_classifier(home, fitted, run):
     assert f"versions           sightline {sightline.__version__}, torch {torch.__version__}" in output
     assert f"bytes              {Path('signs.sightline').stat().st_size:,}" in output
     assert f"  {fitted.classes[0]}  3\n" in output
-    assert "  threshold        " in output
+    assert "  threshold  " in output
     assert f"model              {run}\n" in output
-    assert "  held_out_images  15\n" in output
+    assert "  held_out_examples  15\n" in output
     assert "auroc" not in output  # of few images it is not sure
     [record] = json.loads(call("info", "signs.sightline", "--format", "json").stdout)
     assert record["classes"] == fitted.counts
@@ -91,7 +91,7 @@ def test_info_describes_a_classifier(home, fitted, run):
 def test_details_have_the_auroc_of_enough_images(run, drawn):
     classifier = FewShotClassifier.pretrained(run).fit({name: drawn[name][:5] for name in list(drawn)[:4]})
     calibration = classifier.details()["calibration"]
-    assert (calibration["held_out_images"], calibration["auroc"]) == (20, classifier.calibration.auroc)
+    assert (calibration["held_out_examples"], calibration["auroc"]) == (20, classifier.calibration.auroc)
     assert calibration["rejected_known"] == classifier.calibration.rejected_known
 
 

@@ -141,6 +141,12 @@ def test_commands_fit_predict_and_evaluate_a_file_of_texts(folder, tmp_path, mon
         assert re.search(r"(?i)\b(an?|the|support|known|accepted|of) images?\b|\bfiles\b", text) is None
 
 
+def test_info_of_a_classifier_of_texts_does_not_speak_of_images(fitted, tmp_path):
+    values = sightline.info(fitted.save(tmp_path / "topics.sightline"))
+    assert values["calibration"]["held_out_examples"] == 8
+    assert "image" not in json.dumps(values)
+
+
 def test_one_text_of_a_label_is_one_text(fitted):
     evaluation = fitted.evaluate({"animals": "the dog barks loud", "food": ["bread"]})
     assert (evaluation.images, evaluation.accuracy) == (2, 1.0)

@@ -53,7 +53,7 @@ def plain_calibration(fitted: Fitted) -> dict[str, Any]:
 
     Rates that are estimated on fewer than `MIN_ESTIMATE_IMAGES` held-out images are None.
     """
-    values = config.plain(fitted.calibration) | {"held_out_images": fitted.num_held_out}
+    values = config.plain(fitted.calibration) | {"held_out_examples": fitted.num_held_out}
     if fitted.num_held_out < MIN_ESTIMATE_IMAGES:
         values |= dict.fromkeys(("auroc", "rejected_known", "accepted_unknown"))
     return values
