@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -77,10 +78,9 @@ def test_info_describes_a_classifier(home, fitted, run):
     assert f"versions           sightline {sightline.__version__}, torch {torch.__version__}" in output
     assert f"bytes              {Path('signs.sightline').stat().st_size:,}" in output
     assert f"  {fitted.classes[0]}  3\n" in output
-    assert "  threshold  " in output
     assert f"model              {run}\n" in output
-    assert "  held_out_examples  15\n" in output
-    assert "auroc" not in output  # of few images it is not sure
+    assert "rejection          too few images to estimate the rates: one of 15 held-out images is 7%\n" in output
+    assert re.search("threshold|scale|auroc", output) is None  # they are in units of logits, or not sure
     [record] = json.loads(call("info", "signs.sightline", "--format", "json").stdout)
     assert record["classes"] == fitted.counts
     assert record["calibration"]["threshold"] == fitted.calibration.threshold
@@ -90,7 +90,11 @@ def test_info_describes_a_classifier(home, fitted, run):
 
 def test_details_have_the_auroc_of_enough_images(run, drawn):
     classifier = FewShotClassifier.pretrained(run).fit({name: drawn[name][:5] for name in list(drawn)[:4]})
-    calibration = classifier.details()["calibration"]
+    details = classifier.details()
+    calibration = details["calibration"]
+    assert re.fullmatch(
+        r"\d+% of known images are rejected \(95% interval .*\), \d+% of unknown accepted", details["rejection"]
+    )
     assert (calibration["held_out_examples"], calibration["auroc"]) == (20, classifier.calibration.auroc)
     assert calibration["rejected_known"] == classifier.calibration.rejected_known
 

@@ -192,15 +192,18 @@ class FittedPredictor(Predictor):
         return predictions, explanation_page(cards, title=str(predictions[0]))
 
     def details(self) -> dict[str, Any]:
-        """The model and its embedder, the classes with their numbers of examples, and the calibration.
+        """The model and its embedder, the classes with their numbers of examples, the rejection, and the calibration.
 
-        Rates that are estimated on fewer than `MIN_ESTIMATE_IMAGES` held-out images are None.
+        `rejection` says in words what the threshold means. Rates that are estimated on fewer than `MIN_ESTIMATE_IMAGES`
+        held-out examples are None.
         """
         fitted = self._ready()
         name = None if fitted.embedder is None else getattr(fitted.embedder, "name", None)
         model = None if self.model_name is None else printable(self.model_name)
         values = {"model": model, "embedder": name, "method": fitted.choice.describe(self.input_kind)}
         values |= {"examples": len(fitted.support), "classes": self.counts}
+        if fitted.calibration.rejected_known is not None:  # None in files of earlier versions
+            values["rejection"] = fitted.calibration.rejection(fitted.num_held_out, self.input_kind)
         return values | {"calibration": summary.plain_calibration(fitted)}
 
     def columns(self, top: int | None = None) -> list[str]:

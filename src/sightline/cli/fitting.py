@@ -25,6 +25,8 @@ from .application import (
 
 MIN_SEPARATION = 0.7
 """AUROC of known against unknown images below which `fit` suggests another model."""
+JSON_ONLY = frozenset({"calibration"})
+"""Values of `info` that text output leaves out: parameters in units of logits. Its `rejection` says what they mean."""
 
 
 @app.command()
@@ -179,6 +181,8 @@ def _info_lines(values: dict[str, Any]) -> list[str]:
     """One line for each value; the entries of a mapping are indented."""
     lines = []
     for name, value in values.items():
+        if name in JSON_ONLY:
+            continue
         title = name.replace("_", " ")
         if isinstance(value, dict):
             items = {key: item for key, item in value.items() if item is not None}
