@@ -78,6 +78,7 @@ def test_a_bad_input_in_a_list_becomes_a_failed_prediction():
     first, failed, last = SquarePredictor().predict([1, -2, 3])
     assert (first, last) == (Square(1), Square(9))
     assert failed == FailedPrediction("a number must be at least 0, got -2")
+    assert (failed.label, failed.text) == (None, None)  # what a classifier and a translator would answer
     assert failed.to_dict() == {"error": failed.error}
     assert str(failed) == failed.summary(3) == "error: a number must be at least 0, got -2"
 

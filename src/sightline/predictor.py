@@ -42,9 +42,13 @@ class Prediction(Protocol):
 
 @dataclass(frozen=True)
 class FailedPrediction:
-    """Takes the place of the prediction of an input that cannot be used."""
+    """Takes the place of the prediction of an input that cannot be used. The answer that others have is None."""
 
     error: str
+    label: ClassVar[None] = None
+    confidence: ClassVar[None] = None
+    known: ClassVar[None] = None
+    text: ClassVar[None] = None
 
     def to_dict(self) -> dict[str, Any]:
         return {"error": self.error}

@@ -307,6 +307,8 @@ def test_bad_image_in_a_list_becomes_an_error_without_extra_passes(fitted, drawn
     assert predictions[:2] + predictions[3:] == expected
     assert "torn.png must be a complete PNG" in predictions[2].error
     assert predictions[2].to_dict() == {"error": predictions[2].error}
+    answers = [(prediction.label, prediction.confidence, prediction.known) for prediction in predictions]
+    assert answers[2] == (None, None, None)
     with pytest.raises(SightlineError, match=r"torn.png must be a complete PNG"):
         fitted.predict(tmp_path / "torn.png")
 
