@@ -19,7 +19,7 @@ from sightline.classifier.texts import read_table
 from sightline.cli import app
 from sightline.errors import SightlineError, SightlineWarning
 from sightline.models.text_embedders import PACKAGES, SentenceEncoder, text_model_folder
-from sightline.view.explanations import explanation_figure
+from sightline.view.explanations import MAX_FIGURE_WORDS, explanation_figure
 from sightline.view.figures import COLORS
 
 ANIMALS = ["the dog barks", "a cat sleeps", "the horse runs", "a bird sings"]
@@ -103,6 +103,16 @@ def test_figure_of_an_explanation_shows_words_and_support_texts(fitted, tmp_path
     assert shown == [f"{example.label}: {example.name}" for example in explanation.support]
     assert [label.get_text() for label in scores.get_yticklabels()] == ["animals", "food"]
     assert explanation.save(tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_figure_of_a_long_text_says_how_many_words_are_not_shown(fitted):
+    figure = explanation_figure(fitted.predict(" ".join(WORDS)).explain().card())
+    words, support, _ = figure.axes
+    assert len(WORDS) > len(words.patches) == MAX_FIGURE_WORDS
+    assert words.get_title() == f"Words ({len(WORDS) - MAX_FIGURE_WORDS} with smaller effects not shown)"
+    figure.draw_without_rendering()
+    assert words.title.get_window_extent().x1 <= support.title.get_window_extent().x0
+    assert words.title.get_window_extent().x0 >= 0
 
 
 def test_classifier_of_texts_is_saved_loaded_changed_and_evaluated(fitted, tmp_path):

@@ -203,7 +203,9 @@ def text_figure(card: ExplanationCard) -> Figure:
     title = wrap(f"{shortened(card.name, 200)}\n{card.title}", width, 13)
     fig, axes = figure(1, 3, size=(width, 1.3 + row_height * max(counts) + 0.25 * title.count("\n")))
     fig.suptitle(title, color=COLORS["ink"] if card.known else UNKNOWN_COLOR, fontsize=13)
-    _draw_effects(axes[0, 0], "Words", [(short_label(words[i][0], 24), words[i][1]) for i in sorted(strongest)])
+    omitted = len(words) - len(strongest)
+    words_title = f"Words ({omitted:,} with smaller effects not shown)" if omitted else "Words"
+    _draw_effects(axes[0, 0], words_title, [(short_label(words[i][0], 24), words[i][1]) for i in sorted(strongest)])
     _draw_effects(axes[0, 1], "Support texts", [(escape(text), effect) for text, effect in lines])
     _draw_scores(axes[0, 2], card)
     for ax, count in zip(axes[0], counts, strict=True):
