@@ -337,7 +337,11 @@ class Predictor(ABC):
         return cls.load(hub.resolve(name, revision=revision, token=token))
 
     def _prepared(self, item: Any) -> Any:
+        from .data.images.reading import check_not_image_file
+
         try:
+            if self.input_kind == "text":
+                check_not_image_file(item)
             return self.prepare(item)
         except MissingDependencyError:
             raise

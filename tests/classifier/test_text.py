@@ -3,11 +3,13 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import tokenizers
 import torch
 from matplotlib.colors import to_rgba
+from PIL import Image
 from torch.testing import assert_close
 from transformers import BertConfig, BertModel
 from typer.testing import CliRunner
@@ -269,6 +271,25 @@ def test_wrong_examples_and_folders_are_refused(folder, fitted, tmp_path):
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     with pytest.raises(SightlineError, match=r"weights in model\.safetensors, got none"):
         FewShotClassifier.pretrained(tmp_path)
+
+
+def test_an_image_file_is_not_taken_for_a_text(folder, fitted, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    message = "must be a text, got the image file 'photo.png'; use a model of images for it, or pass the text itself"
+    assert fitted.predict("photo.png").error is None  # no such file
+    Image.new("L", (7, 5)).save("photo.png")
+    for item in ("photo.png", Path("photo.png")):
+        with pytest.raises(SightlineError, match=message):
+            fitted.predict(item)
+    assert [prediction.error is None for prediction in fitted.predict(["the dog", "photo.png"])] == [True, False]
+    with pytest.raises(SightlineError, match=f"class 'animals': .*{message}"):
+        FewShotClassifier.pretrained(folder).fit({"animals": [*ANIMALS, "photo.png"], "food": FOOD})
+    fitted.save("topics.sightline")
+    for command in (["predict", "topics.sightline"], ["add", "topics.sightline", "food"]):
+        result = CliRunner().invoke(app, [*command, "photo.png"])
+        assert result.exit_code in (1, 2)
+        assert message in result.output
+    assert fitted.prepare("photo.png") == "photo.png"  # a server does not tell which files it has
 
 
 @pytest.mark.parametrize("name", ["modules.json", "1_Pooling/config.json", "config.json"])

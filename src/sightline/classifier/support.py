@@ -18,7 +18,7 @@ from .. import limits
 from ..data.images import datasets
 from ..data.images.datasets import ImageFiles
 from ..data.images.loading import UnknownSourceError, describe, load
-from ..data.images.reading import list_images, read_image
+from ..data.images.reading import check_not_image_file, list_images, read_image
 from ..errors import SightlineError, check, one_of
 from ..models.embedders import ImageEmbedder
 from ..models.text_embedders import TextEmbedder, check_text
@@ -170,6 +170,8 @@ def labeled_texts(source: Any) -> dict[str, list[str]]:
     for label, texts in groups.items():
         owner, limit = f"class {label!r}: ", limits.MAX_EXAMPLE_NAME_CHARS
         check(texts, f"{owner}must have at least one text, got none; add one or remove the class")
+        for text in texts:
+            check_not_image_file(text, owner)
         read[as_label(label)] = [check_text(text, owner)[:limit] for text in texts]
     return read
 

@@ -124,6 +124,14 @@ def is_image_name(name: str) -> bool:
     return not is_hidden(name) and (suffix in IMAGE_SUFFIXES or (suffix in HEIF_SUFFIXES and has_heif()))
 
 
+def check_not_image_file(item: Any, owner: str = "") -> None:
+    """Raise an error if the input of a text model is the path of an image file; `owner` begins the message."""
+    is_path = isinstance(item, str | Path) and is_image_name(os.path.basename(item))  # noqa: PTH119 - any text
+    is_file = is_path and os.path.isfile(item)  # noqa: PTH113 - false for an invalid path
+    rule, fix = "an input of a model of texts must be a text", "use a model of images for it, or pass the text itself"
+    check(not is_file, f"{owner}{rule}, got the image file {display_path(str(item))!r}; {fix}")
+
+
 @cache
 def has_heif() -> bool:
     """Whether pillow-heif is installed, which reads HEIC images; it is then registered as a reader of Pillow."""
