@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import sightline
 from sightline import FewShotClassifier
 from sightline.cli import app
+from sightline.errors import SightlineWarning
 
 
 @pytest.fixture
@@ -39,6 +40,19 @@ def test_add_adds_a_class_and_images_of_a_class(home, fitted):
     assert output.endswith("wrote signs.sightline\n")
     call("add", "signs.sightline", "new", "new")
     assert FewShotClassifier.load("signs.sightline").counts == {**fitted.counts, "new": 4}
+
+
+def test_add_reports_images_that_the_classifier_has(home, fitted, drawn):
+    assert call("add", "signs.sightline", "new", "new/0.png").stderr == ""
+    path, label = Path("copy.png"), fitted.classes[0]
+    Image.fromarray(drawn[label][1][0].numpy()).save(path)
+    warned = call("add", "signs.sightline", "new", path).stderr
+    assert warned == f"warning: duplicate: {label}/image 2, new/copy.png: the same image in 2 classes\n"
+    classifier = FewShotClassifier.load("signs.sightline")
+    with pytest.warns(SightlineWarning, match=r"^duplicate: new/0\.png, new/image 1: the same image$") as caught:
+        classifier.add("new", [Image.open("new/0.png")])
+    assert len(caught) == 1  # not those of before
+    assert caught[0].filename == __file__
 
 
 def test_added_images_are_predicted(home):

@@ -11,7 +11,7 @@ from PIL import Image
 from sightline import FewShotClassifier
 from sightline.classifier import calibration
 from sightline.classifier.calibration import classify
-from sightline.errors import SightlineError
+from sightline.errors import SightlineError, SightlineWarning
 from sightline.models.embedders import BackboneEmbedder
 from sightline.models.few_shot import FewShot
 from sightline.models.few_shot_config import FewShotConfig
@@ -69,7 +69,8 @@ def test_examples_of_a_class_can_be_a_folder_an_iterable_or_one_image(run, folde
         ("tensor", torch.from_numpy(image)[None], 1),
         ("batch", torch.from_numpy(image).expand(5, 1, -1, -1), 5),
     ):
-        assert classifier.add(label, examples).counts[label] == count
+        with pytest.warns(SightlineWarning, match="the same image in . classes"):
+            assert classifier.add(label, examples).counts[label] == count
     scores = classifier.predict(image).scores
     for label in ("gray", "color", "tensor", "batch"):
         assert scores[label] == pytest.approx(scores["picture"], rel=1e-3)

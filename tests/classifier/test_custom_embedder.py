@@ -10,7 +10,7 @@ from PIL import Image
 from torch import nn
 
 from sightline import FewShotClassifier
-from sightline.errors import SightlineError
+from sightline.errors import SightlineError, SightlineWarning
 from sightline.models.embedders import CustomEmbedder
 from sightline.models.few_shot import FewShot
 from sightline.models.few_shot_config import FewShotConfig
@@ -178,6 +178,7 @@ def test_embedder_for_a_file_without_one_is_refused(tmp_path):
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda classifier: pickle.loads(pickle.dumps(classifier))])  # noqa: S301
 def test_copies_have_the_embedder(duplicate):
     classifier, images = fit(CustomEmbedder(quarters, **OPTIONS)), list(make_quarters())
-    copied = duplicate(classifier).add("4", torch.full((1, SIZE, SIZE), 255, dtype=torch.uint8))
+    with pytest.warns(SightlineWarning, match="^blank: 4/image 1: all pixels are alike$"):
+        copied = duplicate(classifier).add("4", torch.full((1, SIZE, SIZE), 255, dtype=torch.uint8))
     assert classifier.predict(images) == duplicate(classifier).predict(images)
     assert len(copied.classes) == len(classifier.classes) + 1

@@ -123,6 +123,10 @@ def test_classifier_of_texts_is_saved_loaded_changed_and_evaluated(fitted, tmp_p
     assert loaded.predict("dog sleeps").scores == pytest.approx(fitted.predict("dog sleeps").scores)
     loaded.add("greetings", ["hello dog", "hello cat"])
     assert loaded.counts == {"animals": 4, "food": 4, "greetings": 2}
+    with pytest.warns(
+        SightlineWarning, match="^duplicate: “the dog barks”: the same text in 2 classes: animals, food$"
+    ):
+        loaded.add("food", "The dog  barks")
     evaluation = fitted.evaluate({"animals": ["dog", "cat runs"], "food": ["bread", ANIMALS[0]]})
     assert (evaluation.images, evaluation.support_images) == (4, 1)
     assert evaluation.accuracy == 0.75

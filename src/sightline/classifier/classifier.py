@@ -17,6 +17,7 @@ from ..models.text_embedders import is_text_model
 from ..predictor import Progress
 from . import file
 from .choice import AUTO
+from .duplicates import warn_repeated
 from .fitted import Fitted
 from .fitted_predictor import FittedPredictor
 from .methods import METHODS
@@ -195,13 +196,14 @@ class FewShotClassifier(FittedPredictor):
         return self
 
     def add(self, label: str | int, examples: Any) -> Self:
-        """Add a class, or examples of a class."""
+        """Add a class, or examples of a class. Duplicates are reported by a `SightlineWarning`."""
         before, label = self._current().support, as_label(label)
         new = read_support({label: examples}, self._embedder, before.embeddings.shape[-1])
         with self._lock:
             fitted = self._current()
             check_labels([*(name for name in fitted.support.classes if name != label), label])
-            self._fitted = fitted.changed(fitted.support.merged(new))
+            self._fitted = fitted.changed(support := fitted.support.merged(new))
+        warn_repeated(fitted.support, support, are_texts=self.input_kind == "text")
         return self
 
     def remove(self, label: str | int) -> Self:

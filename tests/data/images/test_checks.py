@@ -49,8 +49,8 @@ def test_skipped_files_duplicates_and_blank_images_are_one_list(folder):
         "skipped    1 file, not images (.pdf): a/a.pdf",
         "skipped    1 file, not images (.txt): notes.txt",
         "blank      c/blank.png: all pixels are alike",
-        "duplicate  a/1.png, b/wrong.png: the same file in 2 classes",
-        "duplicate  a/0.png, a/copy.png: the same file",
+        "duplicate  a/1.png, b/wrong.png: the same image in 2 classes",
+        "duplicate  a/0.png, a/copy.png: the same image",
         "similar    c/12.png, c/small.jpg: nearly the same image",
     ):
         assert f"  {line}" in text.splitlines()
@@ -61,7 +61,7 @@ def test_an_image_in_train_and_test_is_reported(folder, tmp_path):
         shutil.copytree(folder, tmp_path / "split" / split)
     text = checks.as_text(findings(tmp_path / "split"), "split")
     assert "test/a/0.png" in text
-    assert "the same file in test and train, which makes the accuracy too high" in text
+    assert "the same image in test and train, which makes the accuracy too high" in text
 
 
 def test_all_errors_of_a_folder_are_one_error(folder):

@@ -194,7 +194,7 @@ def image_findings(thumbnails: Thumbnails) -> list[Finding]:
     exact = [group for group in same.values() if len(group) > 1]
     first = [group[0] for group in same.values() if not is_blank[group[0]]]  # one of each file
     near = [[*group] for group in near_groups(thumbnails.pixels[first], first)]
-    for kind, text, groups in (("duplicate", "the same file", exact), ("similar", "nearly the same image", near)):
+    for kind, text, groups in (("duplicate", "the same image", exact), ("similar", "nearly the same image", near)):
         worded = [_worded(thumbnails, group, text) for group in groups]
         findings += [Finding(kind, text) for _, text in sorted(worded, key=lambda pair: pair[0])]
     if thumbnails.total > len(thumbnails.names):
