@@ -237,10 +237,12 @@ def test_text_models_run_at_any_size_in_onnx(task, score, tmp_path):
         else TextClassifier(TextClassifierConfig(**sizes, num_classes=len(classes)))
     )
     perturb(model.eval())
-    predictor = SimpleNamespace(tokenizer=tokenizer, model=model, config=SimpleNamespace(task=task), classes=classes)
+    run = {"tokenizer": tokenizer, "model": model, "config": SimpleNamespace(task=task), "max_input_tokens": 15}
+    predictor = SimpleNamespace(**run, classes=classes)
     [session] = onnx_sessions(text_export.export(predictor), tmp_path)
     metadata = json.loads((tmp_path / "export.json").read_text())
     assert (metadata["classes"], metadata["special_ids"]["mask"]) == (list(classes), special.id("mask"))
+    assert metadata["max_input_tokens"] == 15
     for batch, tokens in ((2, 7), (4, 3), (1, 17)):
         ids = torch.randint(len(tokenizer), (batch, tokens))
         mask = torch.arange(tokens) < torch.randint(1, tokens + 1, (batch, 1))

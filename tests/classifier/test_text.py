@@ -257,11 +257,13 @@ def test_classifier_of_texts_is_exported_with_its_encoder(fitted, tmp_path):
     with (tmp_path / "out" / "model.pt2").open("rb") as file:
         program = torch.export.load(file).module()
     tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
-    ids = torch.tensor([tokenizer.encode("a horse runs").ids])
-    probabilities, known_score = program(input_ids=ids, attention_mask=torch.ones_like(ids, dtype=torch.bool))
-    prediction = fitted.predict("a horse runs")
-    assert_close(probabilities[0].tolist(), [prediction.scores[name] for name in fitted.classes], atol=1e-4, rtol=0)
-    assert float(known_score) == pytest.approx(prediction.known_score, abs=1e-4)
+    for text in ("a horse runs", "a horse runs " * 9):  # the second one has more tokens than the encoder reads
+        ids = torch.tensor([tokenizer.encode(text).ids])
+        probabilities, known_score = program(input_ids=ids, attention_mask=torch.ones_like(ids, dtype=torch.bool))
+        prediction = fitted.predict(text)
+        assert_close(probabilities[0].tolist(), [prediction.scores[name] for name in fitted.classes], atol=1e-4, rtol=0)
+        assert float(known_score) == pytest.approx(prediction.known_score, abs=1e-4)
+    assert json.loads((tmp_path / "out" / "export.json").read_text())["max_tokens"] == 17
 
 
 def test_wrong_examples_and_folders_are_refused(folder, fitted, tmp_path):

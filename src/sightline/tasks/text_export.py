@@ -47,6 +47,7 @@ def export(predictor: Any) -> Export:
         outputs=("logits",),
     )
     metadata = {"task": predictor.config.task, "special_ids": dict(special.ids)}
+    metadata["max_input_tokens"] = predictor.max_input_tokens
     classes = getattr(predictor, "classes", None)
     metadata |= {} if classes is None else {"classes": list(classes)}
     return Export(parts=[part], metadata=metadata, files={TOKENIZER: tokenizer.to_json().encode()})

@@ -6,7 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+import tokenizers
 import torch
+from torch.testing import assert_close
 from typer.testing import CliRunner
 
 import sightline
@@ -188,6 +190,20 @@ def test_texts_that_are_cut_are_reported_once(run):
         prepared = predictor.prepare(long)
     assert predictor._without_tokens(prepared, frozenset([1])).num_cut == 20
     assert result.stderr.count("warning: a text of 50 tokens is cut to 30, as in training (data.max_tokens)") == 1
+
+
+def test_an_exported_classifier_states_how_much_of_a_text_it_reads(run, tmp_path):
+    sightline.export(run, tmp_path / "out", format="torch")
+    metadata = json.loads((tmp_path / "out" / "export.json").read_text())
+    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "out" / "tokenizer.json"))
+    tokenizer.enable_truncation(metadata["max_input_tokens"])
+    text, special = "a dog runs in the park " * 9, metadata["special_ids"]
+    ids = torch.tensor([[special["bos"], *tokenizer.encode(text, add_special_tokens=False).ids, special["eos"]]])
+    with (tmp_path / "out" / "model.pt2").open("rb") as file:
+        logits = torch.export.load(file).module()(input_ids=ids, attention_mask=torch.ones_like(ids, dtype=torch.bool))
+    with pytest.warns(SightlineWarning, match="is cut to 30"):
+        scores = sightline.load(run).predict(text).scores
+    assert_close(logits[0].softmax(-1).tolist(), [scores[name] for name in metadata["classes"]], atol=1e-4, rtol=0)
 
 
 def test_training_says_how_many_lines_are_cut(tmp_path):
