@@ -265,6 +265,7 @@ def test_few_shot_by_drop_paste_and_files(app, characters, tmp_path):
     expect(
         dialog.get_by_text(f"{left_out['label']} is the closest class, but the image is less like it")
     ).to_be_visible()
+    assert re.search(r"(?i)\bunknown\b|none of the classes", dialog.inner_text()) is None  # the words of the page
     shown = dialog.get_by_role("list", name="Score for none of these").locator(".value").all_inner_texts()
     assert shown == list(percentages({"it": score, "mean": left_out["mean"], "highest": left_out["highest"]}).values())
     app.page.keyboard.press("Escape")

@@ -92,14 +92,15 @@ function answer(data, card, label, other) {
     section(data, `Against ${name}`, "examples that lower its odds", negative, name, largest)].filter(Boolean);
 }
 
+const paragraphs = (notes) => notes.map((note) => element("p", { className: "note" }, note));
+
 function scores(card) {
   const rows = card.scores.map(([name, score]) => {
     const bar = element("meter", { min: 0, max: 1, value: score, ariaLabel: name }, percent(score));
     return element("li", {}, element("span", { className: "name", title: name }, name), element("span", { className: "value" }, percent(score)), bar);
   });
-  const notes = [...(card.more ? [`and ${card.more.toLocaleString("en")} more classes`] : []), ...card.notes];
-  return element("section", { className: "scores" }, element("h3", {}, card.scoresTitle), element("ol", {}, ...rows),
-    ...notes.map((note) => element("p", { className: "note" }, note)));
+  const more = card.more ? [`and ${card.more.toLocaleString("en")} more classes`] : [];
+  return element("section", { className: "scores" }, element("h3", {}, card.scoresTitle), element("ol", {}, ...rows), ...paragraphs([...more, ...card.notes]));
 }
 
 function question(card, onchange) {
@@ -130,5 +131,5 @@ export function explanationCard(data, card, { hasAnswer = true } = {}) {
     element("span", { className: "prediction" }, card.known ? card.prediction : "unknown"),
     element("span", { className: "detail" }, detail),
     element("span", { className: "badge" }, card.known ? "known" : "none of the classes"));
-  return element("article", { className: `explanation ${card.known ? "known" : "unknown"}` }, hasAnswer ? heading : null, question(card, show), row);
+  return element("article", { className: `explanation ${card.known ? "known" : "unknown"}` }, hasAnswer ? heading : null, question(card, show), row, ...(hasAnswer ? [] : paragraphs(card.notes)));
 }

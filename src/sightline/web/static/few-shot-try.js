@@ -137,7 +137,7 @@ export function createTry(store) {
     try {
       const { explanation, prediction, left_out: leftOut } = await request(store.path("/explain"), { form: { image } });
       const note = element("p", { className: "note" }, "Outlined regions and orange bars speak for the class, dashed regions and blue bars against it. Dimmed regions have little effect. Numbers are differences of log odds: +0.69 doubles the odds.");
-      openDialog(live ? "Why? (the last picture)" : "Why?", [whyKnown(prediction, leftOut), explanationCard(explanation, explanation.cards[0]), note], { wide: true });
+      openDialog(live ? "Why? (the last picture)" : "Why?", [whyKnown(prediction, leftOut), explanationCard(explanation, explanation.cards[0], { hasAnswer: false }), note], { wide: true });
     } catch (error) {
       showError(error);
     }
