@@ -826,11 +826,20 @@ def test_classifying_texts_and_images(app, characters):
     expect(panel.get_by_role("switch", checked=True)).to_have_count(8)
     expect(panel.locator(".tokens .removed")).to_have_count(0)
 
+    unknown = panel.get_by_text(re.compile("The model does not know"))
+    expect(unknown).to_have_count(0)
+    panel.get_by_role("textbox", name="Text").fill("xyzzy the plugh")
+    expect(unknown).to_contain_text("does not know 2 of the 3 words or parts of words in this text.")
+    panel.get_by_role("button", name="Remove [UNK]", exact=True).first.click()
+    expect(panel.locator(".tokens .removed")).to_have_count(1)
+    expect(unknown).to_have_count(0)  # 1 of 2 are known
+
     panel.get_by_role("radio", name="Image").check(force=True)
     with app.page.expect_response("**/glyphs/predict-image") as answered:
         app.give(panel.locator(".drop-zone"), characters[0][0])
     [whole] = answered.value.json()["predictions"]
     expect(panel.locator(".answer b")).to_have_text(whole["label"])
+    expect(unknown).to_have_count(0)
     expect(panel.locator(".output .bars li")).to_have_count(3)
     assert shown_bars(panel) == percentages(whole["scores"])
     best_first = sorted(whole["scores"], key=lambda name: -whole["scores"][name])

@@ -192,6 +192,11 @@ def test_texts_that_are_cut_are_reported_once(run):
     assert result.stderr.count("warning: a text of 50 tokens is cut to 30, as in training (data.max_tokens)") == 1
 
 
+def test_unknown_words_are_counted(run):
+    known, unknown = sightline.load(run).predict(["a dog runs", "xyzzy dog plugh"])
+    assert (known.unknown_tokens, unknown.to_dict()["unknown_tokens"]) == (0, 2)
+
+
 def test_an_exported_classifier_states_how_much_of_a_text_it_reads(run, tmp_path):
     sightline.export(run, tmp_path / "out", format="torch")
     metadata = json.loads((tmp_path / "out" / "export.json").read_text())

@@ -40,11 +40,14 @@ class TextPrediction(ClassPrediction):
     """Recorded attention, if requested; one row and column per token."""
     cut_tokens: int = 0
     """Tokens at the end of the text that the model does not read, because the text is too long."""
+    unknown_tokens: int = 0
+    """Tokens outside the vocabulary: unknown words, or single bytes."""
     error: None = None
 
     def to_dict(self) -> dict[str, Any]:
         values = {"label": self.label, "confidence": self.confidence, "scores": self.scores}
-        return {**values, "tokens": list(self.tokens), "cut_tokens": self.cut_tokens, "error": self.error}
+        counts = {"cut_tokens": self.cut_tokens, "unknown_tokens": self.unknown_tokens}
+        return {**values, "tokens": list(self.tokens), **counts, "error": self.error}
 
 
 class TextClassificationPredictor(EncoderPredictor):
@@ -96,7 +99,8 @@ class TextClassificationPredictor(EncoderPredictor):
         predictions = []
         for ids, row in zip(prepared, logits.softmax(-1), strict=True):
             tokens, cut = tuple(self.tokenizer.tokens(ids)), ids.num_cut if isinstance(ids, CutTokens) else 0
-            predictions.append(TextPrediction.from_probabilities(self.classes, row, tokens=tokens, cut_tokens=cut))
+            counts = {"cut_tokens": cut, "unknown_tokens": self.tokenizer.count_unknown(ids)}
+            predictions.append(TextPrediction.from_probabilities(self.classes, row, tokens=tokens, **counts))
         return predictions
 
     def shown_tokens(self, prediction: TextPrediction) -> list[str]:

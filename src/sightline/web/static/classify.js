@@ -15,13 +15,19 @@ export function scoreBars(prediction) {
   return bars.node;
 }
 
+// A note for a text of which the model knows less than half, as nodes. Two of its tokens are the start and the end.
+function unknownText({ tokens = [], unknown_tokens: count = 0 }) {
+  const total = tokens.length - 2;
+  return count > 0 && 2 * count > total ? [element("p", { className: "note" }, `The model does not know ${count} of the ${total} words or parts of words in this text. Do not rely on its answer.`)] : [];
+}
+
 function answer(prediction, { base }) {
   const isKnown = prediction.known !== false;
   const title = element("p", { className: `answer ${isKnown ? "" : "rejected"}` }, element("b", {}, isKnown ? prediction.label : "None of these"),
     element("span", {}, isKnown ? `${percent(prediction.confidence)} sure` : `closest: ${prediction.closest}`));
   const old = base && `${base.label ?? "None of these"}, ${percent(base.confidence)}`;
   const bars = scoreBars(prediction);
-  return [title, ...before(old, base && scoreBars(base).textContent === bars.textContent), bars];
+  return [title, ...unknownText(prediction), ...before(old, base && scoreBars(base).textContent === bars.textContent), bars];
 }
 
 export async function start(panel) {
