@@ -116,6 +116,17 @@ def test_a_classifier_is_read_at_once_without_waiting_for_its_fit(client, state)
     assert call(client, "GET", path, params={"wait": False}) == found
 
 
+def test_the_status_has_the_version_and_is_not_logged(client, state, caplog):
+    caplog.set_level("INFO", "sightline.web")
+    path = f"/{state['id']}"
+    assert call(client, "GET", f"{path}/status")["version"] == state["version"]
+    changed = call(client, "PATCH", path, json={"name": "renamed"})
+    assert call(client, "GET", f"{path}/status")["version"] == changed["version"] == state["version"] + 1
+    call(client, "GET", f"/{'0' * 16}/status", 404)
+    logged = [(record.values["method"], record.values["status"]) for record in caplog.records]
+    assert logged == [("PATCH", 200), ("GET", 404)]
+
+
 def test_a_change_that_a_fit_does_not_depend_on_keeps_it(client, state):
     fits, path = client.app.state.services.fits, f"/{state['id']}"
     first = fits.kept(state["id"], state["version"]).classifier

@@ -663,6 +663,43 @@ def test_a_fit_that_takes_longer_than_a_request_is_waited_for(app, characters):
     app.errors = [error for error in app.errors if "status of 404" not in error]  # the browser logs refused requests
 
 
+def test_changes_of_another_window_are_shown_and_said(app, characters):
+    panel = app.open("few-shot")
+    teach(app, panel, {"ka": characters[0][:2], "mo": characters[1][:2]})
+    expect(panel.get_by_text("expected accuracy")).to_be_visible()
+    other = App(app.page.context.new_page(), app.url)  # of the same person: it opens the same classifier
+    shown, toasts = other.open("few-shot"), other.page.locator(".toast")
+    expect(shown.locator(".thumbnail img")).to_have_count(4)
+    panel.get_by_role("button", name="Add class").click()
+    panel.get_by_label("Class name").nth(2).fill("mi")
+    panel.get_by_label("Class name").nth(2).press("Enter")
+    app.give(panel.locator(".class-card").nth(2), *characters[2][:3])
+    expect(toasts).to_have_text("This classifier was changed in another window. It is shown as it is now.")
+    expect(shown.locator(".thumbnail img")).to_have_count(7)
+    expect(shown.get_by_label("Class name").nth(2)).to_have_value("mi")
+    expect(shown.get_by_text("from 7 images that were left out")).to_be_visible()
+    expect(app.page.locator(".toast")).to_have_count(0)  # its own changes are not news
+    other.page.route("**/status", lambda route: route.abort())  # it has not asked again yet
+    expect(toasts).to_have_count(0)
+    app.give(panel.locator(".class-card").nth(2), characters[2][3])
+    expect(panel.locator(".thumbnail img")).to_have_count(8)
+    shown.get_by_label("Class name").nth(2).fill("mu")
+    shown.get_by_label("Class name").nth(2).press("Enter")
+    expect(toasts).to_have_text("This classifier was changed in another window. It is shown as it is now.")
+    expect(shown.locator(".thumbnail img")).to_have_count(8)
+    other.page.unroute("**/status")
+    expect(panel.get_by_label("Class name").nth(2)).to_have_value("mu")
+
+    panel.get_by_role("button", name="Open…").click()
+    row = app.page.get_by_role("dialog").get_by_role("listitem").filter(has_text="ka, mo, mu")
+    row.get_by_role("button", name="Delete My classifier", exact=True).click()
+    row.get_by_role("button", name="Delete for good?", exact=True).click()
+    expect(toasts).to_have_text("This classifier was deleted in another window.")
+    expect(shown.locator(".thumbnail")).to_have_count(0)
+    ignored = re.compile("status of 404|net::ERR_FAILED")  # the browser logs refused requests
+    assert [error for error in other.errors if not ignored.search(error)] == []
+
+
 def test_changes_and_undo_are_those_of_the_classifier_that_was_shown(app, characters):
     panel = app.open("few-shot")
     cards, toasts, held = panel.locator(".class-card"), app.page.locator(".toast"), []

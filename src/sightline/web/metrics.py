@@ -28,6 +28,9 @@ FIT_SECONDS = Histogram(
 )
 FAILURE = b'{"error":"the server failed to answer; its log has the details"}'
 
+POLLED = frozenset({"/api/classifiers/{identifier}/status"})
+"""Routes that an open page asks every few seconds; successful requests are counted, but not logged."""
+
 log = logging.getLogger("sightline.web")
 
 
@@ -73,7 +76,7 @@ def exposition() -> bytes:
 
 
 class Observed:
-    """Counts, times and logs every request, and answers 500 where the application fails."""
+    """Counts and times every request, logs it, and answers 500 where the application fails."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -105,7 +108,8 @@ class Observed:
             seconds, route, method = time.perf_counter() - start, _route(scope), _method(scope)
             REQUESTS.labels(method, route, str(status)).inc()
             SECONDS.labels(route).observe(seconds)
-            event("request", method=method, route=route, status=status, seconds=round(seconds, 4), bytes=size)
+            if route not in POLLED or status >= 400:
+                event("request", method=method, route=route, status=status, seconds=round(seconds, 4), bytes=size)
 
 
 def _route(scope: Mapping[str, Any]) -> str:

@@ -172,6 +172,12 @@ class ClassifierState(BaseModel):
     warnings: list[WarningState]
 
 
+class ClassifierStatus(BaseModel):
+    """What changes of a stored classifier while it is open."""
+
+    version: Annotated[int, Field(description="A higher one than before means that the classifier was changed.")]
+
+
 class AddedExamples(ClassifierState):
     """A stored classifier after images were added."""
 

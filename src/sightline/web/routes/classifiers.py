@@ -72,6 +72,12 @@ async def read(
     return await state(services, identifier, wait)
 
 
+@router.get("/{identifier}/status", response_model=schemas.ClassifierStatus)
+async def status(identifier: schemas.Identifier, services: Served) -> dict[str, Any]:
+    """The version of a classifier, which every change increases. The page asks for it every few seconds."""
+    return {"version": await services.database.run(services.store.version, identifier)}
+
+
 @router.patch("/{identifier}", response_model=schemas.ClassifierState)
 async def change_classifier(
     identifier: schemas.Identifier, request: schemas.ClassifierChange, services: Served, version: Version = None

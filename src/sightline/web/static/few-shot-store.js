@@ -3,9 +3,11 @@ import { request } from "./api.js";
 import { showError, toast } from "./widgets.js";
 
 const POLL_MILLISECONDS = 1500; // between questions whether a long fit is done
+const WATCH_MILLISECONDS = 5000; // between questions whether another window changed the classifier
 const LAST = "sightline-classifier"; // the id of the classifier that was open, in the browser's storage
 
-export function createStore() {
+// `isShown()` says whether the page is in view; the server is not asked for changes while it is not.
+export function createStore(isShown) {
   const [listeners, openListeners] = [[], []];
   let state = null; // null until the first change makes a classifier
   let owner = { id: null }; // the classifier that is shown; a change keeps the one that it was made for
@@ -13,10 +15,13 @@ export function createStore() {
   let queue = Promise.resolve();
   let pending = 0;
   let timer = null;
+  let watcher = null;
   let offer = null; // the message that offers to undo the last change
 
   const notify = () => listeners.forEach((listener) => listener(state));
-  function set(next, pollDelay = POLL_MILLISECONDS) {
+  // Show a state of the server, which has `ownChanges` more than the one before, unless another window changed it, too.
+  function set(next, { pollDelay = POLL_MILLISECONDS, ownChanges = 0 } = {}) {
+    if (state && state.id === next?.id && next.version > state.version + ownChanges) toast("This classifier was changed in another window. It is shown as it is now.");
     state = next;
     if (state) localStorage.setItem(LAST, state.id);
     else localStorage.removeItem(LAST);
@@ -51,7 +56,7 @@ export function createStore() {
         }
         const answer = await send((rest) => path(rest, own));
         pending--;
-        if (own === owner) set(answer);
+        if (own === owner) set(answer, { ownChanges: 1 });
         else notify();
         return answer;
       } catch (error) {
@@ -72,15 +77,28 @@ export function createStore() {
     offer = toast(text, { action: "Undo", onAction: () => undo().then((undone) => undone && restored()?.focus()) });
   }
   // Show what the server has: a fit that is done by now, or what another window changed.
-  async function reread() {
+  async function reread(read = readFitted) {
     const { id } = state;
     try {
-      const answer = await request(`api/classifiers/${id}`);
+      const answer = await read(id);
       if (!pending && state?.id === id && answer.version >= state.version) set(answer);
     } catch (error) {
-      if (error.status !== 404) pollFit();
-      else if (state?.id === id) show(null);
+      if (error.status !== 404) return pollFit();
+      if (state?.id !== id) return;
+      show(null);
+      toast("This classifier was deleted in another window.");
     }
+  }
+  // Ask every few seconds whether another window changed or deleted the classifier, and show it.
+  async function watch() {
+    clearTimeout(watcher);
+    const own = state;
+    if (own && isShown() && !pending && !isFitting()) {
+      const version = await request(path("/status")).then((answer) => answer.version, (error) => (error.status === 404 ? Infinity : 0));
+      if (state === own && !pending && version > own.version) await reread(readAtOnce);
+    }
+    clearTimeout(watcher);
+    watcher = setTimeout(watch, WATCH_MILLISECONDS);
   }
   const patch = (rest, json) => change((at) => request(at(rest), { method: "PATCH", json }));
   // Add the class of a card, { id, bind }, to the server, which it is known by from then on.
@@ -97,9 +115,12 @@ export function createStore() {
     openListeners.forEach((listener) => listener());
     owner = { id: next?.id ?? null };
     opening = null;
-    set(next, 0);
+    set(next, { pollDelay: 0 });
   }
+  const readFitted = (id) => request(`api/classifiers/${id}`);
   const readAtOnce = (id) => request(`api/classifiers/${id}?wait=false`); // the fit is read after it
+  for (const [target, event] of [[document, "visibilitychange"], [window, "focus"]]) target.addEventListener(event, watch);
+  watch();
   return {
     subscribe: (listener) => listeners.push(listener),
     onOpen: (listener) => openListeners.push(listener), // before another classifier is shown

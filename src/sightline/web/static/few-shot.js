@@ -12,7 +12,7 @@ import { icon, lead, showError } from "./widgets.js";
 const START_CLASSES = 2;
 
 export async function start(panel) {
-  const store = createStore();
+  const store = createStore(() => panel.offsetParent !== null && !document.hidden);
   const cards = []; // in order of display
   const placeholders = new WeakSet(); // cards that were not asked for
   const list = element("div", { className: "classes" });
