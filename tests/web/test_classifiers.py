@@ -116,6 +116,23 @@ def test_a_classifier_is_read_at_once_without_waiting_for_its_fit(client, state)
     assert call(client, "GET", path, params={"wait": False}) == found
 
 
+def test_the_status_has_the_progress_of_a_fit(client, monkeypatch):
+    state = new_classifier(client, shot=2)
+    embedder, seen = client.app.state.services.fits.base("glyphs").image_embedder, []
+    embed = type(embedder).embed
+
+    def observed(self, *arguments, **options):
+        seen.append(call(client, "GET", f"/{state['id']}/status")["progress"])
+        return embed(self, *arguments, **options)
+
+    monkeypatch.setattr(type(embedder), "embed", observed)
+    added = files(*characters()["ka"][2:4])
+    call(client, "POST", f"/{state['id']}/examples", 201, data={"label": "ka"}, files=added)
+    total = state["num_examples"] + 2  # those of before are kept
+    assert seen[:2] == [{"embedded": total - 2, "images": total}, {"embedded": total - 1, "images": total}]
+    assert call(client, "GET", f"/{state['id']}/status")["progress"] is None
+
+
 def test_the_status_has_the_version_and_is_not_logged(client, state, caplog):
     caplog.set_level("INFO", "sightline.web")
     path = f"/{state['id']}"

@@ -632,8 +632,16 @@ def test_a_fit_that_takes_longer_than_a_request_is_waited_for(app, characters):
         route.fulfill(response=response, json=response.json() | changes)
 
     app.page.route("**/examples", still_fitting, times=1)
+    status, held = {"version": 1, "progress": {"embedded": 34, "images": 81}}, []
+    app.page.route("**/status", lambda route: route.fulfill(json=status))
+    app.page.route("**/api/classifiers/*", lambda route: held.append(route), times=1)
     app.give(panel.locator(".class-card").nth(1), *characters[1][:2])
+    expect(panel.locator(".badge")).to_have_text("Learning…")
+    for text in (panel.locator(".blocked"), panel.locator(".status-card .note").first):
+        expect(text).to_have_text("Learning… 34 of 81 images")
+    app.page.unroute("**/status")
     expect(panel.locator(".blocked")).to_have_text("Learning…")
+    held[0].continue_()
     expect(panel.get_by_text("expected accuracy")).to_be_visible()
     expect(panel.locator(".blocked")).to_be_hidden()
 

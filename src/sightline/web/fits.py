@@ -122,6 +122,8 @@ class Fits:
         self._thumbnails: Recent[str, Tensor] = Recent(limits.MAX_WEB_EMBEDDINGS)
         self._locks: Recent[str, threading.Lock] = Recent(limits.MAX_WEB_CLASSIFIERS)
         self._lock = threading.Lock()
+        self.progress: dict[str, tuple[int, int]] = {}
+        """Of classifiers that are being fitted, the images that are embedded by now, and all."""
 
     def kept(self, identifier: str, version: int) -> Fit | None:
         """The fit of this version, if it is kept."""
@@ -137,7 +139,10 @@ class Fits:
             lock = self._locks.get(stored.id) or self._locks.put(stored.id, threading.Lock())
         with lock:
             last, digest = self._fits.get(stored.id), _digest(stored)
-            fit = self._fitted(stored) if last is None or last.digest != digest else last
+            try:
+                fit = self._fitted(stored) if last is None or last.digest != digest else last
+            finally:
+                self.progress.pop(stored.id, None)
             return self._fits.put(stored.id, replace(fit, version=stored.version, digest=digest))
 
     def measure(self, identifier: str, fit: Fit) -> None:
@@ -242,7 +247,13 @@ class _Images:
 
         groups = [group for group in self.stored.classes if group.examples]
         wanted = [example for group in groups for example in group.examples]
-        pairs = self._cached(wanted, lambda example: kept.get((name, example.digest)), embed)
+        report = self.fits.progress.__setitem__
+        pairs = self._cached(
+            wanted,
+            lambda example: kept.get((name, example.digest)),
+            embed,
+            lambda done: report(self.stored.id, (done, len(wanted))),
+        )
         counts = torch.tensor([len(group.examples) for group in groups])
         support = SupportSet(
             torch.stack([embedding for _, embedding in pairs]),
@@ -260,11 +271,16 @@ class _Images:
         wanted: Sequence[StoredExample],
         get: Callable[[StoredExample], V | None],
         compute: Callable[[StoredExample, bytes], V],
+        report: Callable[[int], None] = lambda done: None,
     ) -> list[V]:
+        """A value for each example, kept or computed. `report` is called with the number of those that are done."""
         found = {example.id: get(example) for example in wanted}
         missing = [example for example in wanted if found[example.id] is None]
+        done = len(wanted) - len(missing)
         for example, data in zip(missing, self.data(missing), strict=True):
+            report(done)
             found[example.id] = compute(example, data)
+            done += 1
         return [value for value in found.values() if value is not None]
 
 

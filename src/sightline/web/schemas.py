@@ -172,10 +172,18 @@ class ClassifierState(BaseModel):
     warnings: list[WarningState]
 
 
+class FitProgress(BaseModel):
+    """How far a fit is."""
+
+    embedded: int
+    images: int
+
+
 class ClassifierStatus(BaseModel):
     """What changes of a stored classifier while it is open."""
 
     version: Annotated[int, Field(description="A higher one than before means that the classifier was changed.")]
+    progress: Annotated[FitProgress | None, Field(description="None if the process that answers does not fit it.")]
 
 
 class AddedExamples(ClassifierState):

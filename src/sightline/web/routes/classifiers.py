@@ -74,8 +74,10 @@ async def read(
 
 @router.get("/{identifier}/status", response_model=schemas.ClassifierStatus)
 async def status(identifier: schemas.Identifier, services: Served) -> dict[str, Any]:
-    """The version of a classifier, which every change increases. The page asks for it every few seconds."""
-    return {"version": await services.database.run(services.store.version, identifier)}
+    """The version of a classifier, and the progress of its fit. The page asks for it every few seconds."""
+    version = await services.database.run(services.store.version, identifier)
+    embedded, images = services.fits.progress.get(identifier, (None, None))
+    return {"version": version, "progress": None if images is None else {"embedded": embedded, "images": images}}
 
 
 @router.patch("/{identifier}", response_model=schemas.ClassifierState)

@@ -102,9 +102,8 @@ export function createStatus(store) {
     accuracy.replaceChildren(...(estimate
       ? [element("b", { className: estimate.low >= MIN_GOOD ? "good" : "" }, percent(estimate.accuracy)), element("span", {}, `expected accuracy, between ${percent(estimate.low)} and ${percent(estimate.high)}, from ${estimate.images} images that were left out one at a time`)]
       : [element("span", {}, fitted ? missingForEstimate(state) : "It is not ready yet.")]));
-    const updating = store.isBusy() ? "Learning…" : "";
     const chosen = fit ? `Uses the model for ${(MODEL_NAMES[fit.model] ?? fit.model).toLowerCase()}. Fitted in ${fit.seconds.toFixed(2)} s.` : "";
-    details.textContent = updating || (fitted ? [chosen, fit?.hint && "The images look like another kind, whose model is not installed."].filter(Boolean).join(" ") : state.reason ?? "");
+    details.textContent = store.activity() || (fitted ? [chosen, fit?.hint && "The images look like another kind, whose model is not installed."].filter(Boolean).join(" ") : state.reason ?? "");
     details.title = fit?.model_reason ?? "";
     const open = grouped(state.warnings.filter((warning) => !dismissed.has(dismissedKey(warning))), state);
     const rows = open.slice(0, MAX_HINTS).map((found) => hint(found, state));

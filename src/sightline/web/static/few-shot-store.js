@@ -4,6 +4,7 @@ import { showError, toast } from "./widgets.js";
 
 const POLL_MILLISECONDS = 1500; // between questions whether a long fit is done
 const WATCH_MILLISECONDS = 5000; // between questions whether another window changed the classifier
+const PROGRESS_MILLISECONDS = 1000; // between questions how far a fit is
 const LAST = "sightline-classifier"; // the id of the classifier that was open, in the browser's storage
 
 // `isShown()` says whether the page is in view; the server is not asked for changes while it is not.
@@ -16,6 +17,7 @@ export function createStore(isShown) {
   let pending = 0;
   let timer = null;
   let watcher = null;
+  let progress = null; // of a fit, { embedded, images }, if the server knows it
   let offer = null; // the message that offers to undo the last change
 
   const notify = () => listeners.forEach((listener) => listener(state));
@@ -23,12 +25,15 @@ export function createStore(isShown) {
   function set(next, { pollDelay = POLL_MILLISECONDS, ownChanges = 0 } = {}) {
     if (state && state.id === next?.id && next.version > state.version + ownChanges) toast("This classifier was changed in another window. It is shown as it is now.");
     state = next;
+    progress = null;
     if (state) localStorage.setItem(LAST, state.id);
     else localStorage.removeItem(LAST);
     pollFit(pollDelay);
+    scheduleWatch();
     notify();
   }
   const isFitting = () => Boolean(state?.fitting); // the fit takes longer than a request may, or was not waited for
+  const isBusy = () => pending > 0 || isFitting();
   function pollFit(delay = POLL_MILLISECONDS) {
     clearTimeout(timer);
     if (isFitting()) timer = setTimeout(() => pending || reread(), delay);
@@ -47,6 +52,7 @@ export function createStore(isShown) {
     pending++;
     offer?.remove();
     notify();
+    scheduleWatch();
     return after(async () => {
       try {
         if (own.id === null) {
@@ -89,16 +95,19 @@ export function createStore(isShown) {
       toast("This classifier was deleted in another window.");
     }
   }
-  // Ask every few seconds whether another window changed or deleted the classifier, and show it.
+  // Ask every few seconds how far a fit is, and whether another window changed or deleted the classifier, and show it.
   async function watch() {
-    clearTimeout(watcher);
-    const own = state;
-    if (own && isShown() && !pending && !isFitting()) {
-      const version = await request(path("/status")).then((answer) => answer.version, (error) => (error.status === 404 ? Infinity : 0));
-      if (state === own && !pending && version > own.version) await reread(readAtOnce);
+    const [own, shown] = [owner, state];
+    if (own.id !== null && isShown()) {
+      const answer = await request(path("/status")).catch((error) => ({ version: error.status === 404 ? Infinity : 0, progress: null }));
+      if (own === owner && isBusy()) (progress = answer.progress), notify();
+      else if (shown && state === shown && answer.version > shown.version) await reread(readAtOnce);
     }
+    scheduleWatch();
+  }
+  function scheduleWatch() {
     clearTimeout(watcher);
-    watcher = setTimeout(watch, WATCH_MILLISECONDS);
+    watcher = setTimeout(watch, isBusy() ? PROGRESS_MILLISECONDS : WATCH_MILLISECONDS);
   }
   const patch = (rest, json) => change((at) => request(at(rest), { method: "PATCH", json }));
   // Add the class of a card, { id, bind }, to the server, which it is known by from then on.
@@ -126,7 +135,9 @@ export function createStore(isShown) {
     onOpen: (listener) => openListeners.push(listener), // before another classifier is shown
     state: () => state,
     opening: () => opening,
-    isBusy: () => pending > 0 || isFitting(),
+    isBusy,
+    // What is done meanwhile, in words; empty if nothing is.
+    activity: () => (!isBusy() ? "" : progress ? `Learning… ${progress.embedded} of ${progress.images} images` : "Learning…"),
     owner: () => owner,
     path,
     open: (next) => after(() => show(next)),

@@ -147,7 +147,7 @@ export function createTry(store) {
 
   function update(state) {
     blocked.hidden = isFitted();
-    blocked.textContent = store.isBusy() ? "Learning…" : state?.num_examples ? state.reason ?? "" : "Add images to two classes first.";
+    blocked.textContent = store.activity() || (state?.num_examples ? state.reason ?? "" : "Add images to two classes first.");
     if (!isFitted()) return void (results.hidden = true);
     if (query && mode !== "webcam" && state.version !== version && !store.isBusy()) predict(query);
   }
