@@ -101,7 +101,7 @@ def _card(name: str, run: Path, predictor: Predictor, command: str, license: str
     if not isinstance(report, str):
         raise SightlineError(f"{run / EVALUATION} must hold a report, got none; evaluate the run again")
     external = predictor.external_model
-    head = f", a head for the embeddings of `{external}`, which is not part of it" if external else ""
+    head = f", for the features of `{external}`, which is not part of it" if external else ""
     part = predictor.fine_tuned
     start = f"The backbone is part of the model. Its training started from {part.origin}.\n" if part else ""
     return model_card(
