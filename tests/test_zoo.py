@@ -24,11 +24,6 @@ EXAMPLES = Path(sightline.__file__).parent / "web" / "examples"
 """Images that the page offers to try."""
 
 
-def included(name):
-    """Run a test if the package has the pretrained model of this name."""
-    return pytest.mark.skipif(name not in zoo.names(), reason=f"the package has no model {name}")
-
-
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """The data of two tasks, and their runs by the names of the pretrained models."""
@@ -236,7 +231,6 @@ def test_fill_mask_predicts_plausible_words():
     assert words[0][1] == pytest.approx(0.255, abs=0.01)
 
 
-@included("caption")
 def test_caption_describes_photos_in_one_sentence():
     predictor = sightline.load("caption")
     assert predictor.external_model == "efficientnet_lite0"  # of the extra `photos`
@@ -250,7 +244,6 @@ def test_caption_describes_photos_in_one_sentence():
     assert len({caption.text for caption in captions}) == len(captions)
 
 
-@included("fashion")
 def test_fashion_names_the_clothing_on_its_examples():
     predictor = sightline.load("fashion")
     expected = {"ankle-boot.png": "Ankle boot", "bag.png": "Bag", "trouser.png": "Trouser"}

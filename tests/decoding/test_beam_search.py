@@ -2,9 +2,11 @@ import itertools
 import math
 
 import pytest
+import torch
 
 from decoding_methods import beam_search
 from markov_chain import BOS, EOS, GREEDY_TRAP, A, C, MarkovChain, random_tables, transitions
+from sightline.decoding.beam_search import repeating_tokens
 
 
 def test_beam_search_finds_a_better_sequence_than_greedy():
@@ -14,17 +16,21 @@ def test_beam_search_finds_a_better_sequence_than_greedy():
 
 
 @pytest.mark.parametrize("early_stopping", [True, False])
-@pytest.mark.parametrize("length_penalty", [0.0, 0.6, 1.0])
-def test_wide_beam_search_equals_exhaustive_search(early_stopping, length_penalty):
+@pytest.mark.parametrize(("length_penalty", "ngram_size"), [(0.0, 0), (0.6, 0), (1.0, 0), (1.0, 1), (1.0, 2)])
+def test_wide_beam_search_equals_exhaustive_search(early_stopping, length_penalty, ngram_size):
     vocab_size, max_tokens = 7, 4
     encoder_output = random_tables(vocab_size=vocab_size)
     tokens = [token for token in range(vocab_size) if token not in (0, BOS, EOS)]
     options = {"length_penalty": length_penalty, "max_tokens": max_tokens, "early_stopping": early_stopping}
+    options["no_repeat_ngram_size"] = ngram_size
     results = beam_search(MarkovChain(), encoder_output, num_beams=400, n_best=3, **options)
     for log_probs, hypotheses in zip(encoder_output.tables.log_softmax(-1), results, strict=True):
         scored = []
         for length in range(max_tokens):
             for sequence in itertools.product(tokens, repeat=length):
+                ngrams = [sequence[i : i + ngram_size] for i in range(length - ngram_size + 1)]
+                if ngram_size and len({*ngrams}) < len(ngrams):
+                    continue
                 path = itertools.pairwise([BOS, *sequence, EOS])
                 score = sum(float(log_probs[token, next_token]) for token, next_token in path)
                 scored.append((score / (length + 1) ** length_penalty, sequence))
@@ -76,3 +82,11 @@ def test_more_beams_than_tokens():
 def test_invalid_options_raise(options, message):
     with pytest.raises(ValueError, match=message):
         beam_search(MarkovChain(), transitions(GREEDY_TRAP), **options)
+
+
+def test_no_sequence_of_tokens_is_repeated():
+    rows, banned = repeating_tokens(torch.tensor([[3, 5, 7, 3, 5], [3, 5, 7, 5, 3], [4, 4, 4, 4, 4]]), 3)
+    assert list(zip(rows.tolist(), banned.tolist(), strict=True)) == [(0, 7), (2, 4), (2, 4), (2, 4)]
+    rows, banned = repeating_tokens(torch.tensor([[3, 5, 3]]), 1)
+    assert {*banned.tolist()} == {3, 5}
+    assert all(len(x) == 0 for x in repeating_tokens(torch.tensor([[3, 3, 3]]), 4))

@@ -1,16 +1,8 @@
-import contextlib
-import shutil
-from pathlib import Path
-
 import pytest
-import torch
 
-import caption_run
 import sightline
-from sightline import zoo
 from sightline.data.captions import shapes
 from sightline.data.captions.datasets import CaptionSplits
-from state_dicts import lite0_state
 
 TEXT_MODEL = ("model.embed_dim=16", "model.ffn_dim=24", "model.depth=2", "training.batch_size=64")
 CAPTIONER = {
@@ -32,16 +24,3 @@ def web_runs(tmp_path_factory):
     data = CaptionSplits(shapes.draw(37, seed=0), shapes.draw(7, seed=1), shapes.draw(11, seed=2))
     sightline.train({**CAPTIONER, "out": str(home / "shapes")}, data=data, quiet=True)
     return [home / name for name in ("sentences", "topics", "shapes")]
-
-
-@pytest.fixture(scope="session")
-def photo_models(tmp_path_factory, tiny_run):
-    """The pretrained models `caption` and `fashion`; stand-ins of these names while the package has none."""
-    home = tmp_path_factory.mktemp("photo-models")
-    with contextlib.chdir(home):
-        if "caption" not in zoo.names():
-            torch.save(lite0_state(), "lite0.pth")
-            caption_run.train_on_files(Path("caption"), "efficientnet_lite0", Path("lite0.pth"))
-        if "fashion" not in zoo.names():
-            shutil.copytree(tiny_run, "fashion")
-    return [name if name in zoo.names() else home / name for name in ("caption", "fashion")]

@@ -160,10 +160,10 @@ class App:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory, web_runs, tiny_run, photo_models):
+def server(tmp_path_factory, web_runs, tiny_run):
     home = tmp_path_factory.mktemp("web-server")
     glyphs_run = shutil.copytree(tiny_run, home / "runs" / "glyphs")
-    server = Server(home, ["de-en", *web_runs, glyphs_run, "fill-mask", *photo_models])
+    server = Server(home, ["de-en", *web_runs, glyphs_run, "fill-mask", "caption", "fashion"])
     server.start()
     yield server
     server.stop(signal.SIGKILL)

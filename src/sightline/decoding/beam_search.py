@@ -3,6 +3,8 @@
 Shapes: A sources in progress, R rows of the model's state, K beams, V vocabulary, T tokens.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,8 +12,18 @@ from torch import Tensor
 from .. import limits
 from ..errors import check, check_int, check_max
 from .hypotheses import MIN_FINISHED, DecodingModel, DecodingOptions, EncodedSources, Hypothesis, check_mode, ranked
+from .sampling import greedy
 
 NEG_INF = float("-inf")
+
+
+def decode(
+    model: DecodingModel, encoder_output: EncodedSources, options: DecodingOptions, *, num_beams: int = 1, **search: Any
+) -> list[list[Hypothesis]]:
+    """Beam search with the options `search`; greedy decoding, which is faster, if there is one beam and no limit."""
+    if num_beams == 1 and not search.get("no_repeat_ngram_size"):
+        return greedy(model, encoder_output, options)
+    return beam_search(model, encoder_output, options, num_beams=num_beams, **search)
 
 
 @torch.inference_mode()
@@ -23,17 +35,19 @@ def beam_search(
     num_beams: int = 5,
     n_best: int = 1,
     length_penalty: float = 1.0,
+    no_repeat_ngram_size: int = 0,
     early_stopping: bool = True,
 ) -> list[list[Hypothesis]]:
     """The `n_best` best hypotheses for each source, the best first.
 
     Hypotheses are ranked by score / length ** length_penalty: 0 compares sums of log-probabilities, which favors short
-    sequences; 1 compares means. Finished hypotheses come before unfinished ones. `early_stopping` ends the search of a
-    source after `num_beams` finished hypotheses; otherwise it goes on while an unfinished one can still be among the
-    best.
+    sequences; 1 compares means. Finished hypotheses come before unfinished ones. No sequence of `no_repeat_ngram_size`
+    tokens occurs twice in a hypothesis; 0 for no such limit. `early_stopping` ends the search of a source after
+    `num_beams` finished hypotheses; otherwise it goes on while an unfinished one can still be among the best.
     """
     check_mode(model)
     check_int(1, num_beams=num_beams, n_best=n_best)
+    check_int(0, no_repeat_ngram_size=no_repeat_ngram_size)
     check_max(limits.MAX_DECODING_BEAMS, num_beams=num_beams)
     check(n_best <= num_beams, f"n_best must be at most num_beams={num_beams}, got {n_best}; raise num_beams")
     is_finite = 0 <= length_penalty < float("inf")
@@ -44,7 +58,10 @@ def beam_search(
     tokens = torch.full((count,), options.bos, device=device)
     while search.active:
         logits, state = model.step(state, tokens)
-        extended = search.extend(logits.float().log_softmax(-1).index_fill_(-1, suppressed, NEG_INF), options.eos)
+        log_probs = logits.float().log_softmax(-1).index_fill_(-1, suppressed, NEG_INF)
+        if no_repeat_ngram_size:
+            log_probs[repeating_tokens(search.tokens.flatten(0, 1), no_repeat_ngram_size)] = NEG_INF
+        extended = search.extend(log_probs, options.eos)
         search.mark_done(*(num_beams, None) if early_stopping else (n_best, options.max_tokens))
         length = search.tokens.shape[2]
         if length == options.max_tokens:
@@ -54,6 +71,15 @@ def beam_search(
         tokens, indices = (extended if remaining is None else extended[:, remaining]).flatten(1).to(device)
         state = model.reorder(state, indices, same_source=same_source) if search.active else state
     return search.hypotheses(n_best)
+
+
+def repeating_tokens(tokens: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Tokens that would repeat a sequence of `size` tokens: (R, T) -> rows and token ids"""
+    if size > tokens.shape[1]:
+        return tokens.new_zeros(0), tokens.new_zeros(0)
+    ngrams, last = tokens.unfold(1, size, 1), tokens[:, tokens.shape[1] - size + 1 :]
+    rows, places = (ngrams[..., :-1] == last[:, None]).all(-1).nonzero(as_tuple=True)
+    return rows, ngrams[rows, places, -1]
 
 
 class _Search:

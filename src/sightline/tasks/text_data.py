@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from .. import config, hub, limits, zoo
-from ..config import Config, Fraction, at_least, at_most, rule
+from ..config import Config, Fraction, NonNegativeInt, at_least, at_most, rule
 from ..data.text.batching import LENGTH_MULTIPLE, padded_length
 from ..data.text.corpora import Corpus, TextSplits, split
 from ..data.text.tokenizers import SpecialTokens, Tokenizer, TokenizerConfig
@@ -82,6 +82,8 @@ class SearchConfig(Config):
     """Beams of the beam search; 1 for greedy decoding."""
     length_penalty: Annotated[float, rule("from 0 to 10", lambda penalty: 0 <= penalty <= 10)] = 1.0
     """Exponent of the length by which log-probabilities are divided: 0 compares sums, 1 compares means over tokens."""
+    no_repeat_ngram_size: NonNegativeInt = 0
+    """No sequence of this many tokens occurs twice in a text; 0 for no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)

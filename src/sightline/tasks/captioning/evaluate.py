@@ -3,7 +3,6 @@
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from ...data.captions.datasets import CaptionedImages
 from ...data.text.tokenizers import Tokenizer
-from ...decoding import DecodingOptions, Hypothesis, beam_search, greedy
+from ...decoding import DecodingOptions, Hypothesis, decode
 from ...errors import check
 from ...models.captioner import Captioner
 from ...predictor import SELECTION_NOTES, Progress
@@ -75,6 +74,7 @@ class CaptionEvaluation:
     reference_length: float
     num_beams: int
     length_penalty: float
+    no_repeat_ngram_size: int = 0
     pointing: Pointing | None = None
     """Of generated images, whose objects are known."""
 
@@ -129,13 +129,12 @@ def generate(
     ids = {"bos": special.id("bos"), "eos": special.id("eos")}
     options = DecodingOptions(**ids, suppress_tokens=special.suppressed_ids, max_tokens=max_tokens)
     num_beams = search.get("num_beams", 1)
-    decode: Any = greedy if num_beams == 1 else partial(beam_search, **search)
     captions: list[list[GeneratedCaption]] = []
     device = next(model.parameters()).device
     size = max(1, IMAGES_PER_BATCH[device.type] // num_beams)
     with torch.inference_mode():
         for start in range(0, len(inputs), size):
-            hypotheses = decode(model.decoder, model.encode(inputs[start : start + size].to(device)), options)
+            hypotheses = decode(model.decoder, model.encode(inputs[start : start + size].to(device)), options, **search)
             captions += [[GeneratedCaption(_decoded(tokenizer, h), h) for h in found] for found in hypotheses]
             if progress is not None:
                 progress(len(captions), len(inputs))

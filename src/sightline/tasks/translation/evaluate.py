@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from ... import config
 from ...data.text.batching import EncodedPairs
 from ...data.text.corpora import ParallelText
 from ...data.text.tokenized import encode_pairs
-from ...decoding import DecodingOptions, Hypothesis, beam_search, greedy
+from ...decoding import DecodingOptions, Hypothesis, decode
 from ...errors import check
 from ...models.seq2seq import Seq2Seq
 from ...predictor import SELECTION_NOTES, Progress
@@ -46,6 +45,7 @@ class TranslationEvaluation:
     """sacreBLEU's signature of the cased BLEU."""
     lowercase: bool = False
     """The model writes lower case only, so cased metrics underestimate it."""
+    no_repeat_ngram_size: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -96,14 +96,13 @@ def translate(
     ids = {"bos": special.id("bos"), "eos": special.id("eos")}
     options = DecodingOptions(**ids, suppress_tokens=special.suppressed_ids, max_tokens=max_tokens)
     num_beams = search.get("num_beams", 1)
-    decode: Any = greedy if num_beams == 1 else partial(beam_search, **search)
     rest = sorted(indices, key=lambda i: (-lengths[i], i))
     while rest:
         length = int(lengths[rest[0]])
         count = max(1, TOKENS_PER_BATCH[device.type] // (length * num_beams))
         batch, rest = rest[:count], rest[count:]
         source, attention_mask = encoded.source.take(torch.tensor(batch, device=device), length)
-        yield batch, decode(model.decoder, model.encode(source, attention_mask), options)
+        yield batch, decode(model.decoder, model.encode(source, attention_mask), options, **search)
 
 
 def bleu(candidates: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> Any:
