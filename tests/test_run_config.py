@@ -21,6 +21,15 @@ def test_keys_that_older_versions_lack_are_not_part_of_the_digest_of_a_config():
     assert changed["training.backbone_lr_ratio"] == 0.5
 
 
+@pytest.mark.parametrize("task", ["translation", "captioning"])
+def test_limits_of_the_search_are_part_of_a_digest_only_if_they_are_used(task):
+    starter = task_spec(task).config.starter()
+    assert "search.num_beams" in fixed_values(starter)
+    assert "search.no_repeat_ngram_size" not in fixed_values(starter)
+    changed = replace(starter, search=replace(starter.search, no_repeat_ngram_size=3))
+    assert fixed_values(changed)["search.no_repeat_ngram_size"] == 3
+
+
 def test_changes_keep_the_other_values_of_their_section():
     """Without a config they change the starter; with one, missing values are defaults."""
     starter = ImageClassificationTaskConfig.starter()

@@ -22,6 +22,7 @@ LATER_KEYS = {
     "training.backbone_lr_ratio": 1.0,
     "model.reinforce_weight": None,
     "model.soft_share": None,
+    "search.no_repeat_ngram_size": 0,
 }
 """Keys that configs of older versions lack, with the values that change nothing."""
 

@@ -16,7 +16,7 @@ import sightline
 from sightline import limits, zoo
 from sightline.data.captions import shapes
 from sightline.data.images import glyphs
-from sightline.errors import MissingDependencyError
+from sightline.errors import MissingDependencyError, SightlineWarning
 from sightline.tasks.translation.predictor import TranslationPredictor
 from sightline.view.payload import LEVELS
 from sightline.web.descriptions import _images
@@ -297,7 +297,8 @@ def test_without_names_a_model_of_the_package_that_needs_another_one_is_left_out
 
     monkeypatch.setattr(zoo, "names", lambda: ("de-en", "fill-mask"))
     monkeypatch.setattr(TranslationPredictor, "check_ready", refuse)
-    served = ServedModels(())
+    with pytest.warns(SightlineWarning, match="de-en is not served: .*pip install a_package"):
+        served = ServedModels(())
     assert [*served.models] == ["fill-mask"]
     assert [*served.missing] == ["de-en"]
     assert "pip install a_package" in served.missing["de-en"]

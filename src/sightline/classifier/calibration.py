@@ -115,7 +115,7 @@ class Calibration(Config):
         return torch.sigmoid((logits.double().amax(-1) - self.threshold) / self.threshold_scale)
 
     def rejection(self, images: int, noun: str = "image") -> str:
-        """The estimated rates of rejection on one line; `images` is the number of held-out images behind them.
+        """The estimated rates of rejection on one line; `images` is the number of held-out examples behind them.
 
         `noun` is what one example is.
         """

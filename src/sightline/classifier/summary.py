@@ -51,7 +51,7 @@ def summarize(fitted: Fitted, estimate: Estimate | None, noun: str, model: Any =
 def plain_calibration(fitted: Fitted) -> dict[str, Any]:
     """The calibration as plain values.
 
-    Rates that are estimated on fewer than `MIN_ESTIMATE_IMAGES` held-out images are None.
+    Rates that are estimated on fewer than `MIN_ESTIMATE_IMAGES` held-out examples are None.
     """
     values = config.plain(fitted.calibration) | {"held_out_examples": fitted.num_held_out}
     if fitted.num_held_out < MIN_ESTIMATE_IMAGES:
@@ -60,7 +60,7 @@ def plain_calibration(fitted: Fitted) -> dict[str, Any]:
 
 
 def check_above_chance(estimate: Estimate, num_classes: int, noun: str, fix: str) -> None:
-    """Raise SightlineError if held-out images are not classified better than by chance."""
+    """Raise SightlineError if held-out examples are not classified better than by chance."""
     chance = 1 / num_classes
     accuracy = sum(estimate.per_class.values()) / len(estimate.per_class)  # balanced: classes can differ in size
     error = (chance * (1 - chance) / estimate.images) ** 0.5

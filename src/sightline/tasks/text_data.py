@@ -79,11 +79,17 @@ class SearchConfig(Config):
     """Decoding of a trained model."""
 
     num_beams: Annotated[int, at_least(1), at_most("MAX_BEAMS")] = 5
-    """Beams of the beam search; 1 for greedy decoding."""
+    """Beams of the beam search; 1 follows the most probable token, which is greedy decoding."""
     length_penalty: Annotated[float, rule("from 0 to 10", lambda penalty: 0 <= penalty <= 10)] = 1.0
     """Exponent of the length by which log-probabilities are divided: 0 compares sums, 1 compares means over tokens."""
     no_repeat_ngram_size: NonNegativeInt = 0
     """No sequence of this many tokens occurs twice in a text; 0 for no limit."""
+
+
+def describe_search(num_beams: int, no_repeat_ngram_size: int) -> str:
+    """How texts were decoded, for reports."""
+    beams = "greedy" if num_beams == 1 else f"{num_beams} beams"
+    return f"{beams}, no repeated {no_repeat_ngram_size}-grams" if no_repeat_ngram_size else beams
 
 
 @dataclass(frozen=True, kw_only=True)

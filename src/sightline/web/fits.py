@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass, replace
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -123,7 +124,7 @@ class Fits:
         self._locks: Recent[str, threading.Lock] = Recent(limits.MAX_WEB_CLASSIFIERS)
         self._lock = threading.Lock()
         self.progress: dict[str, tuple[int, int]] = {}
-        """Of classifiers that are being fitted, the images that are embedded by now, and all."""
+        """Of classifiers that are being fitted, the images that are embedded by now, and all: once for each model."""
 
     def kept(self, identifier: str, version: int) -> Fit | None:
         """The fit of this version, if it is kept."""
@@ -209,6 +210,8 @@ class _Images:
     def __init__(self, fits: Fits, stored: StoredClassifier) -> None:
         self.fits, self.stored = fits, stored
         self._read: dict[int, bytes] = {}
+        self._num_models = len(fits.models.keys() - fits.missing.keys()) if stored.model == AUTO else 1
+        self._models_done = 0
 
     def data(self, wanted: Sequence[StoredExample]) -> list[bytes]:
         """The encoded images."""
@@ -247,13 +250,10 @@ class _Images:
 
         groups = [group for group in self.stored.classes if group.examples]
         wanted = [example for group in groups for example in group.examples]
-        report = self.fits.progress.__setitem__
         pairs = self._cached(
-            wanted,
-            lambda example: kept.get((name, example.digest)),
-            embed,
-            lambda done: report(self.stored.id, (done, len(wanted))),
+            wanted, lambda example: kept.get((name, example.digest)), embed, partial(self._report, total=len(wanted))
         )
+        self._models_done += 1
         counts = torch.tensor([len(group.examples) for group in groups])
         support = SupportSet(
             torch.stack([embedding for _, embedding in pairs]),
@@ -265,6 +265,11 @@ class _Images:
         classifier = FewShotClassifier(base.model, embedder).fit_support(support)
         classifier.model_name = name
         return classifier
+
+    def _report(self, done: int, *, total: int) -> None:
+        """Set the progress of the fit: `done` of `total` images are embedded by the model that is used now."""
+        others = self._models_done * total
+        self.fits.progress[self.stored.id] = (others + done, self._num_models * total)
 
     def _cached(
         self,
@@ -281,6 +286,7 @@ class _Images:
             report(done)
             found[example.id] = compute(example, data)
             done += 1
+        report(done)
         return [value for value in found.values() if value is not None]
 
 

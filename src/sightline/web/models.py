@@ -1,6 +1,7 @@
 """The served models: what they are, and predictions in batches."""
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from .. import config, hub, limits, runs, zoo
 from ..attention import ablate_heads
-from ..errors import MissingDependencyError, SightlineError, check, one_of
+from ..errors import MissingDependencyError, SightlineError, SightlineWarning, check, one_of
 from ..files import CONFIG
 from ..names import shortened
 from ..predictor import FailedPrediction, Predictor
@@ -143,6 +144,7 @@ class ServedModels:
                 self._add(str(zoo.HOME / name))  # whatever the working folder has
             except MissingDependencyError as error:
                 self.missing[name] = str(error)
+                warnings.warn(f"{name} is not served: {error}", SightlineWarning, stacklevel=2)
         self.pretrained: dict[str, list[str]] = {}
         """The names of the pretrained models of the package by task."""
         for name in zoo.names():

@@ -173,7 +173,7 @@ class ClassifierState(BaseModel):
 
 
 class FitProgress(BaseModel):
-    """How far a fit is."""
+    """How far a fit is. If several models are compared, an image counts once for each."""
 
     embedded: int
     images: int

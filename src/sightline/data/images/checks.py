@@ -73,6 +73,12 @@ class Thumbnails:
     total: int
     """Images of the data set, of which N are here."""
 
+    def select(self, rows: Sequence[int]) -> "Thumbnails":
+        """The images at these rows, as a data set of their own."""
+        names, classes, splits = (tuple(x[i] for i in rows) for x in (self.names, self.classes, self.splits))
+        digests = tuple(self.digests[i] for i in rows)
+        return Thumbnails(names, classes, splits, self.pixels[list(rows)], digests, (), len(rows))
+
 
 def as_text(findings: Sequence[Finding], source: str | Path) -> str:
     """All findings as one list; empty without any."""

@@ -17,6 +17,7 @@ from ...models.captioner import Captioner
 from ...predictor import SELECTION_NOTES, Progress
 from ...view.page import Page
 from ...view.reports import Report, ReportImage
+from ..text_data import describe_search
 from .metrics import CiderD, bleu, chrf, equals_one, words
 
 IMAGES_PER_BATCH = {"cpu": 32, "cuda": 256}
@@ -112,7 +113,7 @@ class CaptionEvaluation:
 
     @property
     def _search(self) -> str:
-        return "greedy" if self.num_beams == 1 else f"{self.num_beams} beams"
+        return describe_search(self.num_beams, self.no_repeat_ngram_size)
 
 
 def generate(

@@ -15,6 +15,7 @@ from ...decoding import DecodingOptions, Hypothesis, decode
 from ...errors import check
 from ...models.seq2seq import Seq2Seq
 from ...predictor import SELECTION_NOTES, Progress
+from ..text_data import describe_search
 
 TOKENS_PER_BATCH = {"cpu": 1 << 13, "cuda": 1 << 15}
 """Source tokens that are decoded together, padding and beams included."""
@@ -76,7 +77,7 @@ class TranslationEvaluation:
 
     @property
     def _search(self) -> str:
-        return "greedy" if self.num_beams == 1 else f"{self.num_beams} beams"
+        return describe_search(self.num_beams, self.no_repeat_ngram_size)
 
 
 def word_range(group: dict[str, Any]) -> str:

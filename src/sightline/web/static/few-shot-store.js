@@ -17,7 +17,7 @@ export function createStore(isShown) {
   let pending = 0;
   let timer = null;
   let watcher = null;
-  let progress = null; // of a fit, { embedded, images }, if the server knows it
+  let progress = null; // of a fit, { embedded, images }, if the server knows it; the images count once for each model
   let offer = null; // the message that offers to undo the last change
 
   const notify = () => listeners.forEach((listener) => listener(state));
@@ -37,6 +37,11 @@ export function createStore(isShown) {
   function pollFit(delay = POLL_MILLISECONDS) {
     clearTimeout(timer);
     if (isFitting()) timer = setTimeout(() => pending || reread(), delay);
+  }
+  // After a change of another classifier than the one shown, whose fit was not asked for meanwhile.
+  function resume() {
+    pollFit();
+    notify();
   }
   const path = (rest = "", { id } = owner) => `api/classifiers/${id}${rest}`;
 
@@ -63,12 +68,12 @@ export function createStore(isShown) {
         const answer = await send((rest) => path(rest, own));
         pending--;
         if (own === owner) set(answer, { ownChanges: 1 });
-        else notify();
+        else resume();
         return answer;
       } catch (error) {
         pending--;
         if (own === owner && state) set(state); // also a classifier or a class that was made before the refusal
-        else notify();
+        else resume();
         refuse(error);
         if (own === owner && state && error.status === 404) await reread();
         return null;
@@ -99,9 +104,9 @@ export function createStore(isShown) {
   async function watch() {
     const [own, shown] = [owner, state];
     if (own.id !== null && isShown()) {
-      const answer = await request(path("/status")).catch((error) => ({ version: error.status === 404 ? Infinity : 0, progress: null }));
-      if (own === owner && isBusy()) (progress = answer.progress), notify();
-      else if (shown && state === shown && answer.version > shown.version) await reread(readAtOnce);
+      const answer = await request(path("/status")).catch((error) => ({ version: error.status === 404 ? Infinity : 0 }));
+      if (own === owner && isBusy()) (progress = answer?.progress), notify();
+      else if (shown && state === shown && answer?.version > shown.version) await reread(readAtOnce);
     }
     scheduleWatch();
   }
@@ -137,7 +142,7 @@ export function createStore(isShown) {
     opening: () => opening,
     isBusy,
     // What is done meanwhile, in words; empty if nothing is.
-    activity: () => (!isBusy() ? "" : progress ? `Learning… ${progress.embedded} of ${progress.images} images` : "Learning…"),
+    activity: () => (!isBusy() ? "" : progress ? `Learning… ${Math.floor((100 * progress.embedded) / progress.images)}%` : "Learning…"),
     owner: () => owner,
     path,
     open: (next) => after(() => show(next)),

@@ -84,7 +84,7 @@ export const showError = (error) => toast(error.message, { kind: "error", second
 export function notInstalled(what, reason) {
   const command = reason?.match(/pip install [\w-]+/)?.[0];
   const how = command ? ["To use it, run ", element("code", {}, command), " and start the server again."] : [reason ?? ""];
-  return element("p", { className: "note", title: reason ?? "" }, `${what} is not installed. `, ...how);
+  return element("p", { className: "note", title: reason ?? "" }, `${what} needs another package. `, ...how);
 }
 
 // Files that the server refused, { name, error }, as one list. An error is the name and the reason; each reason is shown once.
