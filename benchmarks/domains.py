@@ -237,7 +237,7 @@ class Chosen:
 
     def __call__(self, support: Tensor, labels: Tensor, query: Tensor, *, way: int) -> Tensor:
         """See `FewShotHead.forward`."""
-        shot, default = labels.shape[1] // way, self.members[0]
+        shot, default = labels.shape[1] // way, self.members[0] if self.has_prior else "logistic"
         if shot == 1:
             self.counts[default] += len(labels)
             logits = self.heads[default](support, labels, query, way=way)
@@ -245,7 +245,8 @@ class Chosen:
                 return logits
             own = support[..., : support.shape[-1] - self.plain_dim]
             similarity = self.head.class_similarity(self.head.encode_support(own, labels, way=way))
-            return calibration.expected_scale(similarity, way, self.expected).float()[:, None, None] * logits
+            factor = 1.0 if self.has_prior else calibration.LOGISTIC_FACTOR
+            return factor * calibration.expected_scale(similarity, way, self.expected).float()[:, None, None] * logits
         held_out, targets = self.held_out(support, labels, way, shot)
         weights = method_weights(held_out, targets, self.members, self.has_prior)
         factors = {name: (weights[name] * fit_scales(x, targets)).float() for name, x in held_out.items()}

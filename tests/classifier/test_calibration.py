@@ -143,7 +143,7 @@ def test_threshold_for_one_image_per_class_rejects_images_of_other_kinds(shared)
     options = {"backbone": "none", "embed_dim": 307, "depth": 0, "readout": "ridge"}
     for power, reject in ((1.0, None), (1.0, calibration.MAX_REJECTED), (None, None)):
         model = FewShot(FewShotConfig(**options, power=power)).eval()
-        classifier = FewShotClassifier(model).fit(examples, reject=reject)
+        classifier = FewShotClassifier(model).fit(examples, method="ridge", reject=reject)
         rates.append(sum(prediction.known for prediction in classifier.predict(others)) / len(others))
         thresholds.append(classifier.calibration.threshold)
         assert all(prediction.known for prediction in classifier.predict(vectors))
@@ -193,3 +193,18 @@ def test_queries_are_classified_in_batches_of_limited_tokens(monkeypatch):
     assert sizes == [3, 3, 1]
     classify(Head(), state, torch.randn(2, 11, M))
     assert sizes[3:] == [1, 1]
+
+
+@pytest.mark.parametrize("method", ["ridge", "logistic"])
+def test_confidence_with_one_image_per_class_is_about_the_accuracy(method):
+    random = torch.Generator().manual_seed(0)
+    means = torch.randn(5, 67, generator=random)
+    confidences, correct = [], []
+    for _ in range(20):
+        examples = {f"c{i}": mean + torch.randn(1, 67, generator=random) for i, mean in enumerate(means)}
+        queries = means + 1.2 * torch.randn(5, 67, generator=random)
+        for i, prediction in enumerate(FewShotClassifier().fit(examples, method=method).predict(list(queries))):
+            confidences.append(prediction.confidence)
+            correct.append(prediction.label == f"c{i}")
+    assert 0.5 < sum(correct) / len(correct) < 1
+    assert sum(confidences) / len(confidences) == pytest.approx(sum(correct) / len(correct), abs=0.2)

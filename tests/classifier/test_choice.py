@@ -10,6 +10,8 @@ from sightline.classifier.choice import Choice, method_weights
 from sightline.classifier.methods import METHODS
 from sightline.classifier.model_choice import are_drawings
 from sightline.errors import MissingDependencyError, SightlineError
+from sightline.models.few_shot import FewShot
+from sightline.models.few_shot_config import FewShotConfig
 
 M = 11
 
@@ -69,9 +71,14 @@ def test_method_is_chosen_by_held_out_examples():
 def test_default_for_one_example_per_class():
     classifier = FewShotClassifier().fit(make_clusters(5, 1))
     assert str(classifier.fitted.choice).startswith(
-        "ridge, the default; methods are compared with two images of a class"
+        "logistic, the default; methods are compared with two images of a class"
     )
-    assert FewShotClassifier().fit(make_clusters(5, 1), method="logistic").fitted.choice.method == "logistic"
+    assert FewShotClassifier().fit(make_clusters(5, 1), method="ridge").fitted.choice.method == "ridge"
+    low_dimension = {label: vectors[:, :7] for label, vectors in make_clusters(5, 1).items()}
+    assert FewShotClassifier().fit(low_dimension).fitted.choice.method == "prototypes"
+    options = {"backbone": "none", "depth": 0, "readout": "ridge", "power": 1.0}  # with statistics
+    model = FewShot(FewShotConfig(**options, embed_dim=next(iter(make_clusters(5, 1).values())).shape[-1])).eval()
+    assert FewShotClassifier(model).fit(make_clusters(5, 1)).fitted.choice.method == "ridge"
 
 
 @pytest.mark.parametrize("method", ["ridge", "prototypes"])

@@ -23,6 +23,7 @@ from ..data.images.augmentation import AugmentConfig
 from ..errors import check
 from ..metrics import auroc, fit_calibration_scale, wilson_interval
 from ..models.embedders import ImageEmbedder
+from ..models.few_shot_head import FewShotHead
 from .methods import Method, State
 from .support import SupportSet
 
@@ -66,6 +67,8 @@ ones at 0 to that of the support images themselves at 1: medians over thirteen i
 EXPECTED_SCALE = (1.01, 2.06, 0.31)
 """With one image per class, the log calibration scale for five classes without similarity, its decrease with their
 cosine similarity, and its increase with the logarithm of their number (benchmarks/domain_constants.py)."""
+LOGISTIC_FACTOR = 1.6
+"""With one image per class, the calibration scale of logistic regression relative to that of ridge regression."""
 BACKGROUND_LOGIT = (0.12, 0.045)
 """With one image per class, the 90% quantile of the largest logit of images of other sets, as a fraction of that of the
 support images themselves: for five classes, and its increase with the logarithm of their number
@@ -176,7 +179,8 @@ def _expected_calibration(head: Method, support: SupportSet, state: State, rejec
     if reject is None and head.has_statistics:
         threshold = max(threshold, (BACKGROUND_LOGIT[0] + BACKGROUND_LOGIT[1] * math.log(way / 5)) * high)
     area = NormalDist().cdf((known.mean - low) / spread)
-    scale = float(expected_scale(head.class_similarity(state), way))
+    factor = LOGISTIC_FACTOR if isinstance(head, FewShotHead) and head.config.readout == "logistic" else 1.0
+    scale = factor * float(expected_scale(head.class_similarity(state), way))
     rates = (known.cdf(threshold), _smoothed_rate(unknown >= threshold))
     return Calibration(scale, threshold, distance / 2, area, *rates, reject)
 

@@ -3,7 +3,7 @@
 Every method classifies the support images while each is held out. The log-likelihoods, plus a prior in favor of methods
 that were best on average over data sets of many kinds, give the probability of each method. The most probable one is
 used; the default method and logistic regression are blended with their probabilities as weights, unless one of them is
-next to certain. With one image per class nothing can be held out, so the default method is used.
+next to certain. With one image per class nothing can be held out, and `single_example_method` is used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,16 @@ from ..config import Config, Positive, choice, rule
 from ..errors import check
 from ..models.few_shot_head import FewShotHead
 from .calibration import HeldOut, encode, held_out_logits
-from .methods import METHODS, available_methods, blend_members, blended, default_method, has_prior, make_method
+from .methods import (
+    METHODS,
+    available_methods,
+    blend_members,
+    blended,
+    default_method,
+    has_prior,
+    make_method,
+    single_example_method,
+)
 from .support import SupportSet
 
 AUTO = "auto"
@@ -91,7 +100,7 @@ def choose(head: FewShotHead, support: SupportSet, method: str = AUTO) -> tuple[
     names = [name for name in methods if name != "blend"] if method == AUTO else list(members)
     held_out = {name: _held_out(head, name, support) for name in names}
     if not held_out[names[0]]:
-        chosen = default_method(head) if method == AUTO else method
+        chosen = single_example_method(head) if method == AUTO else method
         return Choice(chosen, is_automatic, (1.0,) * len(members) if chosen == "blend" else ()), None
     logits = {name: torch.cat([values for values, _, _ in folds])[None] for name, folds in held_out.items()}
     labels = torch.cat([labels for _, labels, _ in held_out[names[0]]])[None]

@@ -147,12 +147,19 @@ def available_methods(head: FewShotHead) -> tuple[str, ...]:
 
 
 def default_method(head: FewShotHead) -> str:
-    """The method if nothing can be held out: the head; or ridge regression, or prototypes in a low dimension, if the
-    head is no more than a readout.
-    """
+    """The head; or ridge regression, or prototypes in a low dimension, if the head is no more than a readout."""
     if _is_more_than_a_readout(head):
         return "head"
     return "ridge" if head.embed_dim >= MIN_RIDGE_DIM else "prototypes"
+
+
+def single_example_method(head: FewShotHead) -> str:
+    """The method for one example per class: the default one, or logistic regression if nothing is known of the encoder.
+
+    Ridge regression compares directions from the mean of all classes, which is uncertain then (benchmarks/domains.py).
+    """
+    is_uncertain = not has_prior(head) and default_method(head) == "ridge"
+    return "logistic" if is_uncertain else default_method(head)
 
 
 def has_prior(head: FewShotHead) -> bool:
