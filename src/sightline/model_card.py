@@ -1,10 +1,12 @@
 """Model cards: the README of a run or of a pretrained model."""
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import files, registry
+from . import files, limits, registry
 from .files import CARD, CONFIG, LOG, WEIGHTS
+from .names import shortened
 
 if TYPE_CHECKING:
     from .training.run import Run
@@ -41,6 +43,15 @@ Data: {sources}. {training}
 
 {versions}
 """
+
+
+def description(folder: Path) -> str:
+    """The paragraphs of the model card before its first section, without those that have code; empty without a card."""
+    path = folder / CARD
+    text = path.read_text(encoding="utf-8", errors="replace")[: limits.MAX_RUN_FILE_BYTES] if path.is_file() else ""
+    body = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+    paragraphs = body.partition("\n## ")[0].split("\n\n")
+    return shortened(" ".join(p for p in paragraphs if not p.lstrip().startswith("#") and "`" not in p), 600)
 
 
 def run_card(run: "Run", task_config: Any, command: str) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from . import config, files, hub, registry, starting, zoo
 from .errors import SightlineError, SightlineWarning, check, check_choice
 from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS
-from .model_card import run_card, versions_of, with_evaluation
+from .model_card import description, run_card, versions_of, with_evaluation
 from .output import flatten
 from .predictor import Evaluation, Predictor
 from .progress import progress_bar
@@ -243,6 +243,7 @@ def info(run: str | Path) -> dict[str, Any]:
         from .classifier.file import read_versions
 
         return values | {"bytes": folder.stat().st_size, "versions": read_versions(folder)} | predictor.details()
+    values |= {"description": description(folder) or None}
     values |= {"bytes": (folder / WEIGHTS).stat().st_size, "data": list(predictor.config.data.sources)}
     final: dict[str, Any] = next((line for line in reversed(files.read_log(folder)) if "final" in line), {})
     values |= {"training_steps": final.get("step"), "training_seconds": final.get("seconds")}

@@ -31,16 +31,19 @@ def predict(
         ),
     ],
     show: Annotated[Path | None, typer.Option(help=SHOW_HELP)] = None,
-    top: Annotated[int | None, typer.Option(min=1, help="Number of classes, words or translations per input.")] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Number of classes, words, translations or captions per input.")
+    ] = None,
     beams: Annotated[
-        int | None, typer.Option(min=1, help="Beams of a translation; 1 is greedy (default: the run's config).")
+        int | None,
+        typer.Option(min=1, help="Beams of a translation or caption; 1 is greedy (default: the run's config)."),
     ] = None,
     format: FormatOption = None,
     out: OutOption = None,
     device: DeviceOption = "auto",
     allow_download: AllowDownloadOption = False,
 ) -> None:
-    """Predict with a trained model: classes, masked words or translations.
+    """Predict with a trained model: classes, masked words, translations or captions.
 
     Every input gives one record, in the order given. An input that cannot be used gives a record with an error, and
     the exit status is 2.

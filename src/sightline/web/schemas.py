@@ -42,7 +42,7 @@ class PredictRequest(_Request):
         Field(min_length=1, max_length=limits.MAX_WEB_INPUTS, description="One or several texts."),
     ]
     top_k: Annotated[TopK | None, Field(description="Number of translations or words.")] = None
-    num_beams: Annotated[Beams | None, Field(description="Beams of a translation; 1 is greedy.")] = None
+    num_beams: Annotated[Beams | None, Field(description="Beams of a translation or caption; 1 is greedy.")] = None
     attention: Annotated[Form | None, Field(description="Whether to return the attention, and in which form.")] = None
     remove_tokens: Annotated[Positions, Field(description="Positions of input_tokens to leave out.")] = []
     ablate_heads: Annotated[Heads, Field(description="Heads to switch off, by layer; an empty list means all.")] = {}

@@ -41,7 +41,8 @@ export function captionCard(data, card) {
   const others = element("ol", { className: "captions" });
   for (const [text, score] of card.captions)
     others.append(element("li", {}, element("span", {}, text), element("span", { className: "score" }, score.toFixed(2))));
-  const scores = element("section", {}, element("h3", {}, "Captions and their scores"), others);
+  const meaning = "A score is the log-probability of a caption, normalized by its length. It ranks captions of one image. It does not say whether a caption is true.";
+  const scores = element("section", {}, element("h3", {}, "Captions and their scores"), others, element("p", { className: "note" }, meaning));
   if (card.maps === null) {
     const words = element("p", { className: "words" }, card.words.join(" "));
     const reason = card.has_attention ? "The caption is empty." : "This model has one context vector and no attention over regions.";
