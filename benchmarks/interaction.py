@@ -4,11 +4,13 @@
 
 Sends the requests of the page to `sightline serve` over loopback, one at a time, and prints the median and the slowest.
 `--images` is a folder with a folder of images for each of six classes, five images each; by default, drawn characters.
-The model `photos` is measured if its extra is installed.
+The models `photos` and `caption` are measured if the extra `photos` is installed.
 """
 
 import argparse
+import base64
 import io
+import json
 import os
 import statistics
 import tempfile
@@ -29,6 +31,8 @@ TEXTS = {
     "de-en": "Zwei Kinder spielen im Park mit einem roten Ball.",
     "fill-mask": "Two children play in the park with a [MASK] ball.",
 }
+IMAGE_LIMITS = {"fashion": 200, "caption": 1000}
+"""Bars of the models of images, in milliseconds."""
 
 
 def measure(
@@ -95,6 +99,25 @@ def edit(client: httpx.Client, model: str) -> None:
     measure(f"{model}: a head switched off", 200, lambda i: ask(ablate_heads={layer: [i % 4]}))
 
 
+def edit_image(client: httpx.Client, model: dict[str, Any], limit: float) -> None:
+    """Times of answers for an image to try, with a part removed, and with a head of a layer switched off."""
+    name, url = model["name"], f"/api/models/{model['name']}/predict-image"
+    image = base64.b64decode(model["examples"][0].partition(",")[2])
+
+    def ask(**changes: object) -> Any:
+        data = {"attention": "packed", **{key: json.dumps(value) for key, value in changes.items()}}
+        answer = client.post(url, data=data, files={"image": image}).raise_for_status().json()
+        return answer["predictions"][0]["inspection"]
+
+    inspection = ask()
+    patches = [i for i, can_go in enumerate(inspection["removable"]) if can_go]
+    measure(f"{name}: the answer with its attention", limit, lambda _: ask())
+    if inspection["layers"]:  # a caption has maps of words instead
+        measure(f"{name}: a part removed", limit, lambda i: ask(remove_tokens=[patches[i % len(patches)]]))
+        layer = inspection["layers"][-1]["name"]
+        measure(f"{name}: a head switched off", limit, lambda i: ask(ablate_heads={layer: [i % 3]}))
+
+
 def main() -> None:
     """Start a server and measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -118,6 +141,9 @@ def main() -> None:
                     teach(client, model["name"], classes)
             for model in TEXTS:
                 edit(client, model)
+            for model in models["models"]:
+                if model["name"] in IMAGE_LIMITS:
+                    edit_image(client, model, IMAGE_LIMITS[model["name"]])
 
 
 if __name__ == "__main__":
