@@ -1,13 +1,14 @@
 """The constants of few-shot methods, chosen on training sets only, and again with each of them left out.
 
-    python -m benchmarks.domain_constants DATA [--cache FOLDER] [--episodes 200] [--parts methods threshold]
+    python -m benchmarks.domain_constants DATA [--cache FOLDER] [--episodes 200] [--parts methods threshold logistic]
 
 DATA and the cache are those of `benchmarks.domains`. Training sets are those of `domains/` and the training classes of
 CIFAR-FS and CUB; the test classes of CIFAR-FS, CUB and Omniglot are not used. Every set is evaluated with normalization
 statistics of the other sets. For each constant, a table has the mean over all sets of every value. It is followed by
 the value that all sets choose and by those that are chosen when one set is left out: the one with the strongest
 regularization within one standard error of the best mean. The error is that of the difference over sets. The part
-`threshold` fits that of unknown images for one image per class.
+`threshold` fits that of unknown images for one image per class, and `logistic` compares calibration scales of logistic
+regression there.
 """
 
 import argparse
@@ -44,6 +45,7 @@ from .domains import (
     head_for,
     load_sets,
     make_features,
+    other_embeddings,
     other_sets,
     rotated,
     with_others,
@@ -55,7 +57,8 @@ PENALTIES, PRIORS, PRIOR_STDS = (3.0, 1.0, 0.3, 0.1, 0.03), (0.0, -1.0, -2.0, -4
 SETTINGS = (Setting(5, 1), Setting(5, 3), Setting(10, 5))
 CHOICE_SETTING, CALIBRATION_SETTING = Setting(5, 3), Setting(5, 5)
 BACKGROUND_WAYS, BACKGROUND_QUANTILE = (5, 10, 20), 0.9
-PARTS = ("methods", "threshold")
+PARTS = ("methods", "threshold", "logistic")
+LOGISTIC_FACTORS = (1.0, 1.3, 1.6, 2.0, 2.5)
 
 Scores = dict[Any, dict[str, float]]
 """The score of each value of a constant on each set; higher is better."""
@@ -197,6 +200,23 @@ def report_threshold(sets: dict[str, DomainSet], episodes: int) -> None:
         print(f"  {title:40}({offset:.3f}, {increase:.3f})", flush=True)
 
 
+def report_logistic(sets: dict[str, DomainSet], names: Sequence[str], episodes: int) -> None:
+    """Print calibration errors for values of `calibration.LOGISTIC_FACTOR`, on embeddings without statistics."""
+    print(f"\nfactor of logistic regression, one image per class; used: {calibration.LOGISTIC_FACTOR}")
+    setting, kinds = Setting(5, 1), other_embeddings({name: sets[name] for name in names})
+    for factor in LOGISTIC_FACTORS:
+        errors = []
+        with changed(calibration, LOGISTIC_FACTOR=factor):
+            for name, vectors in ((name, x) for embeddings in kinds.values() for name, x in embeddings.items()):
+                x, classes = rotated(vectors[:, None]), sets[name].classes
+                chosen = Chosen(head_for(x), has_prior=False, is_calibrated=True)
+                query = min(QUERY, int(classes.counts.min()) - 1)
+                options = {"query": query, "episodes": episodes, "with_unknown": False}
+                sums = evaluate_episodes(chosen, x, classes, setting, **options).sums
+                errors.append(100 * classification_metrics(sums)["calibration_error"])
+        print(f"  {factor:<19}{sum(errors) / len(errors):.1f}% calibration error", flush=True)
+
+
 @torch.no_grad()
 def main() -> None:
     """Print a table for each constant."""
@@ -212,6 +232,8 @@ def main() -> None:
     print(f"{machine('cpu')}; {episodes} episodes per set and setting; {', '.join(names)}")
     if "threshold" in arguments.parts:
         report_threshold(sets, episodes)
+    if "logistic" in arguments.parts:
+        report_logistic(sets, names, episodes)
     if "methods" in arguments.parts:
         report_methods(sets, names, episodes)
 

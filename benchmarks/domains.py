@@ -541,12 +541,19 @@ def print_other_embeddings(sets: dict[str, DomainSet], episodes: int) -> None:
     print("\nother embeddings, one view, without statistics: accuracy in % of `fit`, and its difference from logistic")
     print(f"regression; means over all sets, and the set with the least difference; {episodes} episodes of each set")
     evaluated = {name: data for name, data in sets.items() if name not in TRAINING_IMAGES}
-    for kind in next(iter(sets.values())).stages:
-        compare_with_logistic(kind, sets, {name: data.stages[kind] for name, data in evaluated.items()}, episodes)
+    for kind, embeddings in other_embeddings(evaluated).items():
+        compare_with_logistic(kind, sets, embeddings, episodes)
+
+
+def other_embeddings(sets: dict[str, DomainSet]) -> dict[str, dict[str, Tensor]]:
+    """Embeddings (N, M) of each set by kind: earlier stages of the encoder, and projections of its embeddings."""
+    kinds = {
+        kind: {name: data.stages[kind] for name, data in sets.items()} for kind in next(iter(sets.values())).stages
+    }
     for size in PROJECTIONS:
         matrix = torch.randn(1280, size, generator=torch.Generator().manual_seed(size)) / size**0.5
-        projected = {name: data.views[0] @ matrix.to(data.views) for name, data in evaluated.items()}
-        compare_with_logistic(f"projection to {size}", sets, projected, episodes)
+        kinds[f"projection to {size}"] = {name: data.views[0] @ matrix.to(data.views) for name, data in sets.items()}
+    return kinds
 
 
 def compare_with_logistic(kind: str, sets: dict[str, DomainSet], embeddings: dict[str, Tensor], episodes: int) -> None:

@@ -68,7 +68,8 @@ EXPECTED_SCALE = (1.01, 2.06, 0.31)
 """With one image per class, the log calibration scale for five classes without similarity, its decrease with their
 cosine similarity, and its increase with the logarithm of their number (benchmarks/domain_constants.py)."""
 LOGISTIC_FACTOR = 1.6
-"""With one image per class, the calibration scale of logistic regression relative to that of ridge regression."""
+"""With one image per class, the calibration scale of logistic regression relative to that of ridge regression
+(benchmarks/domain_constants.py)."""
 BACKGROUND_LOGIT = (0.12, 0.045)
 """With one image per class, the 90% quantile of the largest logit of images of other sets, as a fraction of that of the
 support images themselves: for five classes, and its increase with the logarithm of their number
