@@ -1,6 +1,6 @@
 """The constants of few-shot methods, chosen on training sets only, and again with each of them left out.
 
-    python -m benchmarks.domain_constants DATA [--cache FOLDER] [--episodes 200] [--parts methods threshold logistic]
+    python -m benchmarks.domain_constants DATA [--cache FOLDER] [--episodes 200] [--parts methods choice threshold ...]
 
 DATA and the cache are those of `benchmarks.domains`. Training sets are those of `domains/` and the training classes of
 CIFAR-FS and CUB; the test classes of CIFAR-FS, CUB and Omniglot are not used. Every set is evaluated with normalization
@@ -52,12 +52,14 @@ from .domains import (
 )
 
 EXPONENTS, SHRINKAGES = (0.0, 0.125, 0.25, 0.375, 0.5), (0.25, 1.0)
-PENALTIES, PRIORS, PRIOR_STDS = (3.0, 1.0, 0.3, 0.1, 0.03), (0.0, -1.0, -2.0, -4.0), (0.25, 0.5, 1.0, 2.0)
-"""Values of each constant; the first is that of the strongest regularization."""
+PENALTIES, PRIOR_STDS = (3.0, 1.0, 0.3, 0.1, 0.03), (0.25, 0.5, 1.0, 2.0)
+CHOICES = ((-8.0, 0.5), (-4.0, 0.5), (-4.0, 1.0), (-2.0, 1.0), (0.0, 1.0))
+"""Values of each constant; the first is that of the strongest regularization. `CHOICES` are pairs of the log prior of
+logistic regression and prototypes, and of the weight of the evidence."""
 SETTINGS = (Setting(5, 1), Setting(5, 3), Setting(10, 5))
-CHOICE_SETTING, CALIBRATION_SETTING = Setting(5, 3), Setting(5, 5)
+CHOICE_SETTINGS, CALIBRATION_SETTING = (Setting(5, 3), Setting(10, 5)), Setting(5, 5)
 BACKGROUND_WAYS, BACKGROUND_QUANTILE = (5, 10, 20), 0.9
-PARTS = ("methods", "threshold", "logistic")
+PARTS = ("methods", "choice", "threshold", "logistic")
 LOGISTIC_FACTORS = (1.0, 1.3, 1.6, 2.0, 2.5)
 
 Scores = dict[Any, dict[str, float]]
@@ -234,8 +236,28 @@ def main() -> None:
         report_threshold(sets, episodes)
     if "logistic" in arguments.parts:
         report_logistic(sets, names, episodes)
+    if "choice" in arguments.parts:
+        report_choice(sets, names, episodes)
     if "methods" in arguments.parts:
         report_methods(sets, names, episodes)
+
+
+def report_choice(sets: dict[str, DomainSet], names: Sequence[str], episodes: int) -> None:
+    """Print a table for the prior of the choice and the weight of its evidence, in both settings."""
+    features = {name: make_features(sets, name) for name in names}
+    for setting in CHOICE_SETTINGS:
+        own = [name for name in names if settings_of(sets[name], [Setting(setting.way, setting.shot + QUERY - 1)])]
+        scores: Scores = {value: {} for value in CHOICES}
+        for prior, weight in CHOICES:
+            priors = choice.LOG_PRIOR | {"logistic": prior, "prototypes": prior}
+            with changed(choice, LOG_PRIOR=priors, EVIDENCE_WEIGHT=weight):
+                for name in own:
+                    x, plain, _, _ = features[name]
+                    chosen, both = Chosen(head_for(x), plain.shape[-1]), torch.cat((x, plain), -1)
+                    scores[prior, weight][name] = accuracy(chosen, both, sets[name], setting, episodes)
+        used = (choice.LOG_PRIOR["logistic"], choice.EVIDENCE_WEIGHT)
+        title = f"log prior of logistic regression and prototypes, weight of the evidence, {setting.way}-way"
+        report(f"{title} {setting.shot}-shot: accuracy in %", scores, used)
 
 
 def report_methods(sets: dict[str, DomainSet], names: Sequence[str], episodes: int) -> None:
@@ -249,13 +271,6 @@ def report_methods(sets: dict[str, DomainSet], names: Sequence[str], episodes: i
         for value in PENALTIES
     }
     report("ridge penalty: accuracy in %", scores, RIDGE_PENALTY)
-    scores = {value: {} for value in PRIORS}
-    for value in PRIORS:
-        with changed(choice, LOG_PRIOR=choice.LOG_PRIOR | {"logistic": value, "prototypes": value}):
-            for name, (x, plain, _, _) in features.items():
-                chosen, both = Chosen(head_for(x), plain.shape[-1]), torch.cat((x, plain), -1)
-                scores[value][name] = accuracy(chosen, both, sets[name], CHOICE_SETTING, max(1, episodes // 4))
-    report("log prior of logistic regression and prototypes: accuracy in %", scores, choice.LOG_PRIOR["logistic"])
     scores = {
         value: {
             name: calibration_error(Chosen(head_for(x[0])), x[0], sets[name], value, episodes)

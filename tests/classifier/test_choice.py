@@ -6,7 +6,7 @@ import torch
 
 from sightline import FewShotClassifier, config
 from sightline.classifier import model_choice
-from sightline.classifier.choice import Choice, method_weights
+from sightline.classifier.choice import EVIDENCE_WEIGHT, LOG_PRIOR, Choice, fit_scales, log_likelihood, method_weights
 from sightline.classifier.methods import METHODS
 from sightline.classifier.model_choice import are_drawings
 from sightline.errors import MissingDependencyError, SightlineError
@@ -44,8 +44,17 @@ def test_weights_follow_the_log_likelihood_and_the_prior():
     weights = method_weights(equal, labels, members, has_prior=False)
     torch.testing.assert_close(weights["head"], torch.full((2,), 0.5, dtype=torch.float64))
     weights = method_weights(equal, labels, members, has_prior=True)
-    torch.testing.assert_close(weights["logistic"], torch.tensor(-2.0).sigmoid().double().expand(2))
-    assert weights["prototypes"].tolist() == [0, 0]
+    assert {name: x.tolist() for name, x in weights.items()} == {
+        "head": [1, 1],
+        "logistic": [0, 0],  # by the prior it has less than MIN_WEIGHT
+        "prototypes": [0, 0],
+    }
+    better = equal | {"head": torch.cat((right[:, :2].roll(1, -1), right[:, 2:]), 1)}  # two images are wrong
+    weights = method_weights(better, labels, members, has_prior=True)
+    head, logistic = (log_likelihood(x, labels, fit_scales(x, labels)) for x in (better["head"], right))
+    expected = (LOG_PRIOR["logistic"] + EVIDENCE_WEIGHT * (logistic - head)).sigmoid()
+    torch.testing.assert_close(weights["logistic"], expected)
+    assert ((expected > 0.05) & (expected < 0.95)).all()
     logits = {
         name: torch.stack((x[0], right[1].roll(1, -1) if name != "logistic" else x[1])) for name, x in equal.items()
     }

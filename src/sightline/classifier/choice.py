@@ -30,10 +30,13 @@ from .methods import (
 from .support import SupportSet
 
 AUTO = "auto"
-LOG_PRIOR = {"ridge": 0.0, "logistic": -2.0, "prototypes": -2.0}
-"""Log prior of each method against the default one, in units of the log-likelihood of all held-out images: a trained
-head, or one with normalization statistics, is the best single method on most image sets (benchmarks/domains.py). If the
-model has neither, as for embeddings of any encoder, logistic regression is as likely as the default method."""
+LOG_PRIOR = {"ridge": 0.0, "logistic": -4.0, "prototypes": -4.0}
+"""Log prior of each method against the default one: a trained head, or one with normalization statistics, is the best
+single method on most image sets (benchmarks/domains.py). If the model has neither, as for embeddings of any encoder,
+logistic regression is as likely as the default method."""
+EVIDENCE_WEIGHT = 0.5
+"""Factor of the log-likelihood of the held-out images beside the prior. It is below 1 because these images share their
+training images, so that their errors are not independent."""
 MIN_WEIGHT = 0.05
 """A member of a blend with a lower weight is left out."""
 MAX_CHOICE_EXAMPLES = 2000
@@ -132,7 +135,10 @@ def method_weights(
     """
     prior = {name: 0.0 if name == members[0] else LOG_PRIOR[name] for name in logits}
     prior["logistic"] *= has_prior
-    evidence = {name: prior[name] + log_likelihood(x, labels, fit_scales(x, labels)) for name, x in logits.items()}
+    evidence = {
+        name: prior[name] + EVIDENCE_WEIGHT * log_likelihood(x, labels, fit_scales(x, labels))
+        for name, x in logits.items()
+    }
     names = list(evidence)
     best = torch.stack(list(evidence.values())).argmax(0)
     shared = torch.stack([evidence[name] for name in members]).softmax(0)
