@@ -1,8 +1,12 @@
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from sightline.errors import SightlineError
+from sightline.layers.backbones import ResNet12
+from sightline.layers.efficientnet import EfficientNetLite
 from sightline.models.image_classifier import ImageClassifier, ImageClassifierConfig
 from sightline.training.config import TrainingConfig
 from sightline.training.optimizers import Muon, make_optimizers, orthogonalize
@@ -56,6 +60,25 @@ def test_muon_optimizes_the_matrices_of_the_layers_only():
         if name.startswith("encoder.layers") and parameter.dim() == 2
     }
     assert isinstance(adam, torch.optim.AdamW)
+
+
+def test_muon_optimizes_the_filters_of_a_backbone_as_matrices():
+    backbone = ResNet12(3, channels=(4, 6))
+    muon, adam = make_optimizers(backbone, TrainingConfig(optimizer="muon"))
+    filters = [parameter for parameter in backbone.parameters() if parameter.dim() == 4]
+    assert [id(p) for group in muon.param_groups for p in group["params"]] == [id(p) for p in filters]
+    own, before = filters[1], filters[1].detach().clone()
+    own.grad = torch.randn_like(own)
+    Muon([own], lr=0.1, weight_decay=0.0).step()
+    update = (own.detach() - before).flatten(1) / (-0.1 * 0.2 * math.sqrt(max(own.flatten(1).shape)))
+    values = torch.linalg.svdvals(update)
+    assert 0.5 < values.min() < values.max() < 1.3
+    assert isinstance(adam, torch.optim.AdamW)
+    depthwise = EfficientNetLite("efficientnet_lite0")
+    groups = make_optimizers(depthwise, TrainingConfig(optimizer="muon"))[0].param_groups
+    assert {id(p) for group in groups for p in group["params"]} == {
+        id(p) for p in depthwise.parameters() if p.dim() == 4 and p.shape[1] > 1
+    }
 
 
 @pytest.mark.parametrize("shape", [(3, 7, 11), (2, 11, 7), (1, 5, 5)])

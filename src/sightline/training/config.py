@@ -36,7 +36,8 @@ class TrainingConfig(Config):
     gradient_accumulation_steps: PositiveInt = 1
     """Micro-batches per process and step. More need less memory; the update is that of the whole batch."""
     optimizer: Literal["adamw", "adam", "muon"] = "adamw"
-    """muon orthogonalizes the updates of matrices inside the layers and uses AdamW for the rest."""
+    """muon orthogonalizes the updates of matrices inside the layers, and of the filters of a convolutional backbone; it
+    uses AdamW for the rest."""
     learning_rate: Positive = 1e-3
     """Peak learning rate."""
     backbone_lr_ratio: Annotated[float, rule("above 0 and at most 1", lambda ratio: 0 < ratio <= 1)] = 1.0

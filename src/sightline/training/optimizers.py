@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import check
+from ..layers.backbones import Backbone
 from .config import TrainingConfig
 
 
@@ -24,10 +25,10 @@ def make_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.opti
     matrices: dict[Tensor, None] = {}
     if config.optimizer == "muon":
         layer_lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-        in_layers = {parameter for layers in layer_lists for parameter in layers.parameters()} - tables
-        matrices = dict.fromkeys(
-            parameter for parameter in trainable if parameter in in_layers and parameter.dim() == 2
-        )
+        backbones = [module for module in model.modules() if isinstance(module, Backbone)]
+        in_layers = {p for layers in layer_lists for p in layers.parameters() if p.dim() == 2} - tables
+        filters = {p for backbone in backbones for p in backbone.parameters() if p.dim() == 4 and p.shape[1] > 1}
+        matrices = dict.fromkeys(parameter for parameter in trainable if parameter in in_layers | filters)
     others = [parameter for parameter in trainable if parameter not in matrices]
     muon = [Muon(matrices, lr=config.learning_rate, weight_decay=config.weight_decay)] if matrices else []
     backbone: set[Tensor] = set()
@@ -41,7 +42,7 @@ def make_optimizers(model: nn.Module, config: TrainingConfig) -> list[torch.opti
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum with orthogonalized updates, for matrices.
+    """Momentum with orthogonalized updates, for matrices, and for convolution filters as matrices (out, in * k * k).
 
     Updates are scaled to the size of AdamW's, so both use the same learning rates. Matrices of one shape are
     orthogonalized in one batch.
@@ -70,10 +71,11 @@ class Muon(torch.optim.Optimizer):
         buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
         torch._foreach_lerp_(buffers, gradients, 1 - momentum)
         nesterov = torch._foreach_lerp(gradients, buffers, momentum)
-        updates = orthogonalize(torch.stack(list(nesterov)))
+        stacked = torch.stack([update.flatten(1) for update in nesterov])
+        updates = orthogonalize(stacked).to(parameters[0].dtype).view(-1, *parameters[0].shape)
         torch._foreach_mul_(parameters, 1 - lr * weight_decay)
-        scale = 0.2 * math.sqrt(max(parameters[0].shape))  # the root mean square of AdamW's updates is about 0.2
-        torch._foreach_add_(parameters, list(updates.to(parameters[0].dtype).unbind()), alpha=-lr * scale)
+        scale = 0.2 * math.sqrt(max(stacked.shape[1:]))  # the root mean square of AdamW's updates is about 0.2
+        torch._foreach_add_(parameters, list(updates.unbind()), alpha=-lr * scale)
 
 
 def orthogonalize(matrices: Tensor, iterations: int = 5) -> Tensor:
