@@ -1,6 +1,9 @@
-import pytest
+import math
 
-from sightline.tasks.captioning.metrics import CiderD, bleu, chrf, equals_one, words
+import pytest
+from sacrebleu import sentence_bleu
+
+from sightline.tasks.captioning.metrics import CiderD, SentenceBleu, bleu, chrf, equals_one, words
 
 REFERENCES = [
     ["a dog runs across the wet sand", "a brown dog is running on the beach", "the dog runs along the sea"],
@@ -42,3 +45,15 @@ def test_words_and_chrf():
 def test_captions_are_compared_by_their_words():
     assert equals_one("a dog , running .", ["Two cats", "A dog, running"])
     assert not equals_one("a dog", ["A dog, running"])
+
+
+def test_bleu_of_a_sentence_is_smoothed():
+    for caption, references in zip(CAPTIONS, REFERENCES, strict=True):
+        smoothed = sentence_bleu(
+            caption, references, smooth_method="add-k", smooth_value=1, tokenize="none", use_effective_order=False
+        )
+        assert SentenceBleu(references).score(caption) == pytest.approx(smoothed.score / 100)
+    assert SentenceBleu(REFERENCES[0]).score(REFERENCES[0][1]) == 1
+    assert SentenceBleu(REFERENCES[0]).score("") == 0
+    assert SentenceBleu(REFERENCES[0]).score("nothing alike") == 0
+    assert SentenceBleu(["a b c d e f"]).score("a b c d") == pytest.approx(math.exp(1 - 6 / 4))  # too short

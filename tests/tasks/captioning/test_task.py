@@ -160,7 +160,10 @@ def test_self_critical_steps_raise_the_probability_of_rewarded_captions(data):
     assert loss.isfinite()
     reference = task.tokenizer.encode([data.train.captions[0][0]])[0]
     hypothesis = type("H", (), {"tokens": tuple(reference)})
-    assert task.self_critical.reward(0, hypothesis) > 1
+    reward = task.self_critical.reward(0, hypothesis)
+    assert reward > 1
+    weighted = make_task(data, self_critical_steps=2, self_critical_bleu_weight=3.0).self_critical
+    assert weighted.reward(0, hypothesis) == pytest.approx(reward + 3)  # BLEU-4 of a reference is 1
 
 
 def test_self_critical_losses_of_parts_sum_to_that_of_the_batch(data, monkeypatch):

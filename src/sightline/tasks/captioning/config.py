@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
-from ...config import Fraction, NonNegativeInt, PositiveInt, at_least, at_most
+from ...config import Fraction, NonNegative, NonNegativeInt, PositiveInt, at_least, at_most
 from ...data.captions.datasets import CaptionSplits, hold_out
 from ...data.captions.formats import load_captions
 from ...data.images.augmentation import AugmentConfig
@@ -80,6 +80,8 @@ class CaptioningTaskConfig(TextTaskConfig):
     greedy one, weights its log-probability."""
     self_critical_samples: PositiveInt = 1
     """Captions that are sampled for each image of such a step."""
+    self_critical_bleu_weight: NonNegative = 0.0
+    """Weight of BLEU-4 of the sentence (0 to 1) beside CIDEr-D in the reward of such a step."""
     search: SearchConfig = field(default_factory=SearchConfig)
     training: TrainingConfig = field(default_factory=lambda: TrainingConfig(batch_size=4096))
 

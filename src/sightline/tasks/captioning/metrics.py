@@ -57,6 +57,36 @@ def chrf(captions: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     return float(CHRF(lowercase=True).corpus_score(list(captions), [list(x) for x in zip(*padded, strict=True)]).score)
 
 
+class SentenceBleu:
+    """Smoothed BLEU-4 of single sentences against the references of one image, from 0 to 1.
+
+    One is added to the counts of n-grams of two words and more (Lin and Och, 2004), so that a sentence without a match
+    of four words does not score 0.
+    """
+
+    def __init__(self, references: Sequence[str]):
+        self._lengths = [len(words(text)) for text in references]
+        self._most: Ngrams = Counter()
+        for text in references:
+            self._most |= _ngrams(words(text))
+
+    def score(self, caption: str) -> float:
+        """The score of a sentence."""
+        tokens = words(caption)
+        if not tokens:
+            return 0.0
+        matches, totals = [0] * MAX_ORDER, [0] * MAX_ORDER
+        for ngram, count in _ngrams(tokens).items():
+            matches[len(ngram) - 1] += min(count, self._most[ngram])
+            totals[len(ngram) - 1] += count
+        if not matches[0]:
+            return 0.0
+        smoothing = (0, *[1] * (MAX_ORDER - 1))
+        ratios = [(m + s) / (t + s) for m, t, s in zip(matches, totals, smoothing, strict=True)]
+        closest = min(self._lengths, key=lambda length: (abs(length - len(tokens)), length))
+        return min(1.0, math.exp(1 - closest / len(tokens))) * math.prod(ratios) ** (1 / MAX_ORDER)
+
+
 class CiderD:
     """CIDEr-D (Vedantam et al., 2015): the tf-idf weighted similarity of n-grams to the references of an image.
 

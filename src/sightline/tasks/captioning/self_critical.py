@@ -1,6 +1,7 @@
 """Self-critical sequence training: REINFORCE on CIDEr-D with the reward of the greedy caption as baseline.
 
-With several samples of an image, the mean reward of the others is the baseline of each.
+BLEU-4 of the sentence can be part of the reward. With several samples of an image, the mean reward of the others is the
+baseline of each.
 
 Shapes: B images, K samples of each, T target tokens.
 """
@@ -16,16 +17,20 @@ from torch.nn.utils.rnn import pad_sequence
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import DecodingOptions, Hypothesis, decoder_inputs, greedy, sample
 from ...kernels.cross_entropy import IGNORE_INDEX
-from .metrics import CiderD, CiderVector
+from .metrics import CiderD, CiderVector, SentenceBleu
 
 
 class SelfCritical:
     """The reward of captions, by the references of the training images, and the loss that raises it."""
 
-    def __init__(self, references: Sequence[Sequence[str]], tokenizer: Tokenizer, max_tokens: int):
+    def __init__(
+        self, references: Sequence[Sequence[str]], tokenizer: Tokenizer, max_tokens: int, bleu_weight: float = 0.0
+    ):
         self.references, self.tokenizer, self.max_tokens = references, tokenizer, max_tokens
+        self.bleu_weight = bleu_weight
         self._cider: CiderD | None = None
         self._vectors: dict[int, list[CiderVector]] = {}
+        self._bleu: dict[int, SentenceBleu] = {}
 
     def loss(self, model: nn.Module, batch: Any, num_samples: int) -> Tensor:
         """What a part of a batch adds to the mean of -(reward - baseline) * log p over all samples of the batch."""
@@ -57,12 +62,18 @@ class SelfCritical:
         return -(advantage * log_probs.sum(1)).sum() * has_captions / (batch.num_captions * num_samples)
 
     def reward(self, image: int, hypothesis: Hypothesis) -> float:
-        """CIDEr-D of a caption of a training image."""
+        """CIDEr-D of a caption of a training image, plus `bleu_weight` times its BLEU-4."""
         if self._cider is None:
             self._cider = CiderD(self.references)
         if image not in self._vectors:
             self._vectors[image] = [self._cider.vector(text) for text in self.references[image]]
-        return self._cider.score(self.tokenizer.decode(hypothesis.tokens), self._vectors[image])
+        text = self.tokenizer.decode(hypothesis.tokens)
+        cider = self._cider.score(text, self._vectors[image])
+        if not self.bleu_weight:
+            return cider
+        if image not in self._bleu:
+            self._bleu[image] = SentenceBleu(self.references[image])
+        return cider + self.bleu_weight * self._bleu[image].score(text)
 
     def _sequences(self, hypotheses: Sequence[Hypothesis], device: torch.device) -> tuple[Tensor, Tensor]:
         """Decoder inputs and labels of captions: int64 (B * K, T) each, `IGNORE_INDEX` for padding."""

@@ -67,7 +67,9 @@ class CaptioningTask(Task):
         self.images = inputs.load_training(data.train, progress)
         self.validation = None if data.validation is None else inputs.load(data.validation, progress)
         self.data_fingerprint = data_fingerprint(data)
-        self.self_critical = SelfCritical(data.train.captions, self.tokenizer, config.data.max_tokens)
+        self.self_critical = SelfCritical(
+            data.train.captions, self.tokenizer, config.data.max_tokens, config.self_critical_bleu_weight
+        )
         self._buckets = cache(lambda batch_size: LengthBuckets(self._shapes, batch_size))
 
     def _encode_captions(self) -> None:
