@@ -6,6 +6,7 @@ from torch import nn
 from sightline.errors import SightlineError
 from sightline.models import few_shot_head
 from sightline.models.baselines import protonet
+from sightline.models.embedding_modules import BackboneModule
 from sightline.models.few_shot import FewShot
 from sightline.models.few_shot_config import FewShotConfig
 from sightline.models.few_shot_head import FewShotHead, NegativeSquaredDistance, PatchMatching
@@ -293,3 +294,24 @@ def test_mean_of_an_empty_class_is_0():
     membership = class_membership(TOKEN_LABELS, WAY + 1).float()
     means = class_means(membership, torch.arange(6.0)[None, :, None])
     torch.testing.assert_close(means[0, :, 0], torch.tensor([0.5, 2.5, 4.5, 0.0]))
+
+
+@pytest.mark.parametrize("tokens", ["pooled", "patches"])
+def test_views_of_a_backbone_are_an_image_and_its_mirror_image(tokens):
+    torch.manual_seed(0)
+    options = {"image_size": 32, "channels": 3, "backbone_channels": (4, 4, 8, 8), "tokens": tokens}
+    model = FewShot(FewShotConfig(**options, views=2, num_heads=2)).eval()
+    pixels = torch.randint(256, (3, 3, 32, 32), dtype=torch.uint8)
+    single = FewShot(FewShotConfig(**options, num_heads=2)).eval()
+    single.load_state_dict(model.state_dict())
+    both = model.embed_pixels(pixels)
+    of_whole, of_mirrored = single.embed_pixels(pixels), single.embed_pixels(pixels.flip(-1))
+    if tokens == "patches":  # 2 x 2 positions
+        of_mirrored = of_mirrored[:, [1, 0, 3, 2]]
+        torch.testing.assert_close(model.embed_pixels(pixels.flip(-1)), both[:, [1, 0, 3, 2]])
+    else:
+        torch.testing.assert_close(model.embed_pixels(pixels.flip(-1)), both)
+    torch.testing.assert_close(both, (of_whole + of_mirrored) / 2)
+    assert not both.equal(of_whole)
+    torch.testing.assert_close(BackboneModule(model)(pixels / 255), both)  # as exported
+    torch.testing.assert_close(model.embed(pixels / 255), single.embed(pixels / 255))  # training has one view

@@ -48,7 +48,8 @@ def test_gradient_is_finite_at_zero():
             {"backbone": "none", "embed_dim": M, "power": 0.5, "whitening_dim": 6},
             "whitening_dim must be at most embed_dim",
         ),
-        ({"views": 7}, "views must be 1 for a model with a backbone"),
+        ({"views": 7}, "at most 2 with a backbone, and 1 for patches of a fixed encoder, got 7"),
+        ({"views": 2, "pool": "flat"}, "views must be 1 with pool: flat"),
         ({"readout": "ridge", "metric": "euclidean"}, "readout must be prototypes if metric is euclidean"),
     ],
 )

@@ -43,7 +43,7 @@ class BackboneModule(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """images (B, C, image_size, image_size), from 0 to 1 -> (B, T, M)"""
-        return self.model.embed(images)
+        return self.model.embed_views(images)
 
 
 class EncoderModule(nn.Module):

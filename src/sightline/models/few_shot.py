@@ -61,7 +61,7 @@ class FewShot(nn.Module):
         """pixels uint8 (N, C, image_size, image_size) -> float32 (N, T, M) on the device of the model, in batches"""
         device = self.head.device
         batches = pixels.split(batch_size or EMBEDDING_BATCH_SIZES[device.type])
-        return torch.cat([self.embed(batch.to(device).float() / 255).float() for batch in batches])
+        return torch.cat([self.embed_views(batch.to(device).float() / 255).float() for batch in batches])
 
     def embed(self, images: Tensor) -> Tensor:
         """images (B, C, image_size, image_size), from 0 to 1 -> (B, T, M)
@@ -71,6 +71,16 @@ class FewShot(nn.Module):
         if self.backbone is None:
             return images if images.dim() == 3 else images[:, None]
         return self.pool(self.backbone(self.normalize(images)))
+
+    def embed_views(self, images: Tensor) -> Tensor:
+        """As `embed`, the mean of the views of the config."""
+        x = self.embed(images)
+        if self.backbone is None or self.config.views == 1:
+            return x
+        mirrored = self.embed(images.flip(-1))
+        if self.config.tokens == "patches":  # tokens of the same place are averaged
+            mirrored = mirrored.unflatten(1, self.grid).flip(2).flatten(1, 2)
+        return (x + mirrored) / 2
 
     def normalize(self, images: Tensor) -> Tensor:
         """Images as the backbone takes them: (B, C, image_size, image_size), from 0 to 1 -> the same shape"""

@@ -29,8 +29,8 @@ class FewShotConfig(Config):
     embed_dim: PositiveInt | None = None
     """Dimension of the embeddings; required if `backbone` is none, and only then."""
     views: Annotated[int, rule("1, 2 or 7", lambda views: views in (1, 2, 7))] = 1
-    """Views of an image whose embeddings by a fixed encoder are averaged: the whole image, its mirror image, and five
-    crops."""
+    """Views of an image whose embeddings are averaged outside of training: the whole image, its mirror image and, for a
+    fixed encoder, five crops."""
     pool: Literal["mean", "flat"] = "mean"
     """How the feature map becomes one vector: its mean, or all positions concatenated."""
     bottleneck_dim: PositiveInt | None = None
@@ -78,9 +78,9 @@ class FewShotConfig(Config):
         has_embeddings = self.backbone == "none"
         is_given, got = self.embed_dim is not None, f"got {self.embed_dim} with {self.backbone!r}"
         check(is_given == has_embeddings, f"embed_dim must be given if backbone is none, and only then, {got}")
-        has_views = has_embeddings and self.tokens == "pooled"
-        required = "views must be 1 for a model with a backbone or with tokens: patches"
-        check(self.views == 1 or has_views, f"{required}, got {self.views}")
+        most = (7 if self.tokens == "pooled" else 1) if has_embeddings else (2 if self.pool == "mean" else 1)
+        required = "views must be 1 with pool: flat, at most 2 with a backbone, and 1 for patches of a fixed encoder"
+        check(self.views <= most, f"{required}, got {self.views}")
         is_normalized = self.power is not None or self.whitening_dim is not None
         required = "power and whitening_dim must be null for a model with a backbone"
         check(has_embeddings or not is_normalized, f"{required}, got {self.power} and {self.whitening_dim}")
