@@ -411,7 +411,8 @@ def test_a_bad_file_of_several_does_not_cost_the_others(client, state):
     refused = call(client, "POST", f"/{state['id']}/examples", 422, data={"label": "new"}, files=bad)
     assert "one of the 3 files must be an image that can be used, got none; the first: 0.png must" in refused["error"]
     assert [file["name"] for file in refused["errors"]] == ["0.png", "1.png", "2.png"]
-    assert "1.png must be an image file, got an empty one" in refused["errors"][1]["error"]
+    assert refused["errors"][1]["error"].startswith("1.png must be a complete PNG")
+    assert "got an empty file (0 bytes); copy or download it again" in refused["errors"][1]["error"]
     assert names(call(client, "GET", f"/{state['id']}")) == {"ka": 3, "mo": 2, "ti": 2}  # nothing was added
     good, bad = call(client, "POST", f"/{state['id']}/predict", files=images[::-1])["predictions"]
     assert good["error"] is None

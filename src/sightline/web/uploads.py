@@ -34,9 +34,8 @@ MAX_FOLDER_BYTES = 200
 def check_image(data: bytes, name: str = "the image") -> int:
     """Check the size of an uploaded image before it is decoded; returns its pixels."""
     limit = limits.MAX_WEB_IMAGE_BYTES
-    check(data, f"{name} must be an image file, got an empty one")
     check(len(data) <= limit, f"{name} must be at most {limit:,} bytes, got {len(data):,}; make it smaller")
-    header = read_header(data, name)  # refuses one of too many pixels
+    header = read_header(data, name)  # refuses an empty one and one of too many pixels
     return header.width * header.height
 
 

@@ -58,7 +58,7 @@ def test_float_bool_and_uint16_arrays_are_converted():
         (torch.zeros(5, 2, 2, dtype=torch.uint8), r"must have shape \(H, W\) or \(C, H, W\) .* got \(5, 2, 2\)"),
         (np.zeros((0, 2), np.uint8), r"must have 1 to 80,000,000 pixels, got shape \(0, 2\)"),
         (3, r"must be a path, bytes, a PIL image, an array or a tensor, got int"),
-        (b"", r"the image must be a complete PNG, .* got another format; replace or remove the file"),
+        (b"", r"the image must be a complete PNG, .* got an empty file \(0 bytes\); copy or download it again"),
     ],
 )
 def test_invalid_sources_are_rejected(source, message):
@@ -239,8 +239,30 @@ def test_truncated_files_are_reported(form, tmp_path):
     path = tmp_path / "truncated.img"
     for share in (0.01, 0.1, 0.5, 0.9):
         path.write_bytes(whole[: int(len(whole) * share)])
-        with pytest.raises(SightlineError, match=r"truncated\.img must be a complete PNG, .*, got .*; replace or"):
+        with pytest.raises(SightlineError, match=r"truncated\.img must be a complete PNG, .*, got .*; \w+ or"):
             read_image(path)
+        if share >= 0.5:
+            with pytest.raises(
+                SightlineError, match=r"got a file that is cut off; copy or download it again, or remov"
+            ):
+                read_image(path)
+
+
+@pytest.mark.parametrize("form", ["PNG", "GIF", "AVIF"])
+def test_a_file_with_the_start_of_an_image_is_not_called_another_format(form):
+    whole = encode(Image.fromarray(color_array(40, 40)), form)
+    with pytest.raises(SightlineError, match=r"got a file that is cut off or damaged; replace or remove the file"):
+        read_image(whole[:12])
+
+
+def test_empty_files_are_reported(tmp_path):
+    path = tmp_path / "empty.png"
+    path.touch()
+    for read in (read_image, read_header):
+        with pytest.raises(SightlineError, match=r"empty\.png must be .*, got an empty file \(0 bytes\); copy or"):
+            read(path)
+    with pytest.raises(SightlineError, match=r"a\.png must be .*, got an empty file \(0 bytes\); copy or download it"):
+        read_header(b"", "a.png")
 
 
 def test_damaged_files_are_read_or_reported():

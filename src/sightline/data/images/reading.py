@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import re
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,10 @@ NEEDS_HEIF = "which need pillow-heif: pip install 'sightline[heif]'"
 ImageSource = str | PathLike[str] | bytes | Image.Image | np.ndarray[Any, Any] | Tensor
 
 _FORMATS = "PNG, JPEG, GIF, BMP, TIFF, WebP, AVIF, HEIC or PPM image"
+_AGAIN = "copy or download it again, or remove it"
+_CUT_OFF = re.compile("truncated|EOF", re.IGNORECASE)
+"""What decoders say of a file that ends too early."""
+_SIGNATURES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"II*\0", b"MM\0*")
 _HEIF_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 _GRAY_MODES = {"1", "L", "LA", "La", "I", "F"}
 _ALPHA_MODES = {"RGBA", "LA", "PA", "RGBa", "La"}
@@ -91,7 +96,9 @@ def read_header(source: Path | bytes, name: str | None = None) -> ImageHeader:
     """Size and color of an image file without decoding its pixels."""
     name = name or ("the image" if isinstance(source, bytes) else display_path(source))
     with _decoding(name):
-        if not isinstance(source, bytes):
+        if isinstance(source, bytes):
+            _check_bytes(name, len(source))
+        else:
             _check_file(name, source)
         with (
             io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file,
@@ -206,11 +213,12 @@ def _decoding(name: str) -> Iterator[None]:
         got = f"over {2 * (Image.MAX_IMAGE_PIXELS or 0):,}; resize it"  # Pillow's own limit
         raise SightlineError(f"{name} must have 1 to {limits.MAX_IMAGE_PIXELS:,} pixels, got {got}") from None
     except Exception as error:
-        is_unknown = isinstance(error, UnidentifiedImageError)
-        reason = "another format" if is_unknown else " ".join(str(error).split())[:200] or type(error).__name__
-        raise SightlineError(
-            f"{name} must be a complete {_FORMATS}, got {reason}; replace or remove the file"
-        ) from error
+        text, fix = " ".join(str(error).split())[:200] or type(error).__name__, "replace or remove the file"
+        if isinstance(error, UnidentifiedImageError):
+            text = "another format"
+        elif _CUT_OFF.search(text):
+            text, fix = "a file that is cut off", _AGAIN
+        raise SightlineError(f"{name} must be a complete {_FORMATS}, got {text}; {fix}") from error
 
 
 def _open(source: ImageSource, name: str) -> Image.Image:
@@ -242,6 +250,8 @@ def _check_file(name: str, path: Path) -> int:
 
 
 def _check_bytes(name: str, size: int) -> None:
+    if size == 0:
+        raise SightlineError(f"{name} must be a complete {_FORMATS}, got an empty file (0 bytes); {_AGAIN}")
     if size > limits.MAX_IMAGE_BYTES:
         raise SightlineError(f"{name} must be at most {limits.MAX_IMAGE_BYTES:,} bytes, got {size:,}")
 
@@ -249,13 +259,21 @@ def _check_bytes(name: str, size: int) -> None:
 def _open_with_pillow(file: IO[bytes]) -> Image.Image:
     """Open an image without decoding, with the readers that are allowed and installed."""
     Image.init()
-    start = file.read(12)
+    start, size = file.read(12), file.seek(0, os.SEEK_END)
     file.seek(0)
     if start[4:8] == b"ftyp" and start[8:12] in _HEIF_BRANDS and not has_heif():
         raise SightlineError(f"an image must be in an installed format, got HEIC, {NEEDS_HEIF}")
     with _warnings_lock, warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        return Image.open(file, formats=[f for f in limits.IMAGE_FORMATS if f in Image.OPEN])
+        try:
+            return Image.open(file, formats=[f for f in limits.IMAGE_FORMATS if f in Image.OPEN])
+        except OSError as error:  # for some files, Pillow does not say that they are cut off
+            if start[:4] + start[8:] == b"RIFFWEBP" and 8 + int.from_bytes(start[4:8], "little") > size:
+                raise EOFError("truncated") from error
+            has_signature = start.startswith(_SIGNATURES) or start[4:] == b"ftypavif"
+            if isinstance(error, UnidentifiedImageError) and has_signature:
+                raise OSError("a file that is cut off or damaged") from error
+            raise
 
 
 def _check_pixels(name: str, image: Image.Image) -> None:
