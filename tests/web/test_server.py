@@ -135,7 +135,7 @@ def test_workers_serve_together_and_share_classifiers(tmp_path):
     [
         [],
         ["--port", "8001", "--workers", "3", "--store", "my store.sqlite", "runs/a b", "signs.sightline"],
-        ["--host", "localhost", "--port", "0", "de-en"],
+        ["--host", "localhost", "--port", "0", "--log-format", "json", "de-en"],
         ["--token", "TOKEN", "--store", "URL", "de-en"],
     ],
 )
@@ -148,7 +148,8 @@ def test_the_command_that_a_page_shows_starts_the_same_server(arguments):
     values = parsed(arguments)
     secrets = {"TOKEN": "a-secret-of-16-letters", "URL": "postgresql://user:secret@host/name"}
     token, store = secrets.get(values["token"]), secrets.get(values["store"], values["store"])
-    settings = Settings((), values["host"], values["port"], values["workers"], store, token)
+    address = (values["host"], values["port"])
+    settings = Settings((), *address, values["workers"], store, token, log_format=values["log_format"])
     command = settings.command(values["models"] or ())
     assert "secret" not in command
     assert shlex.split(command)[:2] == ["sightline", "serve"]

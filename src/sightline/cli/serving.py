@@ -1,7 +1,7 @@
 """Commands that serve models, ship them and show a demo."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -35,6 +35,9 @@ def serve(
     forwarded_allow_ips: Annotated[
         str, typer.Option(help="Addresses of proxies with TLS in front of this server, separated by commas.")
     ] = "",
+    log_format: Annotated[
+        Literal["auto", "text", "json"], typer.Option(help="Format of the log; auto is text on a terminal, else JSON.")
+    ] = "auto",
 ) -> None:
     """Serve models and few-shot classifiers: a page for the browser, and a JSON API."""
     try:
@@ -45,7 +48,8 @@ def serve(
         raise SightlineError(f"serve needs {missing}, which is not installed: pip install 'sightline[web]'") from error
 
     proxies = tuple(forwarded_allow_ips.replace(",", " ").split())
-    settings = Settings(tuple(models or ()), host, port, workers, store, token, tuple(allow_host or ()), proxies)
+    hosts = tuple(allow_host or ())
+    settings = Settings(tuple(models or ()), host, port, workers, store, token, hosts, proxies, log_format)
     run_server(settings, echo)
 
 

@@ -59,8 +59,9 @@ def create_app(settings: Settings, loaded: Services | None = None) -> FastAPI:
 
 def from_environment() -> FastAPI:
     """The application of a worker process."""
-    metrics.configure_log()
-    return create_app(Settings.from_environment())
+    settings = Settings.from_environment()
+    metrics.configure_log(settings.log_format)
+    return create_app(settings)
 
 
 def _sentence(status: int, message: str, headers: Any = None, **further: Any) -> JSONResponse:

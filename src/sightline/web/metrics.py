@@ -1,4 +1,7 @@
-"""Prometheus metrics, and a log of one JSON object per line. Neither contains what users send."""
+"""Prometheus metrics, and a log: one JSON object per line, or short lines for a terminal.
+
+Neither contains what users send.
+"""
 
 import json
 import logging
@@ -11,6 +14,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .settings import LogFormat
 
 REQUESTS = Counter("sightline_requests", "Requests by route and status.", ["method", "route", "status"])
 SECONDS = Histogram(
@@ -44,18 +49,47 @@ class JsonFormatter(logging.Formatter):
             "process": record.process,
             "event": record.getMessage(),
         }
-        values |= getattr(record, "values", {})
-        if record.exc_info and record.exc_info[0] is not None:
-            frames = traceback.extract_tb(record.exc_info[2])
-            where = [f"{os.path.basename(f.filename)}:{f.lineno} {f.name}" for f in frames[-8:]]  # noqa: PTH119
-            values |= {"exception": record.exc_info[0].__name__, "where": where}
-        return json.dumps(values, ensure_ascii=False)
+        return json.dumps(values | _values(record), ensure_ascii=False)
 
 
-def configure_log() -> None:
+class TextFormatter(logging.Formatter):
+    """One short line: the time, and a request, or another event with its values."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text, values = record.getMessage(), _values(record)
+        if text == "request":
+            text = "{method} {route} {status} ".format_map(values) + f"{1000 * values['seconds']:.0f} ms"
+        else:
+            values["where"] = values.get("where", [None])[-1]
+            short = ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+            text = f"{text}: {short}" if short else text
+        return f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {text}"
+
+
+def _values(record: logging.LogRecord) -> dict[str, Any]:
+    """The values of an event, and the type and the frames of its exception."""
+    values: dict[str, Any] = dict(getattr(record, "values", {}))
+    if record.exc_info and record.exc_info[0] is not None:
+        frames = traceback.extract_tb(record.exc_info[2])
+        where = [f"{os.path.basename(f.filename)}:{f.lineno} {f.name}" for f in frames[-8:]]  # noqa: PTH119
+        values |= {"exception": record.exc_info[0].__name__, "where": where}
+    return values
+
+
+def _is_short(record: logging.LogRecord) -> bool:
+    """Whether a terminal shows this event: all but successful requests for files, of which a page needs many."""
+    values = getattr(record, "values", {})
+    is_file = record.getMessage() == "request" and not values["route"].startswith("/api/")
+    return not is_file or values["status"] >= 400
+
+
+def configure_log(log_format: LogFormat = "auto") -> None:
     """Write the log to standard error. Messages of other libraries are written from warnings on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
+    if log_format == "text" or (log_format == "auto" and sys.stderr.isatty()):
+        handler.setFormatter(TextFormatter())
+        handler.addFilter(_is_short)
     logging.root.handlers, log.propagate = [handler], True
     logging.root.setLevel(logging.WARNING)
     log.setLevel(logging.INFO)

@@ -56,7 +56,7 @@ def _serve_here(settings: Settings, listener: socket.socket, report: Callable[[]
     """Serve in this process."""
     app = create_app(settings, Services(settings))  # errors that a user can fix are raised before the address is shown
     report()
-    metrics.configure_log()
+    metrics.configure_log(settings.log_format)
     signal.signal(signal.SIGTERM, _stop)  # uvicorn raises the signal again when all requests are answered
     with suppress(KeyboardInterrupt):
         uvicorn.Server(uvicorn.Config(app, **OPTIONS)).run([listener])
@@ -71,7 +71,7 @@ def _serve_by_workers(settings: Settings, listener: socket.socket, report: Calla
     report()
     with tempfile.TemporaryDirectory(prefix="sightline-metrics-") as folder:
         os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # read by the workers
-        metrics.configure_log()
+        metrics.configure_log(settings.log_format)
         options = uvicorn.Config(APP, factory=True, workers=settings.workers, **OPTIONS)
         Workers(options, sockets=[listener]).run()
 

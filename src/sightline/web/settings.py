@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from .. import limits
 from ..errors import SightlineError, check, check_int, check_max, reraise
@@ -15,6 +15,8 @@ from ..errors import SightlineError, check, check_int, check_max, reraise
 VARIABLE = "SIGHTLINE_SERVE"
 """Environment variable with the settings of a worker process."""
 MIN_TOKEN_CHARS = 16
+LogFormat = Literal["auto", "text", "json"]
+"""Of the log; auto is text on a terminal and JSON otherwise."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Settings:
     """Names in the Host header beside loopback and the address of the server."""
     trusted_proxies: tuple[str, ...] = ()
     """Addresses and networks of proxies whose X-Forwarded-Proto is believed."""
+    log_format: LogFormat = "auto"
 
     def __post_init__(self) -> None:
         check_int(0, port=self.port)
@@ -77,8 +80,9 @@ class Settings:
             "workers": self.workers,
             "store": "URL" if is_url else self.store,
             "token": "" if self.token is None else "TOKEN",
+            "log-format": self.log_format,
         }
-        default = {"host": Settings.host, "port": Settings.port, "workers": Settings.workers}
+        default = {"host": Settings.host, "port": Settings.port, "workers": Settings.workers, "log-format": "auto"}
         given = [(name, str(value)) for name, value in values.items() if value != default.get(name, "")]
         options = [word for name, value in given for word in (f"--{name}", value)]
         return shlex.join(["sightline", "serve", *options, *models])
