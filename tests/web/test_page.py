@@ -1086,6 +1086,22 @@ def test_photos_are_captioned_and_classified_whatever_their_size(app):
     expect(panel.get_by_role("switch")).to_have_count(heads)
 
 
+@pytest.mark.parametrize("level", [0, 255])
+def test_the_attention_over_an_image_is_outlined_on_dark_and_on_light_pictures(app, level):
+    panel = app.open("classify")
+    panel.get_by_role("radio", name="Image").check(force=True)
+    panel.get_by_label("Model").select_option("fashion")
+    pixels = np.full((28, 28), level, np.uint8)
+    app.give(panel.locator(".drop-zone"), ("plain.png", png(pixels)))
+    picture = panel.get_by_role("img", name=re.compile("Attention over the image"))
+    expect(picture.locator("path.for")).to_have_count(1)
+    app.page.mouse.move(0, 0)
+    shown = np.asarray(Image.open(io.BytesIO(picture.screenshot())).convert("RGB")).astype(int)
+    is_orange = abs(shown - [255, 157, 30]).max(-1) < 30
+    assert 50 < is_orange.sum() < 0.2 * is_orange.size
+    assert panel.get_by_text("Outlined and bright parts get much attention.").is_visible()
+
+
 def test_learn_is_live(app):
     panel = app.open("learn")
     dial = panel.get_by_role("slider", name="Direction of the query")

@@ -8,7 +8,7 @@ import { newestOnly } from "./api.js";
 import { createDrop } from "./drop.js";
 import { createSwitches, headGrid, headsNote, keepingFocus, released } from "./heads.js";
 
-const LOOK = { veil: 0.62, gamma: 0.6, outline: 2 }; // as heatmaps.Look, without outlines
+const LOOK = { veil: 0.62, gamma: 0.6 }; // as heatmaps.Look
 
 export function createImageTask({ models, answer }) {
   let [model] = models;
@@ -84,8 +84,10 @@ export function createImageTask({ models, answer }) {
     const [rows, columns] = inspection.grid;
     const picture = element("img", { src: inspection.image, alt: "The image as the model sees it", className: "pixelated" });
     const describe = (row, column, value) => `${removed.has(row * columns + column) ? "removed; " : ""}row ${row + 1}, column ${column + 1}: ${(100 * value).toFixed(1)}%`;
-    const map = heatMap({ picture, rows, columns, look: LOOK, name: "Attention over the image; press Enter to remove a part", describe });
     const { data, max } = patchWeights(layer, shown.head);
+    const mean = data.reduce((sum, weight) => sum + weight, 0) / data.length;
+    const look = { ...LOOK, outline: (mean / max + 1) / 2 }; // from halfway between the mean and the largest weight on
+    const map = heatMap({ picture, rows, columns, look, name: "Attention over the image; press Enter to remove a part", describe });
     map.update([...data], max);
     const toggle = (row, column) => {
       if (!removed.delete(row * columns + column)) removed.add(row * columns + column);
@@ -102,7 +104,7 @@ export function createImageTask({ models, answer }) {
     });
     keepingFocus(details, () => details.replaceChildren(element("div", { className: "attention-row" },
       element("section", { className: "card", ariaLabel: "Attention" }, element("h3", {}, "What it looks at"), element("div", { className: "patch-map" }, map.node),
-        element("p", { className: "note" }, "Bright parts get much attention. Click a part to remove it; click it again to put it back.")),
+        element("p", { className: "note" }, "Outlined and bright parts get much attention. Click a part to remove it; click it again to put it back.")),
       element("section", { className: "card", ariaLabel: "Heads" }, element("h3", {}, "Heads"), headsNote(), headList()))));
   }
   function headList() {
