@@ -8,6 +8,7 @@ from sightline.view.captions import CaptionCard, WordMap, captions_page
 
 WORDS = ("a", "red", "spot", "<b>below</b>")
 LAYERS, HEADS, ROWS, COLUMNS = 2, 3, 5, 7
+ORANGE = (255, 157, 30)
 PRESSED = "() => [...document.querySelectorAll('.word')].findIndex((node) => node.ariaPressed === 'true')"
 VEIL = """() => {
     const canvas = document.querySelector(".veil");
@@ -94,13 +95,23 @@ def test_the_animation_steps_through_the_words_and_pauses(page):
     assert page.evaluate(PRESSED) == 2
 
 
-def test_saved_pictures_keep_the_colors_of_the_photo(page, photo):
-    page.get_by_role("button", name="spot").hover()
+def saved_picture(page):
+    """The name of the file that "Save PNG" writes, and its pixels."""
     with page.expect_download() as download:
         page.get_by_role("button", name="Save PNG").click()
-    assert download.value.suggested_filename == "-i-photo-i-.jpg-3-spot.png"
-    saved = np.asarray(Image.open(download.value.path()).convert("RGB")).astype(float)
-    assert saved.shape == (448 + 44, 448, 3)
+    pixels = np.asarray(Image.open(download.value.path()).convert("RGB")).astype(float)
+    return download.value.suggested_filename, pixels
+
+
+def is_orange(pixels):
+    return abs(pixels - ORANGE).max(-1) < 60
+
+
+def test_saved_pictures_keep_the_colors_of_the_photo(page, photo):
+    page.get_by_role("button", name="spot").hover()
+    name, saved = saved_picture(page)
+    assert name == "-i-photo-i-.jpg-3-spot.png"
+    assert saved.shape[1] == 448
     rows, columns = (np.array([2.5, 0.5]) * 448 / ROWS).astype(int), (np.array([2.5, 5.5]) * 448 / COLUMNS).astype(int)
     side = len(photo)
     attended, dimmed = (
@@ -109,6 +120,40 @@ def test_saved_pictures_keep_the_colors_of_the_photo(page, photo):
     )
     np.testing.assert_allclose(*attended, atol=12)  # the photo itself
     np.testing.assert_allclose(dimmed[0], 0.4 * dimmed[1], atol=12)  # darker, of the same hue
+
+
+def test_saved_pictures_have_the_outline_and_the_caption_with_the_word_marked(page):
+    page.get_by_label("Layer").select_option(label="Layer 0")  # one region per word
+    marks, words = [], []
+    for i, word in enumerate(WORDS):
+        page.get_by_role("button", name=word, exact=True).hover()
+        saved = saved_picture(page)[1]
+        marked = is_orange(saved[:448])
+        height, width = 448 / ROWS, 448 / COLUMNS
+        found = np.argwhere(marked)
+        edges = np.array([[i * height, i * width], [(i + 1) * height, (i + 1) * width]])
+        np.testing.assert_allclose([found.min(0), found.max(0)], edges, atol=3)
+        assert not marked[round((i + 0.5) * height), round((i + 0.5) * width)]  # a line around the region
+        below = saved[448:]
+        marks.append(np.argwhere(is_orange(below))[:, 1].mean())
+        words.append((abs(below - [22, 24, 29]).max(-1) > 60).any(0))  # columns with text
+    assert marks == sorted(marks)  # from left to right
+    assert marks[-1] - marks[0] > 100
+    shown = [columns.nonzero()[0] for columns in words]
+    assert all(columns[0] < 25 and columns[-1] > 150 for columns in shown)  # the whole caption in each
+
+
+def test_a_long_caption_of_a_saved_picture_has_several_lines(viewer, photo, tmp_path):
+    texts = [f"word{i}" for i in range(17)] + ["x" * 40]
+    words = [WordMap(text, np.eye(4)[None, None]) for text in texts]
+    card = CaptionCard("photo", photo, words, [(" ".join(texts), -0.5)])
+    viewer.page.goto(captions_page([card]).save(tmp_path / "long.html").as_uri())
+    viewer.page.get_by_role("button", name=texts[-1]).hover()
+    saved = saved_picture(viewer.page)[1]
+    assert saved.shape[0] > 448 + 4 * 30
+    marked = np.argwhere(is_orange(saved[448:]))
+    assert marked[:, 0].min() > 3 * 30  # in the last line
+    assert marked[:, 1].max() < 447  # with its frame
 
 
 def test_texts_are_shown_as_they_are_and_a_phone_shows_all(page):

@@ -4,6 +4,7 @@ import { heatMap } from "./heat-map.js";
 
 const STEP_MILLISECONDS = 700;
 const MEAN = "mean";
+const FONT = '20px ui-sans-serif, system-ui, "DejaVu Sans", sans-serif'; // of saved pictures
 
 // The maps of a card: values of a word, averaged over layers and heads or of one of them, and the scale of all words.
 function mapReader({ shape, scales, values }) {
@@ -88,7 +89,7 @@ export function captionCard(data, card) {
     }, STEP_MILLISECONDS);
   }
   const play = button({ className: "tool", onclick: toggle }, "Play");
-  const save = button({ className: "tool", onclick: () => savePicture(image, values[state.word], scale, maps, data.look, card, state.word) }, "Save PNG");
+  const save = button({ className: "tool", onclick: () => savePicture(image, map, card, state.word) }, "Save PNG");
   const line = element("p", { className: "words", role: "group", ariaLabel: "Words of the caption" }, ...words);
   line.addEventListener("keydown", (event) => {
     const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -104,30 +105,41 @@ export function captionCard(data, card) {
       element("div", {}, line, element("div", { className: "tools" }, play, ...selects, save), scores)));
 }
 
-// The image dimmed by the map of a word, and the word below it, as a PNG file.
-function savePicture(image, values, scale, { rows, columns }, look, card, word) {
+// The image with the map of a word, and the caption below it with the word marked, as a PNG file.
+function savePicture(image, map, card, word) {
   const width = Math.max(448, image.naturalWidth);
   const height = Math.round((width * image.naturalHeight) / image.naturalWidth);
-  const canvas = element("canvas", { width, height: height + 44 });
+  const canvas = element("canvas", { width, height });
   const context = canvas.getContext("2d");
+  context.font = FONT;
+  const { places, bottom } = wordPlaces(context, card.words, width, height);
+  canvas.height = bottom; // which clears the canvas and its state
   context.fillStyle = "#16181d";
-  context.fillRect(0, 0, width, height + 44);
-  context.drawImage(image, 0, 0, width, height);
-  const veil = element("canvas", { width: columns, height: rows });
-  const pixels = veil.getContext("2d").createImageData(columns, rows);
-  values.forEach((value, i) => {
-    const clearness = scale > 0 ? Math.min(1, value / scale) ** look.gamma : 0;
-    pixels.data[4 * i + 3] = Math.round(255 * look.veil * (1 - clearness));
+  context.fillRect(0, 0, width, bottom);
+  map.draw(context, width, height);
+  Object.assign(context, { font: FONT, strokeStyle: "#ff9d1e", lineWidth: 1.5 });
+  places.forEach(([x, y, length], i) => {
+    context.fillStyle = i === word ? "#ff9d1e" : "#c9ced6";
+    context.fillText(card.words[i], x, y, length);
+    if (i === word) context.strokeRect(x - 5, y - 21, length + 10, 29);
   });
-  veil.getContext("2d").putImageData(pixels, 0, 0);
-  context.imageSmoothingEnabled = true;
-  context.drawImage(veil, 0, 0, width, height);
-  context.fillStyle = "#ff9d1e";
-  context.font = "600 22px system-ui, sans-serif";
-  context.fillText(card.words[word], 14, height + 30, width - 28);
   canvas.toBlob((blob) => {
     const link = element("a", { href: URL.createObjectURL(blob), download: `${card.name}-${word + 1}-${card.words[word]}.png`.replace(/[^\w.-]+/g, "-") });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   });
+}
+
+// The places of words in lines below `top`, as [x, baseline, width], and where the lines end.
+function wordPlaces(context, words, width, top) {
+  const [margin, space, lineHeight] = [16, 12, 34];
+  let [x, y] = [margin, top + 36];
+  const places = words.map((text) => {
+    const length = Math.min(context.measureText(text).width, width - 2 * margin);
+    if (x > margin && x + length > width - margin) [x, y] = [margin, y + lineHeight];
+    const place = [x, y, length];
+    x += length + space;
+    return place;
+  });
+  return { places, bottom: y + 20 };
 }

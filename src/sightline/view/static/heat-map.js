@@ -4,10 +4,12 @@ import { element, svg } from "./elements.js";
 import { outline } from "./outline.js";
 
 const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
+const STROKES = { for: ["#ff9d1e", 2.5, []], against: ["#4fb3ff", 2.5, [5, 5]] }; // as in heat-map.css
 
 // `look` is that of Python's `heatmaps.Look`. `describe(row, column, value)` is the text of a cell; the map shows it for
 // the pointer, and for the arrow keys if the map has the focus. `update` draws values, row by row; `scale` is the absolute
-// value at which a picture is not dimmed at all. Maps that share a scale can be compared.
+// value at which a picture is not dimmed at all. Maps that share a scale can be compared. `draw` draws picture, map and
+// outlines on a canvas, as they are shown.
 export function heatMap({ picture, rows, columns, look, name, describe }) {
   const veil = element("canvas", { className: "veil", width: columns, height: rows });
   const outlines = svg("svg", { viewBox: `0 0 ${columns} ${rows}`, preserveAspectRatio: "none" });
@@ -15,6 +17,7 @@ export function heatMap({ picture, rows, columns, look, name, describe }) {
   const node = element("div", { className: "heat-map", tabIndex: 0, role: "img" }, picture, veil, outlines, tip);
   let values = [];
   let cell = null;
+  let edges = []; // [kind, edges] each
 
   const show = (next) => {
     cell = next;
@@ -50,16 +53,36 @@ export function heatMap({ picture, rows, columns, look, name, describe }) {
     values.forEach((value, i) => (pixels.data[4 * i + 3] = Math.round(255 * look.veil * (1 - clearness(value, scale, look)))));
     context.putImageData(pixels, 0, 0);
     outlines.replaceChildren();
-    for (const [kind, sign] of [["for", 1], ["against", -1]]) {
-      const edges = outline(values.map((value) => scale > 0 && sign * value >= look.outline * scale), rows, columns);
-      const path = edges.map(([column, row, dx, dy]) => `M${column} ${row}${dx ? "h" : "v"}1`).join("");
+    edges = [["for", 1], ["against", -1]].map(([kind, sign]) => [kind, outline(values.map((value) => scale > 0 && sign * value >= look.outline * scale), rows, columns)]);
+    for (const [kind, own] of edges) {
+      const path = own.map(([column, row, dx]) => `M${column} ${row}${dx ? "h" : "v"}1`).join("");
       if (path) outlines.append(svg("path", { class: "halo", d: path }), svg("path", { class: kind, d: path }));
     }
     const cells = strongest(values, columns).map(([row, column]) => `row ${row + 1} column ${column + 1}`);
     node.setAttribute("aria-label", cells.length ? `${name}; strongest of ${rows} x ${columns} regions: ${cells.join(", ")}` : name);
     show(null);
   };
-  return { node, update };
+  const draw = (context, width, height) => {
+    context.imageSmoothingEnabled = !picture.classList.contains("pixelated");
+    context.drawImage(picture, 0, 0, width, height);
+    context.imageSmoothingEnabled = true;
+    context.drawImage(veil, 0, 0, width, height);
+    const inside = (value, size) => Math.min(size - 2, Math.max(2, value)); // lines at the border are visible as a whole
+    for (const [kind, own] of edges) {
+      const path = new Path2D();
+      for (const [column, row, dx, dy] of own) {
+        path.moveTo(inside((column * width) / columns, width), inside((row * height) / rows, height));
+        path.lineTo(inside(((column + dx) * width) / columns, width), inside(((row + dy) * height) / rows, height));
+      }
+      for (const [color, lineWidth, dashes] of [["rgb(0 0 0 / 65%)", 4.5, []], STROKES[kind]]) {
+        Object.assign(context, { strokeStyle: color, lineWidth, lineCap: dashes.length ? "butt" : "round" });
+        context.setLineDash(dashes);
+        context.stroke(path);
+      }
+      context.setLineDash([]);
+    }
+  };
+  return { node, update, draw };
 }
 
 // From 0, dimmed, to 1, not dimmed.
