@@ -414,7 +414,7 @@ def test_a_missing_dependency_is_one_error(run, images, monkeypatch):
     assert result.stdout == ""
 
 
-def test_predict_writes_a_page_of_the_usable_images(run, images):
+def test_predict_writes_a_page_of_the_usable_images_and_lists_the_others(run, images):
     result = run_cli("predict", run, *images, "--show", "page.html", "--top", "1", status=2)
     *lines, last = result.stdout.splitlines()
     assert last == "wrote page.html"
@@ -423,7 +423,9 @@ def test_predict_writes_a_page_of_the_usable_images(run, images):
         prediction = sightline.load(run).predict(name)
         assert line == f"{name}: {prediction.label} {prediction.confidence:.1%}"
         assert f"{name}: {prediction}" in page
-    assert "1.png" not in page
+    [error] = result.stderr.splitlines()
+    assert "<p>1 input without a prediction:</p>" in page
+    assert f"<li><b>1.png</b>{error.removeprefix('error: 1.png')}</li>" in page
 
 
 def test_predict_writes_a_page_and_records(run, images):

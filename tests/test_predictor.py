@@ -9,6 +9,7 @@ import pytest
 
 from sightline.errors import MissingDependencyError, SightlineError
 from sightline.predictor import FailedPrediction, MetricsEvaluation, Predictor
+from sightline.view.page import Page
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class SquarePredictor(Predictor):
         return [Square(float(np.max(item)) ** 2) for item in prepared]
 
     def explain_batch(self, prepared, inputs, *, progress=None, **options):
-        return self.predict_batch(prepared), list(inputs)
+        return self.predict_batch(prepared), Page(f"<body>\n{list(inputs)}")
 
     def evaluate(self, data=None, *, progress=None, **options):
         return MetricsEvaluation("test", {"accuracy": 0.5})
@@ -143,10 +144,11 @@ def test_memory_of_a_stream_is_that_of_one_batch():
     assert peak < 1_000_000
 
 
-def test_explain_leaves_bad_inputs_off_the_page():
+def test_explain_lists_bad_inputs_on_the_page():
     predictor = SquarePredictor()
     explanations = predictor.explain([2, -1, 3])
-    assert explanations.page == [2, 3]
+    assert explanations.page.html.endswith("[2, 3]")
+    assert "<li><b>input 2</b>: a number must be at least 0, got -1</li>" in explanations.page.html
     assert [prediction.error is None for prediction in explanations.predictions] == [True, False, True]
     assert list(explanations.pairs()) == list(zip([2, -1, 3], explanations.predictions, strict=True))
     assert predictor.batches == [2]
@@ -154,7 +156,7 @@ def test_explain_leaves_bad_inputs_off_the_page():
 
 def test_explain_takes_one_input():
     explanations = SquarePredictor().explain(3)
-    assert explanations.page == [3]
+    assert explanations.page.html == "<body>\n[3]"
     assert explanations.inputs == [3]
 
 

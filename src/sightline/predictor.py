@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 
 from . import hub, limits, zoo
 from .errors import MissingDependencyError, SightlineError, check, check_page_size
+from .names import shortened
 from .progress import Progress as Progress
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Explanations:
 
     inputs: list[Any]
     predictions: list[Any]
-    """One for each input; inputs with an error are not on the page."""
+    """One for each input; the page lists inputs with an error and their messages."""
     page: "Page | None"
     """None if every input has an error."""
 
@@ -252,6 +253,12 @@ class Predictor(ABC):
         if not usable:
             return Explanations(inputs, prepared, None)
         predictions, page = self.explain_batch(*map(list, zip(*usable, strict=True)), progress=progress, **options)
+        failures = [
+            (_input_name(item, i), failed.error)
+            for i, (item, failed) in enumerate(zip(inputs, prepared, strict=True), start=1)
+            if isinstance(failed, FailedPrediction)
+        ]
+        page = page.with_failures(failures) if failures else page
         return Explanations(inputs, list(merge_predictions(prepared, predictions)), page)
 
     def explain_batch(
@@ -347,3 +354,8 @@ class Predictor(ABC):
             raise
         except SightlineError as error:
             return FailedPrediction(str(error))
+
+
+def _input_name(item: Any, number: int) -> str:
+    """The name of an input on a page: its path or text, or its number."""
+    return shortened(str(item), 80) if isinstance(item, str | Path) else f"input {number}"

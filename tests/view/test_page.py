@@ -16,6 +16,7 @@ from PIL import Image
 from samples import HOSTILE, SOURCE, TARGET, WORDS, AttentionMap, record_of, weights
 from sightline.attention import Record
 from sightline.errors import SightlineError
+from sightline.view.captions import CaptionCard, WordMap, captions_page
 from sightline.view.maps import Map
 from sightline.view.page import attention_page, bundle_script, json_for_html
 
@@ -50,6 +51,27 @@ def test_json_contains_no_markup_and_round_trips(text):
     escaped = json_for_html({"a": text})
     assert not set("<>&") & set(escaped)
     assert json.loads(escaped.encode("utf-8").decode("utf-8")) == {"a": text}
+
+
+@pytest.mark.parametrize("kind", ["viewer", "captions"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_inputs_without_a_prediction_are_listed(viewer, encoder, photo, tmp_path, kind, width):
+    failures = [("a.png", "a.png must be an image, got none"), *((text, f"an error: {text}") for text in HOSTILE)]
+    card = CaptionCard("photo.jpg", photo, [WordMap("spot", np.eye(4)[None, None])], [("spot", -0.1)])
+    page = encoder.view(WORDS) if kind == "viewer" else captions_page([card])
+    path = page.with_failures(failures).save(tmp_path / "page.html")
+    viewer.page.set_viewport_size({"width": width, "height": 800})
+    viewer.page.goto(path.as_uri())
+    shown = viewer.page.get_by_role("region", name="Inputs without a prediction")
+    assert shown.locator("p").inner_text() == f"{len(failures)} inputs without a prediction:"
+    rows = shown.get_by_role("listitem").all_text_contents()
+    assert rows[0] == "a.png must be an image, got none"
+    assert rows[1:-1] == [f"{text}: an error: {text}" for text in HOSTILE[:-1]]
+    box = shown.bounding_box()
+    assert box["x"] >= 0
+    assert box["x"] + box["width"] <= width
+    assert 40 < box["height"] <= 0.3 * 800 + 1
+    assert viewer.page.evaluate("() => document.documentElement.scrollWidth") == width
 
 
 def test_hostile_tokens_are_text_in_every_view(viewer, tmp_path):

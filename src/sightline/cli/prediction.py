@@ -43,8 +43,8 @@ def predict(
 ) -> None:
     """Predict with a trained model: classes, masked words, translations or captions.
 
-    Every input gives one record, in the order given. An input that cannot be used gives a record with an error, and
-    the exit status is 2.
+    Every input gives one record, in the order given. An input that cannot be used gives a record with an error, which
+    the page lists too, and the exit status is 2.
     """
     from ..view.page import check_path
 

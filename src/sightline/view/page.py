@@ -8,7 +8,7 @@ import operator
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -53,6 +53,10 @@ VIEWER_BODY = """<noscript>The attention viewer requires JavaScript, which is di
 CARDS_BODY = """<noscript>This page requires JavaScript, which is disabled.</noscript>
 <script type="application/json" id="sightline-{name}">{data}</script>
 <script type="module">{script}</script>"""
+FAILURES = """<section class="failures" aria-label="Inputs without a prediction">
+<p>{count} without a prediction:</p>
+<ul>{rows}</ul>
+</section>"""
 EXAMPLE_OPTIONS = (
     "tokens",
     "source",
@@ -126,6 +130,16 @@ class Page:
         with atomic_write(path) as part:
             part.write_text(self.html, encoding="utf-8", newline="\n")
         return path
+
+    def with_failures(self, failures: Sequence[tuple[str, str]]) -> "Page":
+        """The page with a list of inputs that have no prediction: the name and the error of each."""
+        texts = (
+            (name, error.removeprefix(name) if error.startswith(name) else f": {error}") for name, error in failures
+        )
+        rows = (f"<li><b>{html.escape(name)}</b>{html.escape(text)}</li>" for name, text in texts)
+        count = "1 input" if len(failures) == 1 else f"{len(failures):,} inputs"
+        section = FAILURES.format(count=count, rows="".join(rows)).encode("utf-8", "replace").decode("utf-8")
+        return replace(self, html=self.html.replace("<body>\n", f"<body>\n{section}\n", 1))
 
     def _repr_html_(self) -> str:
         """A sandboxed frame, so that pages in one notebook do not affect each other."""
@@ -212,6 +226,7 @@ def cards_page(name: str, title: str, data: Mapping[str, Any], styles: Sequence[
 
 def html_document(title: str, body: str, *, style: str, policy: str) -> str:
     """A document without outside resources. `policy` adds to its content security policy."""
+    style += read_static("failures.css")
     policy = f"default-src 'none'; {policy}; style-src {csp_hash(style)}; base-uri 'none'; form-action 'none'"
     title = html.escape(title).encode("utf-8", "replace").decode("utf-8")
     return TEMPLATE.format(policy=policy, title=title, style=style, body=body)

@@ -232,7 +232,7 @@ def test_a_page_has_one_example_per_usable_image(predictor, tmp_path):
     assert "missing.png" in failed.error
     html = explanations.page.save(tmp_path / "page.html").read_text()
     assert f"good.png: {good}" in html
-    assert "missing.png" not in html
+    assert "missing.png</b>: an image must be a file" in html  # listed
     assert predictor.explain(paths[:1]).page is None
     explanations = predictor.explain(paths[1:2])
     assert f"<title>Attention for the prediction {explanations.predictions[0]}" in explanations.page.html
