@@ -1100,6 +1100,8 @@ def test_the_attention_over_an_image_is_outlined_on_dark_and_on_light_pictures(a
     is_orange = abs(shown - [255, 157, 30]).max(-1) < 30
     assert 50 < is_orange.sum() < 0.2 * is_orange.size
     assert panel.get_by_text("Outlined and bright parts get much attention.").is_visible()
+    hint = panel.locator(".output").get_by_text("The background of the image is light, but the model was trained on")
+    expect(hint).to_have_count(1 if level == 255 else 0)
 
 
 def test_learn_is_live(app):

@@ -14,10 +14,14 @@ import sightline
 from processes import RUN_FILES, SMALL, write_images
 from sightline.data.images.datasets import Splits
 from sightline.data.images.loading import load as load_images
-from sightline.errors import SightlineError
+from sightline.errors import SightlineError, SightlineWarning
 from sightline.metrics import wilson_interval
 from sightline.tasks.image_classification import predictor as predictor_module
-from sightline.tasks.image_classification.predictor import ImageClassificationPredictor, ImagePrediction
+from sightline.tasks.image_classification.predictor import (
+    ImageClassificationPredictor,
+    ImagePrediction,
+    has_light_corners,
+)
 from sightline.tasks.image_classification.task import ImageClassificationTask
 
 
@@ -81,6 +85,29 @@ def test_texts_and_plain_values_of_a_prediction(predictor):
     }
     hostile = replace(prediction, label="\x1b[31m", scores={"\x1b[31m": 1.0})
     assert "\x1b" not in str(hostile) + hostile.summary()
+
+
+def test_a_light_background_gives_a_hint_if_the_training_data_are_dark(predictor, tmp_path):
+    fashion = sightline.load("fashion")
+    dark = np.zeros((28, 28), np.uint8)
+    dark[:, 8:20] = 200  # also at the upper and lower border
+    light = 255 - dark
+    assert fashion.predict(dark).hint is None
+    Image.fromarray(light).save(tmp_path / "light.png")
+    message = r"light\.png: the background of the image is light.*; further ones are not reported"
+    with pytest.warns(SightlineWarning, match=message) as caught:
+        predictions = fashion.predict([dark, tmp_path / "light.png", light])
+    assert len(caught) == 1
+    assert [prediction.hint is None for prediction in predictions] == [True, False, False]
+    assert "hint" not in predictions[0].to_dict()
+    assert predictions[1].to_dict()["hint"].endswith("invert the image if what it shows is dark")
+    assert predictor.predict(light).hint is None  # trained on other images
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 2, 5), (1, 28, 28)])
+def test_light_corners(shape):
+    assert has_light_corners(torch.full(shape, 128, dtype=torch.uint8))
+    assert not has_light_corners(torch.full(shape, 127, dtype=torch.uint8))
 
 
 def test_csv_columns_are_the_keys_of_every_prediction(predictor):

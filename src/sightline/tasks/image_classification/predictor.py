@@ -1,5 +1,6 @@
 """A trained image classifier: class, confidence and attention for an image."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,10 +17,10 @@ from ...data.images.occlusion import cell_mask, fill_cells
 from ...data.images.reading import expand_image_paths, read_image
 from ...data.images.statistics import sample_histogram
 from ...data.sources import same_source
-from ...errors import SightlineError, check, check_page_size
+from ...errors import SightlineError, SightlineWarning, check, check_page_size
 from ...files import CONFIG, read_json, stored_fingerprint
 from ...models.image_classifier import ImageClassifier
-from ...names import shortened
+from ...names import display_path, shortened
 from ...predictor import InputToken, Predictor, Progress
 from ...view.images import data_url
 from ...view.inspection import Inspection, Layer
@@ -34,15 +35,29 @@ from .task import CLASSES, data_fingerprint
 if TYPE_CHECKING:
     from ...view.page import Page
 
+DARK_DATA = frozenset({"fashion-mnist"})
+"""Names of data sets whose images all have a dark background."""
+LIGHT_HINT = (
+    "the background of the image is light, but the model was trained on a dark one; do not rely on the answer, "
+    "and invert the image if what it shows is dark"
+)
+LIGHT_LEVEL = 127
+"""Median of the corners above which a background is light. In Fashion-MNIST, it is at most this in all images."""
+
 
 @dataclass(frozen=True)
 class ImagePrediction(ClassPrediction):
     """The classes predicted for one image."""
 
+    hint: str | None = None
+    """Why the answer may be wrong, if the image is unlike the training data."""
     error: None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        values = asdict(self)
+        if self.hint is None:
+            values.pop("hint")
+        return values
 
 
 class ImageClassificationPredictor(Predictor):
@@ -56,7 +71,7 @@ class ImageClassificationPredictor(Predictor):
         self, folder: Path, config: ImageClassificationTaskConfig, classes: Sequence[str], model: ImageClassifier
     ):
         self.folder, self.config, self.classes = folder, config, tuple(classes)
-        self.model, self.device = model.eval(), torch.device("cpu")
+        self.model, self.device, self._has_reported_light = model.eval(), torch.device("cpu"), False
 
     @classmethod
     def load(cls, path: str | Path) -> "ImageClassificationPredictor":
@@ -74,24 +89,37 @@ class ImageClassificationPredictor(Predictor):
 
     def prepare(self, item: Any) -> Tensor:
         """An image (path, PIL image, array or tensor) -> uint8 (C, image_size, image_size)"""
-        return read_image(item, size=self.config.model.image_size, channels=self.config.model.channels)
+        image = read_image(item, size=self.config.model.image_size, channels=self.config.model.channels)
+        if not self._has_reported_light and (hint := self._hint(image)) is not None:
+            self._has_reported_light = True
+            name = f"{display_path(item)}: " if isinstance(item, str | Path) else ""
+            warnings.warn(f"{name}{hint}; further ones are not reported", SightlineWarning, stacklevel=2)
+        return image
+
+    def _hint(self, image: Tensor) -> str | None:
+        """The hint for a prepared image with a light background, if those of the training data are dark."""
+        is_light = Path(self.data_source).name in DARK_DATA and has_light_corners(image)
+        return LIGHT_HINT if is_light else None
 
     def predict_batch(self, prepared: list[Tensor], *, top_k: int | None = None) -> list[ImagePrediction]:
         with torch.inference_mode():
-            return self._predictions(self.model(self._pixels(prepared)))
+            return self._predictions(prepared, self.model(self._pixels(prepared)))
 
     def _pixels(self, prepared: list[Tensor]) -> Tensor:
         """(B, C, image_size, image_size), from 0 to 1, on the device"""
         return torch.stack(prepared).to(self.device).float() / 255
 
-    def _predictions(self, logits: Tensor) -> list[ImagePrediction]:
+    def _predictions(self, prepared: list[Tensor], logits: Tensor) -> list[ImagePrediction]:
         probabilities = logits.float().softmax(-1).cpu()
-        return [ImagePrediction.from_probabilities(self.classes, row) for row in probabilities]
+        return [
+            ImagePrediction.from_probabilities(self.classes, row, hint=self._hint(image))
+            for image, row in zip(prepared, probabilities, strict=True)
+        ]
 
     def _recorded(self, prepared: list[Tensor]) -> tuple[Tensor, list[ImagePrediction], Record]:
         pixels = self._pixels(prepared)
         with torch.inference_mode(), record_attention(self.model) as record:
-            predictions = self._predictions(self.model(pixels))
+            predictions = self._predictions(prepared, self.model(pixels))
         return pixels, predictions, record
 
     def record(self, images: Sequence[Any]) -> Record:
@@ -220,6 +248,14 @@ class ImageClassificationPredictor(Predictor):
             fingerprint[split].get(key) == stored_fingerprint(self.folder, split, key)
             for split, key in (("train", "labels"), ("train", "levels"), ("validation", "labels"))
         )
+
+
+def has_light_corners(image: Tensor) -> bool:
+    """Whether the background of an image, uint8 (C, H, W), is light: the median of its four corners."""
+    side = max(1, min(image.shape[-2:]) // 9)
+    rows = torch.cat((image[:, :side], image[:, -side:]), 1)
+    corners = torch.cat((rows[..., :side], rows[..., -side:]), 2)
+    return float(corners.float().median()) > LIGHT_LEVEL
 
 
 def _file_name(item: Any) -> str:

@@ -21,13 +21,16 @@ function unknownText({ tokens = [], unknown_tokens: count = 0 }) {
   return count > 0 && 2 * count > total ? [element("p", { className: "note" }, `The model does not know ${count} of the ${total} words or parts of words in this text. Do not rely on its answer.`)] : [];
 }
 
+// Why the answer for an image may be wrong, as nodes.
+const hint = ({ hint: text }) => (text ? [element("p", { className: "note" }, `${text[0].toUpperCase()}${text.slice(1)}.`)] : []);
+
 function answer(prediction, { base }) {
   const isKnown = prediction.known !== false;
   const title = element("p", { className: `answer ${isKnown ? "" : "rejected"}` }, element("b", {}, isKnown ? prediction.label : "None of these"),
     element("span", {}, isKnown ? `${percent(prediction.confidence)} sure` : `closest: ${prediction.closest}`));
   const old = base && `${base.label ?? "None of these"}, ${percent(base.confidence)}`;
   const bars = scoreBars(prediction);
-  return [title, ...unknownText(prediction), ...before(old, base && scoreBars(base).textContent === bars.textContent), bars];
+  return [title, ...unknownText(prediction), ...hint(prediction), ...before(old, base && scoreBars(base).textContent === bars.textContent), bars];
 }
 
 export async function start(panel) {
