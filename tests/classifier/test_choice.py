@@ -129,6 +129,12 @@ def test_drawings_are_told_from_photos(drawn):
     random = np.random.default_rng(0)
     photos = {name: [random.integers(0, 256, (40, 40, 3), dtype=np.uint8)] for name in "ab"}
     assert not are_drawings(photos)
+    paper = np.full((40, 40), 200, dtype=np.uint8)
+    inked, lit = paper.copy(), paper.copy()
+    inked[10:14, 5:35] = 20
+    lit[8:14, 5:35], lit[20:26, 5:35] = 20, 255  # shadow and light: a gray photo of an even surface
+    assert are_drawings({"a": [inked], "b": [255 - inked]})
+    assert not are_drawings({"a": [lit], "b": [lit]})
     with pytest.raises(SightlineError, match="examples must be images if the model is auto"):
         are_drawings({"a": ["no such file"], "b": ["none"]})
 

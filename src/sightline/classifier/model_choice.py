@@ -39,6 +39,8 @@ MIN_COLOR_RANGE = 12
 """Mean distance of the channels of a pixel, of 255, from which on images are in color."""
 PAPER_TOLERANCE, MIN_PAPER = 12, 0.55
 """A drawing has at least this fraction of its pixels within this distance of its median gray level."""
+MAX_OTHER_SIDE = 0.1
+"""Its other pixels are darker, or they are lighter: at most this fraction of all is on the other side."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,15 @@ def other_model(examples: Any, used: str) -> str | None:
 
 
 def are_drawings(examples: Any) -> bool:
-    """Whether images are drawings: not in color, and mostly of one gray level, the paper."""
+    """Whether images are drawings: not in color, mostly of one gray level, the paper, with ink on one side of it."""
     images = _sample(examples)
     channels = images.amax(1) - images.amin(1)
     gray = images.mean(1).flatten(1)
-    is_paper = (gray - gray.median(1, keepdim=True).values).abs() < PAPER_TOLERANCE
-    return bool(channels.mean() < MIN_COLOR_RANGE) and bool(is_paper.float().mean() >= MIN_PAPER)
+    distance = gray - gray.median(1, keepdim=True).values
+    lighter, darker = ((x >= PAPER_TOLERANCE).float().mean(1) for x in (distance, -distance))
+    is_gray = channels.mean() < MIN_COLOR_RANGE
+    is_paper = (1 - lighter - darker).mean() >= MIN_PAPER
+    return bool(is_gray & is_paper & (torch.minimum(lighter, darker).mean() <= MAX_OTHER_SIDE))
 
 
 def _sample(examples: Any) -> Tensor:
