@@ -200,6 +200,7 @@ class FewShotTaskConfig(TaskConfig):
             model=FewShotConfig(backbone_channels=(32, 64, 96, 128)),
             auxiliary_loss_weight=0.5,
             training=TrainingConfig(
+                optimizer="muon",
                 steps=600,
                 batch_size=2,
                 learning_rate=3e-3,
