@@ -357,5 +357,7 @@ class Predictor(ABC):
 
 
 def _input_name(item: Any, number: int) -> str:
-    """The name of an input on a page: its path or text, or its number."""
-    return shortened(str(item), 80) if isinstance(item, str | Path) else f"input {number}"
+    """The name of an input on a page: that of its file, its text, or its number."""
+    if isinstance(item, Path):
+        return item.name
+    return shortened(item, 80) if isinstance(item, str) else f"input {number}"

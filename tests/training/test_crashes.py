@@ -420,7 +420,7 @@ def test_progress_bar_in_a_terminal_and_its_removal_on_ctrl_c(cwd):
 
 TASKS = {
     "image_classification muon": ("training.optimizer=muon",),
-    "few_shot": (),
+    "few_shot": ("training.optimizer=adamw",),
     "few_shot resnet12 adam": ("model.backbone=resnet12", "training.optimizer=adam"),
     "few_shot muon": ("training.optimizer=muon",),
     "translation": (),

@@ -398,14 +398,14 @@ def test_too_many_translations_are_refused_in_one_line(trained):
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", "error: top_k must be at most 100, got 101\n")
 
 
-def test_a_bad_text_is_printed_to_stderr_and_is_not_on_the_page(trained, tmp_path):
+def test_a_bad_text_is_printed_to_stderr_and_listed_on_the_page(trained, tmp_path):
     page = tmp_path / "page.html"
     result = command("predict", trained, KOREAN, "--show", page)
     assert (result.exit_code, result.stdout, page.exists()) == (2, "", False)
     result = command("predict", trained, KOREAN, "eins", "--show", page)
     assert (result.exit_code, len(result.stdout.splitlines())) == (2, 2)
     assert result.stderr.startswith("error: text must be in the source language 'de'")
-    assert "좋" not in page.read_text()
+    assert page.read_text().count("<b>좋은 저녁</b>: text must be in the source language") == 1
 
 
 def test_control_characters_are_not_printed(trained):
