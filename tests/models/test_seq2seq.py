@@ -15,7 +15,6 @@ from seq2seq_models import (
     make_model,
 )
 from sightline import record_attention
-from sightline.attention.masks import Padding
 from sightline.config import for_data
 from sightline.models.seq2seq import RecurrentSeq2SeqConfig, Seq2Seq, TransformerSeq2SeqConfig
 
@@ -39,15 +38,6 @@ def test_cached_steps_match_teacher_forcing(kind, mode):
         logits = model(source, attention_mask, target)
         assert logits.shape == (B, T, TARGET_VOCAB_SIZE)
         assert_close(step_logits(model, source, attention_mask, target), logits, atol=1e-5, rtol=1e-5)
-
-
-def test_encoder_and_decoder_share_the_mask_of_the_source(monkeypatch):
-    model, batch, masks = make_model("transformer"), make_batch(), []
-    as_bias = Padding.as_bias
-    monkeypatch.setattr(Padding, "as_bias", lambda mask, like: masks.append(mask) or as_bias(mask, like))
-    model(*batch)
-    assert len(masks) == model.config.depth
-    assert all(mask is masks[0] for mask in masks)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -160,11 +160,10 @@ class Padding(Mask):
 
     def as_bias(self, like: Tensor) -> Tensor:
         """0 or -inf in the dtype and on the device of `like`: (B, 1, 1, K). Cached for the next call."""
+        attention_mask, keys, bias = self.attention_mask.to(like.device), self.attention_mask.shape[3], self._bias
         if torch.compiler.is_compiling():  # bool is enough, and a cache would break the graph
-            return self.attention_mask.to(like.device)
-        bias = self._bias
+            return attention_mask
         if bias is None or bias.dtype != like.dtype or bias.device != like.device:
-            attention_mask, keys = self.attention_mask.to(like.device), self.attention_mask.shape[3]
             with torch.inference_mode(False):  # the cached tensor must be usable in training
                 # rows start at multiples of 8: torch's kernels copy other layouts
                 buffer = like.new_zeros(attention_mask.shape[0], 1, 1, -(-keys // 8) * 8)

@@ -46,7 +46,7 @@ class EncoderOutput:
     packing: Packing | None = None
     """The packing of the states; None if they are not packed."""
     mask: Padding | None = field(init=False, repr=False)
-    """`attention_mask` as a mask, shared by all layers of the encoder and of a decoder."""
+    """`attention_mask` as a mask, shared by all layers of a decoder."""
 
     def __post_init__(self) -> None:
         self.mask = None if self.attention_mask is None else Padding(self.attention_mask, has_no_empty_rows=True)
@@ -177,11 +177,11 @@ class TransformerTextEncoder(TextEncoder):
         return self.encode(x, attention_mask, packed=packed)
 
     def encode(self, x: Tensor, attention_mask: Tensor, *, packed: bool = False) -> EncoderOutput:
-        packing, x = Packing(attention_mask) if packed else None, self.positions(x)
+        packing, mask = Packing(attention_mask) if packed else None, Padding(attention_mask, has_no_empty_rows=True)
+        x = self.positions(x)
         x = x if packing is None else packing.pack(x)
-        output = EncoderOutput(self.dropout(x if self.norm is None else self.norm(x)), attention_mask, packing=packing)
-        output.states = self.stack(output.states, mask=output.mask, packing=packing)
-        return output
+        x = self.dropout(x if self.norm is None else self.norm(x))
+        return EncoderOutput(self.stack(x, mask=mask, packing=packing), attention_mask, packing=packing)
 
 
 @dataclass(frozen=True, kw_only=True)
