@@ -14,7 +14,8 @@ from sightline.attention import record_attention
 from sightline.errors import SightlineError
 from sightline.files import CONFIG
 from sightline.layers import Encoder, SinusoidalPositions
-from sightline.predictor import MetricsEvaluation, Predictor
+from sightline.predictor import Predictor
+from sightline.results import MetricsEvaluation
 from sightline.training.config import DataConfig, TaskConfig, TrainingConfig
 from sightline.training.task import Task
 from sightline.weights import read_weights

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sightline.errors import MissingDependencyError, SightlineError
-from sightline.predictor import FailedPrediction, MetricsEvaluation, Predictor
+from sightline.predictor import Predictor
+from sightline.results import FailedPrediction, MetricsEvaluation
 from sightline.view.page import Page
 
 

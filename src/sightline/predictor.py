@@ -5,15 +5,15 @@ The command line uses a model through this interface only.
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from . import hub, limits, zoo
 from .errors import MissingDependencyError, SightlineError, check, check_page_size
-from .names import shortened
 from .progress import Progress as Progress
+from .results import Explanations, FailedPrediction, Prediction, list_failures, merge_predictions
 
 if TYPE_CHECKING:
     import torch
@@ -25,40 +25,6 @@ SELECTION_NOTES = {"validation": "; it also selected the model, so expect less o
 """What a report says about a split that was used in training."""
 SPLIT_NOTES = {"validation": "; it also selected and calibrated the model, so expect less on new data"}
 """The same for a model whose confidence is calibrated."""
-
-
-class Prediction(Protocol):
-    """The prediction for one input."""
-
-    @property
-    def error(self) -> str | None:
-        """Why the input has no prediction; None if it has one."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-
-    def summary(self, top: int | None = None) -> str:
-        """One line for a terminal, with the `top` best alternatives."""
-
-
-@dataclass(frozen=True)
-class FailedPrediction:
-    """Takes the place of the prediction of an input that cannot be used. The answer that others have is None."""
-
-    error: str
-    label: ClassVar[None] = None
-    confidence: ClassVar[None] = None
-    known: ClassVar[None] = None
-    text: ClassVar[None] = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"error": self.error}
-
-    def summary(self, top: int | None = None) -> str:
-        return f"error: {self.error}"
-
-    def __str__(self) -> str:
-        return self.summary()
 
 
 class InputToken(NamedTuple):
@@ -75,54 +41,6 @@ class FineTuned(NamedTuple):
     """Of the names of its tensors."""
     origin: str
     """What it was before, with the data and the license of its weights."""
-
-
-class Evaluation(Protocol):
-    """The result of `Predictor.evaluate`. `str(evaluation)` is a report for a terminal."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON values."""
-
-    def summary(self) -> str:
-        """One sentence for a model card."""
-
-
-@dataclass(frozen=True)
-class MetricsEvaluation:
-    """An evaluation that consists of named metrics."""
-
-    split: str
-    metrics: dict[str, float]
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"split": self.split, **self.metrics}
-
-    def summary(self) -> str:
-        return f"On the {self.split} set: {', '.join(f'{name} {value:.4f}' for name, value in self.metrics.items())}."
-
-    def __str__(self) -> str:
-        return "\n".join([f"{self.split} set", *(f"{name}  {value:.4f}" for name, value in self.metrics.items())])
-
-
-@dataclass(frozen=True, eq=False)
-class Explanations:
-    """Predictions, and a page that shows what the model attended to."""
-
-    inputs: list[Any]
-    predictions: list[Any]
-    """One for each input; the page lists inputs with an error and their messages."""
-    page: "Page | None"
-    """None if every input has an error."""
-
-    def pairs(self) -> Iterator[tuple[Any, Any]]:
-        """Every input with its prediction."""
-        return zip(self.inputs, self.predictions, strict=True)
-
-
-def merge_predictions(prepared: Iterable[Any], predictions: Iterable[Any]) -> Iterator[Any]:
-    """The failed predictions among prepared inputs in their places, and the predictions of the others."""
-    remaining = iter(predictions)
-    return (item if isinstance(item, FailedPrediction) else next(remaining) for item in prepared)
 
 
 class Predictor(ABC):
@@ -253,11 +171,7 @@ class Predictor(ABC):
         if not usable:
             return Explanations(inputs, prepared, None)
         predictions, page = self.explain_batch(*map(list, zip(*usable, strict=True)), progress=progress, **options)
-        failures = [
-            (_input_name(item, i), failed.error)
-            for i, (item, failed) in enumerate(zip(inputs, prepared, strict=True), start=1)
-            if isinstance(failed, FailedPrediction)
-        ]
+        failures = list_failures(inputs, prepared)
         page = page.with_failures(failures) if failures else page
         return Explanations(inputs, list(merge_predictions(prepared, predictions)), page)
 
@@ -344,7 +258,7 @@ class Predictor(ABC):
         return cls.load(hub.resolve(name, revision=revision, token=token))
 
     def _prepared(self, item: Any) -> Any:
-        from .data.images.reading import check_not_image_file
+        from .data.images.paths import check_not_image_file
 
         try:
             if self.input_kind == "text":
@@ -354,10 +268,3 @@ class Predictor(ABC):
             raise
         except SightlineError as error:
             return FailedPrediction(str(error))
-
-
-def _input_name(item: Any, number: int) -> str:
-    """The name of an input on a page: that of its file, its text, or its number."""
-    if isinstance(item, Path):
-        return item.name
-    return shortened(item, 80) if isinstance(item, str) else f"input {number}"

@@ -21,8 +21,9 @@ from .errors import SightlineError, SightlineWarning, check, check_choice
 from .files import CARD, CHECKPOINTS, CONFIG, DATA, EVALUATION, LOG, WEIGHTS
 from .model_card import description, run_card, versions_of, with_evaluation
 from .output import flatten
-from .predictor import Evaluation, Predictor
+from .predictor import Predictor
 from .progress import progress_bar
+from .results import Evaluation
 from .run_config import check_same_config, config_digest, resolve_config
 
 if TYPE_CHECKING:

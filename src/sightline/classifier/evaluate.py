@@ -20,7 +20,8 @@ from ..errors import MissingDependencyError, SightlineError, check
 from ..metrics import CONFIDENCE_BINS, auroc, wilson_interval
 from ..models.embedders import ImageEmbedder
 from ..models.text_embedders import TextEmbedder
-from ..predictor import FailedPrediction, Predictor, Progress, merge_predictions
+from ..predictor import Predictor, Progress
+from ..results import FailedPrediction, merge_predictions
 from .evaluation import REJECTED, ClassifierEvaluation, Mistake
 from .support import SupportSet, as_label, labeled_texts
 

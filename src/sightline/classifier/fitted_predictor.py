@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import limits
-from ..data.images.reading import expand_image_paths
+from ..data.images.paths import expand_image_paths
 from ..errors import SightlineError, check, check_max
 from ..models.embedders import ExternalEmbedder, ImageEmbedder
 from ..models.text_embedders import TextEmbedder

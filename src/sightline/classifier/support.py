@@ -18,7 +18,8 @@ from .. import limits
 from ..data.images import datasets
 from ..data.images.datasets import ImageFiles
 from ..data.images.loading import UnknownSourceError, describe, load
-from ..data.images.reading import check_not_image_file, list_images, read_image
+from ..data.images.paths import check_not_image_file, list_images
+from ..data.images.reading import read_image
 from ..errors import SightlineError, check, one_of
 from ..models.embedders import ImageEmbedder
 from ..models.text_embedders import TextEmbedder, check_text

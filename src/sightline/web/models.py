@@ -13,7 +13,8 @@ from ..attention import ablate_heads
 from ..errors import MissingDependencyError, SightlineError, SightlineWarning, check, one_of
 from ..files import CONFIG
 from ..names import shortened
-from ..predictor import FailedPrediction, Predictor
+from ..predictor import Predictor
+from ..results import FailedPrediction
 from . import descriptions
 from .batching import Batcher
 from .errors import RequestError

@@ -10,7 +10,7 @@ import torch
 from fastapi import Depends, Request
 
 from ..errors import SightlineError
-from ..predictor import FailedPrediction
+from ..results import FailedPrediction
 from . import uploads
 from .batching import Batcher
 from .changes import Change

@@ -12,7 +12,8 @@ from pathlib import PurePosixPath
 from PIL import Image
 
 from .. import limits
-from ..data.images.reading import is_hidden, is_image_name, read_header, read_image
+from ..data.images.paths import is_hidden, is_image_name
+from ..data.images.reading import read_header, read_image
 from ..errors import SightlineError, check
 from ..names import shortened
 from . import deadlines

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sightline.data.images import checks, reading
+from sightline.data.images import checks, paths, reading
 from sightline.data.images.glyphs import draw
 from sightline.data.images.loading import load, read_source
 from sightline.errors import SightlineError
@@ -85,7 +85,7 @@ def heic(path):
 
 def test_heic_is_read_beside_other_images(folder):
     heic(folder / "a" / "phone.heic")
-    assert [path.name for path in reading.list_images(folder / "a")][-1] == "phone.heic"
+    assert [path.name for path in paths.list_images(folder / "a")][-1] == "phone.heic"
     pixels = reading.read_image(folder / "a" / "phone.heic")
     assert pixels.shape == (3, 48, 64)
     assert pixels[0, 24, 8] > 150 > 60 > pixels[0, 24, 56]
@@ -95,7 +95,7 @@ def test_heic_is_read_beside_other_images(folder):
 
 def test_heic_without_its_reader_is_listed_as_skipped(folder, monkeypatch):
     heic(folder / "a" / "phone.HEIC")
-    for module in (checks, reading):
+    for module in (checks, paths, reading):
         monkeypatch.setattr(module, "has_heif", lambda: False)
     assert len(load(folder, size=8).train) == 15
     [finding] = findings(folder)

@@ -12,7 +12,8 @@ from PIL.PngImagePlugin import PngImageFile
 
 from sightline import limits
 from sightline.data import ImageFiles, read_image
-from sightline.data.images.reading import expand_image_paths, list_images, read_header
+from sightline.data.images.paths import expand_image_paths, list_images
+from sightline.data.images.reading import read_header
 from sightline.errors import SightlineError
 
 H, W = 7, 11

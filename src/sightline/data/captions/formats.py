@@ -22,7 +22,7 @@ from ...files import warn_of_path
 from ...names import display_path, printable
 from ..fetching.catalog import fetch_hint
 from ..images.archives import open_archive
-from ..images.reading import is_image_name
+from ..images.paths import is_image_name
 from ..text.reading import iter_lines, open_text
 from . import shapes
 from .datasets import CaptionedImages, CaptionSplits, check_caption

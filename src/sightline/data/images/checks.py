@@ -19,7 +19,7 @@ from ...output import aligned
 from ...progress import Progress
 from .datasets import DECODING_THREADS, ImageFiles, Images, open_image_file
 from .formats.class_folders import EMPTY_FOLDER, image_files
-from .reading import HEIF_SUFFIXES, NEEDS_HEIF, has_heif, is_hidden, is_image_name
+from .paths import HEIF_SUFFIXES, NEEDS_HEIF, has_heif, is_hidden, is_image_name
 
 SIDE = 32
 """Side of the gray thumbnails that are compared."""

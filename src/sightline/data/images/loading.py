@@ -12,7 +12,8 @@ from ..sources import single_archive
 from . import glyphs
 from .datasets import ImageFiles, Images, Progress, Splits, load_splits, raise_all
 from .formats import FORMATS, class_folders
-from .reading import check_image_options, list_images
+from .paths import list_images
+from .reading import check_image_options
 
 DEFAULT_MEMORY = 1 << 32
 """Bytes of decoded images that are kept in memory by default."""

@@ -13,7 +13,8 @@ from ...attention import Record, record_attention
 from ...data.captions.datasets import CaptionedImages, CaptionSplits
 from ...data.images.datasets import as_array
 from ...data.images.occlusion import cell_mask, fill_cells
-from ...data.images.reading import expand_image_paths, read_image
+from ...data.images.paths import expand_image_paths
+from ...data.images.reading import read_image
 from ...data.sources import same_source
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import decoder_inputs
@@ -22,7 +23,8 @@ from ...files import CONFIG, stored_fingerprint
 from ...layers.backbones import BACKBONES
 from ...models.captioner import Captioner
 from ...names import printable
-from ...predictor import FineTuned, InputToken, Prediction, Predictor, Progress
+from ...predictor import FineTuned, InputToken, Predictor, Progress
+from ...results import Prediction
 from ...view.captions import CaptionCard, WordMap, caption_gif, captions_data, captions_page
 from ...view.inspection import Inspection
 from ...view.page import check_path as check_page_path

@@ -14,7 +14,8 @@ from ... import config
 from ...attention import Record, record_attention
 from ...data.images.datasets import Images, Splits, as_array, check_class_names
 from ...data.images.occlusion import cell_mask, fill_cells
-from ...data.images.reading import expand_image_paths, read_image
+from ...data.images.paths import expand_image_paths
+from ...data.images.reading import read_image
 from ...data.images.statistics import sample_histogram
 from ...data.sources import same_source
 from ...errors import SightlineError, SightlineWarning, check, check_page_size

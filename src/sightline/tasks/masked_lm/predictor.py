@@ -17,7 +17,8 @@ from ...errors import check, check_int
 from ...files import CONFIG
 from ...models.masked_lm import MaskedLM
 from ...names import printable, shortened
-from ...predictor import Prediction, Progress
+from ...predictor import Progress
+from ...results import Prediction
 from ...weights import read_weights
 from ..encoder_predictor import EncoderPredictor
 from ..text_data import TOKENIZER, read_tokenizers

@@ -19,7 +19,8 @@ from ...errors import check, check_int, check_max
 from ...files import CONFIG, read_json
 from ...models.seq2seq import Seq2Seq
 from ...names import shortened
-from ...predictor import InputToken, Prediction, Progress
+from ...predictor import InputToken, Progress
+from ...results import Prediction
 from ...view.inspection import Inspection
 from ...weights import read_weights
 from ..figures import FigureFiles, training_curves

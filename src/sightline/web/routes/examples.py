@@ -8,7 +8,7 @@ from fastapi import APIRouter, File, Form, Response, UploadFile
 
 from ... import limits
 from ...errors import SightlineError, check
-from ...predictor import FailedPrediction
+from ...results import FailedPrediction
 from .. import schemas, uploads
 from ..changes import Change
 from ..errors import RefusedFilesError, not_found

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ... import limits
 from ...errors import SightlineError, check
-from ...predictor import FailedPrediction
+from ...results import FailedPrediction
 from .. import schemas, uploads
 from ..encoding import to_json
 from ..errors import validation_message

@@ -15,7 +15,8 @@ from .... import limits
 from ....errors import SightlineError, check
 from ....names import display_path
 from ..datasets import SPLIT_NAMES, ImageFiles, Images, check_class_names, open_image_file
-from ..reading import IMAGE_SUFFIXES, is_hidden, is_image_name, read_header
+from ..paths import IMAGE_SUFFIXES, is_hidden, is_image_name
+from ..reading import read_header
 from .arrays import square_side
 
 DESCRIPTION = "a folder with one folder of images for each class, or train/, validation/ and test/ of such folders"

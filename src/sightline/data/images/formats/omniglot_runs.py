@@ -12,7 +12,8 @@ from ....names import display_path
 from ...fetching.catalog import fetch_hint
 from ..archives import Archive, open_archive
 from ..datasets import check_memory
-from ..reading import check_image_options, is_image_name, read_image
+from ..paths import is_image_name
+from ..reading import check_image_options, read_image
 
 _LABELS_FILE = "class_labels.txt"
 

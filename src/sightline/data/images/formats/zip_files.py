@@ -6,7 +6,7 @@ from ....errors import check
 from ....names import display_path
 from ..archives import open_archive
 from ..datasets import Images
-from ..reading import is_image_name
+from ..paths import is_image_name
 from .class_folders import image_files
 
 DESCRIPTION = "a .zip file of class folders, as above or as Omniglot"
