@@ -437,6 +437,7 @@ def test_predict_writes_a_page_and_records(run, images):
 def test_predict_without_a_usable_image_writes_no_page(run, images):
     result = run_cli("predict", run, "1.png", "--show", "page.html", status=2)
     assert result.stdout == ""
+    assert result.stderr.splitlines()[-1] == "page.html is not written: there is no prediction to show"
     assert not Path("page.html").exists()
 
 

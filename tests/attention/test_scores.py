@@ -90,7 +90,23 @@ def test_cosine_of_a_zero_vector_is_zero_with_zero_gradient(qk):
 def test_initial_temperature_shared_or_per_head():
     assert_close(CosineScore().temperature(), torch.full((1, 1, 1), 0.05))
     assert_close(CosineScore(num_heads=H).temperature(), torch.full((H, 1, 1), 0.05))
-    assert make_score("cosine", head_dim=D, num_heads=H).temperature().shape == (H, 1, 1)
+    score = make_score("cosine", head_dim=16, num_heads=H)
+    assert_close(score.temperature(), torch.full((H, 1, 1), 0.25))
+    assert score.initial_temperature == 0.25
+    assert_close(make_score("cosine", head_dim=10**6, num_heads=1).temperature(), torch.full((1, 1, 1), 0.01))
+
+
+def test_scores_of_random_vectors_have_the_variance_of_scaled_dot_products():
+    q, k = torch.randn(2, 1, 1, 1000, 64)
+    cosine, dot = (make_score(name, head_dim=64, num_heads=1)(q, k).var() for name in ("cosine", "dot"))
+    assert_close(cosine, dot, rtol=0.1, atol=0)
+
+
+def test_weights_from_a_file_set_the_temperature_whatever_it_starts_at():
+    stored = CosineScore(num_heads=H)
+    score = make_score("cosine", head_dim=16, num_heads=H)
+    score.load_state_dict(stored.state_dict())
+    assert_close(score.temperature(), stored.temperature())
 
 
 def test_each_head_has_its_temperature(qk):

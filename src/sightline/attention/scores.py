@@ -62,7 +62,10 @@ class CosineScore(DotProductScore):
 
     The temperature is min_temperature * exp(|r|) with r = log(temperature / min_temperature) + log_temperature_offset.
     The offset is learned and starts at 0. The temperature cannot fall below min_temperature, and its gradient is
-    nowhere zero, so it can rise again from there. Weight decay pulls it back to its initial value.
+    nowhere zero, so it can rise again from there. Weight decay pulls the offset back to 0.
+
+    Attention modules that take a score by its name start at 1 / sqrt(head_dim), where scores of random vectors have the
+    variance 1, as those of `DotScore`.
     """
 
     def __init__(
@@ -80,7 +83,10 @@ class CosineScore(DotProductScore):
 
     @classmethod
     def for_heads(cls, head_dim: int, num_heads: int) -> "CosineScore":
-        return cls(num_heads=num_heads)
+        score = cls(num_heads=num_heads)
+        default, score.initial_temperature = score.initial_temperature, max(head_dim**-0.5, score.min_temperature)
+        nn.init.constant_(score.log_temperature_offset, math.log(score.initial_temperature / default))
+        return score
 
     def temperature(self) -> Tensor:
         """The temperature of each head: (H, 1, 1), or (1, 1, 1) if all heads share one."""

@@ -79,6 +79,8 @@ def predict(
                 writer.write({"input": str(item), **values}, f"{name}: {prediction.summary(top)}")
     if explanations is not None and explanations.page is not None:
         echo(f"wrote {explanations.page.save(show)}", err=written != "text")
+    elif explanations is not None:
+        echo(f"{show} is not written: there is no prediction to show", err=True)
     if errors:
         raise typer.Exit(2)
 
