@@ -182,6 +182,20 @@ def test_self_critical_losses_of_parts_sum_to_that_of_the_batch(data, monkeypatc
     torch.testing.assert_close(sum(losses), task.loss(task.model, whole))
 
 
+@pytest.mark.parametrize("kind", ["transformer", "rnn_attention"])
+def test_the_self_critical_loss_is_that_of_a_model_without_dropout(data, monkeypatch, kind):
+    tokens = (Hypothesis((5, 6), 0.0, 0.0, True), Hypothesis((7,), 0.0, 0.0, False))
+    monkeypatch.setattr(self_critical, "sample", lambda _, output, *__, **___: [tokens] * len(output.states))
+    monkeypatch.setattr(self_critical.SelfCritical, "reward", lambda _, image, h: (image + 1.0) * len(h.tokens))
+    changes = {"model.kind": kind, "self_critical_steps": 3, "self_critical_samples": 2}
+    task, without = (make_task(data, **changes, **{"model.dropout": rate}) for rate in (0.5, 0.0))
+    without.model.load_state_dict(task.model.state_dict())
+    [batch] = next(task.batches(0, 64, BatchSlice()))
+    torch.testing.assert_close(task.loss(task.model.train(), batch), without.loss(without.model.train(), batch))
+    logits = [task.model(batch.images, batch.target) for _ in range(2)]
+    assert not torch.equal(*logits)  # dropout is on again
+
+
 def test_a_target_can_have_several_rows_for_each_image(data):
     model = make_task(data).model.eval()
     images, target = data.train.pixels[:3], torch.randint(4, 9, (6, 5))

@@ -1,12 +1,14 @@
 """Self-critical sequence training: REINFORCE on CIDEr-D with the reward of the greedy caption as baseline.
 
 BLEU-4 of the sentence can be part of the reward. With several samples of an image, the mean reward of the others is the
-baseline of each.
+baseline of each. Captions are sampled without dropout, and so is their log-likelihood computed: gradients of other
+probabilities than those of the samples are biased.
 
 Shapes: B images, K samples of each, T target tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -56,7 +58,8 @@ class SelfCritical:
             baseline = (rewards.sum(1, keepdim=True) - rewards) / (num_samples - 1)
         advantage = (rewards - baseline).flatten().to(batch.target.device)
         tokens, labels = self._sequences([h for found in sampled for h in found], batch.target.device)
-        logits = model(batch.images, tokens)
+        with without_dropout(captioner):
+            logits = model(batch.images, tokens)
         log_probs = -F.cross_entropy(logits.mT.float(), labels, ignore_index=IGNORE_INDEX, reduction="none")
         has_captions = (batch.labels != IGNORE_INDEX).any()  # False for an empty part
         return -(advantage * log_probs.sum(1)).sum() * has_captions / (batch.num_captions * num_samples)
@@ -83,3 +86,21 @@ class SelfCritical:
         labels = pad_sequence(rows, batch_first=True, padding_value=IGNORE_INDEX)
         inputs = decoder_inputs(hypotheses, bos=special.id("bos"), pad=special.id("pad"))
         return inputs[:, : labels.shape[1]].to(device), labels.to(device)
+
+
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
+    """No dropout in any module; all else is as in training."""
+    rates = {
+        (module, name): rate
+        for module in model.modules()
+        for name in ("p", "dropout")
+        if isinstance(rate := getattr(module, name, None), float)
+    }
+    for module, name in rates:
+        setattr(module, name, 0.0)
+    try:
+        yield
+    finally:
+        for (module, name), rate in rates.items():
+            setattr(module, name, rate)
