@@ -64,8 +64,8 @@ class CosineScore(DotProductScore):
     The offset is learned and starts at 0. The temperature cannot fall below min_temperature, and its gradient is
     nowhere zero, so it can rise again from there. Weight decay pulls the offset back to 0.
 
-    Attention modules that take a score by its name start at 1 / sqrt(head_dim), where scores of random vectors have the
-    variance 1, as those of `DotScore`.
+    In attention modules that take the score by its name, the temperature starts at 1 / sqrt(head_dim): scores of random
+    vectors have the variance 1, as those of `DotScore`.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class CosineScore(DotProductScore):
     def for_heads(cls, head_dim: int, num_heads: int) -> "CosineScore":
         score = cls(num_heads=num_heads)
         default, score.initial_temperature = score.initial_temperature, max(head_dim**-0.5, score.min_temperature)
+        # the offset starts elsewhere instead of the ratio, so that stored offsets mean the same for every head_dim
         nn.init.constant_(score.log_temperature_offset, math.log(score.initial_temperature / default))
         return score
 

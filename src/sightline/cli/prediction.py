@@ -77,12 +77,18 @@ def predict(
             if prediction.error is None or written != "text" or out is not None:
                 values = predictor.csv_values(prediction) if written == "csv" else prediction.to_dict()
                 writer.write({"input": str(item), **values}, f"{name}: {prediction.summary(top)}")
-    if explanations is not None and explanations.page is not None:
-        echo(f"wrote {explanations.page.save(show)}", err=written != "text")
-    elif explanations is not None:
-        echo(f"{show} is not written: there is no prediction to show", err=True)
+    if show is not None and explanations is not None:
+        _save_page(explanations.page, show, err=written != "text")
     if errors:
         raise typer.Exit(2)
+
+
+def _save_page(page: Any, path: Path, *, err: bool) -> None:
+    """Write a page, or say why there is none."""
+    if page is None:
+        echo(f"{path} is not written: there is no prediction to show", err=True)
+    else:
+        echo(f"wrote {page.save(path)}", err=err)
 
 
 def _predict_to_file(run: str, inputs: list[str], out: Path, format: str, **options: Any) -> None:

@@ -1,8 +1,8 @@
 """Self-critical sequence training: REINFORCE on CIDEr-D with the reward of the greedy caption as baseline.
 
 BLEU-4 of the sentence can be part of the reward. With several samples of an image, the mean reward of the others is the
-baseline of each. Captions are sampled without dropout, and so is their log-likelihood computed: gradients of other
-probabilities than those of the samples are biased.
+baseline of each. Captions are sampled without dropout, and their log-likelihood is computed without it: the gradient
+would be biased otherwise.
 
 Shapes: B images, K samples of each, T target tokens.
 """
