@@ -102,12 +102,12 @@ class CaptioningTaskConfig(TextTaskConfig):
             search=SearchConfig(num_beams=3),
             training=TrainingConfig(
                 optimizer="muon",
-                steps=700,
+                steps=550,
                 batch_size=512,
                 learning_rate=5e-3,
                 weight_decay=0.01,
                 warmup_steps=50,
-                evaluate_every=150,
+                evaluate_every=275,
                 log_every=20,
             ),
         )
