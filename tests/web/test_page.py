@@ -142,6 +142,14 @@ class App:
     def wait(self, tab):
         self.page.locator(f"#panel-{tab}[data-ready=true]").wait_for()
 
+    def wait_until(self, condition):
+        """Handle events of the page until a condition holds."""
+        for _ in range(TIMEOUT // 20):
+            if condition():
+                return
+            self.page.wait_for_timeout(20)
+        assert condition()
+
     def give(self, locator, *images, type="drop", mime="image/png"):
         """Drop or paste images on an element."""
         files = [[name, base64.b64encode(data).decode()] for name, data in images]
@@ -518,11 +526,7 @@ def test_few_shot_with_the_webcam(app, characters):
 
     app.page.route("**/predict", keep_answers)
     panel.get_by_role("radio", name="Webcam").check(force=True)
-    for _ in range(TIMEOUT // 20):  # it keeps asking
-        if held:
-            break
-        app.page.wait_for_timeout(20)
-    assert len(held) == 1
+    app.wait_until(lambda: held)  # it keeps asking
     for answer in answers:
         [prediction] = answer["predictions"]
         assert answer["status"] == 200
@@ -640,6 +644,7 @@ def test_a_fit_that_takes_longer_than_a_request_is_waited_for(app, characters):
         expect(text).to_have_text("Learning… 41%")
     app.page.unroute("**/status")
     expect(panel.locator(".blocked")).to_have_text("Learning…")
+    app.wait_until(lambda: held)
     held[0].continue_()
     expect(panel.get_by_text("expected accuracy")).to_be_visible()
     expect(panel.locator(".blocked")).to_be_hidden()

@@ -344,10 +344,10 @@ def test_metrics_and_logs_have_no_content_of_users(client, caplog):
         state = new_classifier(client, name=secret)
         client.post(f"/api/classifiers/{state['id']}/predict", files=files(characters()["ka"][0]))
         client.get(f"/{secret}")
-    metrics = client.get("/metrics").text
+        metrics = client.get("/metrics").text
     assert 'route="/api/classifiers/{identifier}/predict",status="200"' in metrics
     logged = [str(vars(record)) for record in caplog.records if record.name == "sightline.web"]
-    assert len(logged) == 3
+    assert len(logged) == 4
     for text in (metrics, *logged):
         assert secret not in text
         assert state["id"] not in text
