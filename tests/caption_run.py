@@ -38,11 +38,8 @@ def train(folder: Path) -> Path:
     return sightline.train({**SMALL, "out": str(folder)}, data=scenes(), quiet=True).folder
 
 
-def train_on_files(folder: Path, backbone: str, weights: Path) -> Path:
-    """Train a run with an EfficientNet backbone on image files in the working folder, for one step.
-
-    The backbone starts from the weights in a file. The test set has 7 images.
-    """
+def write_photos() -> str:
+    """Write 23 image files with captions to the working folder; 7 are the test set. Returns the file of captions."""
     images = shapes.draw(23, seed=0)
     Path("photos").mkdir()
     rows = []
@@ -51,8 +48,16 @@ def train_on_files(folder: Path, backbone: str, weights: Path) -> Path:
         split = "train" if i < 13 else "validation" if i < 16 else "test"
         rows.append({"image": f"{i}.png", "captions": captions, "split": split})
     Path("photos/captions.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return "photos/captions.jsonl"
+
+
+def train_on_files(folder: Path, backbone: str, weights: Path) -> Path:
+    """Train a run with an EfficientNet backbone on image files in the working folder, for one step.
+
+    The backbone starts from the weights in a file.
+    """
     changes = {
-        "data.source": "photos/captions.jsonl",
+        "data.source": write_photos(),
         "data.image_size": 64,
         "data.weights": str(weights.absolute()),
         "model.backbone": backbone,

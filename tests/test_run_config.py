@@ -30,6 +30,21 @@ def test_limits_of_the_search_are_part_of_a_digest_only_if_they_are_used(task):
     assert fixed_values(changed)["search.no_repeat_ngram_size"] == 3
 
 
+def test_another_backbone_has_its_own_channels():
+    changes = ["task=captioning", "model.backbone=none", "data.embedder=efficientnet_lite0"]
+    assert resolve_config(None, changes)[0].model.backbone_channels is None
+    changes = ["task=captioning", "model.backbone=resnet12", "model.backbone_channels=[3, 5, 7, 9]"]
+    assert resolve_config(None, changes)[0].model.backbone_channels == (3, 5, 7, 9)
+
+
+def test_the_encoder_is_that_of_the_run_that_training_starts_from():
+    inherited = resolve_config(None, ["task=captioning", "start_from=caption"])[0]
+    assert (inherited.data.embedder, inherited.data.max_tokens) == ("efficientnet_lite0", 32)
+    assert inherited.data.source == "shapes"
+    given = resolve_config(None, ["task=captioning", "start_from=caption", "data.max_tokens=20"])[0]
+    assert given.data.max_tokens == 20
+
+
 def test_changes_keep_the_other_values_of_their_section():
     """Without a config they change the starter; with one, missing values are defaults."""
     starter = ImageClassificationTaskConfig.starter()

@@ -261,8 +261,11 @@ def percentile_interval(values: Array) -> tuple[float, float]:
 
 
 def bootstrap_p_value(differences: Array) -> float:
-    """Two-sided: twice the share of resamples in which the difference has the other sign or is 0, at most 1."""
-    return min(1.0, 2 * float(min((differences <= 0).mean(), (differences >= 0).mean())))
+    """Two-sided: twice the share of resamples in which the difference has the other sign or is 0, at most 1.
+
+    The data count as one more resample, so that the p-value is not 0.
+    """
+    return min(1.0, 2 * float(1 + min((differences <= 0).sum(), (differences >= 0).sum())) / (len(differences) + 1))
 
 
 def bootstrap_description(metric: str) -> str:

@@ -44,7 +44,7 @@ def read_values(source: Any, changes: Iterable[str] = ()) -> tuple[dict[str, Any
         kind = _spec_of(changes).config
         is_new = "start_from" not in changes  # else the model is that of the earlier run
         starter = config.plain(kind.starter())
-        values = {key: value for key, value in starter.items() if is_new or key not in kind.inherited_sections}
+        values = starter if is_new else _without_inherited(starter, kind)
     else:
         path = Path(source)
         is_run = path.is_dir()
@@ -61,17 +61,26 @@ def read_values(source: Any, changes: Iterable[str] = ()) -> tuple[dict[str, Any
     return values, name
 
 
+def _without_inherited(values: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """Values without those of the run that training starts from."""
+    keys = {*kind.inherited_keys}
+    result = {name: value for name, value in values.items() if name not in kind.inherited_sections}
+    for section in {key.partition(".")[0] for key in keys}:
+        result[section] = {name: x for name, x in result[section].items() if f"{section}.{name}" not in keys}
+    return result
+
+
 def change_values(values: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of a config's values with each `section.key` set to a value.
 
-    A change of `training.epochs` replaces the config's `training.steps`, and vice versa. A change of a `size` replaces
-    the config's dimensions, such as `model.embed_dim`, that are not changed themselves.
+    A change of `training.epochs` replaces the config's `training.steps`, and vice versa. A change of a key sets its
+    `dependent_keys` to null, such as `model.embed_dim` for `model.size`, if they are not changed themselves.
     """
-    kind, sized = config_class({**values, **changed}), dict[str, Any]()
-    for section in (key.removesuffix(".size") for key in changed if key.endswith(".size")):
-        names = getattr(config.type_of_key(kind, section), "sized_keys", ())
-        sized |= dict.fromkeys(f"{section}.{name}" for name in names)
-    result = config.assign(values, {**sized, **changed})
+    kind, dependent = config_class({**values, **changed}), dict[str, Any]()
+    for section, _, name in (key.rpartition(".") for key in changed):
+        names = getattr(config.type_of_key(kind, section), "dependent_keys", {}) if section else {}
+        dependent |= dict.fromkeys(f"{section}.{other}" for other in names.get(name, ()))
+    result = config.assign(values, {**dependent, **changed})
     training = result.get("training")
     for name, other in (("epochs", "steps"), ("steps", "epochs")):
         if isinstance(training, dict) and f"training.{name}" in changed and f"training.{other}" not in changed:

@@ -16,7 +16,8 @@ MAX_NAMES = 6
 def inherit_sections(values: Mapping[str, Any], run: str) -> dict[str, Any]:
     """The values of a config, with the keys that it does not give in the sections that follow the earlier run.
 
-    Those are `inherited_sections` of the config's class. Models of different kinds have nothing in common.
+    Those are `inherited_sections` and `inherited_keys` of the config's class. Models of different kinds have nothing in
+    common.
     """
     folder = hub.run_folder(run)
     rule = f"--from (start_from) must be the folder of a trained model, or {zoo.known(run)}"
@@ -34,6 +35,10 @@ def inherit_sections(values: Mapping[str, Any], run: str) -> dict[str, Any]:
         given = result.get(section, {})
         if isinstance(given, Mapping):
             result[section] = config.inherit(config.section_type(kind, section), given, earlier.get(section))
+    for section, _, name in (key.partition(".") for key in kind.inherited_keys):
+        given, theirs = result.get(section, {}), earlier.get(section)
+        if isinstance(given, Mapping) and isinstance(theirs, Mapping) and name in theirs:
+            result[section] = {name: theirs[name], **given}
     return result
 
 

@@ -1,7 +1,9 @@
+import pytest
 import torch
 
 from sightline.data import feature_cache
 from sightline.data.feature_cache import FeatureCache, state_digest
+from sightline.errors import SightlineWarning
 
 
 def test_features_are_found_by_encoder_and_image(tmp_path, monkeypatch):
@@ -24,6 +26,14 @@ def test_damaged_files_count_as_missing(tmp_path):
     out = torch.zeros(2, 3, dtype=torch.float16)
     assert cache.read(["a", "b"], out) == [0, 1]
     assert FeatureCache("encoder", (3,), tmp_path).read(["a"], out[:1]) == [0]
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(tmp_path):
+    (tmp_path / "features").write_text("a file")
+    cache = FeatureCache("encoder", (3,), tmp_path)
+    with pytest.warns(SightlineWarning, match="SIGHTLINE_CACHE must be a folder to write to, got an error"):
+        cache.write(["a"], torch.ones(1, 3).half())
+    assert "a" not in cache
 
 
 def test_digest_of_weights():

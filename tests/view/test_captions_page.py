@@ -159,8 +159,8 @@ def test_a_long_caption_of_a_saved_picture_has_several_lines(viewer, photo, tmp_
 def test_texts_are_shown_as_they_are_and_a_phone_shows_all(page):
     assert page.locator("h2").inner_text() == "<i>photo</i>.jpg"
     assert page.locator(".captions li").all_inner_texts() == [
-        "a red spot <b>below</b>\n-0.25",
-        "another caption\n-1.50",
+        "a red spot <b>below</b>\n-0.250",
+        "another caption\n-1.500",
     ]
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("() => document.documentElement.scrollWidth") == 390

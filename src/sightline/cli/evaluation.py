@@ -35,7 +35,9 @@ def evaluate(
     episodes: EpisodesOption = None,
     show: Annotated[
         Path | None,
-        typer.Option(help="Write a page (.html) with confusion matrix and mistakes (file of `fit`)."),
+        typer.Option(
+            help="Write a page (.html): confusion matrix and mistakes (file of `fit`), or examples (captioner)."
+        ),
     ] = None,
     columns: ColumnsOption = None,
     header: HeaderOption = False,

@@ -5,6 +5,7 @@ of its images. Files are never changed, so processes can share a cache.
 """
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ..errors import check
+from ..errors import SightlineWarning, check
 from ..files import atomic_write, digest
 
 FILE_IMAGES = 256
@@ -64,14 +65,19 @@ class FeatureCache:
         return sorted(missing)
 
     def write(self, keys: Sequence[str], features: Tensor) -> None:
-        """Add the features of new images: float16 (N, *shape)"""
+        """Add the features of new images: float16 (N, *shape). A folder that cannot be written is a warning."""
         check(len(keys) == len(features), f"features must be one for each of {len(keys)} images, got {len(features)}")
         for start in range(0, len(keys), FILE_IMAGES):
             part = list(keys[start : start + FILE_IMAGES])
             path = self.folder / f"{digest(' '.join(part).encode())[:24]}.safetensors"
             tensors = {"features": features[start : start + FILE_IMAGES].contiguous()}
-            with atomic_write(path) as temporary:
-                safetensors.torch.save_file(tensors, temporary, {"images": " ".join(part)})
+            try:
+                with atomic_write(path) as temporary:
+                    safetensors.torch.save_file(tensors, temporary, {"images": " ".join(part)})
+            except (OSError, safetensors.SafetensorError) as error:
+                message = f"{VARIABLE} must be a folder to write to, got an error: {error}; features are not cached"
+                warnings.warn(message, SightlineWarning, stacklevel=2)
+                return
             self._files |= {key: (path, i) for i, key in enumerate(part)}
 
 

@@ -7,7 +7,7 @@ Shapes: B batch, C channels, R regions, F feature dimension, M embedding dimensi
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +34,8 @@ class CaptionerConfig(Config):
     """Config of a `Captioner`."""
 
     data_keys = ("vocab_size", "image_size", "channels", "feature_dim", "num_regions")
+    dependent_keys: ClassVar[dict[str, tuple[str, ...]]] = {"backbone": ("backbone_channels",)}
+    """Fields that follow from another one if they are null."""
     kind: Literal["transformer", "rnn_attention", "rnn"] = "transformer"
     """The decoder: a Transformer, a recurrent network with attention over the regions, or one with a context vector."""
     backbone: Annotated[str, choice((*BACKBONES, *EFFICIENTNETS, "none"))] = "conv4"
@@ -42,7 +44,7 @@ class CaptionerConfig(Config):
     """Channels of the blocks of conv4 or resnet12, each of which halves the image; null for those of the literature."""
     average_flipped: bool = False
     """In evaluation mode, regions are the mean of those of the image and of its horizontal flip, at twice the cost."""
-    image_size: Annotated[int, at_least(1), at_most("MAX_FEW_SHOT_IMAGE_SIZE")] | None = None
+    image_size: Annotated[int, at_least(1), at_most("MAX_EMBEDDER_IMAGE_SIZE")] | None = None
     """Side of the images in pixels; null for that of the data."""
     channels: Literal[1, 3] | None = None
     """1 for grayscale, 3 for color; null for those of the data."""

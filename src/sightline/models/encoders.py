@@ -6,7 +6,7 @@ Shapes: B batch, S source tokens or other source positions, M embedding dimensio
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -192,8 +192,8 @@ class TextEncoderConfig(Config):
     """
 
     data_keys = ("vocab_size", "num_classes")
-    sized_keys = ("embed_dim", "ffn_dim", "num_heads", "depth")
-    """Fields that follow from `size` if they are null."""
+    dependent_keys: ClassVar[dict[str, tuple[str, ...]]] = {"size": ("embed_dim", "ffn_dim", "num_heads", "depth")}
+    """Fields that follow from another one if they are null."""
 
     size: Literal["tiny", "small", "base"] = "tiny"
     """tiny: embed_dim 128, 4 layers; small: 256, 3 layers; base: 512, 6 layers."""

@@ -5,7 +5,7 @@ Shapes: B batch, S source tokens, T target tokens, V target vocabulary.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor, nn
 
@@ -79,8 +79,10 @@ class Seq2SeqConfig(Config, ABC):
 class TransformerSeq2SeqConfig(Seq2SeqConfig):
     """Config of a Transformer: the name of a size, and the dimensions that differ from it."""
 
-    sized_keys = ("embed_dim", "ffn_dim", "num_heads", "encoder_layers", "decoder_layers")
-    """Fields that follow from `size` if they are null."""
+    dependent_keys: ClassVar[dict[str, tuple[str, ...]]] = {
+        "size": ("embed_dim", "ffn_dim", "num_heads", "encoder_layers", "decoder_layers")
+    }
+    """Fields that follow from another one if they are null."""
 
     size: Literal["tiny", "small", "base"] = "tiny"
     """tiny: embed_dim 128, 4 + 4 layers; small: 256, 3 + 3 layers; base: 512, 6 + 6 layers, as in the first paper."""

@@ -97,6 +97,8 @@ class TaskConfig(Config):
 
     inherited_sections: ClassVar[tuple[str, ...]] = ("model",)
     """Sections whose keys are those of the run that training starts from, where they are not given."""
+    inherited_keys: ClassVar[tuple[str, ...]] = ()
+    """Such keys of other sections, as `section.key`."""
 
     task: str
     """Name of the task in the registry."""

@@ -52,12 +52,12 @@ class CaptionCard:
     """Whether the model has attention over regions."""
 
 
-def captions_page(cards: Sequence[CaptionCard], *, title: str = "Captions") -> Page:
+def captions_page(cards: Sequence[CaptionCard]) -> Page:
     """One self-contained page with a card for each image. It makes no network request."""
     check(cards, "cards must contain at least one image, got none")
     text = cards[0].captions[0][0] if len(cards) == 1 else f"{len(cards)} captions"
     heading = shortened(text or "Empty caption", 80)
-    data = {"title": heading if title == "Captions" else shortened(title, 80), **captions_data(cards)}
+    data = {"title": heading, **captions_data(cards)}
     styles = ("heat-map.css", "caption-card.css", "captions.css")
     return cards_page("captions", heading, data, styles, images="data: blob:")
 

@@ -12,7 +12,7 @@ from sightline import limits
 from sightline.cli import app
 from sightline.data.captions.datasets import hold_out
 from sightline.data.captions.formats import has_captions, load_captions
-from sightline.errors import SightlineError
+from sightline.errors import SightlineError, SightlineWarning
 
 NAMES = ("a.jpg", "b.jpg", "c.jpg")
 
@@ -73,7 +73,8 @@ def test_json_lines_with_named_splits_and_a_zip_of_images(folder, tmp_path):
     ]
     with gzip.open(tmp_path / "captions.jsonl.gz", "wt") as file:
         file.write("\n".join(map(json.dumps, rows)))
-    splits = load_captions(tmp_path / "captions.jsonl.gz", images=tmp_path / "images.zip", test_split="dev")
+    with pytest.warns(SightlineWarning, match=r"splits of .* are left out: extra \(1 images\); see data.validation"):
+        splits = load_captions(tmp_path / "captions.jsonl.gz", images=tmp_path / "images.zip", test_split="dev")
     assert splits.validation is None
     assert splits.test.names == ("b.jpg",)
     assert splits.train.load(5, 1).shape == (1, 1, 5, 5)
@@ -107,6 +108,44 @@ def test_splits(folder):
     splits = load_captions(file)
     assert splits.train.names == ("a.jpg", "b.jpg")
     assert splits.test is None
+    write_rows(file, [("a.jpg", "train"), ("b.jpg", None)])
+    with pytest.raises(SightlineError, match=r"must have a split, or none, got 1 without one"):
+        load_captions(file)
+    write_rows(file, [("a.jpg", None), ("./a.jpg", None)])
+    assert load_captions(file).train.captions == (("text", "text"),)
+
+
+def test_empty_captions_are_left_out_with_a_warning(folder):
+    (folder / "captions.txt").write_text("image,caption\na.jpg,text\na.jpg,  \nb.jpg,\n")
+    with pytest.warns(SightlineWarning, match="has 2 empty captions, which are left out"):
+        splits = load_captions(folder)
+    assert (splits.train.names, splits.train.captions) == (("a.jpg",), (("text",),))
+
+
+def test_captions_are_valid_unicode(folder):
+    (folder / "captions.jsonl").write_text('{"image": "a.jpg", "caption": "x\\ud800y"}')
+    with pytest.raises(SightlineError, match=r"the caption of a.jpg must be valid Unicode, got an error"):
+        load_captions(folder)
+
+
+def test_flickr_images_are_in_one_split(folder):
+    (folder / "Flickr8k.token.txt").write_text("a.jpg#0\ttext\n")
+    for split in ("train", "dev"):
+        (folder / f"Flickr_8k.{split}Images.txt").write_text("a.jpg\n")
+    with pytest.raises(SightlineError, match=r"must be in one split, got 'a.jpg' in 'train' and 'dev'"):
+        load_captions(folder / "Flickr8k.token.txt")
+
+
+def test_a_file_of_coco_finds_its_images(folder):
+    (folder / "annotations").mkdir()
+    content = {"images": [{"id": 5, "file_name": "a.jpg"}], "annotations": [{"image_id": 5, "caption": "text"}]}
+    file = folder / "annotations" / "captions_val2014.json"
+    file.write_text(json.dumps(content))
+    assert load_captions(file).train.names == ("a.jpg",)
+    content["annotations"][0]["image_id"] = 6
+    file.write_text(json.dumps(content))
+    with pytest.raises(SightlineError, match=r"must be the id of one of its images, got 6"):
+        load_captions(file)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,8 @@ from sightline.tasks.captioning.metrics import equals_one
 
 
 def test_the_starter_captions_new_drawings_and_its_maps_point_to_the_objects(tmp_path):
-    """94.5% and 90.7% where they were measured, with half of the batch size; the margins are for other roundings."""
-    changes = ["task=captioning", "training.batch_size=256", "training.evaluate_every=550", "training.device=cpu"]
-    changes.append(f"out={tmp_path / 'run'}")
+    """98.0% and 89.0% where they were measured; the margins are for other roundings."""
+    changes = ["task=captioning", "training.evaluate_every=750", "training.device=cpu", f"out={tmp_path / 'run'}"]
     sightline.train(None, changes, quiet=True)
     predictor = sightline.load(tmp_path / "run")
     scenes = shapes.draw(31, seed=5)
@@ -19,9 +18,9 @@ def test_the_starter_captions_new_drawings_and_its_maps_point_to_the_objects(tmp
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
     captions = predictor.predict(paths)
     is_right = [equals_one(caption.text, texts) for caption, texts in zip(captions, scenes.captions, strict=True)]
-    assert sum(is_right) >= 26
+    assert sum(is_right) >= 27
     evaluation = predictor.evaluate()
-    assert evaluation.exact > 0.88
-    assert evaluation.pointing.words > 1300
+    assert evaluation.exact > 0.9
+    assert evaluation.pointing.words > 1400
     assert evaluation.pointing.accuracy > 0.8
     assert evaluation.pointing.accuracy > 7 * evaluation.pointing.chance

@@ -13,6 +13,7 @@ from caption_run import SMALL
 from sightline import config, limits
 from sightline.data.captions import shapes
 from sightline.data.captions.datasets import CaptionSplits
+from sightline.data.images.datasets import ImageSet, Splits
 from sightline.decoding import Hypothesis
 from sightline.errors import SightlineError
 from sightline.models import region_features
@@ -196,6 +197,28 @@ def test_the_self_critical_loss_is_that_of_a_model_without_dropout(data, monkeyp
     assert not torch.equal(*logits)  # dropout is on again
 
 
+def test_long_captions_are_left_out_with_a_note(data):
+    task = make_task(data, **{"data.max_tokens": 9})
+    long = sum(len(ids) >= 9 for texts in data.train.captions for ids in task.tokenizer.encode(texts))
+    assert 0 < long < data.train.num_captions
+    assert len(task.captions) == data.train.num_captions - long
+    [note] = task.notes
+    assert note.startswith(f"{long} of {data.train.num_captions} captions have 9 tokens or more and are left out")
+    assert make_task(data).notes == ()
+
+
+def test_other_data_are_evaluated_on_their_test_set_then_on_their_validation_set(run, data):
+    predictor = sightline.load(run)
+    other = CaptionSplits(shapes.draw(5, seed=7), shapes.draw(4, seed=8), shapes.draw(3, seed=9))
+    for splits, expected in (
+        (other, (3, "test")),
+        (replace(other, test=None), (4, "val")),
+        (CaptionSplits(other.train), (5, "full")),
+    ):
+        images, split = predictor.evaluation_images(splits)
+        assert (len(images), split) == expected
+
+
 def test_a_target_can_have_several_rows_for_each_image(data):
     model = make_task(data).model.eval()
     images, target = data.train.pixels[:3], torch.randint(4, 9, (6, 5))
@@ -237,6 +260,41 @@ def test_features_of_a_fixed_encoder_are_computed_once(data, tmp_path, monkeypat
     monkeypatch.setattr(limits, "MAX_EMBEDDINGS_BYTES", 2 * 37 * 9 * 3)  # enough without copies
     with pytest.raises(SightlineError, match=r"features must take at most .* for 37 images and 1 copies of each"):
         CaptioningTask(config.build(CaptioningTaskConfig, values), data)
+
+
+def save_image_classifier(folder):
+    images = ImageSet(shapes.draw(6, seed=3).pixels, torch.arange(6) % 2, ("a", "b"))
+    values = {"task": "image_classification", "data": {"validation_fraction": 0}, "out": str(folder)}
+    values["model"] = {"embed_dim": 8, "num_heads": 2, "depth": 1, "patch_size": 16}
+    values["training"] = {"steps": 1, "batch_size": 3, "device": "cpu"}
+    sightline.train(values, data=Splits(images), quiet=True)
+
+
+def save_vision_transformer(folder):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    transformers.ViTModel(transformers.ViTConfig(**sizes, image_size=48, patch_size=16)).save_pretrained(folder)
+    mean_and_std = {"image_mean": [0.5] * 3, "image_std": [0.25] * 3}
+    preprocessing = {"size": {"shortest_edge": 48}, "do_normalize": True, "do_rescale": True, **mean_and_std}
+    (folder / "preprocessor_config.json").write_text(json.dumps(preprocessing))
+
+
+@pytest.mark.parametrize("save", [save_image_classifier, save_vision_transformer])
+def test_a_folder_can_be_the_encoder(save, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SIGHTLINE_CACHE", "cache")
+    save(tmp_path / "encoder")
+    changes = {"data.source": caption_run.write_photos(), "data.embedder": "encoder", "model.backbone": "none"}
+    changes |= {"model.backbone_channels": None, "out": "run"}
+    sightline.train(config.assign(SMALL, changes), quiet=True)
+    predictor = sightline.load("run")
+    assert (predictor.config.model.num_regions, predictor.config.model.feature_dim) == (9, 8)
+    [caption] = predictor.explain(["photos/20.png"]).predictions
+    assert all(word.weights.shape == (2, 2, 3, 3) for word in caption.words)
+    assert predictor.evaluate().images == 7
+    encoder = region_features.load_region_encoder("encoder")
+    pixels = predictor.prepare("photos/20.png")[None]
+    assert predictor.inputs.from_pixels(pixels).equal(encoder.embed(pixels, "patches").half())
 
 
 def test_pointing_counts_words_in_their_objects(data):

@@ -11,12 +11,10 @@ import torch
 from torch import Tensor
 
 from ... import limits, seeds
-from ...errors import check, check_int, check_max
+from ...errors import check, check_int, check_max, reraise
 from ...files import digest
 from ...progress import Progress
 from ..images.datasets import ImageFiles, check_memory, open_image_file
-
-HASH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +112,8 @@ def hold_out(images: CaptionedImages, count: int, seed: int) -> tuple[CaptionedI
 def check_caption(text: str, where: str) -> str:
     """A caption without surrounding space."""
     check(isinstance(text, str), f"a caption must be text, got {type(text).__name__} for {where}")
+    with reraise(f"the caption of {where} must be valid Unicode", UnicodeEncodeError):
+        text.encode()
     maximum = limits.MAX_LINE_CHARS
     check(len(text) <= maximum, f"a caption must have at most {maximum:,} characters, got {len(text):,} for {where}")
     return " ".join(text.split())
@@ -121,8 +121,5 @@ def check_caption(text: str, where: str) -> str:
 
 def _file_digest(path: Path) -> str:
     """SHA-256 of a file."""
-    result = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(HASH_BYTES):
-            result.update(block)
-    return result.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -13,11 +13,12 @@ The images are in a folder or zip file beside it. Files of text can be compresse
 import csv
 import json
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from ... import limits
-from ...errors import SightlineError, check, reraise
+from ...errors import SightlineError, SightlineWarning, check, reraise
 from ...files import warn_of_path
 from ...names import display_path, printable
 from ..fetching.catalog import fetch_hint
@@ -39,6 +40,7 @@ IMAGE_FOLDERS = (
     "train2017",
     "val2017",
 )
+COCO_FOLDER = "annotations"
 CAPTION_FILES = ("captions.jsonl", "captions.jsonl.gz", "captions.txt", "captions.txt.gz", "Flickr8k.token.txt")
 VALIDATION_NAMES, TEST_NAMES = ("validation", "valid", "val", "dev"), ("test",)
 
@@ -67,13 +69,23 @@ def load_captions(
         f"captions must be a file or folder, got {display_path(path)!r}, which does not exist{fetch_hint(path)}",
     )
     files = _caption_files(path) if path.is_dir() else [path]
-    home = path if path.is_dir() else path.parent
+    home = path
+    if not path.is_dir():
+        home = path.parent.parent if path.parent.name == COCO_FOLDER else path.parent
     by_split: dict[str, dict[str, list[str]]] = {}
+    num_empty = 0
     for file in files:
-        for image, caption, split in _rows(file):
-            texts = by_split.setdefault(split, {}).setdefault(image, [])
-            if text := check_caption(caption, printable(image)):
-                texts.append(text)
+        for name, caption, split in _rows(file):
+            image = str(PurePosixPath(name))
+            text = check_caption(caption, printable(image))
+            by_split.setdefault(split, {}).setdefault(image, []).extend([text] if text else [])
+            num_empty += not text
+    if num_empty:
+        message = f"{display_path(path)} has {num_empty:,} empty captions, which are left out"
+        warnings.warn(message, SightlineWarning, stacklevel=2)
+    without = len(by_split.get("", ())) if len(by_split) > 1 else 0
+    rule = f"all images of {display_path(path)} must have a split, or none"
+    check(not without, f"{rule}, got {without:,} without one")
     finder = _ImageFinder(home if images is None else Path(images).expanduser(), is_given=images is not None)
     splits = {name: _captioned(captions, finder, file=display_path(path)) for name, captions in by_split.items()}
     _check_disjoint(splits, display_path(path))
@@ -97,7 +109,7 @@ def _assigned(splits: dict[str, CaptionedImages], validation: str | None, test: 
         return CaptionSplits(*splits.values())
     for option, split in (("validation_split", validation), ("test_split", test)):
         known = ", ".join(sorted(splits)) or "none"
-        check(split is None or split in splits, f"{option} must be a split of {name} ({known}), got {split!r}")
+        check(split is None or split in splits, f"{option} must be a split of {name} ({known}) or null, got {split!r}")
     found_test = test or next((split for split in TEST_NAMES if split in splits), None)
     found_validation = validation or next(
         (split for split in VALIDATION_NAMES if split in splits and split != found_test), None
@@ -110,6 +122,10 @@ def _assigned(splits: dict[str, CaptionedImages], validation: str | None, test: 
     train = "train" if "train" in others else others[0] if len(others) == 1 else None
     if train is None:
         raise SightlineError(f"{name} must have a split named train, got {', '.join(sorted(splits)) or 'no captions'}")
+    unused = [f"{printable(split)} ({len(splits[split]):,} images)" for split in sorted(others) if split != train]
+    if unused:
+        message = f"splits of {name} are left out: {', '.join(unused)}; see data.validation_split and data.test_split"
+        warnings.warn(message, SightlineWarning, stacklevel=3)
     return CaptionSplits(splits[train], splits.get(found_validation or "-"), splits.get(found_test or "-"))
 
 
@@ -133,7 +149,7 @@ def _caption_files(folder: Path) -> list[Path]:
 
 def _find_caption_files(folder: Path) -> list[Path]:
     """The files of captions in a folder: all of COCO's, or the first of the other layouts."""
-    candidates = [folder, folder / "annotations", folder / "Flickr8k_text"]
+    candidates = [folder, folder / COCO_FOLDER, folder / "Flickr8k_text"]
     coco = [file for place in candidates for file in sorted(place.glob("captions_*.json"))]
     compressed = [file for place in candidates for file in sorted(place.glob("captions_*.json.gz"))]
     coco += [file for file in compressed if file.with_suffix("") not in coco]
@@ -158,9 +174,9 @@ def _rows(file: Path) -> Iterator[Row]:
 def _read_table(file: Path) -> Iterator[Row]:
     """`image,caption` lines. A caption can be quoted."""
     lines = iter_lines(file)
-    header = next(lines, "").replace(" ", "").lower()
-    rule = f"{display_path(file)} must start with the header image,caption"
-    check(header == "image,caption", f"{rule}, got {header[:60]!r}")
+    header = next(lines, "")
+    rule = f"{display_path(file)} must start with the header image,caption, or have lines of image#number<tab>caption"
+    check(header.replace(" ", "").lower() == "image,caption", f"{rule}, got {header[:60]!r}")
     for number, line in enumerate(lines, 2):
         if line.strip():
             cells = next(csv.reader([line])) if '"' in line else line.split(",", 1)
@@ -174,7 +190,10 @@ def _read_tokens(file: Path) -> Iterator[Row]:
     for split in ("train", "dev", "test"):
         listing = file.with_name(f"Flickr_8k.{split}Images.txt")
         if listing.is_file():
-            split_of |= {line.strip(): split for line in iter_lines(listing) if line.strip()}
+            for image in filter(None, map(str.strip, iter_lines(listing))):
+                other = split_of.setdefault(image, split)
+                rule = f"an image of {display_path(file)} must be in one split"
+                check(other == split, f"{rule}, got {printable(image)!r} in {other!r} and {split!r}")
     for number, line in enumerate(iter_lines(file), 1):
         if not line.strip():
             continue
@@ -201,7 +220,7 @@ def _read_json_lines(file: Path) -> Iterator[Row]:
         captions = [captions] if isinstance(captions, str) else captions
         check(isinstance(captions, list), f"{rule}, got {type(captions).__name__} as captions")
         for caption in captions or ():
-            yield value["image"], caption, str(value.get("split", ""))
+            yield value["image"], caption, str(value.get("split") or "")
 
 
 def _read_coco(file: Path) -> Iterator[Row]:
@@ -213,7 +232,10 @@ def _read_coco(file: Path) -> Iterator[Row]:
     with reraise(rule, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         values = json.loads(content)
         names = {image["id"]: str(image["file_name"]) for image in values["images"]}
-        rows = [(names[note["image_id"]], note["caption"]) for note in values["annotations"]]
+        notes = [(note["image_id"], note["caption"]) for note in values["annotations"]]
+    unknown = next((image for image, _ in notes if image not in names), None)
+    check(unknown is None, f"image_id of annotations in {name} must be the id of one of its images, got {unknown!r}")
+    rows = [(names[image], caption) for image, caption in notes]
     match = re.match(r"captions_([a-z]+)", file.name)
     split = match[1] if match else ""
     yield from ((image, caption, split) for image, caption in rows)
@@ -271,7 +293,7 @@ def _captioned(captions: dict[str, list[str]], finder: _ImageFinder, *, file: st
     missing = [name for name, path in zip(names, paths, strict=True) if path is None]
     place = finder.archive or finder.folders[0]
     example = printable(missing[0]) if missing else ""
-    fix = f"pass the folder or zip file that has them (data.images), got {display_path(place)}"
+    fix = f"put them into {display_path(place)}, or train with data.images=FOLDER"
     check(
         not missing,
         f"images of {file} must exist, got {len(missing):,} without a file, such as {example!r}; {fix}",

@@ -1,7 +1,7 @@
 """Config of image captioning."""
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from ...config import Fraction, NonNegative, NonNegativeInt, PositiveInt, at_least, at_most
 from ...data.captions.datasets import CaptionSplits, hold_out
@@ -48,10 +48,10 @@ class CaptionData(DataConfig):
 
     def read(self, source: str | None = None) -> CaptionSplits:
         """Read the source, or another source of the same form."""
-        own = source is None
-        options = {"images": self.images} if own else {}
-        options |= {"validation_split": self.validation_split, "test_split": self.test_split} if own else {}
-        return load_captions(self.source if source is None else source, **options)
+        if source is not None:
+            return load_captions(source)
+        options = {"validation_split": self.validation_split, "test_split": self.test_split}
+        return load_captions(self.source, images=self.images, **options)
 
     def hold_out(self, splits: CaptionSplits, seed: int) -> CaptionSplits:
         """The data with a validation set."""
@@ -68,6 +68,8 @@ class CaptioningTaskConfig(TextTaskConfig):
 
     `training.batch_size` counts tokens of captions, padding included.
     """
+
+    inherited_keys: ClassVar[tuple[str, ...]] = ("data.embedder", "data.max_tokens")
 
     task: Literal["captioning"] = "captioning"
     data: CaptionData = field(default_factory=CaptionData)
@@ -102,12 +104,12 @@ class CaptioningTaskConfig(TextTaskConfig):
             search=SearchConfig(num_beams=3),
             training=TrainingConfig(
                 optimizer="muon",
-                steps=550,
-                batch_size=512,
+                steps=750,
+                batch_size=256,
                 learning_rate=5e-3,
                 weight_decay=0.01,
                 warmup_steps=50,
-                evaluate_every=275,
+                evaluate_every=375,
                 log_every=20,
             ),
         )

@@ -14,6 +14,7 @@ from ...data.text.tokenizers import Tokenizer
 from ...decoding import DecodingOptions, Hypothesis, decode
 from ...errors import check
 from ...models.captioner import Captioner
+from ...names import printable
 from ...predictor import SELECTION_NOTES, Progress
 from ...view.page import Page
 from ...view.reports import Report, ReportImage
@@ -202,10 +203,14 @@ def examples_page(evaluation: CaptionEvaluation, images: CaptionedImages, captio
     count = min(PAGE_EXAMPLES, len(order))
     chosen = np.random.default_rng(0).permutation(len(order))[:count]
     report = Report("Captions", f"{evaluation.split} set, {evaluation.images:,} images")
+    figures = {"BLEU-4": f"{evaluation.bleu[-1]:.1f}", "CIDEr-D": f"{evaluation.cider:.3f}"}
+    figures |= {"chrF": f"{evaluation.chrf:.1f}", "distinct captions": f"{evaluation.distinct:.1%}"}
+    report.add_figures([(name, value, "") for name, value in figures.items()])
     for title, indices in (("Best", order[:count]), ("Random", chosen), ("Worst", order[::-1][:count])):
         cards = []
         for i in indices.tolist():
-            lines = [captions[i], f"CIDEr-D {scores[i]:.2f}", *(f"reference: {text}" for text in images.captions[i])]
+            lines = [captions[i], f"{printable(images.names[i])}, CIDEr-D {scores[i]:.2f}"]
+            lines += [f"reference: {text}" for text in images.captions[i]]
             cards.append(ReportImage(read(i), lines))
         report.add_images(title, cards)
     return report.page()

@@ -29,6 +29,13 @@ class ImageInputs:
         self.config, self.allow_download = config, allow_download
         self._encoder: Embedder | None = None
 
+    @classmethod
+    def for_data(cls, config: CaptioningTaskConfig, data: CaptionSplits, vocab_size: int) -> "ImageInputs":
+        """Inputs whose config has a model completed with what follows from the data and the encoder."""
+        inputs = cls(config)
+        inputs.config = replace(config, model=_complete_model(config, data, vocab_size, inputs.encoder))
+        return inputs
+
     @property
     def encoder(self) -> Embedder | None:
         """The encoder with fixed weights; None if the model has a backbone."""
@@ -74,9 +81,11 @@ class ImageInputs:
         return self.encoder.embed(pixels, "patches").half()
 
 
-def complete_model(config: CaptioningTaskConfig, data: CaptionSplits, vocab_size: int) -> CaptionerConfig:
+def _complete_model(
+    config: CaptioningTaskConfig, data: CaptionSplits, vocab_size: int, encoder: Embedder | None
+) -> CaptionerConfig:
     """The model's config, completed with what follows from the data and the encoder."""
-    model, encoder = config.model, ImageInputs(config).encoder
+    model = config.model
     if encoder is not None:
         features = {"feature_dim": encoder.embed_dim, "num_regions": encoder.num_tokens("patches")}
         return for_data(model, vocab_size=vocab_size, **features)
@@ -97,8 +106,3 @@ def _image_format(config: CaptioningTaskConfig, data: CaptionSplits) -> tuple[in
     version = EFFICIENTNETS.get(config.model.backbone)
     default = DEFAULT_IMAGE_SIZE if version is None else version.image_size
     return size or config.model.image_size or default, channels
-
-
-def with_model(config: CaptioningTaskConfig, data: CaptionSplits, vocab_size: int) -> CaptioningTaskConfig:
-    """The config with its completed model."""
-    return replace(config, model=complete_model(config, data, vocab_size))

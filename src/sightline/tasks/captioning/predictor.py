@@ -69,7 +69,7 @@ class Caption:
     def summary(self, top: int | None = None) -> str:
         """The best caption, or one line for each of the `top` best with its score."""
         best = [self, *self.alternatives][: top or 1]
-        scores = [f"  ({caption.score:.2f})" if top else "" for caption in best]
+        scores = [f"  ({caption.score:.3f})" if top else "" for caption in best]
         return "\n  ".join(f"{printable(caption.text)}{score}" for caption, score in zip(best, scores, strict=True))
 
     def __str__(self) -> str:
@@ -158,9 +158,14 @@ class CaptioningPredictor(Predictor):
         if top_k is not None:
             check_int(1, top_k=top_k)
             check_max(limits.MAX_BEAMS, top_k=top_k)
-        search = replace(self.config.search, num_beams=num_beams or max(self.config.search.num_beams, top_k or 1))
+        if num_beams is None:
+            num_beams = max(self.config.search.num_beams, top_k or 1)
+        search = replace(self.config.search, num_beams=num_beams)
         top_k = search.num_beams if top_k is None else top_k
-        check(top_k <= search.num_beams, f"top_k must be at most num_beams={search.num_beams}, got {top_k}")
+        check(
+            top_k <= search.num_beams,
+            f"top_k (--top) must be at most num_beams (--beams), {search.num_beams}, got {top_k}",
+        )
         options = {"n_best": top_k, **config.plain(search)}
         return generate(self.model, inputs, self.tokenizer, self.config.data.max_tokens, **options)
 
@@ -175,7 +180,7 @@ class CaptioningPredictor(Predictor):
 
     def word_maps(self, inputs: Tensor, captions: Sequence[GeneratedCaption]) -> list[list[WordMap]]:
         """The words of each caption with their maps, averaged over the tokens of a word."""
-        if self.config.model.kind == "rnn":
+        if not self.has_attention:
             return [[WordMap(word, None) for word in caption.text.split()] for caption in captions]
         results = []
         for start in range(0, len(captions), RECORDING_BATCH):
@@ -292,7 +297,7 @@ class CaptioningPredictor(Predictor):
         """Caption these images and compare with their references."""
         inputs, best = self.caption_images(images, progress)
         texts, pointing = [caption.text for caption in best], None
-        if images.objects and self.config.model.kind != "rnn":
+        if images.objects and self.has_attention:
             maps = self.word_maps(inputs.to(self.device), best)
             means = [[(word.word, word.mean().ravel()) for word in words] for words in maps]
             pointing = count_pointing(images, texts, means, self.config.model.grid)
@@ -337,7 +342,9 @@ class CaptioningPredictor(Predictor):
                 is_same = images.digest() == stored_fingerprint(self.folder, split, "digest")
                 check(is_same, f"{rule} to hold out the same {split} set, {fix}")
             return images, split
-        images, split = (splits.train, "full") if splits.test is None else (splits.test, "test")
+        available = splits.available
+        split = next(name for name in ("test", "validation", "train") if name in available)
+        images = available[split]
         is_new = images.digest() != stored_fingerprint(self.folder, "train", "digest")
         check(is_new, "data must not be the training data of the run, got the same captions; pass a test set")
-        return images, split
+        return images, {"train": "full", "validation": "val"}.get(split, split)  # did not select these weights

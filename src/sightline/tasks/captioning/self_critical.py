@@ -1,14 +1,15 @@
 """Self-critical sequence training: REINFORCE on CIDEr-D with the reward of the greedy caption as baseline.
 
 BLEU-4 of the sentence can be part of the reward. With several samples of an image, the mean reward of the others is the
-baseline of each. Captions are sampled without dropout, and their log-likelihood is computed without it: the gradient
-would be biased otherwise.
+baseline of each. Captions are sampled by the model in evaluation mode. Their log-likelihood is computed without
+dropout, but in training mode otherwise: with the statistics of the batch, and without averaging over mirror images.
 
 Shapes: B images, K samples of each, T target tokens.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -16,10 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
+from ...attention import MultiHeadAttention
 from ...data.text.tokenizers import Tokenizer
 from ...decoding import DecodingOptions, Hypothesis, decoder_inputs, greedy, sample
 from ...kernels.cross_entropy import IGNORE_INDEX
 from .metrics import CiderD, CiderVector, SentenceBleu
+
+DROPOUT_RATES = ((nn.modules.dropout._DropoutNd, "p"), (MultiHeadAttention, "dropout"), (nn.RNNBase, "dropout"))
+"""Modules with dropout, and the attribute that is its rate."""
 
 
 class SelfCritical:
@@ -30,7 +35,6 @@ class SelfCritical:
     ):
         self.references, self.tokenizer, self.max_tokens = references, tokenizer, max_tokens
         self.bleu_weight = bleu_weight
-        self._cider: CiderD | None = None
         self._vectors: dict[int, list[CiderVector]] = {}
         self._bleu: dict[int, SentenceBleu] = {}
 
@@ -66,8 +70,6 @@ class SelfCritical:
 
     def reward(self, image: int, hypothesis: Hypothesis) -> float:
         """CIDEr-D of a caption of a training image, plus `bleu_weight` times its BLEU-4."""
-        if self._cider is None:
-            self._cider = CiderD(self.references)
         if image not in self._vectors:
             self._vectors[image] = [self._cider.vector(text) for text in self.references[image]]
         text = self.tokenizer.decode(hypothesis.tokens)
@@ -77,6 +79,10 @@ class SelfCritical:
         if image not in self._bleu:
             self._bleu[image] = SentenceBleu(self.references[image])
         return cider + self.bleu_weight * self._bleu[image].score(text)
+
+    @cached_property
+    def _cider(self) -> CiderD:
+        return CiderD(self.references)
 
     def _sequences(self, hypotheses: Sequence[Hypothesis], device: torch.device) -> tuple[Tensor, Tensor]:
         """Decoder inputs and labels of captions: int64 (B * K, T) each, `IGNORE_INDEX` for padding."""
@@ -91,16 +97,12 @@ class SelfCritical:
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
     """No dropout in any module; all else is as in training."""
-    rates = {
-        (module, name): rate
-        for module in model.modules()
-        for name in ("p", "dropout")
-        if isinstance(rate := getattr(module, name, None), float)
-    }
-    for module, name in rates:
+    pairs = ((module, name) for module in model.modules() for kind, name in DROPOUT_RATES if isinstance(module, kind))
+    rates = [(module, name, getattr(module, name)) for module, name in pairs]
+    for module, name, _ in rates:
         setattr(module, name, 0.0)
     try:
         yield
     finally:
-        for (module, name), rate in rates.items():
+        for module, name, rate in rates:
             setattr(module, name, rate)

@@ -1,7 +1,7 @@
 """Training of an image captioner: its data, batches, loss and validation metrics."""
 
 from collections.abc import Generator
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +23,7 @@ from ...training.task import BatchSlice, Task
 from ..text_data import TOKENIZER, earlier_tokenizer
 from .config import CaptioningTaskConfig
 from .evaluate import generate
-from .inputs import ImageInputs, with_model
+from .inputs import ImageInputs
 from .metrics import CiderD, bleu, equals_one
 from .self_critical import SelfCritical
 
@@ -55,7 +55,8 @@ class CaptioningTask(Task):
     def __init__(self, config: CaptioningTaskConfig, data: CaptionSplits, progress: Progress | None = None):
         texts = [text for texts in data.train.captions for text in texts]
         self.tokenizer = earlier_tokenizer(config) or train_tokenizer(config.tokenizer, texts)
-        self.config = with_model(config, data, len(self.tokenizer))
+        inputs = ImageInputs.for_data(config, data, len(self.tokenizer))
+        self.config = inputs.config
         self.model = Captioner(self.config.model)
         if config.model.backbone in EFFICIENTNETS:
             pretrained = EfficientNetEmbedder(config.data.weights, config.model.backbone).model
@@ -63,7 +64,6 @@ class CaptioningTask(Task):
             self.model.backbone.load_state_dict(pretrained.state_dict())
         self.data, self.device = data, torch.device("cpu")
         self._encode_captions()
-        inputs = ImageInputs(self.config)
         self.images = inputs.load_training(data.train, progress)
         self.validation = None if data.validation is None else inputs.load(data.validation, progress)
         self.data_fingerprint = data_fingerprint(data)
@@ -81,6 +81,11 @@ class CaptioningTask(Task):
         max_tokens = self.config.data.max_tokens
         kept = [(i, ids) for i, ids in rows if 0 < len(ids) < max_tokens]
         check(kept, f"data must have a caption of less than {max_tokens} tokens, data.max_tokens, got none")
+        if long := len(pairs) - len(kept):
+            fix = "see data.max_tokens and model.max_positions"
+            self.notes = (
+                f"{long:,} of {len(pairs):,} captions have {max_tokens} tokens or more and are left out; {fix}",
+            )
         self.captions = PackedSequences([[bos, *ids, eos] for _, ids in kept], pad)
         self.owners = torch.tensor([i for i, _ in kept])
         self._shapes = padded_length(self.captions.lengths - 1)[:, None]
@@ -160,12 +165,10 @@ class CaptioningTask(Task):
         values = {"cider": sum(scores), "bleu_4": bleu_4 * len(own), "exact": sum(exact), "images": len(own)}
         return {name: torch.tensor(float(x), dtype=torch.float64, device=self.device) for name, x in values.items()}
 
-    @property
+    @cached_property
     def _validation_cider(self) -> CiderD:
         assert self.data.validation is not None
-        if not hasattr(self, "_cider"):
-            self._cider = CiderD(self.data.validation.captions)
-        return self._cider
+        return CiderD(self.data.validation.captions)
 
     def metrics(self, sums: dict[str, Tensor]) -> dict[str, float]:
         """CIDEr-D, BLEU-4 (a mean over processes), and the share of captions that equal a reference."""

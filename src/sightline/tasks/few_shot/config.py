@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from ...config import Config, Fraction, NonNegative, PositiveInt, at_least, at_most, rule
 from ...data.episodes import ClassIndex
@@ -177,6 +177,8 @@ class EvaluationConfig(Config):
 @dataclass(frozen=True, kw_only=True)
 class FewShotTaskConfig(TaskConfig):
     """Config of a run that trains a few-shot classifier. `training.batch_size` counts episodes."""
+
+    inherited_keys: ClassVar[tuple[str, ...]] = ("data.embedder",)
 
     task: Literal["few_shot"] = "few_shot"
     data: FewShotData = field(default_factory=FewShotData)

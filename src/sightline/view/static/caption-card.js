@@ -41,7 +41,7 @@ export function captionCard(data, card) {
   const heading = element("h2", {}, element("span", { className: "file" }, card.name));
   const others = element("ol", { className: "captions" });
   for (const [text, score] of card.captions)
-    others.append(element("li", {}, element("span", {}, text), element("span", { className: "score" }, score.toFixed(2))));
+    others.append(element("li", {}, element("span", {}, text), element("span", { className: "score" }, score.toFixed(3))));
   const meaning = "A score is the log-probability of a caption, normalized by its length. It ranks captions of one image. It does not say whether a caption is true.";
   const scores = element("section", {}, element("h3", {}, "Captions and their scores"), others, element("p", { className: "note" }, meaning));
   if (card.maps === null) {
