@@ -642,11 +642,12 @@ def test_a_fit_that_takes_longer_than_a_request_is_waited_for(app, characters):
     expect(panel.locator(".badge")).to_have_text("Learning…")
     for text in (panel.locator(".blocked"), panel.locator(".status-card .note").first):
         expect(text).to_have_text("Learning… 41%")
-    app.page.unroute("**/status")
+    status["progress"] = None
     expect(panel.locator(".blocked")).to_have_text("Learning…")
     app.wait_until(lambda: held)
     held[0].continue_()
     expect(panel.get_by_text("expected accuracy")).to_be_visible()
+    app.page.unroute("**/status")  # not before: without routes, the browser sends requests that are held
     expect(panel.locator(".blocked")).to_be_hidden()
 
     def failed(route):
