@@ -527,6 +527,7 @@ def test_few_shot_with_the_webcam(app, characters):
     app.page.route("**/predict", keep_answers)
     panel.get_by_role("radio", name="Webcam").check(force=True)
     app.wait_until(lambda: held)  # it keeps asking
+    assert len(held) == 1
     for answer in answers:
         [prediction] = answer["predictions"]
         assert answer["status"] == 200

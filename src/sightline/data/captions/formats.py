@@ -11,10 +11,11 @@ The images are in a folder or zip file beside it. Files of text can be compresse
 """
 
 import csv
+import itertools
 import json
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from ... import limits
@@ -72,24 +73,29 @@ def load_captions(
     home = path
     if not path.is_dir():
         home = path.parent.parent if path.parent.name == COCO_FOLDER else path.parent
-    by_split: dict[str, dict[str, list[str]]] = {}
-    num_empty = 0
-    for file in files:
-        for name, caption, split in _rows(file):
-            image = str(PurePosixPath(name))
-            text = check_caption(caption, printable(image))
-            by_split.setdefault(split, {}).setdefault(image, []).extend([text] if text else [])
-            num_empty += not text
-    if num_empty:
-        message = f"{display_path(path)} has {num_empty:,} empty captions, which are left out"
-        warnings.warn(message, SightlineWarning, stacklevel=2)
-    without = len(by_split.get("", ())) if len(by_split) > 1 else 0
-    rule = f"all images of {display_path(path)} must have a split, or none"
-    check(not without, f"{rule}, got {without:,} without one")
+    by_split = _captions_by_split(files, display_path(path))
     finder = _ImageFinder(home if images is None else Path(images).expanduser(), is_given=images is not None)
     splits = {name: _captioned(captions, finder, file=display_path(path)) for name, captions in by_split.items()}
     _check_disjoint(splits, display_path(path))
     return _assigned(splits, validation_split, test_split, display_path(path))
+
+
+def _captions_by_split(files: Sequence[Path], name: str) -> dict[str, dict[str, list[str]]]:
+    """The captions of each image in each split. Empty captions are left out, with a warning."""
+    by_split: dict[str, dict[str, list[str]]] = {}
+    num_empty = 0
+    for image, caption, split in itertools.chain.from_iterable(map(_rows, files)):
+        captions = by_split.setdefault(split, {}).setdefault(str(PurePosixPath(image)), [])
+        if text := check_caption(caption, printable(image)):
+            captions.append(text)
+        else:
+            num_empty += 1
+    if num_empty:
+        message = f"{name} has {num_empty:,} empty captions, which are left out"
+        warnings.warn(message, SightlineWarning, stacklevel=3)
+    without = len(by_split.get("", ())) if len(by_split) > 1 else 0
+    check(not without, f"all images of {name} must have a split, or none, got {without:,} without one")
+    return by_split
 
 
 def has_captions(source: str | Path) -> bool:

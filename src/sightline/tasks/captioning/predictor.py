@@ -342,9 +342,9 @@ class CaptioningPredictor(Predictor):
                 is_same = images.digest() == stored_fingerprint(self.folder, split, "digest")
                 check(is_same, f"{rule} to hold out the same {split} set, {fix}")
             return images, split
-        available = splits.available
-        split = next(name for name in ("test", "validation", "train") if name in available)
-        images = available[split]
+        # of other data; "validation" would be the set that selected the weights
+        candidates = {"test": splits.test, "val": splits.validation, "full": splits.train}
+        split, images = next((name, images) for name, images in candidates.items() if images is not None)
         is_new = images.digest() != stored_fingerprint(self.folder, "train", "digest")
         check(is_new, "data must not be the training data of the run, got the same captions; pass a test set")
-        return images, {"train": "full", "validation": "val"}.get(split, split)  # did not select these weights
+        return images, split

@@ -23,7 +23,7 @@ from ...decoding import DecodingOptions, Hypothesis, decoder_inputs, greedy, sam
 from ...kernels.cross_entropy import IGNORE_INDEX
 from .metrics import CiderD, CiderVector, SentenceBleu
 
-DROPOUT_RATES = ((nn.modules.dropout._DropoutNd, "p"), (MultiHeadAttention, "dropout"), (nn.RNNBase, "dropout"))
+DROPOUT_RATES = {nn.Dropout: "p", nn.Dropout2d: "p", MultiHeadAttention: "dropout", nn.RNNBase: "dropout"}
 """Modules with dropout, and the attribute that is its rate."""
 
 
@@ -97,7 +97,9 @@ class SelfCritical:
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
     """No dropout in any module; all else is as in training."""
-    pairs = ((module, name) for module in model.modules() for kind, name in DROPOUT_RATES if isinstance(module, kind))
+    pairs = (
+        (module, name) for module in model.modules() for kind, name in DROPOUT_RATES.items() if isinstance(module, kind)
+    )
     rates = [(module, name, getattr(module, name)) for module, name in pairs]
     for module, name, _ in rates:
         setattr(module, name, 0.0)

@@ -77,15 +77,13 @@ class CaptioningTask(Task):
         captions, special = self.data.train.captions, self.tokenizer.special_tokens
         bos, eos, pad = (special.id(name) for name in ("bos", "eos", "pad"))
         pairs = [(i, text) for i, texts in enumerate(captions) for text in texts]
-        rows = zip((i for i, _ in pairs), self.tokenizer.encode([text for _, text in pairs]), strict=True)
+        rows = list(zip((i for i, _ in pairs), self.tokenizer.encode([text for _, text in pairs]), strict=True))
         max_tokens = self.config.data.max_tokens
         kept = [(i, ids) for i, ids in rows if 0 < len(ids) < max_tokens]
         check(kept, f"data must have a caption of less than {max_tokens} tokens, data.max_tokens, got none")
-        if long := len(pairs) - len(kept):
-            fix = "see data.max_tokens and model.max_positions"
-            self.notes = (
-                f"{long:,} of {len(pairs):,} captions have {max_tokens} tokens or more and are left out; {fix}",
-            )
+        if num_long := sum(len(ids) >= max_tokens for _, ids in rows):
+            note = f"{num_long:,} of {len(rows):,} captions have {max_tokens} tokens or more and are left out"
+            self.notes = (f"{note}; see data.max_tokens and model.max_positions",)
         self.captions = PackedSequences([[bos, *ids, eos] for _, ids in kept], pad)
         self.owners = torch.tensor([i for i, _ in kept])
         self._shapes = padded_length(self.captions.lengths - 1)[:, None]
