@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from sightline.errors import SightlineError
-from sightline.models.drawings import normalize_drawings
+from sightline.models.drawings import drawing_views, normalize_drawings
 from sightline.models.few_shot import FewShot
 from sightline.models.few_shot_config import FewShotConfig
 
@@ -47,3 +47,27 @@ def test_model_normalizes_drawings_and_refuses_color():
     torch.testing.assert_close(model.embed(make_drawing(0.0, 1.0)), model.embed(make_drawing()))
     with pytest.raises(SightlineError, match="channels must be 1 if normalize_drawings is true, got 3"):
         FewShotConfig(channels=3, normalize_drawings=True)
+
+
+def test_views_of_a_drawing_are_rotated_to_either_side():
+    drawing = make_drawing()
+    drawing[..., :8] = 1  # without its left arm
+    whole, left, right = drawing_views(drawing)
+    assert whole is drawing
+    for rotated in (left, right):
+        assert rotated[..., 0, 0] == 1  # paper
+        assert rotated.mean().item() == pytest.approx(whole.mean().item(), abs=0.02)
+        assert (rotated - whole).abs().max() > 0.4
+    torch.testing.assert_close(left.flip(-2), right)  # the drawing is its own mirror image from top to bottom
+    arm = 1 - left[0, 0, :, 19]
+    assert (arm * torch.arange(23)).sum() / arm.sum() != pytest.approx(11, abs=0.5)
+
+
+def test_embeddings_of_drawings_are_means_over_rotated_views():
+    torch.manual_seed(0)
+    options = {"image_size": 23, "channels": 1, "backbone_channels": (4, 8), "num_heads": 2, "normalize_drawings": True}
+    model = FewShot(FewShotConfig(**options, views=3)).eval()
+    images = make_drawing(0.75, 0.35)
+    views = [model.embed(view) for view in drawing_views(normalize_drawings(images))]
+    torch.testing.assert_close(model.embed_views(images), torch.stack(views).mean(0))
+    torch.testing.assert_close(model.embed_views(images, views=1), model.embed(images))

@@ -48,8 +48,11 @@ def test_gradient_is_finite_at_zero():
             {"backbone": "none", "embed_dim": M, "power": 0.5, "whitening_dim": 6},
             "whitening_dim must be at most embed_dim",
         ),
-        ({"views": 7}, "at most 2 with a backbone, and 1 for patches of a fixed encoder, got 7"),
-        ({"views": 2, "pool": "flat"}, "views must be 1 with pool: flat"),
+        ({"views": 7}, "views must be 1 or 2 with a backbone, .*got 7"),
+        ({"views": 3}, "views must be 1 or 2 with a backbone, .*got 3"),
+        ({"views": 2, "normalize_drawings": True}, "1 or 3 with one for drawings .normalize_drawings., .*got 2"),
+        ({"views": 2, "pool": "flat"}, "1 with pool: flat and for patches of a fixed encoder, got 2"),
+        ({"views": 7, "backbone": "none", "embed_dim": M, "tokens": "patches"}, "patches of a fixed encoder, got 7"),
         ({"readout": "ridge", "metric": "euclidean"}, "readout must be prototypes if metric is euclidean"),
     ],
 )

@@ -20,7 +20,7 @@ from .. import limits
 from ..data.images.datasets import as_array
 from ..data.images.occlusion import cell_pixels, occlusion_color
 from ..errors import SightlineError, check, check_int, check_max, one_of
-from ..models.embedders import ExternalEmbedder, ImageEmbedder
+from ..models.embedders import BackboneEmbedder, ExternalEmbedder, ImageEmbedder
 from ..models.text_embedders import TextEmbedder, split_words, without_each_word
 from ..view.explanations import Array, Evidence, Example
 from .fitted import Fitted
@@ -178,13 +178,15 @@ def _estimated_decreases(
 
 def _embed_view(embedder: ImageEmbedder, pixels: Tensor) -> Tensor:
     """Embeddings (N, T, M) of one view of each image."""
-    if isinstance(embedder, ExternalEmbedder):
+    if isinstance(embedder, BackboneEmbedder | ExternalEmbedder):
         return embedder.embed(pixels, views=1).cpu()
     return embedder.embed(pixels).cpu()
 
 
 def _num_views(embedder: ImageEmbedder) -> int:
     """The number of views of an image that are embedded."""
+    if isinstance(embedder, BackboneEmbedder):
+        return embedder.model.config.views
     return embedder.config.views if isinstance(embedder, ExternalEmbedder) else 1
 
 

@@ -1,12 +1,18 @@
-"""Normalization of drawings to dark ink on white paper."""
+"""Normalization of drawings to dark ink on white paper, and views of a drawing."""
+
+import math
+from collections.abc import Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 MIN_PAPER, MIN_CONTRAST = 0.92, 0.5
 """An image whose paper is at least this bright, and whose ink is darker than it by this much, is left unchanged."""
 MIN_RANGE = 0.04
 """The smallest range of values that is stretched to the full range; below it, an image is blank paper with noise."""
+VIEW_DEGREES = (8, -8)
+"""Rotations of `drawing_views`."""
 
 
 def normalize_drawings(images: Tensor) -> Tensor:
@@ -23,6 +29,18 @@ def normalize_drawings(images: Tensor) -> Tensor:
     is_faint = (paper < MIN_PAPER) | (paper - ink < MIN_CONTRAST)
     stretched = (1 - (paper - images) / (paper - ink).clamp_min(MIN_RANGE)).clamp(0, 1)
     return torch.where(is_faint, stretched, images)
+
+
+def drawing_views(drawings: Tensor) -> Iterator[Tensor]:
+    """drawings (B, 1, side, side) with paper at 1 -> the drawings, then the drawings rotated by `VIEW_DEGREES`"""
+    yield drawings
+    side = drawings.shape[-1]
+    centers = (torch.arange(side, device=drawings.device, dtype=drawings.dtype) * 2 + 1) / side - 1
+    y, x = centers[:, None].expand(side, side), centers.expand(side, side)
+    for degrees in VIEW_DEGREES:
+        cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+        grid = torch.stack((cos * x - sin * y, sin * x + cos * y), -1).expand(len(drawings), side, side, 2)
+        yield 1 - F.grid_sample(1 - drawings, grid, align_corners=False)
 
 
 def _smallest(values: Tensor, k: int) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ..errors import SightlineError
 from ..layers.backbones import BACKBONES, Backbone
-from .drawings import normalize_drawings
+from .drawings import drawing_views, normalize_drawings
 from .few_shot_config import FewShotConfig
 from .few_shot_head import FewShotHead
 
@@ -57,11 +57,11 @@ class FewShot(nn.Module):
         self.std.copy_(std.clamp_min(1e-3).view(-1, 1, 1))
 
     @torch.no_grad()
-    def embed_pixels(self, pixels: Tensor, batch_size: int | None = None) -> Tensor:
+    def embed_pixels(self, pixels: Tensor, batch_size: int | None = None, *, views: int | None = None) -> Tensor:
         """pixels uint8 (N, C, image_size, image_size) -> float32 (N, T, M) on the device of the model, in batches"""
         device = self.head.device
         batches = pixels.split(batch_size or EMBEDDING_BATCH_SIZES[device.type])
-        return torch.cat([self.embed_views(batch.to(device).float() / 255).float() for batch in batches])
+        return torch.cat([self.embed_views(batch.to(device).float() / 255, views).float() for batch in batches])
 
     def embed(self, images: Tensor) -> Tensor:
         """images (B, C, image_size, image_size), from 0 to 1 -> (B, T, M)
@@ -72,12 +72,13 @@ class FewShot(nn.Module):
             return images if images.dim() == 3 else images[:, None]
         return self.pool(self.backbone(self.normalize(images)))
 
-    def embed_views(self, images: Tensor) -> Tensor:
-        """As `embed`, the mean of the views of the config."""
-        x = self.embed(images)
-        if self.backbone is None or self.config.views == 1:
-            return x
-        mirrored = self.embed(images.flip(-1))
+    def embed_views(self, images: Tensor, views: int | None = None) -> Tensor:
+        """As `embed`, the mean over views of the images; their number is that of the config by default."""
+        if self.backbone is None or (views or self.config.views) == 1:
+            return self.embed(images)
+        if self.config.normalize_drawings:
+            return torch.stack([self.embed(view) for view in drawing_views(normalize_drawings(images))]).mean(0)
+        x, mirrored = self.embed(images), self.embed(images.flip(-1))
         if self.config.tokens == "patches":  # tokens of the same place are averaged
             mirrored = mirrored.unflatten(1, self.grid).flip(2).flatten(1, 2)
         return (x + mirrored) / 2

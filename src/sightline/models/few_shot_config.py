@@ -28,9 +28,9 @@ class FewShotConfig(Config):
     """Channels of the blocks of the backbone; null for those of the literature."""
     embed_dim: PositiveInt | None = None
     """Dimension of the embeddings; required if `backbone` is none, and only then."""
-    views: Annotated[int, rule("1, 2 or 7", lambda views: views in (1, 2, 7))] = 1
+    views: Annotated[int, rule("1, 2, 3 or 7", lambda views: views in (1, 2, 3, 7))] = 1
     """Views of an image whose embeddings are averaged outside of training: the whole image, its mirror image and, for a
-    fixed encoder, five crops."""
+    fixed encoder, five crops. With `normalize_drawings`, 3: the drawing, and rotated by 8 degrees to either side."""
     pool: Literal["mean", "flat"] = "mean"
     """How the feature map becomes one vector: its mean, or all positions concatenated."""
     bottleneck_dim: PositiveInt | None = None
@@ -78,9 +78,11 @@ class FewShotConfig(Config):
         has_embeddings = self.backbone == "none"
         is_given, got = self.embed_dim is not None, f"got {self.embed_dim} with {self.backbone!r}"
         check(is_given == has_embeddings, f"embed_dim must be given if backbone is none, and only then, {got}")
-        most = (7 if self.tokens == "pooled" else 1) if has_embeddings else (2 if self.pool == "mean" else 1)
-        required = "views must be 1 with pool: flat, at most 2 with a backbone, and 1 for patches of a fixed encoder"
-        check(self.views <= most, f"{required}, got {self.views}")
+        of_backbone = () if self.pool == "flat" else (3,) if self.normalize_drawings else (2,)
+        of_encoder = (2, 7) if self.tokens == "pooled" else ()
+        is_possible = self.views in (1, *(of_encoder if has_embeddings else of_backbone))
+        required = "views must be 1 or 2 with a backbone, 1 or 3 with one for drawings (normalize_drawings)"
+        check(is_possible, f"{required}, 1 with pool: flat and for patches of a fixed encoder, got {self.views}")
         is_normalized = self.power is not None or self.whitening_dim is not None
         required = "power and whitening_dim must be null for a model with a backbone"
         check(has_embeddings or not is_normalized, f"{required}, got {self.power} and {self.whitening_dim}")
