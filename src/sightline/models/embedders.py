@@ -59,7 +59,7 @@ class BackboneEmbedder:
         self.model, self.image_size, self.channels = model, model.config.image_size, model.config.channels
 
     def embed(self, pixels: Tensor, views: int | None = None) -> Tensor:
-        """pixels uint8 (B, C, image_size, image_size) -> float32 (B, T, M); `views` are those of the config by default"""
+        """pixels uint8 (B, C, image_size, image_size) -> float32 (B, T, M), with the views of the config by default"""
         return self.model.embed_pixels(pixels, BACKBONE_BATCH_SIZES[self.model.head.device.type], views=views)
 
     def feature_maps(self, pixels: Tensor) -> Tensor | None:
