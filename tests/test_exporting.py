@@ -23,6 +23,9 @@ from sightline.errors import MissingDependencyError, SightlineError
 from sightline.exporting import BATCH, Export, Part, trace, write
 from sightline.models.captioner import Captioner, CaptionerConfig
 from sightline.models.decoding_parts import make_step
+from sightline.models.embedders import BackboneEmbedder
+from sightline.models.few_shot import FewShot
+from sightline.models.few_shot_config import FewShotConfig
 from sightline.models.image_classifier import ImageClassifier, ImageClassifierConfig
 from sightline.models.masked_lm import MaskedLM, MaskedLMConfig
 from sightline.models.seq2seq import RecurrentSeq2SeqConfig, Seq2Seq, TransformerSeq2SeqConfig
@@ -266,6 +269,23 @@ def test_fitted_classifier_is_exported_whole(few_shot, tmp_path, monkeypatch):
         expected = [prediction.scores[name] for name in classifier.classes]
         np.testing.assert_allclose(row, expected, atol=1e-4)
         assert score == pytest.approx(prediction.known_score, abs=1e-4)
+
+
+def test_views_of_drawings_are_exported(tmp_path):
+    torch.manual_seed(0)
+    options = {"image_size": 28, "channels": 1, "backbone_channels": (4, 8), "num_heads": 2}
+    model = FewShot(FewShotConfig(**options, normalize_drawings=True, views=3)).eval()
+    run = {"embedder": BackboneEmbedder(model), "model": model, "config": SimpleNamespace(task="few_shot")}
+    [session] = onnx_sessions(few_shot_export.export(SimpleNamespace(**run)), tmp_path)
+    images = torch.stack([torch.as_tensor(x[0]) for x in glyph_run.characters(5).values()]).float() / 255
+    labels = torch.tensor([0, 0, 1])
+    inputs = {"support": images[:3], "labels": labels, "query": images[3:], "classes": torch.arange(2)}
+    [got] = session.run(None, {name: tensor.numpy() for name, tensor in inputs.items()})
+    with torch.no_grad():
+        x, one_view = model.embed_views(images), model.embed(images)
+        expected = model.head(x[None, :3], labels[None], x[None, 3:], way=2)[0]
+    assert_close(torch.from_numpy(got), expected, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(x, one_view, atol=1e-4)
 
 
 def test_classifier_of_embeddings_takes_embeddings(tmp_path):

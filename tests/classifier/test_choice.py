@@ -135,6 +135,12 @@ def test_drawings_are_told_from_photos(drawn):
     lit[8:14, 5:35], lit[20:26, 5:35] = 20, 255  # shadow and light: a gray photo of an even surface
     assert are_drawings({"a": [inked], "b": [255 - inked]})
     assert not are_drawings({"a": [lit], "b": [lit]})
+    colored = np.full((40, 40, 3), (240, 230, 190), dtype=np.uint8)
+    colored[10:14, 5:35] = (30, 60, 160)
+    assert are_drawings({"a": [colored], "b": [inked]})
+    flag = colored.copy()
+    flag[20:24, 5:35] = (200, 30, 30)  # a second ink
+    assert not are_drawings({"a": [flag], "b": [flag]})
     with pytest.raises(SightlineError, match="examples must be images if the model is auto"):
         are_drawings({"a": ["no such file"], "b": ["none"]})
 

@@ -13,6 +13,8 @@ from sightline.classifier.explanation import Question, cell_masks
 from sightline.data.images.occlusion import occlusion_color
 from sightline.errors import SightlineError
 from sightline.models.embedders import BackboneEmbedder
+from sightline.models.few_shot import FewShot
+from sightline.models.few_shot_config import FewShotConfig
 
 GRID = 6
 
@@ -144,9 +146,23 @@ def test_regions_of_an_example_are_those_like_the_query():
 
 def test_explanation_embeds_fewer_images_than_there_are_cells(monkeypatch, prediction):
     counts, embed = [], BackboneEmbedder.embed
-    monkeypatch.setattr(BackboneEmbedder, "embed", lambda self, x: counts.append(len(x)) or embed(self, x))
+    monkeypatch.setattr(BackboneEmbedder, "embed", lambda self, x, **o: counts.append(len(x)) or embed(self, x, **o))
     prediction.explain()
     assert 0 < sum(counts) <= predictions.CELLS < GRID * GRID
+
+
+def test_cells_are_occluded_in_one_of_several_views(monkeypatch, drawn):
+    torch.manual_seed(0)
+    options = {"image_size": 28, "channels": 1, "backbone_channels": (4, 8, 8, 8), "num_heads": 2}
+    model = FewShot(FewShotConfig(**options, normalize_drawings=True, views=3)).eval()
+    classifier = FewShotClassifier(model).fit({name: images[:2] for name, images in drawn.items()})
+    prediction = classifier.predict(next(iter(drawn.values()))[4])
+    views, embed = [], FewShot.embed_views
+    monkeypatch.setattr(FewShot, "embed_views", lambda self, x, n=None: views.append(n) or embed(self, x, n))
+    result = prediction.explain(grid=2)
+    assert set(views) == {1}
+    assert result.image.regions.shape == (2, 2)
+    assert np.abs(result.image.regions).max() > 0
 
 
 def test_nearest_candidates_of_a_large_support_set(monkeypatch, prediction):

@@ -35,12 +35,12 @@ LOG_PRIOR = 3.0
 """Log odds of the model for the kind of the images against another."""
 SAMPLE, SAMPLE_SIDE = 9, 32
 """Images that show the kind of all, and the side length at which they are compared."""
-MIN_COLOR_RANGE = 12
-"""Mean distance of the channels of a pixel, of 255, from which on images are in color."""
-PAPER_TOLERANCE, MIN_PAPER = 12, 0.55
-"""A drawing has at least this fraction of its pixels within this distance of its median gray level."""
+PAPER_TOLERANCE, MIN_PAPER = 20, 0.55
+"""A drawing has at least this fraction of its pixels within this distance of its median color, the paper."""
+MAX_OTHER_COLOR = 6
+"""Mean distance of its pixels from the line between the colors of paper and ink, at most; of 255 in each channel."""
 MAX_OTHER_SIDE = 0.1
-"""Its other pixels are darker, or they are lighter: at most this fraction of all is on the other side."""
+"""At most this fraction of its pixels is on the other side of the paper than the ink."""
 
 
 @dataclass(frozen=True)
@@ -111,15 +111,16 @@ def other_model(examples: Any, used: str) -> str | None:
 
 
 def are_drawings(examples: Any) -> bool:
-    """Whether images are drawings: not in color, mostly of one gray level, the paper, with ink on one side of it."""
-    images = _sample(examples)
-    channels = images.amax(1) - images.amin(1)
-    gray = images.mean(1).flatten(1)
-    distance = gray - gray.median(1, keepdim=True).values
-    lighter, darker = ((x >= PAPER_TOLERANCE).float().mean(1) for x in (distance, -distance))
-    is_gray = channels.mean() < MIN_COLOR_RANGE
-    is_paper = (1 - lighter - darker).mean() >= MIN_PAPER
-    return bool(is_gray & is_paper & (torch.minimum(lighter, darker).mean() <= MAX_OTHER_SIDE))
+    """Whether images are drawings: mostly paper of one color, with ink of another."""
+    pixels = _sample(examples).flatten(2)
+    distances = pixels - pixels.median(2, keepdim=True).values
+    ink = torch.linalg.eigh(distances @ distances.mT).eigenvectors[..., -1:]  # the direction that the pixels differ in
+    along = ink.mT @ distances
+    others = (distances - ink * along).norm(dim=1).mean()
+    sides = [(x >= PAPER_TOLERANCE).float().mean((1, 2)) for x in (along, -along)]
+    is_paper = 1 - sum(sides).mean() >= MIN_PAPER
+    is_one_ink = (others <= MAX_OTHER_COLOR) & (torch.minimum(*sides).mean() <= MAX_OTHER_SIDE)
+    return bool(is_paper & is_one_ink)
 
 
 def _sample(examples: Any) -> Tensor:

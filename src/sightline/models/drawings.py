@@ -39,7 +39,7 @@ def drawing_views(drawings: Tensor) -> Iterator[Tensor]:
     y, x = centers[:, None].expand(side, side), centers.expand(side, side)
     for degrees in VIEW_DEGREES:
         cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-        grid = torch.stack((cos * x - sin * y, sin * x + cos * y), -1).expand(len(drawings), side, side, 2)
+        grid = torch.stack((cos * x - sin * y, sin * x + cos * y), -1).expand(drawings.shape[0], side, side, 2)
         yield 1 - F.grid_sample(1 - drawings, grid, align_corners=False)
 
 
