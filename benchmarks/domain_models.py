@@ -10,6 +10,7 @@ embeddings of `glyphs`, as for embeddings of an unknown encoder.
 """
 
 import argparse
+import hashlib
 from pathlib import Path
 
 import safetensors.torch
@@ -17,8 +18,10 @@ import torch
 from torch import Tensor
 
 import sightline
-from sightline.classifier.model_choice import LOG_PRIOR, are_drawings
+from sightline import zoo
+from sightline.classifier.model_choice import DRAWINGS, LOG_PRIOR, are_drawings
 from sightline.data.images.reading import read_image
+from sightline.files import CONFIG, WEIGHTS
 from sightline.models.embedders import BackboneEmbedder
 from sightline.models.few_shot_head import FewShotHead
 from sightline.tasks.few_shot.config import Setting
@@ -45,19 +48,19 @@ DRAWS = 20
 
 def glyphs_features(data: Path, cache: Path, name: str, embedder: BackboneEmbedder) -> tuple[Tensor, Tensor]:
     """Embeddings (N, T, M) of a set by `glyphs`, and whether five random images are drawings (DRAWS,)."""
-    path = cache / f"{name}-glyphs.safetensors"
+    images = image_sets(data)[name]()
+    arrays = [image.permute(1, 2, 0).numpy() for image in images.pixels[selection(images, name)[0]]]
+    random = torch.Generator().manual_seed(0)
+    draws = [torch.randperm(len(arrays), generator=random)[:5].tolist() for _ in range(DRAWS)]
+    kinds = [are_drawings({str(i): [arrays[i]] for i in draw}) for draw in draws]
+    run = zoo.HOME / DRAWINGS
+    digest = hashlib.sha256((run / CONFIG).read_bytes() + (run / WEIGHTS).read_bytes()).hexdigest()[:8]
+    path = cache / f"{name}-glyphs-{digest}.safetensors"
     if not path.is_file():
-        images = image_sets(data)[name]()
-        arrays = [image.permute(1, 2, 0).numpy() for image in images.pixels[selection(images, name)[0]]]
         options = {"size": embedder.image_size, "channels": embedder.channels}
         pixels = torch.stack([read_image(array, **options) for array in arrays])
-        random = torch.Generator().manual_seed(0)
-        draws = [torch.randperm(len(arrays), generator=random)[:5].tolist() for _ in range(DRAWS)]
-        kinds = [are_drawings({str(i): [arrays[i]] for i in draw}) for draw in draws]
-        tensors = {"embeddings": embedder.embed(pixels), "are_drawings": torch.tensor(kinds)}
-        safetensors.torch.save_file(tensors, path)
-    tensors = safetensors.torch.load_file(path)
-    return tensors["embeddings"], tensors["are_drawings"]
+        safetensors.torch.save_file({"embeddings": embedder.embed(pixels)}, path)
+    return safetensors.torch.load_file(path)["embeddings"], torch.tensor(kinds)
 
 
 def print_choices(

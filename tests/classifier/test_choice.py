@@ -145,6 +145,21 @@ def test_drawings_are_told_from_photos(drawn):
         are_drawings({"a": ["no such file"], "b": ["none"]})
 
 
+def test_color_that_the_model_of_drawings_ignores_makes_a_photo():
+    blank = np.full((40, 40, 3), 255, dtype=np.uint8)
+    y, x = np.mgrid[:40, :40] - 19.5
+    radius = np.hypot(y, x)
+    red, green = (200, 20, 20), (20, 160, 20)
+    discs = {str(color): [np.where(radius[..., None] < 12, np.uint8(color), blank)] for color in (red, green)}
+    shade = np.clip(1 - radius / 14, 0, 1)[..., None]
+    ball = (255 - shade * (255 - np.array(red))).astype(np.uint8)
+    equal = np.full((40, 40, 3), (230, 100, 100), dtype=np.uint8)
+    equal[10:14, 5:35] = (60, 178, 192)  # the same gray level
+    swatches = {str(color): [np.full((40, 40, 3), color, dtype=np.uint8)] for color in (red, green)}
+    for photos in (discs, {"a": [ball], "b": [ball]}, {"a": [equal], "b": [equal]}, swatches):
+        assert not are_drawings(photos)
+
+
 def test_auto_chooses_an_installed_model(run, drawn, monkeypatch):
     """Two models: one that separates the drawings, and one that is not installed."""
     real = FewShotClassifier.pretrained.__func__

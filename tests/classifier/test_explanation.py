@@ -145,8 +145,8 @@ def test_regions_of_an_example_are_those_like_the_query():
 
 
 def test_explanation_embeds_fewer_images_than_there_are_cells(monkeypatch, prediction):
-    counts, embed = [], BackboneEmbedder.embed
-    monkeypatch.setattr(BackboneEmbedder, "embed", lambda self, x, **o: counts.append(len(x)) or embed(self, x, **o))
+    counts, embed = [], BackboneEmbedder.embed_view
+    monkeypatch.setattr(BackboneEmbedder, "embed_view", lambda self, x: counts.append(len(x)) or embed(self, x))
     prediction.explain()
     assert 0 < sum(counts) <= predictions.CELLS < GRID * GRID
 
@@ -157,10 +157,8 @@ def test_cells_are_occluded_in_one_of_several_views(monkeypatch, drawn):
     model = FewShot(FewShotConfig(**options, normalize_drawings=True, views=3)).eval()
     classifier = FewShotClassifier(model).fit({name: images[:2] for name, images in drawn.items()})
     prediction = classifier.predict(next(iter(drawn.values()))[4])
-    views, embed = [], FewShot.embed_views
-    monkeypatch.setattr(FewShot, "embed_views", lambda self, x, n=None: views.append(n) or embed(self, x, n))
+    monkeypatch.delattr(FewShot, "embed_views")  # not called
     result = prediction.explain(grid=2)
-    assert set(views) == {1}
     assert result.image.regions.shape == (2, 2)
     assert np.abs(result.image.regions).max() > 0
 

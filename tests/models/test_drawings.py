@@ -63,11 +63,15 @@ def test_views_of_a_drawing_are_rotated_to_either_side():
     assert (arm * torch.arange(23)).sum() / arm.sum() != pytest.approx(11, abs=0.5)
 
 
-def test_embeddings_of_drawings_are_means_over_rotated_views():
+@pytest.mark.parametrize("paper", [0.7, 1.0])
+def test_embeddings_of_drawings_are_means_over_rotated_views(paper):
     torch.manual_seed(0)
     options = {"image_size": 23, "channels": 1, "backbone_channels": (4, 8), "num_heads": 2, "normalize_drawings": True}
     model = FewShot(FewShotConfig(**options, views=3)).eval()
-    images = make_drawing(0.75, 0.35)
-    views = [model.embed(view) for view in drawing_views(normalize_drawings(images))]
-    torch.testing.assert_close(model.embed_views(images), torch.stack(views).mean(0))
-    torch.testing.assert_close(model.embed_views(images, views=1), model.embed(images))
+    model.set_normalization(torch.tensor([0.9]), torch.tensor([0.3]))
+    noise = 0.7 + 0.002 * torch.rand(1, 1, 23, 23)  # blank paper, which must not become ink
+    images = torch.cat([make_drawing(paper, 0.35), noise])
+    views = list(drawing_views(normalize_drawings(images)))
+    embeddings = [model.backbone((view - 0.9) / 0.3).mean(1, keepdim=True) for view in views]
+    torch.testing.assert_close(model.embed(images), embeddings[0])
+    torch.testing.assert_close(model.embed_views(images), torch.stack(embeddings).mean(0))

@@ -178,7 +178,9 @@ def _estimated_decreases(
 
 def _embed_view(embedder: ImageEmbedder, pixels: Tensor) -> Tensor:
     """Embeddings (N, T, M) of one view of each image."""
-    if isinstance(embedder, BackboneEmbedder | ExternalEmbedder):
+    if isinstance(embedder, BackboneEmbedder):
+        return embedder.embed_view(pixels).cpu()
+    if isinstance(embedder, ExternalEmbedder):
         return embedder.embed(pixels, views=1).cpu()
     return embedder.embed(pixels).cpu()
 

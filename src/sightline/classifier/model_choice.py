@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .. import config, zoo
@@ -35,12 +36,16 @@ LOG_PRIOR = 3.0
 """Log odds of the model for the kind of the images against another."""
 SAMPLE, SAMPLE_SIDE = 9, 32
 """Images that show the kind of all, and the side length at which they are compared."""
-PAPER_TOLERANCE, MIN_PAPER = 20, 0.55
-"""A drawing has at least this fraction of its pixels within this distance of its median color, the paper."""
-MAX_OTHER_COLOR = 6
-"""Mean distance of its pixels from the line between the colors of paper and ink, at most; of 255 in each channel."""
+MIN_COLOR_RANGE = 12
+"""Mean distance of the channels of a pixel, of 255, from which on images are in color."""
+PAPER_TOLERANCE, MIN_PAPER = 12, 0.55
+"""A drawing has at least this fraction of its pixels within this distance of its median gray level."""
 MAX_OTHER_SIDE = 0.1
-"""At most this fraction of its pixels is on the other side of the paper than the ink."""
+"""Its other pixels, the ink, are darker, or they are lighter: at most this fraction of all is on the other side."""
+MAX_OTHER_COLOR = 6
+"""In color, the pixels of a drawing are this close to the line between the colors of paper and ink, on average."""
+STROKE_WIDTH, MAX_INTERIOR = 5, 0.25
+"""In color, at most this fraction of its ink is the center of a square of ink of this side length: it is strokes."""
 
 
 @dataclass(frozen=True)
@@ -111,16 +116,29 @@ def other_model(examples: Any, used: str) -> str | None:
 
 
 def are_drawings(examples: Any) -> bool:
-    """Whether images are drawings: mostly paper of one color, with ink of another."""
-    pixels = _sample(examples).flatten(2)
+    """Whether images are drawings: mostly paper of one gray level, with ink on one side of it.
+
+    The color of the ink is no reason for another class to the model of drawings. Images in color are therefore drawings
+    only if they are strokes in one color on paper of another.
+    """
+    images = _sample(examples)
+    gray = images.mean(1, keepdim=True)
+    distance = gray - gray.flatten(1).median(1).values[:, None, None, None]
+    lighter, darker = ((x >= PAPER_TOLERANCE).float().mean((1, 2, 3)) for x in (distance, -distance))
+    is_paper = (1 - lighter - darker).mean() >= MIN_PAPER
+    is_one_ink = torch.minimum(lighter, darker).mean() <= MAX_OTHER_SIDE
+    is_gray = (images.amax(1) - images.amin(1)).mean() < MIN_COLOR_RANGE
+    return bool(is_paper & is_one_ink & (is_gray | _are_strokes(images, distance.abs() >= PAPER_TOLERANCE)))
+
+
+def _are_strokes(images: Tensor, is_ink: Tensor) -> Tensor:
+    """Whether the ink of images is strokes in one color. images (N, 3, side, side), is_ink (N, 1, side, side)"""
+    pixels = images.flatten(2)
     distances = pixels - pixels.median(2, keepdim=True).values
     ink = torch.linalg.eigh(distances @ distances.mT).eigenvectors[..., -1:]  # the direction that the pixels differ in
-    along = ink.mT @ distances
-    others = (distances - ink * along).norm(dim=1).mean()
-    sides = [(x >= PAPER_TOLERANCE).float().mean((1, 2)) for x in (along, -along)]
-    is_paper = 1 - sum(sides).mean() >= MIN_PAPER
-    is_one_ink = (others <= MAX_OTHER_COLOR) & (torch.minimum(*sides).mean() <= MAX_OTHER_SIDE)
-    return bool(is_paper & is_one_ink)
+    other_color = (distances - ink * (ink.mT @ distances)).norm(dim=1).mean()
+    interior = 1 - F.max_pool2d((~is_ink).float(), STROKE_WIDTH, 1, STROKE_WIDTH // 2)
+    return (other_color <= MAX_OTHER_COLOR) & is_ink.any() & (interior.sum() <= MAX_INTERIOR * is_ink.sum())
 
 
 def _sample(examples: Any) -> Tensor:

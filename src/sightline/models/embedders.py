@@ -58,12 +58,17 @@ class BackboneEmbedder:
         assert model.config.channels is not None
         self.model, self.image_size, self.channels = model, model.config.image_size, model.config.channels
 
-    def embed(self, pixels: Tensor, views: int | None = None) -> Tensor:
-        """pixels uint8 (B, C, image_size, image_size) -> float32 (B, T, M), with the views of the config by default"""
-        return self.model.embed_pixels(pixels, BACKBONE_BATCH_SIZES[self.model.head.device.type], views=views)
+    def embed(self, pixels: Tensor) -> Tensor:
+        """pixels uint8 (B, C, image_size, image_size) -> float32 (B, T, M)"""
+        return self.model.embed_pixels(pixels, BACKBONE_BATCH_SIZES[self.model.head.device.type])
+
+    def embed_view(self, pixels: Tensor) -> Tensor:
+        """As `embed`, of the first view alone."""
+        batch_size = BACKBONE_BATCH_SIZES[self.model.head.device.type]
+        return self.model.embed_pixels(pixels, batch_size, all_views=False)
 
     def feature_maps(self, pixels: Tensor) -> Tensor | None:
-        """Features whose mean is the embedding, (B, rows, columns, M); None if it is not a mean.
+        """Features whose mean is the embedding of the first view, (B, rows, columns, M); None if it is not a mean.
 
         pixels uint8 (B, C, image_size, image_size)
         """

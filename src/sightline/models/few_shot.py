@@ -57,11 +57,12 @@ class FewShot(nn.Module):
         self.std.copy_(std.clamp_min(1e-3).view(-1, 1, 1))
 
     @torch.no_grad()
-    def embed_pixels(self, pixels: Tensor, batch_size: int | None = None, *, views: int | None = None) -> Tensor:
+    def embed_pixels(self, pixels: Tensor, batch_size: int | None = None, *, all_views: bool = True) -> Tensor:
         """pixels uint8 (N, C, image_size, image_size) -> float32 (N, T, M) on the device of the model, in batches"""
+        embed = self.embed_views if all_views else self.embed
         device = self.head.device
         batches = pixels.split(batch_size or EMBEDDING_BATCH_SIZES[device.type])
-        return torch.cat([self.embed_views(batch.to(device).float() / 255, views).float() for batch in batches])
+        return torch.cat([embed(batch.to(device).float() / 255).float() for batch in batches])
 
     def embed(self, images: Tensor) -> Tensor:
         """images (B, C, image_size, image_size), from 0 to 1 -> (B, T, M)
@@ -72,12 +73,13 @@ class FewShot(nn.Module):
             return images if images.dim() == 3 else images[:, None]
         return self.pool(self.backbone(self.normalize(images)))
 
-    def embed_views(self, images: Tensor, views: int | None = None) -> Tensor:
-        """As `embed`, the mean over views of the images; their number is that of the config by default."""
-        if self.backbone is None or (views or self.config.views) == 1:
+    def embed_views(self, images: Tensor) -> Tensor:
+        """As `embed`, the mean over the views of the config."""
+        if self.backbone is None or self.config.views == 1:
             return self.embed(images)
         if self.config.normalize_drawings:
-            return torch.stack([self.embed(view) for view in drawing_views(normalize_drawings(images))]).mean(0)
+            views = [self.standardize(view) for view in drawing_views(normalize_drawings(images))]
+            return torch.stack([self.pool(self.backbone(view)) for view in views]).mean(0)
         x, mirrored = self.embed(images), self.embed(images.flip(-1))
         if self.config.tokens == "patches":  # tokens of the same place are averaged
             mirrored = mirrored.unflatten(1, self.grid).flip(2).flatten(1, 2)
@@ -86,6 +88,10 @@ class FewShot(nn.Module):
     def normalize(self, images: Tensor) -> Tensor:
         """Images as the backbone takes them: (B, C, image_size, image_size), from 0 to 1 -> the same shape"""
         images = normalize_drawings(images) if self.config.normalize_drawings else images
+        return self.standardize(images)
+
+    def standardize(self, images: Tensor) -> Tensor:
+        """Subtract the mean of each channel, and divide by its standard deviation."""
         return (images - self.mean) / self.std
 
     def pool(self, features: Tensor) -> Tensor:

@@ -78,11 +78,9 @@ class FewShotConfig(Config):
         has_embeddings = self.backbone == "none"
         is_given, got = self.embed_dim is not None, f"got {self.embed_dim} with {self.backbone!r}"
         check(is_given == has_embeddings, f"embed_dim must be given if backbone is none, and only then, {got}")
-        of_backbone = () if self.pool == "flat" else (3,) if self.normalize_drawings else (2,)
-        of_encoder = (2, 7) if self.tokens == "pooled" else ()
-        is_possible = self.views in (1, *(of_encoder if has_embeddings else of_backbone))
-        required = "views must be 1 or 2 with a backbone, 1 or 3 with one for drawings (normalize_drawings)"
-        check(is_possible, f"{required}, 1 with pool: flat and for patches of a fixed encoder, got {self.views}")
+        kind, more = self._views()
+        allowed = f"one of {', '.join(str(count) for count in (1, *more))}" if more else "1"
+        check(self.views in (1, *more), f"views must be {allowed} for {kind}, got {self.views}")
         is_normalized = self.power is not None or self.whitening_dim is not None
         required = "power and whitening_dim must be null for a model with a backbone"
         check(has_embeddings or not is_normalized, f"{required}, got {self.power} and {self.whitening_dim}")
@@ -95,3 +93,13 @@ class FewShotConfig(Config):
         is_gray = self.channels in (None, 1) or not self.normalize_drawings
         check(is_gray, f"channels must be 1 if normalize_drawings is true, got {self.channels}")
         check(self.tokens == "pooled" or self.pool == "mean", "pool must be mean if tokens is patches, got 'flat'")
+
+    def _views(self) -> tuple[str, tuple[int, ...]]:
+        """The kind of model, and the numbers of views above 1 that it can have."""
+        if self.backbone == "none":
+            return ("pooled embeddings", (2, 7)) if self.tokens == "pooled" else ("patches of a fixed encoder", ())
+        if self.pool == "flat":
+            return "pool: flat", ()
+        if self.normalize_drawings:
+            return "a backbone for drawings (normalize_drawings)", (3,)
+        return "a backbone", (2,)
