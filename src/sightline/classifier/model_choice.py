@@ -42,9 +42,9 @@ PAPER_TOLERANCE, MIN_PAPER = 12, 0.55
 """A drawing has at least this fraction of its pixels within this distance of its median gray level."""
 MAX_OTHER_SIDE = 0.1
 """Its other pixels, the ink, are darker, or they are lighter: at most this fraction of all is on the other side."""
-MAX_OTHER_COLOR = 6
+MAX_OTHER_COLOR = 4
 """In color, the pixels of a drawing are this close to the line between the colors of paper and ink, on average."""
-STROKE_WIDTH, MAX_INTERIOR = 5, 0.25
+STROKE_WIDTH, MAX_INTERIOR = 5, 0.35
 """In color, at most this fraction of its ink is the center of a square of ink of this side length: it is strokes."""
 
 
