@@ -20,7 +20,6 @@ from .. import limits
 from ..data.images.datasets import as_array
 from ..data.images.occlusion import cell_pixels, occlusion_color
 from ..errors import SightlineError, check, check_int, check_max, one_of
-from ..models.embedders import BackboneEmbedder, ExternalEmbedder, ImageEmbedder
 from ..models.text_embedders import TextEmbedder, split_words, without_each_word
 from ..view.explanations import Array, Evidence, Example
 from .fitted import Fitted
@@ -144,7 +143,8 @@ def _occlude(
     if embedder is None or pixels.shape[-1] != embedder.image_size:
         return None
     masks = cell_masks(pixels.shape[-1], grid)
-    other_views = query - _embed_view(embedder, pixels) if _num_views(embedder) > 1 else torch.zeros_like(query)
+    has_views = embedder.num_views > 1
+    other_views = query - embedder.embed_view(pixels).cpu() if has_views else torch.zeros_like(query)
     decreases = log_p.new_zeros(len(pixels), len(masks), log_p.shape[1])
     for n, image in enumerate(pixels):
         blank = occlusion_color(image).expand_as(image)
@@ -156,7 +156,7 @@ def _occlude(
                 chosen = _extremes(estimates, cells)
                 indices, occluded = indices[chosen], occluded[chosen]
         if len(indices):
-            embeddings = _embed_view(embedder, occluded) + other_views[n]
+            embeddings = embedder.embed_view(occluded).cpu() + other_views[n]
             decreases[n, indices] = log_p[n] - fitted.scores(embeddings).log_softmax(-1)
     return decreases.unflatten(1, (grid, grid))
 
@@ -174,22 +174,6 @@ def _estimated_decreases(
         return None
     log_odds = question.log_odds(fitted.scores(query + (small - small[:1]).cpu()), fitted.support.classes)
     return log_odds[0] - log_odds[1:]
-
-
-def _embed_view(embedder: ImageEmbedder, pixels: Tensor) -> Tensor:
-    """Embeddings (N, T, M) of one view of each image."""
-    if isinstance(embedder, BackboneEmbedder):
-        return embedder.embed_view(pixels).cpu()
-    if isinstance(embedder, ExternalEmbedder):
-        return embedder.embed(pixels, views=1).cpu()
-    return embedder.embed(pixels).cpu()
-
-
-def _num_views(embedder: ImageEmbedder) -> int:
-    """The number of views of an image that are embedded."""
-    if isinstance(embedder, BackboneEmbedder):
-        return embedder.model.config.views
-    return embedder.config.views if isinstance(embedder, ExternalEmbedder) else 1
 
 
 def _extremes(values: Tensor, count: int) -> Tensor:

@@ -115,7 +115,7 @@ class Fitted:
         return Fitted(self.model, support, self.embedder, self.method, self.reject)
 
     def feature_maps(self, indices: Sequence[int]) -> dict[int, Tensor]:
-        """Features (rows, columns, M) of support images, whose mean is the embedding; empty if there are none."""
+        """Features (rows, columns, M) of support images, whose mean is the embedding of a view; empty if none."""
         support, embedder = self.support, self.embedder
         if support.images is None or embedder is None or support.images.shape[-1] != embedder.image_size:
             return {}

@@ -118,8 +118,8 @@ def other_model(examples: Any, used: str) -> str | None:
 def are_drawings(examples: Any) -> bool:
     """Whether images are drawings: mostly paper of one gray level, with ink on one side of it.
 
-    The color of the ink is no reason for another class to the model of drawings. Images in color are therefore drawings
-    only if they are strokes in one color on paper of another.
+    The model for drawings ignores color. Images in color are drawings only if they are strokes in one color, so that
+    objects that differ in color are not.
     """
     images = _sample(examples)
     gray = images.mean(1, keepdim=True)

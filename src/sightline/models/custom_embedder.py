@@ -37,6 +37,8 @@ class CustomEmbedder:
             a module; `pil` for a list of PIL images, without `mean` and `std`.
     """
 
+    num_views = 1
+
     def __init__(
         self,
         function: Callable[[Any], Any],
@@ -84,6 +86,10 @@ class CustomEmbedder:
         with torch.no_grad():
             batches = pixels.split(BATCH_SIZES[self.device.type])
             return torch.cat([self._call(batch, self._shape) for batch in batches])
+
+    def embed_view(self, pixels: Tensor) -> Tensor:
+        """As `embed`; an image has one view."""
+        return self.embed(pixels)
 
     def feature_maps(self, pixels: Tensor) -> None:
         """None: how the embedding follows from a feature map is unknown."""

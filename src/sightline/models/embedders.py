@@ -57,6 +57,7 @@ class BackboneEmbedder:
         assert model.config.image_size is not None
         assert model.config.channels is not None
         self.model, self.image_size, self.channels = model, model.config.image_size, model.config.channels
+        self.num_views = model.config.views
 
     def embed(self, pixels: Tensor) -> Tensor:
         """pixels uint8 (B, C, image_size, image_size) -> float32 (B, T, M)"""
@@ -127,6 +128,11 @@ class ExternalEmbedder:
             return self.loaded
 
     @property
+    def num_views(self) -> int:
+        """Views of an image whose embeddings are averaged."""
+        return self.config.views
+
+    @property
     def image_size(self) -> int:
         """Side length of the images that the encoder takes."""
         return self.encoder.image_size
@@ -141,20 +147,17 @@ class ExternalEmbedder:
         self.device = torch.device(device)
         return self
 
-    def embed(
-        self,
-        pixels: Tensor,
-        *,
-        views: int | None = None,
-        progress: Progress | None = None,
-        transform: Transform | None = None,
-    ) -> Tensor:
-        """pixels uint8 (B, C, side, side) -> float32 (B, T, M); `views` are those of the config by default"""
-        encoder, views = self.encoder.to(self.device), self.config.views if views is None else views
-        return encoder.embed(pixels, self.config.tokens, views=views, progress=progress, transform=transform)
+    def embed(self, pixels: Tensor, *, progress: Progress | None = None, transform: Transform | None = None) -> Tensor:
+        """pixels uint8 (B, C, side, side) -> float32 (B, T, M)"""
+        encoder, tokens, views = self.encoder.to(self.device), self.config.tokens, self.num_views
+        return encoder.embed(pixels, tokens, views=views, progress=progress, transform=transform)
+
+    def embed_view(self, pixels: Tensor) -> Tensor:
+        """As `embed`, of the first view alone."""
+        return self.encoder.to(self.device).embed(pixels, self.config.tokens)
 
     def feature_maps(self, pixels: Tensor) -> Tensor | None:
-        """Features whose mean is the embedding, (B, rows, columns, M); None if it is not a mean.
+        """Features whose mean is the embedding of the first view, (B, rows, columns, M); None if it is not a mean.
 
         pixels uint8 (B, C, side, side)
         """

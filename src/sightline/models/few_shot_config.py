@@ -28,7 +28,7 @@ class FewShotConfig(Config):
     """Channels of the blocks of the backbone; null for those of the literature."""
     embed_dim: PositiveInt | None = None
     """Dimension of the embeddings; required if `backbone` is none, and only then."""
-    views: Annotated[int, rule("1, 2, 3 or 7", lambda views: views in (1, 2, 3, 7))] = 1
+    views: PositiveInt = 1
     """Views of an image whose embeddings are averaged outside of training: the whole image, its mirror image and, for a
     fixed encoder, five crops. With `normalize_drawings`, 3: the drawing, and rotated by 8 degrees to either side."""
     pool: Literal["mean", "flat"] = "mean"
