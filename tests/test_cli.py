@@ -588,6 +588,14 @@ def test_show_writes_the_figures_and_lists_them(tiny_run, home, images):
     assert all(Path(path).read_text().startswith(("<?xml", "<!doctype html>")) for path in files)
 
 
+def test_show_reports_a_bad_image_and_draws_the_others(tiny_run, home, images):
+    Path("torn.png").write_bytes(Path("0.png").read_bytes()[:60])
+    result = run_cli("show", tiny_run, "torn.png", "0.png", "--out", "out", status=2)
+    assert "wrote out/image-1.png" in result.stdout
+    assert result.stderr.startswith("error: torn.png must be")
+    assert result.stderr.count("\n") == 1
+
+
 def test_show_refuses_images_for_a_model_without_classes(home, images):
     result = run_cli("show", "glyphs", "0.png", status=2)
     assert result.stderr.endswith("fit it with: sightline fit FOLDER --model glyphs\n")

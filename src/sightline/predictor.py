@@ -126,6 +126,10 @@ class Predictor(ABC):
         """Turn one input into what `predict_batch` takes, or raise SightlineError."""
         raise NotImplementedError
 
+    def prepare_all(self, inputs: Iterable[Any]) -> list[Any]:
+        """Prepared inputs, with a `FailedPrediction` in place of each that cannot be used."""
+        return [self._prepared(item) for item in inputs]
+
     def predict_batch(self, prepared: list[Any], *, top_k: int | None = None) -> list[Any]:
         """Predictions for prepared inputs, in order; `top_k` is the number of alternatives, if the task searches."""
         raise NotImplementedError
@@ -157,7 +161,7 @@ class Predictor(ABC):
 
     def predict_together(self, inputs: Sequence[Any], **options: Any) -> list[Any]:
         """Predictions for inputs as one batch, whatever their number."""
-        prepared = [self._prepared(item) for item in inputs]
+        prepared = self.prepare_all(inputs)
         usable = [item for item in prepared if not isinstance(item, FailedPrediction)]
         return list(merge_predictions(prepared, self.predict_batch(usable, **options) if usable else ()))
 
@@ -166,7 +170,7 @@ class Predictor(ABC):
         self.check_ready()
         inputs = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
         check_page_size(self.max_page_inputs, inputs=len(inputs))
-        prepared = [self._prepared(item) for item in inputs]
+        prepared = self.prepare_all(inputs)
         usable = [pair for pair in zip(prepared, inputs, strict=True) if not isinstance(pair[0], FailedPrediction)]
         if not usable:
             return Explanations(inputs, prepared, None)

@@ -153,3 +153,7 @@ def show(
         echo(f"nothing was written to {figures.folder}; give an input to draw the attention on it")
     for name, reason in figures.skipped.items():
         echo(f"no {name}: {reason}")
+    for _, error in figures.failures:
+        echo(f"error: {error}", err=True)
+    if figures.failures:
+        raise typer.Exit(2)

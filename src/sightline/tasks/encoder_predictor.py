@@ -130,12 +130,12 @@ class EncoderPredictor(TextPredictor):
 
     def show(self, inputs: Sequence[str] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
         """Write figures of the training curves, and of the attention on these texts, to a folder."""
-        files = FigureFiles.create(self.folder, out, format, num_inputs=len(inputs))
-        prepared = [self.prepare(text) for text in inputs]
+        files = FigureFiles.create(self.folder, out, format)
+        prepared, inputs = files.usable(self, inputs)
         files.add("training", training_curves, self.folder, "accuracy")
-        if inputs:
+        if prepared:
             for i, prediction in enumerate(self.predict_batch(prepared, attention=True), start=1):
                 tokens = self.shown_tokens(prediction)
                 files.add(f"text-{i}", attention_figure, prediction.attention, tokens, str(prediction))
-            files.add_page(self.explain_batch(prepared, [*inputs])[1])
+            files.add_page(self.explain_batch(prepared, inputs)[1])
         return files

@@ -1,13 +1,16 @@
 """Figures of a run, whatever its task: where they are written, and the training curves."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import files, limits, zoo
-from ..errors import check, check_choice, check_page_size
+from ..errors import SightlineError, check, check_choice, check_page_size
 from ..files import LOG
+from ..predictor import Predictor
+from ..results import FailedPrediction, list_failures
 from ..view import figures as view_figures
 
 if TYPE_CHECKING:
@@ -31,20 +34,30 @@ class FigureFiles:
     files: list[Path] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     """Names of figures that were not drawn, and why."""
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    """The name and the error of each input that cannot be used."""
 
     @classmethod
-    def create(cls, run: Path, out: str | Path | None, format: str, *, num_inputs: int = 0) -> "FigureFiles":
-        """No figures yet, to be written to `out`; by default `figures/` in the run, or here for a pretrained model.
-
-        `num_inputs` is the number of inputs to show on a page, if there is one.
-        """
+    def create(cls, run: Path, out: str | Path | None, format: str) -> "FigureFiles":
+        """No figures yet, to be written to `out`; by default `figures/` in the run, or here for a pretrained model."""
         check_choice("format", format, FORMATS)
         folder = (Path() if zoo.is_pretrained(run) else run) / "figures" if out is None else Path(out)
         is_usable = folder.is_dir() or not folder.exists()
         check(is_usable, f"out must be a folder, got {str(folder)!r}, which is a file")
-        if num_inputs:
-            check_page_size(inputs=num_inputs)
         return cls(folder, format)
+
+    def usable(self, predictor: Predictor, inputs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The prepared inputs to show on a page, and what they were prepared from; the others become `failures`.
+
+        SightlineError is raised if there are inputs and none can be used.
+        """
+        check_page_size(inputs=max(1, len(inputs)))
+        prepared = predictor.prepare_all(inputs)
+        self.failures += list_failures(inputs, prepared)
+        is_usable = [not isinstance(item, FailedPrediction) for item in prepared]
+        if inputs and not any(is_usable):
+            raise SightlineError(self.failures[0][1])
+        return list(compress(prepared, is_usable)), list(compress(inputs, is_usable))
 
     def add(self, name: str, draw: "Callable[..., Figure]", *arguments: Any) -> None:
         """Draw and write a figure, unless it does not apply."""
@@ -56,6 +69,7 @@ class FigureFiles:
 
     def add_page(self, page: "Page") -> None:
         """Write the viewer beside the figures."""
+        page = page.with_failures(self.failures) if self.failures else page
         self.files.append(page.save(self.folder / "page.html"))
 
 

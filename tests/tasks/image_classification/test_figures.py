@@ -186,11 +186,23 @@ def test_color_images_are_drawn_in_color(tmp_path, predictor):
     np.testing.assert_allclose(image_arrays(axes)[-1], pixels / 255, atol=1e-6)
 
 
+def test_show_leaves_out_an_image_that_cannot_be_read(tmp_path, predictor, image):
+    (tmp_path / "torn.png").write_bytes(image.read_bytes()[:60])
+    result = predictor.show([tmp_path / "torn.png", image], tmp_path / "out")
+    assert [path.name for path in result.files if path.name.startswith("image-")] == ["image-1.png"]
+    [(name, error)] = result.failures
+    assert name == "torn.png"
+    assert "torn.png must be" in error
+    page = (tmp_path / "out" / "page.html").read_text()
+    assert "1 input" in page
+    assert "torn.png" in page
+
+
 def test_show_writes_nothing_where_an_argument_is_wrong(tmp_path, predictor, image):
     out = tmp_path / "out"
     (tmp_path / "torn.png").write_bytes(image.read_bytes()[:60])
     with pytest.raises(SightlineError, match=r"torn.png must be"):
-        predictor.show([image, tmp_path / "torn.png"], out)
+        predictor.show([tmp_path / "torn.png"], out)
     with pytest.raises(SightlineError, match="format must be one of png, svg, got 'gif'"):
         predictor.show(out=out, format="gif")
     with pytest.raises(SightlineError, match="inputs must be 1 to 64 to be shown on one page, got 65"):

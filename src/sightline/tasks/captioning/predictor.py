@@ -241,9 +241,9 @@ class CaptioningPredictor(Predictor):
 
         An empty caption has no animation.
         """
-        files = FigureFiles.create(self.folder, out, format, num_inputs=len(inputs))
-        prepared = [self.prepare(item) for item in inputs]
-        explained = self.explain_batch(prepared, [*inputs]) if inputs else None
+        files = FigureFiles.create(self.folder, out, format)
+        prepared, inputs = files.usable(self, inputs)
+        explained = self.explain_batch(prepared, inputs) if prepared else None
         files.add("training", training_curves, self.folder, "cider")
         if explained is not None:
             for i, (caption, pixels) in enumerate(zip(explained[0], prepared, strict=True), start=1):

@@ -181,11 +181,11 @@ class ImageClassificationPredictor(Predictor):
 
     def show(self, inputs: Sequence[Any] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
         """Write figures of the weights, the training curves, and the attention on these images to a folder."""
-        files = FigureFiles.create(self.folder, out, format, num_inputs=len(inputs))
-        prepared = [self.prepare(item) for item in inputs]
+        files = FigureFiles.create(self.folder, out, format)
+        prepared, inputs = files.usable(self, inputs)
         for name, draw in figures.FIGURES.items():
             files.add(name, draw, self.model, self.folder)
-        if inputs:
+        if prepared:
             pixels, predictions, record = self._recorded(prepared)
             for i, prediction in enumerate(predictions):
                 lines = [prediction.summary(), _file_name(inputs[i])]

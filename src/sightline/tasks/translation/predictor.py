@@ -227,9 +227,9 @@ class TranslationPredictor(TextPredictor):
 
     def show(self, inputs: Sequence[str] = (), out: str | Path | None = None, *, format: str = "png") -> FigureFiles:
         """Write figures of the training curves, and of the attention on these texts, to a folder."""
-        files = FigureFiles.create(self.folder, out, format, num_inputs=len(inputs))
-        prepared = [self.prepare(text) for text in inputs]
-        explained = self.explain_batch(prepared, [*inputs]) if inputs else None
+        files = FigureFiles.create(self.folder, out, format)
+        prepared, inputs = files.usable(self, inputs)
+        explained = self.explain_batch(prepared, inputs) if prepared else None
         files.add("training", training_curves, self.folder, "bleu")
         if explained is not None:
             for i, translation in enumerate(explained[0], start=1):
