@@ -2,23 +2,30 @@
 
     python -m benchmarks.ablation configs/few-shot-cub-conv4.yaml [key=value ...] [--seeds 3] [--parallel 11]
 
-Variants that are not trained yet are trained, `--parallel` at a time on one GPU. All variants of a seed are then
-compared with the first, and with baselines on its embeddings. The table has the mean over the seeds of each accuracy
-and of each difference to the first variant, with standard deviations over the seeds. `trained-protonet` is a
-prototypical network with the auxiliary classifier, `trained-protonet-alone` one without it.
+Variants that are not trained yet are trained, `--parallel` at a time on one GPU. When all variants of a seed have
+ended, they are compared with the first, and with baselines on its embeddings. The table has the mean over the seeds of
+each accuracy and of each difference to the first variant, with standard deviations over the seeds. It is printed after
+each seed. `trained-protonet` is a prototypical network with the auxiliary classifier, `trained-protonet-alone` one
+without it.
+
+`--seconds` stops all trainings after this time, `--run-seconds` each of them. Variants that are not finished are left
+out of the table. The same command goes on after an interruption: it reuses finished runs and comparisons, and continues
+the others from their last checkpoints.
 """
 
 import argparse
 import hashlib
+import json
 import statistics
-import subprocess
-import sys
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
-from itertools import product
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from sightline import compare
+from sightline.files import write_bytes
+
+from .trainings import Trainings, add_options, is_trained
 
 POOLED = ("model.tokens=pooled", "model.patch_matching=false")
 PROTONET = ("model.depth=0", "model.metric=euclidean", "model.readout=prototypes", *POOLED)
@@ -41,34 +48,36 @@ Values = dict[str, dict[str, list[tuple[float, float]]]]
 """By name of a variant or baseline and by setting: accuracy and difference in percent, for each seed."""
 
 
-def train(config: Path, changes: list[str], run: Path) -> None:
-    """Train a run, or go on with it."""
-    resume = ["--resume"] if (run / "config.yaml").is_file() else []
-    command = [sys.executable, "-m", "sightline", "train", str(config), *changes, f"out={run}", *resume]
-    result = subprocess.run(command, capture_output=True, text=True)
-    if result.returncode:
-        raise SystemExit(f"{' '.join(command[2:])} failed: {result.stderr.strip()[-500:]}")
-    print(f"{run}: trained", file=sys.stderr, flush=True)
+def compared(folder: Path, seed: int, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The results of the trained variants and of the baselines for one seed; none if the first variant is missing."""
+    trained = [name for name in names if is_trained(folder / f"{name}-{seed}")]
+    if names[0] not in trained:
+        return []
+    path = folder / f"comparison-{seed}.json"
+    if path.is_file():
+        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if stored["variants"] == trained:
+            return list(stored["results"])
+    results = compare([folder / f"{name}-{seed}" for name in trained], baselines=BASELINES).to_records()
+    for row in results:
+        row["name"] = row["name"].removesuffix(f"-{seed}").rpartition("/")[2]
+    write_bytes(path, json.dumps({"variants": trained, "results": results}, indent=1).encode())
+    return results
 
 
-def compared(folder: Path, seeds: int, names: list[str]) -> Values:
-    """The results of all variants and baselines."""
-    values: Values = defaultdict(lambda: defaultdict(list))
-    for seed in range(seeds):
-        runs = [folder / f"{name}-{seed}" for name in names]
-        for row in compare(runs, baselines=BASELINES).to_records():
-            name = row["name"].removesuffix(f"-{seed}").rpartition("/")[2]
-            values[name][row["setting"]].append((100 * row["accuracy"], 100 * (row["difference"] or 0.0)))
-    return values
+def add(values: Values, results: Sequence[dict[str, Any]]) -> None:
+    """Add the results of one seed."""
+    for row in results:
+        values[row["name"]][row["setting"]].append((100 * row["accuracy"], 100 * (row["difference"] or 0.0)))
 
 
 def print_table(values: Values) -> None:
-    """Means and standard deviations over the seeds."""
+    """Means and standard deviations over the seeds, and the number of seeds."""
     settings = list(next(iter(values.values())))
-    print(f"{'':24}" + "".join(f"{setting:>18}{'difference':>18}" for setting in settings))
+    print(f"{'':24}{'seeds':>5}" + "".join(f"{setting:>18}{'difference':>18}" for setting in settings))
     for name, by_setting in values.items():
         cells = (spread(column) for setting in settings for column in zip(*by_setting[setting], strict=True))
-        print(f"{name:24}" + "".join(f"{cell:>18}" for cell in cells))
+        print(f"{name:24}{len(by_setting[settings[0]]):5}" + "".join(f"{cell:>18}" for cell in cells), flush=True)
 
 
 def spread(values: tuple[float, ...]) -> str:
@@ -77,31 +86,36 @@ def spread(values: tuple[float, ...]) -> str:
     return f"{statistics.mean(values):.2f}{deviation}"
 
 
-def main() -> None:
-    """Train missing variants, then print the table."""
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train missing variants, and print the table after each seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path)
     parser.add_argument("changes", nargs="*", help="key=value, for all variants")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each variant")
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS), help="default: all")
-    parser.add_argument("--parallel", type=int, default=1, help="trainings at a time")
-    arguments = parser.parse_args()
-    digest = hashlib.sha256(" ".join([arguments.config.read_text(), *arguments.changes]).encode()).hexdigest()[:8]
-    folder = Path("runs") / f"ablation-{arguments.config.stem}-{digest}"
-    with ThreadPoolExecutor(max(1, arguments.parallel)) as executor:
-        tasks = [
-            executor.submit(
-                train,
-                arguments.config,
-                [*arguments.changes, *VARIANTS[name], f"seed={seed}"],
-                folder / f"{name}-{seed}",
-            )
-            for seed, name in product(range(arguments.seeds), arguments.variants)
-        ]
-        for task in tasks:
-            task.result()
-    print(f"means over {arguments.seeds} seeds with standard deviations; accuracy and difference to the first in %")
-    print_table(compared(folder, arguments.seeds, arguments.variants))
+    add_options(parser)
+    options = parser.parse_args(arguments)
+    digest = hashlib.sha256(" ".join([options.config.read_text(), *options.changes]).encode()).hexdigest()[:8]
+    folder = Path("runs") / f"ablation-{options.config.stem}-{digest}"
+    trainings = Trainings(options.parallel, options.seconds, options.run_seconds)
+    futures = {
+        (seed, name): trainings.add(
+            options.config, [*options.changes, *VARIANTS[name], f"seed={seed}"], folder / f"{name}-{seed}"
+        )
+        for seed in range(options.seeds)
+        for name in options.variants
+    }
+    values: Values = defaultdict(lambda: defaultdict(list))
+    for seed in range(options.seeds):
+        for name in options.variants:
+            futures[seed, name].result()
+        add(values, compared(folder, seed, options.variants))
+        if values:
+            print(f"means over seeds 0 to {seed}, with standard deviations; accuracy and difference to the first in %")
+            print_table(values)
+    missing = [f"{name}-{seed}" for (seed, name), future in futures.items() if not future.result()]
+    if missing:
+        raise SystemExit(f"not finished: {', '.join(missing)}; the same command goes on with them")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ MIN_SECONDS = 0.01
 """A timing on a CPU repeats short calls until it takes this long."""
 CALLS_PER_TIMING = 20
 """Calls per timing on a GPU, which keep it as busy as a training loop does."""
+MAX_SECONDS = 0.5
+"""A timing on a GPU has fewer calls if they take longer than this."""
 CALLS_PER_GRAPH = 5
 """Calls in one CUDA graph."""
 
@@ -73,11 +75,16 @@ def timer(run: Callable[[], object], device: str, *, graphs: bool = False) -> Ti
         replay = _captured(run).replay
         return lambda: _gpu_seconds(replay, 2) / CALLS_PER_GRAPH
     if device == "cuda":
-        run()
-        return lambda: _gpu_seconds(run, CALLS_PER_TIMING)
+        calls = gpu_calls(_gpu_seconds(run, 1))
+        return lambda: _gpu_seconds(run, calls)
     seconds = cpu_seconds if torch.get_num_threads() == 1 else wall_seconds
     calls = max(1, math.ceil(MIN_SECONDS / wall_seconds(run)))
     return lambda: seconds(run, calls)
+
+
+def gpu_calls(seconds: float) -> int:
+    """Calls per timing on a GPU, of a function that takes this long."""
+    return max(1, min(CALLS_PER_TIMING, math.floor(MAX_SECONDS / max(seconds, 1e-9))))
 
 
 def wall_seconds(run: Callable[[], object], calls: int = 1) -> float:

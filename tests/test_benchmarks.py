@@ -10,7 +10,19 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from benchmarks import clock, growth, icons_from_npm, packed_glyphs, peers, printed_from_debian, suite, sweep
+from benchmarks import (
+    ablation,
+    clock,
+    growth,
+    icons_from_npm,
+    packed_glyphs,
+    peers,
+    printed_from_debian,
+    scores,
+    suite,
+    sweep,
+    trainings,
+)
 from benchmarks.clock import Samples
 from benchmarks.peers import PEERS
 from benchmarks.record import Report
@@ -41,6 +53,7 @@ SUITE = {
     "record",
     "suite",
     "sweep_models",
+    "trainings",
 }
 """Modules that are not run by themselves."""
 
@@ -165,6 +178,10 @@ def test_a_tiny_run_measures_something(name, monkeypatch, tmp_path):
     assert report.curves or report.comparisons
 
 
+def test_long_calls_on_a_gpu_are_repeated_less_often():
+    assert [clock.gpu_calls(seconds) for seconds in (0.0, 0.001, 0.1, 0.3, 9.0)] == [20, 20, 5, 1, 1]
+
+
 def test_crossover_is_interpolated_on_logarithmic_axes():
     ours = {16: 1.0, 64: 16.0, 256: 256.0}
     assert growth.crossover(ours, {16: 2.0, 64: 8.0, 256: 32.0}) == "from about 32 tokens on"
@@ -266,6 +283,114 @@ def test_printed_characters_are_letters_and_digits():
         assert len({*chars}) == len(chars) >= 20
         assert all(char.isalnum() for char in chars)
     assert set(printed_from_debian.OMNIGLOT_EVALUATION) < set(printed_from_debian.SCRIPTS)
+
+
+FAKE_SIGHTLINE = """
+import json, pathlib, signal, sys, time
+command, *words = sys.argv[1:]
+out = [word.removeprefix("out=") for word in words if word.startswith("out=")]
+run = pathlib.Path(out[0] if out else words[0])
+run.mkdir(exist_ok=True)
+with open(run / "calls.txt", "a") as file:
+    print(command, "--resume" in words, file=file)
+(run / "config.yaml").touch()
+seed = int(run.name.rpartition("-")[2]) if run.name[-1].isdigit() else int(run.name.split("-")[-2])
+if "SLOW" in words and "--resume" not in words:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    time.sleep(60)
+if "FAIL" in words:
+    sys.exit("a message")
+if command == "train":
+    (run / "README.md").touch()
+else:
+    value = 30 + seed + (0.5 if "cosine" in run.name else 0)
+    (run / "evaluation.json").write_text(json.dumps({"bleu_lowercase": value}))
+"""
+
+
+@pytest.fixture
+def fake_sightline(tmp_path, monkeypatch):
+    """A command in place of `sightline` that trains and evaluates nothing, in an empty folder."""
+    script = tmp_path / "fake.py"
+    script.write_text(FAKE_SIGHTLINE)
+    monkeypatch.setattr(trainings, "sightline_command", lambda words: [sys.executable, str(script), *words])
+    monkeypatch.chdir(tmp_path)
+
+
+def test_trainings_are_stopped_at_their_limit_and_resumed(fake_sightline, tmp_path, capsys):
+    runs = {name: tmp_path / f"{name}-0" for name in ("quick", "slow", "failing", "late")}
+    config = tmp_path / "config.yaml"
+    unlimited, limited = trainings.Trainings(2), trainings.Trainings(run_seconds=3)
+    done = [unlimited.add(config, words, runs[name]) for name, words in (("quick", []), ("failing", ["FAIL"]))]
+    assert [future.result() for future in done] == [True, False]
+    assert not limited.add(config, ["SLOW"], runs["slow"]).result()
+    assert not trainings.Trainings(seconds=0).add(config, [], runs["late"]).result()
+    message = capsys.readouterr().err
+    assert f"{runs['slow']}: stopped at its limit of time" in message
+    assert f"{runs['failing']}: train failed: a message" in message
+    assert f"{runs['late']}: no time left to train it" in message
+    assert all(unlimited.add(config, ["SLOW"], runs[name]).result() for name in ("quick", "slow"))
+    calls = {name: runs[name].joinpath("calls.txt").read_text().split("\n") for name in ("quick", "slow")}
+    assert calls == {"quick": ["train False", ""], "slow": ["train False", "train True", ""]}
+
+
+class FakeComparison:
+    """The accuracy of a run increases with the length of its name and with its seed."""
+
+    def __init__(self, runs, baselines):
+        self.names = [run.name for run in runs]
+        self.names[1:1] = baselines
+
+    def to_records(self):
+        values = {name: (len(name.rstrip("-01")) + int("-1" in name)) / 100 for name in self.names}
+        first = values[self.names[0]]
+        return [
+            {"name": name, "setting": "5w1s", "accuracy": value, "difference": value - first if i else None}
+            for i, (name, value) in enumerate(values.items())
+        ]
+
+
+def test_an_ablation_prints_what_is_trained_and_goes_on(fake_sightline, tmp_path, monkeypatch, capsys):
+    compared = []
+
+    def compare(runs, baselines):
+        compared.append([run.name for run in runs])
+        return FakeComparison(runs, baselines)
+
+    monkeypatch.setattr(ablation, "compare", compare)
+    monkeypatch.setattr(ablation, "VARIANTS", {"full": (), "dot": ("FAIL",), "pooled": ()})
+    monkeypatch.setattr(ablation, "BASELINES", ("svm",))
+    (tmp_path / "config.yaml").write_text("task: few_shot")
+    command = ["config.yaml", "--seeds", "2", "--variants", "full", "dot", "pooled", "--parallel", "3"]
+    with pytest.raises(SystemExit, match="not finished: dot-0, dot-1; the same command goes on"):
+        ablation.main(command)
+    first, second = capsys.readouterr().out.split("means over seeds")[1:]
+    assert [line.split()[:3] for line in first.split("\n")[2:-1]] == [
+        ["full", "1", "4.00"],
+        ["svm", "1", "3.00"],
+        ["pooled", "1", "6.00"],
+    ]
+    assert second.split("\n")[4].split() == ["pooled", "2", "6.50", "±", "0.71", "2.00", "±", "0.00"]
+    assert compared == [["full-0", "pooled-0"], ["full-1", "pooled-1"]]
+    monkeypatch.setattr(ablation, "VARIANTS", {"full": (), "dot": (), "pooled": ()})
+    ablation.main(command)
+    assert "dot" in capsys.readouterr().out
+    ablation.main(command)  # nothing is left to do
+    assert compared[2:] == [["full-0", "dot-0", "pooled-0"], ["full-1", "dot-1", "pooled-1"]]
+
+
+def test_scores_of_finished_runs_are_compared(fake_sightline, tmp_path, monkeypatch, capsys):
+    (tmp_path / "config.yaml").write_text("task: translation\nmodel: {kind: transformer}")
+    scores.main(["config.yaml", "a=1", "--parallel", "6"])
+    row = capsys.readouterr().out.split("\n")[-2]
+    assert row == (
+        "| config, BLEU | 31.00 ± 2.48 | 31.50 ± 2.48 | 0.50 ± 0.00 | 30.00, 31.00, 32.00; 30.50, 31.50, 32.50 |"
+    )
+    [last] = tmp_path.glob("runs/scores/config-dot-2-*/")
+    (last / "evaluation.json").unlink()
+    with pytest.raises(SystemExit, match="1 of 6 runs are not finished"):
+        scores.main(["config.yaml", "a=1", "--seconds", "0"])
+    assert "| 30.00, 31.00; 30.50, 31.50 |" in capsys.readouterr().out
 
 
 class Outer(nn.Module):
