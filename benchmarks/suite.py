@@ -92,7 +92,7 @@ class Settings:
 def main(device: str, arguments: Sequence[str] | None = None) -> None:
     """Run benchmarks by name and write the record and the page."""
     settings, names, out = parse(device, arguments)
-    if device == "cuda" and not torch.cuda.is_available():
+    if settings.device == "cuda" and not torch.cuda.is_available():
         raise SystemExit("benchmarks.gpu needs a CUDA device; --device cpu runs it on the CPU")
     torch.manual_seed(0)
     print(

@@ -161,6 +161,18 @@ def test_a_benchmark_that_fails_does_not_stop_the_others(tmp_path, monkeypatch, 
     assert results["startup"]["measurements"][0]["median"] == 1.0
 
 
+def test_the_suite_of_a_gpu_runs_on_a_cpu_if_requested(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(
+        importlib.import_module("benchmarks.startup"), "run", lambda settings, report: report.note(settings.device)
+    )
+    out = ["--out", str(tmp_path / "gpu.json")]
+    with pytest.raises(SystemExit, match="needs a CUDA device; --device cpu runs it on the CPU"):
+        suite.main("cuda", ["startup", *out])
+    suite.main("cuda", ["startup", "--device", "cpu", *out])
+    assert json.loads((tmp_path / "gpu.json").read_text())["benchmarks"]["startup"]["notes"] == ["cpu"]
+
+
 def test_invalid_names_raise(capsys):
     for arguments in (["attentoin"], ["--peer", "bert=python"], ["--peer", "easyfsl"]):
         with pytest.raises(SystemExit):
