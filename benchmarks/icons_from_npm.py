@@ -8,6 +8,9 @@ It needs npm, network access, and 1 GB of disk for the packages, which are kept.
 and its images are icons of that name in different icon sets. Logos, emoji, mathematical signs and chess pieces are left
 out, and so are sets whose license is not permissive. One concept in ten is in the evaluation split.
 `icons.licenses.json` lists the icon sets with their authors and licenses.
+
+`--without` leaves out icon sets by prefix or package. One set can hold icons of another: @trimble-oss/modus-icons has
+many of Material Design.
 """
 
 import argparse

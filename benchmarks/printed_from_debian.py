@@ -8,6 +8,10 @@ packages, which are kept. The classes are "background/Script/U+0041"; an image i
 Scripts that are evaluation alphabets of Omniglot are "evaluation/…", so that they are not training classes: a model
 that has learned printed Tibetan has not learned drawn Tibetan from one example. Living scripts are the recommended and
 limited-use scripts of Unicode Standard Annex 31. `printed.licenses.json` lists the packages, fonts and licenses.
+
+`--without` leaves out families whose names begin with a line of the file. Some fonts have the glyphs of another
+typeface and must be listed too: Myanmar Njaun and Myanmar Phetsot those of Roboto, Ricty Diminished those of
+Inconsolata, Carlito those of Lato, Px AmstradPC1512 many of Press Start 2P.
 """
 
 import argparse
