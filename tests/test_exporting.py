@@ -271,6 +271,20 @@ def test_fitted_classifier_is_exported_whole(few_shot, tmp_path, monkeypatch):
         assert score == pytest.approx(prediction.known_score, abs=1e-4)
 
 
+def test_classifier_of_photos_is_exported_at_any_batch_size(tmp_path):
+    drawn = glyph_run.characters(4)
+    classifier = FewShotClassifier.pretrained("photos").fit({name: images[:2] for name, images in drawn.items()})
+    sightline.export(classifier.save(tmp_path / "drawn.sightline"), tmp_path / "out", format="torch")
+    module = torch.export.load(tmp_path / "out" / "model.pt2").module()
+    queries = [images[i] for images in drawn.values() for i in (4, 6)]
+    pixels = torch.stack([classifier.prepare(image) for image in queries]).float() / 255
+    for batch in (1, len(queries)):
+        probabilities, _ = module(images=pixels[:batch])
+        for row, prediction in zip(probabilities, classifier.predict(queries[:batch]), strict=True):
+            expected = [prediction.scores[name] for name in classifier.classes]
+            assert_close(row, torch.tensor(expected), atol=1e-4, rtol=1e-4)
+
+
 def test_views_of_drawings_are_exported(tmp_path):
     torch.manual_seed(0)
     options = {"image_size": 28, "channels": 1, "backbone_channels": (4, 8), "num_heads": 2}

@@ -181,9 +181,18 @@ def test_clone_has_the_parameters_and_is_not_fitted():
     images, y = make_images()
     estimator = FewShotEstimator(embedder=EMBEDDER).fit(images, y)
     cloned = clone(estimator)
-    assert cloned.get_params().keys() == {"model", "embedder", "device"}
+    assert cloned.get_params().keys() == {"model", "embedder", "method", "reject", "device"}
     assert not hasattr(cloned, "classes_")
     assert cloned.fit(images, y).predict(images).tolist() == y
+
+
+def test_method_and_rejection_can_be_searched():
+    X, y = make_clusters([3, 5, 7])
+    search = GridSearchCV(FewShotEstimator(reject=0.2), {"method": ["prototypes", "logistic"]}, cv=2).fit(X, y)
+    assert search.best_estimator_.classifier_.fitted.choice.method == search.best_params_["method"]
+    assert search.best_estimator_.classifier_.fitted.calibration.reject == 0.2
+    with pytest.raises(SightlineError, match="method must be one of"):
+        FewShotEstimator(method="knn").fit(X, y)
 
 
 def test_pipelines_and_grid_search():

@@ -45,15 +45,27 @@ class FewShotEstimator(ClassifierMixin, BaseEstimator):
     Args:
         model: A model for `FewShotClassifier.pretrained`, such as `photos`.
         embedder: A torch module, another callable, or a `CustomEmbedder`, in place of `model`.
+        method: How `FewShotClassifier.fit` classifies: `head`, `prototypes`, `ridge`, `logistic`, `blend`, or `auto`.
+        reject: The fraction of samples of known classes that may be rejected as unknown; None for the default.
         device: `cpu`, `cuda` or `auto`.
     """
 
     classes_: Array
     classifier_: FewShotClassifier
 
-    def __init__(self, model: str | Path | None = None, *, embedder: Any = None, device: str = "cpu"):
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        embedder: Any = None,
+        method: str = "auto",
+        reject: float | None = None,
+        device: str = "cpu",
+    ):
         self.model = model
         self.embedder = embedder
+        self.method = method
+        self.reject = reject
         self.device = device
 
     def fit(self, X: Any, y: Any) -> Self:  # noqa: N803 - the names of scikit-learn
@@ -66,7 +78,8 @@ class FewShotEstimator(ClassifierMixin, BaseEstimator):
             name: [samples[i] for i in np.flatnonzero(indices == index)]
             for index, name in enumerate(_class_names(classes))
         }
-        self.classifier_ = self._new_classifier().to(choose_device(self.device)).fit(examples)
+        classifier = self._new_classifier().to(choose_device(self.device))
+        self.classifier_ = classifier.fit(examples, method=self.method, reject=self.reject)
         self.classes_ = classes
         return self
 

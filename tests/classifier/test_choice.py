@@ -6,7 +6,15 @@ import torch
 
 from sightline import FewShotClassifier, config
 from sightline.classifier import model_choice
-from sightline.classifier.choice import EVIDENCE_WEIGHT, LOG_PRIOR, Choice, fit_scales, log_likelihood, method_weights
+from sightline.classifier.choice import (
+    EVIDENCE_WEIGHT,
+    LOG_PRIOR,
+    Choice,
+    compared_accuracies,
+    fit_scales,
+    log_likelihood,
+    method_weights,
+)
 from sightline.classifier.methods import METHODS
 from sightline.classifier.model_choice import are_drawings
 from sightline.errors import MissingDependencyError, SightlineError
@@ -210,3 +218,12 @@ def test_a_high_rate_of_rejection_with_one_image_per_class(reject):
     torch.manual_seed(0)
     classifier = FewShotClassifier().fit({"a": torch.randn(1, 16), "b": torch.randn(1, 16)}, reject=reject)
     assert classifier.calibration.threshold_scale > 0
+
+
+def test_a_choice_of_lower_accuracy_says_by_what_it_was_made():
+    accuracies = {"head": 0.5, "prototypes": 0.75}
+    assert compared_accuracies(accuracies, "prototypes", "12 held-out images") == (
+        "accuracy 75.0% on 12 held-out images (head 50.0%)"
+    )
+    text = compared_accuracies(accuracies, "head", "12 held-out images")
+    assert text.endswith("(prototypes 75.0%); chosen by likelihood and a prior, not by accuracy alone")

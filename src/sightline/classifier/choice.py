@@ -86,9 +86,16 @@ class Choice(Config):
                 f"{self.method}, the default; methods are compared with two {noun}s of a class or more, and at most"
                 f" {MAX_CHOICE_EXAMPLES:,} {noun}s of {MAX_CHOICE_CLASSES} classes"
             )
-        others = ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in self.accuracies if name != self.method)
-        own = dict(self.accuracies)[self.method]
-        return f"{self.method}, accuracy {own:.1%} on {self.images:,} held-out {noun}s ({others})"
+        reason = compared_accuracies(dict(self.accuracies), self.method, f"{self.images:,} held-out {noun}s")
+        return f"{self.method}, {reason}"
+
+
+def compared_accuracies(accuracies: Mapping[str, float], chosen: str, examples: str) -> str:
+    """The accuracy of the chosen one beside those of the others, and by what it is chosen if another one is higher."""
+    others = ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in accuracies.items() if name != chosen)
+    text = f"accuracy {accuracies[chosen]:.1%} on {examples}" + (f" ({others})" if others else "")
+    is_highest = accuracies[chosen] == max(accuracies.values())
+    return text if is_highest else f"{text}; chosen by likelihood and a prior, not by accuracy alone"
 
 
 @torch.no_grad()

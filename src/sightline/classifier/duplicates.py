@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..data.images.checks import MAX_COMPARED, MAX_LISTED, SIDE, Finding, Thumbnails, image_findings
+from ..data.images.checks import MAX_COMPARED, MAX_LISTED, SIDE, Finding, Thumbnails, are_blank, image_findings
 from ..errors import SightlineWarning
 from .support import SupportSet
 from .texts import duplicate_findings
@@ -52,6 +52,7 @@ def _find_images(support: SupportSet) -> Callable[[Sequence[int]], list[Finding]
         classes=tuple(classes),
         splits=("train",) * len(support),
         pixels=torch.cat([_reduced(images) for images in support.images.split(IMAGES_PER_BATCH)]),
+        is_blank=torch.cat([are_blank(images) for images in support.images.split(IMAGES_PER_BATCH)]),
         digests=tuple(hashlib.sha256(image.numpy().tobytes()).hexdigest() for image in support.images),
         errors=(),
         total=len(support),
@@ -64,6 +65,6 @@ def _class_names(support: SupportSet) -> list[str]:
 
 
 def _reduced(images: Tensor) -> Tensor:
-    """Images uint8 (N, C, side, side) -> gray thumbnails uint8 (N, SIDE, SIDE)"""
-    gray = images.float().mean(1, keepdim=True)
-    return F.interpolate(gray, (SIDE, SIDE), mode="area")[:, 0].round().to(torch.uint8)
+    """Images uint8 (N, C, side, side) -> color thumbnails uint8 (N, 3, SIDE, SIDE)"""
+    colors = images.expand(-1, 3, -1, -1).float()
+    return F.interpolate(colors, (SIDE, SIDE), mode="area").round().to(torch.uint8)

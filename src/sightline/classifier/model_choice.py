@@ -21,7 +21,7 @@ from ..data.images.reading import read_image
 from ..errors import MissingDependencyError, SightlineError, check
 from ..files import CONFIG
 from ..names import display_path
-from .choice import fit_scales, log_likelihood
+from .choice import compared_accuracies, fit_scales, log_likelihood
 from .support import list_examples
 from .texts import is_table
 
@@ -92,9 +92,7 @@ def choose_model(
     evidence = {name: _evidence(classifier) + LOG_PRIOR * (name == likely) for name, classifier in fitted.items()}
     best = max(evidence, key=lambda name: evidence[name])
     accuracies = {name: classifier.estimate().accuracy for name, classifier in fitted.items()}
-    others = ", ".join(f"{name} {accuracy:.1%}" for name, accuracy in accuracies.items() if name != best)
-    reason = f"accuracy {accuracies[best]:.1%} on held-out images" + (f" ({others})" if others else "")
-    return ModelChoice(best, reason, hint), fitted[best]
+    return ModelChoice(best, compared_accuracies(accuracies, best, "held-out images"), hint), fitted[best]
 
 
 def _evidence(classifier: "FewShotClassifier") -> float:

@@ -93,7 +93,7 @@ class Explanation:
     label: str
     other: str | None
     images: int
-    evidence: Evidence
+    evidence: Evidence = field(repr=False)
     """The effects on all classes."""
     num_examples: int
     """Support examples of the classifier."""

@@ -4,6 +4,8 @@ import glob
 from collections.abc import Iterable
 from pathlib import Path
 
+from .images.paths import is_hidden
+
 BUILTIN_SOURCES = frozenset({"glyphs", "numbers", "sentences", "shapes"})
 """Names of data sets that are generated and need no file."""
 
@@ -27,7 +29,7 @@ def same_source(a: str | Path, b: str | Path) -> bool:
 
 def single_archive(path: Path) -> Path:
     """The only .npz or .zip file of a folder without subfolders, else the path itself."""
-    if path.is_dir() and not any(entry.is_dir() for entry in path.iterdir() if not entry.name.startswith((".", "__"))):
+    if path.is_dir() and not any(entry.is_dir() for entry in path.iterdir() if not is_hidden(entry.name)):
         for pattern in ("*.npz", "*.zip"):
             if len(files := sorted(path.glob(pattern))) == 1:
                 return files[0]

@@ -99,10 +99,10 @@ class Embedder(ABC):
         if tokens == "patches":
             return self.features(self.preprocess(pixels))[0]
         batches: Iterable[Tensor] = (self.normalize(view) for view in image_views(self.resize(pixels), views))
-        if len(pixels) * views <= BATCH_SIZES[self.device.type]:
-            batches = [torch.cat(list(batches))]
+        if torch.compiler.is_exporting() or pixels.shape[0] * views <= BATCH_SIZES[self.device.type]:
+            batches = [torch.cat(list(batches))]  # an exported model takes batches of any size
         features = torch.cat([self.features(batch)[1] for batch in batches])
-        return features.unflatten(0, (views, len(pixels))).mean(0)[:, None]
+        return features.unflatten(0, (views, -1)).mean(0)[:, None]
 
     @torch.no_grad()
     def embed_small(self, pixels: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from ..classifier import FewShotClassifier
 from ..classifier.data_checks import doubtful_labels
 from ..classifier.model_choice import choose_model
 from ..classifier.support import SupportSet
-from ..data.images.checks import MIN_STD, near_groups
+from ..data.images.checks import are_blank, near_groups
 from ..data.images.reading import read_image
 from ..errors import MissingDependencyError, SightlineError, check
 from .metrics import FIT_SECONDS
@@ -30,7 +30,6 @@ V = TypeVar("V")
 AUTO = "auto"
 """Name of the model that is chosen by the images."""
 THUMBNAIL_SIDE = 32
-LUMA = (0.299, 0.587, 0.114)
 MAX_WARNINGS = 20
 """Warnings of one kind."""
 
@@ -301,8 +300,8 @@ def _image_warnings(stored: StoredClassifier, thumbnails: Sequence[Tensor]) -> l
     entries = [(group, example) for group in stored.classes for example in group.examples]
     if not entries:
         return []
-    gray = (torch.stack(list(thumbnails)).float() * torch.tensor(LUMA)[:, None, None]).sum(1)
-    is_blank = (gray.flatten(1).std(1) < MIN_STD).tolist()
+    pixels = torch.stack(list(thumbnails))
+    is_blank = are_blank(pixels).tolist()
     warnings = [
         Warned("blank", f"{example.name}: all pixels are alike", (example.id,))
         for (_, example), blank in zip(entries, is_blank, strict=True)
@@ -313,7 +312,7 @@ def _image_warnings(stored: StoredClassifier, thumbnails: Sequence[Tensor]) -> l
         same.setdefault(example.digest, []).append(i)
     firsts = [group[0] for group in same.values() if not is_blank[group[0]]]
     exact = [group for group in same.values() if len(group) > 1]
-    similar = [list(group) for group in near_groups(gray[firsts], firsts)] if firsts else []
+    similar = [list(group) for group in near_groups(pixels[firsts], firsts)] if firsts else []
     for kind, text, groups in (("duplicate", "the same image", exact), ("similar", "nearly the same image", similar)):
         for indices in groups[:MAX_WARNINGS]:
             names = ", ".join(f"{entries[i][0].name}/{entries[i][1].name}" for i in indices[:3])

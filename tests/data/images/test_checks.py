@@ -56,6 +56,17 @@ def test_skipped_files_duplicates_and_blank_images_are_one_list(folder):
         assert f"  {line}" in text.splitlines()
 
 
+def test_an_image_of_colors_or_of_a_fine_texture_is_not_blank(folder):
+    colors = np.full((29, 29, 3), 100, dtype=np.uint8)
+    colors[5:12, 5:12], colors[5:12, 17:24] = (151, 78, 90), (50, 123, 120)  # about as bright as the background
+    Image.fromarray(colors).save(folder / "a" / "colors.png")
+    colors[5:12, 5:12], colors[5:12, 17:24] = (50, 123, 120), (151, 78, 90)
+    Image.fromarray(colors).save(folder / "b" / "other colors.png")
+    checkerboard = np.uint8(255) * (np.indices((256, 256)).sum(0) % 2).astype(np.uint8)
+    Image.fromarray(checkerboard).save(folder / "c" / "texture.png")
+    assert findings(folder) == []
+
+
 def test_an_image_in_train_and_test_is_reported(folder, tmp_path):
     for split in ("train", "test"):
         shutil.copytree(folder, tmp_path / "split" / split)

@@ -10,6 +10,7 @@ from pathlib import Path
 from ... import limits
 from ...errors import SightlineError, check, reraise
 from ...names import display_path, printable
+from .paths import is_hidden
 
 READ_ERRORS = (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError)
 """Errors of `zipfile` for damaged files."""
@@ -48,7 +49,7 @@ class Archive:
             check(size <= maximum, f"{where} must be at most {maximum:,} bytes, got {size:,}")
             check_compression(where, entry)
             check(not stat.S_ISLNK(entry.external_attr >> 16), f"{where} must be a file or folder, got a link")
-            if entry.is_dir() or any(name.startswith((".", "__")) for name in names):
+            if entry.is_dir() or any(map(is_hidden, names)):
                 continue
             check(entry.filename not in files, f"{self.name} must have each file once, got {entry.filename!r} twice")
             files[entry.filename] = entry

@@ -22,11 +22,13 @@ from .formats.class_folders import EMPTY_FOLDER, image_files
 from .paths import HEIF_SUFFIXES, NEEDS_HEIF, has_heif, is_hidden, is_image_name
 
 SIDE = 32
-"""Side of the gray thumbnails that are compared."""
+"""Side of the color thumbnails that are compared."""
 NEAR_CORRELATION = 0.985
 """Correlation of two thumbnails from which on their images are near duplicates."""
 MIN_STD = 2.0
-"""Standard deviation of the gray levels, of 255, below which an image is blank."""
+"""Standard deviation of every color channel, of 255, below which an image is blank."""
+TEXTURE_SIDE = 256
+"""Side at which an image with a blank thumbnail is read again: a fine texture is not blank."""
 MAX_COMPARED = 5000
 """Images that are compared with each other; of more, an evenly spaced sample."""
 MAX_LISTED = 10
@@ -57,7 +59,7 @@ class Listing:
 
 @dataclass(frozen=True, eq=False)
 class Thumbnails:
-    """Gray thumbnails of image files, and what could not be read."""
+    """Color thumbnails of image files, and what could not be read."""
 
     names: tuple[str, ...]
     """Path of each image, relative to the data set."""
@@ -66,7 +68,9 @@ class Thumbnails:
     splits: tuple[str, ...]
     """Split of each image."""
     pixels: Tensor
-    """uint8 (N, SIDE, SIDE); zeros for an image that cannot be read."""
+    """uint8 (N, 3, SIDE, SIDE); zeros for an image that cannot be read."""
+    is_blank: Tensor
+    """bool (N,): whether all pixels are alike."""
     digests: tuple[str | None, ...]
     """Digest of each file; None if it cannot be read."""
     errors: tuple[str, ...]
@@ -77,7 +81,13 @@ class Thumbnails:
         """The images at these rows, as a data set of their own."""
         names, classes, splits = (tuple(x[i] for i in rows) for x in (self.names, self.classes, self.splits))
         digests = tuple(self.digests[i] for i in rows)
-        return Thumbnails(names, classes, splits, self.pixels[list(rows)], digests, (), len(rows))
+        pixels, is_blank = self.pixels[list(rows)], self.is_blank[list(rows)]
+        return Thumbnails(names, classes, splits, pixels, is_blank, digests, (), len(rows))
+
+
+def are_blank(pixels: Tensor) -> Tensor:
+    """Whether all pixels of each image are alike: uint8 (N, C, height, width) -> bool (N,)"""
+    return pixels.float().flatten(2).std(2).amax(1) < MIN_STD
 
 
 def as_text(findings: Sequence[Finding], source: str | Path) -> str:
@@ -157,17 +167,20 @@ def read_thumbnails(
     splits: Mapping[str, Images], root: Path, progress: Progress | None = None, *, sample: bool = True
 ) -> Thumbnails:
     """Read thumbnails of the image files of a data set; with `sample`, of at most `MAX_COMPARED`."""
-    files = {split: replace(x, size=SIDE, channels=1) for split, x in splits.items() if isinstance(x, ImageFiles)}
+    files = {split: replace(x, size=SIDE, channels=3) for split, x in splits.items() if isinstance(x, ImageFiles)}
     entries = [(split, images, i) for split, images in files.items() for i in range(len(images))]
     total = len(entries)
     if sample and total > MAX_COMPARED:
         entries = [entries[i] for i in np.linspace(0, total - 1, MAX_COMPARED).round().astype(int).tolist()]
-    pixels, errors = torch.zeros(len(entries), SIDE, SIDE, dtype=torch.uint8), list[str]()
+    pixels, errors = torch.zeros(len(entries), 3, SIDE, SIDE, dtype=torch.uint8), list[str]()
+    is_blank = torch.zeros(len(entries), dtype=torch.bool)
 
     def read(row: int) -> str | None:
         _, images, i = entries[row]
         try:
-            pixels[row] = images.read(i)[0]
+            pixels[row] = images.read(i)
+            if are_blank(pixels[row][None]):
+                is_blank[row] = are_blank(replace(images, size=TEXTURE_SIDE).read(i)[None])
         except SightlineError as error:
             errors.append(str(error))
             return None
@@ -183,22 +196,20 @@ def read_thumbnails(
     names = tuple(relative_name(images.paths[i], root) for _, images, i in entries)
     classes = tuple(images.classes[int(images.labels[i])] for _, images, i in entries)
     splits_of = tuple(split for split, _, _ in entries)
-    return Thumbnails(names, classes, splits_of, pixels, tuple(digests), tuple(sorted(errors)), total)
+    return Thumbnails(names, classes, splits_of, pixels, is_blank, tuple(digests), tuple(sorted(errors)), total)
 
 
 def image_findings(thumbnails: Thumbnails) -> list[Finding]:
     """Images that cannot be read, blank images, duplicates and near duplicates; the worst first."""
     findings = [Finding("unusable", error) for error in thumbnails.errors]
-    is_read = torch.tensor([digest is not None for digest in thumbnails.digests])
-    is_blank = (thumbnails.pixels.float().flatten(1).std(1) < MIN_STD) & is_read
-    blank = is_blank.nonzero().flatten().tolist()
+    blank = thumbnails.is_blank.nonzero().flatten().tolist()
     findings += [Finding("blank", f"{printable(thumbnails.names[i])}: all pixels are alike") for i in blank]
     same: dict[str, list[int]] = {}
     for i, digest in enumerate(thumbnails.digests):
         if digest is not None:
             same.setdefault(digest, []).append(i)
     exact = [group for group in same.values() if len(group) > 1]
-    first = [group[0] for group in same.values() if not is_blank[group[0]]]  # one of each file
+    first = [group[0] for group in same.values() if not thumbnails.is_blank[group[0]]]  # one of each file
     near = [[*group] for group in near_groups(thumbnails.pixels[first], first)]
     for kind, text, groups in (("duplicate", "the same image", exact), ("similar", "nearly the same image", near)):
         worded = [_worded(thumbnails, group, text) for group in groups]

@@ -19,8 +19,8 @@ NEEDS_HEIF = "which need pillow-heif: pip install 'sightline[heif]'"
 
 
 def is_hidden(name: str) -> bool:
-    """True for files and folders that are never read."""
-    return name.startswith((".", "__"))
+    """True for files and folders that are never read: those of the system, and caches of Python."""
+    return name.startswith((".", "__MACOSX")) or name == "__pycache__"
 
 
 def is_image_name(name: str) -> bool:
@@ -69,6 +69,6 @@ def _images_below(folder: Path, depth: int = 0) -> Iterator[Path]:
     check(depth <= maximum, f"a folder of images must have at most {maximum} nested folders, got more in {name}")
     yield from list_images(folder)
     with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith((".", "__")))
+        names = sorted(entry.name for entry in entries if entry.is_dir() and not is_hidden(entry.name))
     for inner in names:
         yield from _images_below(folder / inner, depth + 1)

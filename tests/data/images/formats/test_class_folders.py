@@ -75,6 +75,12 @@ def test_hidden_and_other_files_are_skipped(folders):
     assert len(load(folders).train) == N
 
 
+def test_a_class_can_have_any_other_name(folders):
+    write(folders / "__owl__" / "0.png")
+    (folders / "__pycache__").mkdir()
+    assert "__owl__" in load(folders).train.classes
+
+
 def test_different_sizes_need_an_image_size(folders):
     write(folders / "owl" / "0.png", size=(9, 8))
     with pytest.raises(SightlineError, match=r"images must have the same size if no image size is given") as error:

@@ -42,7 +42,7 @@ PathParts = tuple[str, ...]
 
 def detect(path: Path) -> bool:
     """Whether a folder contains folders."""
-    return path.is_dir() and any(entry.is_dir() for entry in path.iterdir() if not entry.name.startswith((".", "__")))
+    return path.is_dir() and any(entry.is_dir() for entry in path.iterdir() if not is_hidden(entry.name))
 
 
 def read(path: Path, size: int | None, channels: int | None) -> dict[str, Images]:

@@ -11,6 +11,7 @@ import torch
 from .... import limits
 from ....errors import SightlineError, check
 from ..datasets import CHUNK_BYTES, Images, ImageSet, check_memory, select_classes
+from ..paths import is_hidden
 from . import class_folders, npz
 from .arrays import convert
 
@@ -24,9 +25,7 @@ def detect(path: Path) -> bool:
     """Whether the path is a folder of Omniglot's folders, or an npz file of packed images."""
     if class_folders.detect(path):
         folders = {entry.name.lower() for entry in path.iterdir() if entry.is_dir()}
-        return {folder for folder in folders if not folder.startswith((".", "__"))} <= set(
-            class_folders.OMNIGLOT_FOLDERS
-        )
+        return {folder for folder in folders if not is_hidden(folder)} <= set(class_folders.OMNIGLOT_FOLDERS)
     if npz.detect(path):
         with suppress(SightlineError), npz.NpzFile(path) as file:
             return "images_packed" in file.keys
