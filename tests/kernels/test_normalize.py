@@ -74,9 +74,55 @@ def test_offset_has_gradient_one_where_the_temperature_is_lowest():
     queries, _ = normalize_pair(q, k, offset, 0.0, 1.0)
     (gradient,) = torch.autograd.grad(queries, offset, queries.detach())
     assert_close(gradient, torch.tensor([-2.0]))
+    queries, _ = reference_normalize_pair(q, k, offset, 0.0, 1.0)
+    assert_close(torch.autograd.grad(queries, offset, queries.detach())[0], gradient)
 
 
-def test_pair_of_huge_vectors():
-    q, k = 1e18 * torch.randn(B, H, T, D), 1e-9 * torch.randn(B, H, T, D)
-    for x in normalize_pair(q, k, torch.zeros(1), 0.0, 1.0):
-        assert_close(x.norm(dim=-1), torch.ones(B, H, T))
+@pytest.mark.parametrize("scale", [1e18, 1e24])
+@pytest.mark.parametrize("function", [normalize_pair, reference_normalize_pair])
+def test_pair_of_huge_vectors(function, scale):
+    q, k = (x.requires_grad_() for x in (scale * torch.randn(B, H, T, D), 1e-9 * torch.randn(B, H, T, D)))
+    pair = function(q, k, torch.zeros(1), 0.0, 1.0)
+    exact = reference_normalize_pair(q.double(), k.double(), torch.zeros(1).double(), 0.0, 1.0)
+    assert_close([x.double() for x in pair], list(exact), atol=1e-6, rtol=1e-6)
+    directions = [torch.randn(B, H, T, D) for _ in range(2)]
+    gradients = torch.autograd.grad(pair, (q, k), directions)
+    expected = torch.autograd.grad(exact, (q, k), [x.double() for x in directions])
+    for x, y in zip(gradients, expected, strict=True):
+        assert (x - y).norm() <= 1e-5 * y.norm()
+
+
+def test_vectors_in_bfloat16_of_any_length_are_normalized():
+    for scale in (1e-9, 1.0, 1e24):
+        x = (scale * torch.randn(5, 7)).bfloat16()
+        assert_close(normalize(x, torch.ones(1)).float().norm(dim=-1), torch.ones(5), atol=0.01, rtol=0)
+
+
+@pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 1), (0, 2), (1, 2)], ids=str)
+def test_second_gradients_if_some_inputs_are_constant(needed):
+    shapes = ((1, 2, 3, 5), (1, 2, 4, 5), (2, 1, 1))
+    constants = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    inputs = tuple(x.clone().requires_grad_() for i, x in enumerate(constants) if i in needed)
+
+    def function(*given):
+        given = iter(given)
+        values = [next(given) if i in needed else x for i, x in enumerate(constants)]
+        return [x for x in normalize_pair(*values, 0.4, 0.7) if x.requires_grad]
+
+    assert torch.autograd.gradgradcheck(lambda *given: sum(x.sin().sum() for x in function(*given)), inputs)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.func.jvp
+def test_transforms_of_torch_func():
+    x, divisors = torch.randn(3, 5), torch.rand(7, 1) + 1
+    assert_close(
+        torch.func.vmap(lambda divisor: normalize(x, divisor))(divisors),
+        torch.stack([normalize(x, d) for d in divisors]),
+    )
+    direction = torch.randn(3, 5)
+    _, forward = torch.func.jvp(lambda x: normalize(x, torch.ones(1)), (x,), (direction,))
+    with torch.autograd.forward_ad.dual_level():
+        dual = normalize(torch.autograd.forward_ad.make_dual(x, direction), torch.ones(1))
+        assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, forward)
+    jacobian = torch.autograd.functional.jacobian(lambda x: normalize(x, torch.ones(1)), x)
+    assert_close(forward, torch.einsum("abcd,cd->ab", jacobian, direction))

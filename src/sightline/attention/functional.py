@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -89,7 +89,7 @@ def attend(
     observers = [observer for observer in _observers if observer.is_interested()]
     out = None
     is_fused = not observers and isinstance(normalizer, Softmax)
-    if is_fused and isinstance(score, CosineScore) and cosine.is_applicable(q, k, v):
+    if is_fused and _is_cosine(score) and cosine.is_applicable(q, k, v):
         out = _attend_cosine((q, k, v), score, mask, dropout)
     if out is None and k.shape[1] < q.shape[1]:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
@@ -172,6 +172,14 @@ def _attend_window(qkv: QKV, score: DotProductScore, mask: Mask, dropout: float)
     q, k, scale = score.to_dot_product(q, k)
     return window_attention(
         q, k, v, radius=min(radii), scale=scale, causal=causal, attention_mask=attention_mask, dropout=dropout
+    )
+
+
+def _is_cosine(score: Score) -> TypeGuard[CosineScore]:
+    """Whether the kernels compute this score: a `CosineScore`, or a subclass that computes the same."""
+    methods = ("to_dot_product", "temperature", "kernel_temperature", "forward")
+    return isinstance(score, CosineScore) and all(
+        getattr(type(score), name) is getattr(CosineScore, name) for name in methods
     )
 
 

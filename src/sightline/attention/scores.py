@@ -10,7 +10,6 @@ import math
 from abc import ABC, abstractmethod
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import SightlineError, check, check_int, one_of
@@ -92,7 +91,7 @@ class CosineScore(DotProductScore):
     def temperature(self) -> Tensor:
         """The temperature of each head: (H, 1, 1), or (1, 1, 1) if all heads share one."""
         r = self._log_ratio + self.log_temperature_offset
-        return self.min_temperature * F.leaky_relu(r, -1.0).exp()  # |r|, with gradient 1 at 0 where torch.abs has 0
+        return self.min_temperature * torch.where(r < 0, -r, r).exp()  # |r|, with gradient 1 at 0
 
     def to_dot_product(self, q: Tensor, k: Tensor, heads: slice = slice(None)) -> tuple[Tensor, Tensor, float]:
         _check_same_dim(q, k)

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .normalize import reference_normalize
+from .normalize import is_transformed, reference_normalize
 
 MAX_HEAD_DIM = 128
 MIN_QUERIES = 16
@@ -57,9 +57,11 @@ def has_triton() -> bool:
 def is_applicable(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the kernels take these tensors: on a GPU of compute capability 8.0, or in Triton's interpreter.
 
-    An exported model has none of them.
+    An exported model has none of them, and neither have transforms of torch.func or forward-mode differentiation.
     """
     if torch.compiler.is_exporting():
+        return False
+    if not torch.compiler.is_compiling() and is_transformed():
         return False
     if not (q.dtype == k.dtype == v.dtype and q.dtype in DTYPES and q.shape[-1] == v.shape[-1] <= MAX_HEAD_DIM):
         return False
@@ -93,7 +95,8 @@ def cosine_attention(
     if torch.is_autocast_enabled(q.device.type):
         q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
     if k.shape[2] >= LONG_KEYS and _is_plain(rule, q, k):
-        q, k = _normalize(q, *temperature), _normalize(k, None, 0.0, 1.0)
+        # centered keys add the same to all scores of a query, which no softmax sees; their rounding errors are smaller
+        q, k = _normalize(q, *temperature), _normalize(k, None, 0.0, 1.0, centered=True)
         is_grouped = k.shape[1] < q.shape[1]
         return F.scaled_dot_product_attention(q, k, v, None, dropout, rule.causal, scale=1.0, enable_gqa=is_grouped)
     seed = torch.randint(2**31 - 1, (1,), device=q.device, dtype=torch.int32) if dropout else None
@@ -337,8 +340,13 @@ def _normalize_tile(x: Tensor) -> int:
 
 
 @torch.library.custom_op("sightline::normalize_heads", mutates_args=())
-def _normalize(x: Tensor, offset: Tensor | None, log_ratio: float, min_temperature: float) -> Tensor:
-    """x / |x|, also divided by the temperature if there is an offset; zero for a zero vector: x (B, H, T, D)"""
+def _normalize(
+    x: Tensor, offset: Tensor | None, log_ratio: float, min_temperature: float, centered: bool = False
+) -> Tensor:
+    """x / |x|, also divided by the temperature if there is an offset; zero for a zero vector: x (B, H, T, D)
+
+    If centered, the mean of the first unit vectors of each head is subtracted. Gradients take it for a constant.
+    """
     from .cosine_triton import normalize_kernel
 
     x = _rows_contiguous(x)
@@ -347,7 +355,8 @@ def _normalize(x: Tensor, offset: Tensor | None, log_ratio: float, min_temperatu
     normalize_kernel[-(-tokens // tile), batch * heads](
         x, x if offset is None else offset, out, *_row_strides(x), *_row_strides(out),
         int(offset is not None and len(offset) > 1), heads, tokens, log_ratio, min_temperature,
-        D=dim, BLOCK_D=_power_of_2(dim), BLOCK=tile, SCALED=offset is not None, PRECISION=_precision(),
+        D=dim, BLOCK_D=_power_of_2(dim), BLOCK=tile, SCALED=offset is not None, CENTERED=centered,
+        PRECISION=_precision(),
     )  # fmt: skip
     return out
 
@@ -384,13 +393,13 @@ def _(gradient: Tensor, x: Tensor, offset: Tensor | None, *_: Any) -> tuple[Tens
 
 def _save_normalize(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(*inputs[:2])
-    ctx.options = inputs[2:]
+    ctx.options = inputs[2:4]
 
 
 def _normalize_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
     x, offset = ctx.saved_tensors
     dx, d_offset = _normalize_backward(gradient, x, offset, *ctx.options)
-    return dx, None if offset is None else _reduced(d_offset, offset), None, None
+    return dx, None if offset is None else _reduced(d_offset, offset), None, None, None
 
 
 _normalize.register_autograd(_normalize_gradients, setup_context=_save_normalize)

@@ -19,8 +19,9 @@ MASKED = tl.constexpr(-1e30)
 """Score of a masked pair. Finite, so that 0 * MASKED is 0."""
 MIN_SCORE = tl.constexpr(-1e28)
 """Scores below are masked."""
-MAX_BOUND = tl.constexpr(60.0)
-"""Bound of the scores in base 2 up to which no running maximum is needed: weights of at least 2^-120 are normal."""
+MAX_BOUND = tl.constexpr(40.0)
+"""Bound of the scores in base 2 up to which no running maximum is needed: weights are at least 2^-80, so that their
+products with small values are normal numbers."""
 
 
 @triton.jit
@@ -35,7 +36,7 @@ def _inverse_norm(x):
 def _temperature(offset, head, offset_head, log_ratio, min_temperature):
     """The inverse temperature of a head, and the sign of its derivative by the offset: see CosineScore."""
     r = log_ratio + tl.load(offset + head * offset_head).to(tl.float32)
-    return tl.exp(-tl.abs(r)) / min_temperature, tl.where(r > 0, 1.0, -1.0)
+    return tl.exp(-tl.abs(r)) / min_temperature, tl.where(r < 0, -1.0, 1.0)
 
 
 @triton.jit
@@ -463,6 +464,8 @@ def backward_tile_kernel(
                 row_scale = tl.load(q_norm + batch_head * queries + rows, mask=rows < queries, other=0.0)
                 if q_tile.dtype == tl.float16:  # the scaled gradients would leave its range
                     q_tile, row_scale = _unit_range(q_tile, row_scale)
+                else:
+                    row_scale = tl.where(row_scale > 0, row_scale, 1.0)  # 0 of a zero vector would unmask its keys
                 row_scale *= inverse_temperature
                 cosines = _cosines(
                     _product(k_tile, q_tile, PRECISION), column_scale[:, None], rows[None, :], columns[:, None], keys,
@@ -567,18 +570,27 @@ def backward_tile_kernel(
 def normalize_kernel(
     x, offset, out, x_batch, x_head, x_row, out_batch, out_head, out_row, offset_head, heads, rows_total,
     log_ratio, min_temperature,
-    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr, SCALED: tl.constexpr, PRECISION: tl.constexpr,
+    D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr, SCALED: tl.constexpr, CENTERED: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """x / |x|, also divided by the temperature if SCALED, of one tile; grid (tiles of tokens, B * H)."""
+    """x / |x|, also divided by the temperature if SCALED, of one tile; grid (tiles of tokens, B * H).
+
+    If CENTERED, the mean of the unit vectors of the first tile is subtracted from all of them.
+    """
     batch_head = tl.program_id(1)
     batch, head = (batch_head // heads).to(tl.int64), (batch_head % heads).to(tl.int64)
     rows, dims = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, BLOCK_D)
-    tile = _tile(x + batch * x_batch + head * x_head, rows, rows_total, x_row, dims, D, BLOCK_D)
+    x += batch * x_batch + head * x_head
+    tile = _tile(x, rows, rows_total, x_row, dims, D, BLOCK_D)
     scale = _inverse_norm(tile)
     if SCALED:
         inverse_temperature, _ = _temperature(offset, head, offset_head, log_ratio, min_temperature)
         scale *= inverse_temperature
     value = tile.to(tl.float32) * scale[:, None]
+    if CENTERED:
+        first_tile = _tile(x, tl.arange(0, BLOCK), rows_total, x_row, dims, D, BLOCK_D)
+        units = first_tile.to(tl.float32) * _inverse_norm(first_tile)[:, None]
+        value -= (tl.sum(units, 0) / tl.minimum(rows_total, BLOCK))[None, :]
     _store_tile(
         out + batch * out_batch + head * out_head, value, rows, rows_total, out_row, dims, D, BLOCK_D, PRECISION
     )

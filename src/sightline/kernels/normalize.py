@@ -7,11 +7,13 @@ import math
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 MIN_NORM = 1e-12
 """Vectors that are not longer count as zero vectors."""
+NORM_SCALE = 2.0**-20
+"""Vectors in float32 and bfloat16 are scaled by it before they are squared, so that squares of large ones do not
+overflow."""
 MAX_SAVED_ELEMENTS = 1 << 20
 """Normalized queries and keys of at most so many elements are saved for the backward pass; more are computed again."""
 
@@ -21,7 +23,8 @@ def normalize(x: Tensor, divisor: Tensor) -> Tensor:
 
     The divisor broadcasts to (..., 1).
     """
-    if torch.compiler.is_compiling():  # fuses by itself; torch 2.11 loses gradients of the custom function
+    if torch.compiler.is_compiling() or is_transformed():
+        # the compiler fuses by itself, and torch 2.11 loses gradients of the custom function
         return reference_normalize(x, divisor)
     return _Normalize.apply(x, divisor)
 
@@ -33,8 +36,6 @@ def reference_normalize(x: Tensor, divisor: Tensor) -> Tensor:
 
 class _Normalize(torch.autograd.Function):
     """`reference_normalize` that saves only its inputs for the backward pass, where autograd saves several copies."""
-
-    generate_vmap_rule = True
 
     @staticmethod
     def forward(x: Tensor, divisor: Tensor) -> Tensor:
@@ -58,21 +59,30 @@ class _Normalize(torch.autograd.Function):
 
 
 def _scale(x: Tensor, factor: Tensor) -> Tensor:
-    """x * factor in x's dtype, rounded once; in place on a copy if no gradient is needed"""
-    return (x * factor).to(x.dtype) if torch.is_grad_enabled() else x.clone().mul_(factor)
+    """x * factor in x's dtype, rounded once; in place on a copy if it is not differentiated or transformed"""
+    is_in_place = not (torch.is_grad_enabled() or torch.compiler.is_compiling() or is_transformed())
+    return x.clone().mul_(factor) if is_in_place else (x * factor).to(x.dtype)
+
+
+def is_transformed() -> bool:
+    """Whether a transform of torch.func or forward-mode differentiation is active. Not for compiled code."""
+    is_dual: bool = torch.autograd.forward_ad._current_level >= 0
+    return is_dual or torch._C._are_functorch_transforms_active()
 
 
 def _inverse_norm(x: Tensor) -> Tensor:
     """1 / |x| in float32 or wider, 0 for a zero vector: x (..., D) -> (..., 1)"""
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
-    return torch.threshold(norm, MIN_NORM, math.inf).reciprocal()
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    scale = NORM_SCALE if x.dtype in (torch.float32, torch.bfloat16) else 1.0
+    norm = torch.linalg.vector_norm(x if scale == 1 else x * scale, dim=-1, keepdim=True, dtype=dtype)
+    return scale * torch.threshold(norm, scale * MIN_NORM, math.inf).reciprocal()
 
 
 def takes_pair(q: Tensor, k: Tensor) -> bool:
     """Whether `normalize_pair` takes these tensors: on a CPU, outside of torch.func and torch.compile."""
     if not q.is_cpu or q.dtype != k.dtype or q.dtype not in (torch.float32, torch.float64):
         return False
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling() or is_transformed():
         return False
     return q.dim() == k.dim() == 4 and q.numel() > 0 and k.numel() > 0
 
@@ -94,8 +104,8 @@ def reference_normalize_pair(
     q: Tensor, k: Tensor, offset: Tensor, log_ratio: float, min_divisor: float
 ) -> tuple[Tensor, Tensor]:
     """`normalize_pair` as `normalize` of each, which can be differentiated twice."""
-    log = F.leaky_relu(offset + log_ratio, -1.0)  # the absolute value, with gradient 1 at 0
-    divisor = min_divisor * log.exp().view(-1, 1, 1)
+    log = offset + log_ratio
+    divisor = min_divisor * torch.where(log < 0, -log, log).exp().view(-1, 1, 1)  # |log|, with gradient 1 at 0
     return normalize(q, divisor), normalize(k, torch.ones_like(divisor))
 
 
@@ -110,10 +120,12 @@ def _normalize_rows(q: Tensor, k: Tensor, offset: Tensor, log_ratio: float, min_
     queries.copy_(q)
     keys.copy_(k)
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    if math.isinf(norms.amax()):  # squares overflow, or the input is not finite
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64).to(rows.dtype)
     torch.threshold_(norms, MIN_NORM, math.inf)
     divisors = (offset + log_ratio).abs_().exp_().mul_(min_divisor)
     _split_heads(norms, (*q.shape[:3], 1)).mul_(divisors)
-    rows.div_(norms)
+    rows.mul_(norms.reciprocal())
     return queries, keys, rows, norms, divisors
 
 
@@ -138,7 +150,8 @@ class _NormalizePair(torch.autograd.Function):
         q, k, offset, rows, norms, divisors = ctx.saved_tensors
         if torch.is_grad_enabled():  # these gradients will be differentiated
             q, k, offset = inputs = [x.view_as(x) for x in (q, k, offset)]  # q and k may be one tensor
-            outputs = reference_normalize_pair(q, k, offset, *ctx.options)
+            pairs = zip(reference_normalize_pair(q, k, offset, *ctx.options), gradients, strict=True)
+            outputs, gradients = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)
             needed = [x for x in inputs if x.requires_grad]
             found = iter(torch.autograd.grad(outputs, needed, gradients, create_graph=True))
             return *(next(found) if x.requires_grad else None for x in inputs), None, None
