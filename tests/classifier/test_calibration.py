@@ -186,7 +186,7 @@ def test_queries_are_classified_in_batches_of_limited_tokens(monkeypatch):
             sizes.append(query.shape[1])
             return query.sum((2, 3))[..., None].expand(-1, -1, 2)
 
-    state = SupportState(torch.zeros(1, 2, M), torch.zeros(1, 0, M))
+    state = SupportState(torch.zeros(1, 2, M), torch.zeros(1, 2, dtype=torch.bool), torch.zeros(1, 0, M))
     monkeypatch.setattr(calibration, "MAX_TOKENS_PER_BATCH", 10)
     query = torch.randn(7, 3, M)
     torch.testing.assert_close(classify(Head(), state, query)[:, 0], query.sum((1, 2)))

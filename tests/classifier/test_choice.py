@@ -88,7 +88,7 @@ def test_method_is_chosen_by_held_out_examples():
 def test_default_for_one_example_per_class():
     classifier = FewShotClassifier().fit(make_clusters(5, 1))
     assert str(classifier.fitted.choice).startswith(
-        "logistic, the default; methods are compared with two images of a class"
+        "logistic, the default; methods are compared with two images of two classes"
     )
     assert FewShotClassifier().fit(make_clusters(5, 1), method="ridge").fitted.choice.method == "ridge"
     low_dimension = {label: vectors[:, :7] for label, vectors in make_clusters(5, 1).items()}
@@ -110,24 +110,35 @@ def test_rejection_rate_is_met_on_new_images(method):
         assert all(p.to_dict()["label"] is None for p in predictions if not p.known)
     assert rates[0] < 0.1 < rates[1] < 0.35
     rate = classifier.calibration.rejected_known
-    assert f"rejection   {rate:.0%} of known images are rejected (95% interval " in classifier.summary()
+    assert f"rejection   {rate:.0%} of known images are rejected, of new ones mostly fewer (50 " in classifier.summary()
 
 
 def test_invalid_options_are_refused():
     for options, message in (
         ({"reject": 0}, "reject must be a rate above 0 and below 1, got 0"),
         ({"reject": 1.5}, "reject must be a rate above 0 and below 1, got 1.5"),
+        ({"reject": "0.1"}, "reject must be a rate above 0 and below 1, got '0.1'"),
         ({"method": "svm"}, "method must be"),
     ):
         with pytest.raises(SightlineError, match=message):
             FewShotClassifier().fit(make_clusters(3, 2), **options)
 
 
+def is_refused(classifier: FewShotClassifier) -> bool:
+    try:
+        classifier.check_above_chance()
+    except SightlineError as error:
+        return "classified better than by chance, got" in str(error)
+    return False
+
+
 def test_classifier_at_chance_is_refused():
-    random = torch.Generator().manual_seed(3)
-    noise = {name: torch.randn(6, M, generator=random) for name in "abcd"}
-    with pytest.raises(SightlineError, match="classified better than by chance, got"):
-        FewShotClassifier().fit(noise).check_above_chance()
+    refused, random = 0, torch.Generator().manual_seed(3)
+    for classes, count in ((4, 6), (3, 5), (2, 10), (5, 3)) * 5:
+        classifier = FewShotClassifier().fit({str(i): torch.randn(count, M, generator=random) for i in range(classes)})
+        refused += is_refused(classifier)
+    assert refused >= 18  # of 20
+    FewShotClassifier().fit(make_clusters(2, 2)).check_above_chance()  # all four are right
     FewShotClassifier().fit(make_clusters(4, 6)).check_above_chance()
     FewShotClassifier().fit(make_clusters(4, 1)).check_above_chance()  # nothing is known about it
 
@@ -209,8 +220,55 @@ def test_a_stored_choice_is_checked():
 def test_unequal_classes_are_compared_with_a_balanced_accuracy():
     torch.manual_seed(0)
     common, rare = torch.randn(2, 16) * 5
-    examples = {"common": common + torch.randn(10, 16), "rare": (rare + torch.randn(16))[None]}
+    examples = {"common": common + torch.randn(10, 16), "rare": rare + torch.randn(2, 16)}
     FewShotClassifier().fit(examples).check_above_chance()
+
+
+def test_several_images_of_one_class_alone_estimate_nothing():
+    random = torch.Generator().manual_seed(0)
+    counts = {"a": 30, "b": 1, "c": 1}
+    classifier = FewShotClassifier().fit({name: torch.randn(n, M, generator=random) for name, n in counts.items()})
+    assert classifier.fitted.choice == Choice("logistic")
+    summary = classifier.summary()
+    assert "accuracy unknown: only one class has several images" in summary
+    assert "rejection   too few images to estimate the rates" in summary
+    classifier.check_above_chance()  # nothing is known
+    with pytest.raises(SightlineError, match="two classes must have 2 images each for an estimate, got 1 such class"):
+        classifier.estimate()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+@pytest.mark.parametrize("readout", ["prototypes", "ridge", "logistic"])
+def test_every_readout_of_a_model_can_be_fitted(readout, depth):
+    torch.manual_seed(0)
+    options = {"backbone": "none", "embed_dim": 12, "num_heads": 4, "depth": depth, "patch_matching": depth == 0}
+    model = FewShot(FewShotConfig(**options, readout=readout)).eval()
+    means = 5 * torch.randn(3, 1, 12)
+    classifier = FewShotClassifier(model).fit({str(i): mean + torch.randn(4, 12) for i, mean in enumerate(means)})
+    assert {name for name, _ in classifier.fitted.choice.accuracies} >= {"head", "logistic"}
+    assert classifier.predict(means[1, 0]).label == "1"
+
+
+def test_many_examples_are_not_compared():
+    random = torch.Generator().manual_seed(0)
+    few = {str(i): torch.randn(3, M, generator=random) for i in range(100)}
+    many = {str(i): torch.randn(8, M, generator=random) for i in range(100)}
+    assert FewShotClassifier().fit(few).fitted.choice.accuracies
+    assert not FewShotClassifier().fit(many).fitted.choice.accuracies
+
+
+def test_rates_of_numpy_and_changed_classes(run, drawn, monkeypatch):
+    calibration = FewShotClassifier().fit(make_clusters(3, 2), reject=np.float32(0.1)).calibration
+    assert calibration.reject == pytest.approx(0.1)
+    monkeypatch.setattr(model_choice, "few_shot_models", lambda: [str(run)])
+    monkeypatch.setattr(model_choice, "likely_model", lambda examples: str(run))
+    monkeypatch.setattr(model_choice, "KINDS", {str(run): "drawings"})
+    examples = {name: images[:3] for name, images in list(drawn.items())[:4]}
+    classifier = FewShotClassifier.pretrained("auto").fit(examples)
+    assert "model       " in classifier.summary()
+    classifier.remove(next(iter(examples)))
+    assert "model       " not in classifier.summary()  # its accuracies were those of other classes
+    assert classifier.model_name == str(run)
 
 
 @pytest.mark.parametrize("reject", [0.5, 0.6])

@@ -359,7 +359,7 @@ def test_invalid_examples_are_refused(run, drawn, tmp_path):
         classifier.remove("c")
     with pytest.raises(SightlineError, match="must keep 2 classes, got 'b' to remove of 2; add another"):
         classifier.remove("b")
-    with pytest.raises(SightlineError, match="a class must have 2 images for an estimate"):
+    with pytest.raises(SightlineError, match="two classes must have 2 images each for an estimate"):
         classifier.estimate()
     with pytest.raises(SightlineError, match=r"an image must be a file, got 'nowhere.png'"):
         classifier.predict("nowhere.png")

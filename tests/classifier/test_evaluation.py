@@ -65,7 +65,7 @@ def test_metrics_are_those_of_the_predictions(fitted, drawn, evaluation):
     for name, row in evaluation.confusion.items():
         assert sum(row.values()) == 3
         rejected = sum(not prediction.known for label, prediction in pairs if base_name(label) == base_name(name))
-        assert row.get("rejected", 0) == rejected
+        assert row.get("", 0) == rejected
     assert list(evaluation.confusion)[:5] == list(fitted.classes)
     assert evaluation.split == "full"
     assert evaluation.support_images == 0
@@ -87,7 +87,7 @@ def test_mistakes_are_sorted_by_confidence_and_have_their_images(evaluation):
     assert all(mistake.label != mistake.predicted for mistake in mistakes)
     assert len(mistakes) == sum(
         count for name, row in evaluation.confusion.items() for other, count in row.items()
-        if other not in (name, "rejected")
+        if other not in (name, "")
     )  # fmt: skip
     assert all(mistake.pixels.shape[1:] == mistake.pixels.shape[1:][::-1] for mistake in mistakes)
 
@@ -172,3 +172,13 @@ def test_predict_takes_folders_of_folders(home, monkeypatch):
     result = run_cli("predict", "characters.sightline", "testset", "--format", "jsonl")
     inputs = [json.loads(line)["input"] for line in result.stdout.splitlines()]
     assert inputs == sorted(str(path) for path in Path("testset").rglob("*.png"))
+
+
+def test_a_class_can_be_named_rejected():
+    torch.manual_seed(0)
+    means = {"rejected": torch.randn(16) * 5, "(rejected)": torch.randn(16) * 5}
+    classifier = FewShotClassifier().fit({name: mean + torch.randn(5, 16) for name, mean in means.items()})
+    evaluation = classifier.evaluate({name: list(mean + torch.randn(20, 16)) for name, mean in means.items()})
+    assert evaluation.accuracy == 1
+    assert evaluation.accepted_accuracy == 1
+    assert evaluation.rejected == sum(row.get("", 0) for row in evaluation.confusion.values()) < 20

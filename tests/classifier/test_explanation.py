@@ -104,6 +104,32 @@ def test_scores_without_examples_are_those_of_single_refits(monkeypatch, method)
         torch.testing.assert_close(scores, torch.stack(expected), rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("method", ["ridge", "logistic", "prototypes"])
+def test_effects_of_the_only_example_of_a_class_are_of_the_size_of_the_log_odds(method):
+    torch.manual_seed(0)
+    means = torch.randn(5, 1, 32)
+    classifier = FewShotClassifier().fit({str(i): mean for i, mean in enumerate(means)}, method=method)
+    explanation = classifier.predict(means[2, 0] + 0.5 * torch.randn(32)).explain()
+    contributions = {example.label: example.contribution for example in explanation.support}
+    assert contributions["2"] == max(contributions.values())
+    assert len(contributions) > 2  # its own effect does not hide those of the others
+    assert contributions["2"] < 10 * abs(explanation.log_odds) + 5
+
+
+def test_a_class_without_images_is_not_predicted_by_the_similarity_term():
+    """Of two classes one is held out: the similarity is that to the class that is left."""
+    torch.manual_seed(0)
+    examples = {"a": torch.randn(6, 32) + 1, "b": torch.randn(6, 32) + 1}
+    fitted = FewShotClassifier().fit(examples, method="ridge").fitted
+    query = torch.randn(40, 1, 32)
+    state = calibration.encode(fitted.head, fitted.support, fitted.support.labels == 0)
+    logits = calibration.classify(fitted.head, state, query)
+    raw = state.readout(fitted.head.normalize(query).double().mean(1)[None])[0] / fitted.head.similarity.temperature()
+    assert (raw.argmax(-1) == 1).any()
+    similarity = fitted.head.similarity(query.double().mean(1)[None, None], state.class_means[:, None])[0, 0, :, 0]
+    torch.testing.assert_close(logits[:, 0] - raw[:, 0], similarity, check_dtype=False)
+
+
 def test_reasons_for_one_class_are_reasons_against_the_other(fitted, prediction):
     first, second = list(prediction.scores)[:2]
     reasons = prediction.explain(label=first, other=second, images=1, cells=36)

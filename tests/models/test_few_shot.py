@@ -258,7 +258,8 @@ def trained_patch_matching() -> PatchMatching:
 
 
 def make_state(tokens: torch.Tensor, labels: torch.Tensor) -> SupportState:
-    return SupportState(torch.zeros(len(tokens), WAY, M), torch.zeros(len(tokens), 1, M), tokens, labels)
+    has_images = torch.ones(len(tokens), WAY, dtype=torch.bool)
+    return SupportState(torch.zeros(len(tokens), WAY, M), has_images, torch.zeros(len(tokens), 1, M), tokens, labels)
 
 
 def test_patch_matching_finds_a_token_anywhere_in_a_class():

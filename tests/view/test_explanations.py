@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,9 +11,11 @@ from playwright.sync_api import expect
 from sightline.errors import SightlineError
 from sightline.view.explanations import (
     MAX_COMPARED_CLASSES,
+    MAX_PAGE_EXAMPLES,
     Evidence,
     Example,
     ExplanationCard,
+    explanation_data,
     explanation_figure,
     explanation_page,
 )
@@ -78,6 +81,37 @@ def test_answer_has_examples_for_and_against():
     assert query.regions.tolist() == [[0, 2, 0], [0, 0, -1]]
     assert examples[0].regions.tolist() == [[2, 0], [0, 2]]
     assert make_card().evidence.strongest("class 5", "class 6", 3) == [0]  # no example has an effect
+
+
+def test_a_page_has_the_examples_of_every_question():
+    random, evidence = np.random.default_rng(0), make_card().evidence
+    owners = CLASSES[:5]
+    examples = [Example(f"{i}", owners[i % 5], None, 0.3 * random.normal(size=len(CLASSES))) for i in range(20)]
+    card = replace(make_card(), evidence=replace(evidence, examples=examples), images=2)
+    names = {example["name"] for example in explanation_data([card])["cards"][0]["examples"]}
+    for label, other in product(owners, (None, *owners)):
+        if label != other:
+            assert {example.name for example in card.evidence.answer(label, other, 2)[1]} <= names
+    many = [replace(example, name=f"{example.name} {i}") for i in range(5) for example in examples]
+    card = replace(card, evidence=replace(evidence, examples=many))
+    assert len(explanation_data([card])["cards"][0]["examples"]) == MAX_PAGE_EXAMPLES
+
+
+def test_an_example_without_regions_is_dimmed_by_its_contribution(page):
+    opened = page(make_card())
+    opened.get_by_label("class", exact=True).select_option(label="class 3")
+    opened.get_by_label("other class").select_option(label="beta")
+    shown = opened.locator("article figure:has(.contribution)")
+    veils = shown.locator(".heat-map canvas").evaluate_all(
+        "nodes => nodes.map(n => n.getContext('2d').getImageData(0, 0, 1, 1).data[3])"
+    )
+    alpha = dict(zip(shown.locator(".source").all_inner_texts(), veils, strict=True))
+    assert alpha["1.png"] == 0  # the strongest example, in its first region
+    assert alpha["4.png"] > 50  # has no regions, and a small effect
+    _, examples = make_card().evidence.answer("class 3", "beta", 3)
+    weak = next(example for example in examples if example.name == "4.png")
+    assert weak.regions is None
+    assert weak.shown_regions.tolist() == [[weak.contribution]]
 
 
 def test_a_page_shows_predictions_scores_and_contributions(page):

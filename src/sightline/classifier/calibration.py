@@ -21,7 +21,7 @@ from ..config import Config, Positive, rule
 from ..data.images import augmentation
 from ..data.images.augmentation import AugmentConfig
 from ..errors import check
-from ..metrics import auroc, fit_calibration_scale, wilson_interval
+from ..metrics import auroc, fit_calibration_scale
 from ..models.embedders import ImageEmbedder
 from ..models.few_shot_head import FewShotHead
 from .methods import Method, State
@@ -121,18 +121,17 @@ class Calibration(Config):
     def rejection(self, images: int, noun: str = "image") -> str:
         """The estimated rates of rejection on one line; `images` is the number of held-out examples behind them.
 
-        `noun` is what one example is.
+        `noun` is what one example is. The threshold is set by the same held-out examples, which are classified with one
+        example less, so the rate of new ones is mostly lower, and there is no interval.
         """
         requested = "" if self.reject is None else f"{100 * self.reject:g}%"
         if images < MIN_ESTIMATE_IMAGES or self.rejected_known is None or self.accepted_unknown is None:
             aim = f"set a rate of {requested} or estimate it" if requested else "estimate the rates"
             reason = f"one of {images} held-out {noun}s is {1 / images:.0%}" if images else "none can be held out"
             return f"too few {noun}s to {aim}: {reason}"
-        low, high = wilson_interval(self.rejected_known * images, images)
         is_coarse = self.reject is not None and self.reject * images < 1
         source = f"{images:,} held-out {noun}s" + (f", too few for {requested}" if is_coarse else "")
-        interval = f"95% interval {low:.0%} to {high:.0%}; {source}"
-        known = f"{self.rejected_known:.0%} of known {noun}s are rejected ({interval})"
+        known = f"{self.rejected_known:.0%} of known {noun}s are rejected, of new ones mostly fewer ({source})"
         return f"{known}, {self.accepted_unknown:.0%} of unknown accepted"
 
 
@@ -151,7 +150,7 @@ def calibrate(
     unknown images, and for a regression at most `MAX_REJECTED` of the known ones are rejected.
     """
     known_batches = [(logits, labels) for logits, labels, _ in held_out]
-    if head.has_regression and not known_batches:
+    if head.has_regression and not support.has_estimate:
         return _expected_calibration(head, support, state, reject)
     if not head.has_regression:
         known_batches += _copy_logits(head, support, state, embedder)
@@ -169,16 +168,16 @@ def calibrate(
 
 
 def _expected_calibration(head: Method, support: SupportSet, state: State, reject: float | None) -> Calibration:
-    """The calibration of a regression on one image per class, from what is usual for image sets of many kinds."""
+    """The calibration of a regression without held-out images, from what is usual for image sets of many kinds."""
     way, unknown = len(support.classes), torch.cat(list(unknown_logits(head, support, state))).double()
     low, high = float(unknown.mean()), float(classify(head, state, support.embeddings).amax(-1).mean())
     gap = max(high - low, MIN_THRESHOLD_DISTANCE)
     known = NormalDist(low + EXPECTED_KNOWN[0] * gap, EXPECTED_KNOWN[1] * gap)
     threshold = known.inv_cdf(MAX_REJECTED if reject is None else reject)
     spread = math.hypot(known.stdev, float(unknown.std(correction=0)))
-    distance = max(abs(known.mean - threshold), MIN_THRESHOLD_DISTANCE)
     if reject is None and head.has_statistics:
         threshold = max(threshold, (BACKGROUND_LOGIT[0] + BACKGROUND_LOGIT[1] * math.log(way / 5)) * high)
+    distance = max(abs(known.mean - threshold), MIN_THRESHOLD_DISTANCE)
     area = NormalDist().cdf((known.mean - low) / spread)
     factor = LOGISTIC_FACTOR if isinstance(head, FewShotHead) and head.config.readout == "logistic" else 1.0
     scale = factor * float(expected_scale(head.class_similarity(state), way))

@@ -3,7 +3,8 @@
 Every method classifies the support images while each is held out. The log-likelihoods, plus a prior in favor of methods
 that were best on average over data sets of many kinds, give the probability of each method. The most probable one is
 used; the default method and logistic regression are blended with their probabilities as weights, unless one of them is
-next to certain. With one image per class nothing can be held out, and `single_example_method` is used.
+next to certain. If at most one class has several images, held-out images show nothing, and `single_example_method` is
+used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,9 +40,9 @@ EVIDENCE_WEIGHT = 0.5
 training images, so that their errors are not independent."""
 MIN_WEIGHT = 0.05
 """A member of a blend with a lower weight is left out."""
-MAX_CHOICE_EXAMPLES = 2000
-"""Examples up to which methods are compared; for more, and for more classes than `MAX_CHOICE_CLASSES`, the head."""
-MAX_CHOICE_CLASSES = 200
+MAX_CHOICE_COST = 50_000_000
+"""Examples squared times classes, up to which methods are compared: logistic regression takes seconds then. For more,
+the default method is used."""
 UNIFORM_WEIGHT = 0.01
 """Weight of the uniform distribution in the probabilities of a method."""
 SCALES = torch.logspace(-1.2, 1.2, 33, dtype=torch.float64)
@@ -83,8 +84,8 @@ class Choice(Config):
             return f"{self.method}, as requested"
         if not self.accuracies:
             return (
-                f"{self.method}, the default; methods are compared with two {noun}s of a class or more, and at most"
-                f" {MAX_CHOICE_EXAMPLES:,} {noun}s of {MAX_CHOICE_CLASSES} classes"
+                f"{self.method}, the default; methods are compared with two {noun}s of two classes or more, if the"
+                f" number of {noun}s squared times that of classes is at most {MAX_CHOICE_COST / 1e6:g} million"
             )
         reason = compared_accuracies(dict(self.accuracies), self.method, f"{self.images:,} held-out {noun}s")
         return f"{self.method}, {reason}"
@@ -102,16 +103,16 @@ def compared_accuracies(accuracies: Mapping[str, float], chosen: str, examples: 
 def choose(head: FewShotHead, support: SupportSet, method: str = AUTO) -> tuple[Choice, list[HeldOut] | None]:
     """The choice for a support set, and the held-out logits of the chosen method if they were computed."""
     methods, members, is_automatic = available_methods(head), blend_members(head), method == AUTO
-    is_large = len(support) > MAX_CHOICE_EXAMPLES or len(support.classes) > MAX_CHOICE_CLASSES
+    is_large = len(support) ** 2 * len(support.classes) > MAX_CHOICE_COST
     if is_automatic and (is_large or head.config.transductive):
         method = default_method(head)
     if method not in (AUTO, "blend"):
         return Choice(method, is_automatic), None
     names = [name for name in methods if name != "blend"] if method == AUTO else list(members)
-    held_out = {name: _held_out(head, name, support) for name in names}
-    if not held_out[names[0]]:
+    if not support.has_estimate:
         chosen = single_example_method(head) if method == AUTO else method
         return Choice(chosen, is_automatic, (1.0,) * len(members) if chosen == "blend" else ()), None
+    held_out = {name: _held_out(head, name, support) for name in names}
     logits = {name: torch.cat([values for values, _, _ in folds])[None] for name, folds in held_out.items()}
     labels = torch.cat([labels for _, labels, _ in held_out[names[0]]])[None]
     if method == AUTO:

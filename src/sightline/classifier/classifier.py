@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
+from numbers import Real
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,8 +32,7 @@ class FewShotClassifier(FittedPredictor):
 
     `FewShotClassifier.pretrained(name)` classifies images. `FewShotClassifier(embedder=function)` classifies images
     with any torch module or callable as their encoder; a `CustomEmbedder` says how images are prepared for it.
-    `FewShotClassifier()` classifies embeddings of any encoder, of images, text or sound, by cosine similarity to the
-    class mean.
+    `FewShotClassifier()` classifies embeddings of any encoder, of images, text or sound.
 
     Methods can be called from several threads. A fitted classifier is pickled as the content of its file, so it can be
     sent to other processes, where it is on the CPU.
@@ -165,8 +165,9 @@ class FewShotClassifier(FittedPredictor):
         default the threshold is between known and unknown images.
         """
         check_choice("method", method, (AUTO, *METHODS))
-        is_rate = reject is None or (isinstance(reject, int | float) and 0 < reject < 1)
+        is_rate = reject is None or (isinstance(reject, Real) and 0 < reject < 1)
         check(is_rate, f"reject must be a rate above 0 and below 1, got {reject!r}")
+        reject = None if reject is None else float(reject)
         if self._pretrain is not None:
             return self._fit_chosen_model(self._pretrain, examples, method=method, reject=reject, progress=progress)
         support = read_support(examples, self._embedder, self._embed_dim(), progress, min_classes=2).checked()
@@ -203,6 +204,7 @@ class FewShotClassifier(FittedPredictor):
             fitted = self._current()
             check_labels([*(name for name in fitted.support.classes if name != label), label])
             self._fitted = fitted.changed(support := fitted.support.merged(new))
+            self.model_choice = None  # its accuracies are those of other examples
         warn_repeated(fitted.support, support, are_texts=self.input_kind == "text")
         return self
 
@@ -214,6 +216,7 @@ class FewShotClassifier(FittedPredictor):
             got = f"got {label!r} to remove of 2; add another first"
             check(len(rest.classes) >= MIN_CLASSES, f"a classifier must keep {MIN_CLASSES} classes, {got}")
             self._fitted = fitted.changed(rest)
+            self.model_choice = None
         return self
 
     def __repr__(self) -> str:

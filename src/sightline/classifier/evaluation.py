@@ -20,7 +20,8 @@ MAX_LISTED = 10
 """Confused pairs of classes, and unreadable files, in a terminal."""
 MAX_TEXT_CHARS = 120
 """Characters of a text in a list of mistakes."""
-REJECTED = "rejected"
+REJECTED, REJECTED_COLUMN = "", "(rejected)"
+"""The predicted class of a rejected image, which is not the name of a class, and how a table shows it."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class ClassifierEvaluation:
     """AUROC of the known score; None without unknown images."""
     per_class: dict[str, float]
     confusion: dict[str, dict[str, int]]
-    """Images by class and by predicted class, or `rejected`."""
+    """Images by class and by predicted class; rejected images are counted under the empty text."""
     mistakes: tuple[Mistake, ...]
     """The most confident mistakes."""
     unreadable: tuple[str, ...] = ()
@@ -118,7 +119,7 @@ class ClassifierEvaluation:
         note = f"Rows are the classes of the {self.noun}s, columns the predictions.{more}"
         expected = [name if name in self.per_class else REJECTED for name in shown]
         is_right = np.array([[column == name for column in columns] for name in expected])
-        report.add_matrix("Confusion matrix", shown, columns, counts, is_right, note)
+        report.add_matrix("Confusion matrix", shown, [*map(_column, columns)], counts, is_right, note)
         report.add_table("Confusion matrix as numbers", *_split_header(self._table(shown, columns)))
         images = []
         for m in self.mistakes:
@@ -168,7 +169,7 @@ class ClassifierEvaluation:
         return printable(mistake.name) if self.noun == "image" else f"“{shortened(mistake.name, MAX_TEXT_CHARS)}”"
 
     def _columns(self) -> list[str]:
-        """The predicted classes, in the order of the classes, and `rejected` last."""
+        """The predicted classes, in the order of the classes, and `REJECTED` last."""
         predicted = dict.fromkeys(name for row in self.confusion.values() for name in row)
         names = [name for name in self.confusion if name in predicted]
         names += sorted(set(predicted) - {*names, REJECTED})
@@ -183,7 +184,7 @@ class ClassifierEvaluation:
 
     def _table(self, rows: Sequence[str] | None = None, columns: Sequence[str] | None = None) -> list[list[str]]:
         rows, columns = list(self.confusion) if rows is None else rows, columns or self._columns()
-        table = [["", *(shortened(name, 24) for name in columns)]]
+        table = [["", *(shortened(_column(name), 24) for name in columns)]]
         for name in rows:
             unknown = "" if name in self.per_class else " (unknown)"
             counts = (self.confusion[name].get(column, 0) for column in columns)
@@ -198,6 +199,11 @@ class ClassifierEvaluation:
             if predicted not in (name, REJECTED)
         ]
         return sorted(pairs, key=lambda pair: -pair[2])
+
+
+def _column(predicted: str) -> str:
+    """How a table shows a predicted class."""
+    return REJECTED_COLUMN if predicted == REJECTED else predicted
 
 
 def _share(count: int, total: int, of: str = "") -> tuple[str, str]:

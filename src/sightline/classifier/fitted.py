@@ -7,6 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from ..errors import check
 from ..models.embedders import ImageEmbedder
 from ..models.few_shot import FewShot
 from ..models.text_embedders import TextEmbedder
@@ -53,7 +54,9 @@ class Fitted:
 
     @property
     def num_held_out(self) -> int:
-        """The number of support images that are classified while they are held out."""
+        """The number of support images that are classified while they are held out; 0 if they show nothing."""
+        if not self.support.has_estimate:
+            return 0
         counts = self.support.counts
         return min(int(counts[counts > 1].sum()), calibration.MAX_HELD_OUT)
 
@@ -132,4 +135,7 @@ class Fitted:
 
     def estimate(self) -> Estimate:
         """The expected accuracy on new images."""
+        rule, fix = "two classes must have 2 images each for an estimate", "add a second image to other classes"
+        counts = self.support.counts
+        check(self.support.has_estimate, f"{rule}, got {int((counts > 1).sum())} such class; {fix}")
         return Estimate.from_logits(self.support.classes, ((logits, labels) for logits, labels, _ in self.held_out))

@@ -34,7 +34,8 @@ from .predictions import Estimate, FewShotPrediction
 class FittedPredictor(Predictor):
     """Base class: a predictor of a model that is fitted to a support set. A subclass sets and replaces `_fitted`.
 
-    Predictions use one `Fitted` from beginning to end, so several threads can predict while it is replaced.
+    Several threads can predict while `add` and `remove` replace it: a batch is predicted by one `Fitted`. Inputs that
+    were prepared before `fit` replaces the model are refused if the new one takes others.
     """
 
     evaluate_options = frozenset({"show"})
@@ -123,10 +124,10 @@ class FittedPredictor(Predictor):
         return summary.summarize(*self._estimated(), self.input_kind, self.model_choice)
 
     def _estimated(self) -> tuple[Fitted, Estimate | None]:
-        """The current state, and its estimated accuracy; None if every class has one example."""
+        """The current state, and its estimated accuracy; None if at most one class has several examples."""
         fitted = self._ready()
         with self._lock:
-            return fitted, fitted.estimate() if int(fitted.support.counts.max()) > 1 else None
+            return fitted, fitted.estimate() if fitted.support.has_estimate else None
 
     @property
     def max_page_inputs(self) -> int:

@@ -78,6 +78,11 @@ def _embed(fitted: Fitted, prepared: list[Any]) -> tuple[Tensor, Any]:
     """Embeddings (N, T, M) of prepared inputs, and their pixels (N, C, side, side) or texts; None if none."""
     if isinstance(fitted.embedder, TextEmbedder):
         return fitted.embedder.embed(prepared).cpu(), prepared
+    example = fitted.support.embeddings if fitted.support.images is None else fitted.support.images
+    is_same = all(item.shape == example.shape[1:] for item in prepared)
+    check(
+        is_same, "inputs must be prepared by the model that predicts them, got those of another; was fit called again?"
+    )
     stacked = torch.stack(prepared)
     if fitted.support.images is None:
         return stacked, None

@@ -141,9 +141,12 @@ def make_method(head: FewShotHead, name: str, scales: Sequence[float] = ()) -> F
 
 
 def available_methods(head: FewShotHead) -> tuple[str, ...]:
-    """The methods for a model: its head in place of the same readout, unless the head is no more than a readout."""
+    """The methods for a model: its head in place of the same readout, unless the head is no more than a readout.
+
+    Logistic regression is always one of them, since it is a member of the blend.
+    """
     left_out = head.config.readout if _is_more_than_a_readout(head) else "head"
-    return tuple(name for name in METHODS if name != left_out)
+    return tuple(name for name in METHODS if name != left_out or name == "logistic")
 
 
 def default_method(head: FewShotHead) -> str:

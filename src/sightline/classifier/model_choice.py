@@ -84,7 +84,7 @@ def choose_model(
         except MissingDependencyError as error:
             hint = f"these images look like {kind}, whose model is not installed: {error}" if name == likely else hint
             continue
-        if max(fitted[name].counts.values()) == 1:  # nothing can be held out
+        if not fitted[name].fitted.support.has_estimate:  # held-out images would show nothing
             reason = f"because the images look like {kind}" if name == likely else f"without the model for {kind}"
             return ModelChoice(name, reason, hint), fitted[name]
     if not fitted:

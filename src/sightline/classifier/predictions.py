@@ -175,6 +175,8 @@ class Estimate:
     """Held-out images: those of classes with at least 2 images."""
     per_class: dict[str, float]
     """Accuracy of each class, the lowest first."""
+    counts: dict[str, int]
+    """Held-out images of each of these classes."""
 
     @classmethod
     def from_logits(cls, classes: Sequence[str], held_out: Iterable[tuple[Tensor, Tensor]]) -> "Estimate":
@@ -183,10 +185,9 @@ class Estimate:
         for logits, labels in held_out:
             update_classification_sums(sums, logits, labels)
         correct, total = float(sums["correct"].sum()), int(sums["total"].sum())
-        rule, fix = "a class must have 2 images for an estimate", "add a second image of some class"
-        check(total > 0, f"{rule}, got 1 of each; {fix}")
         per_class = sorted(per_class_accuracy(sums, classes).items(), key=lambda pair: pair[1])
-        return cls(correct / total, wilson_interval(correct, total), total, dict(per_class))
+        counts = {name: int(count) for name, count in zip(classes, sums["total"].tolist(), strict=True) if count}
+        return cls(correct / total, wilson_interval(correct, total), total, dict(per_class), counts)
 
     def __str__(self) -> str:
         return self.describe()

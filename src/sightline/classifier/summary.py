@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Sequence
+from math import fsum
 from typing import Any
 
 from .. import config
@@ -14,12 +15,14 @@ from .fitted import Fitted
 from .predictions import Estimate
 
 MAX_LISTED_CLASSES = 3
+CHANCE_ERRORS = 2.0
+"""Standard errors above chance from which on an accuracy is better than by chance."""
 
 
 def summarize(fitted: Fitted, estimate: Estimate | None, noun: str, model: Any = None) -> str:
     """A few lines: the classes, the expected accuracy and the calibration.
 
-    `estimate` is None if every class has one example. `model` is the choice of the model, if there was one.
+    `estimate` is None if at most one class has several examples. `model` is the choice of the model, if there was one.
     """
     calibration, counts = fitted.calibration, fitted.support.counts
     low, high = int(counts.min()), int(counts.max())
@@ -28,7 +31,8 @@ def summarize(fitted: Fitted, estimate: Estimate | None, noun: str, model: Any =
     lines += [f"model       {model}"] if model is not None else []
     lines.append(f"method      {fitted.choice.describe(noun)}")
     if estimate is None:
-        lines.append(f"estimated   accuracy unknown: one {noun} per class; add a second {noun} of some class")
+        reason = f"one {noun} per class" if high == 1 else f"only one class has several {noun}s"
+        lines.append(f"estimated   accuracy unknown: {reason}; add a second {noun} of other classes")
     else:
         lone = [name for name, count in zip(fitted.support.classes, counts, strict=True) if count == 1]
         without = f"; without classes of one {noun}: {_listed(lone)}" if lone else ""
@@ -60,15 +64,18 @@ def plain_calibration(fitted: Fitted) -> dict[str, Any]:
 
 
 def check_above_chance(estimate: Estimate, num_classes: int, noun: str, fix: str) -> None:
-    """Raise SightlineError if held-out examples are not classified better than by chance."""
-    chance = 1 / num_classes
-    accuracy = sum(estimate.per_class.values()) / len(estimate.per_class)  # balanced: classes can differ in size
-    error = (chance * (1 - chance) / estimate.images) ** 0.5
+    """Raise SightlineError if held-out examples are not classified better than by chance.
+
+    The mean accuracy of the classes, which can differ in size, must be two standard errors above it.
+    """
+    chance, counts = 1 / num_classes, estimate.counts
+    accuracy = fsum(estimate.per_class.values()) / len(counts)
+    error = (chance * (1 - chance) * fsum(1 / count for count in counts.values())) ** 0.5 / len(counts)
     source = "labels" if noun == "text" else "folders"
     rule = f"held-out {noun}s must be classified better than by chance"
     got = f"got {accuracy:.1%} on average over classes ({estimate.images:,} {noun}s), where chance is {chance:.1%}"
     fix = f"check the {source}, add {noun}s of each class, {fix}"
-    check(accuracy > chance + error, f"{rule}, {got}; {fix}")
+    check(accuracy >= min(chance + CHANCE_ERRORS * error, 1.0), f"{rule}, {got}; {fix}")
 
 
 def _listed(names: Sequence[str]) -> str:

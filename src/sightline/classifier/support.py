@@ -55,6 +55,11 @@ class SupportSet:
         """Examples of each class: (way,)"""
         return torch.bincount(self.labels, minlength=len(self.classes))
 
+    @property
+    def has_estimate(self) -> bool:
+        """Whether held-out examples show how well classes are told apart: two classes or more have several examples."""
+        return int((self.counts > 1).sum()) > 1
+
     def positions_in_class(self) -> Tensor:
         """The position of each example within its class, from 0: (S,)"""
         starts = self.counts.cumsum(0) - self.counts

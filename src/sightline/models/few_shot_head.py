@@ -250,8 +250,17 @@ class FewShotHead(nn.Module):
             token_labels = labels.repeat_interleave(num_tokens, 1)
         means, fit_readout = class_means(membership, images), self._fit_readout()
         readout = None if fit_readout is None else fit_readout(images, membership)
+        has_images = membership.any(-1)
         return SupportState(
-            means, images, tokens, token_labels, keys_values, support.shape[1] * num_tokens, readout, fit_readout
+            means,
+            has_images,
+            images,
+            tokens,
+            token_labels,
+            keys_values,
+            support.shape[1] * num_tokens,
+            readout,
+            fit_readout,
         )
 
     def _fit_readout(self) -> FitReadout | None:
@@ -275,11 +284,14 @@ class FewShotHead(nn.Module):
     def _similarity_to_predicted(self, query: Tensor, logits: Tensor, state: SupportState) -> Tensor:
         """The similarity of queries (E, Q, T, M) to the mean of the class with their largest logit: (E, Q, 1)
 
+        Classes without images are left out.
+
         It is added to the logits of all classes, so it does not change probabilities. The largest logit then also tells
         known from unknown images, which a regression on the classes alone does not.
         """
         similarities = self.similarity(query.mean(2)[:, None], state.class_means[:, None])[:, 0]
-        return similarities.gather(2, logits.argmax(-1, keepdim=True)) / self.calibration_scale
+        predicted = logits.masked_fill(~state.has_images[:, None], float("-inf")).argmax(-1, keepdim=True)
+        return similarities.gather(2, predicted) / self.calibration_scale
 
     def _support_tokens(self, support: Tensor, membership: Tensor) -> Tensor:
         """Support tokens in the dimension of the blocks, with label and role embeddings."""

@@ -18,7 +18,7 @@ CHECK_EVERY = 10
 TOLERANCE = 1e-5
 """Largest gradient at which logistic regression has converged."""
 EMPTY_CLASS_LOGIT = -60.0
-"""Logit of a class without images in logistic regression, whose own value is minus infinity."""
+"""Logit of a class without images while logistic regression is fitted: it then has no probability."""
 C = 1.0
 """Weight of the loss of logistic regression relative to the L2 penalty, as in scikit-learn."""
 
@@ -67,6 +67,8 @@ def ridge(x: Tensor, membership: Tensor, penalty: Tensor | float) -> LinearReado
 def logistic(x: Tensor, membership: Tensor) -> LinearReadout:
     """Multinomial logistic regression with an L2 penalty, on vectors of unit length.
 
+    The logit of a class without images is 0, the mean of those of the others; minus infinity would fit best.
+
     The weights are a linear combination of the support vectors, whose coefficients (E, S, way) are optimized. The
     vectors are centered: this does not change the solution, because the intercept is not penalized, and it decouples
     the intercept from the weights. The optimizer is accelerated gradient descent with restarts.
@@ -76,31 +78,34 @@ def logistic(x: Tensor, membership: Tensor) -> LinearReadout:
     count = is_used.sum(1, keepdim=True).clamp_min(1)
     center = x.sum(1, keepdim=True) / count
     x = (x - center) * is_used
-    gram, targets = x @ x.mT, membership.mT
+    is_wide = x.shape[1] <= x.shape[2]
+    gram, targets = x @ x.mT if is_wide else x.mT @ x, membership.mT  # both have the same eigenvalues but 0
     lipschitz = 1 + C / 2 * (gram @ gram).flatten(1).norm(dim=1).sqrt()[:, None, None]  # an upper bound
     coefficients, intercept = torch.zeros_like(targets), torch.zeros_like(targets[:, :1])
     lookahead, intercept_lookahead, age = coefficients, intercept, torch.ones_like(lipschitz)
+    products = products_lookahead = coefficients  # x @ x.mT @ coefficients, updated by one product in each step
     for step in range(1, MAX_STEPS + 1):
-        logits = (gram @ lookahead + intercept_lookahead).masked_fill(is_empty, EMPTY_CLASS_LOGIT)
+        logits = (products_lookahead + intercept_lookahead).masked_fill(is_empty, EMPTY_CLASS_LOGIT)
         residual = C * (logits.softmax(-1) - targets) * is_used
         gradient, intercept_gradient = residual + lookahead, residual.sum(1, keepdim=True)
         previous, previous_intercept = coefficients, intercept
         coefficients = lookahead - gradient / lipschitz
         intercept = intercept_lookahead - intercept_gradient * 2 / (C * count)
         change, intercept_change = coefficients - previous, intercept - previous_intercept
-        slope = (gradient * (gram @ change)).sum((1, 2), True)
+        product = gram @ change if is_wide else x @ (x.mT @ change)
+        slope = (gradient * product).sum((1, 2), True)
         slope = slope + (intercept_gradient * intercept_change).sum((1, 2), True)
         age = torch.where(slope > 0, torch.ones_like(age), age + 1)  # restart the momentum of episodes that overshot
         momentum = (age - 1) / (age + 2)
-        lookahead = coefficients + momentum * change
+        products = products + product
+        lookahead, products_lookahead = coefficients + momentum * change, products + momentum * product
         intercept_lookahead = intercept + momentum * intercept_change
         if step % CHECK_EVERY == 0:
             largest = max((x.mT @ gradient).abs().max(), intercept_gradient.abs().max())
             if largest < TOLERANCE:
                 break
     weights = x.mT @ coefficients
-    bias = (intercept - center @ weights).masked_fill(is_empty, EMPTY_CLASS_LOGIT)
-    return LinearReadout(torch.zeros_like(center), weights, bias)
+    return LinearReadout(torch.zeros_like(center), weights, intercept - center @ weights)
 
 
 def class_center(x: Tensor, membership: Tensor) -> Tensor:

@@ -17,6 +17,8 @@ class SupportState:
 
     class_means: Tensor
     """(E, way, M)"""
+    has_images: Tensor
+    """(E, way), bool: whether each class has support images."""
     image_means: Tensor
     """(E, S, M), the mean of the tokens of each support image."""
     tokens: Tensor | None = None
@@ -49,6 +51,7 @@ class SupportState:
         readout = None if self.fit_readout is None else self.fit_readout(images, membership)
         return SupportState(
             class_means=class_means(membership, images),
+            has_images=membership.any(-1),
             image_means=images,
             tokens=None if self.tokens is None else self.tokens[0, tokens],
             token_labels=None if self.token_labels is None else self.token_labels[0, tokens],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,8 @@ MAX_SCORES = 8
 """Classes whose scores are shown."""
 MAX_COMPARED_CLASSES = 12
 """Classes that a page can compare; the most likely ones."""
+MAX_PAGE_EXAMPLES = 24
+"""Support examples of a prediction that a page contains."""
 MIN_RELATIVE_CONTRIBUTION = 0.02
 """Contribution of a support example that is shown, relative to the largest."""
 QUERY_SIDE, EXAMPLE_SIDE, FIGURE_SIDE = 224, 112, 336
@@ -54,6 +57,13 @@ class ExplainedImage:
     """Class of a support example."""
     contribution: float | None = None
     """Decrease of the log odds without this support example; negative if it speaks against the class."""
+
+    @property
+    def shown_regions(self) -> Array | None:
+        """`regions`; of a support example without them, its contribution as that of one region."""
+        if self.regions is not None or self.contribution is None:
+            return self.regions
+        return np.full((1, 1), self.contribution)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +180,9 @@ def explanation_figure(card: ExplanationCard) -> Figure:
         return text_figure(card)
     query, examples = card.evidence.answer(card.label, card.other, card.images)
     images = [image for image in (query, *examples) if image.pixels is not None]
-    query_scale, example_scale = (heatmaps.common_scale(image.regions for image in x) for x in ([query], examples))
+    query_scale, example_scale = (
+        heatmaps.common_scale(image.shown_regions for image in x) for x in ([query], examples)
+    )
     columns = len(images) + 1
     width = 2.5 * columns + 0.6
     title = wrap(card.title, width, 13)
@@ -179,7 +191,8 @@ def explanation_figure(card: ExplanationCard) -> Figure:
     fig.suptitle(title, color=COLORS["ink"] if card.known else UNKNOWN_COLOR, fontsize=13)
     for ax, image in zip(axes[0], images, strict=False):
         assert image.pixels is not None
-        heatmaps.draw(ax, image.pixels, image.regions, query_scale if image is query else example_scale, FIGURE_SIDE)
+        scale = query_scale if image is query else example_scale
+        heatmaps.draw(ax, image.pixels, image.shown_regions, scale, FIGURE_SIDE)
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
         ax.set_title(short_label(image.label, 24) or "query", color=COLORS["ink"], fontsize=10)
@@ -324,14 +337,19 @@ def _compared_classes(card: ExplanationCard) -> list[str]:
 
 
 def _page_examples(card: ExplanationCard, compared: Sequence[str]) -> list[int]:
-    """Indices of the examples that a page contains: those of the card, and the strongest of each compared class."""
+    """Indices of the examples that a page contains: those of the card, then those of other questions.
+
+    Questions about more likely classes come first. There are at most `MAX_PAGE_EXAMPLES`, or those of the card.
+    """
     e = card.evidence
-    indices = e.strongest(card.label, card.other, card.images)
-    for name in compared:
-        own = [i for i, example in enumerate(e.examples) if example.label == name]
-        if own:
-            indices.append(max(own, key=lambda i: float(e.effects(e.examples[i].decreases, name))))
-    return list(dict.fromkeys(indices))
+    own = e.strongest(card.label, card.other, card.images)
+    questions = sorted(product(range(len(compared)), range(-1, len(compared))), key=lambda pair: (sum(pair), pair))
+    others = chain.from_iterable(
+        e.strongest(compared[label], None if other < 0 else compared[other], card.images)
+        for label, other in questions
+        if label != other
+    )
+    return list(dict.fromkeys([*own, *others]))[: max(len(own), MAX_PAGE_EXAMPLES)]
 
 
 def _map(values: Array) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from .. import limits
 from ..classifier import FewShotClassifier
 from ..classifier.data_checks import doubtful_labels
 from ..classifier.model_choice import choose_model
+from ..classifier.summary import plain_calibration
 from ..classifier.support import SupportSet
 from ..data.images.checks import are_blank, near_groups
 from ..data.images.reading import read_image
@@ -180,10 +181,9 @@ class Fits:
             choice, classifier = choose_model(sample, images.fitted, self.models)
         else:
             classifier = images.fitted(stored.model)
-        has_estimate = sum(count > 1 for count in classifier.counts.values()) > 1  # else it is of one class alone
-        estimate = classifier.estimate() if has_estimate else None
+        estimate = classifier.estimate() if classifier.fitted.support.has_estimate else None
         warnings = [*_image_warnings(stored, images.thumbnails(shown)), *_label_warnings(stored, classifier, shown)]
-        fitted = classifier.fitted
+        fitted, calibration = classifier.fitted, plain_calibration(classifier.fitted)
         seconds = time.perf_counter() - start
         FIT_SECONDS.observe(seconds)
         low, high = (0.0, 0.0) if estimate is None else estimate.interval
@@ -196,8 +196,7 @@ class Fits:
             "estimate": None
             if estimate is None
             else {"accuracy": estimate.accuracy, "low": low, "high": high, "images": estimate.images},
-            "rejected_known": fitted.calibration.rejected_known,
-            "accepted_unknown": fitted.calibration.accepted_unknown,
+            **{name: calibration[name] for name in ("rejected_known", "accepted_unknown")},
         }
         accuracy = {} if estimate is None else estimate.per_class
         return Fit(stored.version, classifier, values=values, class_accuracy=accuracy, warnings=tuple(warnings))

@@ -38,10 +38,13 @@ function mapped(data, index, grid, values, scale, name, describe) {
   return map.node;
 }
 
+// A support example, whose regions are its effect times their similarity to the query. Without similarities it is one region.
 function exampleFigure(data, example, label, largest) {
-  const { image, shares, value } = example;
-  const values = shares && shares.values.map((share) => share * value);
-  const describe = (row, column) => `${place(row, column)}: similarity ${shares.values[row * shares.columns + column].toFixed(2)}`;
+  const { image, value } = example;
+  const shares = example.shares ?? { rows: 1, columns: 1, values: [1] };
+  const values = shares.values.map((share) => share * value);
+  const similarity = (row, column) => `${place(row, column)}: similarity ${shares.values[row * shares.columns + column].toFixed(2)}`;
+  const describe = example.shares ? similarity : () => `whole example: ${signed(value)}`;
   const isOther = example.label !== label;
   const bar = element("span", { className: `bar ${value < 0 ? "against" : "for"}` });
   bar.style.setProperty("--length", largest > 0 ? Math.abs(value) / largest : 0);
