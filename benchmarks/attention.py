@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sightline.attention import CosineScore, MultiHeadAttention, attend
 from sightline.attention.functional import observe
-from sightline.attention.masks import Causal, Episode, Window
+from sightline.attention.masks import Causal, Episode, Padding, Window, resolve_mask
 
 from .clock import Samples, alternate, measure, timer
 from .record import Report
@@ -133,7 +133,17 @@ def run(settings: Settings, report: Report) -> None:
 
 
 MODES = ("forward", "training")
-THEIRS = {"dot": "SDPA", "causal": "SDPA causal", "cosine": "SDPA", "episode": "SDPA"}
+THEIRS = {
+    "dot": ("SDPA",),
+    "causal": ("SDPA causal",),
+    "cosine": ("SDPA",),
+    "cosine, causal": ("SDPA causal",),
+    "cosine, padding": ("SDPA padding",),
+    "cosine, episode mask": ("SDPA", "SDPA with the mask"),
+}
+"""What each of ours is compared with."""
+MAX_DENSE_MASK = 1 << 28
+"""Queries times keys of a batch up to which SDPA gets an episode mask: it takes one as a tensor."""
 
 
 def compare_functions(
@@ -141,22 +151,32 @@ def compare_functions(
 ) -> None:
     """`attend` relative to `scaled_dot_product_attention` and to Swin-V2's cosine attention."""
     q, k, v = projected(shape, settings)
-    heads, tokens = shape[1:3]
+    batch, heads, tokens, _ = shape
     cosine, swin = CosineScore(num_heads=heads).to(settings.device), SwinV2CosineAttention(heads).to(settings.device)
+    padding = Padding.from_lengths([tokens - i % (tokens // 4 + 1) for i in range(batch)]).to(settings.device)
+    episode = Episode(max(1, tokens // 4))
+    mask = resolve_mask(episode, (batch, heads, tokens, tokens), torch.device(settings.device)).allowed
     runs: dict[str, Run] = {
         "SDPA": lambda: F.scaled_dot_product_attention(q, k, v),
         "SDPA causal": lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True),
         "dot": lambda: attend(q, k, v),
         "causal": lambda: attend(q, k, v, mask=Causal()),
         "cosine": lambda: attend(q, k, v, score=cosine),
-        "episode": lambda: attend(q, k, v, score=cosine, mask=Episode(max(1, tokens // 4))),
+        "cosine, causal": lambda: attend(q, k, v, score=cosine, mask=Causal()),
+        "cosine, padding": lambda: attend(q, k, v, score=cosine, mask=padding),
+        "SDPA padding": lambda: F.scaled_dot_product_attention(q, k, v, padding.attention_mask),
+        "cosine, episode mask": lambda: attend(q, k, v, score=cosine, mask=episode),
     }
+    if tokens * tokens <= MAX_DENSE_MASK:
+        runs["SDPA with the mask"] = lambda: F.scaled_dot_product_attention(q, k, v, mask)
     leaves = [q, k, v, *cosine.parameters(), *swin.parameters()]
     functions = {key: in_mode(function, mode, leaves) for key, function in runs.items()}
     samples = measure(functions, rounds, settings.device, graphs=True)
-    labels = {"episode": "cosine, episode mask", "causal": "dot, causal"}
-    for key, theirs in THEIRS.items():
-        report.compare(name, (labels.get(key, key), samples[key]), (theirs, samples[theirs]))
+    for key, others in THEIRS.items():
+        label = "dot, causal" if key == "causal" else key
+        for other in others:
+            if other in samples:
+                report.compare(name, (label, samples[key]), (other, samples[other]))
     if tokens <= MAX_EXPLICIT:  # apart: on a CPU, what follows them waits for the memory that they gave back
         slow = {"explicit": explicit(runs["dot"]), "Swin-V2": lambda: swin(q, k, v)}
         slow_functions = {key: in_mode(function, mode, leaves) for key, function in slow.items()}
@@ -226,6 +246,8 @@ def compare_modules(rounds: int, settings: Settings, report: Report) -> None:
     torch_name, weights_name = "nn.MultiheadAttention", "nn.MultiheadAttention, need_weights"
     with settings.peer("x_transformers", report) as peer:
         for mode in MODES:
+            for module in (theirs, ours, cosine):
+                module.train(mode == "training")  # torch has a fast path in evaluation mode
             runs: dict[str, Run] = {
                 torch_name: lambda: theirs(x, x, x, need_weights=False)[0],
                 "dot": lambda: ours(x),

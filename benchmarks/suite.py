@@ -69,6 +69,7 @@ class Settings:
             python = find_python(name, self.pythons)
             process = PeerProcess(name, python, torch.get_num_threads(), self.device, *arguments)
             self.versions[name] = process.versions[name]
+            note_version(name, process.versions[name], report)
             if process.versions["torch"] != torch.__version__:
                 report.note(f"{name} runs on torch {process.versions['torch']}.")
         except MissingPeerError as error:
@@ -83,10 +84,17 @@ class Settings:
         """Whether a peer is installed in our own environment; the report says if it is not."""
         try:
             self.versions[name] = installed_version(name)
+            note_version(name, self.versions[name], report)
         except MissingPeerError as error:
             report.skip(error)
             return False
         return True
+
+
+def note_version(name: str, version: str, report: Report) -> None:
+    """Note a peer whose version is not that of `PEERS`."""
+    if version != PEERS[name].version:
+        report.note(f"{name} has version {version}, not {PEERS[name].version}.")
 
 
 def main(device: str, arguments: Sequence[str] | None = None) -> None:
