@@ -124,9 +124,10 @@ def test_a_class_without_images_is_not_predicted_by_the_similarity_term():
     query = torch.randn(40, 1, 32)
     state = calibration.encode(fitted.head, fitted.support, fitted.support.labels == 0)
     logits = calibration.classify(fitted.head, state, query)
-    raw = state.readout(fitted.head.normalize(query).double().mean(1)[None])[0] / fitted.head.similarity.temperature()
+    head = fitted.head
+    raw = (state.readout(head.normalize(query).double().mean(1)[None]) / head.similarity.temperature())[0]
     assert (raw.argmax(-1) == 1).any()
-    similarity = fitted.head.similarity(query.double().mean(1)[None, None], state.class_means[:, None])[0, 0, :, 0]
+    similarity = head.similarity(query.double().mean(1)[None, None], state.class_means[:, None])[0, 0, :, 0]
     torch.testing.assert_close(logits[:, 0] - raw[:, 0], similarity, check_dtype=False)
 
 

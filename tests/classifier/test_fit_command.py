@@ -256,3 +256,19 @@ def test_fit_suggests_another_model_for_images_it_does_not_separate(tmp_path, mo
     )
     output = call("fit", "noise", "--model", "photos", "--force", "--device", "cpu", "--overwrite").stdout
     assert "photos separates these images poorly; add images of each class\n" in output
+
+
+def test_fit_by_a_method_and_with_splits(run, characters, tmp_path):
+    output = call("fit", characters, "--model", run, "--method", "ridge", "--out", "ridge.sightline")
+    assert output.exit_code == 0, output.stderr
+    assert "method      ridge, as requested" in output.stdout
+    output = call("fit", characters, "--model", run, "--method", "svm", "--out", "svm.sightline")
+    assert output.exit_code == 2
+    assert "method must be" in output.stderr
+    shutil.copytree(characters, tmp_path / "split" / "train")
+    shutil.copytree(characters, tmp_path / "split" / "test")
+    output = call("fit", tmp_path / "split", "--model", run, "--out", "split.sightline")
+    assert "only the images of the split train are examples; left out: test 12" in output.stdout
+    assert "3 classes, 12 examples" in output.stdout
+    output = call("predict", "split.sightline", characters / "sign 0" / "0.png", "--show", "page.html")
+    assert "sign 0/0.png" in (tmp_path / "page.html").read_text()

@@ -101,6 +101,11 @@ def check_texts(classifier: FewShotClassifier) -> list[Finding]:
     return findings
 
 
+def unused_splits(source: str | Path) -> dict[str, int]:
+    """The numbers of image files in the splits that a classifier is not fitted to."""
+    return {name: len(images) for name, images in _image_files(source).items() if name != "train"}
+
+
 def _image_files(source: str | Path) -> dict[str, Images]:
     """The image files of each split of class folders or of a zip file; nothing for other data sets."""
     if not Path(source).expanduser().exists():

@@ -69,7 +69,8 @@ def predict_with_cards(
     predictions, is_text = _predict(fitted, query, pixels), isinstance(fitted.embedder, TextEmbedder)
     cards = []
     for explanation, item in zip(explain(fitted, query, pixels, predictions), inputs, strict=True):
-        file_name = Path(item).name if isinstance(item, str | Path) and not is_text else None
+        is_path = isinstance(item, str | Path) and not is_text
+        file_name = "/".join(Path(item).parts[-2:]) if is_path else None  # folders often have files of the same names
         cards.append(explanation.card(name=str(item) if is_text else file_name))
     return predictions, cards
 

@@ -44,6 +44,9 @@ def fit(
             help="A pretrained model, the folder of a few-shot run, or an embedder; auto chooses a pretrained one."
         ),
     ] = "auto",
+    method: Annotated[
+        str, typer.Option(help="head, prototypes, ridge, logistic or blend; auto chooses by held-out examples.")
+    ] = "auto",
     reject: Annotated[
         float | None,
         typer.Option(metavar="RATE", help="Rate of known images that may be rejected as unknown, such as 0.05."),
@@ -62,33 +65,36 @@ def fit(
     path = check_path(out or Path(f"{Path(folder).resolve().name.removesuffix('.gz').removesuffix('.tsv')}{SUFFIX}"))
     fix = "pass --overwrite to replace it, or --out FILE for another"
     check(overwrite or not path.exists(), f"out must be a new file, got {str(path)!r}, which exists; {fix}")
+    options: dict[str, Any] = {"method": method, "reject": reject}
     if is_table(folder):
         texts = read_table(folder, COLUMNS if columns is None else parse_columns(columns), header=header)
-        _fit_texts(folder, texts, path, "minilm" if model == "auto" else model, device, reject=reject, force=force)
+        _fit_texts(folder, texts, path, "minilm" if model == "auto" else model, device, options, force=force)
     else:
         check(columns is None and not header, "--columns and --header must be left out for images, got them")
-        options: dict[str, Any] = {"reject": reject, "force": force, "allow_download": allow_download}
-        _fit_images(folder, path, model, device, **options)
+        _fit_images(folder, path, model, device, options, force=force, allow_download=allow_download)
 
 
 def _fit_images(
-    folder: str, path: Path, model: str, device: str, *, reject: float | None, force: bool, allow_download: bool
+    folder: str, path: Path, model: str, device: str, options: dict[str, Any], *, force: bool, allow_download: bool
 ) -> None:
     """Fit a classifier to images, and print what is known about it and about the images."""
     from ..classifier import FewShotClassifier
-    from ..classifier.data_checks import check_data
+    from ..classifier.data_checks import check_data, unused_splits
     from ..classifier.model_choice import KINDS, other_model
     from ..data.images.checks import as_text
     from ..training.device import choose_device
 
     with progress_bar() as progress:
         classifier = FewShotClassifier.pretrained(model, allow_download=allow_download).to(choose_device(device))
-        classifier.fit(folder, reject=reject, progress=progress)
+        classifier.fit(folder, progress=progress, **options)
     choice = classifier.model_choice
     model = model if choice is None else choice.model
     echo(f"{model}: {classifier.summary()}")
     if report := as_text(check_data(folder, classifier), folder):
         echo(report)
+    if unused := unused_splits(folder):
+        counts = ", ".join(f"{name} {count:,}" for name, count in unused.items())
+        echo(f"only the images of the split train are examples; left out: {counts}")
     other = None if choice is not None else other_model(folder, model)
     if choice is not None and choice.hint is not None:
         echo(choice.hint)
@@ -104,7 +110,7 @@ def _fit_images(
 
 
 def _fit_texts(
-    source: str, texts: Any, path: Path, model: str, device: str, *, reject: float | None, force: bool
+    source: str, texts: Any, path: Path, model: str, device: str, options: dict[str, Any], *, force: bool
 ) -> None:
     """Fit a classifier to texts by label, and print what is known about it and about the texts."""
     from ..classifier import FewShotClassifier
@@ -117,7 +123,7 @@ def _fit_texts(
     check(is_text_model(model), f"{rule}, got {model!r}")
     with progress_bar() as progress:
         classifier = FewShotClassifier.pretrained(model).to(choose_device(device))
-        classifier.fit(texts, reject=reject, progress=progress)
+        classifier.fit(texts, progress=progress, **options)
     echo(f"{model}: {classifier.summary()}")
     if report := as_text(check_texts(classifier), source):
         echo(report)
