@@ -577,7 +577,7 @@ def compare_with_logistic(kind: str, sets: dict[str, DomainSet], embeddings: dic
 
 
 def write_model(sets: dict[str, DomainSet], folder: Path) -> None:
-    """Write the model of configs/few-shot-photos.yaml with the statistics of all sets, without training its blocks."""
+    """Write the model of configs/few-shot-photos.yaml with the statistics of all sets, without training it."""
     task = config.build(FewShotTaskConfig, config.read(Path("configs/few-shot-photos.yaml")))
     task = replace(task, model=replace(task.model, image_size=task.data.image_size, channels=3))
     torch.manual_seed(0)

@@ -50,8 +50,7 @@ MAX_QUERIES_PER_BATCH, MAX_TOKENS_PER_BATCH = 256, 512
 PRIOR_STD = {True: 0.5, False: 1.5}
 """Standard deviation of the log calibration scale expected for a trained head, and for one without parameters.
 
-Selected on held-out alphabets of Omniglot's background set. A regression has that of a trained head, which is best on
-image sets of many kinds (benchmarks/domains.py).
+Selected on held-out alphabets of Omniglot's background set. A regression has that of a trained head.
 """
 THRESHOLD_FRACTION = 0.36
 """The known threshold, as a fraction of the distance from the mean logit of known images to that of unknown ones.
@@ -63,7 +62,7 @@ MAX_REJECTED = 0.1
 """The fraction of images of known classes that are rejected by default, at most."""
 EXPECTED_KNOWN = (0.14, 0.175)
 """With one image per class, the mean and standard deviation of the largest logit of known images, from that of unknown
-ones at 0 to that of the support images themselves at 1: medians over thirteen image sets (benchmarks/domains.py)."""
+ones at 0 to that of the support images themselves at 1: medians over thirteen image sets, when they were chosen."""
 EXPECTED_SCALE = (1.01, 2.06, 0.31)
 """With one image per class, the log calibration scale for five classes without similarity, its decrease with their
 cosine similarity, and its increase with the logarithm of their number (benchmarks/domain_constants.py)."""

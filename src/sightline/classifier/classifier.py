@@ -165,7 +165,8 @@ class FewShotClassifier(FittedPredictor):
         default the threshold is between known and unknown images.
         """
         check_choice("method", method, (AUTO, *METHODS))
-        is_rate = reject is None or (isinstance(reject, Real) and 0 < reject < 1)
+        rate: Any = reject  # of any numeric type, such as those of NumPy
+        is_rate = rate is None or (isinstance(rate, Real) and 0 < float(rate) < 1)
         check(is_rate, f"reject must be a rate above 0 and below 1, got {reject!r}")
         reject = None if reject is None else float(reject)
         if self._pretrain is not None:

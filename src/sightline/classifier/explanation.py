@@ -137,7 +137,7 @@ def _occlude(
 ) -> Tensor | None:
     """Decreases of log probabilities (N, way) with cells occluded: (N, grid, grid, way), 0 in all other cells
 
-    Cells are occluded in one view of an image. What its other views add to the embedding is kept.
+    Cells are occluded in the first view of an image. The change of its embedding is taken for that of all views.
     """
     embedder = fitted.embedder
     if embedder is None or pixels.shape[-1] != embedder.image_size:

@@ -6,6 +6,7 @@ cosine similarity of the query and the mean of the class, divided by a learned t
 Shapes: E episodes, S support images, Q queries, T tokens per image, M embedding dimension, H heads, D head dimension.
 """
 
+import math
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -97,7 +98,7 @@ class FewShotHead(nn.Module):
             self.normalization = EmbeddingNormalization(embed_dim, power=c.power, whitening_dim=c.whitening_dim or 0)
         self.log_penalty: nn.Parameter | None = None
         if c.readout == "ridge":
-            self.log_penalty = nn.Parameter(torch.tensor(RIDGE_PENALTY).log())
+            self.log_penalty = nn.Parameter(torch.tensor(math.log(RIDGE_PENALTY)))  # torch would import its compiler
         self.bottleneck: nn.Linear | None = None
         if c.depth and c.bottleneck_dim is not None:
             message = f"bottleneck_dim must be below the embedding dimension {embed_dim}, got {c.bottleneck_dim}"
