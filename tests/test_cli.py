@@ -111,7 +111,7 @@ def parse_records(text, format):
             ["training.gradient_accumulation_steps=2", "augment.mixup=0.2"],
             "training.batch_size must be a multiple of 2 x 2 (processes times training.gradient_accumulation_steps)",
         ),
-        (["data.source=nowhere"], "one of glyphs, got 'nowhere'"),
+        (["data.source=nowhere"], "or glyphs for generated characters, got 'nowhere'"),
         (["data.validation_fraction=1"], "data.validation_fraction must be at least 0 and below 1, got 1.0"),
         (["label_smoothing=1"], "label_smoothing must be at least 0 and below 1, got 1.0"),
         (["seed=-1"], "seed must be an integer of at least 0, got -1"),

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from class_folders import write_files, write_zip
 from sightline import FewShotClassifier
+from sightline.classifier.evaluate import _calibration_errors
 from sightline.cli import app
 from sightline.errors import SightlineError
 
@@ -79,6 +80,21 @@ def test_calibration_error_is_that_of_the_confidence(fitted, drawn, evaluation):
     bins = np.minimum((confidence * 15).astype(int), 14)
     gaps = [abs((confidence - correct)[bins == i].sum()) for i in range(15)]
     assert evaluation.calibration_error == pytest.approx(sum(gaps) / 15)
+    low, high = evaluation.calibrated_error
+    assert 0 <= low < high
+    assert f"({low:.3f} to {high:.3f} if calibrated)" in str(evaluation)
+
+
+def test_a_calibrated_confidence_is_in_its_range():
+    random, inside = np.random.default_rng(0), 0
+    for _ in range(40):
+        confidences = random.uniform(0.2, 1, 200)
+        error, low, high = _calibration_errors(confidences, random.random(200) < confidences)
+        inside += low <= error <= high
+    assert inside >= 34
+    error, _, high = _calibration_errors(np.full(200, 0.9), np.arange(200) % 2 == 0)
+    assert error == pytest.approx(0.4)
+    assert error > high
 
 
 def test_mistakes_are_sorted_by_confidence_and_have_their_images(evaluation):

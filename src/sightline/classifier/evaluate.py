@@ -28,6 +28,9 @@ from .support import SupportSet, as_label, labeled_texts
 MAX_MISTAKES = 24
 """Mistakes that are kept, the most confident first."""
 BATCH_SIZE = 64
+SIMULATIONS = 400
+"""Outcomes that are drawn for the range of the calibration error."""
+Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
@@ -66,8 +69,8 @@ class Counts:
         self._confusion: dict[str, Counter[str]] = {}
         self._scores: dict[bool, list[float]] = {True: [], False: []}
         self._totals, self._right, self._accepted_right = Counter[str](), Counter[str](), 0
-        self._gaps = np.zeros(CONFIDENCE_BINS)
-        """Sum of confidence minus correctness in each bin."""
+        self._confidences, self._correct = list[float](), list[bool]()
+        """Of the images of known classes."""
         self._worst: list[tuple[float, int, Mistake]] = []
 
     def update(self, image: LabeledImage, prepared: Any, prediction: Any) -> None:
@@ -85,8 +88,8 @@ class Counts:
             self._totals[label] += 1
             self._right[label] += is_right
             self._accepted_right += is_right and prediction.known
-            index = min(int(prediction.confidence * CONFIDENCE_BINS), CONFIDENCE_BINS - 1)
-            self._gaps[index] += prediction.confidence - is_right
+            self._confidences.append(prediction.confidence)
+            self._correct.append(is_right)
         if prediction.known and not is_right:
             kept = prepared if isinstance(prepared, Tensor) and prepared.dtype == torch.uint8 else None
             mistake = Mistake(image.name, label, prediction.label, prediction.confidence, not is_known, kept)
@@ -104,13 +107,16 @@ class Counts:
         rejected = sum(confusion[name][REJECTED] for name in totals)
         others = sorted(set(confusion) - self.known)
         order = [name for name in self.classes if name in confusion] + others
+        calibration = _calibration_errors(np.array(self._confidences), np.array(self._correct))
+        calibration_error, low_error, high_error = calibration
         worst = sorted(self._worst, key=lambda entry: (-entry[0], -entry[1]))
         return ClassifierEvaluation(
             split=split,
             images=count,
             accuracy=correct / count,
             interval=wilson_interval(correct, count),
-            calibration_error=float(np.abs(self._gaps).sum()) / count,
+            calibration_error=calibration_error,
+            calibrated_error=(low_error, high_error),
             rejected=rejected,
             accepted_accuracy=self._accepted_right / (count - rejected) if rejected < count else None,
             unknown_images=unknown,
@@ -123,6 +129,19 @@ class Counts:
             support_images=self._support_images,
             noun=noun,
         )
+
+
+def _calibration_errors(confidences: Array, correct: Array) -> tuple[float, float, float]:
+    """The expected calibration error of images (N,), and the range that has 95% of it if the confidences are right."""
+    bins = np.minimum((confidences * CONFIDENCE_BINS).astype(int), CONFIDENCE_BINS - 1)
+    membership, random = (bins[:, None] == np.arange(CONFIDENCE_BINS)).astype(float), np.random.default_rng(0)
+
+    def error(outcome: Array) -> float:
+        return float(np.abs((confidences - outcome) @ membership).sum()) / len(confidences)
+
+    drawn = [error(random.random(len(confidences)) < confidences) for _ in range(SIMULATIONS)]
+    low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
+    return error(correct), low, high
 
 
 def labeled_images(data: Any, embedder: ImageEmbedder | None) -> tuple[Iterator[LabeledImage], int, str]:

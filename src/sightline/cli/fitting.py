@@ -92,6 +92,8 @@ def _fit_images(
     echo(f"{model}: {classifier.summary()}")
     if report := as_text(check_data(folder, classifier), folder):
         echo(report)
+    if "unknown" in classifier.classes:
+        echo("the class 'unknown' reads like an image of no class in predictions; rename its folder")
     if unused := unused_splits(folder):
         counts = ", ".join(f"{name} {count:,}" for name, count in unused.items())
         echo(f"only the images of the split train are examples; left out: {counts}")

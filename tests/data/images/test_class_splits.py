@@ -165,7 +165,7 @@ def test_invalid_options_are_rejected(options, message, folder):
 
 
 def test_an_unknown_source_is_rejected(tmp_path):
-    with pytest.raises(SightlineError, match="a data set must be an existing path, or one of glyphs"):
+    with pytest.raises(SightlineError, match="a data set must be an existing path, or glyphs for generated characters"):
         load_classes(tmp_path / "none")
     with pytest.raises(SightlineError, match="a data set must be one of"):
         load_classes(tmp_path)

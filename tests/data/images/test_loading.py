@@ -24,7 +24,10 @@ def test_glyphs_are_converted():
 
 @pytest.mark.parametrize("source", ["glyhps", "/no/such/folder", "a\0b"])
 def test_a_missing_source_is_rejected(source):
-    with pytest.raises(loading.UnknownSourceError, match=r"a data set must be an existing path, or one of glyphs, got"):
+    with pytest.raises(
+        loading.UnknownSourceError,
+        match=r"a data set must be an existing path, or glyphs for generated",
+    ):
         load(source)
 
 

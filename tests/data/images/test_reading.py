@@ -287,7 +287,7 @@ def test_files_that_are_not_images_are_reported(tmp_path):
         read_image(tmp_path / "notes.png")
     with pytest.raises(SightlineError, match=r"must be a file, got .*gone.png', which does not exist"):
         read_image(tmp_path / "gone.png")
-    with pytest.raises(SightlineError, match=r"must be a file, got .*, which is not a file"):
+    with pytest.raises(SightlineError, match=r"must be a file, got .*, which is a folder; pass a list"):
         read_image(tmp_path)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ...errors import SightlineError, check_int, one_of, reraise
+from ...errors import SightlineError, check_int, closest, one_of, reraise
 from ...files import warn_of_path
 from ...names import display_path
 from ..fetching.catalog import fetch_hint
@@ -60,8 +60,9 @@ def read_source(source: str | Path, size: int | None, channels: int | None) -> t
     """Images of each split of a path, not decoded where they are image files, and the name of the format."""
     path = Path(source).expanduser()
     if not path.exists():
-        rule = f"a data set must be an existing path, or {one_of(str(source), [glyphs.NAME])}"
-        raise UnknownSourceError(f"{rule}{fetch_hint(source)}")
+        rule = f"a data set must be an existing path, or {glyphs.NAME} for generated characters"
+        got = f"got {str(source)!r}{closest(str(source), [glyphs.NAME])}"
+        raise UnknownSourceError(f"{rule}, {got}{fetch_hint(source)}")
     with reraise(f"{display_path(path)} must be readable", OSError):
         for candidate in dict.fromkeys((path, single_archive(path))):
             if format_name := detect_format(candidate):

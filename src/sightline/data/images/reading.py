@@ -180,7 +180,8 @@ def _check_file(name: str, path: Path) -> int:
     if path.is_dir() and not list_images(path):
         raise SightlineError(f"a folder of images must contain images, got none in {name!r}")
     if not path.is_file():
-        state = "is not a file" if path.exists() else "does not exist"
+        fix = "is a folder; pass a list of its files" if path.is_dir() else "is not a file"
+        state = fix if path.exists() else "does not exist"
         raise SightlineError(f"an image must be a file, got {name!r}, which {state}")
     _check_bytes(name, size := path.stat().st_size)
     return size
