@@ -231,6 +231,11 @@ def test_long_sequences_run_on_torch_attention(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(kernels, "LONG_KEYS", 32)
     for rule in (kernels.NO_MASK, kernels.CAUSAL):
         check(tensors(torch.float32, queries=40, keys=40), torch.tensor([0.1]), rule)
+    q, k, v = tensors(torch.float32, queries=40, keys=40)
+    before = cosine_attention(q, k, v, torch.tensor([0.1], device=DEVICE), kernels.CAUSAL)
+    k[:, :, 30:] = torch.randn_like(k[:, :, 30:])
+    after = cosine_attention(q, k, v, torch.tensor([0.1], device=DEVICE), kernels.CAUSAL)
+    assert torch.equal(before[:, :, :30], after[:, :, :30])  # no output depends on later keys, to the last bit
 
 
 @needs_triton
@@ -256,7 +261,7 @@ def test_long_sequences_in_bfloat16_have_a_bounded_error(
     errors = [relative_error(x, y) for x, y in zip((out, *gradients), (expected, *expected_gradients), strict=True)]
     assert max(errors[:4]) <= LONG_BOUNDS[temperature], errors
     assert errors[0] <= LONG_BOUNDS[temperature] / 1.5, errors
-    assert errors[4] <= 0.05, errors  # a sum of terms of both signs over all pairs
+    assert errors[4] <= (0.05 if shared else 0.25), errors  # for random vectors, a sum of terms that cancel
 
 
 @needs_triton
@@ -283,7 +288,7 @@ def test_operators_are_registered_correctly() -> None:
     utilities = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
     torch.library.opcheck(kernels._attention, arguments, test_utils=utilities)
     torch.library.opcheck(kernels._normalize, (qkv[0], temperature, 0.0, 0.1), test_utils=utilities)
-    torch.library.opcheck(kernels._normalize, (qkv[1], None, 0.0, 1.0, True), test_utils=utilities)
+    torch.library.opcheck(kernels._normalize, (qkv[1], None, 0.0, 1.0, 5), test_utils=utilities)
 
 
 @needs_triton

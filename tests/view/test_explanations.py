@@ -92,9 +92,15 @@ def test_a_page_has_the_examples_of_every_question():
     for label, other in product(owners, (None, *owners)):
         if label != other:
             assert {example.name for example in card.evidence.answer(label, other, 2)[1]} <= names
-    many = [replace(example, name=f"{example.name} {i}") for i in range(5) for example in examples]
+    many = [
+        Example(f"{i}", CLASSES[i % 12], None, 0.3 * random.normal(size=len(CLASSES)) + 2 * np.eye(14)[i % 12])
+        for i in range(120)
+    ]
     card = replace(card, evidence=replace(evidence, examples=many))
-    assert len(explanation_data([card])["cards"][0]["examples"]) == MAX_PAGE_EXAMPLES
+    shown = explanation_data([card])["cards"][0]["examples"]
+    assert len(shown) == MAX_PAGE_EXAMPLES
+    for name in CLASSES[:12]:  # each has its strongest example
+        assert card.evidence.answer(name, None, 1)[1][0].name in {example["name"] for example in shown}
 
 
 def test_an_example_without_regions_is_dimmed_by_its_contribution(page):

@@ -40,9 +40,9 @@ EVIDENCE_WEIGHT = 0.5
 training images, so that their errors are not independent."""
 MIN_WEIGHT = 0.05
 """A member of a blend with a lower weight is left out."""
-MAX_CHOICE_COST = 50_000_000
-"""Examples squared times classes, up to which methods are compared: logistic regression takes seconds then. For more,
-the default method is used."""
+MAX_CHOICE_EXAMPLES, MAX_CHOICE_COST = 2000, 50_000_000
+"""Examples, and examples squared times classes, up to which methods are compared: logistic regression takes longer for
+more, and the default method is used."""
 UNIFORM_WEIGHT = 0.01
 """Weight of the uniform distribution in the probabilities of a method."""
 SCALES = torch.logspace(-1.2, 1.2, 33, dtype=torch.float64)
@@ -84,8 +84,9 @@ class Choice(Config):
             return f"{self.method}, as requested"
         if not self.accuracies:
             return (
-                f"{self.method}, the default; methods are compared with two {noun}s of two classes or more, if the"
-                f" number of {noun}s squared times that of classes is at most {MAX_CHOICE_COST / 1e6:g} million"
+                f"{self.method}, the default; methods are compared with two {noun}s of two classes or more, and up to"
+                f" {MAX_CHOICE_EXAMPLES:,} {noun}s, whose square times the number of classes is at most"
+                f" {MAX_CHOICE_COST / 1e6:g} million"
             )
         reason = compared_accuracies(dict(self.accuracies), self.method, f"{self.images:,} held-out {noun}s")
         return f"{self.method}, {reason}"
@@ -103,7 +104,8 @@ def compared_accuracies(accuracies: Mapping[str, float], chosen: str, examples: 
 def choose(head: FewShotHead, support: SupportSet, method: str = AUTO) -> tuple[Choice, list[HeldOut] | None]:
     """The choice for a support set, and the held-out logits of the chosen method if they were computed."""
     methods, members, is_automatic = available_methods(head), blend_members(head), method == AUTO
-    is_large = len(support) ** 2 * len(support.classes) > MAX_CHOICE_COST
+    cost = len(support) ** 2 * len(support.classes)
+    is_large = len(support) > MAX_CHOICE_EXAMPLES or cost > MAX_CHOICE_COST
     if is_automatic and (is_large or head.config.transductive):
         method = default_method(head)
     if method not in (AUTO, "blend"):

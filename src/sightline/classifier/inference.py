@@ -70,7 +70,8 @@ def predict_with_cards(
     cards = []
     for explanation, item in zip(explain(fitted, query, pixels, predictions), inputs, strict=True):
         is_path = isinstance(item, str | Path) and not is_text
-        file_name = "/".join(Path(item).parts[-2:]) if is_path else None  # folders often have files of the same names
+        folder = Path(item).parent.name if is_path else ""  # folders often have files of the same names
+        file_name = "/".join(filter(None, (folder, Path(item).name))) if is_path else None
         cards.append(explanation.card(name=str(item) if is_text else file_name))
     return predictions, cards
 

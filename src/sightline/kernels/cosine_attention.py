@@ -23,6 +23,8 @@ MIN_QUERIES = 16
 """Queries from which on the kernels are used. Fewer, such as in a decoding step, leave most of a tile empty."""
 MAX_PROGRAMS = 65535
 """Largest number of heads of a batch: the limit of CUDA for the second dimension of a grid."""
+CENTER_ROWS = 32
+"""Keys whose mean is subtracted from all keys of long sequences."""
 LONG_KEYS = 1024
 """Keys from which on torch's attention on normalized vectors is faster, where it takes the mask."""
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -95,8 +97,10 @@ def cosine_attention(
     if torch.is_autocast_enabled(q.device.type):
         q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
     if k.shape[2] >= LONG_KEYS and _is_plain(rule, q, k):
-        # centered keys add the same to all scores of a query, which no softmax sees; their rounding errors are smaller
-        q, k = _normalize(q, *temperature), _normalize(k, None, 0.0, 1.0, centered=True)
+        # Centering subtracts the same from all scores of a query, which no softmax sees, and keys then have smaller
+        # rounding errors. Under a causal mask, no key depends on a later one.
+        center_rows = 1 if rule.causal else CENTER_ROWS
+        q, k = _normalize(q, *temperature), _normalize(k, None, 0.0, 1.0, center_rows)
         is_grouped = k.shape[1] < q.shape[1]
         return F.scaled_dot_product_attention(q, k, v, None, dropout, rule.causal, scale=1.0, enable_gqa=is_grouped)
     seed = torch.randint(2**31 - 1, (1,), device=q.device, dtype=torch.int32) if dropout else None
@@ -341,11 +345,11 @@ def _normalize_tile(x: Tensor) -> int:
 
 @torch.library.custom_op("sightline::normalize_heads", mutates_args=())
 def _normalize(
-    x: Tensor, offset: Tensor | None, log_ratio: float, min_temperature: float, centered: bool = False
+    x: Tensor, offset: Tensor | None, log_ratio: float, min_temperature: float, center_rows: int = 0
 ) -> Tensor:
     """x / |x|, also divided by the temperature if there is an offset; zero for a zero vector: x (B, H, T, D)
 
-    If centered, the mean of the first unit vectors of each head is subtracted. Gradients take it for a constant.
+    The mean of the first `center_rows` unit vectors of each head is subtracted. Gradients take it for a constant.
     """
     from .cosine_triton import normalize_kernel
 
@@ -354,8 +358,8 @@ def _normalize(
     out, tile = _empty_heads(x), _normalize_tile(x)
     normalize_kernel[-(-tokens // tile), batch * heads](
         x, x if offset is None else offset, out, *_row_strides(x), *_row_strides(out),
-        int(offset is not None and len(offset) > 1), heads, tokens, log_ratio, min_temperature,
-        D=dim, BLOCK_D=_power_of_2(dim), BLOCK=tile, SCALED=offset is not None, CENTERED=centered,
+        int(offset is not None and len(offset) > 1), heads, tokens, center_rows, log_ratio, min_temperature,
+        D=dim, BLOCK_D=_power_of_2(dim), BLOCK=tile, SCALED=offset is not None, CENTERED=center_rows > 0,
         PRECISION=_precision(),
     )  # fmt: skip
     return out

@@ -569,13 +569,13 @@ def backward_tile_kernel(
 @triton.jit
 def normalize_kernel(
     x, offset, out, x_batch, x_head, x_row, out_batch, out_head, out_row, offset_head, heads, rows_total,
-    log_ratio, min_temperature,
+    center_rows, log_ratio, min_temperature,
     D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr, SCALED: tl.constexpr, CENTERED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """x / |x|, also divided by the temperature if SCALED, of one tile; grid (tiles of tokens, B * H).
 
-    If CENTERED, the mean of the unit vectors of the first tile is subtracted from all of them.
+    If CENTERED, the mean of the first `center_rows` unit vectors, at most BLOCK, is subtracted from all of them.
     """
     batch_head = tl.program_id(1)
     batch, head = (batch_head // heads).to(tl.int64), (batch_head % heads).to(tl.int64)
@@ -588,9 +588,10 @@ def normalize_kernel(
         scale *= inverse_temperature
     value = tile.to(tl.float32) * scale[:, None]
     if CENTERED:
-        first_tile = _tile(x, tl.arange(0, BLOCK), rows_total, x_row, dims, D, BLOCK_D)
+        count = tl.minimum(tl.minimum(rows_total, center_rows), BLOCK)
+        first_tile = _tile(x, tl.arange(0, BLOCK), count, x_row, dims, D, BLOCK_D)
         units = first_tile.to(tl.float32) * _inverse_norm(first_tile)[:, None]
-        value -= (tl.sum(units, 0) / tl.minimum(rows_total, BLOCK))[None, :]
+        value -= (tl.sum(units, 0) / count)[None, :]
     _store_tile(
         out + batch * out_batch + head * out_head, value, rows, rows_total, out_row, dims, D, BLOCK_D, PRECISION
     )

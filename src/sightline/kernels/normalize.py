@@ -12,8 +12,8 @@ from torch import Tensor
 MIN_NORM = 1e-12
 """Vectors that are not longer count as zero vectors."""
 NORM_SCALE = 2.0**-20
-"""Vectors in float32 and bfloat16 are scaled by it before they are squared, so that squares of large ones do not
-overflow."""
+"""Vectors in float32 and bfloat16 are scaled by it before they are squared, so that squares of vectors of lengths up to
+1.9e25 do not overflow."""
 MAX_SAVED_ELEMENTS = 1 << 20
 """Normalized queries and keys of at most so many elements are saved for the backward pass; more are computed again."""
 
@@ -120,7 +120,7 @@ def _normalize_rows(q: Tensor, k: Tensor, offset: Tensor, log_ratio: float, min_
     queries.copy_(q)
     keys.copy_(k)
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    if math.isinf(norms.amax()):  # squares overflow, or the input is not finite
+    if not math.isfinite(norms.amax()):  # squares overflow, or the input is not finite
         norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64).to(rows.dtype)
     torch.threshold_(norms, MIN_NORM, math.inf)
     divisors = (offset + log_ratio).abs_().exp_().mul_(min_divisor)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain, product
+from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,6 +96,11 @@ class Evidence:
     words: Sequence[str] | None = None
     """The words of a text; `decreases` is then (1, words, way), without each word."""
 
+    @cached_property
+    def example_decreases(self) -> Array:
+        """Those of all support examples: (S, way)"""
+        return np.stack([example.decreases for example in self.examples])
+
     def log_odds(self, label: str, other: str | None = None) -> float:
         """The log odds of a class against another one, or against all others."""
         return float(self._log_odds(self.log_probabilities, label, other))
@@ -124,7 +130,7 @@ class Evidence:
 
         They are in descending order of their contribution.
         """
-        contributions = self.effects(np.stack([example.decreases for example in self.examples]), label, other)
+        contributions = self.effects(self.example_decreases, label, other)
         order = np.argsort(-contributions, kind="stable")
         least = MIN_RELATIVE_CONTRIBUTION * np.abs(contributions).max()
         positive, negative = order[contributions[order] > least][:count], order[contributions[order] < -least][-count:]
@@ -337,19 +343,21 @@ def _compared_classes(card: ExplanationCard) -> list[str]:
 
 
 def _page_examples(card: ExplanationCard, compared: Sequence[str]) -> list[int]:
-    """Indices of the examples that a page contains: those of the card, then those of other questions.
+    """Indices of the examples that a page contains: those of the card, and the strongest of each compared class.
 
-    Questions about more likely classes come first. There are at most `MAX_PAGE_EXAMPLES`, or those of the card.
+    Then those of other questions, about more likely classes first, up to `MAX_PAGE_EXAMPLES`.
     """
     e = card.evidence
-    own = e.strongest(card.label, card.other, card.images)
+    indices = dict.fromkeys(e.strongest(card.label, card.other, card.images))
+    for name in compared:
+        indices |= dict.fromkeys(e.strongest(name, None, 1)[:1])
     questions = sorted(product(range(len(compared)), range(-1, len(compared))), key=lambda pair: (sum(pair), pair))
-    others = chain.from_iterable(
-        e.strongest(compared[label], None if other < 0 else compared[other], card.images)
-        for label, other in questions
-        if label != other
-    )
-    return list(dict.fromkeys([*own, *others]))[: max(len(own), MAX_PAGE_EXAMPLES)]
+    for label, other in questions:
+        if len(indices) >= min(MAX_PAGE_EXAMPLES, len(e.examples)):
+            break
+        if label != other:
+            indices |= dict.fromkeys(e.strongest(compared[label], None if other < 0 else compared[other], card.images))
+    return list(indices)[: max(len(compared) + 2 * card.images, MAX_PAGE_EXAMPLES)]
 
 
 def _map(values: Array) -> dict[str, Any]:
