@@ -1,12 +1,15 @@
 """How `--model auto` chooses between `photos` and `glyphs` on image sets of many kinds, and what this gives.
 
-    python -m benchmarks.domain_models DATA [--cache FOLDER] [--episodes 200]
+    python -m benchmarks.domain_models DATA [--cache FOLDER] [--episodes 200] [--glyphs RUN]
 
 DATA and the cache are those of `benchmarks.domains`; the embeddings of `glyphs` are added to the cache. `photos` has
 the normalization statistics of all other sets. In each episode, both models choose their method, and `auto` chooses the
 model: by the kind of the images with one image per class, otherwise by the held-out images, too. A choice is right if
 the model has the higher mean accuracy on the set. The last lines compare `fit` with logistic regression on the
 embeddings of `glyphs`, as for embeddings of an unknown encoder.
+
+The typefaces of font_glyphs and the icon sets of ui_icons are training data of `glyphs`. `--glyphs` takes a run that
+was trained without them instead.
 """
 
 import argparse
@@ -46,14 +49,13 @@ DRAWS = 20
 """Random draws of five images that are classified as drawings or photos."""
 
 
-def glyphs_features(data: Path, cache: Path, name: str, embedder: BackboneEmbedder) -> tuple[Tensor, Tensor]:
+def glyphs_features(data: Path, cache: Path, name: str, run: Path, embedder: BackboneEmbedder) -> tuple[Tensor, Tensor]:
     """Embeddings (N, T, M) of a set by `glyphs`, and whether five random images are drawings (DRAWS,)."""
     images = image_sets(data)[name]()
     arrays = [image.permute(1, 2, 0).numpy() for image in images.pixels[selection(images, name)[0]]]
     random = torch.Generator().manual_seed(0)
     draws = [torch.randperm(len(arrays), generator=random)[:5].tolist() for _ in range(DRAWS)]
     kinds = [are_drawings({str(i): [arrays[i]] for i in draw}) for draw in draws]
-    run = zoo.HOME / DRAWINGS
     digest = hashlib.sha256((run / CONFIG).read_bytes() + (run / WEIGHTS).read_bytes()).hexdigest()[:8]
     path = cache / f"{name}-glyphs-{digest}.safetensors"
     if not path.is_file():
@@ -103,13 +105,16 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("domains-cache"), help="folder of embeddings")
     parser.add_argument("--weights", help="weight file of EfficientNet-Lite0, without the extra `photos`")
     parser.add_argument("--episodes", type=int, default=200, help="per set and setting")
+    parser.add_argument("--glyphs", type=Path, default=zoo.HOME / DRAWINGS, help="run that takes the place of `glyphs`")
     arguments = parser.parse_args()
     sets = load_sets(arguments.data, arguments.cache, arguments.weights)
-    model = sightline.load("glyphs").model.eval()
+    model = sightline.load(arguments.glyphs).model.eval()
     names = [name for name in sets if name not in TRAINING_IMAGES]
     embedder = BackboneEmbedder(model)
-    glyphs = {name: glyphs_features(arguments.data, arguments.cache, name, embedder) for name in names}
-    print(f"{machine('cpu')}; {arguments.episodes} episodes per set and setting")
+    glyphs = {
+        name: glyphs_features(arguments.data, arguments.cache, name, arguments.glyphs, embedder) for name in names
+    }
+    print(f"{machine('cpu')}; {arguments.episodes} episodes per set and setting; glyphs: {arguments.glyphs.name}")
     print_choices(sets, glyphs, model.head, arguments.episodes)
     print("\naccuracy in % of `fit` on embeddings, and its difference from logistic regression")
     embeddings = {name: tokens.mean(1) for name, (tokens, _) in glyphs.items()}

@@ -96,22 +96,38 @@ def cosine_attention(
     """q (B, H, Q, D), k (B, G, K, D), v (B, G, K, D) -> (B, H, Q, D)"""
     if torch.is_autocast_enabled(q.device.type):
         q, k, v = (x.to(torch.get_autocast_dtype(q.device.type)) for x in (q, k, v))
-    if k.shape[2] >= LONG_KEYS and _is_plain(rule, q, k):
-        # Centering subtracts the same from all scores of a query, which no softmax sees, and keys then have smaller
-        # rounding errors. Under a causal mask, no key depends on a later one.
-        center_rows = 1 if rule.causal else CENTER_ROWS
-        q, k = _normalize(q, *temperature), _normalize(k, None, 0.0, 1.0, center_rows)
-        is_grouped = k.shape[1] < q.shape[1]
-        return F.scaled_dot_product_attention(q, k, v, None, dropout, rule.causal, scale=1.0, enable_gqa=is_grouped)
+    if k.shape[2] >= LONG_KEYS and _torch_takes(rule, q, k):
+        return _attention_by_torch(q, k, v, temperature, rule, dropout)
     seed = torch.randint(2**31 - 1, (1,), device=q.device, dtype=torch.int32) if dropout else None
     out, _ = _attention(q, k, v, temperature.offset, *_expanded(rule, q, k), seed, *rule[2:], dropout, *temperature[1:])
     return out
 
 
-def _is_plain(rule: MaskRule, q: Tensor, k: Tensor) -> bool:
-    """Whether torch's attention takes the rule without a mask tensor."""
-    has_mask = rule.allowed is not None or rule.bias is not None or rule.window >= 0 or rule.support > 0
-    return not has_mask and (not rule.causal or q.shape[2] == k.shape[2])
+def _torch_takes(rule: MaskRule, q: Tensor, k: Tensor) -> bool:
+    """Whether torch's fused attention takes the rule: no mask, a causal one of a square, or a mask of keys."""
+    if rule.bias is not None or rule.window >= 0 or rule.support > 0:
+        return False
+    if rule.allowed is not None:
+        return rule.allowed.shape[2] == 1 and not rule.causal and q.shape[1] == k.shape[1]
+    return not rule.causal or q.shape[2] == k.shape[2]
+
+
+def _attention_by_torch(
+    q: Tensor, k: Tensor, v: Tensor, temperature: Temperature, rule: MaskRule, dropout: float
+) -> Tensor:
+    """torch's attention on normalized vectors.
+
+    Centering subtracts the same from all scores of a query, which no softmax sees, and keys then have smaller rounding
+    errors. Under a causal mask, no key depends on a later one.
+    """
+    q = _normalize(q, *temperature)
+    k = _normalize(k, None, 0.0, 1.0, 1 if rule.causal else CENTER_ROWS)
+    options: dict[str, Any] = {"dropout_p": dropout, "is_causal": rule.causal, "scale": 1.0, "enable_gqa": k.shape[1] < q.shape[1]}
+    if rule.allowed is None:
+        return F.scaled_dot_product_attention(q, k, v, **options)
+    has_key = rule.allowed.any(-1, keepdim=True)  # torch returns NaN where there is none
+    out = F.scaled_dot_product_attention(q, k, v, rule.allowed | ~has_key, **options)
+    return torch.where(has_key, out, 0.0)
 
 
 def _expanded(rule: MaskRule, q: Tensor, k: Tensor) -> list[Tensor | None]:
