@@ -122,7 +122,8 @@ def _attention_by_torch(
     """
     q = _normalize(q, *temperature)
     k = _normalize(k, None, 0.0, 1.0, 1 if rule.causal else CENTER_ROWS)
-    options: dict[str, Any] = {"dropout_p": dropout, "is_causal": rule.causal, "scale": 1.0, "enable_gqa": k.shape[1] < q.shape[1]}
+    is_grouped = k.shape[1] < q.shape[1]
+    options: dict[str, Any] = {"dropout_p": dropout, "is_causal": rule.causal, "scale": 1.0, "enable_gqa": is_grouped}
     if rule.allowed is None:
         return F.scaled_dot_product_attention(q, k, v, **options)
     has_key = rule.allowed.any(-1, keepdim=True)  # torch returns NaN where there is none
